@@ -1,0 +1,41 @@
+# Every target makes .venv first when it is missing.
+PYTHON ?= python3
+BIN := .venv/bin
+SCHEMES ?= rope,alibi,coca,coca_strict
+
+.DEFAULT_GOAL := help
+.PHONY: help setup quickstart compare test test-all check bench docs
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.venv/installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	@touch $@
+
+setup: .venv/installed  ## make .venv and install everything, versions pinned
+
+quickstart: .venv/installed  ## train a small CoCA model on real text and show how far its context reaches
+	$(BIN)/python -m coca_train
+
+compare: .venv/installed  ## the same training for several schemes, one picture: SCHEMES=rope,alibi,coca,coca_strict
+	$(BIN)/python -m coca_train.compare schemes=$(SCHEMES)
+
+test: .venv/installed  ## tests, under 8 minutes on 2 cores
+	$(BIN)/python -m pytest
+
+test-all: .venv/installed  ## the long ones too (fault campaigns)
+	$(BIN)/python -m pytest -m "slow or not slow"
+
+check: .venv/installed  ## style, types, import layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports
+
+bench: .venv/installed  ## speed and memory against transformers, as ratios in one run
+	$(BIN)/python -m benchmarks.run
+
+docs: .venv/installed  ## regenerate docs/configuration.md
+	$(BIN)/python -m coca_train.config.help --markdown > docs/configuration.md

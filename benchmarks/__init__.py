@@ -1,0 +1,1 @@
+"""Side by side with pip-installable peers, as ratios within one run. Not installed with the package."""

@@ -1,0 +1,111 @@
+"""Time and memory, fairly: competitors take turns; each one's memory is measured in a process of its own."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+
+from benchmarks.cases import KINDS, Setup, Work
+
+ROOT = Path(__file__).resolve().parents[1]
+# Freed blocks go back to the system at once, so that resident memory is what is alive.
+CHILD_ENV = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
+
+
+def interleaved_seconds(
+    works: Mapping[str, Work], setup: Setup, rounds: int, at_least_s: float = 0.0
+) -> dict[str, list[float]]:
+    """Seconds of each work, `rounds` times in turn (A B A B), after one warm-up each.
+
+    Short works are repeated within a turn until at_least_s have passed; the mean of the turn counts.
+    """
+    repeats = {}
+    for name, work in works.items():
+        work()
+        single = max(_timed(work, setup, 1), 1e-6)
+        repeats[name] = max(1, round(at_least_s / single))
+    seconds: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(rounds):
+        for name, work in works.items():
+            seconds[name].append(_timed(work, setup, repeats[name]))
+    return seconds
+
+
+def _timed(work: Work, setup: Setup, repeats: int) -> float:
+    synchronize = torch.cuda.synchronize if setup.device == "cuda" else lambda: None
+    synchronize()
+    begin = time.perf_counter()
+    for _ in range(repeats):
+        work()
+    synchronize()
+    return (time.perf_counter() - begin) / repeats
+
+
+def median_ratio(mine: Sequence[float], theirs: Sequence[float]) -> tuple[float, float, float]:
+    """Median, lowest and highest of mine / theirs, turn by turn."""
+    ratios = [a / b for a, b in zip(mine, theirs, strict=True)]
+    return statistics.median(ratios), min(ratios), max(ratios)
+
+
+def peak_bytes(kind: str, name: str, setup: Setup) -> int:
+    """Most memory the case holds at once, above a process that has only imported and warmed up [bytes]."""
+    if setup.device == "cuda":
+        return _cuda_peak(kind, name, setup)
+    task = json.dumps({"kind": kind, "name": name, "setup": asdict(setup), "threads": torch.get_num_threads()})
+    done = subprocess.run(  # noqa: S603 - our own interpreter, a fixed argument list
+        [sys.executable, "-m", "benchmarks.measure", task],
+        cwd=ROOT,
+        env={**os.environ, **CHILD_ENV},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"memory of {kind} {name} could not be measured:\n{done.stderr[-2000:]}")
+    return int(done.stdout.splitlines()[-1])
+
+
+def _cuda_peak(kind: str, name: str, setup: Setup) -> int:
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    work = KINDS[kind](name, setup)
+    for _ in range(2):
+        work()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
+
+
+def _status(field: str) -> int:
+    """A line of /proc/self/status [bytes]."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) * 1024
+    raise OSError(f"no {field} in /proc/self/status: memory can be measured on Linux only")
+
+
+def _child(task: Mapping) -> int:
+    """In the child: build a small version first, so that imports, thread pools and code caches do not count."""
+    torch.set_num_threads(task["threads"])
+    setup, build = Setup(**task["setup"]), KINDS[task["kind"]]
+    small = replace(setup, batch=1, seq_len=16, vocab_size=128, attention_tokens=16, prompt_tokens=4, new_tokens=2)
+    parts = task["name"].split("/")
+    name = "/".join([*parts[:-1], "16"]) if parts[-1].isdigit() else task["name"]
+    build(name, small)()
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak, see proc(5)
+    before = _status("VmRSS")
+    work: Callable = build(task["name"], setup)
+    for _ in range(2):
+        work()
+    return _status("VmHWM") - before
+
+
+if __name__ == "__main__":
+    print(_child(json.loads(sys.argv[1])))

@@ -1,0 +1,3 @@
+"""Train language models whose context reaches further than they were trained."""
+
+__version__ = "0.1.0"

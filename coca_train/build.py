@@ -1,0 +1,49 @@
+"""From a config to its parts: vocabulary, model, initial weights. Shared by training and everything that loads a run."""
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+from coca_train.config.errors import DataError
+from coca_train.config.schema import Config
+from coca_train.data.tokenizer import Tokenizer
+from coca_train.models.init import init_parameter
+from coca_train.models.transformer import Transformer
+
+VOCAB_MULTIPLE = 64  # embedding rows are rounded up to this: matrix kernels like round numbers
+
+
+def vocab_size(config: Config, tokenizer: Tokenizer) -> int:
+    """Embedding rows [tokens]: as configured, else the tokenizer's size rounded up to 64."""
+    rows = config.model.vocab_size or -(-tokenizer.vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+    if rows < tokenizer.vocab_size:
+        raise DataError(
+            f"E-TOK-09 model.vocab_size={rows}: the tokenizer {config.data.tokenizer} has {tokenizer.vocab_size} tokens and "
+            f"needs as many rows. Fix: model.vocab_size={-(-tokenizer.vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE}, or null"
+        )
+    return rows
+
+
+def build_model(config: Config, n_tokens: int) -> Transformer:
+    """The Transformer of a config with n_tokens embedding rows, weights not yet initialised."""
+    return Transformer(
+        config.model,
+        config.position,
+        vocab_size=n_tokens,
+        max_seq_len=config.train.seq_len,
+        attention=config.engine.attention,
+        activation_checkpointing=config.engine.activation_checkpointing,
+    )
+
+
+def init_digests(config: Config, n_tokens: int) -> dict[str, str]:
+    """SHA-256 (first 16 digits) of every parameter's initial value: two schemes share what has the same digest."""
+    with torch.device("meta"):
+        outline = build_model(config, n_tokens)
+    digests = {}
+    for name, parameter in outline.named_parameters():
+        values: Tensor = torch.empty(parameter.shape, dtype=torch.float32)
+        init_parameter(name, values, config.model, config.run.seed)
+        digests[name] = hashlib.sha256(values.numpy().tobytes()).hexdigest()[:16]
+    return digests

@@ -1,0 +1,8 @@
+"""What a run must remember, committed atomically and verified before it is trusted."""
+
+from coca_train.checkpoint.commit import MAX_FAILURES, Saved, prune, save
+from coca_train.checkpoint.lock import RunLock
+from coca_train.checkpoint.manifest import Found, Meta
+from coca_train.checkpoint.recovery import find, load, load_weights, sweep
+
+__all__ = ["MAX_FAILURES", "Found", "Meta", "RunLock", "Saved", "find", "load", "load_weights", "prune", "save", "sweep"]

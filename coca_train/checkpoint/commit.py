@@ -1,0 +1,199 @@
+"""Saving: a checkpoint appears whole and verified, or not at all, and never harms the one before it.
+
+Every rank writes its shard into a temporary folder, syncs it and reports digest or failure; only when all
+succeeded does rank 0 write the manifest, sync, make sure it still holds the run, and rename the folder.
+"""
+
+import errno
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coca_train import dist
+from coca_train.checkpoint import files, manifest
+from coca_train.checkpoint.format import NonFinite, ShardWriter, file_size
+from coca_train.checkpoint.lock import RunLock
+from coca_train.checkpoint.manifest import FOLDER, Found, Meta
+from coca_train.checkpoint.recovery import TEMPORARY, TRASH, first_verified, step_folders, verified
+from coca_train.config.errors import DivergedError, LockedError
+from coca_train.engine.base import Engine
+
+MAX_FAILURES = 3  # consecutive; then the run gives up with StorageError
+SPARE = 16 << 20  # [bytes] left free beside a checkpoint
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What came of a save, the same on every rank. error: None, or the line for the user; the last good stays."""
+
+    path: Path
+    seconds: float
+    bytes: int
+    error: str | None
+
+
+def save(run_dir: Path, step: int, engine: Engine, meta: Meta, lock: RunLock | None = None) -> Saved:
+    """COLLECTIVE. Publish checkpoints/step-XXXXXXXX of the engine's state.
+
+    Full or failing storage comes back in `Saved.error`. Raises DivergedError when the state is not
+    finite and LockedError when another process has taken over the run; nothing is published then.
+    """
+    began = time.monotonic()
+    root = run_dir / FOLDER
+    target = root / manifest.folder_name(step)
+    spec = engine.state_spec()
+    size = file_size(spec)
+    if first_verified([target], meta.run_id)[0]:
+        return Saved(target, time.monotonic() - began, size, None)
+    folder, error = _on_rank_0(lambda: _open(root, step, size), root)
+    if error is None:
+        record, error = _write_shard(root / folder, step, engine, spec, meta)
+        reports = dist.all_gather_object((record, error))
+        error = next((error for _, error in reports if error), None)
+        if error is None:
+            body = _manifest(step, engine, meta, [record for record, _ in reports])
+            _, error = _on_rank_0(lambda: _publish(root / folder, target, body, lock), root)
+        if error is not None:
+            _on_rank_0(lambda: files.remove_tree(root / folder), root)
+    if error is not None and error[0] != "storage":
+        raise {"nonfinite": DivergedError, "locked": LockedError}[error[0]](error[1])
+    return Saved(target, time.monotonic() - began, size, error[1] if error else None)
+
+
+Failure = tuple[str, str]  # (storage, nonfinite or locked; the message)
+
+
+def _on_rank_0(action: Callable[[], Any], where: Path) -> tuple[Any, Failure | None]:
+    """COLLECTIVE. Run on rank 0; its result or its failure, on every rank."""
+    result, error = None, None
+    if dist.is_main():
+        try:
+            result = action()
+        except OSError as problem:
+            error = _storage_failure(where, problem)
+        except LockedError as problem:
+            error = ("locked", str(problem))
+    return dist.broadcast_object((result, error))
+
+
+def _storage_failure(where: Path, problem: OSError, need: int | None = None) -> Failure:
+    try:
+        free = os.statvfs(where if where.exists() else where.parent)
+        have = f"{free.f_bavail * free.f_frsize / 1e6:.1f} MB free"
+    except OSError:
+        have = "free space unknown"
+    needed = f"needs {need / 1e6:.1f} MB, has" if need is not None else "has"
+    return "storage", (
+        f"E-RUN-09 {where}: the checkpoint could not be written on rank {dist.rank()} ({problem}); "
+        f"the disk {needed} {have}. Fix: free space or mend the disk; the last checkpoint is untouched"
+    )
+
+
+def _open(root: Path, step: int, size: int) -> str:
+    """Make the temporary folder; its name. Refuses at once when the disk cannot hold the checkpoint."""
+    if not root.is_dir():
+        os.mkdir(root)
+        files.sync_folder(root.parent)
+    free = os.statvfs(root)
+    if free.f_bavail * free.f_frsize < size + SPARE:
+        raise OSError(errno.ENOSPC, f"the checkpoint needs {(size + SPARE) / 1e6:.1f} MB")
+    name = f"{TEMPORARY}{manifest.folder_name(step)}-{os.urandom(4).hex()}"
+    os.mkdir(root / name)
+    return name
+
+
+def _write_shard(
+    folder: Path, step: int, engine: Engine, spec: dict[str, tuple[int, ...]], meta: Meta
+) -> tuple[dict[str, Any] | None, Failure | None]:
+    """COLLECTIVE. Write the tensors whose index is this rank's modulo the world size.
+
+    After a failure the state is still gathered to its end, as the other ranks are waiting in it.
+    """
+    rank, world = dist.rank(), dist.world_size()
+    name = manifest.shard_name(rank, world)
+    mine = {key: shape for index, (key, shape) in enumerate(spec.items()) if index % world == rank}
+    identity = {"run_id": meta.run_id, "step": str(step), "rank": str(rank), "world_size": str(world)}
+    writer, failure, record = None, None, None
+    try:
+        writer = ShardWriter(folder / name, mine, identity)
+    except OSError as problem:
+        failure = _storage_failure(folder.parent, problem, file_size(mine))
+    for key, tensor in engine.named_state(keep=lambda index: index % world == rank):
+        if tensor is None or writer is None or failure:
+            continue
+        try:
+            writer.write(key, tensor)
+        except NonFinite:
+            failure = ("nonfinite", f"E-CKP-18 step {step}: {key} holds NaN or infinity; nothing was saved. "
+                       "Fix: go back to an earlier checkpoint with a lower optim.lr")  # fmt: skip
+        except OSError as problem:
+            failure = _storage_failure(folder.parent, problem, file_size(mine))
+    try:
+        if writer is not None and not failure:
+            record = {"name": name, "rank": rank, **writer.finish()}
+    except OSError as problem:
+        failure = _storage_failure(folder.parent, problem, file_size(mine))
+    finally:
+        if writer is not None:
+            writer.close()
+    return record, failure
+
+
+def _manifest(step: int, engine: Engine, meta: Meta, records: list[Any]) -> dict[str, Any]:
+    return {
+        "format": manifest.FORMAT,
+        "run_id": meta.run_id,
+        "step": step,
+        "world_size": dist.world_size(),
+        "zero_stage": engine.zero_stage,
+        "dtype": engine.dtype,
+        "trainable": engine.trainable,
+        "model_digest": meta.model_digest,
+        "data_fingerprint": meta.data_fingerprint,
+        "counters": engine.counters(),
+        "progress": meta.progress,
+        "files": records,
+    }
+
+
+def _publish(folder: Path, target: Path, body: dict[str, Any], lock: RunLock | None) -> None:
+    files.write_new(folder / manifest.NAME, manifest.encode(body))
+    files.sync_folder(folder)
+    if lock is not None:
+        lock.check()
+    if os.path.lexists(target):  # refused above: damaged
+        os.rename(target, target.with_name(f"{TRASH}{target.name}-{os.urandom(4).hex()}"))
+    os.rename(folder, target)
+    files.sync_folder(target.parent)
+    files.replace_text(target.parent / "latest", target.name + "\n")
+
+
+def prune(run_dir: Path, keep: int, run_id: str) -> list[str]:
+    """COLLECTIVE. Delete all but the newest `keep` verified checkpoints; names of the deleted.
+
+    A folder goes only when `keep` newer ones verify, and by a rename first: a kill in between leaves
+    either a whole checkpoint or trash. Storage errors leave the rest for the next time.
+    """
+    assert keep >= 2
+    root = run_dir / FOLDER
+    folders = dist.broadcast_object(step_folders(root) if dist.is_main() else [])
+    good = 0
+    for number, folder in enumerate(folders):
+        good += verified(folder, run_id, again=False)[0] is not None
+        if good == keep:
+            deleted, _ = _on_rank_0(lambda rest=folders[number + 1 :]: [_delete(path) for path in rest], root)
+            return deleted or []
+    return []
+
+
+def _delete(folder: Path) -> str:
+    trash = folder.with_name(f"{TRASH}{folder.name}-{os.urandom(4).hex()}")
+    os.rename(folder, trash)
+    files.remove_tree(trash)
+    return folder.name
+
+
+__all__ = ["MAX_FAILURES", "Found", "Meta", "Saved", "prune", "save"]

@@ -1,0 +1,93 @@
+"""Durable file operations: what is written is on the disk, whole or not at all, before anyone relies on it."""
+
+import os
+import stat
+from pathlib import Path
+
+CHUNK = 8 << 20  # [bytes]
+
+
+def write_all(descriptor: int, data: bytes | memoryview) -> None:
+    """os.write until everything is written; raises OSError."""
+    view = memoryview(data).cast("B")
+    while view:
+        view = view[os.write(descriptor, view[:CHUNK]) :]
+
+
+def create(path: Path) -> int:
+    """Descriptor of a new file; an existing one, or a symbolic link, is an OSError."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+
+
+def open_regular(path: Path) -> int:
+    """Descriptor to read a regular file; OSError for links, pipes, devices and folders."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"{path} is not a regular file")
+    return descriptor
+
+
+def sync_folder(path: Path) -> None:
+    """Make renames and new names inside `path` durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_new(path: Path, data: bytes) -> None:
+    """Write and sync a file that must not exist."""
+    descriptor = create(path)
+    try:
+        write_all(descriptor, data)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Put `text` in `path` atomically: readers see the old text or the new. For one writer at a time."""
+    temporary = path.with_name(f".{path.name}.new")
+    try:
+        os.unlink(temporary)
+    except FileNotFoundError:
+        pass
+    write_new(temporary, text.encode())
+    os.replace(temporary, path)
+    sync_folder(path.parent)
+
+
+def read_small(path: Path, limit: int) -> bytes:
+    """The content of a regular file of at most `limit` bytes; OSError otherwise."""
+    descriptor = open_regular(path)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size > limit:
+            raise OSError(f"{path} has {size} bytes, more than {limit}")
+        return read_at(descriptor, 0, size)
+    finally:
+        os.close(descriptor)
+
+
+def read_at(descriptor: int, offset: int, size: int) -> bytes:
+    """Exactly `size` bytes from `offset`; OSError when the file ends before."""
+    data = bytearray(size)
+    done = 0
+    while done < size:
+        count = os.preadv(descriptor, [memoryview(data)[done : done + CHUNK]], offset + done)
+        if count == 0:
+            raise OSError(f"file ends at byte {offset + done}, {size - done} bytes short")
+        done += count
+    return bytes(data)
+
+
+def remove_tree(path: Path) -> None:
+    """Delete a folder or a file; links are removed, never followed."""
+    if not stat.S_ISDIR(os.lstat(path).st_mode):
+        os.unlink(path)
+        return
+    for entry in sorted(os.listdir(path)):
+        remove_tree(path / entry)
+    os.rmdir(path)

@@ -1,0 +1,167 @@
+"""One writer per run directory: a lock file with a heartbeat, and a token that is checked before each publish."""
+
+import fcntl
+import json
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from coca_train import dist
+from coca_train.checkpoint import files
+from coca_train.config.errors import LockedError, StorageError, UserError
+
+HEARTBEAT_S = 30.0
+STALE_AFTER_S = 4 * HEARTBEAT_S
+NAME = "run.lock"
+
+
+def _machine() -> str:
+    """Where process ids mean the same: this boot of this host, and this pid namespace."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{socket.gethostname()}/{boot}/{os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return socket.gethostname()
+
+
+def _started(pid: int) -> str | None:
+    """When a process of this machine started [clock ticks since boot]; None: there is none, or it is dead."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else fields[19]
+
+
+class RunLock:
+    """Hold a run directory, all ranks together: `with RunLock(run_dir) as lock`.
+
+    Rank 0 takes <run_dir>/run.lock (under flock on the directory, so that two take-overs of a stale lock
+    cannot both win; written whole or not at all) and touches it every 30 s. A lock is stale when its process is dead
+    on this machine, or when its heartbeat is 120 s old. Raises LockedError naming the holder.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._path = run_dir / NAME
+        self._token = os.urandom(8).hex()
+        self._stop = threading.Event()
+        self._heart: threading.Thread | None = None
+
+    def __enter__(self) -> "RunLock":
+        problem: UserError | None = None
+        if dist.is_main():
+            try:
+                self._acquire()
+            except UserError as error:
+                problem = error
+            except OSError as error:
+                problem = StorageError(
+                    f"E-RUN-09 {self._run_dir}: cannot be written ({error}); a run needs its directory. "
+                    "Fix: choose another run.root"
+                )
+        problem = dist.broadcast_object(problem)
+        if problem is not None:
+            raise problem
+        if dist.is_main():
+            self._heart = threading.Thread(target=self._beat, name="run-lock-heartbeat", daemon=True)
+            self._heart.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stop.set()
+        if self._heart is not None:
+            self._heart.join()
+            try:
+                with self._directory():
+                    if self._holder().get("token") == self._token:
+                        os.unlink(self._path)
+            except OSError:
+                pass  # a disk that fails now: the next start sees that our process is gone
+
+    def check(self) -> None:
+        """Rank 0, before a publish: raise LockedError when the run was taken over (we were frozen, say)."""
+        holder = self._holder()
+        if holder.get("token") != self._token:
+            raise self._locked(holder, "took over this run while we were out")
+
+    def _acquire(self) -> None:
+        os.makedirs(self._run_dir, exist_ok=True)
+        with self._directory():
+            if os.path.lexists(self._path):
+                holder = self._holder()
+                if self._alive(holder):
+                    raise self._locked(holder, "works in it")
+            card = {
+                "pid": os.getpid(),
+                "started": _started(os.getpid()),
+                "machine": _machine(),
+                "host": socket.gethostname(),
+                "job": os.environ.get("SLURM_JOB_ID"),
+                "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+                "token": self._token,
+            }
+            files.replace_text(self._path, json.dumps(card))
+
+    def _directory(self) -> "_Flock":
+        return _Flock(self._run_dir)
+
+    def _holder(self) -> dict[str, Any]:
+        try:
+            holder = json.loads(files.read_small(self._path, 4096))
+        except (OSError, ValueError):
+            return {}
+        return holder if isinstance(holder, dict) else {}
+
+    def _alive(self, holder: dict[str, Any]) -> bool:
+        """Whether a lock's holder may still write; an unreadable card counts by its age only."""
+        pid = holder.get("pid")
+        if holder.get("machine") == _machine() and isinstance(pid, int):
+            if _started(pid) is None or _started(pid) != holder.get("started"):
+                return False
+        return self._file_age() < STALE_AFTER_S
+
+    def _file_age(self) -> float:
+        """Seconds since the heartbeat by the clock of the file system, which all hosts share."""
+        probe = self._run_dir / f".{NAME}.probe"
+        files.replace_text(probe, "")
+        now = probe.stat().st_mtime
+        os.unlink(probe)
+        return now - self._path.lstat().st_mtime
+
+    def _beat(self) -> None:
+        while not self._stop.wait(HEARTBEAT_S):
+            try:
+                if self._holder().get("token") == self._token:
+                    os.utime(self._path)
+            except OSError:
+                continue  # a full or slow disk: the next beat tries again
+
+    def _locked(self, holder: dict[str, Any], what: str) -> LockedError:
+        who = f"process {holder.get('pid')} on {holder.get('host')} since {holder.get('since')}" if holder else "another process"
+        job = f" (SLURM job {holder['job']})" if holder.get("job") else ""
+        return LockedError(
+            f"E-RUN-08 {self._run_dir}: {who}{job} {what}; one process writes a run. "
+            "Fix: wait for it, stop it, or choose another run.name"
+        )
+
+
+class _Flock:
+    """flock on a directory; without effect on file systems that have none."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        self._descriptor = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        except OSError:
+            pass
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)

@@ -1,0 +1,116 @@
+"""The manifest that makes a folder a checkpoint: who it belongs to, what it holds, digests of all of it."""
+
+import hashlib
+import json
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coca_train.checkpoint import files
+from coca_train.checkpoint.format import ShardReader
+
+NAME = "MANIFEST.json"
+FORMAT = 1
+LIMIT = 64 << 20  # [bytes]
+FOLDER = "checkpoints"
+STEP_FOLDER = re.compile(r"step-(\d{8})")
+SHARD = re.compile(r"state-\d{5}-of-\d{5}\.safetensors")
+KEYS = {
+    "format", "run_id", "step", "world_size", "zero_stage", "dtype", "trainable",
+    "model_digest", "data_fingerprint", "counters", "progress", "files", "digest",
+}  # fmt: skip
+
+
+class Refused(ValueError):
+    """Why a folder is not a checkpoint that can be trusted."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A checkpoint whose every byte has been verified."""
+
+    path: Path
+    step: int
+    manifest: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Meta:
+    """What a checkpoint must agree with to continue a run.
+
+    run_id: the run's own name for itself. model_digest, data_fingerprint: what the model and the data are.
+    progress: the loop's own counters, given back on resume; JSON.
+    """
+
+    run_id: str
+    model_digest: str
+    data_fingerprint: dict[str, Any]
+    progress: dict[str, Any]
+
+
+def folder_name(step: int) -> str:
+    assert 0 <= step < 10**8
+    return f"step-{step:08d}"
+
+
+def shard_name(rank: int, world_size: int) -> str:
+    return f"state-{rank:05d}-of-{world_size:05d}.safetensors"
+
+
+def digest_of(manifest: dict[str, Any]) -> str:
+    """SHA-256 over everything but the digest itself: a flipped bit in the manifest is found too."""
+    body = {key: value for key, value in manifest.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def encode(manifest: dict[str, Any]) -> bytes:
+    return json.dumps({**manifest, "digest": digest_of(manifest)}, indent=1, sort_keys=True, allow_nan=False).encode()
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The manifest of a step folder and a check of everything that needs no reading of shards. Raises Refused."""
+    if not stat.S_ISDIR(path.lstat().st_mode):
+        raise Refused("E-CKP-20 is not a folder (a link or a file)")
+    try:
+        manifest = json.loads(files.read_small(path / NAME, LIMIT))
+    except FileNotFoundError:
+        raise Refused(f"E-CKP-07 {NAME} is missing") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise Refused(f"E-CKP-08 {NAME} cannot be read: {error}") from None
+    if not isinstance(manifest, dict) or manifest.get("digest") != digest_of(manifest):
+        raise Refused(f"E-CKP-08 {NAME} is damaged: its digest differs")
+    if manifest.get("format") != FORMAT or set(manifest) != KEYS:
+        raise Refused(f"E-CKP-09 format {manifest.get('format')!r}, this version reads {FORMAT}")
+    if folder_name(manifest["step"]) != path.name:
+        raise Refused(f"E-CKP-13 the manifest is of step {manifest['step']}")
+    listed, present = {entry["name"] for entry in manifest["files"]}, {entry.name for entry in path.iterdir()} - {NAME}
+    if listed - present:
+        raise Refused(f"E-CKP-03 {', '.join(sorted(listed - present))} missing")
+    if present - listed:
+        raise Refused(f"E-CKP-04 {', '.join(sorted(present - listed))} not in the manifest")
+    for entry in manifest["files"]:
+        size = (path / entry["name"]).lstat().st_size
+        if not SHARD.fullmatch(entry["name"]) or size != entry["bytes"]:
+            raise Refused(f"E-CKP-05 {entry['name']} has {size} bytes, not {entry['bytes']}")
+    return manifest
+
+
+def open_shard(path: Path, entry: dict[str, Any]) -> ShardReader:
+    """A shard whose bytes are those of the manifest's entry. Raises Refused, saying whose file it is."""
+    name = entry["name"]
+    try:
+        reader = ShardReader(path / name)
+    except (OSError, ValueError) as error:
+        raise Refused(f"E-CKP-06 {name} cannot be read: {error}") from None
+    try:
+        digest = reader.sha256()
+    except OSError as error:
+        reader.close()
+        raise Refused(f"E-CKP-06 {name} cannot be read: {error}") from None
+    if digest != entry["sha256"]:
+        reader.close()
+        claim = ", ".join(f"{key} {value}" for key, value in sorted(reader.metadata.items()))
+        raise Refused(f"E-CKP-06 {name} has sha256 {digest[:12]}, not {entry['sha256'][:12]} (it says: {claim})")
+    return reader

@@ -1,0 +1,244 @@
+"""Start-up: find the newest checkpoint that verifies, say what was passed over, never start at 0 silently."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from coca_train import dist
+from coca_train.checkpoint import files, manifest
+from coca_train.checkpoint.format import ShardReader
+from coca_train.checkpoint.manifest import FOLDER, STEP_FOLDER, Found, Meta, Refused
+from coca_train.config.errors import CheckpointError, DataError
+from coca_train.engine.base import Engine
+
+TEMPORARY = ".tmp-"
+TRASH = ".trash-"
+
+_verified: set[tuple[str, str]] = set()  # (folder, manifest digest), by this process
+
+
+def step_folders(root: Path) -> list[Path]:
+    """Everything named like a checkpoint, newest step first."""
+    if not root.is_dir():
+        return []
+    return sorted((path for path in root.iterdir() if STEP_FOLDER.fullmatch(path.name)), reverse=True)
+
+
+def sweep(run_dir: Path) -> list[str]:
+    """Rank 0: remove unfinished saves and unfinished deletions; their names. Only while holding the run's lock."""
+    root = run_dir / FOLDER
+    names = sorted(os.listdir(root)) if root.is_dir() else []
+    leftovers = [name for name in names if name.startswith((TEMPORARY, TRASH, ".latest."))]
+    for name in leftovers:
+        files.remove_tree(root / name)
+    return leftovers
+
+
+def find(run_dir: Path, run_id: str | None = None, clean: bool = False) -> Found | None:
+    """COLLECTIVE. The newest verified checkpoint of a run, or None when there never was one.
+
+    run_id: refuse those of another run; None: any. clean: also sweep (needs the run's lock). Rank 0 lists
+    the folder; the ranks share the hashing. One `RECOVERY:` line tells when anything was passed over or
+    cleaned. Raises CheckpointError when there are checkpoints and none can be trusted.
+    """
+    root = run_dir / FOLDER
+    folders, swept, hint = dist.broadcast_object(_look(run_dir, clean) if dist.is_main() else ([], [], None))
+    found, refused = first_verified(folders, run_id)
+    notes = [f"passed over {reason}" for reason in refused]
+    if swept:
+        notes.append(f"removed what an interrupted process left: {', '.join(swept)}")
+    if found and hint != found.path.name:
+        notes.append(f"`latest` said {hint or 'nothing usable'}")
+    if folders and found is None:
+        raise CheckpointError(
+            f"E-CKP-01 {root}: none of {len(folders)} checkpoints can be trusted: {'; '.join(refused)}; "
+            "the run does not start at step 0 by itself. Fix: restore one, or choose another run.name"
+        )
+    if notes:
+        start = f"step {found.step} from {found.path}" if found else f"step 0, {root} holds no finished checkpoint"
+        dist.log(f"RECOVERY: {start}; {'; '.join(notes)}")
+    return found
+
+
+def _look(run_dir: Path, clean: bool) -> tuple[list[Path], list[str], str | None]:
+    """Rank 0: step folders, names swept, and what `latest` says when it is a plain step name."""
+    folders = step_folders(run_dir / FOLDER)
+    swept = sweep(run_dir) if clean else []
+    try:
+        hint = files.read_small(run_dir / FOLDER / "latest", 64).decode("ascii", "replace").strip()
+    except OSError:
+        hint = ""
+    return folders, swept, hint if STEP_FOLDER.fullmatch(hint) else None
+
+
+def first_verified(folders: Sequence[Path], run_id: str | None) -> tuple[Found | None, list[str]]:
+    """COLLECTIVE. The first folder that verifies, and why the ones before it were refused."""
+    refused = []
+    for folder in folders:
+        found, reason = verified(folder, run_id)
+        if found:
+            return found, refused
+        refused.append(f"{folder.name}: {reason}")
+    return None, refused
+
+
+def verified(folder: Path, run_id: str | None, again: bool = True) -> tuple[Found | None, str]:
+    """COLLECTIVE. Check manifest and bytes of one folder, each rank some of the files; or the reason against it.
+
+    again=False trusts the bytes of what this process has verified before.
+    """
+    body, reason = dist.broadcast_object(_inspect(folder, run_id) if dist.is_main() else (None, ""))
+    if body is None:
+        return None, reason
+    known = (str(folder), body["digest"])
+    if again or known not in _verified:
+        reasons = dist.all_gather_object(_damage(folder, body))
+        if any(reasons):
+            _verified.discard(known)
+            return None, "; ".join(reason for reason in reasons if reason)
+        _verified.add(known)
+    return Found(folder, body["step"], body), ""
+
+
+def _inspect(folder: Path, run_id: str | None) -> tuple[dict[str, Any] | None, str]:
+    try:
+        body = manifest.read(folder)
+        if run_id is not None and body["run_id"] != run_id:
+            raise Refused(f"E-CKP-16 belongs to run {body['run_id']}, this is run {run_id}")
+        return body, ""
+    except Refused as refusal:
+        return None, str(refusal)
+    except OSError as error:
+        return None, f"E-CKP-07 cannot be read: {error}"
+
+
+def _damage(folder: Path, body: dict[str, Any]) -> str:
+    """What is wrong with this rank's share of the files; empty: nothing."""
+    try:
+        for entry in body["files"][dist.rank() :: dist.world_size()]:
+            manifest.open_shard(folder, entry).close()
+    except Refused as refusal:
+        return str(refusal)
+    return ""
+
+
+def load(found: Found, engine: Engine, meta: Meta) -> dict[str, Any]:
+    """COLLECTIVE. Put a checkpoint into the engine; the `progress` it was saved with.
+
+    World size and ZeRO stage may differ from those of the save. Raises CheckpointError when precision,
+    model or trained parameters differ, DataError when the data does. Every file is verified again
+    through the descriptor its tensors are then read from; it is read once and broadcast.
+    """
+    _agree(found, engine, meta)
+    opened = _Shards(found)
+    try:
+        _same_tensors(found, opened.spec, engine.state_spec())
+        engine.load_state(opened.read, found.manifest["counters"])
+    finally:
+        opened.close()
+    return found.manifest["progress"]
+
+
+def load_weights(found: Found, module: nn.Module) -> None:
+    """Put a checkpoint's weights into a plain module. Not collective: every caller reads the files itself."""
+    held = {name: tensor for name, tensor in module.state_dict(keep_vars=True).items()}
+    missing = set(dict(module.named_parameters()))
+    for entry in found.manifest["files"]:
+        try:
+            reader = manifest.open_shard(found.path, entry)
+        except Refused as refusal:
+            raise CheckpointError(f"E-CKP-01 {found.path}: {refusal}. Fix: restore the checkpoint") from None
+        for key, shape in reader.spec().items():
+            name = key.removeprefix("model/")
+            if key == name:
+                continue
+            if name not in held or tuple(held[name].shape) != shape:
+                raise _other_model(found, f"{name} {list(shape)} has no place in it")
+            with torch.no_grad():
+                held[name].copy_(reader.tensor(key))
+            missing.discard(name)
+        reader.close()
+    if missing:
+        raise _other_model(found, f"{', '.join(sorted(missing)[:5])} not in the checkpoint")
+
+
+def _other_model(found: Found, what: str) -> CheckpointError:
+    return CheckpointError(
+        f"E-CKP-14 {found.path}: is of another model: {what}. Fix: use the model configuration of the run"
+    )
+
+
+def _agree(found: Found, engine: Engine, meta: Meta) -> None:
+    body = found.manifest
+    if body["data_fingerprint"] != meta.data_fingerprint:
+        keys = set(body["data_fingerprint"]) | set(meta.data_fingerprint)
+        changed = sorted(k for k in keys if body["data_fingerprint"].get(k) != meta.data_fingerprint.get(k))
+        raise DataError(
+            f"E-CKP-22 {found.path} data: {', '.join(changed)} differ from the data the run began with. "
+            "Fix: give back the old data, or start a new run.name"
+        )
+    if body["dtype"] != engine.dtype:
+        raise CheckpointError(
+            f"E-CKP-12 {found.path} engine.dtype: saved with {body['dtype']}, now {engine.dtype}; a run keeps its "
+            f"precision. Fix: engine.dtype={body['dtype']}, or a new run.name"
+        )
+    if body["model_digest"] != meta.model_digest:
+        raise _other_model(found, "the model settings differ")
+    if body["trainable"] != engine.trainable:
+        changed = sorted(set(body["trainable"]) ^ set(engine.trainable))
+        raise CheckpointError(
+            f"E-CKP-15 {found.path} trainable: {len(body['trainable'])} parameters were trained, now "
+            f"{len(engine.trainable)}; first differences: {', '.join(changed[:5])}. Fix: keep the stage's patterns"
+        )
+
+
+def _same_tensors(found: Found, stored: dict[str, tuple[int, ...]], wanted: dict[str, tuple[int, ...]]) -> None:
+    differing = sorted(name for name in stored.keys() | wanted.keys() if stored.get(name) != wanted.get(name))
+    if differing:
+        shown = ", ".join(f"{name}: saved {stored.get(name)}, model {wanted.get(name)}" for name in differing[:5])
+        raise _other_model(found, shown)
+
+
+class _Shards:
+    """COLLECTIVE. A checkpoint's files, dealt out to the ranks; each tensor is read by one rank and broadcast."""
+
+    def __init__(self, found: Found) -> None:
+        self._path = found.path
+        self._readers: dict[str, ShardReader] = {}
+        problem = ""
+        for entry in found.manifest["files"][dist.rank() :: dist.world_size()]:
+            try:
+                reader = manifest.open_shard(found.path, entry)
+            except Refused as refusal:
+                problem = str(refusal)
+                break
+            self._readers |= dict.fromkeys(reader.spec(), reader)
+        reports = dist.all_gather_object((problem, {name: r.spec()[name] for name, r in self._readers.items()}))
+        self._fail_on([problem for problem, _ in reports])
+        self.spec = {name: shape for _, spec in reports for name, shape in spec.items()}
+        self._owner = {name: rank for rank, (_, spec) in enumerate(reports) for name in spec}
+
+    def _fail_on(self, problems: list[str]) -> None:
+        if any(problems):
+            reasons = "; ".join(problem for problem in problems if problem)
+            raise CheckpointError(f"E-CKP-01 {self._path}: {reasons}. Fix: run the same command again")
+
+    def read(self, name: str) -> Tensor:
+        """COLLECTIVE. One full float32 tensor, on every rank."""
+        tensor, problem = None, ""
+        if self._owner[name] == dist.rank():
+            try:
+                tensor = self._readers[name].tensor(name)
+            except OSError as error:
+                problem = f"{name} cannot be read: {error}"
+        if dist.all_reduce([float(bool(problem))], "max")[0]:
+            self._fail_on(dist.all_gather_object(problem))
+        return dist.broadcast_tensor(tensor, self.spec[name], self._owner[name])
+
+    def close(self) -> None:
+        for reader in set(self._readers.values()):
+            reader.close()

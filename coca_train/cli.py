@@ -1,0 +1,171 @@
+"""The command line: flags, then overrides. No torch here, so that `--help` is quick.
+
+Exit codes: 0 done, 1 a bug in us, 2 wrong configuration, others as in coca_train.config.errors.
+"""
+
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from coca_train import __version__
+from coca_train.config.errors import UserError
+
+INTERRUPTED = 130
+LAUNCHER_FLAG = re.compile(r"--local[-_]rank(?:=(\d+))?")  # what torch.distributed.launch and deepspeed add
+
+
+@dataclass
+class Arguments:
+    """A command line, sorted. `flags` are the bare ones, such as --help."""
+
+    overrides: list[str] = field(default_factory=list)
+    flags: set[str] = field(default_factory=set)
+    config_dirs: tuple[Path, ...] = ()
+    cfg: str = ""
+    hydra: list[str] = field(default_factory=list)  # what Hydra's own front end is asked
+
+
+BARE = {
+    "--help": "--help",
+    "-h": "--help",
+    "--version": "--version",
+    "--debug": "--debug",
+    "--multirun": "--multirun",
+    "-m": "--multirun",
+}
+FOR_HYDRA = ("--hydra-help", "--info", "-i", "--shell-completion", "-sc")
+
+
+def read_arguments(argv: list[str]) -> Arguments:
+    """Sort a command line. UserError for a flag that is not ours."""
+    found, rest = Arguments(), list(argv)
+    while rest:
+        word = rest.pop(0)
+        name, equals, value = word.partition("=")
+        launcher = LAUNCHER_FLAG.fullmatch(word)
+        if launcher:
+            rank = launcher[1] or (rest.pop(0) if rest else "0")
+            os.environ.setdefault("LOCAL_RANK", rank)
+        elif word in BARE:
+            found.flags.add(BARE[word])
+        elif name in FOR_HYDRA:
+            follows = not equals and rest and name in ("--info", "-i") and "=" not in rest[0]
+            found.hydra += [word, rest.pop(0)] if follows else [word]
+        elif name in ("--cfg", "-c", "--config-dir", "-cd"):
+            value = value if equals else rest.pop(0) if rest else ""
+            _with_value(found, name, value)
+        elif word in ("--resolve", "--run", "-r"):
+            pass  # what is shown is resolved, and running is what we do
+        elif word.startswith("-"):
+            raise UserError(_unknown_flag(word))
+        else:
+            found.overrides.append(word)
+    if "--help" in found.flags and any(override.startswith("hydra/help") for override in found.overrides):
+        found.hydra.append("--help")
+    return found
+
+
+def _with_value(found: Arguments, name: str, value: str) -> None:
+    if name in ("--cfg", "-c"):
+        if value not in ("job", "hydra", "all"):
+            raise UserError(f"E-CFG-38 command line {name} {value}: this shows job, hydra or all. Fix: write --cfg job")
+        found.cfg = value
+    elif not value or not Path(value).is_dir():
+        raise UserError(
+            f"E-CFG-15 command line {name} {value}: there is no such folder. Fix: give a folder of YAML files"
+        )
+    else:
+        found.config_dirs += (Path(value).resolve(),)
+
+
+def _unknown_flag(word: str) -> str:
+    from coca_train.config.messages import show
+
+    known = "--help, --version, --cfg job, --config-dir, --multirun, --debug, --info, --hydra-help"
+    option = word.lstrip("-")
+    fix = f"options have no dashes: {show(option)}" if "=" in option and "." in option else f"flags are {known}"
+    return f"E-CFG-38 command line {show(word)}: there is no such flag. Fix: {fix}"
+
+
+def run(main_fn: Callable[[list[str]], int | None], argv: list[str] | None = None) -> int:
+    """Call an entry point; errors become a line on stderr (rank 0) and an honest exit code."""
+    arguments = sys.argv[1:] if argv is None else argv
+    try:
+        return main_fn(arguments) or 0
+    except UserError as error:
+        if "--debug" in arguments:
+            traceback.print_exc()
+        _tell(str(error))
+        return error.exit_code
+    except KeyboardInterrupt:
+        _tell("Interrupted. The same command goes on from the last checkpoint.")
+        return INTERRUPTED
+    except BrokenPipeError:  # `--help | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception:
+        traceback.print_exc()
+        print("This is a bug in coca_train; please report it with the lines above.", file=sys.stderr, flush=True)
+        return 1
+
+
+def _tell(message: str) -> None:
+    """To stderr, once. Works while RANK itself is what is wrong."""
+    if os.environ.get("RANK", "0").lstrip("0") == "" or not os.environ["RANK"].isdecimal():
+        print(message, file=sys.stderr, flush=True)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """`python -m coca_train`, `coca-train`: train. Returns the exit code."""
+    return run(_main, argv)
+
+
+def entry() -> NoReturn:
+    """The console script `coca-train`."""
+    sys.exit(main())
+
+
+def _main(argv: list[str]) -> int:
+    arguments = read_arguments(argv)
+    if "--version" in arguments.flags:
+        print(f"coca_train {__version__}")
+        return 0
+    if arguments.hydra or arguments.cfg in ("hydra", "all"):
+        return _ask_hydra(arguments)
+    if "--help" in arguments.flags:
+        from coca_train.config.help import help_text
+
+        print(help_text(arguments.overrides, arguments.config_dirs))
+        return 0
+    if "--multirun" in arguments.flags:
+        from coca_train.multirun import multirun
+
+        return multirun(arguments.overrides, arguments.config_dirs, show_only=bool(arguments.cfg))
+    from coca_train.config.load import load
+
+    loaded = load(arguments.overrides, arguments.config_dirs)
+    if arguments.cfg:
+        print(loaded.yaml, end="")
+        return 0
+    from coca_train.train import train
+
+    train(loaded)
+    return 0
+
+
+def _ask_hydra(arguments: Arguments) -> int:
+    """Hydra's own front end, for the questions about Hydra."""
+    import hydra
+
+    from coca_train.config.files import config_dir
+
+    cfg = ["--cfg", arguments.cfg] if arguments.cfg else []
+    folders = ["--config-dir", str(arguments.config_dirs[0])] if arguments.config_dirs else []
+    sys.argv = ["coca_train", *arguments.hydra, *cfg, *folders, *arguments.overrides]
+    hydra.main(version_base="1.3", config_path=str(config_dir()), config_name="train")(lambda cfg: None)()
+    return 0

@@ -1,0 +1,244 @@
+"""Rules between options. Each returns what is wrong: the values, the rule, a fix.
+
+A rule's parameters name the sections it needs; it runs when all of them are right by themselves.
+"""
+
+import inspect
+import os
+import re
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+from coca_train.config.files import choices, config_dir
+from coca_train.config.messages import Problem
+from coca_train.config.schema import (
+    DataConfig,
+    EngineConfig,
+    EvalConfig,
+    ModelConfig,
+    OptimConfig,
+    RunConfig,
+    StageConfig,
+    TrackingConfig,
+    TrainConfig,
+)
+
+MAX_SEED = 2**63 - 1  # what torch.manual_seed takes
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+class World(NamedTuple):
+    """The processes of this launch, as the launcher's environment tells."""
+
+    rank: int
+    size: int
+    local_rank: int
+
+
+def problems(sections: dict[str, Any]) -> list[Problem]:
+    """Everything the rules find in the sections that are right by themselves."""
+    world, found = _world()
+    known = {**sections, **({"world": world} if world else {})}
+    for rule in RULES:
+        names = list(inspect.signature(rule).parameters)
+        if all(name in known for name in names):
+            found += rule(**{name: known[name] for name in names})
+    return found
+
+
+def secret_fix(key: str) -> str:
+    """Where a secret belongs instead."""
+    return (
+        "remove it and export WANDB_API_KEY"
+        if "wandb" in key or "tracking" in key
+        else "remove it from the configuration"
+    )
+
+
+def _world() -> tuple[World | None, list[Problem]]:
+    values = {}
+    for name, default in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0")):
+        text = os.environ.get(name, default)
+        if not text.isdecimal() or (name == "WORLD_SIZE" and int(text) == 0):
+            problem = f"{name}={text!r} is not a rank or a size"
+            return None, [Problem("E-RUN-01", (), problem, "start with torchrun, or unset it", "environment")]
+        values[name] = int(text)
+    world = World(values["RANK"], values["WORLD_SIZE"], values["LOCAL_RANK"])
+    if world.rank < world.size:
+        return world, []
+    problem = f"RANK={world.rank} is not below WORLD_SIZE={world.size}"
+    return None, [Problem("E-RUN-01", (), problem, "start with torchrun, or unset both", "environment")]
+
+
+def _batch(train: TrainConfig, world: World) -> list[Problem]:
+    whole, micro = train.global_batch_size, train.micro_batch_size
+    unit = micro * world.size
+    if whole % unit == 0:
+        return []
+    below, above = max(whole // unit, 1) * unit, (whole // unit + 1) * unit
+    legal = [(size, micro) for size in list(dict.fromkeys((below, above, above + unit)))[:2]]
+    divisors = [m for m in range(1, whole // world.size + 1) if whole % (m * world.size) == 0]
+    legal += [(whole, m) for m in sorted(divisors, key=lambda m: abs(m - micro))[: 3 - len(legal)]]
+    sets = ", ".join(f"{size} with {m}" for size, m in legal)
+    text = f"{whole} sequences are not a multiple of {micro} per device x {world.size} devices = {unit}"
+    keys = ("train.global_batch_size", "train.micro_batch_size")
+    return [Problem("E-CFG-19", keys, text, f"nearest legal (global with micro): {sets}")]
+
+
+def _heads(model: ModelConfig) -> list[Problem]:
+    if model.head_dim is not None or model.d_model % model.n_heads == 0:
+        return []
+    divisors = [n for n in range(1, model.d_model + 1) if model.d_model % n == 0]
+    best = min(divisors, key=lambda n: abs(n - model.n_heads))
+    text = f"{model.n_heads} heads do not divide a width of {model.d_model}"
+    return [
+        Problem(
+            "E-CFG-20", ("model.n_heads", "model.d_model"), text, f"write model.n_heads={best}, or set model.head_dim"
+        )
+    ]
+
+
+def _kv_heads(model: ModelConfig) -> list[Problem]:
+    if model.n_kv_heads is None or model.n_heads % model.n_kv_heads == 0:
+        return []
+    divisors = [n for n in range(1, model.n_heads + 1) if model.n_heads % n == 0]
+    best = min(divisors, key=lambda n: abs(n - (model.n_kv_heads or 1)))
+    text = f"{model.n_heads} query heads cannot share {model.n_kv_heads} key/value heads evenly"
+    return [Problem("E-CFG-21", ("model.n_kv_heads", "model.n_heads"), text, f"write model.n_kv_heads={best}")]
+
+
+def _scheme(model: ModelConfig, position: Any) -> list[Problem]:
+    rules: Callable[[ModelConfig], list[tuple[str, str, str]]] = getattr(position, "problems", lambda model: [])
+    return [Problem("E-CFG-20", (key,), text, fix) for key, text, fix in rules(model)]
+
+
+def _gpus() -> int:
+    torch = import_module("torch")  # counts through NVML; no CUDA context is made
+    return torch.cuda.device_count()
+
+
+def _device(engine: EngineConfig, world: World) -> list[Problem]:
+    if engine.device == "cuda" and world.local_rank >= _gpus():
+        text = f"process {world.local_rank} of this machine needs its own GPU; {_gpus()} are visible to torch"
+        return [Problem("E-RUN-04", ("engine.device",), text, "write engine.device=cpu, or start fewer processes")]
+    if engine.dtype == "fp16" and (engine.device == "cpu" or (engine.device == "auto" and _gpus() == 0)):
+        keys = ("engine.dtype", "engine.device")
+        return [Problem("E-CFG-27", keys, "fp16 is not for CPUs (this run has no GPU)", "write engine.dtype=bf16")]
+    return []
+
+
+def _engine(engine: EngineConfig, world: World) -> list[Problem]:
+    found = []
+    if engine.kind == "deepspeed" and engine.zero_stage == 0 and engine.dtype != "fp32":
+        text = (
+            f"DeepSpeed without ZeRO computes {engine.dtype} silently wrong (it starts with a phantom optimizer step)"
+        )
+        fix = "write engine.zero_stage=1, or engine.dtype=fp32"
+        found.append(Problem("E-CFG-35", ("engine.zero_stage", "engine.dtype"), text, fix))
+    if engine.kind == "local" and world.size > 1:
+        text = f"the local engine is one process, and {world.size} were started"
+        found.append(Problem("E-CFG-36", ("engine.kind",), text, "write engine=deepspeed, or start without torchrun"))
+    return found
+
+
+def _stages(stages: dict[str, StageConfig]) -> list[Problem]:
+    if not stages:
+        return [Problem("E-STG-01", ("stages",), "there is no stage", "choose stages=single")]
+    if len(stages) > 1:
+        text = f"{len(stages)} stages ({', '.join(stages)}); one is supported so far"
+        return [Problem("E-STG-02", ("stages",), text, f"remove one: ~stages.{list(stages)[-1]}")]
+    return _names("stages", stages)
+
+
+def _schedule(train: TrainConfig, stages: dict[str, StageConfig], optim: OptimConfig) -> list[Problem]:
+    found = []
+    for name, stage in stages.items():
+        steps = stage.max_steps or train.max_steps
+        key = f"stages.{name}.max_steps" if stage.max_steps else "train.max_steps"
+        if optim.warmup_steps >= steps:
+            text = f"a warm-up of {optim.warmup_steps} steps does not fit into {steps}"
+            found.append(
+                Problem("E-CFG-23", ("optim.warmup_steps", key), text, f"write optim.warmup_steps={steps // 10}")
+            )
+    for key in ("min_lr", "warmup_init_lr"):
+        if getattr(optim, key) > optim.lr:
+            fix = f"write optim.{key}={optim.lr / 10:g}, or raise optim.lr"
+            found.append(Problem("E-CFG-23", (f"optim.{key}", "optim.lr"), "it lies above the peak learning rate", fix))
+    return found
+
+
+def _sources(data: DataConfig) -> list[Problem]:
+    found, seen = [], {}
+    for name, source in data.sources.items():
+        key = f"data.sources.{name}"
+        if source.path in seen:
+            fix = f"remove one (~{key}) and raise the other's weight"
+            found.append(Problem("E-CFG-30", (f"{key}.path", seen[source.path]), "two sources read the same file", fix))
+        seen.setdefault(source.path, f"{key}.path")
+    for name, source in data.sources.items():
+        key = f"data.sources.{name}.valid_path"
+        if source.valid_path in seen:
+            text = "held-out text is also trained on"
+            fix = f"give another file, or write {key}=null"
+            found.append(Problem("E-CFG-30", (key, seen[str(source.valid_path)]), text, fix))
+    return [*found, *_names("data.sources", data.sources)]
+
+
+def _names(section: str, mapping: dict[str, Any]) -> list[Problem]:
+    text, fix = "this name goes into file names", "use letters, digits, '.', '_', '-', at most 100"
+    return [Problem("E-CFG-29", (f"{section}.{name}",), text, fix) for name in mapping if not _NAME.fullmatch(name)]
+
+
+def _paths(run: RunConfig, data: DataConfig) -> list[Problem]:
+    found = []
+    for key, path in (("run.root", run.root), ("data.dir", data.dir), ("data.tokenizer", data.tokenizer)):
+        if not path.strip() or not path.isprintable():
+            found.append(Problem("E-CFG-29", (key,), "this is no path", f"give a folder or file name: {key}=…"))
+        elif path.startswith("~"):
+            found.append(Problem("E-CFG-29", (key,), "~ means nothing here", f"write {key}=$HOME{path[1:]}"))
+    return found
+
+
+def _seeds(run: RunConfig, data: DataConfig) -> list[Problem]:
+    seeds = (("run.seed", run.seed), ("data.seed", data.seed))
+    return [
+        Problem("E-CFG-05", (key,), "a seed has 63 bits at most", f"write {key}=1234")
+        for key, seed in seeds
+        if seed > MAX_SEED
+    ]
+
+
+def _tracking(tracking: TrackingConfig) -> list[Problem]:
+    wanted = {"tensorboard": tracking.tensorboard, "wandb": tracking.wandb != "disabled"}
+    return [
+        Problem("E-CFG-37", (f"tracking.{name}",), f"{name} is not installed", f"pip install 'coca_train[{name}]'")
+        for name, needed in wanted.items()
+        if needed and find_spec(name) is None
+    ]
+
+
+def _extrapolation(eval: EvalConfig) -> list[Problem]:
+    offered = choices("position/frequencies", (config_dir(),))
+    key, names = "eval.extrapolation.frequencies", eval.extrapolation.frequencies
+    text = f"the choices are {', '.join(offered)}"
+    wrong = [name for name in names if name not in offered]
+    return [Problem("E-CFG-32", (key,), f"there is no {name!r}; {text}", f"write {key}=[plain]") for name in wrong]
+
+
+RULES = (
+    _batch,
+    _heads,
+    _kv_heads,
+    _scheme,
+    _device,
+    _engine,
+    _stages,
+    _schedule,
+    _sources,
+    _paths,
+    _seeds,
+    _tracking,
+    _extrapolation,
+)

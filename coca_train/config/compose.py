@@ -1,0 +1,123 @@
+"""Hydra's part: which files make up the configuration, merged. Values from the command line come later."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra._internal.config_repository import ConfigRepository
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from coca_train.config.files import GROUPS, choices, shown
+from coca_train.config.messages import ConfigError, Problem, show
+from coca_train.config.provenance import Sources, nodes, read, stop
+
+
+@dataclass
+class Composed:
+    """The merged files, and where each of their values stands."""
+
+    tree: dict[str, Any]
+    choices: dict[str, str]
+    sources: Sources
+    problems: list[Problem]
+
+
+def compose(groups: dict[str, str], dirs: tuple[Path, ...]) -> Composed:
+    """Merge the files that the choices name. groups: config group -> option, all known to exist."""
+    unreadable = _scan(dirs)
+    try:
+        return _compose(groups, dirs)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise _not_yaml(error, unreadable) from None
+    except (HydraException, OmegaConfBaseException) as error:
+        raise stop(
+            Problem("E-CFG-15", (), show(str(error).splitlines()[0]), "mend the defaults list", "configs")
+        ) from None
+
+
+def _not_yaml(error: Exception, unreadable: list[ConfigError]) -> ConfigError:
+    """Hydra met a file it could not read: the best that can be said about it."""
+    mark = getattr(error, "problem_mark", None)
+    if mark is None or not Path(mark.name).is_file():
+        return next(iter(unreadable), stop(Problem("E-CFG-13", (), show(str(error)), "mend the file", "configs")))
+    for problem in read(Path(mark.name), "", Sources()):
+        return stop(problem)  # a key that stands twice
+    place = f"{shown(Path(mark.name))}:{mark.line + 1}"
+    return stop(Problem("E-CFG-13", (), show(getattr(error, "problem", str(error))), "write plain YAML", place))
+
+
+def _scan(dirs: tuple[Path, ...]) -> list[ConfigError]:
+    """Look at every file before Hydra expands any. A file that is too large stops here; others only when used."""
+    found = []
+    for folder in dirs:
+        for group in ("", *GROUPS):
+            for path in sorted((folder / group).glob("*.yaml")):
+                try:
+                    nodes(path)
+                except ConfigError as error:
+                    if error.problems[0].id == "E-CFG-14":
+                        raise
+                    found.append(error)
+    return found
+
+
+def _compose(groups: dict[str, str], dirs: tuple[Path, ...]) -> Composed:
+    sources, problems = Sources(), []
+    with initialize_config_dir(version_base="1.3", config_dir=str(dirs[0]), job_name="coca_train"):
+        loader = GlobalHydra.instance().config_loader()
+        for folder in reversed(dirs[1:]):
+            loader.get_search_path().append("--config-dir", f"file://{folder}", anchor="main")
+        loader.repository = ConfigRepository(loader.get_search_path())
+        nested = [group for group in groups if "/" in group]
+        outer = {group: option for group, option in groups.items() if group not in nested}
+        offered = _files(loader, outer)
+        for group in nested:
+            if not any(path.startswith(f"{group}/") for path, _ in offered):
+                problems.append(_no_such_axis(group, groups, offered, dirs))
+            else:
+                outer[group] = groups[group]
+        cfg = hydra_compose("train", overrides=_overrides(outer), return_hydra_config=True)
+        used = _files(loader, outer)
+    for name, package in used:
+        file = next((folder / f"{name}.yaml" for folder in dirs if (folder / f"{name}.yaml").is_file()), None)
+        problems += read(file, package, sources) if file else []
+    tree = OmegaConf.to_container(cfg, resolve=False)
+    assert isinstance(tree, dict)
+    tree.pop("hydra")
+    chosen = {group: option for group, option in cfg.hydra.runtime.choices.items() if group in GROUPS and option}
+    return Composed({str(key): value for key, value in tree.items()}, chosen, sources, problems)
+
+
+def _overrides(groups: dict[str, str]) -> list[str]:
+    """In Hydra's notation. `experiment` has no default, so Hydra wants a plus."""
+    return [f"{'+' if group == 'experiment' else ''}{group}={option}" for group, option in groups.items()]
+
+
+def _files(loader: Any, groups: dict[str, str]) -> list[tuple[str, str]]:
+    """(file without its ending, package) in the order of merging; Hydra's own files left out."""
+    found = loader.compute_defaults_list("train", _overrides(groups), RunMode.RUN).defaults
+    return [(d.config_path, d.package or "") for d in found if d.config_path and not d.config_path.startswith("hydra/")]
+
+
+def _no_such_axis(
+    group: str, groups: dict[str, str], offered: list[tuple[str, str]], dirs: tuple[Path, ...]
+) -> Problem:
+    """`position=alibi position/frequencies=yarn`: the choice above has no such axis."""
+    above, leaf = group.rsplit("/", 1)
+    chosen = next(path.rsplit("/", 1)[1] for path, _ in offered if path.rsplit("/", 1)[0] == above)
+    able = [name for name, path in choices(above, dirs).items() if f"- {leaf}:" in path.read_text(encoding="utf-8")]
+    text = f"{above}={chosen} has no {leaf}; those that have are {', '.join(able)}"
+    return Problem(
+        "E-CFG-33",
+        (),
+        text,
+        f"leave {group} away, or choose {above}={able[0]}",
+        f"command line {group}={groups[group]}",
+    )

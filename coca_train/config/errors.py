@@ -1,0 +1,55 @@
+"""Errors meant for people: one clear line each, and the exit code a scheduler can act on."""
+
+
+class UserError(ValueError):
+    """Something the user can mend. `str(error)` is what is shown; no traceback."""
+
+    exit_code = 2
+
+
+class DataError(UserError):
+    """A data file that is missing, damaged or not the one the run began with."""
+
+    exit_code = 3
+
+
+class CheckpointError(UserError):
+    """No checkpoint that can be trusted, or one that belongs to another run."""
+
+    exit_code = 4
+
+
+class DivergedError(UserError):
+    """Too many non-finite steps in a row."""
+
+    exit_code = 5
+
+
+class LockedError(UserError):
+    """Another process works in this run directory."""
+
+    exit_code = 6
+
+
+class StorageError(UserError):
+    """Disk full, read-only or failing."""
+
+    exit_code = 7
+
+
+class DeviceMemoryError(UserError):
+    """Out of memory."""
+
+    exit_code = 8
+
+
+class Preempted(UserError):
+    """Asked to stop (SIGTERM); a checkpoint was saved. Run the same command again."""
+
+    exit_code = 75
+
+
+class PeerLost(UserError):
+    """Another rank died or hangs. Run the same command again."""
+
+    exit_code = 76

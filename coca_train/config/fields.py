@@ -1,0 +1,128 @@
+"""The options of the schema as a flat list: dotted key, description, what a value must be."""
+
+import ast
+from dataclasses import dataclass, is_dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from coca_train.config.schema import Config
+
+POSITIONS = Path(__file__).resolve().parents[1] / "positions"
+# Options that name a module; they are set by choosing a group's file, never by themselves.
+TAGS = {"position.scheme": "position", "position.frequencies.name": "position/frequencies"}
+
+
+@dataclass(frozen=True)
+class Option:
+    """One leaf of the configuration. `<name>` in a key stands for any name (sources, stages)."""
+
+    key: str
+    description: str
+    needs: str
+
+
+def _number(base: str, metadata: list[Any]) -> str:
+    words = [
+        f"{sign} {getattr(m, name):g}"
+        for m in metadata
+        for name, sign in (("gt", ">"), ("ge", ">="), ("lt", "<"), ("le", "<="))
+        if getattr(m, name, None) is not None
+    ]
+    return " ".join([base, " and ".join(words)]).rstrip()
+
+
+def needs(annotation: Any, metadata: list[Any]) -> str:
+    """What a value of this type must be, in words."""
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        inner = [part for m in args[1:] for part in getattr(m, "metadata", [m])]
+        return needs(args[0], [*metadata, *inner])
+    if type(None) in args:
+        rest = next(a for a in args if a is not type(None))
+        return f"{needs(rest, metadata)} or null"
+    if origin is Literal:
+        return "one of " + ", ".join(str(a) for a in args)
+    if origin is list:
+        return f"a list [..] of: {needs(args[0], [])}"
+    if origin is tuple:
+        return f"a list of {len(args)}: {needs(args[0], [])}"
+    if annotation is bool:
+        return "true or false"
+    if annotation is int:
+        return _number("a whole number", metadata)
+    if annotation is float:
+        return _number("a number", metadata)
+    if any("A-Za-z0-9" in str(getattr(m, "pattern", "")) for m in metadata):
+        return "letters, digits, '.', '_', '-', at most 100, beginning with a letter or digit"
+    return "text"
+
+
+def _walk(cls: Any, prefix: str) -> list[Option]:
+    found: list[Option] = []
+    for name, field in cls.__pydantic_fields__.items():
+        key, kind = f"{prefix}{name}", field.annotation
+        if is_dataclass(kind):
+            found += _walk(kind, f"{key}.")
+        elif get_origin(kind) is dict:
+            found += _walk(get_args(kind)[1], f"{key}.<name>.")
+        elif kind is not Any:
+            found.append(Option(key, field.description or "", needs(kind, list(field.metadata))))
+    return found
+
+
+def options() -> list[Option]:
+    """Every option outside `position`, in the order of the schema."""
+    return _walk(Config, "")
+
+
+def sections() -> dict[str, str]:
+    """Top-level sections and what they are about."""
+    found = {}
+    for name, field in Config.__pydantic_fields__.items():
+        kind = get_args(field.annotation)[1] if get_origin(field.annotation) is dict else field.annotation
+        own = kind.__doc__.splitlines()[0] if is_dataclass(kind) and kind.__doc__ else ""
+        found[name] = own or "How attention knows where a token stands."
+    return found
+
+
+def described(path: Path) -> dict[str, str]:
+    """Fields of the class `Settings` in a scheme or frequency file, with their descriptions.
+
+    Read from the source, because importing such a file imports torch, which help must not wait for.
+    """
+    shared = path.parent / "_shared.py"
+    known: dict[str, str] = {}
+    for file in (shared, path):
+        tree = ast.parse(file.read_text(encoding="utf-8")) if file.is_file() else ast.Module([], [])
+        for node in tree.body:
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                known[node.targets[0].id] = _description(node.value, known)
+        found = {
+            item.target.id: _description(item.value, known) or _description(item.annotation, known)
+            for node in tree.body
+            if isinstance(node, ast.ClassDef) and node.name == "Settings"
+            for item in node.body
+            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+        }
+    return found
+
+
+def _description(node: ast.expr | None, known: dict[str, str]) -> str:
+    for part in ast.walk(node) if node is not None else ():
+        if isinstance(part, ast.keyword) and part.arg == "description":
+            return str(ast.literal_eval(part.value))
+        name = part.id if isinstance(part, ast.Name) else part.attr if isinstance(part, ast.Attribute) else ""
+        if known.get(name):
+            return known[name]
+    return ""
+
+
+def position_options() -> dict[str, str]:
+    """Dotted keys below `position` over all schemes and frequencies, with their descriptions."""
+    found = {key: f"set by {group}=<choice>" for key, group in TAGS.items()}
+    for folder, prefix in (("schemes", "position."), ("frequencies", "position.frequencies.")):
+        for path in sorted((POSITIONS / folder).glob("[a-z]*.py")):
+            for name, text in described(path).items():
+                if f"{prefix}{name}" != "position.frequencies" and not found.get(f"{prefix}{name}"):
+                    found[f"{prefix}{name}"] = text
+    return found

@@ -1,0 +1,143 @@
+"""What a user reads when a configuration is wrong: one line a problem, all problems at once.
+
+Form: `E-<AREA>-<nn> <where> <key>=<value>: <what is wrong>; <what is needed>. Fix: <one action>`.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from coca_train.config.errors import UserError
+
+LONGEST = 120  # characters of a value that a message repeats
+
+# Names that hold a secret: api_key, wandb_api_key, access_token, password … but not num_tokens, tokenizer.
+_SECRET_NAME = re.compile(r"(^|[._-])(api_?key|access_?key|private_?key|secret|passwo?r?d|token|credentials?)$", re.I)
+# Values that are a secret whatever their name: provider prefixes, and user:password@ in a URL.
+_SECRET_VALUE = re.compile(
+    r"\b(sk|hf|ghp|gho|github_pat|glpat|xox[abp]|AKIA)[-_]?[A-Za-z0-9_-]{16,}|://[^/\s:@]+:[^/\s@]+@"
+)
+
+
+def is_secret(key: str, value: Any) -> bool:
+    """A name or a value that looks like a credential."""
+    named = bool(_SECRET_NAME.search(key)) and value not in (None, "")
+    return named or (isinstance(value, str) and bool(_SECRET_VALUE.search(value)))
+
+
+def show(value: Any) -> str:
+    """A value on one line: short, without control characters, without secrets."""
+    text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+    text = _SECRET_VALUE.sub("***", text)
+    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong. keys: the options it is about, most to blame first."""
+
+    id: str
+    keys: tuple[str, ...]
+    message: str
+    fix: str
+    place: str = ""  # where it stands, if not where the keys were set
+
+
+class ConfigError(UserError):
+    """All problems of one configuration; `str()` is one line each."""
+
+    def __init__(self, problems: list[Problem], lines: list[str]) -> None:
+        self.problems = problems
+        self.lines = lines
+        last = [f"{len(lines)} problems; nothing was started."] if len(lines) > 1 else []
+        super().__init__("\n".join([*lines, *last]))
+
+
+def nearest(key: str, known: list[str]) -> list[str]:
+    """Up to three valid names for what was probably meant: same last part first, then similar spelling."""
+    leaf = key.rsplit(".", 1)[-1]
+    same = [k for k in known if "." in key and k.rsplit(".", 1)[-1] == leaf]
+    similar = get_close_matches(key, known, n=3, cutoff=0.75)
+    leaves = {k.rsplit(".", 1)[-1]: k for k in reversed(known)}
+    by_leaf = [leaves[name] for name in get_close_matches(leaf, list(leaves), n=2, cutoff=0.7)]
+    return list(dict.fromkeys([*same[:2], *similar, *by_leaf]))[:3]
+
+
+def unknown(key: str, known: list[str]) -> Problem:
+    """A key the schema does not have."""
+    if any(part.startswith("_") and part.endswith("_") for part in key.split(".")):
+        return Problem(
+            "E-SEC-01", (key,), "keys like _target_ are not used here: a config cannot name code to run", "remove it"
+        )
+    if key.startswith("experiment."):
+        return Problem(
+            "E-CFG-01",
+            (key,),
+            "unknown key: an experiment file sets options from the top",
+            "make '# @package _global_' the first line of the file",
+        )
+    close, section = nearest(key, known), key.rpartition(".")[0]
+    inside = [name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == section]
+    fix = "see `python -m coca_train --help` for all options"
+    if close:
+        fix = f"did you mean {' or '.join(close)}?"
+    elif inside:
+        fix = f"{section} has {', '.join(inside)}"
+    return Problem("E-CFG-01", (key,), "unknown key", fix)
+
+
+_SPECIAL_IDS = {"checkpoint.keep": "E-CFG-26", "checkpoint.save_every_steps": "E-CFG-26", "run.name": "E-CFG-29"}
+_BOUNDS = {"greater_than", "greater_than_equal", "less_than", "less_than_equal", "too_short", "too_long"}
+
+
+def mistyped(key: str, value: Any, needs: str, example: Any, kind: str, detail: str = "") -> Problem:
+    """A value of the wrong type or out of bounds. kind: pydantic's error type; needs: what is right, in words."""
+    shape = "a number" if isinstance(value, float) else kind_of(value)
+    write = f"write {key}={show(example)}" if example is not None else f"give {needs}"
+    if kind == "finite_number" or (needs.startswith("a number") and value in ("nan", "inf", "-inf", ".nan", ".inf")):
+        return Problem("E-CFG-06", (key,), f"must be finite; it needs {needs}", f"{write}, for example")
+    if kind == "bool_type":
+        return Problem("E-CFG-08", (key,), f"is {shape}; it needs true or false", f"write {key}={_truth(value)}")
+    if needs.startswith("a whole number") and isinstance(value, float):
+        whole = f"write {key}={value:.0f}" if value.is_integer() else f"write {key}={round(value)}, for example"
+        return Problem("E-CFG-07", (key,), f"is not written as a whole number; it needs {needs}", whole)
+    if needs.startswith("a whole number") and isinstance(value, str) and re.fullmatch(r"0\d+", value):
+        return Problem("E-CFG-10", (key,), "has a leading zero", f"write {key}={int(value)}")
+    if needs.startswith("a") and isinstance(value, str) and re.fullmatch(r"\d+(:[0-5]?\d)+", value):
+        return Problem("E-CFG-09", (key,), f"is a clock time; it needs {needs}", f"{write}, for example")
+    if kind in ("greater_than", "greater_than_equal") and key.endswith(".weight"):
+        return Problem(
+            "E-STG-08", (key,), f"it needs {needs}", "give the share, or delete the source with ~" + key[:-7]
+        )
+    if kind in _BOUNDS or kind == "string_pattern_mismatch":
+        fix = f"{write}, for example"
+        return Problem(_SPECIAL_IDS.get(key, "E-CFG-05"), (key,), f"it needs {needs}", fix)
+    if kind == "literal_error":
+        words = needs.removeprefix("one of ").split(", ")
+        close = get_close_matches(str(value), words, n=1, cutoff=0.5)
+        return Problem("E-CFG-31", (key,), f"it needs {needs}", f"write {key}={close[0] if close else words[0]}")
+    if kind == "value_error":
+        return Problem("E-CFG-05", (key,), detail, f"change {key}")
+    if kind in ("dataclass_type", "dict_type"):
+        return Problem("E-CFG-34", (key,), "is a section, not a value", f"set the options inside it: {key}.<option>=…")
+    return Problem("E-CFG-04", (key,), f"is {shape}; it needs {needs}", f"{write}, for example")
+
+
+def kind_of(value: Any) -> str:
+    """The type of a YAML value, in words."""
+    names = {
+        bool: "true/false",
+        int: "a whole number",
+        float: "a number",
+        str: "text",
+        list: "a list",
+        dict: "a section",
+    }
+    return names.get(type(value), "empty (null)")
+
+
+def _truth(value: Any) -> str:
+    return "true" if str(value).lower() in ("yes", "on", "y", "1", "true", "t") else "false"

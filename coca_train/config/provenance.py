@@ -1,0 +1,131 @@
+"""Who set a value: which file at which line, or the command line. Also the traps of YAML itself.
+
+Known traps: `1:30:00` is the number 5400, `012` is 10, `yes` is true, aliases multiply.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from coca_train.config.files import shown
+from coca_train.config.messages import ConfigError, Problem, show
+
+MAX_BYTES = 1_000_000
+MAX_NODES = 10_000
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class Sources:
+    """Remembers the last place that set each key."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, str] = {}
+        self.command_line: dict[str, str] = {}  # key -> its value as typed
+
+    def where(self, key: str) -> str:
+        """`command line`, `configs/optim/adamw.yaml:3`, or empty when nothing set it."""
+        for places, name in ((self.command_line, "command line"), (self.files, "")):
+            part = key
+            while part:
+                if part in places:
+                    return name or places[part]
+                part = part.rpartition(".")[0]
+        return ""
+
+
+def stop(problem: Problem) -> ConfigError:
+    """An error that leaves nothing more to check."""
+    return ConfigError([problem], [f"{problem.id} {problem.place}: {problem.message}. Fix: {problem.fix}"])
+
+
+def nodes(path: Path) -> yaml.Node | None:
+    """The YAML nodes of a file, after the checks that must come before anybody expands it."""
+    place = shown(path)
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise stop(Problem("E-CFG-14", (), "the file is larger than 1 MB", "keep data out of configs", place))
+        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=_Loader)
+    except UnicodeDecodeError as error:
+        text = f"not UTF-8 (byte {error.start})"
+        raise stop(Problem("E-CFG-15", (), text, "save the file as UTF-8", place)) from None
+    except OSError as error:
+        raise stop(
+            Problem("E-CFG-15", (), f"cannot be read: {error.strerror}", "give a readable file", place)
+        ) from None
+    except (yaml.MarkedYAMLError, yaml.reader.ReaderError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f"{place}:{mark.line + 1}:{mark.column + 1}" if mark else place
+        text = f"this is not YAML: {show(getattr(error, 'problem', None) or str(error))}"
+        raise stop(Problem("E-CFG-13", (), text, "indent with spaces, close what is open", line)) from None
+    except RecursionError:
+        raise stop(Problem("E-CFG-14", (), "nested too deeply", "flatten the file", place)) from None
+    if root is not None and _count(root, {}) > MAX_NODES:
+        text = f"more than {MAX_NODES} values once its aliases are expanded"
+        raise stop(Problem("E-CFG-14", (), text, "write without aliases", place))
+    return root
+
+
+def _count(node: yaml.Node, known: dict[int, int]) -> int:
+    """Nodes below `node` with aliases expanded, without expanding them; an endless alias counts as too many."""
+    if id(node) not in known:
+        known[id(node)] = MAX_NODES + 1  # what a node inside itself sees
+        children = node.value if isinstance(node, (yaml.MappingNode, yaml.SequenceNode)) else []
+        flat = [part for child in children for part in (child if isinstance(child, tuple) else (child,))]
+        known[id(node)] = 1 + sum(_count(child, known) for child in flat)
+    return known[id(node)]
+
+
+def read(path: Path, package: str, sources: Sources) -> list[Problem]:
+    """Note the line of every key of a file placed at `package`; report what YAML would silently change."""
+    problems: list[Problem] = []
+    root = nodes(path)
+    if isinstance(root, yaml.MappingNode):
+        _walk(root, package, path, sources, problems)
+    return problems
+
+
+def _walk(node: yaml.MappingNode, prefix: str, path: Path, sources: Sources, problems: list[Problem]) -> None:
+    lines: dict[str, int] = {}
+    for name, value in node.value:
+        key, line = f"{prefix}.{name.value}" if prefix else str(name.value), name.start_mark.line + 1
+        place = f"{shown(path)}:{line}"
+        if key == "defaults":
+            continue
+        if key in lines:
+            text = f"the key stands twice in this file, in lines {lines[key]} and {line}"
+            problems.append(Problem("E-CFG-03", (key,), text, "remove one of the two", place))
+        lines[key] = line
+        sources.files[key] = place
+        if isinstance(value, yaml.MappingNode):
+            _walk(value, key, path, sources, problems)
+        for scalar in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+            problems += _traps(scalar, key, place)
+
+
+def _traps(node: yaml.Node, key: str, place: str) -> list[Problem]:
+    if not isinstance(node, yaml.ScalarNode) or node.style:  # a style means quoted
+        return []
+    text = node.value
+    if re.fullmatch(r"[-+]?[0-9]+(:[0-5]?[0-9])+", text):
+        seconds = 0
+        for part in text.lstrip("+-").split(":"):
+            seconds = seconds * 60 + int(part)
+        return [Problem("E-CFG-09", (key,), f"YAML reads {text} as {seconds}", f'quote it: "{text}"', place)]
+    if re.fullmatch(r"[-+]?0[0-9_]+", text):
+        return [
+            Problem(
+                "E-CFG-10",
+                (key,),
+                f"{text} has a leading zero, YAML may read it as octal",
+                f"write {text.lstrip('+-0') or 0}",
+                place,
+            )
+        ]
+    if re.fullmatch(r"(?i)yes|no|on|off", text):
+        truth = "true" if text.lower() in ("yes", "on") else "false"
+        return [
+            Problem("E-CFG-08", (key,), f"YAML reads {text} as {truth}", f'write {truth}, or quote it: "{text}"', place)
+        ]
+    return []

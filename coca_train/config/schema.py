@@ -1,0 +1,191 @@
+"""The shape of a run: frozen, typed, described. Values live in `configs/*.yaml`, never here.
+
+Every field carries its description (unit in square brackets) and its bounds; `--help`, the
+generated reference in `docs/` and the error messages read them from here.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
+
+Positive = Annotated[int, Field(gt=0)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class RunConfig:
+    """Where a run lives and how it starts."""
+
+    name: Name = Field(description="name of the run; its directory is <root>/<name>")
+    root: str = Field(description="folder that holds the run directories")
+    seed: int = Field(ge=0, description="seed of the weights and of dropout")
+    resume: Literal["auto", "must", "never"] = Field(
+        description="auto: go on from the newest verified checkpoint; must: refuse to start without one; "
+        "never: refuse a directory that holds one"
+    )
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class ModelConfig:
+    """The Transformer: GPT-NeoX or LLaMA, by these values only."""
+
+    n_layers: Positive = Field(description="number of Transformer blocks")
+    d_model: Positive = Field(description="width of the residual stream")
+    n_heads: Positive = Field(description="query heads")
+    n_kv_heads: Positive | None = Field(description="key/value heads (GQA); null = n_heads")
+    head_dim: Positive | None = Field(description="width of a head; null = d_model / n_heads")
+    d_ff: Positive = Field(description="width of the feed-forward layer")
+    vocab_size: Positive | None = Field(description="embedding rows [tokens]; null = the tokenizer's, rounded up to 64")
+    norm: Literal["layernorm", "rmsnorm"] = Field(description="normalisation")
+    norm_eps: float = Field(gt=0, description="added to the variance in the normalisation")
+    activation: Literal["gelu", "gelu_tanh", "swiglu"] = Field(description="feed-forward activation")
+    residual: Literal["parallel", "sequential"] = Field(
+        description="parallel: x + attention(norm x) + mlp(norm x), GPT-NeoX; sequential: one after the other"
+    )
+    bias: bool = Field(description="biases in attention and feed-forward projections")
+    tie_embeddings: bool = Field(description="share the input embedding with the output head")
+    dropout: float = Field(ge=0, lt=1, description="dropout probability on attention and feed-forward outputs")
+    init_std: float = Field(gt=0, description="standard deviation of the initial weights")
+    init_depth_scaled: bool = Field(description="divide the std of residual output projections by sqrt(2 n_layers)")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class TrainConfig:
+    """How long, how wide."""
+
+    max_steps: Positive = Field(description="length of the training [optimizer steps]")
+    seq_len: Positive = Field(description="training window [tokens]")
+    micro_batch_size: Positive = Field(description="[sequences] per device per forward")
+    global_batch_size: Positive = Field(description="[sequences] per optimizer step, over all devices")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class StageConfig:
+    """One stage of the schedule; what is null is inherited from `train`."""
+
+    trainable: list[str] = Field(min_length=1, description="patterns over parameter names (shell style); '*' = all")
+    max_steps: Positive | None = Field(description="length of the stage [optimizer steps]; null = train.max_steps")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class SourceConfig:
+    """One part of the training mixture."""
+
+    path: str = Field(description="prefix of the .bin/.idx pair")
+    valid_path: str | None = Field(description="prefix of the held-out .bin/.idx pair; null = none")
+    weight: float = Field(gt=0, description="share of the training tokens, relative to the other sources")
+    on_exhausted: Literal["repeat", "stop"] = Field(description="what happens after the last token of the source")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class DataConfig:
+    """The training mixture and its tokenizer."""
+
+    prepare: Literal["embedded", "none"] = Field(
+        description="embedded: make the quickstart corpus when it is missing; none: the files must exist"
+    )
+    dir: str = Field(description="folder of the prepared data")
+    tokenizer: str = Field(description="SentencePiece model file")
+    sources: dict[str, SourceConfig] = Field(min_length=1, description="the parts of the mixture, by name")
+    seed: int = Field(ge=0, description="seed of the data order")
+    document_mask: bool = Field(description="no attention across documents; positions restart at each document")
+    prefetch_steps: int = Field(ge=0, description="batches read ahead by a background thread [steps]; 0 = none")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class OptimConfig:
+    """AdamW and its schedule (Loshchilov & Hutter, arXiv 1711.05101)."""
+
+    lr: float = Field(gt=0, description="peak learning rate")
+    min_lr: float = Field(ge=0, description="learning rate at the last step")
+    warmup_steps: int = Field(ge=0, description="linear warm-up [steps]")
+    warmup_init_lr: float = Field(ge=0, description="learning rate at step 0 of the warm-up")
+    schedule: Literal["linear", "cosine", "constant"] = Field(description="decay after the warm-up")
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = Field(
+        description="Adam's moment decay rates"
+    )
+    eps: float = Field(gt=0, description="Adam's epsilon")
+    weight_decay: float = Field(ge=0, description="decoupled weight decay, on matrices only")
+    max_grad_norm: float = Field(gt=0, description="gradient clipping, global L2 norm")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class EngineConfig:
+    """What executes a training step."""
+
+    kind: Literal["deepspeed", "local"] = Field(description="deepspeed, or plain torch on one process (the reference)")
+    device: Literal["auto", "cpu", "cuda"] = Field(description="auto: cuda when there is one")
+    dtype: Literal["fp32", "bf16", "fp16"] = Field(description="compute precision; master weights stay float32")
+    zero_stage: Literal[0, 1, 2, 3] = Field(description="what ZeRO shards: 1 optimizer, 2 + gradients, 3 + weights")
+    attention: Literal["auto", "eager", "sdpa", "blocked"] = Field(
+        description="attention kernel; auto picks the fastest"
+    )
+    activation_checkpointing: bool = Field(description="recompute activations in the backward pass")
+    bucket_size: Positive = Field(description="ZeRO reduce and all-gather bucket [elements]")
+    timeout_s: Positive = Field(description="a collective that takes longer means a dead or hung rank [seconds]")
+    max_skipped_steps: Positive = Field(
+        description="consecutive non-finite steps skipped before the run gives up [steps]"
+    )
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class CheckpointConfig:
+    """What survives a crash."""
+
+    save_every_steps: Positive = Field(description="time between checkpoints [steps]; the last step is always saved")
+    keep: int = Field(ge=2, description="verified checkpoints kept (at least 2)")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class TrackingConfig:
+    """Where metrics go; metrics.jsonl is always written."""
+
+    log_every_steps: Positive = Field(description="time between metric records [steps]")
+    progress_bar: bool = Field(description="live progress on the terminal")
+    tensorboard: bool = Field(description="write TensorBoard events (needs the tensorboard extra)")
+    wandb: Literal["disabled", "offline", "online"] = Field(description="Weights & Biases (needs the wandb extra)")
+    wandb_project: str = Field(description="Weights & Biases project")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class ExtrapolationConfig:
+    """Perplexity far beyond the training window, after training."""
+
+    enabled: bool = Field(description="make the extrapolation report at the end of the run")
+    multiples: list[Positive] = Field(min_length=1, description="window lengths [multiples of train.seq_len]")
+    frequencies: list[str] = Field(min_length=1, description="position/frequencies choices tried on the same weights")
+    max_documents: Positive = Field(
+        description="held-out documents scored per source (each at least as long as the longest window)"
+    )
+    micro_batch_tokens: Positive = Field(description="[tokens] per forward")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class EvalConfig:
+    """What is measured on held-out text."""
+
+    every_steps: Positive = Field(description="time between validations [steps]")
+    max_tokens: Positive = Field(description="held-out [tokens] scored per source in a validation")
+    sample_prompt: str = Field(description="prompt of the generated sample at the end; empty = none")
+    sample_tokens: int = Field(ge=0, description="length of that sample [tokens]")
+    extrapolation: ExtrapolationConfig = Field(description="the extrapolation report")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Config:
+    """A whole run. `position` is typed by the scheme it names (positions/schemes/<scheme>.py: Settings)."""
+
+    run: RunConfig
+    model: ModelConfig
+    position: Any
+    train: TrainConfig
+    stages: dict[str, StageConfig] = Field(min_length=1, description="the stage schedule, in order")
+    data: DataConfig
+    optim: OptimConfig
+    engine: EngineConfig
+    checkpoint: CheckpointConfig
+    tracking: TrackingConfig
+    eval: EvalConfig

@@ -1,0 +1,1 @@
+"""Token files, their order, and the batches made of them."""

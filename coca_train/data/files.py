@@ -1,0 +1,104 @@
+"""The few things done to files more than once: errors in words, locks, fsync, digests."""
+
+import errno
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, BinaryIO
+
+from coca_train.config.errors import DataError, StorageError
+
+FULL_DIGEST_BYTES = 64 << 20
+SAMPLE_BYTES = 1 << 16
+N_SAMPLES = 64
+STORAGE_ERRNO = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE, errno.EACCES, errno.EPERM),
+    *(
+        errno.EEXIST,
+        errno.ENOTDIR,
+        errno.EISDIR,
+        errno.ENOTEMPTY,
+        errno.ENAMETOOLONG,
+        errno.ENOLCK,
+        errno.ENOSYS,
+        errno.ENOTSUP,
+    ),
+}
+
+
+@contextmanager
+def storage(where: str) -> Iterator[None]:
+    """Tell a full, read-only or failing disk in words (StorageError E-IO-01)."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in STORAGE_ERRNO:
+            raise
+        raise StorageError(
+            f"E-IO-01 {error.filename or where}: cannot write: {error.strerror}; a writable folder with free space is "
+            "needed. Fix: free space, or choose another folder"
+        ) from error
+
+
+def open_locked(path: str) -> BinaryIO:
+    """Open for writing, empty, and hold it alone; the lock ends with the process, however it ends.
+
+    Raises DataError E-TOK-15 while another live process writes the same file.
+    """
+    file = open(path, "ab")  # noqa: SIM115 (the caller closes it, and with it the lock)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        mine = os.path.exists(path) and os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except BlockingIOError:
+        mine = False
+    if not mine:
+        file.close()
+        raise DataError(
+            f"E-TOK-15 {path}: another process is writing this dataset; one writer at a time. "
+            "Fix: wait for it, or choose another prefix"
+        )
+    file.truncate(0)
+    return file
+
+
+@contextmanager
+def lock_and_wait(path: str | Path) -> Iterator[None]:
+    """Hold a lock file, after waiting for whoever holds it. The kernel frees it when its process ends."""
+    with open(path, "ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def flush_to_disk(file: IO[Any]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def sync_folder(path: str | Path) -> None:
+    """Make the names in a folder (renames) survive a power loss."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def digest(path: str | Path) -> dict[str, Any]:
+    """{bytes, sha256, of}: SHA-256 of the whole file below 64 MiB, else of 64 evenly spaced blocks of 64 KiB.
+
+    `of` says which. The first and the last block are always among them; the size is part of the record.
+    """
+    size = os.path.getsize(path)
+    sha = hashlib.sha256()
+    with open(path, "rb") as file:
+        if size < FULL_DIGEST_BYTES:
+            while block := file.read(SAMPLE_BYTES):
+                sha.update(block)
+            return {"bytes": size, "sha256": sha.hexdigest(), "of": "all"}
+        for i in range(N_SAMPLES):
+            file.seek((size - SAMPLE_BYTES) * i // (N_SAMPLES - 1))
+            sha.update(file.read(SAMPLE_BYTES))
+    return {"bytes": size, "sha256": sha.hexdigest(), "of": f"{N_SAMPLES} blocks of {SAMPLE_BYTES} bytes"}

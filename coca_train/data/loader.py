@@ -1,0 +1,107 @@
+"""Steps to batches: each rank's share of every global batch, read ahead by a thread.
+
+The global batch of step s is samples s*G .. (s+1)*G - 1 of the mixture, whatever the world size and the
+accumulation; rank r takes the r-th stretch of G / world_size of them, cut into micro batches.
+"""
+
+import queue
+import threading
+from collections.abc import Iterator
+from types import TracebackType
+
+from coca_train.data.batch import IGNORE, Batch
+from coca_train.data.mixture import Mixture, fingerprint_diff
+
+__all__ = ["IGNORE", "Batch", "Loader", "Mixture", "fingerprint_diff"]
+
+
+class Loader:
+    """Iterator over steps: next(loader) is the list of this rank's micro batches of one optimizer step.
+
+    Begins at start_step (nothing has to be skipped: the order is computed). Ends (StopIteration) when a
+    source with on_exhausted=stop cannot fill another global batch. prefetch_steps=0: no thread.
+    Errors of the thread are raised by next(). Call close(), or use it as a context manager.
+    """
+
+    def __init__(
+        self,
+        mixture: Mixture,
+        global_batch_size: int,
+        micro_batch_size: int,
+        rank: int,
+        world_size: int,
+        start_step: int,
+        prefetch_steps: int,
+    ) -> None:
+        assert 0 <= rank < world_size, (rank, world_size)
+        assert global_batch_size % (micro_batch_size * world_size) == 0, (
+            global_batch_size,
+            micro_batch_size,
+            world_size,
+        )
+        self.mixture, self.global_batch_size, self.micro_batch_size = mixture, global_batch_size, micro_batch_size
+        self.share = global_batch_size // world_size
+        self.first = rank * self.share
+        end = mixture.max_samples()
+        self.max_steps = None if end is None else end // global_batch_size
+        self._steps = self._read(start_step)
+        self._queue: queue.Queue[list[Batch] | BaseException] = queue.Queue(maxsize=max(prefetch_steps, 1))
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+        if prefetch_steps:
+            self._thread = threading.Thread(target=self._prefetch, name="data-prefetch", daemon=True)
+            self._thread.start()
+
+    def step(self, step: int) -> list[Batch]:
+        """The micro batches of this rank for any step."""
+        first = step * self.global_batch_size + self.first
+        return [
+            self.mixture.batch(range(begin, begin + self.micro_batch_size))
+            for begin in range(first, first + self.share, self.micro_batch_size)
+        ]
+
+    def _read(self, step: int) -> Iterator[list[Batch]]:
+        while self.max_steps is None or step < self.max_steps:
+            yield self.step(step)
+            step += 1
+
+    def _prefetch(self) -> None:
+        item: list[Batch] | BaseException
+        while not self._closed.is_set():
+            try:
+                item = next(self._steps)
+            except BaseException as error:  # StopIteration too: it ends the consumer's iteration
+                item = error
+            while not self._closed.is_set():
+                try:
+                    self._queue.put(item, timeout=0.1)
+                    break
+                except queue.Full:
+                    continue
+            if isinstance(item, BaseException):
+                return
+
+    def __iter__(self) -> "Loader":
+        return self
+
+    def __next__(self) -> list[Batch]:
+        if self._thread is None:
+            return next(self._steps)
+        assert not self._closed.is_set(), "the loader is closed"
+        item = self._queue.get()
+        if isinstance(item, BaseException):
+            self._queue.put(item)  # asked again, it says the same again
+            raise item
+        return item
+
+    def close(self) -> None:
+        """Stop reading ahead and wait for the thread. May be called twice."""
+        self._closed.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def __enter__(self) -> "Loader":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()

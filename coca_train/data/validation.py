@@ -1,0 +1,56 @@
+"""Held-out text: the same windows and the same long documents every time they are asked for."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from coca_train.config.errors import DataError
+from coca_train.data.batch import Batch, Window, collate
+from coca_train.data.indexed import IndexedDataset
+from coca_train.data.mixture import count_windows
+
+
+def validation_batches(
+    prefix: str,
+    seq_len: int,
+    max_tokens: int,
+    micro_batch_size: int,
+    document_mask: bool = False,
+    vocab_size: int | None = None,
+    rank: int = 0,
+    world_size: int = 1,
+) -> Iterator[Batch]:
+    """Windows spread evenly over a held-out dataset, at most max_tokens [targets] of them, at least one.
+
+    Every rank gets the same number of batches of the same shape (ZeRO-3 needs that); rows beyond the last
+    window are padding: all their targets are -100. The scored windows do not depend on the world size.
+    """
+    dataset = IndexedDataset(prefix)
+    available = count_windows(dataset, seq_len, "held-out")
+    n_windows = max(1, min(available, max_tokens // seq_len))
+    stride = micro_batch_size * world_size
+    for begin in range(0, n_windows, stride):
+        mine = range(begin + rank * micro_batch_size, begin + (rank + 1) * micro_batch_size)
+        windows = [
+            Window(dataset, i * available // n_windows * seq_len) if i < n_windows else Window(dataset, 0, scored=False)
+            for i in mine
+        ]
+        yield collate(windows, seq_len, document_mask, vocab_size)
+
+
+def long_documents(prefix: str, min_tokens: int, max_documents: int) -> list[np.ndarray]:
+    """At most max_documents held-out documents of at least min_tokens [tokens], evenly chosen; int64 each.
+
+    Raises DataError E-TOK-17 when there is none, with the length of the longest.
+    """
+    dataset = IndexedDataset(prefix)
+    lengths = np.diff(dataset.document_bounds())
+    found = np.flatnonzero(lengths >= min_tokens)
+    if not found.size:
+        longest = int(lengths.max()) if lengths.size else 0
+        raise DataError(
+            f"E-TOK-17 {dataset.bin_path}: no document of {min_tokens} tokens among {dataset.n_documents} (the longest "
+            f"has {longest}). Fix: lower eval.extrapolation.multiples or train.seq_len, or hold out longer documents"
+        )
+    n = min(max_documents, len(found))
+    return [dataset.document(int(found[i * len(found) // n])) for i in range(n)]

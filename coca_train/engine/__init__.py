@@ -1,0 +1,37 @@
+"""Training engines: DeepSpeed, and plain torch as the reference."""
+
+from collections.abc import Callable, Sequence
+
+from torch import nn
+
+from coca_train.config.schema import EngineConfig, OptimConfig
+from coca_train.engine.base import Engine, InitParameter, StepResult
+from coca_train.engine.process import start
+
+__all__ = ["Engine", "StepResult", "build", "start"]
+
+
+def build(
+    config: EngineConfig,
+    optim: OptimConfig,
+    model_fn: Callable[[], nn.Module],
+    init: InitParameter,
+    *,
+    trainable: Sequence[str],
+    micro_batch_size: int,
+    accumulation: int,
+) -> Engine:
+    """The configured engine over a fresh model. COLLECTIVE.
+
+    model_fn builds the module (its own initial values are not used); init(name, tensor) fills one full
+    parameter in place and must depend on the name only, so that all engines start from the same weights.
+    trainable: shell patterns over parameter names. accumulation: micro batches per rank and step.
+    """
+    start(config)  # before deepspeed is imported
+    if config.kind == "local":
+        from coca_train.engine.local import LocalEngine
+
+        return LocalEngine(config, optim, model_fn, init, trainable)
+    from coca_train.engine.deepspeed import DeepSpeedEngine
+
+    return DeepSpeedEngine(config, optim, model_fn, init, trainable, micro_batch_size, accumulation)

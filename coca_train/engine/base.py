@@ -1,0 +1,206 @@
+"""What a training engine is, and the parts both engines share: parameters, loss scale, optimizer.
+
+The model an engine runs maps (tokens_BT, targets_BT, pos_BT, doc_BT) to the float32 SUM of the
+next-token losses [nats] over the targets that are not -100.
+"""
+
+import difflib
+import fnmatch
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from coca_train.config.errors import UserError
+from coca_train.config.schema import OptimConfig
+from coca_train.optim import parameter_groups
+
+IGNORED = -100
+MOMENTS = ("exp_avg", "exp_avg_sq")
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+InitParameter = Callable[[str, Tensor], None]
+ReadTensor = Callable[[str], Tensor]
+Keep = Callable[[int], bool]
+
+
+class MicroBatch(Protocol):
+    """What one forward takes; int64, [sequences, tokens]. Targets of -100 carry no loss."""
+
+    @property
+    def tokens_BT(self) -> Tensor: ...
+    @property
+    def targets_BT(self) -> Tensor: ...
+    @property
+    def pos_BT(self) -> Tensor: ...
+    @property
+    def doc_BT(self) -> Tensor | None: ...
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """One optimizer step, the same on every rank.
+
+    loss: mean over the targets of the global batch [nats/token]. grad_norm: global L2 norm before
+    clipping. skipped: a loss or a gradient was not finite on some rank, so no rank changed anything.
+    tokens: targets in the global batch.
+    """
+
+    loss: float
+    grad_norm: float
+    skipped: bool
+    tokens: int
+
+
+class Engine(Protocol):
+    """Runs optimizer steps and gives its state away by name. Methods marked COLLECTIVE run on all ranks."""
+
+    model: nn.Module
+    device: torch.device
+    dtype: str
+    zero_stage: int
+    trainable: list[str]
+    skipped_steps: int
+
+    def train_step(self, micro_batches: Sequence[MicroBatch], lr: float) -> StepResult:
+        """COLLECTIVE. One optimizer step over this rank's micro batches of the global batch."""
+        ...
+
+    def eval_module(self) -> AbstractContextManager[nn.Module]:
+        """COLLECTIVE to enter. A plain module with the current weights in eval mode; inside, ranks are independent."""
+        ...
+
+    def state_spec(self) -> dict[str, tuple[int, ...]]:
+        """Shape of every tensor of `named_state`, in its order."""
+        ...
+
+    def named_state(self, keep: Keep = lambda index: True) -> Iterator[tuple[str, Tensor | None]]:
+        """COLLECTIVE. Full float32 CPU tensors one at a time; None where keep(index) is false."""
+        ...
+
+    def counters(self) -> dict[str, Any]:
+        """The rest of the state, as JSON: Adam's step, skipped steps, the loss scale."""
+        ...
+
+    def load_state(self, read: ReadTensor, counters: dict[str, Any]) -> None:
+        """COLLECTIVE. Take over a state; every rank calls `read` with the same names in the same order."""
+        ...
+
+    def close(self) -> None:
+        """COLLECTIVE. Leave the process group."""
+        ...
+
+
+def select_trainable(model: nn.Module, patterns: Sequence[str]) -> list[str]:
+    """Freeze every parameter that no pattern (shell style) matches; the sorted names of the others.
+
+    Raises UserError naming the nearest parameters when a pattern matches nothing.
+    """
+    names = [name for name, _ in model.named_parameters()]
+    chosen: set[str] = set()
+    for pattern in patterns:
+        matched = fnmatch.filter(names, pattern)
+        if not matched:
+            nearest = difflib.get_close_matches(pattern, names, n=3, cutoff=0.0)
+            raise UserError(
+                f"E-STG-14 stages trainable: pattern {pattern!r} matches no parameter; "
+                f"nearest names: {', '.join(nearest)}. Fix: use one of the names, or '*' for all"
+            )
+        chosen.update(matched)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name in chosen)
+    return sorted(chosen)
+
+
+@contextmanager
+def parameters_on_meta() -> Iterator[None]:
+    """Modules built inside have parameters without memory; their buffers are real.
+
+    A model of any size can so be built before its parameters are made, filled and sharded one by one;
+    buffers (tables of angles) are computed undisturbed in float32, unlike under deepspeed.zero.Init,
+    which gives every tensor built inside it the compute dtype.
+    """
+    register = nn.Module.register_parameter
+
+    def register_on_meta(module: nn.Module, name: str, param: nn.Parameter | None) -> None:
+        if param is not None and not param.is_meta:
+            param = nn.Parameter(param.detach().to("meta"), requires_grad=param.requires_grad)
+        register(module, name, param)
+
+    nn.Module.register_parameter = register_on_meta  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        nn.Module.register_parameter = register  # type: ignore[method-assign]
+
+
+@torch.no_grad()
+def materialise(
+    model: nn.Module,
+    init: InitParameter,
+    device: torch.device,
+    dtype: torch.dtype,
+    made: Callable[[list[nn.Parameter]], None] = lambda parameters: None,
+) -> None:
+    """Give a model from `parameters_on_meta` its parameters, module by module; shared ones stay shared.
+
+    made: called with the new parameters of each module (ZeRO-3 shards them at once).
+    """
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    real: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        fresh = []
+        for key, meta in module._parameters.items():
+            if meta is None:
+                continue
+            if id(meta) not in real:
+                values = torch.empty(meta.shape, dtype=dtype, device=device)
+                init(names[id(meta)], values)
+                real[id(meta)] = nn.Parameter(values, requires_grad=meta.requires_grad)
+                fresh.append(real[id(meta)])
+            module._parameters[key] = real[id(meta)]
+        for key, buffer in module._buffers.items():
+            module._buffers[key] = None if buffer is None else buffer.to(device)
+        if fresh:
+            made(fresh)
+
+
+def adamw(parameters: Iterator[tuple[str, Tensor]], optim: OptimConfig) -> torch.optim.AdamW:
+    """AdamW (arXiv 1711.05101): matrices decay, embeddings among them as in GPT-NeoX; norms and biases do not."""
+    groups = parameter_groups(parameters, optim.weight_decay)
+    return torch.optim.AdamW(groups, lr=optim.lr, betas=optim.betas, eps=optim.eps, fused=True)
+
+
+def start_moments(optimizer: torch.optim.Optimizer, tensors: Sequence[Tensor], step: float = 0.0) -> None:
+    """Zero Adam state for `tensors`, as AdamW's first step would make it (memory is taken now, not later)."""
+    for tensor in tensors:
+        moments = {key: torch.zeros_like(tensor, requires_grad=False) for key in MOMENTS}
+        optimizer.state[tensor] = {"step": torch.tensor(step, dtype=torch.float32, device=tensor.device), **moments}
+
+
+def persistent_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """The buffers that belong to the state (derived tables are non-persistent)."""
+    saved = model.state_dict(keep_vars=True).keys()
+    return {name: buffer for name, buffer in model.named_buffers() if name in saved}
+
+
+def spec_of(model: nn.Module, trainable: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a state: weights and buffers, then both moments of each trained parameter."""
+    shapes = {name: tuple(getattr(p, "ds_shape", p.shape)) for name, p in model.named_parameters()}
+    spec = {f"model/{name}": shape for name, shape in shapes.items()}
+    spec |= {f"model/{name}": tuple(buffer.shape) for name, buffer in persistent_buffers(model).items()}
+    return spec | {f"{key}/{name}": shapes[name] for name in trainable for key in MOMENTS}
+
+
+def on_device(batch: MicroBatch, device: torch.device) -> tuple[Tensor | None, ...]:
+    """The model's four arguments."""
+    tensors = (batch.tokens_BT, batch.targets_BT, batch.pos_BT, batch.doc_BT)
+    return tuple(None if tensor is None else tensor.to(device, non_blocking=True) for tensor in tensors)
+
+
+def count_targets(micro_batches: Sequence[MicroBatch]) -> int:
+    """Targets that carry a loss, in this rank's micro batches."""
+    return sum(int((batch.targets_BT != IGNORED).sum()) for batch in micro_batches)

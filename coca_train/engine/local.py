@@ -1,0 +1,135 @@
+"""Plain torch on one process: the reference the DeepSpeed engine is tested against."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from coca_train import dist
+from coca_train.config.errors import UserError
+from coca_train.config.schema import EngineConfig, OptimConfig
+from coca_train.engine import base, process
+from coca_train.engine.base import InitParameter, Keep, MicroBatch, ReadTensor, StepResult
+
+
+class LocalEngine:
+    """fp32: the parameters are the master weights. bf16: what DeepSpeed's BF16 optimizer does, written out.
+
+    bf16 weights compute; each micro batch's bf16 gradients are added up in float32; norm, clipping and AdamW
+    work on float32 masters, which start as the rounded weights and are rounded back after each step.
+    (Autocast over float32 weights would round elsewhere and agree less closely with DeepSpeed.)
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        optim: OptimConfig,
+        model_fn: Callable[[], nn.Module],
+        init: InitParameter,
+        trainable: Sequence[str],
+    ) -> None:
+        if dist.world_size() > 1:
+            raise UserError(
+                f"E-CFG-41 engine.kind local: started with {dist.world_size()} processes; it is for one. "
+                "Fix: engine.kind=deepspeed"
+            )
+        if config.dtype == "fp16":
+            raise UserError(
+                "E-CFG-42 engine.dtype fp16: the local engine scales no losses; it needs fp32 or bf16. "
+                "Fix: engine.kind=deepspeed"
+            )
+        self.device = process.start(config)
+        self.dtype = config.dtype
+        self.zero_stage = 0
+        self.skipped_steps = 0
+        self._max_grad_norm = optim.max_grad_norm
+        with base.parameters_on_meta():
+            self.model = model_fn()
+        self.trainable = base.select_trainable(self.model, trainable)
+        base.materialise(self.model, init, self.device, base.DTYPES[config.dtype])
+        self._weights = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        self._masters = self._weights
+        if config.dtype != "fp32":
+            self._masters = {name: p.detach().float().requires_grad_() for name, p in self._weights.items()}
+        self._optimizer = base.adamw(iter(self._masters.items()), optim)
+        base.start_moments(self._optimizer, list(self._masters.values()))
+
+    def train_step(self, micro_batches: Sequence[MicroBatch], lr: float) -> StepResult:
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr
+        tokens = base.count_targets(micro_batches)
+        scale = 1.0 / max(1, tokens)
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        self.model.train()
+        for batch in micro_batches:
+            nll = self.model(*base.on_device(batch, self.device))
+            total += nll.detach()
+            (nll * scale).backward()
+            self._accumulate()
+        gradients = [master.grad for master in self._masters.values() if master.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        loss, grad_norm = float(total) * scale, float(norm)
+        skipped = not (math.isfinite(loss) and math.isfinite(grad_norm))
+        if skipped:
+            self.skipped_steps += 1
+        else:
+            torch.nn.utils.clip_grads_with_norm_(list(self._masters.values()), self._max_grad_norm, norm)
+            self._optimizer.step()
+            self._round_weights()
+        self._optimizer.zero_grad(set_to_none=True)
+        return StepResult(loss=loss, grad_norm=grad_norm, skipped=skipped, tokens=tokens)
+
+    def _accumulate(self) -> None:
+        """Move a micro batch's low-precision gradients to the float32 masters."""
+        if self._masters is self._weights:
+            return
+        for name, weight in self._weights.items():
+            if weight.grad is not None:
+                gradient, master = weight.grad.float(), self._masters[name]
+                master.grad = gradient if master.grad is None else master.grad.add_(gradient)
+                weight.grad = None
+
+    @torch.no_grad()
+    def _round_weights(self) -> None:
+        if self._masters is not self._weights:
+            for name, weight in self._weights.items():
+                weight.copy_(self._masters[name])
+
+    @contextmanager
+    def eval_module(self) -> Iterator[nn.Module]:
+        self.model.eval()
+        try:
+            yield self.model
+        finally:
+            self.model.train()
+
+    def state_spec(self) -> dict[str, tuple[int, ...]]:
+        return base.spec_of(self.model, self.trainable)
+
+    def named_state(self, keep: Keep = lambda index: True) -> Iterator[tuple[str, Tensor | None]]:
+        held = dict(self.model.named_parameters()) | base.persistent_buffers(self.model) | self._masters
+        for index, key in enumerate(self.state_spec()):
+            part, name = key.split("/", 1)
+            tensor = held[name] if part == "model" else self._optimizer.state[self._masters[name]][part]
+            yield key, tensor.detach().float().cpu() if keep(index) else None
+
+    def counters(self) -> dict[str, Any]:
+        first = self._optimizer.state[next(iter(self._masters.values()))]
+        return {"adam_step": float(first["step"]), "skipped_steps": self.skipped_steps}
+
+    @torch.no_grad()
+    def load_state(self, read: ReadTensor, counters: dict[str, Any]) -> None:
+        base.start_moments(self._optimizer, list(self._masters.values()), counters["adam_step"])
+        held = dict(self.model.named_parameters()) | base.persistent_buffers(self.model) | self._masters
+        for key in self.state_spec():
+            part, name = key.split("/", 1)
+            target = held[name] if part == "model" else self._optimizer.state[self._masters[name]][part]
+            target.copy_(read(key))
+        self._round_weights()
+        self.skipped_steps = counters["skipped_steps"]
+
+    def close(self) -> None:
+        process.stop()

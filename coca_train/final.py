@@ -1,0 +1,68 @@
+"""What a finished run leaves behind: loss curve, extrapolation report, a sample, and where everything lies."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from coca_train import dist
+from coca_train.config.errors import DataError, UserError
+from coca_train.config.load import frequency_variants
+from coca_train.config.schema import Config
+from coca_train.data.tokenizer import Tokenizer
+from coca_train.data.validation import long_documents
+from coca_train.engine.base import Engine
+from coca_train.evals.extrapolation import extrapolate
+from coca_train.generation import generate
+from coca_train.report.files import write_text
+from coca_train.report.pages import text_of, write_extrapolation, write_loss_curve
+
+
+def final_report(config: Config, run_dir: Path, runner: Engine, tokenizer: Tokenizer) -> None:
+    """Write the report into run_dir/report and show it. COLLECTIVE. What is there already is not made again."""
+    directory = run_dir / "report"
+    loss_curve = write_loss_curve(run_dir, config.run.name) if dist.is_main() else None
+    if config.eval.extrapolation.enabled and not dist.broadcast_object((directory / "extrapolation.json").exists()):
+        report_extrapolation(config, directory, runner, tokenizer)
+    if config.eval.sample_prompt and config.eval.sample_tokens:
+        with runner.eval_module() as module:
+            prompt = tokenizer.encode(config.eval.sample_prompt)
+            tokens = generate(module, prompt, config.eval.sample_tokens, eod=tokenizer.eod)
+        text = config.eval.sample_prompt + tokenizer.decode(tokens)
+        if dist.is_main():
+            write_text(directory / "sample.txt", text + "\n")
+        dist.log(f"\nSample (greedy, prompt {config.eval.sample_prompt!r}):\n{text}\n")
+
+
+def report_extrapolation(config: Config, directory: Path, runner: Engine, tokenizer: Tokenizer) -> None:
+    """Perplexity far beyond the training window, as table, JSON and picture."""
+    windows = [multiple * config.train.seq_len for multiple in config.eval.extrapolation.multiples]
+    documents: dict[str, list[np.ndarray]] = {}
+    for name, source in config.data.sources.items():
+        if source.valid_path:
+            try:
+                documents[name] = long_documents(source.valid_path, max(windows) + 1, config.eval.extrapolation.max_documents)
+            except DataError as error:
+                dist.log(f"WARNING: {name} is left out of the extrapolation report: {error}")
+    if not documents:
+        dist.log("WARNING: no extrapolation report: no source has held-out documents long enough")
+        return
+    with runner.eval_module() as module:
+        result = extrapolate(
+            module,
+            documents,
+            frequency_variants(config),
+            run=config.run.name,
+            windows=windows,
+            training_window=config.train.seq_len,
+            micro_batch_tokens=config.eval.extrapolation.micro_batch_tokens,
+            n_bytes=byte_counter(tokenizer),
+        )
+    if dist.is_main():
+        write_extrapolation(result, directory)
+    dist.log("\n" + text_of(result))
+
+
+def byte_counter(tokenizer: Tokenizer) -> Callable[[np.ndarray], int]:
+    """Size in UTF-8 of the text of some tokens [bytes]."""
+    return lambda tokens: len(tokenizer.decode(tokens.tolist()).encode("utf-8"))

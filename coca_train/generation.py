@@ -1,0 +1,101 @@
+"""Greedy and sampled generation with a cache of un-rotated keys.
+
+Dynamic frequencies follow the length of the sequence, in one of two ways (arXiv 2309.00071, 3.3):
+* sequence: l = prompt + max_new_tokens for the whole call, so cached decoding equals a full recompute
+  at that l exactly;
+* step: l grows token by token. A cached key's hidden state was made at a shorter l, so beyond the
+  training window a deep model's cached decoding equals the same steps replayed, not a full recompute.
+With fixed frequencies both are the same.
+
+Shape legend: B = 1, T positions, V vocab_size.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from coca_train.models.cache import KVCache
+
+
+@torch.no_grad()
+def generate(
+    model: Any,
+    tokens: Sequence[int],
+    max_new_tokens: int,
+    *,
+    temperature: float = 0.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    generator: torch.Generator | None = None,
+    eod: int | None = None,
+    dynamic_length: Literal["sequence", "step"] = "sequence",
+    use_cache: bool = True,
+) -> list[int]:
+    """The tokens that follow `tokens`, without the end-of-document token that ends them early.
+
+    temperature 0: greedy. top_k: sample among the k most probable (0: all). top_p: among the fewest
+    whose probabilities reach p together (nucleus, arXiv 1904.09751). generator: source of randomness on
+    the CPU, required to sample reproducibly. use_cache False recomputes the whole sequence each step.
+    Raises ValueError for an empty prompt or sampling options out of range.
+    """
+    check_options(tokens, max_new_tokens, temperature, top_k, top_p)
+    was_training = model.training
+    model.eval()
+    try:
+        new: list[int] = []
+        for logits_V in _next_logits(model, list(tokens), new, max_new_tokens, dynamic_length, use_cache):
+            token = pick(logits_V.float().cpu(), temperature, top_k, top_p, generator)
+            if token == eod:
+                break
+            new.append(token)
+        return new
+    finally:
+        model.train(was_training)
+
+
+def check_options(tokens: Sequence[int], max_new_tokens: int, temperature: float, top_k: int, top_p: float) -> None:
+    if not tokens:
+        raise ValueError("the prompt is empty; at least one token is needed to go on from")
+    for name, value, ok, needs in (
+        ("max_new_tokens", max_new_tokens, max_new_tokens >= 0, "0 or more"),
+        ("temperature", temperature, 0 <= temperature < float("inf"), "0 (greedy) or more"),
+        ("top_k", top_k, top_k >= 0, "0 (all) or more"),
+        ("top_p", top_p, 0 < top_p <= 1, "above 0 and at most 1"),
+    ):
+        if not ok:
+            raise ValueError(f"{name}={value} must be {needs}")
+
+
+def _next_logits(
+    model: Any, prompt: list[int], new: list[int], max_new_tokens: int, dynamic_length: str, use_cache: bool
+) -> Iterator[Tensor]:
+    """Logits of the next token, again and again; the caller appends its choice to `new` in between."""
+    device = next(model.parameters()).device
+    total = len(prompt) + max_new_tokens
+    cache = KVCache(len(model.blocks), total) if use_cache else None
+    for _ in range(max_new_tokens):
+        held = len(prompt) + len(new)
+        start = cache.length if cache is not None else 0
+        pos_BT = torch.arange(start, held, device=device)[None]
+        tokens_BT = torch.tensor([(prompt + new)[start:]], device=device)
+        length = total if dynamic_length == "sequence" else held
+        x_BTC = model.hidden(tokens_BT, pos_BT=pos_BT, length=length, cache=cache)
+        yield model.head(x_BTC[:, -1:])[0, -1]
+
+
+def pick(logits_V: Tensor, temperature: float, top_k: int, top_p: float, generator: torch.Generator | None) -> int:
+    """One token: the most probable (temperature 0), or drawn from the trimmed distribution."""
+    if temperature == 0:
+        return int(logits_V.argmax())
+    logits_V = logits_V / temperature
+    if 0 < top_k < logits_V.numel():
+        kth = logits_V.topk(top_k).values[-1]
+        logits_V = logits_V.masked_fill(logits_V < kth, float("-inf"))
+    p_V = logits_V.softmax(-1)
+    if top_p < 1:
+        sorted_p_V, order_V = p_V.sort(descending=True)
+        before_V = sorted_p_V.cumsum(-1) - sorted_p_V  # probability of everything likelier
+        p_V = p_V.index_fill(0, order_V[before_V >= top_p], 0.0)
+    return int(torch.multinomial(p_V, 1, generator=generator))

@@ -1,0 +1,91 @@
+"""The training loop: what every run does, in the order it happens."""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+
+from coca_train import dist
+from coca_train.config.errors import DivergedError, Preempted
+from coca_train.config.schema import Config
+from coca_train.data.loader import Batch
+from coca_train.engine.base import Engine
+from coca_train.metrics import MetricsWriter
+from coca_train.models.init import seed_of
+from coca_train.optim import lr_at
+from coca_train.signals import StopRequest
+from coca_train.throughput import Throughput
+from coca_train.watchdog import Watchdog
+
+
+class Tools(NamedTuple):
+    """What the loop uses besides the engine and the data."""
+
+    metrics: MetricsWriter
+    throughput: Throughput
+    stop: StopRequest
+    watchdog: Watchdog
+    validate: Callable[[], dict[str, float]]
+    save: Callable[[int], bool]  # False: the save failed, and the last good checkpoint is untouched
+
+
+def run_stage(
+    config: Config,
+    engine: Engine,
+    batches: Iterator[Sequence[Batch]],
+    tools: Tools,
+    *,
+    start_step: int,
+    max_steps: int,
+) -> None:
+    """Train from start_step to max_steps [optimizer steps].
+
+    Raises Preempted after a saved checkpoint when a stop was asked for, DivergedError after
+    engine.max_skipped_steps non-finite steps in a row.
+    """
+    skipped_in_a_row, limit = 0, config.engine.timeout_s
+    for step in range(start_step, max_steps):
+        with tools.watchdog.section(f"step {step + 1}", limit):
+            started = time.perf_counter()
+            torch.manual_seed(seed_of(config.run.seed, step, dist.rank()))  # no RNG state to save: resume is exact
+            micro_batches = next(batches)
+            lr = lr_at(step, config.optim, max_steps)
+            result = engine.train_step(micro_batches, lr)
+            tools.throughput.add(result.tokens, time.perf_counter() - started)
+
+        done = step + 1
+        is_last = done == max_steps
+        skipped_in_a_row = skipped_in_a_row + 1 if result.skipped else 0
+        if skipped_in_a_row >= config.engine.max_skipped_steps:
+            raise DivergedError(
+                f"E-RUN-20 step {done}: {skipped_in_a_row} steps in a row had a non-finite loss or gradient and were "
+                f"skipped; engine.max_skipped_steps={config.engine.max_skipped_steps}. "
+                "Fix: lower optim.lr, lengthen optim.warmup_steps, or look at the data of these steps"
+            )
+        if is_last or result.skipped or done == start_step + 1 or done % config.tracking.log_every_steps == 0:
+            record = {"loss": result.loss, "lr": lr, "grad_norm": result.grad_norm, **tools.throughput.recent()}
+            record |= {"skipped_steps": engine.skipped_steps, "batch_digest": batch_digest(micro_batches)}
+            tools.metrics.log(done, record)
+        if is_last or done % config.eval.every_steps == 0:
+            with tools.watchdog.section(f"validation at step {done}", limit):
+                tools.metrics.log(done, tools.validate())
+
+        stopping = tools.stop.requested() and not is_last
+        if is_last or stopping or done % config.checkpoint.save_every_steps == 0:
+            with tools.watchdog.section(f"checkpoint at step {done}", limit):
+                saved = tools.save(done)
+            if stopping and saved:
+                raise Preempted(f"stopped at step {done}, checkpoint saved; the same command goes on from there")
+
+
+def batch_digest(micro_batches: Sequence[Batch]) -> str:
+    """Fingerprint of the global batch: the same for every world size, micro batch and accumulation. Collective."""
+    rows = [
+        int.from_bytes(hashlib.sha256(row.numpy().tobytes()).digest()[:8], "little")
+        for batch in micro_batches
+        for row in batch.tokens_BT.cpu()
+    ]
+    total = sum(sum(part) for part in dist.all_gather_object(rows))
+    return f"{total % 2**64:016x}"

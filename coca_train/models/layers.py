@@ -1,0 +1,51 @@
+"""Normalisation, feed-forward and block. Shape legend: B batch, T time, C d_model, F d_ff."""
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from coca_train.config.schema import ModelConfig
+from coca_train.models.attention import Attention, AttentionContext
+
+
+def build_norm(model: ModelConfig) -> nn.Module:
+    """LayerNorm (arXiv 1607.06450) or RMSNorm (arXiv 1910.07467) over the residual width."""
+    norm = {"layernorm": nn.LayerNorm, "rmsnorm": nn.RMSNorm}[model.norm]
+    return norm(model.d_model, eps=model.norm_eps)
+
+
+class MLP(nn.Module):
+    """gelu(x W_up) W_down, or SwiGLU: (silu(x W_gate) * x W_up) W_down (arXiv 2002.05202)."""
+
+    def __init__(self, model: ModelConfig) -> None:
+        super().__init__()
+        self.activation, self.dropout = model.activation, model.dropout
+        self.up = nn.Linear(model.d_model, model.d_ff, bias=model.bias)
+        self.gate = nn.Linear(model.d_model, model.d_ff, bias=model.bias) if model.activation == "swiglu" else None
+        self.down = nn.Linear(model.d_ff, model.d_model, bias=model.bias)
+
+    def forward(self, x_BTC: Tensor) -> Tensor:
+        h_BTF = self.up(x_BTC)
+        if self.gate is not None:
+            h_BTF = F.silu(self.gate(x_BTC)) * h_BTF
+        else:
+            h_BTF = F.gelu(h_BTF, approximate="tanh" if self.activation == "gelu_tanh" else "none")
+        return F.dropout(self.down(h_BTF), self.dropout, self.training)
+
+
+class Block(nn.Module):
+    """One Transformer layer, residual branches parallel (GPT-NeoX, arXiv 2204.06745) or sequential."""
+
+    def __init__(self, model: ModelConfig, layer: int, head_dim: int, key_dim: int) -> None:
+        super().__init__()
+        self.parallel = model.residual == "parallel"
+        self.attention_norm = build_norm(model)
+        self.attention = Attention(model, layer, head_dim, key_dim)
+        self.mlp_norm = build_norm(model)
+        self.mlp = MLP(model)
+
+    def forward(self, x_BTC: Tensor, context: AttentionContext) -> Tensor:
+        attended_BTC = self.attention(self.attention_norm(x_BTC), context)
+        if self.parallel:
+            return x_BTC + attended_BTC + self.mlp(self.mlp_norm(x_BTC))
+        x_BTC = x_BTC + attended_BTC
+        return x_BTC + self.mlp(self.mlp_norm(x_BTC))

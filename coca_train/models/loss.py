@@ -1,0 +1,75 @@
+"""Cross-entropy from hidden states, in chunks: the float32 logits of a long sequence are never held.
+
+Shape legend: N tokens (batch times time), C d_model, V vocab_size.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+IGNORE = -100  # a target that is not scored
+LOGITS_PER_CHUNK = 2**23  # float32 logits alive at once: 32 MiB
+
+
+def chunk_size(vocab_size: int) -> int:
+    """Tokens scored at a time."""
+    return max(64, LOGITS_PER_CHUNK // vocab_size)
+
+
+class _SummedCrossEntropy(torch.autograd.Function):
+    """Sum of -log p(target). The gradients are formed chunk by chunk in the forward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor) -> Tensor:
+        needs_grad = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
+        grad_x_NC = torch.empty_like(x_NC) if needs_grad else None
+        grad_weight_VC = None
+        total = x_NC.new_zeros((), dtype=torch.float32)
+        for start in range(0, x_NC.shape[0], chunk_size(weight_VC.shape[0])):
+            rows = slice(start, start + chunk_size(weight_VC.shape[0]))
+            x_nC, targets_n = x_NC[rows], targets_N[rows]
+            scored_n1 = (targets_n != IGNORE)[:, None]
+            index_n1 = targets_n.clamp_min(0)[:, None]
+            log_p_nV = F.log_softmax((x_nC @ weight_VC.T).to(_accumulate_dtype(x_NC)), dim=-1)
+            total = total - (log_p_nV.gather(1, index_n1) * scored_n1).sum().to(total.dtype)
+            if grad_x_NC is None:
+                continue
+            grad_nV = log_p_nV.exp_().scatter_add_(1, index_n1, -torch.ones_like(index_n1, dtype=log_p_nV.dtype))
+            grad_nV = (grad_nV * scored_n1).to(x_NC.dtype)
+            grad_x_NC[rows] = grad_nV @ weight_VC
+            part_VC = (grad_nV.T @ x_nC).to(_accumulate_dtype(x_NC))
+            grad_weight_VC = part_VC if grad_weight_VC is None else grad_weight_VC.add_(part_VC)
+        if grad_x_NC is not None and grad_weight_VC is not None:
+            ctx.save_for_backward(grad_x_NC, grad_weight_VC.to(weight_VC.dtype))
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        grad_x_NC, grad_weight_VC = ctx.saved_tensors
+        (grad,) = grads
+        return grad_x_NC * grad.to(grad_x_NC.dtype), grad_weight_VC * grad.to(grad_weight_VC.dtype), None
+
+
+def _accumulate_dtype(x: Tensor) -> torch.dtype:
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def summed_cross_entropy(x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor) -> Tensor:
+    """Sum over tokens of -log softmax(x W^T)[target] as a float32 scalar; targets of -100 do not count."""
+    if x_NC.shape[0] == 0:
+        return (x_NC.sum() + weight_VC.sum()).float() * 0.0
+    result: Any = _SummedCrossEntropy.apply(x_NC, weight_VC, targets_N)
+    return result
+
+
+@torch.no_grad()
+def token_nll(x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor) -> Tensor:
+    """-log p(target) of every token in float32 [nats], 0 where the target is -100; no gradient."""
+    out = [x_NC.new_zeros(0, dtype=torch.float32)]
+    for start in range(0, x_NC.shape[0], chunk_size(weight_VC.shape[0])):
+        rows = slice(start, start + chunk_size(weight_VC.shape[0]))
+        logits_nV = (x_NC[rows] @ weight_VC.T).float()
+        out.append(F.cross_entropy(logits_nV, targets_N[rows], ignore_index=IGNORE, reduction="none"))
+    return torch.cat(out)

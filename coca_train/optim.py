@@ -1,0 +1,33 @@
+"""The learning-rate schedule, as a pure function of the step, and AdamW's parameter groups."""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor
+
+from coca_train.config.schema import OptimConfig
+
+
+def lr_at(step: int, optim: OptimConfig, max_steps: int) -> float:
+    """Learning rate of optimizer step `step` (0 is the first).
+
+    Linear from warmup_init_lr over warmup_steps, then linear or cosine from lr to min_lr, which the last
+    step has; `constant` stays at lr.
+    """
+    if step < optim.warmup_steps:
+        return optim.warmup_init_lr + (optim.lr - optim.warmup_init_lr) * step / optim.warmup_steps
+    if optim.schedule == "constant":
+        return optim.lr
+    progress = min(1.0, (step - optim.warmup_steps) / max(1, max_steps - 1 - optim.warmup_steps))
+    shape = 1.0 - progress if optim.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * progress))
+    return optim.min_lr + (optim.lr - optim.min_lr) * shape
+
+
+def parameter_groups(parameters: Iterable[tuple[str, Tensor]], weight_decay: float) -> list[dict[str, Any]]:
+    """Two groups: matrices decay; norms and biases do not. Frozen parameters are in neither."""
+    trained = [(name, p) for name, p in parameters if p.requires_grad]
+    matrices = [p for name, p in trained if len(getattr(p, "ds_shape", p.shape)) >= 2]
+    vectors = [p for name, p in trained if len(getattr(p, "ds_shape", p.shape)) < 2]
+    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]

@@ -1,0 +1,87 @@
+"""What the scalings have in common: field types, θ_j, the ramp of NTK-by-parts, the dynamic factor."""
+
+import math
+from typing import Annotated, Literal, Protocol
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+Theta = Annotated[float, Field(gt=1, description="rotary base: pair j turns theta^(-2j/D) radians per position")]
+Factor = Annotated[float, Field(ge=1, description="extension factor s = target length / original length")]
+OriginalSeqLen = Annotated[int, Field(gt=0, description="context length the weights were trained at, L [tokens]")]
+BetaFast = Annotated[
+    float, Field(gt=0, description="pairs that turn more often than this over L keep their frequency [turns]")
+]
+BetaSlow = Annotated[
+    float, Field(gt=0, description="pairs that turn less often than this over L are interpolated fully [turns]")
+]
+Convention = Literal["paper", "code"]
+ConventionField = Annotated[
+    Convention,
+    Field(
+        description="paper: ramp over the turns of each pair (YaRN Eq. 18); "
+        "code: ramp over pair indices between rounded ends (the authors' code, released checkpoints, transformers)"
+    ),
+]
+
+
+def base_frequencies(theta: float, rotary_dim: int) -> Tensor:
+    """θ_j = theta^(-2j/D) for j < D/2, float64 (RoFormer, arXiv 2104.09864, Eq. 15)."""
+    return theta ** (-torch.arange(0, rotary_dim, 2, dtype=torch.float64) / rotary_dim)
+
+
+def ntk_theta(theta: float, factor: float, rotary_dim: int) -> float:
+    """base · s^(D/(D-2)): the slowest pair is interpolated by s, the fastest is kept (YaRN, 2309.00071, Eq. 16)."""
+    return theta * factor ** (rotary_dim / (rotary_dim - 2))
+
+
+class Ramp(Protocol):
+    """The fields that NTK-by-parts and its descendants share."""
+
+    @property
+    def theta(self) -> float: ...
+    @property
+    def original_seq_len(self) -> int: ...
+    @property
+    def beta_fast(self) -> float: ...
+    @property
+    def beta_slow(self) -> float: ...
+    @property
+    def convention(self) -> Convention: ...
+
+
+def check_ramp(settings: Ramp) -> None:
+    """ValueError unless the ramp has a width."""
+    if settings.beta_fast <= settings.beta_slow:
+        raise ValueError(f"beta_fast ({settings.beta_fast}) must be greater than beta_slow ({settings.beta_slow})")
+
+
+def dynamic_factor(length: int, original_seq_len: int) -> float:
+    """s(l) = max(1, l/L) (YaRN section 3.3)."""
+    return max(1.0, length / original_seq_len)
+
+
+def yarn_temperature(factor: float) -> float:
+    """sqrt(1/t) = 0.1 ln s + 1 (YaRN Eq. 22)."""
+    return 0.1 * math.log(factor) + 1.0
+
+
+def by_parts(settings: Ramp, factor: float, rotary_dim: int) -> Tensor:
+    """(1-γ_j)·θ_j/s + γ_j·θ_j with s = factor, float64 (YaRN Eq. 20)."""
+    theta_J = base_frequencies(settings.theta, rotary_dim)
+    if settings.convention == "paper":
+        turns_J = settings.original_seq_len * theta_J / (2 * math.pi)
+        kept_J = ((turns_J - settings.beta_slow) / (settings.beta_fast - settings.beta_slow)).clamp(0, 1)
+    else:
+        low = max(math.floor(_pair_that_turns(settings.beta_fast, settings, rotary_dim)), 0)
+        high = min(math.ceil(_pair_that_turns(settings.beta_slow, settings, rotary_dim)), rotary_dim - 1)
+        width = high - low or 0.001  # the authors' guard against an empty ramp
+        kept_J = 1 - ((torch.arange(rotary_dim // 2, dtype=torch.float64) - low) / width).clamp(0, 1)
+    return (1 - kept_J) * theta_J / factor + kept_J * theta_J
+
+
+def _pair_that_turns(turns: float, settings: Ramp, rotary_dim: int) -> float:
+    """The (fractional) pair index that makes `turns` turns over L tokens."""
+    wavelengths = settings.original_seq_len / (turns * 2 * math.pi)
+    return rotary_dim * math.log(wavelengths) / (2 * math.log(settings.theta))

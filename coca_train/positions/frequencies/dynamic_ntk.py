@@ -1,0 +1,35 @@
+"""NTK-aware scaling by the length in hand, in both conventions found in print and in code.
+
+s(l) = 1 for l <= L, else alpha·l/L - (alpha - 1).
+alpha = 1: the YaRN paper's s(l) = max(1, l/L) (arXiv 2309.00071, section 3.3).
+alpha > 1: the CoCA code's and `transformers`' "factor"; the CoCA paper's tables use 2, 4 and 8, its main ones 4.
+"""
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from coca_train.config.schema import STRICT
+from coca_train.positions.frequencies import Spectrum, _shared
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Settings:
+    """NTK-aware scaling by the length in hand."""
+
+    name: Literal["dynamic_ntk"]
+    theta: _shared.Theta
+    alpha: Annotated[
+        float,
+        Field(ge=1, description="s(l) = alpha·l/L - (alpha - 1) beyond L; 1: YaRN paper; 2, 4, 8: CoCA paper and code"),
+    ]
+    original_seq_len: _shared.OriginalSeqLen
+
+
+def spectrum(settings: Settings, rotary_dim: int, length: int) -> Spectrum:
+    """length: the sequence in hand, l [tokens]."""
+    stretch = _shared.dynamic_factor(length, settings.original_seq_len)
+    theta = _shared.ntk_theta(settings.theta, settings.alpha * stretch - (settings.alpha - 1), rotary_dim)
+    return Spectrum(_shared.base_frequencies(theta, rotary_dim).to(torch.float32), 1.0)

@@ -1,0 +1,24 @@
+"""Position interpolation (Chen et al., arXiv 2306.15595): every position divided by s, written as θ_j/s."""
+
+from typing import Literal
+
+import torch
+from pydantic.dataclasses import dataclass
+
+from coca_train.config.schema import STRICT
+from coca_train.positions.frequencies import Spectrum, _shared
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Settings:
+    """Linear scaling by a fixed factor."""
+
+    name: Literal["linear"]
+    theta: _shared.Theta
+    factor: _shared.Factor
+
+
+def spectrum(settings: Settings, rotary_dim: int, length: int) -> Spectrum:
+    """Independent of `length` [tokens]."""
+    inv_freq_J = _shared.base_frequencies(settings.theta, rotary_dim) / settings.factor
+    return Spectrum(inv_freq_J.to(torch.float32), 1.0)

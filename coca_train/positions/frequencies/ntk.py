@@ -1,0 +1,25 @@
+"""NTK-aware scaling (YaRN, arXiv 2309.00071, Definition 1): the base grows by s^(D/(D-2))."""
+
+from typing import Literal
+
+import torch
+from pydantic.dataclasses import dataclass
+
+from coca_train.config.schema import STRICT
+from coca_train.positions.frequencies import Spectrum, _shared
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Settings:
+    """NTK-aware scaling by a fixed factor."""
+
+    name: Literal["ntk"]
+    theta: _shared.Theta
+    factor: _shared.Factor
+
+
+def spectrum(settings: Settings, rotary_dim: int, length: int) -> Spectrum:
+    """Independent of `length` [tokens]."""
+    theta = _shared.ntk_theta(settings.theta, settings.factor, rotary_dim)
+    inv_freq_J = _shared.base_frequencies(theta, rotary_dim)
+    return Spectrum(inv_freq_J.to(torch.float32), 1.0)

@@ -1,0 +1,89 @@
+"""Rotation of feature pairs by an angle that grows with the position (RoFormer, arXiv 2104.09864, Eq. 34).
+
+Dimension j is paired with j + R/2 ("half split"), R = width of the rotated part. Angles, cos and sin
+are float32 and start from integer positions: in bfloat16, 32 768 positions are about 1 150 distinct ones.
+
+Shape legend: B batch, T tokens, H heads, D head width, R rotated width, J = R/2 pairs.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from coca_train.config.schema import ModelConfig
+from coca_train.positions.base import Problem
+from coca_train.positions.frequencies import Spectrum
+
+
+class Turn(NamedTuple):
+    """A rotation for every position, float32, already multiplied by the temperature.
+
+    Both halves of the width are spelled out, so that R x = x * cos + swap(x) * sin in two passes.
+    """
+
+    cos_BT1R: Tensor  # (cos, cos)
+    sin_BT1R: Tensor  # (-sin, sin)
+    temperature: float
+
+
+def angles(pos_BT: Tensor, inv_freq_J: Tensor) -> Tensor:
+    """Integer positions times inverse frequencies [radians], float32 (B, T, J)."""
+    assert not pos_BT.is_floating_point(), "positions must be integers: half precision merges them"
+    return pos_BT[..., None].to(torch.float32) * inv_freq_J.to(pos_BT.device)
+
+
+def turn(pos_BT: Tensor, spectrum: Spectrum) -> Turn:
+    """The rotation at each position; one table for all heads and layers."""
+    angle_BT1J = angles(pos_BT, spectrum.inv_freq_J)[:, :, None, :]
+    cos_BT1J, sin_BT1J = angle_BT1J.cos() * spectrum.temperature, angle_BT1J.sin() * spectrum.temperature
+    return Turn(torch.cat((cos_BT1J, cos_BT1J), -1), torch.cat((-sin_BT1J, sin_BT1J), -1), spectrum.temperature)
+
+
+def turns(pos_BT: Tensor, pos_BS: Tensor, spectrum: Spectrum) -> tuple[Turn, Turn]:
+    """The rotations of queries and keys; computed once when both are the same tensor."""
+    query = turn(pos_BT, spectrum)
+    return query, query if pos_BS is pos_BT else turn(pos_BS, spectrum)
+
+
+def swap(x_BTHR: Tensor) -> Tensor:
+    """(a, b) -> (b, a) for the two halves of the last dimension."""
+    a, b = x_BTHR.chunk(2, -1)
+    return torch.cat((b, a), -1)
+
+
+def rotate(x_BTHR: Tensor, cos_BT1R: Tensor, sin_BT1R: Tensor) -> Tensor:
+    """R x in float32 or wider (not cast back). Autograd keeps nothing but the tables.
+
+    R is orthogonal up to the temperature: its transpose is `rotate(x, cos, -sin)`.
+    """
+    return torch.addcmul(x_BTHR * cos_BT1R, swap(x_BTHR), sin_BT1R)
+
+
+def apply(x_BTHD: Tensor, turn: Turn) -> Tensor:
+    """Rotate the first R of the D features, scale the rest by the temperature; same dtype as x."""
+    width = turn.cos_BT1R.shape[-1]
+    if width == x_BTHD.shape[-1]:
+        return rotate(x_BTHD, turn.cos_BT1R, turn.sin_BT1R).to(x_BTHD.dtype)
+    turned = rotate(x_BTHD[..., :width], turn.cos_BT1R, turn.sin_BT1R).to(x_BTHD.dtype)
+    return torch.cat((turned, x_BTHD[..., width:] * turn.temperature), -1)
+
+
+def width(head_dim: int, rotary_pct: float) -> int:
+    """R = head_dim · rotary_pct [features]. ValueError unless it is an even integer of at least 4."""
+    exact = head_dim * rotary_pct
+    if abs(exact - round(exact)) > 1e-9 or round(exact) % 2 or round(exact) < 4:
+        raise ValueError(f"head_dim {head_dim} x rotary_pct {rotary_pct:g} = {exact:g} rotated features")
+    return round(exact)
+
+
+def width_problems(model: ModelConfig, rotary_pct: float) -> list[Problem]:
+    """The combination rule of every rotary scheme, for the config loader."""
+    head_dim = model.head_dim or model.d_model // model.n_heads
+    try:
+        width(head_dim, rotary_pct)
+    except ValueError as error:
+        rule = "pairs are rotated, so this must be an even integer of at least 4"
+        fix = f"choose model.d_model, model.n_heads, model.head_dim so that head_dim x {rotary_pct:g} is one"
+        return [("model.head_dim", f"{error}; {rule}", fix)]
+    return []

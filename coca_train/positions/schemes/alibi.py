@@ -1,0 +1,113 @@
+"""ALiBi (Press et al., arXiv 2108.12409): the score loses slope_h per token of distance.
+
+Two paths with one meaning:
+
+plain   b = -slope_h·(m-n) added by `score_mod`: the definition. Memory is that of the kernel that
+        runs a score_mod (blocked: O(T·block), eager: O(T²)).
+folded  eight more features in q' and k' whose product is slope_h·√D·(n-m), up to a constant per
+        query, which a softmax does not see. Any fused kernel, O(T·D) memory. attend divides by √D.
+
+Accuracy of the folded path. slope·√D·n reaches 185 000 at n = 32k, where one float32 ulp is 0.016, so
+adding it to q·k would cost 2e-3 in the score. Three things keep it small: every factor is split into
+parts that the dtype holds exactly (a position in bfloat16: three parts), so that each product is exact;
+-slope·m comes along, so that the sum is small for near keys, the only ones with weight; and
+these features stand first, so that a sequential accumulation meets them before q·k.
+"""
+
+import math
+from typing import Literal, NamedTuple
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from coca_train.config.schema import STRICT
+from coca_train.positions.base import Position, ScoreMod
+
+PLAIN_UP_TO = 1024  # [tokens] on the CPU; beyond, the fused kernel on folded features is faster than a score_mod
+UNIT = 256.0  # positions are held in this unit: keeps slope·√D·m within float16
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Settings:
+    """Attention with linear biases."""
+
+    scheme: Literal["alibi"]
+    fold: Literal["auto", "always", "never"] = Field(
+        description="carry the bias in q and k, so that fused kernels run it; auto: on CUDA, and beyond 1024 tokens"
+    )
+
+
+class Tables(NamedTuple):
+    """What the folded path needs; None in place of it on the plain path."""
+
+    slope_H: Tensor  # slope·√D, float64
+    shift_BTH: Tensor  # slope·√D·m, float64
+    pos_BS: Tensor
+
+
+def slopes(n_heads: int) -> list[float]:
+    """2^(-8h/H), h = 1 … H. For H not a power of two: those of the power of two below it, then every
+    second one of the next power of two (the paper's released code)."""
+    below = 2 ** math.floor(math.log2(n_heads))
+    own = [2 ** (-8 * h / below) for h in range(1, below + 1)]
+    between = [2 ** (-8 * h / (2 * below)) for h in range(1, 2 * below + 1, 2)]
+    return own + between[: n_heads - below]
+
+
+class Scheme(Position):
+    """A linear penalty on distance, in the scores or folded into queries and keys."""
+
+    def _slopes(self, device: torch.device) -> Tensor:
+        """Made when needed: a buffer would be cast with the model, and lost when it starts on `meta`."""
+        return torch.tensor(slopes(self.shape.n_heads), dtype=torch.float32, device=device)
+
+    def _folds(self, device: torch.device, length: int) -> bool:
+        if self.settings.fold == "auto":
+            return device.type == "cuda" or length > PLAIN_UP_TO
+        return self.settings.fold == "always"
+
+    def tables(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Tables | None:
+        """Decides by (device, length) whether to fold: None means plain."""
+        if not self._folds(pos_BT.device, length):
+            return None
+        slope_H = self._slopes(pos_BT.device).double() * math.sqrt(self.shape.head_dim)
+        return Tables(slope_H, pos_BT[..., None] * slope_H, pos_BS)
+
+    def rotate(self, q_BTHD: Tensor, k_BSGK: Tensor, tables: Tables | None) -> tuple[Tensor, Tensor]:
+        """E = D when plain, D + 8 when folded."""
+        if tables is None:
+            return q_BTHD, k_BSGK
+        dtype = q_BTHD.dtype
+        s1, s2 = (part.expand_as(tables.shift_BTH) for part in _split(tables.slope_H * UNIT, 2, dtype))
+        m1, m2 = _split(tables.shift_BTH / UNIT, 2, dtype)
+        n1, n2, n3 = _split(tables.pos_BS.double() / UNIT, 3, dtype)
+        unit = torch.full_like(n1, UNIT)
+        query = torch.stack((-m1, s1, -m2, s1, s2, s2, s1, s2), -1)
+        key = torch.stack((unit, n1, unit, n2, n1, n2, n3, n3), -1)
+        query_BTH8 = query.expand(*q_BTHD.shape[:3], -1)
+        key_BSG8 = key[:, :, None, :].expand(*k_BSGK.shape[:3], -1)
+        return torch.cat((query_BTH8, q_BTHD), -1), torch.cat((key_BSG8, k_BSGK), -1)
+
+    def score_mod(self, pos_BT: Tensor, pos_BS: Tensor, tables: Tables | None) -> ScoreMod | None:
+        """-slope_h·(m-n) in float32, or None when `rotate` carries it."""
+        if tables is not None:
+            return None
+        slope_H = self._slopes(pos_BT.device)
+        rows = pos_BT.shape[0]  # 1 when all sequences of the batch share their positions
+
+        def penalise(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            distance = pos_BT[batch % rows, query] - pos_BS[batch % rows, key]
+            return (score - slope_H[head] * distance).to(score.dtype)
+
+        return penalise
+
+
+def _split(x: Tensor, parts: int, dtype: torch.dtype) -> list[Tensor]:
+    """Float64 values as an unevaluated sum of `parts` numbers of `dtype`, largest first."""
+    result = []
+    for _ in range(parts):
+        result.append(x.to(dtype))
+        x = x - result[-1]
+    return result

@@ -1,0 +1,133 @@
+"""Collinear constrained attention (CoCA, ACL 2024, arXiv 2309.08646) as a plain dot product.
+
+The key projection holds t = ReLU(W_T x), one value per pair. With R_m the rotation by m·θ_j:
+
+slack  (Eq. 11 without Eq. 12; the released models): q' = q ∘ R_m q, k' = R_n (t, t).
+strict (Eq. 10, 18): q' = (|q_j|² cos mθ_j, |q_j|² sin mθ_j), k' = (t_j cos nθ_j, t_j sin nθ_j),
+       so the score is Σ_j t_j |q_j|² cos((m-n)θ_j).
+
+Any fused kernel, O(T·D) memory where the paper's contraction took O(T²·D). The cache holds t
+un-rotated, at half width: 25 % smaller than RoPE's. Strict is relative. Slack is not: its score also
+depends on (m+n)θ_j, so positions start at 0 at each document and at each evaluation window.
+"""
+
+from typing import Annotated, Any, Literal, NamedTuple
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from coca_train.config.schema import STRICT, ModelConfig
+from coca_train.positions import frequencies, rotary
+from coca_train.positions.base import AttentionShape, Position, Problem
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Settings:
+    """Collinear constrained attention."""
+
+    scheme: Literal["coca"]
+    variant: Literal["slack", "strict"] = Field(
+        description="slack: the released models (Eq. 11 without Eq. 12); strict: exactly relative (Eq. 18)"
+    )
+    t_width: Literal["half", "full_mean"] = Field(
+        description="half: W_T has a row per pair; full_mean: a row per feature, the halves averaged (official weights)"
+    )
+    rotary_pct: float = Field(gt=0, le=1, description="rotated share of each head; CoCA needs 1")
+    frequencies: Annotated[frequencies.Frequencies, Field(description="frequencies and how they scale with length")]
+
+    def problems(self, model: ModelConfig) -> list[Problem]:
+        """Combinations that cannot be computed, or are no CoCA."""
+        if self.rotary_pct < 1:
+            wrong = f"coca with rotary_pct {self.rotary_pct:g}: the part that is not rotated breaks collinearity"
+            return [("position.rotary_pct", f"{wrong}; coca rotates the whole head", "position.rotary_pct=1.0")]
+        return rotary.width_problems(model, self.rotary_pct)
+
+
+class Tables(NamedTuple):
+    """The rotation of the query, and what t is multiplied with to give the two halves of k'."""
+
+    query: rotary.Turn
+    key_BS1D: Tensor
+
+
+class Scheme(Position):
+    """Queries that carry their own square, keys that carry one non-negative value per pair."""
+
+    def __init__(self, settings: Settings, shape: AttentionShape) -> None:
+        super().__init__(settings, shape)
+        assert settings.rotary_pct == 1, "Settings.problems refuses this"
+        self.rotary_dim = rotary.width(shape.head_dim, settings.rotary_pct)
+        self.relative = settings.variant == "strict"
+        self._query = _StrictQuery if settings.variant == "strict" else _SlackQuery
+
+    @property
+    def key_dim(self) -> int:
+        """K = D/2: the projection gives t; D for official weights, whose halves are averaged here."""
+        return self.shape.head_dim // 2 if self.settings.t_width == "half" else self.shape.head_dim
+
+    def tables(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Tables:
+        """length: the sequence length that dynamic frequencies adapt to [tokens]."""
+        spectrum = frequencies.spectrum(self.settings.frequencies, self.rotary_dim, length)
+        query, key = rotary.turns(pos_BT, pos_BS, spectrum)
+        cos_BS1J, sin_BS1J = key.cos_BT1R.chunk(2, -1)[0], key.sin_BT1R.chunk(2, -1)[1]
+        if self.settings.variant == "strict":
+            return Tables(query, torch.cat((cos_BS1J, sin_BS1J), -1))
+        return Tables(query, torch.cat((cos_BS1J - sin_BS1J, cos_BS1J + sin_BS1J), -1))
+
+    def rotate(self, q_BTHD: Tensor, k_BSGK: Tensor, tables: Tables) -> tuple[Tensor, Tensor]:
+        """E = D. Both results are formed in float32 or wider and cast once."""
+        query: Any = self._query.apply(q_BTHD, tables.query.cos_BT1R, tables.query.sin_BT1R)
+        t_BSGJ = (k_BSGK if self.settings.t_width == "half" else _mean_of_halves(k_BSGK)).relu()
+        key = (torch.cat((t_BSGJ, t_BSGJ), -1) * tables.key_BS1D).to(k_BSGK.dtype)
+        return query, key
+
+
+class _SlackQuery(torch.autograd.Function):
+    """q ∘ R q. Keeps q alone for the backward pass, where autograd would keep R q in float32 as well."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        ctx.save_for_backward(q, cos, sin)
+        return rotary.rotate(q, cos, sin).mul_(q).to(q.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        """g ∘ R q + Rᵀ(g ∘ q) = 2 g∘q∘cos + sin∘swap(q)∘(g - swap(g)), fewer passes over memory."""
+        q, cos, sin = ctx.saved_tensors
+        g = grads[0].to(torch.promote_types(q.dtype, torch.float32))
+        g_a, g_b = g.chunk(2, -1)
+        turned = (g_b - g_a) * sin.chunk(2, -1)[1]
+        dq = torch.cat((turned, turned), -1).mul_(rotary.swap(q))
+        return dq.addcmul_(g * cos, q, value=2).to(q.dtype), None, None
+
+
+class _StrictQuery(torch.autograd.Function):
+    """(|q_j|² cos, |q_j|² sin). Keeps q alone for the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        ctx.save_for_backward(q, cos, sin)
+        a, b = q.to(torch.promote_types(q.dtype, torch.float32)).chunk(2, -1)
+        norm = torch.addcmul(a * a, b, b)
+        return torch.cat((norm * cos.chunk(2, -1)[0], norm * sin.chunk(2, -1)[1]), -1).to(q.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        q, cos, sin = ctx.saved_tensors
+        for_cos, for_sin = grads[0].chunk(2, -1)
+        g_norm = torch.addcmul(for_cos * cos.chunk(2, -1)[0], for_sin, sin.chunk(2, -1)[1]).mul_(2)
+        return (q * torch.cat((g_norm, g_norm), -1)).to(q.dtype), None, None
+
+
+def _mean_of_halves(t: Tensor) -> Tensor:
+    """(t_j + t_{j+D/2}) / 2 as the released code does before its ReLU; float32 or wider."""
+    a, b = t.to(torch.promote_types(t.dtype, torch.float32)).chunk(2, -1)
+    return (a + b) / 2
+
+
+def fold_full_mean(w_t: Tensor, n_kv_heads: int) -> Tensor:
+    """Official full-width T weights (G·D, C), or biases (G·D), as the half-width ones of the same function."""
+    by_head = w_t.unflatten(0, (n_kv_heads, 2, -1))
+    return by_head.mean(1).flatten(0, 1)

@@ -1,0 +1,21 @@
+"""No positions: the causal mask is all there is (Haviv et al., arXiv 2203.16634). Any fused kernel, no extra cost."""
+
+from typing import Literal
+
+from pydantic.dataclasses import dataclass
+
+from coca_train.config.schema import STRICT
+from coca_train.positions.base import Position
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Settings:
+    """No hyper-parameters."""
+
+    scheme: Literal["nope"]
+
+
+class Scheme(Position):
+    """Every hook is the identity."""
+
+    has_effect = False

@@ -1,0 +1,52 @@
+"""RoPE (RoFormer, arXiv 2104.09864): q' = R_m q, k' = R_n k. Any fused kernel, O(T·D) memory.
+
+`rotary_pct` < 1 rotates the first part of the head and leaves the rest (GPT-NeoX). The scaling of
+positions is the second axis, `frequencies`.
+"""
+
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from coca_train.config.schema import STRICT, ModelConfig
+from coca_train.positions import frequencies, rotary
+from coca_train.positions.base import AttentionShape, Position, Problem
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Settings:
+    """Rotary position embedding."""
+
+    scheme: Literal["rope"]
+    rotary_pct: float = Field(gt=0, le=1, description="rotated share of each head; GPT-NeoX 0.25, LLaMA 1")
+    frequencies: Annotated[frequencies.Frequencies, Field(description="frequencies and how they scale with length")]
+
+    def problems(self, model: ModelConfig) -> list[Problem]:
+        """Combinations that cannot be computed."""
+        return rotary.width_problems(model, self.rotary_pct)
+
+
+class Tables(NamedTuple):
+    """The rotations of queries and keys."""
+
+    query: rotary.Turn
+    key: rotary.Turn
+
+
+class Scheme(Position):
+    """Rotates queries and keys by their own position."""
+
+    def __init__(self, settings: Settings, shape: AttentionShape) -> None:
+        super().__init__(settings, shape)
+        self.rotary_dim = rotary.width(shape.head_dim, settings.rotary_pct)
+
+    def tables(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Tables:
+        """length: the sequence length that dynamic frequencies adapt to [tokens]."""
+        spectrum = frequencies.spectrum(self.settings.frequencies, self.rotary_dim, length)
+        return Tables(*rotary.turns(pos_BT, pos_BS, spectrum))
+
+    def rotate(self, q_BTHD: Tensor, k_BSGK: Tensor, tables: Tables) -> tuple[Tensor, Tensor]:
+        """K = E = D."""
+        return rotary.apply(q_BTHD, tables.query), rotary.apply(k_BSGK, tables.key)

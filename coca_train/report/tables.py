@@ -1,0 +1,83 @@
+"""Markdown tables that also read well in a terminal."""
+
+import math
+from collections.abc import Sequence
+
+from coca_train.evals.extrapolation import Extrapolation
+from coca_train.evals.perplexity import Perplexity
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]], n_left: int = 1) -> str:
+    """A padded Markdown table; the first n_left columns are aligned left, the others right."""
+    widths = [max(3, *(len(row[i]) for row in [header, *rows])) for i in range(len(header))]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = (c.ljust(w) if i < n_left else c.rjust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True)))
+        return "| " + " | ".join(padded) + " |"
+
+    rule = ["-" * w if i < n_left else "-" * (w - 1) + ":" for i, w in enumerate(widths)]
+    return "\n".join([line(header), line(rule), *(line(row) for row in rows)]) + "\n"
+
+
+def number(value: float | None) -> str:
+    """About four significant digits; '-' for what is not known."""
+    if value is None or math.isnan(value):
+        return "-"
+    if math.isinf(value):
+        return "inf"
+    return f"{value:,.2f}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def perplexity(result: Perplexity, interval: bool) -> str:
+    """The perplexity, with its 95 % interval where there is one."""
+    if not interval or result.ci_low is None:
+        return number(result.perplexity)
+    return f"{number(result.perplexity)} [{number(result.ci_low)}, {number(result.ci_high)}]"
+
+
+def window_header(windows: Sequence[int], training_window: int) -> list[str]:
+    return [f"{w} ({w / training_window:g}x)" for w in windows]
+
+
+def extrapolation_table(result: Extrapolation, interval: bool = False) -> str:
+    """Rows: text and frequencies; columns: windows [tokens] and their multiple of the training window."""
+    rows = [
+        [source, name, *(perplexity(result.cell(source, name, w), interval) for w in result.windows)]
+        for source in result.sources
+        for name in result.frequencies
+    ]
+    return markdown(["text", "frequencies", *window_header(result.windows, result.training_window)], rows, n_left=2)
+
+
+def extrapolation_page(result: Extrapolation) -> str:
+    """The whole report as Markdown: what was measured and how, perplexities with intervals, bits."""
+    first = [result.cell(source, result.frequencies[0], result.windows[0]) for source in result.sources]
+    texts = ", ".join(
+        f"{source}: {p.n_documents} documents, {p.n_tokens:,} predictions"
+        for source, p in zip(result.sources, first, strict=True)
+    )
+    bits = [
+        [source, name, *(_bits(result.cell(source, name, w)) for w in result.windows)]
+        for source in result.sources
+        for name in result.frequencies
+    ]
+    header = ["text", "frequencies", *window_header(result.windows, result.training_window)]
+    return "\n".join(
+        [
+            f"# Perplexity beyond the training window: {result.run} ({result.scheme})\n",
+            f"Trained with windows of {result.training_window} tokens. Held-out text ({texts}), each document cut to "
+            f"{result.document_tokens:,} tokens. Sliding windows with stride {result.stride}: every window length "
+            f"scores the same tokens once, later windows only what no earlier one scored; positions start at 0 in each "
+            f"window; dynamic frequencies see the window's length. NLL in float32. In brackets: 95 % interval, "
+            f"bootstrap over documents (seed {result.seed}).\n",
+            "## Perplexity\n",
+            extrapolation_table(result, interval=True),
+            "## Bits per token / bits per byte\n",
+            markdown(header, bits, n_left=2),
+        ]
+    )
+
+
+def _bits(result: Perplexity) -> str:
+    per_byte = "-" if result.bits_per_byte is None else f"{result.bits_per_byte:.3f}"
+    return f"{result.bits_per_token:.3f} / {per_byte}"

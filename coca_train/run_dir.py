@@ -1,0 +1,74 @@
+"""A run directory, opened: its configuration, its newest verified weights, its tokenizer."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from coca_train import checkpoint
+from coca_train.build import build_model, vocab_size
+from coca_train.config.errors import CheckpointError, DataError, UserError
+from coca_train.config.load import Loaded, load_saved
+from coca_train.data.tokenizer import Tokenizer
+from coca_train.engine.base import DTYPES
+from coca_train.models.transformer import Transformer
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained model, ready to be asked. step: optimizer steps it was trained for."""
+
+    loaded: Loaded
+    model: Transformer
+    tokenizer: Tokenizer
+    step: int
+
+
+def load_run(run_dir: Path | str, device: str = "auto") -> Run:
+    """The model of a run in evaluation mode, in the run's precision (float32 instead of float16 on a CPU).
+
+    device: auto, cpu or cuda. Raises UserError when the directory is no run, CheckpointError when it
+    holds no verified checkpoint, DataError when the tokenizer is not the run's.
+    """
+    run_dir = Path(run_dir)
+    loaded = load_saved(run_dir)
+    record = read_record(run_dir)
+    tokenizer = Tokenizer(loaded.config.data.tokenizer)
+    if record["fingerprint"].get("tokenizer") not in (None, tokenizer.digest):
+        raise DataError(
+            f"E-TKN-10 {loaded.config.data.tokenizer}: not the tokenizer {run_dir} was trained with; its tokens would "
+            "mean something else. Fix: give back the old file"
+        )
+    found = checkpoint.find(run_dir, record["run_id"])
+    if found is None:
+        raise CheckpointError(
+            f"E-CKP-01 {run_dir}: holds no checkpoint yet; a trained model is needed. Fix: finish the run first: "
+            f"python -m coca_train run.name={run_dir.name}"
+        )
+    with torch.device("meta"):
+        model = build_model(loaded.config, vocab_size(loaded.config, tokenizer))
+    where = pick_device(device)
+    model = model.to_empty(device=where)
+    checkpoint.load_weights(found, model)
+    dtype = (
+        torch.float32 if where == "cpu" and loaded.config.engine.dtype == "fp16" else DTYPES[loaded.config.engine.dtype]
+    )
+    return Run(loaded, model.to(dtype).eval(), tokenizer, found.step)
+
+
+def read_record(run_dir: Path) -> dict:
+    """run.json. Raises UserError when there is none, or none that can be read."""
+    try:
+        record = json.loads((run_dir / "run.json").read_text(encoding="utf-8"))
+        if isinstance(record, dict) and {"run_id", "fingerprint"} <= record.keys():
+            return record
+    except (OSError, ValueError):
+        pass
+    raise UserError(f"E-RUN-15 {run_dir}: no run directory (no readable run.json). Fix: give the directory of a run")
+
+
+def pick_device(device: str) -> str:
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return device

@@ -1,0 +1,154 @@
+"""How fast a run is: tokens per second, and model FLOPs utilisation (MFU) against a stated peak.
+
+MFU = FLOPs per token x tokens per second / peak FLOPs per second (Chowdhery et al., PaLM,
+arXiv 2204.02311, appendix B). Only what the model needs is counted: recomputed activations are
+not, so activation checkpointing lowers MFU, it never flatters it.
+"""
+
+import re
+import time
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+TERA = 1e12
+
+# Dense peaks [TFLOP/s], no structured sparsity, float32 accumulation, from NVIDIA's data sheets.
+# First match in order; "fp32" is the plain float32 pipeline, "tf32" the tensor cores' float32 mode.
+GPU_PEAKS: tuple[tuple[str, dict[str, float]], ...] = (
+    ("B200", {"bf16": 2250.0, "fp16": 2250.0, "tf32": 1125.0, "fp32": 75.0}),
+    ("GH200", {"bf16": 989.4, "fp16": 989.4, "tf32": 494.7, "fp32": 66.9}),
+    ("H200 NVL", {"bf16": 835.5, "fp16": 835.5, "tf32": 417.7, "fp32": 60.3}),
+    ("H200", {"bf16": 989.4, "fp16": 989.4, "tf32": 494.7, "fp32": 66.9}),
+    ("H100 NVL", {"bf16": 835.5, "fp16": 835.5, "tf32": 417.7, "fp32": 60.0}),
+    ("H100 PCIe", {"bf16": 756.5, "fp16": 756.5, "tf32": 378.0, "fp32": 51.2}),
+    ("H100", {"bf16": 989.4, "fp16": 989.4, "tf32": 494.7, "fp32": 66.9}),
+    ("A100", {"bf16": 312.0, "fp16": 312.0, "tf32": 156.0, "fp32": 19.5}),
+    ("L40S", {"bf16": 362.0, "fp16": 362.0, "tf32": 183.0, "fp32": 91.6}),
+    ("A40", {"bf16": 149.7, "fp16": 149.7, "tf32": 74.8, "fp32": 37.4}),
+    ("RTX A6000", {"bf16": 154.8, "fp16": 154.8, "tf32": 77.4, "fp32": 38.7}),
+    ("RTX 4090", {"bf16": 165.2, "fp16": 165.2, "tf32": 82.6, "fp32": 82.6}),
+    ("RTX 3090", {"bf16": 71.0, "fp16": 71.0, "tf32": 35.6, "fp32": 35.6}),
+    ("V100S", {"fp16": 130.0, "fp32": 16.4}),
+    ("V100-PCIE", {"fp16": 112.0, "fp32": 14.0}),
+    ("V100", {"fp16": 125.0, "fp32": 15.7}),
+    ("T4", {"fp16": 65.0, "fp32": 8.1}),
+)
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+
+class Peak(NamedTuple):
+    """What 100 % means: `flops` [FLOP/s] of one device, and where the number comes from."""
+
+    flops: float
+    source: str
+
+
+def gpu_peak(name: str, dtype: str, tf32: bool) -> Peak | None:
+    """Data-sheet peak of a GPU by its device name; None when it is not in the table.
+
+    A MIG slice or a laptop's version has only a part of that rate, so it is never looked up.
+    """
+    if re.search(r"\b(MIG|Laptop)\b", name):
+        return None
+    key = "tf32" if dtype == "fp32" and tf32 else dtype
+    for pattern, peaks in GPU_PEAKS:
+        if re.search(rf"\b{pattern}\b", name) and key in peaks:
+            return Peak(peaks[key] * TERA, f"{name}: {peaks[key]:g} TFLOP/s dense {key} (data sheet)")
+    return None
+
+
+def measured_peak(device: torch.device, dtype: str, seconds: float = 0.2, size: int = 1024) -> Peak:
+    """The best rate one square matrix product reaches here, with torch's present thread count."""
+    a = torch.ones(size, size, device=device, dtype=DTYPES[dtype])
+    out = a @ a  # the first call pays for set-up
+    best = float("inf")
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        begin = time.perf_counter()
+        torch.mm(a, a, out=out)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        best = min(best, time.perf_counter() - begin)
+    flops = 2 * size**3 / best
+    what = f"{torch.get_num_threads()} threads" if device.type == "cpu" else torch.cuda.get_device_name(device)
+    return Peak(flops, f"{flops / TERA:.3g} TFLOP/s {dtype} (measured: {size} x {size} matrix product, {what})")
+
+
+def peak(device: torch.device, dtype: str) -> Peak:
+    """The peak of one device: from the table, else measured (about 0.2 s)."""
+    if device.type == "cuda":
+        tf32 = torch.get_float32_matmul_precision() != "highest"
+        known = gpu_peak(torch.cuda.get_device_name(device), dtype, tf32)
+        if known is not None:
+            return known
+    return measured_peak(device, dtype)
+
+
+def matmul_parameters(model: nn.Module) -> int:
+    """N: the weights every token is multiplied with, output head included.
+
+    Left out: the embedding table, which is a look-up (counted once when it is also the head),
+    position parameters, norms and biases. Count before an engine takes the model: some cut
+    the parameters into pieces. A model on the meta device will do.
+    """
+    tensors = dict(model.named_parameters())
+    counted = {name: p.numel() for name, p in tensors.items() if p.ndim >= 2 and not name.startswith("position.")}
+    if "head.weight" in counted:
+        counted.pop("embed.weight", None)
+    return sum(counted.values())
+
+
+def flops_per_token(n_matmul: int, n_layers: int, attention_width: int, seq_len: int) -> float:
+    """FLOPs of forward and backward for one token: 6 N + 12 L (H D) T / 2.
+
+    PaLM's formula (arXiv 2204.02311, appendix B) counts 12 L H D T for attention over all T keys.
+    Here attention is causal and half of that work is never needed, so half of it is counted.
+    attention_width: H D, query heads x head_dim. Documents masked from one another are counted
+    as one sequence.
+    """
+    return 6.0 * n_matmul + 12.0 * n_layers * attention_width * seq_len / 2
+
+
+class Throughput:
+    """Tokens per second and MFU of the steps so far, the first one left out (it pays for set-up).
+
+    add() takes the tokens of the GLOBAL batch and the seconds of the step alone, so validation
+    and saving do not count. flops: per token; peak: of one device.
+    """
+
+    def __init__(self, flops: float, peak: Peak, world_size: int) -> None:
+        self.flops = flops
+        self.peak = peak
+        self.world_size = world_size
+        self._warm = False
+        self._total = [0.0, 0.0]
+        self._recent = [0.0, 0.0]
+
+    def add(self, tokens: int, seconds: float) -> None:
+        if not self._warm:
+            self._warm = True
+            return
+        for counter in (self._total, self._recent):
+            counter[0] += tokens
+            counter[1] += seconds
+
+    def recent(self) -> dict[str, float]:
+        """tokens_per_s and mfu since the last call; empty before the second step."""
+        rates = self._rates(self._recent)
+        self._recent = [0.0, 0.0]
+        return rates
+
+    def mean(self) -> dict[str, float]:
+        """tokens_per_s and mfu over all steps but the first; empty before the second."""
+        return self._rates(self._total)
+
+    def _rates(self, counter: list[float]) -> dict[str, float]:
+        tokens, seconds = counter
+        if seconds <= 0:
+            return {}
+        rate = tokens / seconds
+        return {"tokens_per_s": rate, "mfu": self.flops * rate / (self.peak.flops * self.world_size)}

@@ -1,0 +1,125 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from coca_train.data.batch import Batch
+from coca_train.evals.perplexity import score_documents, sliding_windows, summarise, validation_loss
+
+
+def document(n, seed=0):
+    return np.random.default_rng(seed).integers(0, 50, n)
+
+
+def plain_loop(doc, window, stride):
+    """Independent of the package: one prediction at a time, straight from the written definition."""
+    total, scored, begin = 0.0, set(), 0
+    while max(scored, default=0) < len(doc) - 1:
+        for target in range(begin + 1, min(begin + window, len(doc) - 1) + 1):
+            if target not in scored:
+                context = doc[begin:target]
+                position = target - 1 - begin
+                nll = abs(context.mean() - doc[target]) / 100 + 1 / (1 + position) + window / 1000
+                total += nll
+                scored.add(target)
+        begin += stride
+    assert scored == set(range(1, len(doc)))
+    return total
+
+
+@pytest.mark.parametrize(
+    ("n", "window", "stride"), [(65, 16, 16), (65, 16, 4), (64, 16, 5), (40, 64, 16), (2, 8, 8), (33, 32, 1)]
+)
+def test_equals_a_plain_loop(fake_model, n, window, stride):
+    docs = [document(n, 1), document(n, 2), document(max(2, n // 2), 3)]
+    sums = score_documents(fake_model(), docs, window=window, stride=stride, micro_batch_tokens=64)
+    np.testing.assert_allclose(sums[:, 0], [plain_loop(d, window, stride) for d in docs], rtol=1e-6)
+    assert sums[:, 1].tolist() == [len(d) - 1 for d in docs]
+
+
+def test_the_plain_loop_can_tell_strides_apart(fake_model):
+    doc = document(65)
+    sums = score_documents(fake_model(), [doc], window=16, stride=8, micro_batch_tokens=64)
+    assert abs(sums[0, 0] - plain_loop(doc, 16, 4)) > 1e-3
+
+
+@pytest.mark.parametrize("stride", [0, 17])
+def test_a_stride_that_would_leave_tokens_out_is_refused(stride):
+    with pytest.raises(ValueError, match="between 1 and the window 16"):
+        list(sliding_windows(64, 16, stride))
+
+
+def test_windows_tile_the_predictions():
+    for n in range(1, 70):
+        for window, stride in [(16, 16), (16, 4), (7, 3), (64, 1)]:
+            windows = list(sliding_windows(n, window, stride))
+            covered = [t for w in windows for t in range(w.scored, w.stop)]
+            assert covered == list(range(n))
+            assert all(w.start <= w.scored < w.stop <= w.start + window for w in windows)
+
+
+def test_batches_hold_up_to_the_micro_batch_and_do_not_change_the_result(fake_model):
+    docs = [document(65, seed) for seed in range(5)]
+    small, large = fake_model(), fake_model()
+    one = score_documents(small, docs, window=16, stride=16, micro_batch_tokens=1)
+    many = score_documents(large, docs, window=16, stride=16, micro_batch_tokens=48)
+    np.testing.assert_allclose(one, many, rtol=1e-7)
+    assert {shape[0] for shape in small.shapes} == {1}
+    assert max(shape[0] for shape in large.shapes) == 3
+
+
+def test_only_predictions_not_made_before_go_through_the_head(fake_model):
+    model, seen = fake_model(), []
+    original = model.nll
+    model.nll = lambda x, t: seen.append(t.shape[1]) or original(x, t)  # type: ignore[method-assign]
+    score_documents(model, [document(65)], window=32, stride=8, micro_batch_tokens=32)
+    assert seen == [32, 8, 8, 8, 8]
+
+
+def test_training_mode_comes_back(fake_model):
+    model = fake_model().train()
+    score_documents(model, [document(10)], window=8, stride=8, micro_batch_tokens=8)
+    assert model.training
+
+
+def test_summary_numbers():
+    result = summarise(np.array([[20.0, 10], [10.0, 10]]), n_bytes=60, seed=3)
+    assert (result.nll_sum, result.n_tokens, result.n_documents) == (30.0, 20, 2)
+    assert result.loss == 1.5
+    assert result.perplexity == pytest.approx(math.exp(1.5))
+    assert result.bits_per_token == pytest.approx(1.5 / math.log(2))
+    assert result.bits_per_byte == pytest.approx(30 / 60 / math.log(2))
+    assert result.ci_low == pytest.approx(math.e)
+    assert result.ci_high == pytest.approx(math.e**2)
+    assert result == summarise(np.array([[20.0, 10], [10.0, 10]]), n_bytes=60, seed=3)
+
+
+def test_interval_covers_about_95_percent():
+    rng = np.random.default_rng(0)
+    hits = 0
+    for trial in range(200):
+        losses = 2.0 + 0.3 * rng.standard_normal(40)
+        result = summarise(np.stack([losses * 100, np.full(40, 100.0)], 1), seed=trial)
+        assert result.ci_low is not None
+        assert result.ci_high is not None
+        hits += result.ci_low <= math.exp(2.0) <= result.ci_high
+    assert 0.88 <= hits / 200 <= 0.99
+
+
+def test_one_document_has_no_interval_and_an_overflow_is_infinite():
+    result = summarise(np.array([[8000.0, 10]]))
+    assert result.ci_low is None
+    assert result.perplexity == math.inf
+    assert result.bits_per_byte is None
+
+
+def test_validation_loss_counts_scored_targets_only(fake_model):
+    tokens = torch.arange(8).view(2, 4)
+    targets = tokens + 1
+    targets[0, :2] = -100
+    batch = Batch(tokens, targets, torch.arange(4).expand(2, 4), None)
+    model = fake_model()
+    expected = model.nll(model.hidden(tokens, pos_BT=batch.pos_BT), targets).sum() / 6
+    losses = validation_loss(model, {"text": [batch, batch], "none": []})
+    assert losses == {"text": pytest.approx(float(expected))}

@@ -1,0 +1,62 @@
+"""Small models, built directly from settings."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from coca_train import positions
+from coca_train.config.schema import ModelConfig
+from coca_train.models.init import init_weights
+from coca_train.models.transformer import Transformer
+
+NEOX = ModelConfig(
+    n_layers=2,
+    d_model=48,
+    n_heads=4,
+    n_kv_heads=None,
+    head_dim=None,
+    d_ff=96,
+    vocab_size=101,
+    norm="layernorm",
+    norm_eps=1e-5,
+    activation="gelu",
+    residual="parallel",
+    bias=True,
+    tie_embeddings=False,
+    dropout=0.0,
+    init_std=0.2,  # large, so that attention is far from uniform and errors show
+    init_depth_scaled=False,
+)
+LLAMA = replace(NEOX, norm="rmsnorm", norm_eps=1e-6, activation="swiglu", residual="sequential", bias=False, n_kv_heads=2)
+PLAIN = {"name": "plain", "theta": 10000.0}
+SCHEMES: dict[str, dict[str, Any]] = {
+    "nope": {"scheme": "nope"},
+    "rope": {"scheme": "rope", "rotary_pct": 1.0, "frequencies": PLAIN},
+    "rope_partial": {"scheme": "rope", "rotary_pct": 0.5, "frequencies": PLAIN},
+    "alibi_plain": {"scheme": "alibi", "fold": "never"},
+    "alibi_folded": {"scheme": "alibi", "fold": "always"},
+    "coca": {"scheme": "coca", "variant": "slack", "t_width": "half", "rotary_pct": 1.0, "frequencies": PLAIN},
+    "coca_full": {"scheme": "coca", "variant": "slack", "t_width": "full_mean", "rotary_pct": 1.0, "frequencies": PLAIN},
+    "coca_strict": {"scheme": "coca", "variant": "strict", "t_width": "half", "rotary_pct": 1.0, "frequencies": PLAIN},
+}
+
+
+def build(config: ModelConfig, scheme: str | dict[str, Any], **options: Any) -> Transformer:
+    settings = positions.settings(SCHEMES[scheme] if isinstance(scheme, str) else scheme)
+    model = Transformer(config, settings, vocab_size=101, max_seq_len=32, **options)
+    init_weights(model, config, seed=3)
+    return model
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def tokens_BT() -> Callable[..., torch.Tensor]:
+    return lambda batch=2, length=33: torch.randint(0, 101, (batch, length), generator=torch.Generator().manual_seed(5))

@@ -1,0 +1,73 @@
+"""Chunked cross-entropy equals torch's on full logits, gradients included, and never holds all logits."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from coca_train.models import loss
+from coca_train.models.loss import summed_cross_entropy, token_nll
+
+
+@pytest.fixture(autouse=True)
+def _small_chunks(monkeypatch):
+    monkeypatch.setattr(loss, "chunk_size", lambda vocab_size: 5)
+
+
+def example(dtype=torch.float64):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(23, 16, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+    w = torch.randn(31, 16, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+    targets = torch.randint(0, 31, (23,), generator=generator)
+    targets[[0, 7, 22]] = -100
+    return x, w, targets
+
+
+def test_sum_and_gradients_equal_full_logits():
+    x, w, targets = example()
+    total = summed_cross_entropy(x, w, targets)
+    (total * 0.25).backward()
+    x2, w2, _ = example()
+    expected = F.cross_entropy(x2 @ w2.T, targets, ignore_index=-100, reduction="sum")
+    (expected * 0.25).backward()
+    torch.testing.assert_close(total.double(), expected, rtol=1e-6, atol=0)
+    torch.testing.assert_close(x.grad, x2.grad)
+    torch.testing.assert_close(w.grad, w2.grad)
+
+
+def test_bfloat16_loss_is_formed_in_float32():
+    x, w, targets = example(torch.bfloat16)
+    expected = F.cross_entropy((x @ w.T).float(), targets, ignore_index=-100, reduction="sum")
+    torch.testing.assert_close(summed_cross_entropy(x, w, targets), expected, rtol=1e-6, atol=0)
+
+
+def test_token_nll_by_token():
+    x, w, targets = example(torch.float32)
+    expected = F.cross_entropy(x @ w.T, targets, ignore_index=-100, reduction="none")
+    torch.testing.assert_close(token_nll(x, w, targets), expected)
+    assert token_nll(x, w, targets)[7] == 0
+
+
+def test_nothing_scored_is_zero_with_zero_gradients():
+    x, w, targets = example(torch.float32)
+    summed_cross_entropy(x, w, torch.full_like(targets, -100)).backward()
+    assert x.grad is not None
+    assert not x.grad.any()
+
+
+def test_full_logits_are_never_held(monkeypatch):
+    monkeypatch.undo()
+    x = torch.randn(4096, 8, requires_grad=True)
+    w = torch.randn(50000, 8, requires_grad=True)
+    largest = 0
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            nonlocal largest
+            out = func(*args, **(kwargs or {}))
+            if isinstance(out, torch.Tensor):
+                largest = max(largest, out.numel())
+            return out
+
+    with Watch():
+        summed_cross_entropy(x, w, torch.zeros(4096, dtype=torch.int64)).backward()
+    assert largest <= 2 * loss.LOGITS_PER_CHUNK < 4096 * 50000 / 4

@@ -1,0 +1,191 @@
+"""What a model promises whatever its position scheme: causality, documents, cached decoding, initial weights."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from coca_train.models.cache import KVCache
+from coca_train.models.certificate import certify
+from coca_train.models.init import init_weights
+from coca_train.models.transformer import Transformer, count_parameters
+from tests.models.conftest import LLAMA, NEOX, PLAIN, SCHEMES, build
+
+DYNAMIC = {"name": "dynamic_ntk", "theta": 10000.0, "alpha": 1.0, "original_seq_len": 16}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("config", [NEOX, LLAMA], ids=["neox", "llama"])
+@torch.no_grad()
+def test_changing_a_token_changes_nothing_before_it(scheme, config, tokens_BT):
+    model = build(config, scheme).double().eval()
+    tokens = tokens_BT()
+    other = tokens.clone()
+    other[:, 20] = (other[:, 20] + 1) % 101
+    before, after = model.hidden(tokens), model.hidden(other)
+    assert torch.equal(before[:, :20], after[:, :20])
+    assert not torch.allclose(before[:, 21:], after[:, 21:], atol=1e-6)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@torch.no_grad()
+def test_documents_in_one_window_are_strangers(scheme, tokens_BT):
+    """A packed document gives what it gives alone, and changing one changes no other."""
+    model = build(LLAMA, scheme).double().eval()
+    tokens = tokens_BT(1, 30)
+    doc = torch.tensor([[0] * 11 + [1] * 19])
+    pos = torch.cat([torch.arange(11), torch.arange(19)])[None]
+    packed = model.hidden(tokens, pos_BT=pos, doc_BT=doc)
+    torch.testing.assert_close(packed[:, 11:], model.hidden(tokens[:, 11:]))
+    other = tokens.clone()
+    other[:, :11] = (other[:, :11] + 7) % 101
+    assert torch.equal(packed[:, 11:], model.hidden(other, pos_BT=pos, doc_BT=doc)[:, 11:])
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("config", [NEOX, LLAMA], ids=["neox", "llama"])
+@torch.no_grad()
+def test_cached_decoding_equals_full_recompute(scheme, config, tokens_BT):
+    model = build(config, scheme).double().eval()
+    tokens = tokens_BT(2, 33)
+    cache = KVCache(config.n_layers, capacity=33)
+    parts = [model.hidden(tokens[:, :9], cache=cache), model.hidden(tokens[:, 9:14], cache=cache)]
+    parts += [model.hidden(tokens[:, i : i + 1], cache=cache) for i in range(14, 33)]
+    torch.testing.assert_close(torch.cat(parts, 1), model.hidden(tokens))
+
+
+@pytest.mark.parametrize("scheme", ["rope", "coca", "coca_strict"])
+@torch.no_grad()
+def test_dynamic_frequencies_by_sequence_equal_full_recompute_beyond_the_window(scheme, tokens_BT):
+    """dynamic_length=sequence: one length for the whole call, so decoding equals full recompute exactly."""
+    model = build(NEOX, SCHEMES[scheme] | {"frequencies": DYNAMIC}).double().eval()
+    tokens = tokens_BT(1, 40)
+    cache = KVCache(2, capacity=40)
+    parts = [model.hidden(tokens[:, i : i + 1], length=40, cache=cache) for i in range(40)]
+    torch.testing.assert_close(torch.cat(parts, 1), model.hidden(tokens, length=40))
+
+
+@pytest.mark.parametrize("scheme", ["rope", "coca", "coca_strict"])
+@torch.no_grad()
+def test_dynamic_frequencies_by_step(scheme, tokens_BT):
+    """dynamic_length=step: a one-layer model equals full recompute at each length; a deep one cannot."""
+    settings = SCHEMES[scheme] | {"frequencies": DYNAMIC}
+    tokens = tokens_BT(1, 40)
+    for n_layers, equal in ((1, True), (3, False)):
+        model = build(replace(NEOX, n_layers=n_layers), settings).double().eval()
+        cache = KVCache(n_layers, capacity=40)
+        steps = torch.cat([model.hidden(tokens[:, i : i + 1], cache=cache) for i in range(40)], 1)
+        full = torch.cat([model.hidden(tokens[:, : i + 1])[:, -1:] for i in range(40)], 1)
+        torch.testing.assert_close(steps[:, :16], full[:, :16])  # inside the window nothing is dynamic
+        assert torch.allclose(steps, full, atol=1e-9) is equal
+
+
+@torch.no_grad()
+def test_coca_cache_is_a_quarter_smaller_than_rope(tokens_BT):
+    sizes = {}
+    for scheme in ("rope", "coca"):
+        cache = KVCache(2, capacity=33)
+        build(NEOX, scheme).hidden(tokens_BT(), cache=cache)
+        sizes[scheme] = cache.n_bytes
+    assert sizes["coca"] == 0.75 * sizes["rope"]
+
+
+def test_cache_refuses_to_overflow(tokens_BT):
+    with pytest.raises(ValueError, match="holds 8 positions; 9 are needed"):
+        build(NEOX, "rope").hidden(tokens_BT(1, 9), cache=KVCache(2, capacity=8))
+
+
+def test_shared_weights_start_equal_whatever_the_scheme():
+    states = {name: build(NEOX, name).state_dict() for name in SCHEMES}
+    for name, state in states.items():
+        for key, value in state.items():
+            reference = states["rope"].get(key)
+            if reference is not None and reference.shape == value.shape:
+                assert torch.equal(value, reference), (name, key)
+    assert states["coca"]["blocks.0.attention.k.weight"].shape[0] * 2 == states["rope"]["blocks.0.attention.k.weight"].shape[0]
+
+
+def test_initial_weights_follow_the_config():
+    config = replace(NEOX, d_model=96, init_std=0.02, init_depth_scaled=True)
+    state = build(config, "rope").state_dict()
+    assert state["embed.weight"].std().item() == pytest.approx(0.02, rel=0.05)
+    assert state["blocks.1.mlp.down.weight"].std().item() == pytest.approx(0.02 / 2, rel=0.05)  # sqrt(2 * 2 layers)
+    assert state["blocks.1.mlp.up.weight"].std().item() == pytest.approx(0.02, rel=0.05)
+    assert not state["blocks.0.attention.q.bias"].any()
+    assert (state["final_norm.weight"] == 1).all()
+
+
+def test_seed_changes_every_matrix():
+    a, b = build(NEOX, "rope"), build(NEOX, "rope")
+    init_weights(b, NEOX, seed=4)
+    for (name, p), q in zip(a.named_parameters(), b.parameters(), strict=True):
+        assert torch.equal(p, q) is (p.ndim == 1), name
+
+
+def test_activation_checkpointing_changes_nothing(tokens_BT):
+    tokens, grads = tokens_BT(), []
+    for on in (False, True):
+        model = build(NEOX, "coca", activation_checkpointing=on)
+        model(tokens[:, :-1], tokens[:, 1:]).backward()
+        grads.append([p.grad for p in model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*grads, strict=True))
+
+
+def test_loss_equals_cross_entropy_of_the_logits(tokens_BT):
+    model, tokens = build(NEOX, "alibi_plain").double(), tokens_BT()
+    logits = model(tokens[:, :-1]).flatten(0, 1)
+    expected = torch.nn.functional.cross_entropy(logits, tokens[:, 1:].flatten(), reduction="none")
+    torch.testing.assert_close(model(tokens[:, :-1], tokens[:, 1:]).float(), expected.sum().float())
+    nll = model.nll(model.hidden(tokens[:, :-1]), tokens[:, 1:])
+    torch.testing.assert_close(nll.flatten(), expected)
+
+
+def test_tied_embeddings_count_once():
+    untied, tied = build(NEOX, "rope"), build(replace(NEOX, tie_embeddings=True), "rope")
+    assert count_parameters(untied)[0] - count_parameters(tied)[0] == 101 * 48
+    assert count_parameters(untied)[1] == count_parameters(tied)[1]
+
+
+def test_paper_parameter_counts():
+    """RECIPES.md A: 508.9M, 302.3M without embeddings, for rope; CoCA at half width has 12.6M fewer."""
+    config = replace(NEOX, n_layers=24, d_model=1024, n_heads=16, d_ff=4096)
+    with torch.device("meta"):
+        counts = {
+            name: count_parameters(Transformer(config, build(NEOX, name).position.settings, vocab_size=100864, max_seq_len=512))
+            for name in ("rope", "coca", "coca_full")
+        }
+    assert [round(n / 1e6, 1) for n in counts["rope"]] == [508.9, 302.3]
+    assert counts["coca_full"] == counts["rope"]
+    assert counts["rope"][0] - counts["coca"][0] == 24 * (1024 + 1) * 512
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kernel", ["auto", "sdpa", "blocked"])
+def test_certificate_is_granted_to_every_scheme(scheme, dtype, kernel):
+    model = build(replace(NEOX, init_std=0.02), scheme, attention=kernel).to(dtype)
+    certify(model, torch.device("cpu"), dtype)
+
+
+@pytest.mark.parametrize(
+    ("hook", "value", "error"),
+    [
+        ("rotate", lambda q, k, tables: (q, k), "E-POS-02"),
+        ("rotate", lambda q, k, tables: (q * 1.0, k * tables.key.cos_BT1R), "E-POS-03"),
+    ],
+)
+def test_certificate_is_refused_to_a_dead_or_false_scheme(monkeypatch, hook, value, error):
+    model = build(NEOX, "rope")
+    monkeypatch.setattr(model.position, hook, value)
+    with pytest.raises(ValueError, match=error):
+        certify(model, torch.device("cpu"), torch.float32)
+
+
+def test_certificate_is_refused_to_a_kernel_that_forgets_the_bias(monkeypatch):
+    from coca_train.models import certificate, kernels
+
+    model = build(NEOX, "alibi_plain")
+    deaf = dict(kernels.KERNELS, auto=lambda q, k, v, scale, bias: kernels.eager(q, k, v, scale, kernels.Bias()))
+    monkeypatch.setattr(certificate, "KERNELS", deaf)
+    with pytest.raises(ValueError, match="E-POS-01"):
+        certify(model, torch.device("cpu"), torch.float32)

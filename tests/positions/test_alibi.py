@@ -1,0 +1,110 @@
+"""ALiBi: the two paths mean the same, to what accuracy, and which is taken."""
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tests.positions import reference, support
+
+
+def fused(q_BTHE, k_BSGE, v_BSGD, head_dim):
+    """torch's fused attention for queries that are the last of the keys."""
+    heads = q_BTHE.shape[2]
+    q, k, v = (x.transpose(1, 2) for x in (q_BTHE, k_BSGE, v_BSGD))
+    k, v = (x.repeat_interleave(heads // x.shape[1], 1) for x in (k, v))
+    v = F.pad(v, (0, q.shape[-1] - v.shape[-1]))
+    n_queries, n_keys = q.shape[2], k.shape[2]
+    seen = torch.ones(n_queries, n_keys, dtype=torch.bool).tril(n_keys - n_queries)
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=1 / math.sqrt(head_dim))
+    return out[..., :head_dim].transpose(1, 2)
+
+
+@pytest.mark.parametrize("first", [0, 65530, 131065])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2), (torch.float16, 4e-3)])
+@pytest.mark.parametrize("heads", [6, 8])
+def test_folded_equals_reference_where_parts_of_positions_carry_over(first, dtype, tolerance, heads):
+    """Across 2^16 and 2^17, where one and two parts of bfloat16 no longer hold a position."""
+    scheme = support.build(support.alibi("always"), heads, 2, 64)
+    pos = support.start(13, first)
+    q, k, v = (x.detach() for x in support.random_qkv(scheme, 13, 1, dtype))
+    out = fused(*scheme.rotate(q, k, scheme.tables(pos, pos, 13)), v, 64)
+    scores = reference.scores(support.alibi(), q.double(), k.double(), pos, pos, 13)
+    exact = reference.attend(scores, v.double(), torch.ones(13, 13, dtype=torch.bool).tril())
+    assert (out.double() - exact).abs().max() <= tolerance * exact.abs().max()
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.bfloat16, 1e-2)])
+def test_folded_keeps_its_accuracy_at_32k(dtype, tolerance):
+    """slope·√D·n is 185 000 there. The obvious fold (slope·n alone, as two features) is off by 5e-4 in float32."""
+    scheme = support.build(support.alibi("always"), 16, 2, 64)
+    q, k, v = (x.detach() for x in support.random_qkv(scheme, 32768, 1, dtype))
+    q, pos = q[:, -4:], support.start(32768)
+    out = fused(*scheme.rotate(q, k, scheme.tables(pos[:, -4:], pos, 32768)), v, 64)
+    scores = reference.scores(support.alibi(), q.double(), k.double(), pos[:, -4:], pos, 32768)
+    exact = reference.attend(scores, v.double(), torch.ones(4, 32768, dtype=torch.bool).tril(32764))
+    assert (out.double() - exact).abs().max() <= tolerance * exact.abs().max()
+
+
+def test_folded_scores_differ_from_plain_by_a_constant_per_query():
+    plain, folded = (support.build(support.alibi(fold)) for fold in ("never", "always"))
+    q, k, _ = support.random_qkv(plain, 9)
+    pos = support.start(9, 100)
+    a, b = (support.dense_scores(s, q, k, pos, pos, 9) for s in (plain, folded))
+    assert torch.allclose((a - b), (a - b)[..., :1], rtol=0, atol=1e-6)
+
+
+def test_folding_adds_eight_features():
+    """Fused CUDA kernels want a multiple of eight."""
+    scheme = support.build(support.alibi("always"))
+    q, k, _ = support.random_qkv(scheme, 3)
+    pos = support.start(3)
+    tables = scheme.tables(pos, pos, 3)
+    q_BTHE, k_BSGE = scheme.rotate(q, k, tables)
+    assert q_BTHE.shape[-1] == k_BSGE.shape[-1] == 24
+    assert torch.equal(q_BTHE[..., 8:], q)
+    assert torch.equal(k_BSGE[..., 8:], k)
+    assert scheme.score_mod(pos, pos, tables) is None
+
+
+@pytest.mark.parametrize(
+    ("fold", "length", "folds"),
+    [("auto", 1024, False), ("auto", 1025, True), ("always", 1, True), ("never", 10**6, False)],
+)
+def test_the_path_is_a_function_of_the_length(fold, length, folds):
+    """Exactly one of rotate and score_mod carries the bias. (CUDA folds always, see below.)"""
+    scheme = support.build(support.alibi(fold))
+    pos = support.start(2)
+    q, k, _ = support.random_qkv(scheme, 2)
+    tables = scheme.tables(pos, pos, length)
+    assert (scheme.rotate(q, k, tables)[0].shape[-1] > q.shape[-1]) == folds
+    assert (scheme.score_mod(pos, pos, tables) is None) == folds
+
+
+def test_plain_bias_keeps_the_dtype_of_the_scores():
+    scheme = support.build(support.alibi("never"))
+    pos = support.start(3)
+    penalise = scheme.score_mod(pos, pos, scheme.tables(pos, pos, 3))
+    score = penalise(torch.zeros((), dtype=torch.bfloat16), *(torch.tensor(i) for i in (0, 0, 2, 0)))
+    assert score.dtype == torch.bfloat16
+    assert score == -0.5  # 4 heads: slopes 2^-2, 2^-4, …; distance 2
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_cuda_folds_and_flash_attention_runs_it():
+    scheme = support.build(support.alibi("auto"), 8, 8, 64)
+    pos = support.start(777).cuda()
+    q, k, v = (x.detach().cuda() for x in support.random_qkv(scheme, 777, 1, torch.bfloat16))
+    tables = scheme.tables(pos, pos, 777)
+    assert scheme.score_mod(pos, pos, tables) is None
+    query, key = (x.transpose(1, 2) for x in scheme.rotate(q, k, tables))
+    value = F.pad(v.transpose(1, 2), (0, 8))
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):
+        out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=1 / 8)[..., :64]
+    pos, q, k, v = (x.cpu() for x in (pos, q, k, v))
+    scores = reference.scores(support.alibi(), q.double(), k.double(), pos, pos, 777)
+    exact = reference.attend(scores, v.double(), torch.ones(777, 777, dtype=torch.bool).tril())
+    assert (out.transpose(1, 2).cpu().double() - exact).abs().max() <= 2e-2 * exact.abs().max()

@@ -1,0 +1,99 @@
+"""CoCA beyond the reference: what is absolute, what is kept, what folds."""
+
+import pytest
+import torch
+
+from coca_train.positions.schemes import coca
+from tests.positions import support
+
+
+def test_slack_depends_on_where_the_sequence_starts_and_strict_does_not():
+    """Why positions restart at 0 at each document and at each evaluation window's first token."""
+    for variant, moves in (("slack", True), ("strict", False)):
+        scheme = support.build(support.coca(variant=variant))
+        q, k, _ = support.random_qkv(scheme, 9)
+        here, there = (
+            support.dense_scores(scheme, q, k, support.start(9, first), support.start(9, first), 9) for first in (0, 5)
+        )
+        assert ((here - there).abs().max() > 0.1) == moves
+        assert scheme.relative != moves
+
+
+def test_slack_is_strict_when_the_two_halves_of_q_agree():
+    """Eq. 12: with q_2j = q_2j+1 the constraint holds and both variants are one function."""
+    slack, strict = (support.build(support.coca(variant=v)) for v in ("slack", "strict"))
+    q, k, _ = support.random_qkv(slack, 7)
+    half = q[..., : q.shape[-1] // 2]
+    q = torch.cat((half, half), -1)
+    pos = support.start(7)
+    a, b = (support.dense_scores(s, q, k, pos, pos, 7) for s in (slack, strict))
+    assert torch.allclose(a, b, rtol=0, atol=1e-5)
+
+
+def test_slack_by_its_closed_form():
+    """POSITIONS.md section 3: ½ Σ t|q|²[(1+sin2φ)cosΔ + cos2φ sinΔ + (1-sin2φ)cosΣ - cos2φ sinΣ]."""
+    scheme = support.build(support.coca(), 1, 1, 8)
+    q, t, _ = support.random_qkv(scheme, 6, batch=1)
+    score = support.dense_scores(scheme, q, t, support.start(6), support.start(6), 6)[0, 0]
+    a, b = q[0, :, 0, :4], q[0, :, 0, 4:]
+    phi, square, t = torch.atan2(b, a)[:, None], (a**2 + b**2)[:, None], t[0, None, :, 0].clamp(min=0)
+    m, n = torch.arange(6.0).double()[:, None, None], torch.arange(6.0).double()[None, :, None]
+    theta = torch.tensor([10000.0 ** (-j / 4) for j in range(4)]).double()
+    delta, total = (m - n) * theta, (m + n) * theta
+    near = (1 + (2 * phi).sin()) * delta.cos() + (2 * phi).cos() * delta.sin()
+    far = (1 - (2 * phi).sin()) * total.cos() - (2 * phi).cos() * total.sin()
+    assert torch.allclose(score, (t * square * (near + far)).sum(-1) / 2 / 8**0.5, rtol=0, atol=1e-5)
+
+
+def test_negative_t_contributes_nothing_and_gets_no_gradient():
+    scheme = support.build(support.coca())
+    q, k, _ = support.random_qkv(scheme, 5)
+    pos = support.start(5)
+    _, key = scheme.rotate(q, -k.abs(), scheme.tables(pos, pos, 5))
+    assert not key.any()
+    (grad,) = torch.autograd.grad(scheme.rotate(q, k, scheme.tables(pos, pos, 5))[1].square().sum(), k)
+    assert not grad[k < 0].any()
+    assert grad[k > 0].all()
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_official_weights_fold_into_half_width(bias):
+    """full_mean with W equals half with the folded W, as functions."""
+    full, half = (support.build(support.coca(t_width=w)) for w in ("full_mean", "half"))
+    assert (full.key_dim, half.key_dim) == (16, 8)
+    weight = torch.randn(2 * 16, 24, dtype=torch.float64)
+    x = torch.randn(2, 5, 24, dtype=torch.float64)
+    offset = torch.randn(2 * 16, dtype=torch.float64) * bias
+    wide = (x @ weight.T + offset).unflatten(-1, (2, 16))
+    folded = x @ coca.fold_full_mean(weight, 2).T + coca.fold_full_mean(offset, 2)
+    q, _, _ = support.random_qkv(full, 5)
+    pos = support.start(5)
+    a = full.rotate(q, wide, full.tables(pos, pos, 5))[1]
+    b = half.rotate(q, folded.unflatten(-1, (2, 8)), half.tables(pos, pos, 5))[1]
+    assert torch.allclose(a, b, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("variant", ["slack", "strict"])
+def test_the_backward_pass_keeps_q_and_t_and_nothing_wider(variant):
+    """Memory: in bfloat16, neither R q nor q in float32 survives the forward pass."""
+    scheme = support.build(support.coca(variant=variant))
+    q, k, _ = support.random_qkv(scheme, 64, dtype=torch.bfloat16)
+    pos = support.start(64)
+    tables = scheme.tables(pos, pos, 64)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
+        scheme.rotate(q, k, tables)
+    by_token_and_head = [x for x in kept if x.shape[2] > 1]
+    assert sum(x.numel() * x.element_size() for x in by_token_and_head) <= 2 * (q.numel() + k.numel())
+
+
+def test_query_is_formed_in_float32_and_cast_once():
+    """q' is quadratic: rounding R q to bfloat16 before the product would show in most elements."""
+    scheme = support.build(support.coca())
+    q, k, _ = support.random_qkv(scheme, 33, dtype=torch.bfloat16)
+    pos = support.start(33)
+    tables = scheme.tables(pos, pos, 33)
+    once = scheme.rotate(q, k, tables)
+    wide = scheme.rotate(q.float(), k.float(), tables)
+    for mine, exact in zip(once, wide, strict=True):
+        assert torch.equal(mine, exact.bfloat16())

@@ -1,0 +1,101 @@
+"""Angles, frequencies and their settings."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from coca_train.positions import frequencies, rotary
+from tests.positions import support
+
+
+def typed(settings):
+    return frequencies.frequency_module(settings["name"]).Settings(**settings)
+
+
+def test_neighbouring_positions_stay_distinct_at_32k():
+    """In bfloat16, 32 766 and 32 767 are both 32 768."""
+    pos = torch.tensor([[32766, 32767]])
+    spectrum = frequencies.spectrum(typed(support.PLAIN), 64, 32768)
+    angle = rotary.angles(pos, spectrum.inv_freq_J)[0]
+    assert angle.dtype == torch.float32
+    assert torch.allclose(angle[1] - angle[0], spectrum.inv_freq_J, atol=4e-3)
+    assert angle[0, 0] == 32766
+    all_positions = rotary.angles(torch.arange(32768)[None], spectrum.inv_freq_J)[0, :, 0]
+    assert all_positions.unique().numel() == 32768
+
+
+def test_floating_point_positions_are_refused():
+    with pytest.raises(AssertionError, match="integers"):
+        rotary.angles(torch.tensor([[1.0]]), torch.ones(2))
+
+
+def test_half_split_pairs_turn_together():
+    """One quarter turn takes (a, b) to (-b, a), a and b being j and j + R/2."""
+    quarter = frequencies.Spectrum(torch.tensor([torch.pi / 2, 0.0]), 1.0)
+    x = torch.tensor([1.0, 2.0, 3.0, 4.0])[None, None, None]
+    turned = rotary.apply(x, rotary.turn(torch.tensor([[1]]), quarter))
+    assert torch.allclose(turned[0, 0, 0], torch.tensor([-3.0, 2.0, 1.0, 4.0]), atol=1e-6)
+
+
+def test_only_the_first_part_turns_and_the_temperature_scales_all():
+    spectrum = frequencies.Spectrum(torch.tensor([1.0]), 1.5)
+    x = torch.randn(1, 1, 1, 6)
+    out = rotary.apply(x, rotary.turn(torch.tensor([[3]]), spectrum))
+    assert torch.allclose(out[..., 2:], x[..., 2:] * 1.5)
+    assert torch.allclose(out[..., :2].norm(), x[..., :2].norm() * 1.5)
+    assert not torch.allclose(out[..., :2], x[..., :2] * 1.5)
+
+
+def test_queries_and_keys_share_one_table_when_their_positions_are_one_tensor():
+    pos = torch.arange(4)[None]
+    query, key = rotary.turns(pos, pos, frequencies.spectrum(typed(support.PLAIN), 8, 4))
+    assert query is key
+
+
+@pytest.mark.parametrize("settings", list(support.scalings()), ids=support.label)
+def test_dynamic_is_a_pure_function_of_length(settings):
+    """After a call at 32k, a call at 512 gives the bits of a fresh process; only dynamic ones depend on length."""
+    settings = settings | ({"original_seq_len": 256} if "original_seq_len" in settings else {})
+    before = frequencies.spectrum(typed(settings), 64, 512)
+    far = frequencies.spectrum(typed(settings), 64, 32768)
+    after = frequencies.spectrum(typed(settings), 64, 512)
+    assert torch.equal(before.inv_freq_J, after.inv_freq_J)
+    assert before.temperature == after.temperature
+    assert torch.equal(before.inv_freq_J, far.inv_freq_J) != settings["name"].startswith("dynamic")
+
+
+def test_dynamic_equals_a_fresh_process():
+    code = (
+        "import sys; from coca_train.positions import frequencies as f;"
+        "s = f.frequency_module('dynamic_yarn').Settings(name='dynamic_yarn', theta=10000.0, original_seq_len=256,"
+        " beta_fast=32.0, beta_slow=1.0, convention='code');"
+        "lengths = [int(n) for n in sys.argv[1:]];"
+        "r = [f.spectrum(s, 64, n) for n in lengths][-1]; print(r.inv_freq_J.tolist(), r.temperature)"
+    )
+    fresh, used = (
+        subprocess.run([sys.executable, "-c", code, *lengths], capture_output=True, text=True, check=True).stdout
+        for lengths in (["512"], ["32768", "512"])
+    )
+    assert fresh == used
+
+
+@pytest.mark.parametrize("settings", list(support.scalings()), ids=support.label)
+def test_below_the_trained_length_dynamic_scalings_are_plain(settings):
+    if settings["name"].startswith("dynamic"):
+        plain = frequencies.spectrum(typed(support.scaling("plain")), 16, 1)
+        found = frequencies.spectrum(typed(settings), 16, support.TRAINED)
+        assert torch.equal(found.inv_freq_J, plain.inv_freq_J)
+        assert found.temperature == 1.0
+
+
+@pytest.mark.parametrize(("head_dim", "pct"), [(64, 0.26), (63, 1.0), (66, 0.5), (16, 0.125), (8, 0.25)])
+def test_widths_without_pairs_are_refused(head_dim, pct):
+    with pytest.raises(ValueError, match="rotated features"):
+        rotary.width(head_dim, pct)
+
+
+@pytest.mark.parametrize(("head_dim", "pct", "width"), [(64, 0.25, 16), (80, 0.1, 8), (128, 1.0, 128), (80, 0.7, 56)])
+def test_widths(head_dim, pct, width):
+    assert rotary.width(head_dim, pct) == width
