@@ -95,8 +95,8 @@ def _neox(setup: Setup, kernel: str) -> nn.Module:
         eos_token_id=None,
     )
     config._attn_implementation = kernel
-    model: nn.Module = GPTNeoXForCausalLM(config)
-    return model.to(setup.device).to(setup.torch_dtype)
+    model: Any = GPTNeoXForCausalLM(config)
+    return model.to(setup.device, setup.torch_dtype)
 
 
 def decoding(name: str, setup: Setup) -> Work:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from coca_train import dist
-from coca_train.config.errors import DataError, UserError
+from coca_train.config.errors import DataError
 from coca_train.config.load import frequency_variants
 from coca_train.config.schema import Config
 from coca_train.data.tokenizer import Tokenizer
@@ -14,15 +14,20 @@ from coca_train.data.validation import long_documents
 from coca_train.engine.base import Engine
 from coca_train.evals.extrapolation import extrapolate
 from coca_train.generation import generate
-from coca_train.report.files import write_text
+from coca_train.report.files import read_json, write_json, write_text
 from coca_train.report.pages import text_of, write_extrapolation, write_loss_curve
 
 
-def final_report(config: Config, run_dir: Path, runner: Engine, tokenizer: Tokenizer) -> None:
-    """Write the report into run_dir/report and show it. COLLECTIVE. What is there already is not made again."""
+def final_report(config: Config, run_dir: Path, runner: Engine, tokenizer: Tokenizer, step: int) -> None:
+    """Write the report on the model at `step` and show it. COLLECTIVE. A finished report is not made again."""
     directory = run_dir / "report"
-    loss_curve = write_loss_curve(run_dir, config.run.name) if dist.is_main() else None
-    if config.eval.extrapolation.enabled and not dist.broadcast_object((directory / "extrapolation.json").exists()):
+    done = directory / "done.json"
+    if dist.broadcast_object(done.exists() and read_json(done) == {"step": step}):
+        dist.log(f"The report on step {step} is there already.")
+        return
+    if dist.is_main():
+        write_loss_curve(run_dir, config.run.name)
+    if config.eval.extrapolation.enabled:
         report_extrapolation(config, directory, runner, tokenizer)
     if config.eval.sample_prompt and config.eval.sample_tokens:
         with runner.eval_module() as module:
@@ -32,6 +37,8 @@ def final_report(config: Config, run_dir: Path, runner: Engine, tokenizer: Token
         if dist.is_main():
             write_text(directory / "sample.txt", text + "\n")
         dist.log(f"\nSample (greedy, prompt {config.eval.sample_prompt!r}):\n{text}\n")
+    if dist.is_main():
+        write_json(done, {"step": step})
 
 
 def report_extrapolation(config: Config, directory: Path, runner: Engine, tokenizer: Tokenizer) -> None:
@@ -41,7 +48,9 @@ def report_extrapolation(config: Config, directory: Path, runner: Engine, tokeni
     for name, source in config.data.sources.items():
         if source.valid_path:
             try:
-                documents[name] = long_documents(source.valid_path, max(windows) + 1, config.eval.extrapolation.max_documents)
+                documents[name] = long_documents(
+                    source.valid_path, max(windows) + 1, config.eval.extrapolation.max_documents
+                )
             except DataError as error:
                 dist.log(f"WARNING: {name} is left out of the extrapolation report: {error}")
     if not documents:

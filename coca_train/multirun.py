@@ -41,7 +41,7 @@ def jobs(overrides: list[str], config_dirs: tuple[Path, ...]) -> list[Job]:
         swept = [text for text in point if any(text not in other for other in points)]
         name = load(point, config_dirs).config.run.name
         if not any(text.startswith("run.name=") for text in swept):
-            name = "-".join([name, *(_label(text) for text in swept)])
+            name = "-".join([name, *(label for label in map(_label, swept) if label != name)])
         if len(name) > LONGEST_NAME:
             raise UserError(
                 f"E-CFG-29 run name {name}: longer than {LONGEST_NAME}. Fix: a shorter run.name, or a smaller sweep"

@@ -88,7 +88,9 @@ def _open(
     now = versions()
     for package, old in record.get("versions", {}).items():
         if now.get(package) != old:
-            dist.log(f"CHANGED since this run began: {package} {old} -> {now.get(package)}; resume is exact only with the same")
+            dist.log(
+                f"CHANGED since this run began: {package} {old} -> {now.get(package)}; resume is exact only with the same"
+            )
     if changed:
         record["settings"] = settings
         write_text(run_dir / "config.yaml", loaded.yaml)
@@ -123,8 +125,12 @@ def versions() -> dict[str, str]:
     if (root / ".git").exists():
         for key, command in (("commit", ["rev-parse", "HEAD"]), ("uncommitted", ["status", "--porcelain"])):
             try:
-                out = subprocess.run(["git", *command], cwd=root, capture_output=True, text=True, timeout=10, check=True).stdout
+                out = subprocess.run(
+                    ["git", *command], cwd=root, capture_output=True, text=True, timeout=10, check=True
+                ).stdout
             except (OSError, subprocess.SubprocessError):
                 break
-            found[key] = out.strip() if key == "commit" else hashlib.sha256(out.encode()).hexdigest()[:12] if out else "none"
+            found[key] = (
+                out.strip() if key == "commit" else hashlib.sha256(out.encode()).hexdigest()[:12] if out else "none"
+            )
     return found

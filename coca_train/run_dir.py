@@ -10,6 +10,7 @@ from coca_train import checkpoint
 from coca_train.build import build_model, vocab_size
 from coca_train.config.errors import CheckpointError, DataError, UserError
 from coca_train.config.load import Loaded, load_saved
+from coca_train.data.mixture import tokenizer_digest
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import DTYPES
 from coca_train.models.transformer import Transformer
@@ -35,7 +36,7 @@ def load_run(run_dir: Path | str, device: str = "auto") -> Run:
     loaded = load_saved(run_dir)
     record = read_record(run_dir)
     tokenizer = Tokenizer(loaded.config.data.tokenizer)
-    if record["fingerprint"].get("tokenizer") not in (None, tokenizer.digest):
+    if record["fingerprint"]["tokenizer"] != tokenizer_digest(loaded.config.data.tokenizer):
         raise DataError(
             f"E-TKN-10 {loaded.config.data.tokenizer}: not the tokenizer {run_dir} was trained with; its tokens would "
             "mean something else. Fix: give back the old file"

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 TERA = 1e12
+MIN_CALLS = 5  # of the measured peak, on a machine too busy to make them in time
 
 # Dense peaks [TFLOP/s], no structured sparsity, float32 accumulation, from NVIDIA's data sheets.
 # First match in order; "fp32" is the plain float32 pipeline, "tf32" the tensor cores' float32 mode.
@@ -63,9 +64,10 @@ def measured_peak(device: torch.device, dtype: str, seconds: float = 0.2, size: 
     """The best rate one square matrix product reaches here, with torch's present thread count."""
     a = torch.ones(size, size, device=device, dtype=DTYPES[dtype])
     out = a @ a  # the first call pays for set-up
-    best = float("inf")
+    best, calls = float("inf"), 0
     end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
+    while calls < MIN_CALLS or time.perf_counter() < end:
+        calls += 1
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         begin = time.perf_counter()

@@ -109,7 +109,7 @@ def _train(loaded: Loaded) -> None:
             runner.close()  # all ranks stop together; after any other error a peer may be gone, and closing would wait for it
             raise
         metrics.close()
-        final_report(config, run_dir, runner, tokenizer)
+        final_report(config, run_dir, runner, tokenizer, max_steps)
         farewell(config, run_dir)
         runner.close()
 
@@ -141,19 +141,25 @@ def prepare_data(data: DataConfig) -> None:
         dist.barrier()
 
 
-def announce(config: Config, outline: Transformer, mixture: Mixture, run_dir: Path, start_step: int, max_steps: int) -> None:
+def announce(
+    config: Config, outline: Transformer, mixture: Mixture, run_dir: Path, start_step: int, max_steps: int
+) -> None:
     """Say what is about to happen, before it does."""
     total, inner = count_parameters(outline)
     n_samples = max_steps * config.train.global_batch_size
     epochs = ", ".join(f"{name} {n:.2f}" for name, n in mixture.epochs(n_samples).items())
     dist.log(f"run       {run_dir} ({'from step ' + str(start_step) if start_step else 'new'}, {max_steps} steps)")
-    dist.log(f"model     {total / 1e6:.1f}M parameters, {inner / 1e6:.1f}M without embeddings; {config.position.scheme}")
+    dist.log(
+        f"model     {total / 1e6:.1f}M parameters, {inner / 1e6:.1f}M without embeddings; {config.position.scheme}"
+    )
     dist.log(
         f"data      {n_samples * config.train.seq_len / 1e6:.2f}M tokens: {config.train.global_batch_size} x "
         f"{config.train.seq_len} a step; epochs of each source: {epochs}"
     )
     if max_steps < config.train.max_steps:
-        dist.log(f"data      a source with on_exhausted=stop ends the run at step {max_steps} of {config.train.max_steps}")
+        dist.log(
+            f"data      a source with on_exhausted=stop ends the run at step {max_steps} of {config.train.max_steps}"
+        )
     dist.log(
         f"engine    {config.engine.kind}, {dist.world_size()} process(es), {config.engine.dtype}, "
         f"ZeRO {config.engine.zero_stage if config.engine.kind == 'deepspeed' else '-'}"
@@ -190,7 +196,9 @@ def validate(config: Config, runner: Engine, n_tokens: int) -> dict[str, float]:
 class Saver:
     """Saves a checkpoint; a failed save costs nothing that is already safe, three in a row end the run."""
 
-    def __init__(self, run_dir: Path, runner: Engine, meta: checkpoint.Meta, lock: checkpoint.RunLock, keep: int) -> None:
+    def __init__(
+        self, run_dir: Path, runner: Engine, meta: checkpoint.Meta, lock: checkpoint.RunLock, keep: int
+    ) -> None:
         self.run_dir, self.runner, self.meta, self.lock, self.keep = run_dir, runner, meta, lock, keep
         self.failures = 0
 
@@ -200,7 +208,9 @@ class Saver:
             self.failures += 1
             if self.failures >= checkpoint.MAX_FAILURES:
                 raise StorageError(saved.error)
-            dist.log(f"WARNING: {saved.error} (save {self.failures} of {checkpoint.MAX_FAILURES} that may fail in a row)")
+            dist.log(
+                f"WARNING: {saved.error} (save {self.failures} of {checkpoint.MAX_FAILURES} that may fail in a row)"
+            )
             return False
         self.failures = 0
         checkpoint.prune(self.run_dir, self.keep, self.meta.run_id)

@@ -13,6 +13,7 @@ from coca_train.config.errors import PeerLost
 
 TICK_S = 0.2
 GRACE_S = 20.0
+STDERR = 2  # the descriptor: sys.stderr may have been replaced by something without one
 PEER_SIGNS = (
     "Connection closed by peer",
     "Connection reset by peer",
@@ -56,7 +57,7 @@ class Watchdog:
         """What runs inside must end within timeout_s [seconds]. Sections do not nest."""
         assert self._section is None, f"{name} inside {self._section}"
         self._section = (name, time.monotonic() + timeout_s)
-        faulthandler.dump_traceback_later(timeout_s + GRACE_S, exit=True)
+        faulthandler.dump_traceback_later(timeout_s + GRACE_S, exit=True, file=STDERR)
         try:
             yield
         finally:
@@ -68,12 +69,12 @@ class Watchdog:
             section = self._section
             if section is not None and time.monotonic() > section[1]:
                 print(
-                    f"E-RUN-14 rank {dist.rank()}: {section[0]} overran its time limit; another rank hangs or died, or "
-                    "this one does. Fix: run the same command again, with a larger engine.timeout_s if it was only slow",
-                    file=sys.stderr,
+                    f"E-RUN-14 rank {dist.rank()}: {section[0]} overran its time limit; this rank or another hangs. "
+                    "Fix: run the same command again, with a larger engine.timeout_s if it was only slow",
+                    file=sys.__stderr__,
+                    flush=True,
                 )
-                faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
-                sys.stderr.flush()
+                faulthandler.dump_traceback(file=STDERR, all_threads=True)
                 os._exit(PeerLost.exit_code)
 
 

@@ -5,4 +5,16 @@ from coca_train.checkpoint.lock import RunLock
 from coca_train.checkpoint.manifest import Found, Meta
 from coca_train.checkpoint.recovery import find, load, load_weights, sweep
 
-__all__ = ["MAX_FAILURES", "Found", "Meta", "RunLock", "Saved", "find", "load", "load_weights", "prune", "save", "sweep"]
+__all__ = [
+    "MAX_FAILURES",
+    "Found",
+    "Meta",
+    "RunLock",
+    "Saved",
+    "find",
+    "load",
+    "load_weights",
+    "prune",
+    "save",
+    "sweep",
+]

@@ -164,11 +164,15 @@ def _publish(folder: Path, target: Path, body: dict[str, Any], lock: RunLock | N
     files.sync_folder(folder)
     if lock is not None:
         lock.check()
-    if os.path.lexists(target):  # refused above: damaged
-        os.rename(target, target.with_name(f"{TRASH}{target.name}-{os.urandom(4).hex()}"))
+    trash = target.with_name(f"{TRASH}{target.name}-{os.urandom(4).hex()}")
+    damaged = os.path.lexists(target)  # a good one would have been kept
+    if damaged:
+        os.rename(target, trash)
     os.rename(folder, target)
     files.sync_folder(target.parent)
     files.replace_text(target.parent / "latest", target.name + "\n")
+    if damaged:
+        files.remove_tree(trash)
 
 
 def prune(run_dir: Path, keep: int, run_id: str) -> list[str]:

@@ -1,5 +1,6 @@
 """Durable file operations: what is written is on the disk, whole or not at all, before anyone relies on it."""
 
+import contextlib
 import os
 import stat
 from pathlib import Path
@@ -50,10 +51,8 @@ def write_new(path: Path, data: bytes) -> None:
 def replace_text(path: Path, text: str) -> None:
     """Put `text` in `path` atomically: readers see the old text or the new. For one writer at a time."""
     temporary = path.with_name(f".{path.name}.new")
-    try:
+    with contextlib.suppress(FileNotFoundError):
         os.unlink(temporary)
-    except FileNotFoundError:
-        pass
     write_new(temporary, text.encode())
     os.replace(temporary, path)
     sync_folder(path.parent)

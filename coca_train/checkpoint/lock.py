@@ -1,5 +1,6 @@
 """One writer per run directory: a lock file with a heartbeat, and a token that is checked before each publish."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -72,7 +73,9 @@ class RunLock:
             self._heart.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._stop.set()
         if self._heart is not None:
             self._heart.join()
@@ -121,7 +124,8 @@ class RunLock:
         """Whether a lock's holder may still write; an unreadable card counts by its age only."""
         pid = holder.get("pid")
         if holder.get("machine") == _machine() and isinstance(pid, int):
-            if _started(pid) is None or _started(pid) != holder.get("started"):
+            started = _started(pid)
+            if started is None or started != holder.get("started"):
                 return False
         return self._file_age() < STALE_AFTER_S
 
@@ -142,7 +146,9 @@ class RunLock:
                 continue  # a full or slow disk: the next beat tries again
 
     def _locked(self, holder: dict[str, Any], what: str) -> LockedError:
-        who = f"process {holder.get('pid')} on {holder.get('host')} since {holder.get('since')}" if holder else "another process"
+        who = "another process"
+        if holder:
+            who = f"process {holder.get('pid')} on {holder.get('host')} since {holder.get('since')}"
         job = f" (SLURM job {holder['job']})" if holder.get("job") else ""
         return LockedError(
             f"E-RUN-08 {self._run_dir}: {who}{job} {what}; one process writes a run. "
@@ -158,10 +164,8 @@ class _Flock:
 
     def __enter__(self) -> None:
         self._descriptor = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
+        with contextlib.suppress(OSError):
             fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-        except OSError:
-            pass
 
     def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)

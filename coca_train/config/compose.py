@@ -71,13 +71,13 @@ def _scan(dirs: tuple[Path, ...]) -> list[ConfigError]:
 def _compose(groups: dict[str, str], dirs: tuple[Path, ...]) -> Composed:
     sources, problems = Sources(), []
     with initialize_config_dir(version_base="1.3", config_dir=str(dirs[0]), job_name="coca_train"):
-        loader = GlobalHydra.instance().config_loader()
+        loader: Any = GlobalHydra.instance().config_loader()
         for folder in reversed(dirs[1:]):
             loader.get_search_path().append("--config-dir", f"file://{folder}", anchor="main")
         loader.repository = ConfigRepository(loader.get_search_path())
         nested = [group for group in groups if "/" in group]
         outer = {group: option for group, option in groups.items() if group not in nested}
-        offered = _files(loader, outer)
+        offered = _files(loader, outer) if nested else []
         for group in nested:
             if not any(path.startswith(f"{group}/") for path, _ in offered):
                 problems.append(_no_such_axis(group, groups, offered, dirs))

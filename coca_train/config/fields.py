@@ -2,8 +2,11 @@
 
 import ast
 from dataclasses import dataclass, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
+
+from pydantic.fields import FieldInfo
 
 from coca_train.config.schema import Config
 
@@ -19,6 +22,11 @@ class Option:
     key: str
     description: str
     needs: str
+
+
+def fields_of(cls: Any) -> dict[str, FieldInfo]:
+    """The fields of a pydantic dataclass, with descriptions and bounds."""
+    return cls.__pydantic_fields__
 
 
 def _number(base: str, metadata: list[Any]) -> str:
@@ -59,7 +67,7 @@ def needs(annotation: Any, metadata: list[Any]) -> str:
 
 def _walk(cls: Any, prefix: str) -> list[Option]:
     found: list[Option] = []
-    for name, field in cls.__pydantic_fields__.items():
+    for name, field in fields_of(cls).items():
         key, kind = f"{prefix}{name}", field.annotation
         if is_dataclass(kind):
             found += _walk(kind, f"{key}.")
@@ -70,15 +78,16 @@ def _walk(cls: Any, prefix: str) -> list[Option]:
     return found
 
 
-def options() -> list[Option]:
+@cache
+def options() -> tuple[Option, ...]:
     """Every option outside `position`, in the order of the schema."""
-    return _walk(Config, "")
+    return tuple(_walk(Config, ""))
 
 
 def sections() -> dict[str, str]:
     """Top-level sections and what they are about."""
     found = {}
-    for name, field in Config.__pydantic_fields__.items():
+    for name, field in fields_of(Config).items():
         kind = get_args(field.annotation)[1] if get_origin(field.annotation) is dict else field.annotation
         own = kind.__doc__.splitlines()[0] if is_dataclass(kind) and kind.__doc__ else ""
         found[name] = own or "How attention knows where a token stands."

@@ -9,7 +9,7 @@ import yaml
 
 from coca_train.config import check
 from coca_train.config.compose import compose
-from coca_train.config.fields import options
+from coca_train.config.fields import fields_of, options
 from coca_train.config.files import choices, config_dir
 from coca_train.config.interpolate import leaves, resolve
 from coca_train.config.messages import ConfigError, Problem, is_secret, show
@@ -120,7 +120,7 @@ def _finish(a: Assembled) -> tuple[Config, str]:
     a.problems += [*wrong, *mistakes, *check.problems(typed)]
     if a.problems:
         raise ConfigError(a.problems, a.lines())
-    ordered = {name: a.tree[name] for name in Config.__pydantic_fields__}
+    ordered = {name: a.tree[name] for name in fields_of(Config)}
     return Config(**typed), yaml.safe_dump(ordered, sort_keys=False, allow_unicode=True)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from coca_train.config.errors import UserError
-from coca_train.config.fields import needs, options
-from coca_train.config.interpolate import leaves, lookup
+from coca_train.config.fields import fields_of, needs, options
+from coca_train.config.interpolate import leaves
 from coca_train.config.messages import Problem, mistyped, unknown
 from coca_train.config.schema import Config
 
@@ -26,9 +26,9 @@ def type_sections(
     typed: dict[str, Any] = {}
     problems: list[Problem] = []
     known = list(dict.fromkeys([*examples, *(option.key for option in options())]))
-    for name in [name for name in tree if name not in Config.__pydantic_fields__]:
+    for name in [name for name in tree if name not in fields_of(Config)]:
         problems += [unknown(key, known) for key, _ in leaves(tree[name], name) if key not in told]
-    for name in Config.__pydantic_fields__:
+    for name in fields_of(Config):
         if name not in tree:
             problems.append(
                 Problem("E-CFG-11", (name,), "the section is missing", f"restore {name} in the defaults list")
@@ -53,8 +53,8 @@ def type_sections(
 def _convert(name: str, value: Any) -> Any:
     if name == "position":
         return import_module("coca_train.positions").settings(value)
-    field = Config.__pydantic_fields__[name]
-    return TypeAdapter(field.annotation).validate_json(json.dumps(value))
+    annotation: Any = fields_of(Config)[name].annotation
+    return TypeAdapter(annotation).validate_json(json.dumps(value))
 
 
 def _errors(name: str, value: Any) -> list[Any]:
@@ -118,7 +118,7 @@ def _position_needs(parts: list[str]) -> str:
         package = import_module("coca_train.positions")
         modules = [package.scheme_module(name) for name in package.scheme_names()]
     for module in modules:
-        field = module.Settings.__pydantic_fields__.get(parts[-1])
+        field = fields_of(module.Settings).get(parts[-1])
         if field is not None and field.annotation is not Any:
             return needs(field.annotation, list(field.metadata))
     return "a section"
@@ -146,5 +146,7 @@ def _loose_choices(name: str, value: Any, known: list[str]) -> list[Problem]:
 
 
 def _remove(value: Any, loc: tuple[Any, ...]) -> None:
-    parent = lookup(value, ".".join(str(part) for part in loc[:-1])) if len(loc) > 1 else value
-    del parent[loc[-1]]
+    *parents, last = loc
+    for name in parents:
+        value = value[name]
+    del value[last]

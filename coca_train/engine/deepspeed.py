@@ -70,7 +70,8 @@ class DeepSpeedEngine:
         self.device = process.start(config)
         logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
         warnings.filterwarnings("ignore", message=r"`torch\.distributed\.", category=FutureWarning)
-        deepspeed.ops.__compatible_ops__ = {}  # no C++ build: not needed for training, hangs for ever if killed
+        # No C++ build at the start: training does not need it, and a killed one blocks every later start for ever.
+        deepspeed.ops.__compatible_ops__ = {}  # pyright: ignore[reportAttributeAccessIssue]
         deepspeed.init_distributed("nccl" if self.device.type == "cuda" else "gloo", auto_mpi_discovery=False)
         self.dtype = config.dtype
         self.zero_stage = config.zero_stage
@@ -85,19 +86,20 @@ class DeepSpeedEngine:
         dtype = base.DTYPES[config.dtype]
         with contextlib.redirect_stdout(io.StringIO()):  # memory reports that no setting turns off
             if config.zero_stage == 3:
-                shard = lambda fresh: deepspeed.zero.Init(  # noqa: E731
-                    module=nn.ParameterList(fresh), config_dict_or_path=settings, dtype=dtype
-                )
+
+                def shard(fresh: list[nn.Parameter]) -> None:
+                    deepspeed.zero.Init(module=nn.ParameterList(fresh), config_dict_or_path=settings, dtype=dtype)
+
                 base.materialise(module, init, self.device, dtype, shard)
             else:
                 base.materialise(module, init, self.device, torch.float32)
             optimizer = base.adamw(module.named_parameters(), optim)
-            self._engine, *_ = deepspeed.initialize(
+            self._engine: Any = deepspeed.initialize(
                 model=module, optimizer=optimizer, config=settings, dist_init_required=False
-            )
+            )[0]
         process.bound_waits(config.timeout_s)
-        self.model = self._engine.module
-        self._parameters = dict(self.model.named_parameters())
+        self.model: nn.Module = self._engine.module
+        self._parameters: dict[str, Any] = dict(self.model.named_parameters())
         self._start_moments(0.0)
 
     # ---- training

@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as torch_dist
+from torch._C._distributed_c10d import HashStore
 
 from coca_train import dist
 from coca_train.config.errors import UserError
@@ -42,9 +43,9 @@ def start(config: EngineConfig) -> torch.device:
     if dist.world_size() == 1:
         for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}.items():
             os.environ.setdefault(name, value)
-        torch_dist.init_process_group(backend, store=torch_dist.HashStore(), rank=0, world_size=1, timeout=timeout)
+        torch_dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1, timeout=timeout)
         return device
-    missing = [name for name in NEEDED if name not in os.environ]
+    missing = [name for name in NEEDED if not os.environ.get(name)]
     if missing or dist.rank() >= dist.world_size():
         what = f"{', '.join(missing)} not set" if missing else f"RANK={dist.rank()}"
         raise UserError(

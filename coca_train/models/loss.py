@@ -27,19 +27,20 @@ class _SummedCrossEntropy(torch.autograd.Function):
         grad_x_NC = torch.empty_like(x_NC) if needs_grad else None
         grad_weight_VC = None
         total = x_NC.new_zeros((), dtype=torch.float32)
+        wide = torch.promote_types(x_NC.dtype, torch.float32)
         for start in range(0, x_NC.shape[0], chunk_size(weight_VC.shape[0])):
             rows = slice(start, start + chunk_size(weight_VC.shape[0]))
             x_nC, targets_n = x_NC[rows], targets_N[rows]
             scored_n1 = (targets_n != IGNORE)[:, None]
             index_n1 = targets_n.clamp_min(0)[:, None]
-            log_p_nV = F.log_softmax((x_nC @ weight_VC.T).to(_accumulate_dtype(x_NC)), dim=-1)
+            log_p_nV = F.log_softmax(x_nC @ weight_VC.T, dim=-1, dtype=wide)
             total = total - (log_p_nV.gather(1, index_n1) * scored_n1).sum().to(total.dtype)
             if grad_x_NC is None:
                 continue
-            grad_nV = log_p_nV.exp_().scatter_add_(1, index_n1, -torch.ones_like(index_n1, dtype=log_p_nV.dtype))
-            grad_nV = (grad_nV * scored_n1).to(x_NC.dtype)
-            grad_x_NC[rows] = grad_nV @ weight_VC
-            part_VC = (grad_nV.T @ x_nC).to(_accumulate_dtype(x_NC))
+            one_n1 = torch.ones_like(index_n1, dtype=wide)
+            grad_nV = log_p_nV.exp_().scatter_add_(1, index_n1, -one_n1).to(x_NC.dtype)  # p - onehot(target)
+            grad_x_NC[rows] = (grad_nV @ weight_VC) * scored_n1
+            part_VC = (grad_nV.T @ (x_nC * scored_n1)).to(wide)
             grad_weight_VC = part_VC if grad_weight_VC is None else grad_weight_VC.add_(part_VC)
         if grad_x_NC is not None and grad_weight_VC is not None:
             ctx.save_for_backward(grad_x_NC, grad_weight_VC.to(weight_VC.dtype))
@@ -50,10 +51,6 @@ class _SummedCrossEntropy(torch.autograd.Function):
         grad_x_NC, grad_weight_VC = ctx.saved_tensors
         (grad,) = grads
         return grad_x_NC * grad.to(grad_x_NC.dtype), grad_weight_VC * grad.to(grad_weight_VC.dtype), None
-
-
-def _accumulate_dtype(x: Tensor) -> torch.dtype:
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 def summed_cross_entropy(x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """The command line as a user meets it: exit codes, output, what is imported."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -91,17 +92,14 @@ def test_help_tells_every_option_with_its_value():
     assert "position.rotary_pct=1.0\n        rotated share" in text
     assert "experiment" in text
     assert "coca_strict_350m" in text
-    assert "_350m " not in text.replace("r_350m ", "").replace("i_350m ", "").replace("a_350m ", "").replace(
-        "t_350m ", ""
-    ).replace("x_350m ", "").replace("w_350m ", "")
+    assert not re.search(r"^ +\*? +_350m", text, re.MULTILINE)  # a part, no choice
 
 
 def test_every_option_is_described():
-    rows = [line for line in markdown().splitlines() if line.startswith("| `") and line.count("|") in (4, 6)]
-    assert len(rows) > 80
+    rows = [line.split(" | ") for line in markdown().splitlines() if re.match(r"\| `[a-z_]+\.", line)]
+    assert len(rows) > 70
     for row in rows:
-        assert all(cell.strip() for cell in row.split("|")[1:3]), row
-        assert row.split("|")[-2 if row.count("|") == 3 else 3].strip(), row
+        assert all(cell.strip(" |") for cell in (row[0], row[2 if len(row) == 4 else 1])), row
 
 
 def test_docs_are_up_to_date():
@@ -168,8 +166,8 @@ def test_sweep_names_and_overrides():
         "train.max_steps=50",
         f"run.name={planned[0].name}",
     ]
-    (one, two) = multirun.jobs(["+experiment=rope_x,coca_350m".replace("rope_x", "roformer_350m")], ())
-    assert (one.name, two.name) == ("roformer_350m-roformer_350m", "coca_350m-coca_350m")
+    (one, two) = multirun.jobs(["+experiment=roformer_350m,coca_350m"], ())
+    assert (one.name, two.name) == ("roformer_350m", "coca_350m")
 
 
 def test_a_sweep_with_one_wrong_point_starts_nothing(monkeypatch, capsys):
@@ -186,7 +184,6 @@ def test_a_sweep_is_honest(monkeypatch, capsys):
 
     def start(command):
         commands.append(command)
-        return subprocess.Popen.__new__(subprocess.Popen)
 
     monkeypatch.setattr(multirun.subprocess, "Popen", start)
     monkeypatch.setattr(multirun, "_wait", lambda child: next(codes))

@@ -27,7 +27,7 @@ def test_every_experiment_loads_and_is_frozen(name):
     "choice",
     [
         f"{group}={name}"
-        for group in ("model", "position", "data", "optim", "engine", "eval")
+        for group in ("model", "position", "data", "engine", "tracking", "eval")
         for name in choices(group, DIRS)
     ]
     + [f"position/frequencies={name}" for name in choices("position/frequencies", DIRS)],

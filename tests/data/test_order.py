@@ -58,7 +58,7 @@ WEIGHTS = st.lists(st.one_of(st.integers(1, 1000), st.floats(1e-3, 1e3)), min_si
 
 
 @settings(max_examples=100, deadline=None)
-@given(weights=WEIGHTS, start=st.integers(0, 10**15))
+@given(weights=WEIGHTS, start=st.integers(0, 10**18))
 def test_samples_and_counts_agree(weights: list[float], start: int) -> None:
     """Each sample hits one source, the k of a source counts up by one, and counts() is their sum."""
     proportions = Proportions(weights)

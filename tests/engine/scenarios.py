@@ -177,6 +177,7 @@ def _poison(built: Engine, poison: dict[str, Any]) -> Any:
     if poison["what"] == "loss":
         handle = block.register_forward_hook(lambda module, inputs, output: output * math.nan)
     else:
+
         def hook(module: Any, inputs: Any, output: Tensor) -> Tensor:
             output.register_hook(lambda gradient: gradient * math.inf)
             return output
@@ -202,9 +203,7 @@ def groups_after_load(load: str) -> dict[str, Any]:
         lr=0.5, min_lr=0.0, warmup_steps=0, warmup_init_lr=0.0, schedule="constant",
         betas=(0.8, 0.9), eps=1e-8, weight_decay=0.3, max_grad_norm=0.25,
     )  # fmt: skip
-    built = engine.build(
-        engine_config(), optim, TinyGPT, init, trainable=["*"], micro_batch_size=8, accumulation=1
-    )
+    built = engine.build(engine_config(), optim, TinyGPT, init, trainable=["*"], micro_batch_size=8, accumulation=1)
     checkpoint.load(checkpoint.find(Path(load)), built, meta())
     inner = built._engine
     keys = ("lr", "weight_decay", "betas")

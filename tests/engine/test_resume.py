@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from tests.faults.fork_server import ForkServer, values
+from tests.faults.fork_server import ForkServer, slow_unless, values
 
 RUN = "tests.engine.scenarios:train"
 HALF, END = 4, 8
@@ -41,7 +41,7 @@ def relative(a: list[float], b: list[float]) -> float:
     return max(abs(x - y) / abs(y) for x, y in zip(a, b, strict=True))
 
 
-@pytest.mark.parametrize(("stage", "dtype"), LAYOUTS)
+@pytest.mark.parametrize(("stage", "dtype"), slow_unless([LAYOUTS[0], LAYOUTS[3], LAYOUTS[4], LAYOUTS[5]], LAYOUTS))
 def test_same_layout_is_bit_exact(runs: Runs, stage: int, dtype: str) -> None:
     run_dir, whole = runs.get(stage, dtype, 2)
     resumed = runs.resume(run_dir, 2, zero_stage=stage, dtype=dtype)
@@ -58,12 +58,12 @@ def test_local_is_bit_exact(runs: Runs, dtype: str) -> None:
     assert (resumed["losses"], resumed["digest"]) == (whole["losses"][HALF:], whole["digest"])
 
 
-QUICK = [(1, 2, 0, 1), (1, 2, 2, 2), (2, 2, 3, 2), (3, 2, 1, 1), (3, 2, 0, 2), (0, 2, 3, 1)]
-ALL = [(a, w, b, v) for a in range(4) for w in (1, 2) for b in range(4) for v in (1, 2) if (a, w) != (b, v)]
-SLOW = [pytest.param(*case, marks=pytest.mark.slow) for case in ALL if case not in QUICK]
+EVERY = [(a, w, b, v) for a in range(4) for w in (1, 2) for b in range(4) for v in (1, 2) if (a, w) != (b, v)]
 
 
-@pytest.mark.parametrize(("old", "old_ranks", "new", "new_ranks"), QUICK + SLOW)
+@pytest.mark.parametrize(
+    ("old", "old_ranks", "new", "new_ranks"), slow_unless([(0, 2, 2, 1), (3, 2, 1, 1), (3, 2, 0, 2)], EVERY)
+)
 def test_other_layout_within_rounding(runs: Runs, old: int, old_ranks: int, new: int, new_ranks: int) -> None:
     run_dir, whole = runs.get(old, "fp32", old_ranks)
     resumed = runs.resume(run_dir, new_ranks, zero_stage=new)
@@ -72,7 +72,10 @@ def test_other_layout_within_rounding(runs: Runs, old: int, old_ranks: int, new:
     assert resumed["counters"] == whole["counters"]
 
 
-@pytest.mark.parametrize(("old", "old_ranks", "new", "new_ranks"), [(1, 2, 3, 1), (3, 2, 2, 2), (2, 1, 1, 2)])
+BF16 = [(1, 2, 3, 1), (3, 2, 2, 2), (2, 1, 1, 2)]
+
+
+@pytest.mark.parametrize(("old", "old_ranks", "new", "new_ranks"), slow_unless(BF16[:1], BF16))
 def test_other_layout_bf16(runs: Runs, old: int, old_ranks: int, new: int, new_ranks: int) -> None:
     run_dir, whole = runs.get(old, "bf16", old_ranks)
     resumed = runs.resume(run_dir, new_ranks, zero_stage=new, dtype="bf16")
@@ -87,7 +90,7 @@ def test_local_and_deepspeed_share_checkpoints(runs: Runs) -> None:
     assert relative(resumed["losses"], whole["losses"][HALF:]) <= 4.8e-7
 
 
-@pytest.mark.parametrize("stage", [1, 3])
+@pytest.mark.parametrize("stage", slow_unless([3], [1, 3]))
 def test_frozen_parameters_and_buffers_are_restored(server: ForkServer, runs: Runs, tmp_path: Path, stage: int) -> None:
     """DeepSpeed's universal checkpoint leaves them at their random start, silently (DEEPSPEED.md 3, trap 1)."""
     job = {"zero_stage": stage, "trainable": ["blocks.*.mix.*"]}

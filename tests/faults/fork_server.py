@@ -6,6 +6,7 @@ process of its own that never starts a thread, so that forking is safe. A cold 2
 """
 
 import atexit
+import contextlib
 import functools
 import importlib
 import json
@@ -16,11 +17,15 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 PRELOAD = (
@@ -28,6 +33,9 @@ PRELOAD = (
     "deepspeed",
     "deepspeed.runtime.zero.muon.original_muon",
     "torch._inductor.compile_fx",
+    "coca_train.train",
+    "coca_train.final",
+    "coca_train.config.load",
 )
 
 
@@ -50,7 +58,12 @@ class ForkServer:
             for key, value in os.environ.items()
             if key not in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "MASTER_ADDR", "MASTER_PORT")
         }
-        environment |= {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "", "TMPDIR": self.folder}
+        environment |= {
+            "OMP_NUM_THREADS": "1",
+            "DS_ACCELERATOR": "cpu",
+            "CUDA_VISIBLE_DEVICES": "",
+            "TMPDIR": self.folder,
+        }
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.fork_server", self.folder],
             cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -107,6 +120,13 @@ def shared() -> ForkServer:
     return server
 
 
+def slow_unless(quick: Iterable[Any], every: Iterable[Any]) -> list[Any]:
+    """Parameters for pytest: all of `every`, those not in `quick` marked slow."""
+    chosen = list(quick)
+    marked = [(case if isinstance(case, tuple) else (case,), case in chosen) for case in every]
+    return [pytest.param(*case, marks=() if fast else pytest.mark.slow) for case, fast in marked]
+
+
 def values(ranks: list[Rank]) -> list[Any]:
     """What the ranks returned; fails with their output when one did not return."""
     for number, rank in enumerate(ranks):
@@ -128,7 +148,8 @@ def _child(job: dict[str, Any], rank: int, port: int, folder: Path) -> None:
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(job["ranks"]))
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), **job["environment"])
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        os.environ.update(job["environment"])
         module, function = job["target"].split(":")
         target = getattr(importlib.import_module(module), function)
         log = None
@@ -159,10 +180,8 @@ def _trial(job: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
             os.setpgid(0, pids[0] if pids else 0)
             _child(job, rank, port, folder)
         pids.append(pid)
-        try:
+        with contextlib.suppress(OSError):
             os.setpgid(pid, pids[0])
-        except OSError:
-            pass
     codes = _wait(pids, job)
     return [_report(folder, rank, code) for rank, code in enumerate(codes)]
 
@@ -190,10 +209,8 @@ def _wait(pids: list[int], job: dict[str, Any]) -> list[int]:
 
 def _send(pids: list[int], number: int) -> None:
     for pid in pids:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
-        except ProcessLookupError:
-            pass
 
 
 def _report(folder: Path, rank: int, code: int) -> dict[str, Any]:
@@ -211,6 +228,7 @@ def serve(folder: Path) -> None:
     import torch
 
     torch.set_num_threads(1)
+    assert threading.active_count() == 1, "a process with threads must not fork"
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     answers.write("ready\n")

@@ -37,10 +37,11 @@ def install(root: str, at: int = -1, mode: str = "kill", group: bool = False) ->
             torn()
         if number == at and mode in ("kill", "torn"):
             die()
-        result = action()
-        if number == at and mode == "kill_after":
-            die()
-        return result
+        try:
+            return action()
+        finally:
+            if number == at and mode == "kill_after":
+                die()
 
     def wrap_path(name: str) -> None:
         raw[name] = getattr(os, name)

@@ -30,7 +30,9 @@ NEOX = ModelConfig(
     init_std=0.2,  # large, so that attention is far from uniform and errors show
     init_depth_scaled=False,
 )
-LLAMA = replace(NEOX, norm="rmsnorm", norm_eps=1e-6, activation="swiglu", residual="sequential", bias=False, n_kv_heads=2)
+LLAMA = replace(
+    NEOX, norm="rmsnorm", norm_eps=1e-6, activation="swiglu", residual="sequential", bias=False, n_kv_heads=2
+)
 PLAIN = {"name": "plain", "theta": 10000.0}
 SCHEMES: dict[str, dict[str, Any]] = {
     "nope": {"scheme": "nope"},
@@ -39,7 +41,13 @@ SCHEMES: dict[str, dict[str, Any]] = {
     "alibi_plain": {"scheme": "alibi", "fold": "never"},
     "alibi_folded": {"scheme": "alibi", "fold": "always"},
     "coca": {"scheme": "coca", "variant": "slack", "t_width": "half", "rotary_pct": 1.0, "frequencies": PLAIN},
-    "coca_full": {"scheme": "coca", "variant": "slack", "t_width": "full_mean", "rotary_pct": 1.0, "frequencies": PLAIN},
+    "coca_full": {
+        "scheme": "coca",
+        "variant": "slack",
+        "t_width": "full_mean",
+        "rotary_pct": 1.0,
+        "frequencies": PLAIN,
+    },
     "coca_strict": {"scheme": "coca", "variant": "strict", "t_width": "half", "rotary_pct": 1.0, "frequencies": PLAIN},
 }
 

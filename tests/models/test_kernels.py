@@ -23,7 +23,12 @@ def distance_bias(score, b, h, q, k):
 
 def biases(n_keys):
     doc_BS = (torch.arange(n_keys) * 3 // n_keys)[None].repeat(2, 1)
-    return {"causal": Bias(), "bias": Bias(distance_bias), "documents": Bias(None, doc_BS), "both": Bias(distance_bias, doc_BS)}
+    return {
+        "causal": Bias(),
+        "bias": Bias(distance_bias),
+        "documents": Bias(None, doc_BS),
+        "both": Bias(distance_bias, doc_BS),
+    }
 
 
 @pytest.fixture(autouse=True)

@@ -42,7 +42,10 @@ def llama_state(state: dict[str, Tensor], n_layers: int) -> dict[str, Tensor]:
         "model.norm.weight": state["final_norm.weight"],
     }
     names = {"input_layernorm": "attention_norm", "post_attention_layernorm": "mlp_norm"}
-    names |= {f"self_attn.{theirs}_proj": f"attention.{ours}" for theirs, ours in zip("qkvo", ("q", "k", "v", "out"), strict=True)}
+    names |= {
+        f"self_attn.{theirs}_proj": f"attention.{ours}"
+        for theirs, ours in zip("qkvo", ("q", "k", "v", "out"), strict=True)
+    }
     names |= {f"mlp.{p}_proj": f"mlp.{p}" for p in ("up", "gate", "down")}
     for i in range(n_layers):
         for theirs, ours in names.items():

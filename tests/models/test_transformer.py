@@ -102,7 +102,10 @@ def test_shared_weights_start_equal_whatever_the_scheme():
             reference = states["rope"].get(key)
             if reference is not None and reference.shape == value.shape:
                 assert torch.equal(value, reference), (name, key)
-    assert states["coca"]["blocks.0.attention.k.weight"].shape[0] * 2 == states["rope"]["blocks.0.attention.k.weight"].shape[0]
+    assert (
+        states["coca"]["blocks.0.attention.k.weight"].shape[0] * 2
+        == states["rope"]["blocks.0.attention.k.weight"].shape[0]
+    )
 
 
 def test_initial_weights_follow_the_config():
@@ -151,7 +154,9 @@ def test_paper_parameter_counts():
     config = replace(NEOX, n_layers=24, d_model=1024, n_heads=16, d_ff=4096)
     with torch.device("meta"):
         counts = {
-            name: count_parameters(Transformer(config, build(NEOX, name).position.settings, vocab_size=100864, max_seq_len=512))
+            name: count_parameters(
+                Transformer(config, build(NEOX, name).position.settings, vocab_size=100864, max_seq_len=512)
+            )
             for name in ("rope", "coca", "coca_full")
         }
     assert [round(n / 1e6, 1) for n in counts["rope"]] == [508.9, 302.3]

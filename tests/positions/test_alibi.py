@@ -22,7 +22,7 @@ def fused(q_BTHE, k_BSGE, v_BSGD, head_dim):
     return out[..., :head_dim].transpose(1, 2)
 
 
-@pytest.mark.parametrize("first", [0, 65530, 131065])
+@pytest.mark.parametrize("first", [0, 65530, 131461])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2), (torch.float16, 4e-3)])
 @pytest.mark.parametrize("heads", [6, 8])
 def test_folded_equals_reference_where_parts_of_positions_carry_over(first, dtype, tolerance, heads):
@@ -46,6 +46,21 @@ def test_folded_keeps_its_accuracy_at_32k(dtype, tolerance):
     scores = reference.scores(support.alibi(), q.double(), k.double(), pos[:, -4:], pos, 32768)
     exact = reference.attend(scores, v.double(), torch.ones(4, 32768, dtype=torch.bool).tril(32764))
     assert (out.double() - exact).abs().max() <= tolerance * exact.abs().max()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("first", [0, 1000, 131461])
+def test_folded_features_hold_slopes_and_positions_to_sixteen_bits(dtype, first):
+    """The exact sum of the eight products, in any dtype: slope·√D·(n-m) up to a constant per query."""
+    scheme = support.build(support.alibi("always"), 16, 1, 64)
+    pos = support.start(300, first)
+    q, k = torch.zeros(1, 300, 16, 64, dtype=dtype), torch.zeros(1, 300, 1, 64, dtype=dtype)
+    query, key = (x.double() for x in scheme.rotate(q, k, scheme.tables(pos, pos, 300)))
+    found = torch.einsum("bthe,bse->hts", query, key[:, :, 0])
+    found = found - found.diagonal(0, 1, 2)[..., None]
+    distance = (pos[0, None, :] - pos[0, :, None]).double()
+    exact = 8 * torch.tensor(reference.alibi_slopes(16)).double()[:, None, None] * distance
+    assert torch.allclose(found, exact, rtol=2**-16, atol=1e-9)
 
 
 def test_folded_scores_differ_from_plain_by_a_constant_per_query():

@@ -1,4 +1,4 @@
-"""No positions: the causal mask is all there is (Haviv et al., arXiv 2203.16634). Any fused kernel, no extra cost."""
+"""No positions: the causal mask is all there is (arXiv 2203.16634, 2305.19466). Any fused kernel, no extra cost."""
 
 from typing import Literal
 

@@ -1,0 +1,120 @@
+"""One writer: whoever is second is told who is first; whoever died or froze is replaced and cannot come back."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from coca_train.checkpoint import RunLock, lock
+from coca_train.config.errors import LockedError, StorageError
+from tests.faults.fork_server import ForkServer, values
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from coca_train.checkpoint.lock import RunLock
+with RunLock(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def race(run_dir: str) -> str:
+    """In a forked process: try to hold the run for a second."""
+    try:
+        with RunLock(Path(run_dir)):
+            time.sleep(0.7)
+            return "won"
+    except LockedError:
+        return "lost"
+
+
+@pytest.fixture
+def holder(tmp_path: Path):
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_second_is_refused_and_told_who(tmp_path: Path, holder: subprocess.Popen) -> None:
+    with pytest.raises(LockedError, match=rf"E-RUN-08 .*process {holder.pid} on ") as caught, RunLock(tmp_path):
+        pass
+    assert caught.value.exit_code == 6 and (tmp_path / "run.lock").exists()
+
+
+def test_dead_holder_is_replaced_at_once(tmp_path: Path, holder: subprocess.Popen) -> None:
+    """Also while it is a zombie, and when its process id is in use again."""
+    os.kill(holder.pid, signal.SIGKILL)
+    time.sleep(0.2)
+    with RunLock(tmp_path) as mine:
+        mine.check()
+        card = json.loads((tmp_path / "run.lock").read_text())
+        assert card["pid"] == os.getpid()
+    (tmp_path / "run.lock").write_text(json.dumps(card | {"pid": 1, "token": "x"}))
+    with RunLock(tmp_path):
+        pass
+    assert not os.listdir(tmp_path)
+
+
+def test_frozen_holder_is_replaced_and_cannot_publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with RunLock(tmp_path) as frozen:
+        old = time.time() - 1000
+        os.utime(tmp_path / "run.lock", (old, old))
+        with RunLock(tmp_path) as second:
+            second.check()
+            with pytest.raises(LockedError, match="E-RUN-08"):
+                frozen.check()
+            frozen.__exit__(None, None, None)
+            second.check()
+
+
+def test_another_host_counts_by_its_heartbeat(tmp_path: Path) -> None:
+    card = {"pid": 1, "machine": "elsewhere", "host": "node7", "since": "2026-01-01", "token": "x", "job": "123"}
+    (tmp_path / "run.lock").write_text(json.dumps(card))
+    with pytest.raises(LockedError, match=r"node7 since 2026-01-01 \(SLURM job 123\)"), RunLock(tmp_path):
+        pass
+    old = time.time() - lock.STALE_AFTER_S - 1
+    os.utime(tmp_path / "run.lock", (old, old))
+    with RunLock(tmp_path):
+        pass
+
+
+def test_heart_beats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "HEARTBEAT_S", 0.05)
+    with RunLock(tmp_path):
+        os.utime(tmp_path / "run.lock", (1, 1))
+        time.sleep(0.5)
+        assert (tmp_path / "run.lock").stat().st_mtime > 1000
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", "null", '{"pid": "x"}'])
+def test_unreadable_card_is_not_ignored_while_fresh(tmp_path: Path, content: str) -> None:
+    (tmp_path / "run.lock").write_text(content)
+    with pytest.raises(LockedError, match="E-RUN-08"), RunLock(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_race_has_one_winner(server: ForkServer, tmp_path: Path, stale: bool) -> None:
+    if stale:
+        (tmp_path / "run.lock").write_text(json.dumps({"pid": 2**22 + 1, "machine": lock._machine(), "token": "x"}))
+    alone = {"RANK": "0", "WORLD_SIZE": "1"}
+    job = {"run_dir": str(tmp_path)}
+    for _ in range(2):
+        racers = values(server.run("tests.checkpoint.test_lock:race", job, ranks=8, environment=alone))
+        assert sorted(racers) == ["lost"] * 7 + ["won"]
+    assert not os.listdir(tmp_path)
+
+
+def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="E-RUN-09") as caught, RunLock(tmp_path / "file"):
+        pass
+    assert caught.value.exit_code == 7

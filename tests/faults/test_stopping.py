@@ -1,0 +1,82 @@
+"""Signals, dead ranks and hung ranks: everyone leaves, in time, with an honest exit code."""
+
+import re
+import signal
+import time
+
+import pytest
+
+from coca_train.signals import StopRequest
+from tests.faults.fork_server import ForkServer, slow_unless
+
+LOOP = "tests.faults.loops:loop"
+
+
+SENT = [(rank, number) for rank in (0, 1, -1) for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)]
+
+
+@pytest.mark.parametrize(("rank", "number"), slow_unless([(1, signal.SIGTERM), (-1, signal.SIGINT)], SENT))
+def test_a_signal_to_any_rank_stops_all_after_the_same_step(server: ForkServer, rank: int, number: int) -> None:
+    job = {"steps": 10_000, "step_s": 0.01}
+    ended = server.run(LOOP, job, ranks=2, signals=[(2.0, rank, number)])
+    assert [answer.code for answer in ended] == [75, 75], ended[0].text
+    steps = {re.search(r"stopped after (\d+) steps", answer.text)[1] for answer in ended}
+    assert len(steps) == 1
+
+
+def test_signals_during_start_are_kept(server: ForkServer) -> None:
+    """From the moment the handler is there: the ranks meet, build the engine, and stop after the first step."""
+    ended = server.run(LOOP, {"steps": 10_000, "signal_early": True}, ranks=2)
+    assert [answer.code for answer in ended] == [75, 75], ended[0].text
+    assert "stopped after 1 steps on SIGTERM" in ended[1].text
+
+
+def test_second_interrupt_is_at_once() -> None:
+    with StopRequest() as stop:
+        signal.raise_signal(signal.SIGINT)
+        assert stop.requested() and stop.received == "SIGINT"
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+DEATHS = [(stage, how) for stage in (0, 1, 3) for how in ("killed", "raises")]
+
+
+@pytest.mark.parametrize(("stage", "how"), slow_unless([(1, "killed"), (3, "raises")], DEATHS))
+def test_survivors_of_a_dead_rank_leave_with_76(server: ForkServer, stage: int, how: str) -> None:
+    job = {"steps": 100, "stage": stage, "fault": {"step": 3, "rank": 1, "how": how}}
+    began = time.monotonic()
+    ended = server.run(LOOP, job, ranks=2, fail_fast_s=30)
+    assert ended[1].code == (-9 if how == "killed" else 1)
+    assert ended[0].code == 76, ended[0].text
+    assert "E-RUN-15 rank 0: another rank is gone" in ended[0].text
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize("how", slow_unless(["sleep", "stopped"], ["sleep", "stopped", "interpreter lock"]))
+def test_hung_rank_is_left_by_the_watchdog(server: ForkServer, how: str) -> None:
+    """ZeRO 1: DeepSpeed alone would wait 30 minutes."""
+    job = {"steps": 100, "timeout_s": 2.5, "fault": {"step": 3, "rank": 1, "how": how}}
+    ended = server.run(LOOP, job, ranks=2, fail_fast_s=4)
+    assert ended[0].code == 76, ended[0].text
+    overran = [f"E-RUN-14 rank {rank}: step overran its time limit" in ended[rank].text for rank in (0, 1)]
+    assert overran == {"sleep": [overran[0], True], "stopped": [True, False], "interpreter lock": [True, False]}[how]
+    assert ended[1].code == {"sleep": 76, "stopped": -9, "interpreter lock": 1}[how], ended[1].text
+    if how != "stopped":
+        assert "hang" in ended[1].text, "the stack of the culprit is shown"
+
+
+@pytest.mark.parametrize(
+    ("message", "lost"),
+    [
+        ("[../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:46045", True),
+        ("[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 60000ms for recv operation to complete", True),
+        ("mat1 and mat2 shapes cannot be multiplied (3x4 and 5x6)", False),
+    ],
+)
+def test_what_counts_as_a_lost_peer(server: ForkServer, message: str, lost: bool) -> None:
+    two = {"WORLD_SIZE": "2"}
+    target = "tests.faults.loops:is_peer_lost"
+    assert server.run(target, {"message": message}, environment=two)[0].value == lost
+    assert server.run(target, {"message": message})[0].value is False
