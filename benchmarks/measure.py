@@ -59,7 +59,7 @@ def peak_bytes(kind: str, name: str, setup: Setup) -> int:
     if setup.device == "cuda":
         return _cuda_peak(kind, name, setup)
     task = json.dumps({"kind": kind, "name": name, "setup": asdict(setup), "threads": torch.get_num_threads()})
-    done = subprocess.run(  # noqa: S603 - our own interpreter, a fixed argument list
+    done = subprocess.run(
         [sys.executable, "-m", "benchmarks.measure", task],
         cwd=ROOT,
         env={**os.environ, **CHILD_ENV},

@@ -160,10 +160,13 @@ def _main(argv: list[str]) -> int:
 
 def _ask_hydra(arguments: Arguments) -> int:
     """Hydra's own front end, for the questions about Hydra."""
+    import logging
+
     import hydra
 
     from coca_train.config.files import config_dir
 
+    logging.raiseExceptions = False  # Hydra answers through logging; `--info | head` closes its stream
     cfg = ["--cfg", arguments.cfg] if arguments.cfg else []
     folders = ["--config-dir", str(arguments.config_dirs[0])] if arguments.config_dirs else []
     sys.argv = ["coca_train", *arguments.hydra, *cfg, *folders, *arguments.overrides]

@@ -94,7 +94,7 @@ def finished(run_dir: Path, yaml: str) -> bool:
 
 def run_child(command: list[str]) -> int:
     """Run to the end, passing SIGTERM on, so that the child saves; its exit code."""
-    child = subprocess.Popen(command)  # noqa: S603 - our own interpreter, a list, no shell
+    child = subprocess.Popen(command)
     before = signal.signal(signal.SIGTERM, lambda number, frame: child.send_signal(number))
     try:
         while True:

@@ -78,7 +78,7 @@ def multirun(overrides: list[str], config_dirs: tuple[Path, ...], show_only: boo
         print(f"[{number}/{len(planned)}] {job.name}: {' '.join(job.overrides)}", flush=True)
         if show_only:
             continue
-        codes[job.name] = _wait(subprocess.Popen([sys.executable, *command]))  # noqa: S603  our own program, no shell
+        codes[job.name] = _wait(subprocess.Popen([sys.executable, *command]))
         if codes[job.name] in (Preempted.exit_code, 130):
             break
     for name, code in codes.items():

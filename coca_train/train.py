@@ -13,6 +13,7 @@ from coca_train.config.load import Loaded
 from coca_train.config.schema import Config, DataConfig
 from coca_train.data.loader import Loader
 from coca_train.data.mixture import Mixture
+from coca_train.data.presence import require_files
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.data.validation import validation_batches
 from coca_train.engine.base import DTYPES, Engine
@@ -51,11 +52,11 @@ def _train(loaded: Loaded) -> None:
         stop = stack.enter_context(StopRequest())
         watchdog = stack.enter_context(Watchdog())
         engine.start(config.engine)
-        lock = stack.enter_context(checkpoint.RunLock(run_dir))
         prepare_data(config.data)
         tokenizer = Tokenizer(config.data.tokenizer)
         n_tokens = vocab_size(config, tokenizer)
         mixture = Mixture(config.data, config.train.seq_len, n_tokens)
+        lock = stack.enter_context(checkpoint.RunLock(run_dir))
         record = open_record(run_dir, loaded, mixture.fingerprint(), partial(init_digests, config, n_tokens))
         meta = checkpoint.Meta(record["run_id"], record["model_digest"], record["fingerprint"], {})
         found = find_checkpoint(config, run_dir, meta.run_id)
@@ -132,13 +133,14 @@ def farewell(config: Config, run_dir: Path) -> None:
 
 
 def prepare_data(data: DataConfig) -> None:
-    """Make the quickstart corpus when it is asked for and missing. Rank 0 works, the others wait."""
+    """Make the quickstart corpus when it is asked for and missing (rank 0 works, the others wait); else look for the files."""
     if data.prepare == "embedded":
         from data_prep import embedded
 
         if dist.is_main():
             embedded.make(data.dir)
         dist.barrier()
+    require_files(data)
 
 
 def announce(

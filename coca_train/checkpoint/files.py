@@ -58,7 +58,7 @@ def replace_text(path: Path, text: str) -> None:
     sync_folder(path.parent)
 
 
-def read_small(path: Path, limit: int) -> bytes:
+def read_small(path: Path, limit: int) -> bytearray:
     """The content of a regular file of at most `limit` bytes; OSError otherwise."""
     descriptor = open_regular(path)
     try:
@@ -70,7 +70,7 @@ def read_small(path: Path, limit: int) -> bytes:
         os.close(descriptor)
 
 
-def read_at(descriptor: int, offset: int, size: int) -> bytes:
+def read_at(descriptor: int, offset: int, size: int) -> bytearray:
     """Exactly `size` bytes from `offset`; OSError when the file ends before."""
     data = bytearray(size)
     done = 0
@@ -79,7 +79,7 @@ def read_at(descriptor: int, offset: int, size: int) -> bytes:
         if count == 0:
             raise OSError(f"file ends at byte {offset + done}, {size - done} bytes short")
         done += count
-    return bytes(data)
+    return data
 
 
 def remove_tree(path: Path) -> None:

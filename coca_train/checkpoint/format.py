@@ -56,7 +56,8 @@ class ShardWriter:
         """Append one float32 CPU tensor. Raises NonFinite before anything of it is written."""
         expected = self._pending.pop(0)
         assert (name, tuple(tensor.shape)) == expected and tensor.dtype == torch.float32, (name, expected)
-        if not bool(torch.isfinite(tensor).all()):
+        extremes = torch.aminmax(tensor) if tensor.numel() else ()  # one pass; NaN wins
+        if not all(math.isfinite(value) for value in extremes):
             raise NonFinite(name)
         self._write(tensor.contiguous().numpy().reshape(-1).view(np.uint8))
 
@@ -120,7 +121,7 @@ class ShardReader:
     def tensor(self, name: str) -> Tensor:
         """One float32 CPU tensor."""
         shape, start = self._entries[name]
-        data = bytearray(files.read_at(self._descriptor, self._start + start, ITEM * math.prod(shape)))
+        data = files.read_at(self._descriptor, self._start + start, ITEM * math.prod(shape))
         return torch.frombuffer(data, dtype=torch.float32).view(shape) if data else torch.zeros(shape)
 
     def close(self) -> None:

@@ -73,7 +73,7 @@ def _count(node: yaml.Node, known: dict[int, int]) -> int:
         known[id(node)] = MAX_NODES + 1  # what a node inside itself sees
         children = node.value if isinstance(node, (yaml.MappingNode, yaml.SequenceNode)) else []
         flat = [part for child in children for part in (child if isinstance(child, tuple) else (child,))]
-        known[id(node)] = 1 + len([child for child in flat])
+        known[id(node)] = 1 + sum(_count(child, known) for child in flat)
     return known[id(node)]
 
 

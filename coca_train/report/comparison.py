@@ -97,7 +97,7 @@ def parameter_shapes(run_dir: Path) -> dict[str, tuple[int, ...]]:
 def same_text(results: Mapping[str, Extrapolation]) -> tuple[str, bool]:
     """Windows, stride and the number of tokens scored of each text."""
     kept = {
-        name: (r.windows, r.stride, {c.source: (c.result.n_documents, c.result.n_tokens) for c in r.cells})
+        name: (r.stride, {(c.source, c.window, c.result.n_documents, c.result.n_tokens) for c in r.cells})
         for name, r in results.items()
     }
     first_name, first = next(iter(kept.items()))

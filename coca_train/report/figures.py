@@ -21,13 +21,13 @@ DASHES = ("-", "--", ":", "-.")
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """One line: perplexity against window [tokens], with its interval; non-finite points are left out."""
+    """One line: perplexity against window [tokens], with its interval if any; non-finite points are left out."""
 
     label: str
     windows: Sequence[int]
     perplexity: Sequence[float]
-    low: Sequence[float | None]
-    high: Sequence[float | None]
+    low: Sequence[float | None] | None = None
+    high: Sequence[float | None] | None = None
     colour: int = 0
     dash: int = 0
 
@@ -38,7 +38,7 @@ def figure(path: Path, title: str, subtitle: str) -> Iterator[Any]:
     page = Figure(figsize=(9, 6), dpi=140)
     FigureCanvasAgg(page)
     axes = page.subplots()
-    page.set_layout_engine("constrained", h_pad=0.12, w_pad=0.12)
+    page.set_layout_engine("constrained", h_pad=0.07, w_pad=0.1)
     page.suptitle(title, fontsize=15, fontweight="bold")
     axes.set_title(subtitle, fontsize=10, color="0.35")
     axes.tick_params(labelsize=11)
@@ -77,6 +77,8 @@ def _draw(axes: Any, curve: Curve) -> None:
     fill = colour if curve.dash == 0 else "white"
     look = {"color": colour, "marker": marker, "markerfacecolor": fill, "linewidth": 2, "markersize": 7}
     axes.plot(x[shown], y[shown], style, label=curve.label, **look)
+    if curve.low is None or curve.high is None:
+        return
     low, high = (np.asarray([np.nan if v is None else v for v in bound], float) for bound in (curve.low, curve.high))
     banded = shown & np.isfinite(low) & np.isfinite(high)
     if banded.any():

@@ -1,6 +1,7 @@
 """What a run leaves for its reader: loss curve, extrapolation report, comparison of runs."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,9 +92,11 @@ def write_comparison(
         {"checks": list(checks), "runs": {s: {**facts[s], "extrapolation": r.to_json()} for s, r in results.items()}},
     )
     lines = ["# Perplexity by context window\n", setting.capitalize() + ".\n", *(f"* {c}" for c in checks), "", table]
+    lines += ["With 95 % intervals, bootstrap over documents (most of it is what all schemes share: some documents are"]
+    lines += ["harder than others):\n", comparison_table(results, facts, interval=True)]
     write_text(paths["md"], "\n".join(lines))
     curves = [
-        curve(result, source, name, label(scheme, name), colour, dash)
+        replace(curve(result, source, name, label(scheme, name), colour, dash), low=None, high=None)
         for colour, (scheme, result) in enumerate(results.items())
         for dash, name in enumerate(result.frequencies)
     ]
@@ -119,13 +122,15 @@ def label(scheme: str, frequencies: str) -> str:
     return scheme if frequencies == "plain" else f"{scheme} + {frequencies}"
 
 
-def comparison_table(results: Mapping[str, Extrapolation], facts: Mapping[str, Mapping[str, Any]]) -> str:
+def comparison_table(
+    results: Mapping[str, Extrapolation], facts: Mapping[str, Mapping[str, Any]], interval: bool = False
+) -> str:
     """Rows: scheme and frequencies; columns: perplexity by window, then loss and speed of the training."""
     first = next(iter(results.values()))
     rows = [
         [
             label(scheme, name),
-            *(perplexity(result.cell(pooled(result), name, w), interval=False) for w in first.windows),
+            *(perplexity(result.cell(pooled(result), name, w), interval) for w in first.windows),
             number(facts[scheme].get("loss")) if name == result.frequencies[0] else "",
             f"{facts[scheme].get('tokens_per_s') or 0:,.0f}" if name == result.frequencies[0] else "",
         ]

@@ -25,10 +25,13 @@ with RunLock(Path(sys.argv[1])):
 
 
 def race(run_dir: str) -> str:
-    """In a forked process: try to hold the run for a second."""
+    """In a forked process: hold the run for a moment, if it can be had. A second holder would trip over the flag."""
     try:
         with RunLock(Path(run_dir)):
-            time.sleep(0.7)
+            flag = os.open(Path(run_dir) / "flag", os.O_CREAT | os.O_EXCL)
+            time.sleep(0.3)
+            os.close(flag)
+            os.unlink(Path(run_dir) / "flag")
             return "won"
     except LockedError:
         return "lost"
@@ -102,14 +105,14 @@ def test_unreadable_card_is_not_ignored_while_fresh(tmp_path: Path, content: str
 
 
 @pytest.mark.parametrize("stale", [False, True])
-def test_race_has_one_winner(server: ForkServer, tmp_path: Path, stale: bool) -> None:
+def test_race_never_has_two_holders(server: ForkServer, tmp_path: Path, stale: bool) -> None:
     if stale:
         (tmp_path / "run.lock").write_text(json.dumps({"pid": 2**22 + 1, "machine": lock._machine(), "token": "x"}))
     alone = {"RANK": "0", "WORLD_SIZE": "1"}
     job = {"run_dir": str(tmp_path)}
     for _ in range(2):
         racers = values(server.run("tests.checkpoint.test_lock:race", job, ranks=8, environment=alone))
-        assert sorted(racers) == ["lost"] * 7 + ["won"]
+        assert "won" in racers
     assert not os.listdir(tmp_path)
 
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from coca_train.config.load import load
-from coca_train.config.messages import ConfigError
+from coca_train.config.messages import ConfigError, show
 
 LINE = re.compile(r"^E-[A-Z]{3}-\d\d .+: .+\. Fix: .+$")
 
@@ -244,3 +244,17 @@ def test_local_engine_is_one_process(monkeypatch):
 def test_cuda_without_a_gpu(monkeypatch):
     monkeypatch.setattr("coca_train.config.check._gpus", lambda: 0)
     assert refused(["engine.device=cuda"])[0].startswith("E-RUN-04")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "see https://me:CANARY@host/x",
+        "key sk-CANARY45678901234567890",
+        "hf_CANARY45678901234567890",
+        "AKIACANARY4567890123456",
+    ],
+)
+def test_shown_values_hold_no_credentials(text):
+    assert "CANARY" not in show(text)
+    assert show("num_tokens=5 https://host/x:y") == "num_tokens=5 https://host/x:y"

@@ -24,7 +24,7 @@ class FakeModel(nn.Module):
         self.shapes.append(tuple(tokens_BT.shape))
         seen_BT = tokens_BT.cumsum(1) / torch.arange(1, tokens_BT.shape[1] + 1)
         length_BT = torch.full_like(seen_BT, float(length or tokens_BT.shape[1]))
-        return torch.stack([seen_BT, pos_BT.float(), length_BT], dim=-1)
+        return torch.stack([seen_BT, pos_BT.float().expand_as(seen_BT), length_BT], dim=-1)
 
     def nll(self, hidden_BTC: Tensor, targets_BT: Tensor) -> Tensor:
         seen, pos, length = hidden_BTC.unbind(-1)

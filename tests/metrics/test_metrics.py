@@ -130,7 +130,7 @@ class FakeWandb:
     def __init__(self, fail="", slow=0.0):
         self.fail, self.slow, self.logged, self.options = fail, slow, [], {}
 
-    def Settings(self, **options):  # noqa: N802
+    def Settings(self, **options):
         return options
 
     def init(self, **options):

@@ -17,12 +17,12 @@ from coca_train.throughput import (
 def test_flops_by_hand():
     # 2 layers, width 8 (2 heads of 4), d_ff 32, vocab 100, window 16:
     # q k v out 4*64, mlp 2*8*32 a layer; head 800.  N = 2*(256+512)+800 = 2336
-    # attention, forward: scores 2*8 and values 2*8 FLOPs a key, 8 of 16 keys on average -> 256 a layer; x3 with backward
+    # attention, forward: scores 2*8 and values 2*8 FLOPs a key, 8 of 16 keys on average: 256 a layer; x3 with backward
     assert flops_per_token(2336, n_layers=2, attention_width=8, seq_len=16) == 6 * 2336 + 2 * 3 * 256
 
 
 def test_flops_of_the_paper_s_model():
-    # PaLM 540B (arXiv 2204.02311): 118 layers, 48 heads of 256, window 2048; N = 540e9. Full attention there, causal half here.
+    # PaLM 540B (arXiv 2204.02311): 118 layers, 48 heads of 256, window 2048; full attention there, causal half here.
     full = 6 * 540e9 + 12 * 118 * 48 * 256 * 2048
     assert flops_per_token(540 * 10**9, 118, 48 * 256, 2048) == pytest.approx(full - 12 * 118 * 48 * 256 * 1024)
 

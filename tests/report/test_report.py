@@ -162,7 +162,7 @@ def test_files_appear_whole_or_not_at_all(tmp_path, monkeypatch):
     path = tmp_path / "a.txt"
     files.write_text(path, "old")
     monkeypatch.setattr(files.os, "fsync", lambda fd: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    with pytest.raises(StorageError, match="E-REPORT-01 .*No space left"):
+    with pytest.raises(StorageError, match=r"E-REPORT-01 .*No space left"):
         files.write_text(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
