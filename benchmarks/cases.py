@@ -33,7 +33,7 @@ class Setup:
     seq_len: int = 512
     batch: int = 8
     attention_tokens: int = 8192  # B x T of the attention cases, the same at every T
-    attention_heads: int = 4
+    attention_heads: int = 2
     attention_head_dim: int = 64
     prompt_tokens: int = 128
     new_tokens: int = 64

@@ -183,6 +183,8 @@ def main(arguments: list[str] | None = None) -> None:
             "long": lambda s=setup: bench_long(s, ["rope", *options.positions], options.long),
         }
         for name in wanted:
+            if name == "long" and dtype != options.dtypes[0]:
+                continue
             say(f"[{time.perf_counter() - begin:4.0f} s] {name} {dtype}")
             rows += jobs[name]()
     print(table(rows))
