@@ -8,6 +8,7 @@ and writes comparison.{png,md,json}.
 runs=runs/a,runs/b compares finished runs instead and trains nothing.
 """
 
+import json
 import signal
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from pathlib import Path
 
 from coca_train import cli, dist
 from coca_train.config.errors import DataError, UserError
+from coca_train.config.load import Loaded, load
+from coca_train.stages import resolve
 
 DEFAULT_SCHEMES = "rope,alibi,coca,coca_strict"
 DEFAULT_ROOT = "runs/compare"
@@ -63,8 +66,6 @@ def _names(key: str, text: str) -> list[str]:
 
 def train_all(request: Request) -> int:
     """Train what is not finished; 0, or the exit code of the first training that failed."""
-    from coca_train.config.load import load
-
     jobs = {}
     for scheme in request.schemes:  # every config is checked before the first training starts
         words = [*request.overrides, f"position={scheme}", f"run.name={scheme}", f"run.root={request.root}"]
@@ -75,7 +76,7 @@ def train_all(request: Request) -> int:
             )
         jobs[scheme] = (words, loaded)
     for number, (scheme, (words, loaded)) in enumerate(jobs.items(), 1):
-        if finished(Path(request.root) / scheme, loaded.yaml):
+        if finished(Path(request.root) / scheme, loaded):
             dist.log(f"[{number}/{len(jobs)}] {scheme}: finished before")
             continue
         dist.log(f"[{number}/{len(jobs)}] {scheme}: python -m coca_train {' '.join(words)}")
@@ -86,10 +87,14 @@ def train_all(request: Request) -> int:
     return 0
 
 
-def finished(run_dir: Path, yaml: str) -> bool:
-    """Whether this very configuration has been trained to its report."""
-    config, report = run_dir / "config.yaml", run_dir / "report" / "extrapolation.json"
-    return report.exists() and config.exists() and config.read_text(encoding="utf-8") == yaml
+def finished(run_dir: Path, loaded: Loaded) -> bool:
+    """Whether this very configuration has been trained to its last step and its report."""
+    config, done = run_dir / "config.yaml", run_dir / "report" / "done.json"
+    if not done.exists() or not config.exists() or config.read_text(encoding="utf-8") != loaded.yaml:
+        return False
+    return json.loads(done.read_text(encoding="utf-8"))["step"] == sum(
+        stage.max_steps for stage in resolve(loaded.config)
+    )
 
 
 def run_child(command: list[str]) -> int:

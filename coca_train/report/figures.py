@@ -94,7 +94,7 @@ def _log_y(axes: Any, values: Sequence[float]) -> None:
     fine = np.arange(1, 10, 1 if decades > 0.2 else 0.2)
     steps = (1,) if decades > 4 else (1, 2, 5) if decades > 0.7 else tuple(fine)
     axes.yaxis.set_major_locator(LogLocator(base=10, subs=steps, numticks=40))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.4g}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 

@@ -100,11 +100,21 @@ def engine_config(**changes: Any) -> EngineConfig:
 
 def build(micro: int = 2, trainable: tuple[str, ...] = ("*",), tied: bool = False, **changes: Any) -> Engine:
     torch.set_num_threads(1)
+    if changes.get("dtype") == "fp16":
+        _allow_fp16_on_cpu()
     accumulation = GLOBAL_BATCH // dist.world_size() // micro
     return engine.build(
         engine_config(**changes), OPTIM, lambda: TinyGPT(tied), init,
         trainable=list(trainable), micro_batch_size=micro, accumulation=accumulation,
     )  # fmt: skip
+
+
+def _allow_fp16_on_cpu() -> None:
+    """DeepSpeed refuses fp16 where it is slow; the arithmetic is there."""
+    from deepspeed.accelerator import get_accelerator
+
+    get_accelerator().is_fp16_supported = lambda: True
+    get_accelerator().supported_dtypes = lambda: [torch.float, torch.bfloat16, torch.half]
 
 
 def digest(built: Engine) -> str:

@@ -11,6 +11,7 @@ from tests.faults.fork_server import ForkServer, slow_unless, values
 RUN = "tests.engine.scenarios:train"
 HALF, END = 4, 8
 LAYOUTS = [(0, "fp32"), (1, "fp32"), (2, "fp32"), (3, "fp32"), (1, "bf16"), (2, "bf16"), (3, "bf16")]
+FP16 = [(1, "fp16"), (2, "fp16"), (3, "fp16")]  # with the loss scaler's state
 
 
 class Runs:
@@ -41,7 +42,9 @@ def relative(a: list[float], b: list[float]) -> float:
     return max(abs(x - y) / abs(y) for x, y in zip(a, b, strict=True))
 
 
-@pytest.mark.parametrize(("stage", "dtype"), slow_unless([LAYOUTS[0], LAYOUTS[3], LAYOUTS[4], LAYOUTS[5]], LAYOUTS))
+@pytest.mark.parametrize(
+    ("stage", "dtype"), slow_unless([LAYOUTS[0], LAYOUTS[3], LAYOUTS[4], LAYOUTS[5], FP16[1]], LAYOUTS + FP16)
+)
 def test_same_layout_is_bit_exact(runs: Runs, stage: int, dtype: str) -> None:
     run_dir, whole = runs.get(stage, dtype, 2)
     resumed = runs.resume(run_dir, 2, zero_stage=stage, dtype=dtype)
@@ -49,6 +52,7 @@ def test_same_layout_is_bit_exact(runs: Runs, stage: int, dtype: str) -> None:
     assert resumed["losses"] == whole["losses"][HALF:]
     assert resumed["digest"] == whole["digest"]
     assert resumed["counters"] == whole["counters"]
+    assert ("loss_scaler" in whole["counters"]) == (dtype == "fp16")
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from coca_train.data.batch import Batch
+from coca_train.evals import perplexity
 from coca_train.evals.perplexity import score_documents, sliding_windows, summarise, validation_loss
 
 
@@ -123,3 +124,20 @@ def test_validation_loss_counts_scored_targets_only(fake_model):
     expected = model.nll(model.hidden(tokens, pos_BT=batch.pos_BT), targets).sum() / 6
     losses = validation_loss(model, {"text": [batch, batch], "none": []})
     assert losses == {"text": pytest.approx(float(expected))}
+
+
+@pytest.mark.parametrize("n_ranks", [2, 3])
+def test_ranks_share_the_windows_and_make_equally_many_forwards(fake_model, monkeypatch, n_ranks):
+    docs = [document(65, 1), document(40, 2), document(33, 3)]
+    alone = score_documents(fake_model(), docs, window=16, stride=8, micro_batch_tokens=32)
+    parts, forwards = [], []
+    monkeypatch.setattr(perplexity.dist, "world_size", lambda: n_ranks)
+    for rank in range(n_ranks):
+        monkeypatch.setattr(perplexity.dist, "rank", lambda rank=rank: rank)
+        monkeypatch.setattr(perplexity.dist, "all_reduce", lambda values: values)
+        model = fake_model()
+        parts.append(score_documents(model, docs, window=16, stride=8, micro_batch_tokens=32))
+        forwards.append(len(model.shapes))
+    np.testing.assert_allclose(sum(parts), alone)
+    assert len(set(forwards)) == 1
+    assert all(part.sum() > 0 for part in parts)

@@ -52,6 +52,7 @@ class ForkServer:
     """Start with `with`; `run` is one trial."""
 
     def __enter__(self) -> "ForkServer":
+        self._number = 0
         self.folder = tempfile.mkdtemp(prefix="coca-fork-server-")
         environment = {
             key: value
@@ -92,7 +93,7 @@ class ForkServer:
         fail_fast_s: float = 20.0,
         inject: dict[str, Any] | None = None,
         environment: dict[str, str] | None = None,
-        signals: list[tuple[float, int, int]] = (),
+        signals: Iterable[tuple[float, int, int]] = (),
     ) -> list[Rank]:
         """Call "module:function"(**arguments) (JSON in, JSON out) on `ranks` new processes; how each ended.
 
@@ -105,11 +106,15 @@ class ForkServer:
             "fail_fast_s": fail_fast_s, "inject": inject, "environment": environment or {}, "signals": list(signals),
         }  # fmt: skip
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps(job) + "\n")
+        self._number += 1
+        self._process.stdin.write(json.dumps(job | {"number": self._number}) + "\n")
         self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        assert answer, f"the fork server died ({self._process.poll()})"
-        return [Rank(**rank) for rank in json.loads(answer)]
+        while True:  # past the answer to a job that a test's time limit left
+            line = self._process.stdout.readline()
+            assert line, f"the fork server died ({self._process.poll()})"
+            answer = json.loads(line)
+            if answer["number"] == self._number:
+                return [Rank(**rank) for rank in answer["ranks"]]
 
 
 @functools.cache
@@ -234,7 +239,8 @@ def serve(folder: Path) -> None:
     answers.write("ready\n")
     answers.flush()
     for line in sys.stdin:
-        answers.write(json.dumps(_trial(json.loads(line), folder / "trial")) + "\n")
+        job = json.loads(line)
+        answers.write(json.dumps({"number": job["number"], "ranks": _trial(job, folder / "trial")}) + "\n")
         answers.flush()
 
 

@@ -80,6 +80,7 @@ def test_stop_and_kill_once(runs: Runs) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(7200)
 def test_killed_at_random_moments(runs: Runs) -> None:
     """Moments spread over the life of a run: up to 0.2 s after any of its file operations, on either rank or both."""
     choose = random.Random(7)
@@ -98,6 +99,7 @@ def test_killed_at_random_moments(runs: Runs) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(7200)
 @pytest.mark.parametrize(("rank", "group"), [(0, False), (1, False), (0, True), (1, True)])
 def test_killed_at_every_file_operation_of_a_save(runs: Runs, rank: int, group: bool) -> None:
     """The second save of the real command. group: all ranks die with the victim."""

@@ -26,7 +26,7 @@ def test_the_training_steps_train_on_the_same_loss():
         logits = model(tokens[:, :-1])
         logits = logits if name.startswith("ours") else logits.logits
         expected = torch.nn.functional.cross_entropy(logits[0], tokens[0, 1:])
-        assert float(cases._loss(name, model, tokens)) == pytest.approx(float(expected), rel=1e-5)
+        assert cases._loss(name, model, tokens).detach().item() == pytest.approx(expected.item(), rel=1e-5)
 
 
 @pytest.mark.parametrize(

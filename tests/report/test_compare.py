@@ -11,6 +11,7 @@ import yaml
 
 from coca_train import cli, compare
 from coca_train.config.errors import DataError, UserError
+from coca_train.config.load import load
 from coca_train.evals.extrapolation import Cell, Extrapolation
 from coca_train.evals.perplexity import summarise
 from coca_train.report import comparison
@@ -182,7 +183,7 @@ def test_trains_in_turn_skips_the_finished_and_stops_with_the_child_s_code(monke
         return 75 if "position=coca" in command else 0
 
     monkeypatch.setattr(compare, "run_child", child)
-    monkeypatch.setattr(compare, "finished", lambda run_dir, text: run_dir.name == "rope" and "scheme: rope" in text)
+    monkeypatch.setattr(compare, "finished", lambda run_dir, loaded: loaded.config.position.scheme == "rope")
     words = ["schemes=rope,alibi,coca,nope", f"run.root={tmp_path}", "train.max_steps=300"]
     assert cli.run(compare._main, words) == 75
     common = [sys.executable, "-m", "coca_train", "train.max_steps=300"]
@@ -190,13 +191,16 @@ def test_trains_in_turn_skips_the_finished_and_stops_with_the_child_s_code(monke
     assert "rope: finished before" in capsys.readouterr().err
 
 
-def test_finished_means_this_very_configuration(runs):
-    run_dir = runs["rope"]
-    text = (run_dir / "config.yaml").read_text()
-    assert compare.finished(run_dir, text)
-    assert not compare.finished(run_dir, text + "x: 1\n")
-    (run_dir / "report" / "extrapolation.json").unlink()
-    assert not compare.finished(run_dir, text)
+def test_finished_means_this_very_configuration_and_its_last_step(tmp_path):
+    loaded = load(["train.max_steps=300"])
+    (tmp_path / "report").mkdir()
+    (tmp_path / "config.yaml").write_text(loaded.yaml)
+    assert not compare.finished(tmp_path, loaded)
+    (tmp_path / "report" / "done.json").write_text('{"step": 200}')
+    assert not compare.finished(tmp_path, loaded)
+    (tmp_path / "report" / "done.json").write_text('{"step": 300}')
+    assert compare.finished(tmp_path, loaded)
+    assert not compare.finished(tmp_path, load(["train.max_steps=300", "optim.lr=0.1"]))
 
 
 CHILD = """
