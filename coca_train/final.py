@@ -44,17 +44,9 @@ def final_report(config: Config, run_dir: Path, runner: Engine, tokenizer: Token
 def report_extrapolation(config: Config, directory: Path, runner: Engine, tokenizer: Tokenizer) -> None:
     """Perplexity far beyond the training window, as table, JSON and picture."""
     windows = [multiple * config.train.seq_len for multiple in config.eval.extrapolation.multiples]
-    documents: dict[str, list[np.ndarray]] = {}
-    for name, source in config.data.sources.items():
-        if source.valid_path:
-            try:
-                documents[name] = long_documents(
-                    source.valid_path, max(windows) + 1, config.eval.extrapolation.max_documents
-                )
-            except DataError as error:
-                dist.log(f"WARNING: {name} is left out of the extrapolation report: {error}")
+    documents = held_out_documents(config, windows)
     if not documents:
-        dist.log("WARNING: no extrapolation report: no source has held-out documents long enough")
+        dist.log("WARNING: no extrapolation report: no held-out document is as long as the smallest window")
         return
     with runner.eval_module() as module:
         result = extrapolate(
@@ -70,6 +62,21 @@ def report_extrapolation(config: Config, directory: Path, runner: Engine, tokeni
     if dist.is_main():
         write_extrapolation(result, directory)
     dist.log("\n" + text_of(result))
+
+
+def held_out_documents(config: Config, windows: list[int]) -> dict[str, list[np.ndarray]]:
+    """By source, documents as long as the largest window that any of its documents fills."""
+    found: dict[str, list[np.ndarray]] = {}
+    for name, source in config.data.sources.items():
+        for window in sorted(windows, reverse=True) if source.valid_path else []:
+            try:
+                found[name] = long_documents(
+                    str(source.valid_path), window + 1, config.eval.extrapolation.max_documents
+                )
+                break
+            except DataError as error:
+                dist.log(f"WARNING: extrapolation report, {name}: {error}")
+    return found
 
 
 def byte_counter(tokenizer: Tokenizer) -> Callable[[np.ndarray], int]:

@@ -68,12 +68,13 @@ def _open(
         assert isinstance(run_id, str) and isinstance(before, dict) and isinstance(data, dict)
     except (ValueError, KeyError, TypeError, AssertionError):
         raise CheckpointError(
-            f"E-CKP-22 {path}: not a run record; every run directory holds one. Fix: restore it, or choose another run.name"
+            f"E-CKP-22 {path}: not a run record; every run directory holds one. "
+            "Fix: restore it, or choose another run.name"
         ) from None
     if (difference := fingerprint_diff(data, fingerprint)) is not None:
         raise DataError(
-            f"E-TOK-14 {run_dir}: the data is not what this run began with: {difference}; a run goes on with its own data "
-            "only. Fix: restore the data, or choose another run.name"
+            f"E-TOK-14 {run_dir}: the data is not what this run began with: {difference}; a run goes on with its own "
+            "data only. Fix: restore the data, or choose another run.name"
         )
     changed = {key: (before.get(key), now) for key, now in settings.items() if before.get(key) != now}
     fixed = [key for key in changed if key.startswith(FIXED)]
@@ -88,9 +89,7 @@ def _open(
     now = versions()
     for package, old in record.get("versions", {}).items():
         if now.get(package) != old:
-            dist.log(
-                f"CHANGED since this run began: {package} {old} -> {now.get(package)}; resume is exact only with the same"
-            )
+            dist.log(f"CHANGED since this run began: {package} {old} -> {now.get(package)}; resume may not be exact")
     if changed:
         record["settings"] = settings
         write_text(run_dir / "config.yaml", loaded.yaml)

@@ -90,6 +90,7 @@ def _train(loaded: Loaded) -> None:
         max_steps = min(stage.max_steps, loader.max_steps or stage.max_steps)
         announce(config, outline, mixture, run_dir, start_step, max_steps)
         with runner.eval_module() as module:
+            assert isinstance(module, Transformer)
             certificate = certify(module, runner.device, DTYPES[config.engine.dtype])
         dist.log(f"certified {config.position.scheme}: {certificate}")
 
@@ -107,7 +108,7 @@ def _train(loaded: Loaded) -> None:
         try:
             run_stage(config, runner, loader, tools, start_step=start_step, max_steps=max_steps)
         except Preempted:
-            runner.close()  # all ranks stop together; after any other error a peer may be gone, and closing would wait for it
+            runner.close()  # all ranks stop together; after other errors a peer may be gone and closing would wait for it
             raise
         metrics.close()
         final_report(config, run_dir, runner, tokenizer, max_steps)
@@ -133,7 +134,7 @@ def farewell(config: Config, run_dir: Path) -> None:
 
 
 def prepare_data(data: DataConfig) -> None:
-    """Make the quickstart corpus when it is asked for and missing (rank 0 works, the others wait); else look for the files."""
+    """Make the quickstart corpus when it is asked for and missing (rank 0 works); then look for the files."""
     if data.prepare == "embedded":
         from data_prep import embedded
 
@@ -187,6 +188,8 @@ def validate(config: Config, runner: Engine, n_tokens: int) -> dict[str, float]:
             config.train.micro_batch_size,
             config.data.document_mask,
             n_tokens,
+            dist.rank(),
+            dist.world_size(),
         )
         for name, source in config.data.sources.items()
         if source.valid_path
@@ -224,10 +227,12 @@ def find_checkpoint(config: Config, run_dir: Path, run_id: str) -> checkpoint.Fo
     found = checkpoint.find(run_dir, run_id, clean=True)
     if found is None and config.run.resume == "must":
         raise CheckpointError(
-            f"E-CKP-01 run.resume=must: {run_dir} holds no checkpoint. Fix: check run.name and run.root, or run.resume=auto"
+            f"E-CKP-01 run.resume=must: {run_dir} holds no checkpoint. "
+            "Fix: check run.name and run.root, or run.resume=auto"
         )
     if found is not None and config.run.resume == "never":
         raise CheckpointError(
-            f"E-CKP-02 run.resume=never: {run_dir} holds step {found.step}. Fix: choose another run.name, or run.resume=auto"
+            f"E-CKP-02 run.resume=never: {run_dir} holds step {found.step}. "
+            "Fix: choose another run.name, or run.resume=auto"
         )
     return found

@@ -86,15 +86,15 @@ def load_saved(run_dir: str | Path) -> Loaded:
 def frequency_variants(config: Config) -> dict[str, Any]:
     """Position settings for each name in `eval.extrapolation.frequencies`, for the same weights.
 
-    The base theta stays what the weights were trained with. A scheme without frequencies has one
-    variant, itself, under the name `plain`.
+    The ones the weights were trained with are always among them, and their base theta stays. A scheme
+    without frequencies has one variant, itself, under the name `plain`.
     """
     own = getattr(config.position, "frequencies", None)
     if own is None:
         return {"plain": config.position}
     found, offered = {}, choices("position/frequencies", (config_dir(),))
     settings = import_module("coca_train.positions").settings
-    for name in config.eval.extrapolation.frequencies:
+    for name in dict.fromkeys([own.name, *config.eval.extrapolation.frequencies]):
         tree = asdict(config)
         tree["position"]["frequencies"] = yaml.safe_load(offered[name].read_text(encoding="utf-8")) | {
             "theta": own.theta

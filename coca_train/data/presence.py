@@ -8,7 +8,9 @@ from coca_train.config.schema import DataConfig
 
 def require_files(config: DataConfig) -> None:
     """Raise DataError E-TOK-01 naming every missing file of the data configuration."""
-    prefixes = [s.path for s in config.sources.values()] + [s.valid_path for s in config.sources.values() if s.valid_path]
+    prefixes = [s.path for s in config.sources.values()] + [
+        s.valid_path for s in config.sources.values() if s.valid_path
+    ]
     wanted = [config.tokenizer, *(prefix + suffix for prefix in prefixes for suffix in (".bin", ".idx"))]
     missing = [path for path in wanted if not Path(path).is_file()]
     if not missing:

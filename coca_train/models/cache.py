@@ -1,4 +1,4 @@
-"""The key/value cache of a generation: un-rotated keys, so frequencies may change with the length (arXiv 2309.00071, 3.3).
+"""The key/value cache of a generation: un-rotated keys, so frequencies may change (arXiv 2309.00071, 3.3).
 
 Shape legend: B batch, T new positions, S all positions so far, G key/value heads, K cached key width, D value width.
 """

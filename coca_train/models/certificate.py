@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from coca_train.config.errors import UserError
-from coca_train.models.kernels import KERNELS, Bias, eager
+from coca_train.models.kernels import KERNELS, Bias
 from coca_train.models.transformer import Transformer
 from coca_train.positions.base import Position
 
@@ -84,8 +84,8 @@ def certify(model: Transformer, device: torch.device, dtype: torch.dtype) -> Cer
 
     if certificate.fused_error > TOLERANCE[dtype]:
         raise UserError(
-            f"E-POS-01 position.scheme={name}: on kernel engine.attention={model.attention} and {dtype} the scores differ "
-            f"from their definition by {certificate.fused_error:.2g}; at most {TOLERANCE[dtype]:.2g} is rounding. "
+            f"E-POS-01 position.scheme={name}: on kernel engine.attention={model.attention} and {dtype} the scores "
+            f"differ from their definition by {certificate.fused_error:.2g}; at most {TOLERANCE[dtype]:.2g} is rounding. "
             "Fix: engine.attention=eager, and report this"
         )
     if position.has_effect and (effect < 1e-3 or logits_effect == 0.0):
@@ -95,7 +95,7 @@ def certify(model: Transformer, device: torch.device, dtype: torch.dtype) -> Cer
         )
     if shift_error > 1e-3:
         raise UserError(
-            f"E-POS-03 position.scheme={name} claims to be relative, but moving all positions by 1000 changes the output "
-            f"by {shift_error:.2g}; at most 1e-3 is rounding. Fix: report this"
+            f"E-POS-03 position.scheme={name} claims to be relative, but moving all positions by 1000 changes the "
+            f"output by {shift_error:.2g}; at most 1e-3 is rounding. Fix: report this"
         )
     return certificate

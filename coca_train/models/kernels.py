@@ -53,8 +53,12 @@ def _attend_rows(q_BHtE: Tensor, k_BHsE: Tensor, v_BHsD: Tensor, scale: float, b
         scores_BHts = bias.score_mod(scores_BHts, b, h, i_t[None, None, :, None], n_s[None, None, None, :])
     doc_Bs = None if bias.doc_BS is None else bias.doc_BS[:, : k_BHsE.shape[2]]
     seen_ts = visible(q_BHtE.shape[2], doc_Bs, k_BHsE.shape[2], q_BHtE.device)  # (t, s), or (B, t, s) by document
-    hide_ts = torch.zeros(seen_ts.shape, dtype=scores_BHts.dtype, device=seen_ts.device).masked_fill_(~seen_ts, -torch.inf)
-    scores_BHts = scores_BHts + (hide_ts if doc_Bs is None else hide_ts[:, None])  # added: costs nothing in the backward pass
+    hide_ts = torch.zeros(seen_ts.shape, dtype=scores_BHts.dtype, device=seen_ts.device).masked_fill_(
+        ~seen_ts, -torch.inf
+    )
+    scores_BHts = scores_BHts + (
+        hide_ts if doc_Bs is None else hide_ts[:, None]
+    )  # added: costs nothing in the backward pass
     return scores_BHts.softmax(dim=-1) @ v_BHsD
 
 

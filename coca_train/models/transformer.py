@@ -11,8 +11,8 @@ from torch.utils.checkpoint import checkpoint
 
 from coca_train import positions
 from coca_train.config.schema import ModelConfig
-from coca_train.models.cache import KVCache
 from coca_train.models.attention import AttentionContext
+from coca_train.models.cache import KVCache
 from coca_train.models.kernels import KERNELS, Bias
 from coca_train.models.layers import Block, build_norm
 from coca_train.models.loss import summed_cross_entropy, token_nll
@@ -66,6 +66,7 @@ class Transformer(nn.Module):
         self.final_norm = build_norm(model)
         self.head = Head(model.d_model, vocab_size)
         if model.tie_embeddings:
+            assert isinstance(self.embed.weight, nn.Parameter)
             self.head.weight = self.embed.weight
 
     def set_position(self, settings: Any) -> None:
@@ -113,7 +114,7 @@ class Transformer(nn.Module):
         length: int | None = None,
         cache: KVCache | None = None,
     ) -> Tensor:
-        """Float32 logits_BTV, or with targets the float32 sum of the next-token losses [nats]; target -100 is ignored."""
+        """Float32 logits_BTV, or with targets the float32 sum of the losses [nats]; target -100 is ignored."""
         return self.head(self.hidden(tokens_BT, pos_BT, doc_BT, length, cache), targets_BT)
 
     @torch.no_grad()

@@ -15,6 +15,8 @@ from coca_train.config.schema import ModelConfig
 from coca_train.positions.base import Problem
 from coca_train.positions.frequencies import Spectrum
 
+PIECE = 2**17  # elements of float32 work alive at once: half a MiB, which stays in the cache
+
 
 class Turn(NamedTuple):
     """A rotation for every position, float32, already multiplied by the temperature.
@@ -44,6 +46,13 @@ def turns(pos_BT: Tensor, pos_BS: Tensor, spectrum: Spectrum) -> tuple[Turn, Tur
     """The rotations of queries and keys; computed once when both are the same tensor."""
     query = turn(pos_BT, spectrum)
     return query, query if pos_BS is pos_BT else turn(pos_BS, spectrum)
+
+
+def pieces(x_BTHR: Tensor) -> list[slice]:
+    """Stretches of time of about PIECE elements each (everything at once on a GPU, where launches cost more)."""
+    n = x_BTHR.shape[1]
+    step = n if x_BTHR.is_cuda else max(1, PIECE * n // max(1, x_BTHR.numel()))
+    return [slice(start, start + step) for start in range(0, n, step)]
 
 
 def swap(x_BTHR: Tensor) -> Tensor:

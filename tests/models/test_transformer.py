@@ -9,7 +9,7 @@ from coca_train.models.cache import KVCache
 from coca_train.models.certificate import certify
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer, count_parameters
-from tests.models.conftest import LLAMA, NEOX, PLAIN, SCHEMES, build
+from tests.models.conftest import LLAMA, NEOX, SCHEMES, build
 
 DYNAMIC = {"name": "dynamic_ntk", "theta": 10000.0, "alpha": 1.0, "original_seq_len": 16}
 

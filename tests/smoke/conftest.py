@@ -8,12 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from data_prep import embedded
 from data_prep.gather import Document
 
+
 def documents() -> list[Document]:
     """This package's own sources as code, their words as text; per part two long documents to hold out."""
-    sources = [path.read_text(encoding="utf-8") for path in sorted(Path(embedded.__file__).parent.parent.glob("coca_train/*/*.py"))]
+    sources = [
+        path.read_text(encoding="utf-8")
+        for path in sorted(Path(embedded.__file__).parent.parent.glob("coca_train/*/*.py"))
+    ]
     parts = {"code": sources, "text": [" ".join(re.findall("[a-z]+", source)) for source in sources]}
     found = []
     for part, texts in parts.items():
@@ -75,7 +80,12 @@ def environment() -> dict[str, str]:
 def run(command, environment, tmp_path) -> Callable[..., subprocess.CompletedProcess[str]]:
     def go(*overrides: str, processes: int = 1) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            command(*overrides, processes=processes), cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+            command(*overrides, processes=processes),
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
         )
 
     return go

@@ -30,7 +30,14 @@ def test_from_nothing_to_the_report_and_again(run, tmp_path):
     first = run()
     assert first.returncode == 0, first.stderr
     run_dir = tmp_path / "runs" / "quickstart"
-    made = ("config.yaml", "run.json", "metrics.jsonl", "loss_curve.png", "report/extrapolation.png", "report/extrapolation.md")
+    made = (
+        "config.yaml",
+        "run.json",
+        "metrics.jsonl",
+        "loss_curve.png",
+        "report/extrapolation.png",
+        "report/extrapolation.md",
+    )
     assert all((run_dir / name).stat().st_size > 0 for name in made)
     assert "certified coca" in first.stderr
     assert f"Everything lies in {run_dir}" in first.stderr
@@ -85,7 +92,10 @@ def test_two_processes_give_the_losses_of_one(run, tmp_path, stage):
     expected, got = losses(tmp_path / "runs" / "one"), losses(tmp_path / "runs" / "two")
     assert got == pytest.approx(expected, rel=1e-5)
     digests = [
-        [json.loads(line).get("batch_digest") for line in (tmp_path / "runs" / name / "metrics.jsonl").read_text().splitlines()]
+        [
+            json.loads(line).get("batch_digest")
+            for line in (tmp_path / "runs" / name / "metrics.jsonl").read_text().splitlines()
+        ]
         for name in ("one", "two")
     ]
     assert digests[0] == digests[1]

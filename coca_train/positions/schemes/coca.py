@@ -85,40 +85,55 @@ class Scheme(Position):
 
 
 class _SlackQuery(torch.autograd.Function):
-    """q ∘ R q. Keeps q alone for the backward pass, where autograd would keep R q in float32 as well."""
+    """q ∘ R q. Keeps q alone for the backward pass, and works through time in pieces: no float32 copy of the whole."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         ctx.save_for_backward(q, cos, sin)
-        return rotary.rotate(q, cos, sin).mul_(q).to(q.dtype)
+        out = torch.empty_like(q)
+        for part in rotary.pieces(q):
+            out[:, part] = rotary.rotate(q[:, part], cos[:, part], sin[:, part]).mul_(q[:, part])
+        return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         """g ∘ R q + Rᵀ(g ∘ q) = 2 g∘q∘cos + sin∘swap(q)∘(g - swap(g)), fewer passes over memory."""
         q, cos, sin = ctx.saved_tensors
-        g = grads[0].to(torch.promote_types(q.dtype, torch.float32))
-        g_a, g_b = g.chunk(2, -1)
-        turned = (g_b - g_a) * sin.chunk(2, -1)[1]
-        dq = torch.cat((turned, turned), -1).mul_(rotary.swap(q))
-        return dq.addcmul_(g * cos, q, value=2).to(q.dtype), None, None
+        out = torch.empty_like(q)
+        for part in rotary.pieces(q):
+            g = grads[0][:, part].to(torch.promote_types(q.dtype, torch.float32))
+            g_a, g_b = g.chunk(2, -1)
+            turned = (g_b - g_a) * sin[:, part].chunk(2, -1)[1]
+            dq = torch.cat((turned, turned), -1).mul_(rotary.swap(q[:, part]))
+            out[:, part] = dq.addcmul_(g * cos[:, part], q[:, part], value=2)
+        return out, None, None
 
 
 class _StrictQuery(torch.autograd.Function):
-    """(|q_j|² cos, |q_j|² sin). Keeps q alone for the backward pass."""
+    """(|q_j|² cos, |q_j|² sin). Keeps q alone for the backward pass; in pieces, as above."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         ctx.save_for_backward(q, cos, sin)
-        a, b = q.to(torch.promote_types(q.dtype, torch.float32)).chunk(2, -1)
-        norm = torch.addcmul(a * a, b, b)
-        return torch.cat((norm * cos.chunk(2, -1)[0], norm * sin.chunk(2, -1)[1]), -1).to(q.dtype)
+        out = torch.empty_like(q)
+        for part in rotary.pieces(q):
+            a, b = q[:, part].to(torch.promote_types(q.dtype, torch.float32)).chunk(2, -1)
+            norm = torch.addcmul(a * a, b, b)
+            halves = norm * cos[:, part].chunk(2, -1)[0], norm * sin[:, part].chunk(2, -1)[1]
+            out[:, part] = torch.cat(halves, -1)
+        return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         q, cos, sin = ctx.saved_tensors
-        for_cos, for_sin = grads[0].chunk(2, -1)
-        g_norm = torch.addcmul(for_cos * cos.chunk(2, -1)[0], for_sin, sin.chunk(2, -1)[1]).mul_(2)
-        return (q * torch.cat((g_norm, g_norm), -1)).to(q.dtype), None, None
+        out = torch.empty_like(q)
+        for part in rotary.pieces(q):
+            for_cos, for_sin = grads[0][:, part].chunk(2, -1)
+            g_norm = torch.addcmul(for_cos * cos[:, part].chunk(2, -1)[0], for_sin, sin[:, part].chunk(2, -1)[1]).mul_(
+                2
+            )
+            out[:, part] = q[:, part] * torch.cat((g_norm, g_norm), -1)
+        return out, None, None
 
 
 def _mean_of_halves(t: Tensor) -> Tensor:
