@@ -19,8 +19,8 @@ def vocab_size(config: Config, tokenizer: Tokenizer) -> int:
     rows = config.model.vocab_size or -(-tokenizer.vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
     if rows < tokenizer.vocab_size:
         raise DataError(
-            f"E-TOK-09 model.vocab_size={rows}: the tokenizer {config.data.tokenizer} has {tokenizer.vocab_size} tokens "
-            "and needs as many rows. Fix: model.vocab_size=null, which takes the tokenizer's size"
+            f"E-TOK-09 model.vocab_size={rows}: the tokenizer {config.data.tokenizer} has {tokenizer.vocab_size} "
+            "tokens and needs as many rows. Fix: model.vocab_size=null, which takes the tokenizer's size"
         )
     return rows
 

@@ -108,7 +108,7 @@ def _train(loaded: Loaded) -> None:
         try:
             run_stage(config, runner, loader, tools, start_step=start_step, max_steps=max_steps)
         except Preempted:
-            runner.close()  # all ranks stop together; after other errors a peer may be gone and closing would wait for it
+            runner.close()  # all ranks stop together; after other errors a peer may be gone, and this would wait
             raise
         metrics.close()
         final_report(config, run_dir, runner, tokenizer, max_steps)

@@ -85,8 +85,8 @@ def certify(model: Transformer, device: torch.device, dtype: torch.dtype) -> Cer
     if certificate.fused_error > TOLERANCE[dtype]:
         raise UserError(
             f"E-POS-01 position.scheme={name}: on kernel engine.attention={model.attention} and {dtype} the scores "
-            f"differ from their definition by {certificate.fused_error:.2g}; at most {TOLERANCE[dtype]:.2g} is rounding. "
-            "Fix: engine.attention=eager, and report this"
+            f"differ from their definition by {certificate.fused_error:.2g}; at most {TOLERANCE[dtype]:.2g} is "
+            "rounding. Fix: engine.attention=eager, and report this"
         )
     if position.has_effect and (effect < 1e-3 or logits_effect == 0.0):
         raise UserError(

@@ -105,8 +105,8 @@ def sdpa(q_BTHE: Tensor, k_BSGE: Tensor, v_BSGD: Tensor, scale: float, bias: Bia
 
 def auto(q_BTHE: Tensor, k_BSGE: Tensor, v_BSGD: Tensor, scale: float, bias: Bias) -> Tensor:
     """The fastest path measured for this device, dtype and length (see benchmarks/)."""
-    n_keys = k_BSGE.shape[1]
-    if q_BTHE.device.type == "cpu" and q_BTHE.dtype == torch.bfloat16 and n_keys <= BLOCKED_BELOW:
+    n_queries, n_keys = q_BTHE.shape[1], k_BSGE.shape[1]
+    if q_BTHE.device.type == "cpu" and q_BTHE.dtype == torch.bfloat16 and n_queries > 1 and n_keys <= BLOCKED_BELOW:
         return blocked(q_BTHE, k_BSGE, v_BSGD, scale, bias)
     return sdpa(q_BTHE, k_BSGE, v_BSGD, scale, bias)
 
