@@ -1,7 +1,6 @@
 """What a run leaves for its reader: loss curve, extrapolation report, comparison of runs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +23,20 @@ def write_extrapolation(result: Extrapolation, directory: Path) -> dict[str, Pat
     paths = {kind: directory / f"extrapolation.{kind}" for kind in ("json", "md", "png")}
     write_json(paths["json"], result.to_json())
     write_text(paths["md"], extrapolation_page(result))
+    banded = (result.sources[-1], result.frequencies[0])  # one band: more of them hide the lines
     curves = [
-        curve(result, source, name, f"{source}, {name}", colour, dash)
+        curve(result, source, name, f"{source}, {name}", colour, dash, band=(source, name) == banded)
         for colour, source in enumerate(result.sources)
         for dash, name in enumerate(result.frequencies)
     ]
-    first = result.cell(result.sources[-1], result.frequencies[0], result.windows[0])
+    first = result.cell(*banded, result.windows[0])
     perplexity_figure(
         paths["png"],
         curves,
         result.training_window,
         f"{result.run} ({result.scheme}): perplexity beyond the training window",
         f"{first.n_documents} held-out documents, {first.n_tokens:,} predictions, the same at every window; "
-        f"stride {result.stride}; bands: 95 % over documents",
+        f"stride {result.stride}; band of {', '.join(banded)}: 95 % over documents",
     )
     return paths
 
@@ -45,14 +45,16 @@ def read_extrapolation(path: Path) -> Extrapolation:
     return Extrapolation.from_json(read_json(path))
 
 
-def curve(result: Extrapolation, source: str, frequencies: str, label: str, colour: int, dash: int) -> Curve:
+def curve(
+    result: Extrapolation, source: str, frequencies: str, label: str, colour: int, dash: int, band: bool = True
+) -> Curve:
     cells = [result.cell(source, frequencies, w) for w in result.windows]
     return Curve(
         label=label,
         windows=result.windows,
         perplexity=[c.perplexity for c in cells],
-        low=[c.ci_low for c in cells],
-        high=[c.ci_high for c in cells],
+        low=[c.ci_low for c in cells] if band else None,
+        high=[c.ci_high for c in cells] if band else None,
         colour=colour,
         dash=dash,
     )
@@ -96,7 +98,7 @@ def write_comparison(
     lines += ["harder than others):\n", comparison_table(results, facts, interval=True)]
     write_text(paths["md"], "\n".join(lines))
     curves = [
-        replace(curve(result, source, name, label(scheme, name), colour, dash), low=None, high=None)
+        curve(result, source, name, label(scheme, name), colour, dash, band=False)
         for colour, (scheme, result) in enumerate(results.items())
         for dash, name in enumerate(result.frequencies)
     ]

@@ -33,7 +33,15 @@ def test_every_experiment_loads_and_is_frozen(name):
     + [f"position/frequencies={name}" for name in choices("position/frequencies", DIRS)],
 )
 def test_every_choice_loads(choice):
+    if choice == "tracking=wandb":
+        pytest.importorskip("wandb", reason="an extra: without it this choice is refused, see below")
     load([choice])
+
+
+def test_a_tracker_that_is_not_installed_is_refused(monkeypatch):
+    monkeypatch.setattr("coca_train.config.check.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"E-CFG-37 .*wandb is not installed.*coca_train\[wandb\]"):
+        load(["tracking=wandb"])
 
 
 def test_quickstart_is_the_default():
