@@ -8,7 +8,7 @@ import torch
 
 from coca_train import checkpoint, dist, engine
 from coca_train.build import build_model, init_digests, vocab_size
-from coca_train.config.errors import CheckpointError, Preempted, StorageError
+from coca_train.config.errors import CheckpointError, DeviceMemoryError, Preempted, StorageError
 from coca_train.config.load import Loaded
 from coca_train.config.schema import Config, DataConfig
 from coca_train.data.loader import Loader
@@ -39,9 +39,21 @@ def train(loaded: Loaded) -> None:
     try:
         _train(loaded)
     except Exception as error:
-        if (lost := peer_lost(error)) is not None:
-            raise lost from error
+        if (known := out_of_memory(error) or peer_lost(error)) is not None:
+            raise known from error
         raise
+
+
+def out_of_memory(error: BaseException) -> DeviceMemoryError | None:
+    """The error to exit with (code 8) when `error` says that memory ran out, on a GPU or in the host; else None."""
+    of_host = isinstance(error, MemoryError) or "DefaultCPUAllocator: can't allocate memory" in str(error)
+    if not of_host and not isinstance(error, torch.OutOfMemoryError):
+        return None
+    return DeviceMemoryError(
+        f"E-RUN-16 rank {dist.rank()}: out of memory ({(str(error) or 'host memory').splitlines()[0][:200]}). "
+        "Fix: halve train.micro_batch_size (the global batch, and so the training, stays the same), or "
+        "engine.activation_checkpointing=true, or more sharding: engine.zero_stage=3"
+    )
 
 
 def _train(loaded: Loaded) -> None:

@@ -6,5 +6,9 @@ if [ -z "${NPROC:-}" ]; then
     NPROC=$(nvidia-smi --list-gpus 2>/dev/null | wc -l) || NPROC=1
     [ "$NPROC" -gt 0 ] || NPROC=1
 fi
-# A save must fit between SIGTERM and SIGKILL.
-exec torchrun --standalone --nproc-per-node "$NPROC" --shutdown-timeout "${SHUTDOWN_TIMEOUT:-300}" -m coca_train "$@"
+options=(--standalone --nproc-per-node "$NPROC")
+# A save must fit between SIGTERM and SIGKILL; older torchruns have 30 s and no option.
+if torchrun --help 2>/dev/null | grep -q -- --shutdown-timeout; then
+    options+=(--shutdown-timeout "${SHUTDOWN_TIMEOUT:-300}")
+fi
+exec torchrun "${options[@]}" -m coca_train "$@"
