@@ -16,6 +16,7 @@ from coca_train import __version__
 from coca_train.config.errors import UserError
 
 INTERRUPTED = 130
+OF_ONE_RANK = (8, 76)  # out of memory, peer lost: their messages name the rank
 LAUNCHER_FLAG = re.compile(r"--local[-_]rank(?:=(\d+))?")  # what torch.distributed.launch and deepspeed add
 
 
@@ -100,7 +101,7 @@ def run(main_fn: Callable[[list[str]], int | None], argv: list[str] | None = Non
     except UserError as error:
         if "--debug" in arguments:
             traceback.print_exc()
-        _tell(str(error))
+        _tell(str(error), every_rank=error.exit_code in OF_ONE_RANK)
         return error.exit_code
     except KeyboardInterrupt:
         _tell("Interrupted. The same command goes on from the last checkpoint.")
@@ -114,9 +115,9 @@ def run(main_fn: Callable[[list[str]], int | None], argv: list[str] | None = Non
         return 1
 
 
-def _tell(message: str) -> None:
-    """To stderr, once. Works while RANK itself is what is wrong."""
-    if os.environ.get("RANK", "0").lstrip("0") == "" or not os.environ["RANK"].isdecimal():
+def _tell(message: str, every_rank: bool = False) -> None:
+    """To stderr, once, or by every rank it happened on. Works while RANK itself is what is wrong."""
+    if every_rank or os.environ.get("RANK", "0").lstrip("0") == "" or not os.environ["RANK"].isdecimal():
         print(message, file=sys.stderr, flush=True)
 
 

@@ -122,7 +122,7 @@ def compare(run_dirs: dict[str, Path], directory: Path) -> None:
         path = run_dir / "report" / "extrapolation.json"
         if not path.exists():
             raise UserError(
-                f"E-RUN-15 {run_dir}: no extrapolation report; a finished run is needed. Fix: train it first"
+                f"E-RUN-22 {run_dir}: no extrapolation report; a finished run is needed. Fix: train it first"
             )
         results[name] = read_extrapolation(path)
     verified, problems = checks(run_dirs, results)
@@ -144,6 +144,12 @@ def _main(argv: list[str]) -> int:
         return 0
     request = read(argv)
     if request.runs:
+        names = [Path(run).name for run in request.runs]
+        if len(set(names)) < len(names):
+            raise UserError(
+                f"E-RUN-22 command line runs={','.join(request.runs)}: the last parts of the paths name the runs and "
+                "must differ. Fix: rename one of the directories"
+            )
         compare({Path(run).name: Path(run) for run in request.runs}, Path(request.root))
         return 0
     code = train_all(request)

@@ -5,6 +5,7 @@ Every function works before `torch.distributed` is initialised and on a single p
 
 import os
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def _active() -> bool:
 
 
 def barrier() -> None:
+    """COLLECTIVE. Wait for all ranks."""
     if _active():
         import torch.distributed as dist
 
@@ -72,6 +74,21 @@ def all_gather_object(value: T) -> list[T]:
     out: list[Any] = [None] * world_size()
     dist.all_gather_object(out, value)
     return out
+
+
+def on_main(action: Callable[[], T]) -> T:
+    """COLLECTIVE. Run on rank 0; its result, or its exception, on every rank (none is left waiting)."""
+    result: Any = None
+    error: Exception | None = None
+    if is_main():
+        try:
+            result = action()
+        except Exception as problem:
+            error = problem
+    result, error = broadcast_object((result, error))
+    if error is not None:
+        raise error
+    return result
 
 
 def broadcast_object(value: T) -> T:

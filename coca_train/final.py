@@ -1,6 +1,7 @@
 """What a finished run leaves behind: loss curve, extrapolation report, a sample, and where everything lies."""
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -21,12 +22,11 @@ from coca_train.report.pages import text_of, write_extrapolation, write_loss_cur
 def final_report(config: Config, run_dir: Path, runner: Engine, tokenizer: Tokenizer, step: int) -> None:
     """Write the report on the model at `step` and show it. COLLECTIVE. A finished report is not made again."""
     directory = run_dir / "report"
-    done = directory / "done.json"
-    if dist.broadcast_object(done.exists() and read_json(done) == {"step": step}):
+    done, mark = directory / "done.json", {"step": step, "eval": asdict(config.eval)}
+    if dist.on_main(lambda: done.exists() and read_json(done) == mark):
         dist.log(f"The report on step {step} is there already.")
         return
-    if dist.is_main():
-        write_loss_curve(run_dir, config.run.name)
+    dist.on_main(lambda: write_loss_curve(run_dir, config.run.name))
     if config.eval.extrapolation.enabled:
         report_extrapolation(config, directory, runner, tokenizer)
     if config.eval.sample_prompt and config.eval.sample_tokens:
@@ -34,11 +34,9 @@ def final_report(config: Config, run_dir: Path, runner: Engine, tokenizer: Token
             prompt = tokenizer.encode(config.eval.sample_prompt)
             tokens = generate(module, prompt, config.eval.sample_tokens, eod=tokenizer.eod)
         text = config.eval.sample_prompt + tokenizer.decode(tokens)
-        if dist.is_main():
-            write_text(directory / "sample.txt", text + "\n")
+        dist.on_main(lambda: write_text(directory / "sample.txt", text + "\n"))
         dist.log(f"\nSample (greedy, prompt {config.eval.sample_prompt!r}):\n{text}\n")
-    if dist.is_main():
-        write_json(done, {"step": step})
+    dist.on_main(lambda: write_json(done, mark))
 
 
 def report_extrapolation(config: Config, directory: Path, runner: Engine, tokenizer: Tokenizer) -> None:
@@ -59,8 +57,7 @@ def report_extrapolation(config: Config, directory: Path, runner: Engine, tokeni
             micro_batch_tokens=config.eval.extrapolation.micro_batch_tokens,
             n_bytes=byte_counter(tokenizer),
         )
-    if dist.is_main():
-        write_extrapolation(result, directory)
+    dist.on_main(lambda: write_extrapolation(result, directory))
     dist.log("\n" + text_of(result))
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from coca_train import dist
-from coca_train.config.errors import DivergedError, Preempted
+from coca_train.config.errors import DataError, DivergedError, Preempted
 from coca_train.config.schema import Config
 from coca_train.data.loader import Batch
 from coca_train.engine.base import Engine
@@ -50,7 +50,7 @@ def run_stage(
         with tools.watchdog.section(f"step {step + 1}", limit):
             started = time.perf_counter()
             torch.manual_seed(seed_of(config.run.seed, step, dist.rank()))  # no RNG state to save: resume is exact
-            micro_batches = next(batches)
+            micro_batches = next_batches(batches)
             lr = lr_at(step, config.optim, max_steps)
             result = engine.train_step(micro_batches, lr)
             tools.throughput.add(result.tokens, time.perf_counter() - started)
@@ -76,8 +76,23 @@ def run_stage(
         if is_last or stopping or done % config.checkpoint.save_every_steps == 0:
             with tools.watchdog.section(f"checkpoint at step {done}", limit):
                 saved = tools.save(done)
+                while is_last and not saved:  # raises StorageError when it cannot be
+                    saved = tools.save(done)
             if stopping and saved:
                 raise Preempted(f"stopped at step {done}, checkpoint saved; the same command goes on from there")
+
+
+def next_batches(batches: Iterator[Sequence[Batch]]) -> Sequence[Batch]:
+    """This rank's micro batches. COLLECTIVE: data that is wrong on one rank is told, and ends the run, on all."""
+    found, problem = None, ""
+    try:
+        found = next(batches)
+    except DataError as error:
+        problem = str(error)
+    if dist.all_reduce([float(bool(problem))], "max")[0]:
+        raise DataError(next(text for text in dist.all_gather_object(problem) if text))
+    assert found is not None
+    return found
 
 
 def batch_digest(micro_batches: Sequence[Batch]) -> str:

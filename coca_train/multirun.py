@@ -68,7 +68,7 @@ def multirun(overrides: list[str], config_dirs: tuple[Path, ...], show_only: boo
     """Run every job of a sweep; the exit code is the worst. Stops where a job was preempted."""
     if "RANK" in os.environ or int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError(
-            "E-RUN-15 command line --multirun: a sweep starts its jobs itself, it cannot run under torchrun. "
+            "E-RUN-23 command line --multirun: a sweep starts its jobs itself, it cannot run under torchrun. "
             "Fix: python -m coca_train --multirun …, or one torchrun a job"
         )
     planned, codes = jobs(overrides, config_dirs), {}

@@ -18,7 +18,7 @@ from coca_train.data.mixture import fingerprint_diff
 from coca_train.report.files import write_text
 
 PACKAGES = ("torch", "deepspeed", "numpy", "sentencepiece")
-FIXED = ("model", "position", "stages", "engine.dtype", "train.seq_len", "train.global_batch_size", "run.seed")
+FIXED = ("model", "position", "engine.dtype", "train.seq_len", "train.global_batch_size", "run.seed")
 
 
 def open_record(
@@ -31,17 +31,7 @@ def open_record(
     Raises DataError when the data is not what the run began with, CheckpointError when a setting was
     changed that the state in the directory depends on. Other changed settings are announced.
     """
-    answer: dict[str, Any] | Exception | None = None
-    if dist.is_main():
-        try:
-            answer = _open(run_dir, loaded, fingerprint, init_digests)
-        except (DataError, CheckpointError) as error:
-            answer = error
-    answer = dist.broadcast_object(answer)
-    if isinstance(answer, Exception):
-        raise answer
-    assert answer is not None
-    return answer
+    return dist.on_main(lambda: _open(run_dir, loaded, fingerprint, init_digests))
 
 
 def _open(
@@ -49,7 +39,7 @@ def _open(
 ) -> dict[str, Any]:
     path = run_dir / "run.json"
     settings = json.loads(json.dumps(flatten(asdict(loaded.config))))  # tuples as JSON has them
-    if not path.exists():
+    if not path.exists() or not any(run_dir.glob("checkpoints/step-*")):  # nothing depends on the old settings
         record = {
             "run_id": uuid.uuid4().hex,
             "settings": settings,
@@ -68,7 +58,7 @@ def _open(
         assert isinstance(run_id, str) and isinstance(before, dict) and isinstance(data, dict)
     except (ValueError, KeyError, TypeError, AssertionError):
         raise CheckpointError(
-            f"E-CKP-22 {path}: not a run record; every run directory holds one. "
+            f"E-CKP-23 {path}: not a run record; every run directory holds one. "
             "Fix: restore it, or choose another run.name"
         ) from None
     if (difference := fingerprint_diff(data, fingerprint)) is not None:
@@ -77,11 +67,11 @@ def _open(
             "data only. Fix: restore the data, or choose another run.name"
         )
     changed = {key: (before.get(key), now) for key, now in settings.items() if before.get(key) != now}
-    fixed = [key for key in changed if key.startswith(FIXED)]
+    fixed = [key for key in changed if key.startswith(FIXED) or key.endswith(".trainable")]
     if fixed:
         shown = "; ".join(f"{key} {changed[key][0]!r} -> {changed[key][1]!r}" for key in fixed)
         raise CheckpointError(
-            f"E-CKP-14 {run_dir}: changed since the run began: {shown}; its weights depend on that. "
+            f"E-CKP-24 {run_dir}: changed since the run began: {shown}; its weights depend on that. "
             "Fix: undo the change, or choose another run.name"
         )
     for key, (old, new) in changed.items():

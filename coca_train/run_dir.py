@@ -66,10 +66,13 @@ def read_record(run_dir: Path) -> dict:
             return record
     except (OSError, ValueError):
         pass
-    raise UserError(f"E-RUN-15 {run_dir}: no run directory (no readable run.json). Fix: give the directory of a run")
+    raise UserError(f"E-RUN-21 {run_dir}: no run directory (no readable run.json). Fix: give the directory of a run")
 
 
 def pick_device(device: str) -> str:
+    """cpu or cuda. Raises UserError when a GPU is asked for and there is none."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UserError("E-RUN-04 command line device=cuda: torch sees no GPU on this machine. Fix: device=cpu")
     return device

@@ -54,7 +54,7 @@ def json_safe(value: Any) -> Any:
 def missing_package(package: str, extra: str, key: str) -> UserError:
     return UserError(
         f"E-TRACK-01 config {key}: the package {package} is not installed; it is part of the extra '{extra}'. "
-        f"Fix: pip install 'coca-train[{extra}]'"
+        f"Fix: pip install {package}"
     )
 
 

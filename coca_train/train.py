@@ -8,7 +8,7 @@ import torch
 
 from coca_train import checkpoint, dist, engine
 from coca_train.build import build_model, init_digests, vocab_size
-from coca_train.config.errors import CheckpointError, DeviceMemoryError, Preempted, StorageError
+from coca_train.config.errors import CheckpointError, DataError, DeviceMemoryError, Preempted, StorageError
 from coca_train.config.load import Loaded
 from coca_train.config.schema import Config, DataConfig
 from coca_train.data.loader import Loader
@@ -61,7 +61,8 @@ def _train(loaded: Loaded) -> None:
     (stage,) = resolve(config)
     run_dir = Path(config.run.root) / config.run.name
     with ExitStack() as stack:
-        stop = stack.enter_context(StopRequest())
+        signals = stack.enter_context(ExitStack())
+        stop = signals.enter_context(StopRequest())
         watchdog = stack.enter_context(Watchdog())
         engine.start(config.engine)
         prepare_data(config.data)
@@ -99,7 +100,7 @@ def _train(loaded: Loaded) -> None:
                 config.data.prefetch_steps,
             )
         )
-        max_steps = min(stage.max_steps, loader.max_steps or stage.max_steps)
+        max_steps = effective_steps(stage.max_steps, loader.max_steps, start_step, run_dir)
         announce(config, outline, mixture, run_dir, start_step, max_steps)
         with runner.eval_module() as module:
             assert isinstance(module, Transformer)
@@ -123,20 +124,41 @@ def _train(loaded: Loaded) -> None:
             runner.close()  # all ranks stop together; after other errors a peer may be gone, and this would wait
             raise
         metrics.close()
+        signals.close()  # the model is saved: from here on a signal ends the process at once
         final_report(config, run_dir, runner, tokenizer, max_steps)
         farewell(config, run_dir)
         runner.close()
 
 
+def effective_steps(wanted: int, available: int | None, start_step: int, run_dir: Path) -> int:
+    """Length of the run [optimizer steps]: as configured, or what the data of a source with on_exhausted=stop gives."""
+    steps = wanted if available is None else min(wanted, available)
+    if steps == 0:
+        raise DataError(
+            "E-MIX-01 data.sources: a source with on_exhausted=stop is shorter than one global batch; nothing can be "
+            "trained. Fix: on_exhausted=repeat, or a smaller train.global_batch_size"
+        )
+    if start_step > steps:
+        raise CheckpointError(
+            f"E-CKP-21 {run_dir}: is at step {start_step}, beyond the {steps} steps asked for; training does not go "
+            f"back. Fix: train.max_steps={start_step} or more, or another run.name"
+        )
+    return steps
+
+
 def farewell(config: Config, run_dir: Path) -> None:
     """Where everything lies and what to try next."""
     prompt = config.eval.sample_prompt or "The"
+    made = {
+        "loss_curve.png": "training and validation loss",
+        "report/extrapolation.png": "perplexity beyond the training window (.md and .json beside it)",
+        "metrics.jsonl": "every logged step and validation",
+        "config.yaml": "every setting",
+        "checkpoints": "the model; the same command with a larger train.max_steps goes on",
+    }
+    lies = "".join(f"  {name:26s} {what}\n" for name, what in made.items() if (run_dir / name).exists())
     dist.log(
-        f"Done. Everything lies in {run_dir}:\n"
-        f"  loss_curve.png                 training and validation loss\n"
-        f"  report/extrapolation.png .md   perplexity beyond the training window\n"
-        f"  metrics.jsonl, config.yaml     every number, every setting\n"
-        f"  checkpoints/                   the model; the same command with a larger train.max_steps goes on\n"
+        f"Done. Everything lies in {run_dir}:\n{lies}"
         f"Try next:\n"
         f"  python -m coca_train.generate run={run_dir} prompt={prompt!r}\n"
         f"  python -m coca_train position=rope run.name=rope\n"
@@ -150,9 +172,7 @@ def prepare_data(data: DataConfig) -> None:
     if data.prepare == "embedded":
         from data_prep import embedded
 
-        if dist.is_main():
-            embedded.make(data.dir)
-        dist.barrier()
+        dist.on_main(lambda: embedded.make(data.dir))
     require_files(data)
 
 

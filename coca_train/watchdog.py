@@ -33,7 +33,7 @@ class Watchdog:
     """A thread that ends this process with exit code 76 when a section overruns, after dumping all stacks.
 
     DeepSpeed's process groups can wait 30 minutes for a hung peer whatever timeout one asks for
-    (DEEPSPEED.md 8). faulthandler's own timer, in C, stands behind the thread in case the interpreter
+    (docs/operations.md). faulthandler's own timer, in C, stands behind the thread in case the interpreter
     itself is stuck; it can only exit with code 1.
     """
 

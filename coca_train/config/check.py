@@ -37,10 +37,15 @@ class World(NamedTuple):
     local_rank: int
 
 
-def problems(sections: dict[str, Any]) -> list[Problem]:
-    """Everything the rules find in the sections that are right by themselves."""
-    world, found = _world()
+def problems(sections: dict[str, Any], launch: bool = True) -> list[Problem]:
+    """Everything the rules find in the sections that are right by themselves.
+
+    launch: also what depends on this machine and this launch (a saved run may be read anywhere).
+    """
+    world, found = _world() if launch else (None, [])
     known = {**sections, **({"world": world} if world else {})}
+    if not launch:
+        known.pop("tracking", None)
     for rule in RULES:
         names = list(inspect.signature(rule).parameters)
         if all(name in known for name in names):
@@ -137,6 +142,9 @@ def _engine(engine: EngineConfig, world: World) -> list[Problem]:
         )
         fix = "write engine.zero_stage=1, or engine.dtype=fp32"
         found.append(Problem("E-CFG-35", ("engine.zero_stage", "engine.dtype"), text, fix))
+    if engine.kind == "local" and engine.dtype == "fp16":
+        text = "the local engine scales no losses, which fp16 needs"
+        found.append(Problem("E-CFG-42", ("engine.dtype", "engine.kind"), text, "write engine.dtype=bf16"))
     if engine.kind == "local" and world.size > 1:
         text = f"the local engine is one process, and {world.size} were started"
         found.append(Problem("E-CFG-36", ("engine.kind",), text, "write engine=deepspeed, or start without torchrun"))
@@ -213,7 +221,7 @@ def _seeds(run: RunConfig, data: DataConfig) -> list[Problem]:
 def _tracking(tracking: TrackingConfig) -> list[Problem]:
     wanted = {"tensorboard": tracking.tensorboard, "wandb": tracking.wandb != "disabled"}
     return [
-        Problem("E-CFG-37", (f"tracking.{name}",), f"{name} is not installed", f"pip install 'coca_train[{name}]'")
+        Problem("E-CFG-37", (f"tracking.{name}",), f"{name} is not installed", f"pip install {name}")
         for name, needed in wanted.items()
         if needed and find_spec(name) is None
     ]

@@ -66,7 +66,7 @@ def load(overrides: list[str], config_dirs: tuple[Path, ...] = ()) -> Loaded:
     Raises ConfigError, which names every problem and who set the value.
     """
     assembled = assemble(overrides, config_dirs)
-    config, text = _finish(assembled)
+    config, text = _finish(assembled, launch=True)
     return Loaded(config, text, list(overrides), assembled.choices)
 
 
@@ -79,7 +79,7 @@ def load_saved(run_dir: str | Path) -> Loaded:
     tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     if not isinstance(tree, dict):
         raise stop(Problem("E-CFG-15", (), "this is not the configuration of a run", "restore the file", str(path)))
-    config, text = _finish(Assembled(tree, {}, sources, problems, dict(leaves(tree))))
+    config, text = _finish(Assembled(tree, {}, sources, problems, dict(leaves(tree))), launch=False)
     return Loaded(config, text, [], {})
 
 
@@ -105,7 +105,7 @@ def frequency_variants(config: Config) -> dict[str, Any]:
     return found
 
 
-def _finish(a: Assembled) -> tuple[Config, str]:
+def _finish(a: Assembled, launch: bool) -> tuple[Config, str]:
     """Resolve, type and cross-check. Raises ConfigError with everything found, before or here."""
     secret = [key for key, value in leaves(a.tree) if is_secret(key, value)]
     a.problems += [
@@ -117,7 +117,7 @@ def _finish(a: Assembled) -> tuple[Config, str]:
     typed, mistakes = type_sections(a.tree, a.examples, {p.keys[0] for p in wrong} | set(secret))
     blamed = {key for mistake in mistakes for key in mistake.keys}
     mistakes = [mistake for mistake in mistakes if links.get(mistake.keys[0]) not in blamed]  # a copy of a wrong value
-    a.problems += [*wrong, *mistakes, *check.problems(typed)]
+    a.problems += [*wrong, *mistakes, *check.problems(typed, launch)]
     if a.problems:
         raise ConfigError(a.problems, a.lines())
     ordered = {name: a.tree[name] for name in fields_of(Config)}

@@ -96,7 +96,7 @@ def test_local_and_deepspeed_share_checkpoints(runs: Runs) -> None:
 
 @pytest.mark.parametrize("stage", slow_unless([3], [1, 3]))
 def test_frozen_parameters_and_buffers_are_restored(server: ForkServer, runs: Runs, tmp_path: Path, stage: int) -> None:
-    """DeepSpeed's universal checkpoint leaves them at their random start, silently (DEEPSPEED.md 3, trap 1)."""
+    """DeepSpeed's universal checkpoint leaves them at their random start, silently."""
     job = {"zero_stage": stage, "trainable": ["blocks.*.mix.*"]}
     whole = values(server.run(RUN, {"steps": END, "save": str(tmp_path), "save_at": HALF} | job, ranks=2))[0]
     export = tmp_path / "resumed.safetensors"

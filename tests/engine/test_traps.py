@@ -1,4 +1,4 @@
-"""DEEPSPEED.md's traps: each has a guard, and here is the proof."""
+"""DeepSpeed's traps (docs/operations.md): each has a guard, and here is the proof."""
 
 import subprocess
 import sys

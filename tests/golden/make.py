@@ -42,7 +42,7 @@ def code_ramp(p, dim, j):
 
 
 def spectrum(p, dim, length):
-    """(inverse frequencies, temperature) of every scaling in POSITIONS.md section 2."""
+    """(inverse frequencies, temperature) of every scaling in docs/positions.md."""
     kind, base, pairs = p["name"], p["theta"], range(dim // 2)
     plain = [theta_j(base, dim, j) for j in pairs]
     if kind.startswith("dynamic"):

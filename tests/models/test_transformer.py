@@ -150,7 +150,7 @@ def test_tied_embeddings_count_once():
 
 
 def test_paper_parameter_counts():
-    """RECIPES.md A: 508.9M, 302.3M without embeddings, for rope; CoCA at half width has 12.6M fewer."""
+    """The CoCA paper's shape: 508.9M, 302.3M without embeddings, for rope; CoCA at half width has 12.6M fewer."""
     config = replace(NEOX, n_layers=24, d_model=1024, n_heads=16, d_ff=4096)
     with torch.device("meta"):
         counts = {
@@ -177,6 +177,7 @@ def test_certificate_is_granted_to_every_scheme(scheme, dtype, kernel):
     [
         ("rotate", lambda q, k, tables: (q, k), "E-POS-02"),
         ("rotate", lambda q, k, tables: (q * 1.0, k * tables.key.cos_BT1R), "E-POS-03"),
+        ("rotate", lambda q, k, tables: (q * torch.nan, k), "E-POS-01"),
     ],
 )
 def test_certificate_is_refused_to_a_dead_or_false_scheme(monkeypatch, hook, value, error):

@@ -1,4 +1,4 @@
-"""A float64 dense reference of positions and attention, written from POSITIONS.md and nothing else.
+"""A float64 dense reference of positions and attention, written from the papers' formulas and nothing else.
 
 Pairs are complex numbers (j and j + D/2 of the storage order); scores are whole T x S matrices.
 """
@@ -11,7 +11,7 @@ WIDE = torch.float64
 
 
 def frequencies(p, dim, length):
-    """POSITIONS.md section 2: (θ'_j of every pair, temperature)."""
+    """The scalings of docs/positions.md: (θ'_j of every pair, temperature)."""
     kind, base, stretch = p["name"], p["theta"], p.get("factor", 1.0)
     if kind[:8] == "dynamic_":
         trained = p["original_seq_len"]
@@ -68,7 +68,7 @@ def scores(settings, q_BTHD, k_BSGK, pos_BT, pos_BS, length):
 
 
 def alibi_slopes(heads):
-    """POSITIONS.md section 4; the interleaving of the ALiBi paper for other head counts."""
+    """ALiBi: the interleaving of the ALiBi paper for other head counts."""
     power = 1
     while power * 2 <= heads:
         power *= 2

@@ -31,7 +31,7 @@ def test_slack_is_strict_when_the_two_halves_of_q_agree():
 
 
 def test_slack_by_its_closed_form():
-    """POSITIONS.md section 3: ½ Σ t|q|²[(1+sin2φ)cosΔ + cos2φ sinΔ + (1-sin2φ)cosΣ - cos2φ sinΣ]."""
+    """The closed form of docs/positions.md: ½ Σ t|q|²[(1+sin2φ)cosΔ + cos2φ sinΔ + (1-sin2φ)cosΣ - cos2φ sinΣ]."""
     scheme = support.build(support.coca(), 1, 1, 8)
     q, t, _ = support.random_qkv(scheme, 6, batch=1)
     score = support.dense_scores(scheme, q, t, support.start(6), support.start(6), 6)[0, 0]

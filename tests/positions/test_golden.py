@@ -32,7 +32,7 @@ def test_every_frequency_file_has_golden_numbers():
 
 
 def test_paper_and_code_ramps_differ_as_the_spec_says():
-    """POSITIONS.md: at D = 64, L = 4096, s = 8 by up to 57 % in a single frequency."""
+    """At D = 64, L = 4096, s = 8 by up to 57 % in a single frequency."""
     fields = {"theta": 10000.0, "factor": 8.0, "original_seq_len": 4096, "beta_fast": 32.0, "beta_slow": 1.0}
     paper, code = (
         ours({"name": "yarn", **fields, "convention": convention}, 64, 0).inv_freq_J for convention in ("paper", "code")

@@ -76,7 +76,7 @@ def edit(path, change):
 def test_comparable_runs(runs, tmp_path, capsys):
     compare.compare(runs, tmp_path)
     out, err = capsys.readouterr()
-    assert "identical batches at all 3 logged steps, the last one 3" in err
+    assert "identical batches at all 3 common logged steps, the last one 3" in err
     assert "identical for 2 of 3 parameters; not shared, because of another shape: k" in err
     assert [line.split("|")[1].strip() for line in out.strip().splitlines()[2:4]] == ["rope", "coca"]
     saved = json.loads((tmp_path / "comparison.json").read_text())
@@ -123,7 +123,7 @@ def other_text(run_dir):
         (other_seed, "section seed of rope and coca differ"),
         (other_lr, "section optim of rope and coca differ"),
         (other_batch, "other batches at step 2"),
-        (fewer_steps, "logged other steps"),
+        (fewer_steps, "ended at different steps"),
         (other_weights, "blocks.0.mlp.up.weight of rope and coca differ"),
         (other_text, "scored on other windows or tokens"),
     ],
@@ -133,6 +133,14 @@ def test_what_differs_is_found_and_nothing_is_written(runs, tmp_path, damage, sa
     with pytest.raises(DataError, match=said):
         compare.compare(runs, tmp_path)
     assert not (tmp_path / "comparison.png").exists()
+
+
+def test_a_resumed_run_which_logged_one_step_more_can_be_compared(runs, tmp_path):
+    path = runs["coca"] / "metrics.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:1], lines[0].replace('"step": 1', '"step": 1.5'), *lines[1:]]) + "\n")
+    compare.compare(runs, tmp_path)
+    assert (tmp_path / "comparison.png").exists()
 
 
 def test_runs_without_recorded_digests_are_not_called_equal(runs):

@@ -106,8 +106,8 @@ def test_what_does_not_fit_the_run_is_refused(run, corpus, tmp_path):
     assert run(*quick).returncode == 0
     run_dir = tmp_path / "runs" / "quickstart"
     cases = {
-        "model.n_layers=3": (4, "E-CKP-14", "model.n_layers 2 -> 3"),
-        "position=rope": (4, "E-CKP-14", "position.scheme 'coca' -> 'rope'"),
+        "model.n_layers=3": (4, "E-CKP-24", "model.n_layers 2 -> 3"),
+        "position=rope": (4, "E-CKP-24", "position.scheme 'coca' -> 'rope'"),
         "data.sources.code.weight=5": (3, "E-TOK-14", "sources.code.weight"),
         "run.resume=never": (4, "E-CKP-02", "holds step 4"),
     }
