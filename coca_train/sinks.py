@@ -158,7 +158,7 @@ class WandbSink:
 
     def _work(self, options: dict[str, Any]) -> None:
         try:
-            import wandb
+            import wandb  # pyright: ignore[reportMissingImports]  # an extra
 
             settings = wandb.Settings(init_timeout=60, silent=True, console="off", disable_git=True, disable_code=True)
             run = wandb.init(settings=settings, **options)
