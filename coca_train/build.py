@@ -30,6 +30,7 @@ def build_model(config: Config, n_tokens: int) -> Transformer:
     return Transformer(
         config.model,
         config.position,
+        config.visibility,
         vocab_size=n_tokens,
         max_seq_len=config.train.seq_len,
         attention=config.engine.attention,
@@ -44,6 +45,6 @@ def init_digests(config: Config, n_tokens: int) -> dict[str, str]:
     digests = {}
     for name, parameter in outline.named_parameters():
         values: Tensor = torch.empty(parameter.shape, dtype=torch.float32)
-        init_parameter(name, values, config.model, config.run.seed)
+        init_parameter(name, values, config.model, config.position, config.run.seed)
         digests[name] = hashlib.sha256(values.numpy().tobytes()).hexdigest()[:16]
     return digests

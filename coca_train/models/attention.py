@@ -3,15 +3,19 @@
 Shape legend: B batch, T queries, S keys, H query heads, G key/value heads, D head_dim, K cached key width, C d_model.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coca_train.config.schema import ModelConfig
 from coca_train.models.cache import KVCache
-from coca_train.models.kernels import Bias, Kernel
-from coca_train.positions.base import Position
+from coca_train.models.kernels import Kernel
+from coca_train.models.scores import part_of
+from coca_train.positions.base import LayerPosition, Position, Projections
+from coca_train.positions.visibility import Layout
 
 
 class AttentionContext(NamedTuple):
@@ -19,15 +23,14 @@ class AttentionContext(NamedTuple):
 
     position: Position
     kernel: Kernel
-    tables: Any
-    bias: Bias
+    views: Sequence[tuple[Any, Layout]]  # the scheme's tables and the layout of each view
     cache: KVCache | None
 
 
 class Attention(nn.Module):
     """Projections, the position scheme's map of queries and keys, one attention kernel."""
 
-    def __init__(self, model: ModelConfig, layer: int, head_dim: int, key_dim: int) -> None:
+    def __init__(self, model: ModelConfig, layer: int, head_dim: int, key_dim: int, position: LayerPosition) -> None:
         super().__init__()
         self.layer, self.head_dim, self.key_dim, self.dropout = layer, head_dim, key_dim, model.dropout
         self.n_heads, self.n_kv_heads = model.n_heads, model.n_kv_heads or model.n_heads
@@ -35,13 +38,27 @@ class Attention(nn.Module):
         self.k = nn.Linear(model.d_model, self.n_kv_heads * key_dim, bias=model.bias)
         self.v = nn.Linear(model.d_model, self.n_kv_heads * head_dim, bias=model.bias)
         self.out = nn.Linear(self.n_heads * head_dim, model.d_model, bias=model.bias)
+        self.position = position
 
-    def forward(self, x_BTC: Tensor, context: AttentionContext) -> Tensor:
-        q_BTHD = self.q(x_BTC).unflatten(-1, (self.n_heads, self.head_dim))
-        k_BSGK = self.k(x_BTC).unflatten(-1, (self.n_kv_heads, self.key_dim))
-        v_BSGD = self.v(x_BTC).unflatten(-1, (self.n_kv_heads, self.head_dim))
+    def project_q(self, x_C: Tensor) -> Tensor:
+        """Queries, (..., H, D)."""
+        return self.q(x_C).unflatten(-1, (self.n_heads, self.head_dim))
+
+    def project_k(self, x_C: Tensor) -> Tensor:
+        """Keys as the cache holds them, (..., G, K)."""
+        return self.k(x_C).unflatten(-1, (self.n_kv_heads, self.key_dim))
+
+    def forward(self, x_BTC: Tensor, context: AttentionContext, past_BMC: Tensor | None = None) -> Tensor:
+        """past_BMC: hidden states of the previous segment, in front of the keys (segment recurrence)."""
+        x_BSC = x_BTC if past_BMC is None else torch.cat((past_BMC, x_BTC), dim=1)
+        q_BTHD, k_BSGK = self.project_q(x_BTC), self.project_k(x_BSC)
+        v_BSGD = self.v(x_BSC).unflatten(-1, (self.n_kv_heads, self.head_dim))
         if context.cache is not None:
             k_BSGK, v_BSGD = context.cache.extend(self.layer, k_BSGK, v_BSGD)
-        q_BTHE, k_BSGE = context.position.rotate(q_BTHD, k_BSGK, context.tables)
-        out_BTHD = context.kernel(q_BTHE, k_BSGE, v_BSGD, self.head_dim**-0.5, context.bias)
+        project = Projections(self.project_q, self.project_k)
+        parts = [
+            part_of(self.position(context.position, q_BTHD, k_BSGK, tables, project), layout)
+            for tables, layout in context.views
+        ]
+        out_BTHD = context.kernel(parts, v_BSGD, self.head_dim**-0.5)
         return F.dropout(self.out(out_BTHD.flatten(-2)), self.dropout, self.training)

@@ -1,36 +1,53 @@
 """The key/value cache of a generation: un-rotated keys, so frequencies may change (arXiv 2309.00071, 3.3).
 
-Shape legend: B batch, T new positions, S all positions so far, G key/value heads, K cached key width, D value width.
+Shape legend: B batch, T new positions, S all positions in hand, G key/value heads, K cached key width, D value width.
 """
 
 import torch
 from torch import Tensor
 
+from coca_train.positions.visibility import Keep
+
 
 class KVCache:
-    """Keys and values of every layer, in buffers of a fixed capacity [positions]."""
+    """Keys and values of every layer.
 
-    def __init__(self, n_layers: int, capacity: int) -> None:
-        self.capacity = capacity
-        self.length = 0  # positions held
-        self.pos_BS: Tensor | None = None
+    keep None: everything, in buffers of a fixed capacity [positions]. Otherwise what a later query may still see
+    (positions/visibility.py), so that memory does not grow with the text.
+    """
+
+    def __init__(self, n_layers: int, capacity: int, keep: Keep | None = None) -> None:
+        self.capacity, self.keep = capacity, keep
+        self.length = 0  # positions of the text so far
+        self._pos_BS: Tensor | None = None  # of the keys held
+        self._kept_S: Tensor | None = None  # which of the keys in hand are held from now on; None: all
         self._keys: list[Tensor | None] = [None] * n_layers
         self._values: list[Tensor | None] = [None] * n_layers
 
     def advance(self, pos_BT: Tensor) -> Tensor:
-        """Announce new positions, before the layers extend. Returns the positions of all keys, pos_BS."""
+        """Announce new positions, before the layers extend. Returns the positions of all keys in hand, pos_BS."""
         if self.length + pos_BT.shape[1] > self.capacity:
             raise ValueError(f"the cache holds {self.capacity} positions; {self.length + pos_BT.shape[1]} are needed")
-        self.pos_BS = pos_BT if self.pos_BS is None else torch.cat([self.pos_BS, pos_BT], dim=1)
         self.length += pos_BT.shape[1]
-        return self.pos_BS
+        now_BS = pos_BT if self._pos_BS is None else torch.cat([self._pos_BS, pos_BT], dim=1)
+        self._pos_BS = now_BS
+        if self.keep is not None:
+            n_keys = now_BS.shape[1]
+            last_S = torch.arange(n_keys, device=now_BS.device) >= n_keys - self.keep.last
+            self._kept_S = (last_S | (now_BS[0] < self.keep.first)).nonzero()[:, 0]
+            self._pos_BS = now_BS[:, self._kept_S]
+        return now_BS
 
     def extend(self, layer: int, k_BTGK: Tensor, v_BTGD: Tensor) -> tuple[Tensor, Tensor]:
-        """Append one layer's keys and values; returns all of them, k_BSGK and v_BSGD."""
+        """Append one layer's keys and values; returns all in hand, k_BSGK and v_BSGD."""
         return self._append(self._keys, layer, k_BTGK), self._append(self._values, layer, v_BTGD)
 
     def _append(self, store: list[Tensor | None], layer: int, new: Tensor) -> Tensor:
         buffer = store[layer]
+        if self._kept_S is not None:
+            in_hand = new if buffer is None else torch.cat([buffer, new], dim=1)
+            store[layer] = in_hand[:, self._kept_S]
+            return in_hand
         if buffer is None:
             buffer = store[layer] = new.new_empty(new.shape[0], self.capacity, *new.shape[2:])
         buffer[:, self.length - new.shape[1] : self.length] = new
@@ -38,5 +55,5 @@ class KVCache:
 
     @property
     def n_bytes(self) -> int:
-        """Memory of the buffers [bytes]."""
+        """Memory of what is held [bytes]."""
         return sum(t.numel() * t.element_size() for t in self._keys + self._values if t is not None)

@@ -1,10 +1,11 @@
-"""Normalisation, feed-forward and block. Shape legend: B batch, T time, C d_model, F d_ff."""
+"""Normalisation, feed-forward and block. Shape legend: B batch, T time, M memory, C d_model, F d_ff."""
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coca_train.config.schema import ModelConfig
 from coca_train.models.attention import Attention, AttentionContext
+from coca_train.positions.base import LayerPosition
 
 
 def build_norm(model: ModelConfig) -> nn.Module:
@@ -35,16 +36,18 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """One Transformer layer, residual branches parallel (GPT-NeoX, arXiv 2204.06745) or sequential."""
 
-    def __init__(self, model: ModelConfig, layer: int, head_dim: int, key_dim: int) -> None:
+    def __init__(self, model: ModelConfig, layer: int, head_dim: int, key_dim: int, position: LayerPosition) -> None:
         super().__init__()
         self.parallel = model.residual == "parallel"
         self.attention_norm = build_norm(model)
-        self.attention = Attention(model, layer, head_dim, key_dim)
+        self.attention = Attention(model, layer, head_dim, key_dim, position)
         self.mlp_norm = build_norm(model)
         self.mlp = MLP(model)
 
-    def forward(self, x_BTC: Tensor, context: AttentionContext) -> Tensor:
-        attended_BTC = self.attention(self.attention_norm(x_BTC), context)
+    def forward(self, x_BTC: Tensor, context: AttentionContext, past_BMC: Tensor | None = None) -> Tensor:
+        """past_BMC: this block's inputs at the positions before, as keys and values only (segment recurrence)."""
+        normed_past = None if past_BMC is None else self.attention_norm(past_BMC)
+        attended_BTC = self.attention(self.attention_norm(x_BTC), context, normed_past)
         if self.parallel:
             return x_BTC + attended_BTC + self.mlp(self.mlp_norm(x_BTC))
         x_BTC = x_BTC + attended_BTC

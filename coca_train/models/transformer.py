@@ -1,6 +1,6 @@
 """One Transformer that is GPT-NeoX or LLaMA by its config, never by copied files.
 
-Shape legend: B batch, T time, S all positions with the cache's, C d_model, V vocab_size.
+Shape legend: B batch, T time, S all positions with the cache's or the memory's, M memory, C d_model, V vocab_size.
 """
 
 from typing import Any
@@ -11,11 +11,13 @@ from torch.utils.checkpoint import checkpoint
 
 from coca_train import positions
 from coca_train.config.schema import ModelConfig
-from coca_train.models.attention import AttentionContext
+from coca_train.models.attention import Attention, AttentionContext
 from coca_train.models.cache import KVCache
-from coca_train.models.kernels import KERNELS, Bias
+from coca_train.models.kernels import KERNELS
 from coca_train.models.layers import Block, build_norm
 from coca_train.models.loss import summed_cross_entropy, token_nll
+from coca_train.models.memory import Memory
+from coca_train.positions import visibilities
 from coca_train.positions.base import AttentionShape
 
 
@@ -38,7 +40,8 @@ class Head(nn.Module):
 class Transformer(nn.Module):
     """Decoder-only language model with a pluggable position scheme.
 
-    model: shape of the network. position: the scheme's settings. max_seq_len: training window [tokens].
+    model: shape of the network. position: the scheme's settings. visibility: which keys are seen, its settings.
+    max_seq_len: training window [tokens].
     attention: name of the kernel (models/kernels.py). Weights are not initialised here: see models/init.py.
     """
 
@@ -46,6 +49,7 @@ class Transformer(nn.Module):
         self,
         model: ModelConfig,
         position: Any,
+        visibility: Any,
         *,
         vocab_size: int,
         max_seq_len: int,
@@ -55,13 +59,16 @@ class Transformer(nn.Module):
         super().__init__()
         head_dim = model.head_dim or model.d_model // model.n_heads
         self.config = model
-        self.shape = AttentionShape(model.n_heads, model.n_kv_heads or model.n_heads, head_dim, max_seq_len)
+        n_kv_heads = model.n_kv_heads or model.n_heads
+        self.shape = AttentionShape(model.n_heads, n_kv_heads, head_dim, model.d_model, max_seq_len)
         self.attention = attention
         self.activation_checkpointing = activation_checkpointing
         self.position = positions.build(position, self.shape)
+        self.visibility = visibilities.build(visibility)
         self.embed = nn.Embedding(vocab_size, model.d_model)
         self.blocks = nn.ModuleList(
-            Block(model, layer, head_dim, self.position.key_dim) for layer in range(model.n_layers)
+            Block(model, layer, head_dim, self.position.key_dim, self.position.layer())
+            for layer in range(model.n_layers)
         )
         self.final_norm = build_norm(model)
         self.head = Head(model.d_model, vocab_size)
@@ -69,12 +76,33 @@ class Transformer(nn.Module):
             assert isinstance(self.embed.weight, nn.Parameter)
             self.head.weight = self.embed.weight
 
+    @property
+    def first_attention(self) -> Attention:
+        """The attention of the first block."""
+        attention = self.blocks[0].get_submodule("attention")
+        assert isinstance(attention, Attention)
+        return attention
+
     def set_position(self, settings: Any) -> None:
-        """Exchange the position scheme's settings (other frequencies, say) on the same weights."""
+        """Exchange the position scheme's settings (other frequencies, say) on the same weights.
+
+        Raises ValueError when the new settings need other parameters than there are.
+        """
+        if settings == self.position.settings:
+            return
         position = positions.build(settings, self.shape)
-        if position.key_dim != self.position.key_dim or any(True for _ in position.parameters()):
+        shapes = [{n: p.shape for n, p in each.named_parameters()} for each in (position, self.position)]
+        same_layers = position.layer_class is self.position.layer_class and position.key_dim == self.position.key_dim
+        if not same_layers or shapes[0] != shapes[1]:
             raise ValueError(f"{settings.scheme} cannot replace {self.position.settings.scheme} on the same weights")
-        self.position = position
+        for name, parameter in self.position.named_parameters():
+            owner, _, leaf = name.rpartition(".")
+            setattr(position.get_submodule(owner), leaf, parameter)
+        self.position = position.train(self.position.training)
+
+    def set_visibility(self, settings: Any) -> None:
+        """Exchange which keys a query sees."""
+        self.visibility = visibilities.build(settings)
 
     def hidden(
         self,
@@ -83,26 +111,38 @@ class Transformer(nn.Module):
         doc_BT: Tensor | None = None,
         length: int | None = None,
         cache: KVCache | None = None,
+        memory: Memory | None = None,
     ) -> Tensor:
         """Final hidden states x_BTC.
 
         pos_BT: integer positions; None counts on from the cache's end. doc_BT: document ids, when attention
         must not cross documents. length: the sequence length dynamic frequencies adapt to [tokens]; None: all
-        positions in hand.
+        positions in hand. memory: the previous segment's hidden states, and where the next ones are left; its
+        tokens stand directly before this segment's, in the same document.
         """
         if pos_BT is None:
             start = 0 if cache is None else cache.length
             pos_BT = torch.arange(start, start + tokens_BT.shape[1], device=tokens_BT.device)[None]
-        pos_BS = pos_BT if cache is None else cache.advance(pos_BT)
-        tables = self.position.tables(pos_BT, pos_BS, length or pos_BS.shape[1])
-        bias = Bias(self.position.score_mod(pos_BT, pos_BS, tables), doc_BT)
-        context = AttentionContext(self.position, KERNELS[self.attention], tables, bias, cache)
-        x_BTC = self.position.embed(self.embed(tokens_BT), pos_BT)
-        for block in self.blocks:
+        pos_BS, doc_BS = pos_BT, doc_BT
+        if cache is not None:
+            assert doc_BT is None, "a cache holds one document"
+            pos_BS = cache.advance(pos_BT)
+        if memory is not None:
+            assert cache is None, "a memory and a cache both stand before the segment"
+            pos_BS, doc_BS = _behind(memory, pos_BT, doc_BT)
+        length = self.visibility.length(length or pos_BS.shape[1])
+        layouts = self.visibility.layouts(pos_BT, pos_BS, doc_BS)
+        views = [(self.position(layout.pos_BT, layout.pos_BS, length), layout) for layout in layouts]
+        context = AttentionContext(self.position, KERNELS[self.attention], views, cache)
+        x_BTC = self.position.embed(self.embed(tokens_BT), layouts[0].text_BT)
+        for layer, block in enumerate(self.blocks):
+            past_BMC = None if memory is None else memory.hidden[layer]
+            if memory is not None:
+                memory.keep(x_BTC)
             if self.activation_checkpointing and self.training:
-                x_BTC = checkpoint(block, x_BTC, context, use_reentrant=False)
+                x_BTC = checkpoint(block, x_BTC, context, past_BMC, use_reentrant=False)
             else:
-                x_BTC = block(x_BTC, context)
+                x_BTC = block(x_BTC, context, past_BMC)
         return self.final_norm(x_BTC)
 
     def forward(
@@ -113,14 +153,26 @@ class Transformer(nn.Module):
         doc_BT: Tensor | None = None,
         length: int | None = None,
         cache: KVCache | None = None,
+        memory: Memory | None = None,
     ) -> Tensor:
         """Float32 logits_BTV, or with targets the float32 sum of the losses [nats]; target -100 is ignored."""
-        return self.head(self.hidden(tokens_BT, pos_BT, doc_BT, length, cache), targets_BT)
+        return self.head(self.hidden(tokens_BT, pos_BT, doc_BT, length, cache, memory), targets_BT)
 
     @torch.no_grad()
     def nll(self, hidden_BTC: Tensor, targets_BT: Tensor) -> Tensor:
         """Loss of every token, nll_BT in float32 [nats]; 0 where the target is -100."""
         return self.head.nll(hidden_BTC, targets_BT)
+
+
+def _behind(memory: Memory, pos_BT: Tensor, doc_BT: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Positions and documents of memory and segment; memory that is not there is a document nobody is in."""
+    valid_BM = memory.valid_BM
+    before_M = torch.arange(-memory.memory_len, 0, device=pos_BT.device)
+    pos_BS = torch.cat((pos_BT[:, :1] + before_M, pos_BT), dim=1)
+    if doc_BT is None:
+        doc_BT = torch.zeros(valid_BM.shape[0], pos_BT.shape[1], dtype=torch.long, device=pos_BT.device)
+    doc_BM = torch.where(valid_BM, doc_BT[:, :1], -1)
+    return pos_BS, torch.cat((doc_BM, doc_BT), dim=1)
 
 
 def count_parameters(model: nn.Module) -> tuple[int, int]:

@@ -1,27 +1,155 @@
-"""Which keys a query sees: pure boolean functions, true = visible. All of them are defined on indices
-in the sequence and on document numbers, never on positions, which restart at every document."""
+"""Which keys a query sees, and where both are taken to stand: what attention needs from a visibility.
+
+A visibility splits the pairs (query, key) that are seen into disjoint views. Each view has a rule in the
+positions of the text, and may let the scheme see other positions than those. Almost always there is one view,
+with the text's own positions.
+
+Shape legend: B batch (1 when all rows share their positions), T queries, S keys; the queries are the last T of
+the keys.
+"""
+
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-
-def causal(query_index: Tensor, key_index: Tensor) -> Tensor:
-    """A query sees the keys at or before its own index. Shapes broadcast."""
-    return key_index <= query_index
+from coca_train.positions.base import Problem
 
 
-def same_document(doc_query: Tensor, doc_key: Tensor) -> Tensor:
-    """A query sees the keys of its own document. Shapes broadcast."""
-    return doc_query == doc_key
+class Rule(NamedTuple):
+    """Pairs of one document, key at or before query, with beyond <= distance < window and key position < first."""
+
+    window: int | None = None
+    beyond: int = 0
+    first: int | None = None
 
 
-def visible(n_queries: int, doc_BS: Tensor | None, n_keys: int, device: torch.device) -> Tensor:
-    """The mask of causal attention, within documents when `doc_BS` is given: bool, (T, S) or (B, T, S).
+class View(NamedTuple):
+    """One disjoint part of the pairs that are seen, and where the scheme takes them to stand."""
 
-    The queries are the last `n_queries` of the `n_keys` tokens (all of them, or those after a cache).
-    """
-    key_S = torch.arange(n_keys, device=device)
-    seen = causal(key_S[n_keys - n_queries :, None], key_S)
-    if doc_BS is None:
-        return seen
-    return seen & same_document(doc_BS[:, n_keys - n_queries :, None], doc_BS[:, None, :])
+    rule: Rule = Rule()
+    cap: int | None = None  # every pair has this distance: queries stand at `cap`, keys at 0
+    query_limit: int | None = None  # a query stands at min(m, query_limit), keys where they are
+
+
+class Keep(NamedTuple):
+    """Keys that a later query may still see: those at positions < first, and the last `last` ones [tokens]."""
+
+    first: int
+    last: int
+
+
+class Layout(NamedTuple):
+    """A view of actual tokens. Positions are integers."""
+
+    rule: Rule
+    text_BT: Tensor  # where the queries and keys stand in the text: for the rule
+    text_BS: Tensor
+    pos_BT: Tensor  # where the scheme takes them to stand
+    pos_BS: Tensor
+    doc_BS: Tensor | None  # document of every key; None: one document
+    rising: bool  # text positions rise by one from key to key of a document
+    as_text: bool  # the scheme sees the positions of the text
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether the distance of a pair, as the scheme sees it, is that of the indices."""
+        return self.rising and self.as_text
+
+    @property
+    def is_causal_only(self) -> bool:
+        """Whether causality hides all that is hidden."""
+        return self.rule == Rule() and self.doc_BS is None
+
+
+class Visibility:
+    """Base: plain causal attention. `settings` is that of the module in positions/visibilities/."""
+
+    trains = True  # False: for evaluation only
+
+    def __init__(self, settings: Any) -> None:
+        self.settings = settings
+
+    def views(self) -> tuple[View, ...]:
+        """The views, disjoint; together they are all that is seen."""
+        return (View(),)
+
+    def keep(self) -> Keep | None:
+        """What a cache has to keep for later queries; None: everything."""
+        return None
+
+    def length(self, length: int) -> int:
+        """What dynamic frequencies adapt to in a text of this length [tokens]: less where positions go less far."""
+        return length
+
+    def place(self, pos_BT: Tensor, pos_BS: Tensor, doc_BS: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Positions and documents, where the visibility makes new ones."""
+        return pos_BT, pos_BS, doc_BS
+
+    def problems(self, position: Any) -> list[Problem]:
+        """Why it cannot go with a scheme: position is an instance built from the scheme's settings."""
+        return []
+
+    def layouts(self, pos_BT: Tensor, pos_BS: Tensor, doc_BS: Tensor | None = None) -> tuple[Layout, ...]:
+        """The views of actual tokens."""
+        text_BT, text_BS, doc_BS = self.place(pos_BT, pos_BS, doc_BS)
+        rising = is_contiguous(text_BS, doc_BS)
+        layouts = []
+        for rule, cap, query_limit in self.views():
+            as_text = cap is None and query_limit is None
+            seen_BT, seen_BS = text_BT, text_BS
+            if cap is not None:
+                seen_BT, seen_BS = torch.full_like(text_BT, cap), torch.zeros_like(text_BS)
+            elif query_limit is not None:
+                seen_BT = text_BT.clamp(max=query_limit)
+            layouts.append(Layout(rule, text_BT, text_BS, seen_BT, seen_BS, doc_BS, rising, as_text))
+        return tuple(layouts)
+
+
+def is_contiguous(pos_BS: Tensor, doc_BS: Tensor | None) -> bool:
+    """Whether positions rise by one from key to key, but where another document starts; documents in rising order,
+    so that none comes back later."""
+    rises = pos_BS[:, 1:] - pos_BS[:, :-1] == 1
+    if doc_BS is not None:
+        step_BS = doc_BS[:, 1:] - doc_BS[:, :-1]
+        rises = (rises & (step_BS == 0)) | (step_BS > 0)
+    return bool(rises.all())
+
+
+def seen(layout: Layout, queries: slice, keys: slice) -> Tensor:
+    """The pairs of these queries (indices among the T) and keys (among the S) that are seen: bool (B, t, s)."""
+    rule, device = layout.rule, layout.text_BS.device
+    n_queries, n_keys = layout.text_BT.shape[1], layout.text_BS.shape[1]
+    query_t = torch.arange(n_queries, device=device)[queries] + (n_keys - n_queries)
+    key_s = torch.arange(n_keys, device=device)[keys]
+    shown_Bts = (key_s <= query_t[:, None])[None]
+    if rule.window is not None or rule.beyond:
+        distance_Bts = layout.text_BT[:, queries, None] - layout.text_BS[:, None, keys]
+        if rule.window is not None:
+            shown_Bts = shown_Bts & (distance_Bts < rule.window)
+        if rule.beyond:
+            shown_Bts = shown_Bts & (distance_Bts >= rule.beyond)
+    if rule.first is not None:
+        shown_Bts = shown_Bts & (layout.text_BS[:, None, keys] < rule.first)
+    if layout.doc_BS is not None:
+        doc_BT = layout.doc_BS[:, n_keys - n_queries :]
+        shown_Bts = shown_Bts & (doc_BT[:, queries, None] == layout.doc_BS[:, None, keys])
+    return shown_Bts
+
+
+def may_see(layout: Layout, queries: slice, keys: slice) -> bool:
+    """False where none of these pairs can be seen, as far as indices alone can tell; cheap."""
+    n_queries, n_keys = layout.text_BT.shape[1], layout.text_BS.shape[1]
+    first_query, last_query = (n_keys - n_queries + at for at in (queries.start, queries.stop - 1))
+    if keys.start > last_query:
+        return False
+    if not layout.rising:
+        return True
+    nearest, farthest = max(0, first_query - keys.stop + 1), last_query - keys.start
+    if layout.rule.window is not None and nearest >= layout.rule.window:
+        return False
+    if farthest < layout.rule.beyond:
+        return False
+    if layout.rule.first is None or layout.doc_BS is not None:  # every document has its own first tokens
+        return True
+    return bool((layout.text_BS[:, keys.start] < layout.rule.first).any())

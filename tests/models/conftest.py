@@ -11,6 +11,8 @@ from coca_train import positions
 from coca_train.config.schema import ModelConfig
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
+from coca_train.positions import visibilities
+from tests.positions.support import shipped
 
 NEOX = ModelConfig(
     n_layers=2,
@@ -34,13 +36,11 @@ LLAMA = replace(
     NEOX, norm="rmsnorm", norm_eps=1e-6, activation="swiglu", residual="sequential", bias=False, n_kv_heads=2
 )
 PLAIN = {"name": "plain", "theta": 10000.0}
-SCHEMES: dict[str, dict[str, Any]] = {
-    "nope": {"scheme": "nope"},
-    "rope": {"scheme": "rope", "rotary_pct": 1.0, "frequencies": PLAIN},
+SCHEMES: dict[str, dict[str, Any]] = {  # every one that is shipped, and forms that no yaml stands for
+    **dict(shipped()),
     "rope_partial": {"scheme": "rope", "rotary_pct": 0.5, "frequencies": PLAIN},
     "alibi_plain": {"scheme": "alibi", "fold": "never"},
     "alibi_folded": {"scheme": "alibi", "fold": "always"},
-    "coca": {"scheme": "coca", "variant": "slack", "t_width": "half", "rotary_pct": 1.0, "frequencies": PLAIN},
     "coca_full": {
         "scheme": "coca",
         "variant": "slack",
@@ -48,13 +48,20 @@ SCHEMES: dict[str, dict[str, Any]] = {
         "rotary_pct": 1.0,
         "frequencies": PLAIN,
     },
-    "coca_strict": {"scheme": "coca", "variant": "strict", "t_width": "half", "rotary_pct": 1.0, "frequencies": PLAIN},
 }
+CAUSAL = {"name": "causal"}
 
 
-def build(config: ModelConfig, scheme: str | dict[str, Any], **options: Any) -> Transformer:
-    settings = positions.settings(SCHEMES[scheme] if isinstance(scheme, str) else scheme)
-    model = Transformer(config, settings, vocab_size=101, max_seq_len=32, **options)
+def settings(scheme: str | dict[str, Any], visibility: dict[str, Any] = CAUSAL) -> tuple[Any, Any]:
+    """Typed settings of a scheme (a name of SCHEMES, or the mapping itself) and of a visibility."""
+    chosen = SCHEMES[scheme] if isinstance(scheme, str) else scheme
+    return positions.settings(chosen), visibilities.settings(visibility)
+
+
+def build(
+    config: ModelConfig, scheme: str | dict[str, Any], visibility: dict[str, Any] = CAUSAL, **options: Any
+) -> Transformer:
+    model = Transformer(config, *settings(scheme, visibility), vocab_size=101, max_seq_len=32, **options)
     init_weights(model, config, seed=3)
     return model
 

@@ -5,82 +5,243 @@ import math
 import pytest
 import torch
 
-from coca_train.models import kernels
-from coca_train.models.kernels import KERNELS, Bias
+from coca_train.models import flex, kernels, online
+from coca_train.models.kernels import KERNELS
+from coca_train.models.scores import Part
+from coca_train.positions import visibilities
+from coca_train.positions.base import Terms
+from coca_train.positions.visibility import seen
 
 FAST = ["sdpa", "blocked", "auto"]
+HEADS, GROUPS, WIDTH, VALUE_WIDTH, SCALE = 4, 2, 12, 8, 0.3
+VISIBILITIES = {
+    "causal": {"name": "causal"},
+    "sliding_window": {"name": "sliding_window", "window": 4},
+    "sinks": {"name": "sinks", "n_sink": 2, "window": 3},
+    "lambda_mask": {"name": "lambda_mask", "n_global": 2, "window": 3, "max_distance": 5},
+    "lambda_wide": {"name": "lambda_mask", "n_global": 2, "window": 6, "max_distance": 4},
+    "rerope": {"name": "rerope", "window": 5},
+    "segments": {"name": "segments", "length": 6},
+}
+KINDS = ["none", "distance", "query", "key", "value", "all"]
 
 
-def random_qkv(n_queries, n_keys, *, dtype=torch.float64, heads=4, groups=2, width=12, value_width=8):
-    generator = torch.Generator().manual_seed(n_queries * 1000 + n_keys)
-    shapes = ((2, n_queries, heads, width), (2, n_keys, groups, width), (2, n_keys, groups, value_width))
-    return [torch.randn(s, generator=generator, dtype=torch.float64).to(dtype).requires_grad_() for s in shapes]
+class Case:
+    """Random leaves, and the parts made of them: the same numbers for the same arguments."""
+
+    def __init__(self, n_queries, n_keys, visibility, kind, *, doc=None, pos=None, dtype=torch.float64, n_rows=5):
+        generator = torch.Generator().manual_seed(n_queries * 1000 + n_keys)
+
+        def leaf(*shape):
+            return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+
+        pos_BS = torch.arange(n_keys)[None] if pos is None else pos
+        rules = visibilities.build(visibilities.settings(VISIBILITIES[visibility]))
+        self.layouts = rules.layouts(pos_BS[:, n_keys - n_queries :], pos_BS, doc)
+        self.v = leaf(2, n_keys, GROUPS, VALUE_WIDTH)
+        self.leaves, self.parts = [self.v], []
+        value_RD = leaf(n_rows, VALUE_WIDTH) if kind in ("value", "all") else None
+        for layout in self.layouts:
+            q, k = leaf(2, n_queries, HEADS, WIDTH), leaf(2, n_keys, GROUPS, WIDTH)
+            terms = Terms(
+                leaf(HEADS, n_rows + 2) if kind in ("distance", "all") else None,
+                (leaf(2, n_queries, HEADS, 3), leaf(n_rows, 1, 3)) if kind in ("query", "all") else None,
+                (leaf(2, n_keys, GROUPS, 3), leaf(n_rows + 1, HEADS, 3)) if kind in ("key", "all") else None,
+                value_RD,
+            )
+            self.parts.append(Part(q, k, terms, layout))
+            self.leaves += [q, k, *flat(terms)]
+
+    def detached(self):
+        """(parts, v) without gradients."""
+        parts = []
+        for q, k, terms, layout in self.parts:
+            pairs = [None if t is None else tuple(x.detach() for x in t) for t in (terms.query, terms.key)]
+            tables = [None if t is None else t.detach() for t in (terms.distance_HR, terms.value_RD)]
+            parts.append(Part(q.detach(), k.detach(), Terms(tables[0], *pairs, tables[1]), layout))
+        return parts, self.v.detach()
+
+    def run(self, kernel):
+        """(out, gradient of every leaf)."""
+        out = KERNELS[kernel](self.parts, self.v, SCALE)
+        weights = torch.randn(out.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+        unused = torch.autograd.grad((out * weights).sum(), self.leaves, allow_unused=True)
+        return out, [torch.zeros_like(x) if g is None else g for g, x in zip(unused, self.leaves, strict=True)]
 
 
-def distance_bias(score, b, h, q, k):
-    return score - 0.1 * (h + 1) * (q - k).abs()
+def flat(terms):
+    parts = [terms.distance_HR, *(terms.query or ()), *(terms.key or ()), terms.value_RD]
+    return [t for t in parts if t is not None]
 
 
-def biases(n_keys):
-    doc_BS = (torch.arange(n_keys) * 3 // n_keys)[None].repeat(2, 1)
-    return {
-        "causal": Bias(),
-        "bias": Bias(distance_bias),
-        "documents": Bias(None, doc_BS),
-        "both": Bias(distance_bias, doc_BS),
-    }
-
-
-@pytest.fixture(autouse=True)
-def _small_blocks(monkeypatch):
+@pytest.fixture
+def _small_tiles(monkeypatch):
     monkeypatch.setattr(kernels, "QUERY_BLOCK", 4)
     monkeypatch.setattr(kernels, "RECOMPUTE_ABOVE", 9)
+    monkeypatch.setattr(online, "QUERY_TILE", 3)
+    monkeypatch.setattr(online, "KEY_TILE", 4)
 
 
-def test_definition_is_softmax_over_visible_keys():
-    q, k, v = random_qkv(5, 7)
+def by_hand(case, b, h, i):
+    """One output row by scalar arithmetic."""
+    n_queries, n_keys = case.parts[0].q_BTHE.shape[1], case.v.shape[1]
+    everything = slice(0, n_queries), slice(0, n_keys)
+    scores, values = [], []
+    for q, k, terms, layout in case.parts:
+        shown = seen(layout, *everything)
+        row = min(b, shown.shape[0] - 1)
+        at = min(b, layout.pos_BT.shape[0] - 1)
+        for n in range(n_keys):
+            if not shown[row, i, n]:
+                continue
+            r = max(0, int(layout.pos_BT[at, i] - layout.pos_BS[at, n]))
+            score = q[b, i, h] @ k[b, n, h // 2]
+            if terms.query is not None:
+                x, e = terms.query
+                score = score + x[b, i, h] @ e[min(r, len(e) - 1), 0]
+            if terms.key is not None:
+                x, e = terms.key
+                score = score + x[b, n, h // 2] @ e[min(r, len(e) - 1), h]
+            score = score * SCALE
+            value = case.v[b, n, h // 2]
+            if terms.distance_HR is not None:
+                score = score + terms.distance_HR[h, min(r, terms.distance_HR.shape[1] - 1)]
+            if terms.value_RD is not None:
+                value = value + terms.value_RD[min(r, len(terms.value_RD) - 1)]
+            scores.append(math.exp(score.item()))
+            values.append(value)
+    return sum(w * x for w, x in zip(scores, values, strict=True)) / sum(scores)
+
+
+@pytest.mark.parametrize("visibility", VISIBILITIES)
+@pytest.mark.parametrize("n_queries", [8, 3])
+def test_definition_is_softmax_over_visible_keys(visibility, n_queries):
+    case = Case(n_queries, 8, visibility, "all")
+    out, _ = case.run("eager")
+    for b, h, i in torch.cartesian_prod(torch.arange(2), torch.arange(HEADS), torch.arange(n_queries)).tolist():
+        torch.testing.assert_close(out[b, i, h], by_hand(case, b, h, i))
+
+
+def test_definition_with_documents():
     doc = torch.tensor([[0, 0, 1, 1, 1, 2, 2], [0] * 7])
-    out = KERNELS["eager"](q, k, v, 0.3, Bias(distance_bias, doc))
-    for b in range(2):
-        for h in range(4):
-            for i in range(5):
-                m = i + 2  # the queries are the last five of seven
-                seen = [n for n in range(7) if n <= m and doc[b, n] == doc[b, m]]
-                scores = [0.3 * (q[b, i, h] @ k[b, n, h // 2]).item() - 0.1 * (h + 1) * abs(i - n) for n in seen]
-                weights = [math.exp(s) for s in scores]
-                expected = sum(w * v[b, n, h // 2] for w, n in zip(weights, seen, strict=True)) / sum(weights)
-                torch.testing.assert_close(out[b, i, h], expected)
+    pos = torch.tensor([[0, 1, 0, 1, 2, 0, 1], list(range(7))])
+    case = Case(5, 7, "sliding_window", "all", doc=doc, pos=pos)
+    out, _ = case.run("eager")
+    for b, h, i in torch.cartesian_prod(torch.arange(2), torch.arange(HEADS), torch.arange(5)).tolist():
+        torch.testing.assert_close(out[b, i, h], by_hand(case, b, h, i))
 
 
+def same(case, kernel):
+    (expected, expected_grads), (out, grads) = case.run("eager"), case.run(kernel)
+    torch.testing.assert_close(out, expected)
+    for a, b in zip(grads, expected_grads, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.usefixtures("_small_tiles")
 @pytest.mark.parametrize("kernel", FAST)
 @pytest.mark.parametrize(("n_queries", "n_keys"), [(1, 1), (7, 7), (16, 16), (1, 9), (3, 11)])
-@pytest.mark.parametrize("kind", ["causal", "bias", "documents", "both"])
-def test_fast_equals_definition_with_gradients(kernel, n_queries, n_keys, kind):
-    bias = biases(n_keys)[kind]
-    expected, got = random_qkv(n_queries, n_keys), random_qkv(n_queries, n_keys)
-    out_expected = KERNELS["eager"](*expected, 0.3, bias)
-    out = KERNELS[kernel](*got, 0.3, bias)
-    torch.testing.assert_close(out, out_expected)
-    weights = torch.randn(out.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    (out_expected * weights).sum().backward()
-    (out * weights).sum().backward()
-    for a, b in zip(got, expected, strict=True):
-        torch.testing.assert_close(a.grad, b.grad)
+@pytest.mark.parametrize("visibility", ["causal", "sliding_window"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_fast_equals_definition_with_gradients(kernel, n_queries, n_keys, visibility, kind):
+    same(Case(n_queries, n_keys, visibility, kind), kernel)
+
+
+@pytest.mark.usefixtures("_small_tiles")
+@pytest.mark.parametrize("n_keys", [8, 17])
+@pytest.mark.parametrize("visibility", VISIBILITIES)
+@pytest.mark.parametrize("kind", ["none", "all"])
+def test_every_visibility_on_the_blocked_path(n_keys, visibility, kind):
+    same(Case(n_keys, n_keys, visibility, kind), "blocked")
+
+
+@pytest.mark.usefixtures("_small_tiles")
+@pytest.mark.parametrize("n_keys", [8, 17])
+@pytest.mark.parametrize("visibility", VISIBILITIES)
+def test_documents_on_the_blocked_path(n_keys, visibility):
+    """Rows of a batch with documents of their own, positions starting anew in each."""
+    doc = torch.stack([torch.arange(n_keys) * 3 // n_keys, torch.arange(n_keys) // 5])
+    pos = torch.stack([torch.arange(n_keys) - torch.searchsorted(row, row) for row in doc])
+    same(Case(n_keys, n_keys, visibility, "all", doc=doc, pos=pos), "blocked")
+
+
+@pytest.mark.usefixtures("_small_tiles")
+@pytest.mark.parametrize("n_keys", [8, 17])
+def test_positions_with_gaps_on_the_blocked_path(n_keys):
+    """Then a pair's distance is not that of the indices, and nothing may be shifted."""
+    pos = torch.cumsum(torch.randint(1, 4, (2, n_keys), generator=torch.Generator().manual_seed(0)), 1)
+    case = Case(n_keys, n_keys, "causal", "all", pos=pos, n_rows=2 * n_keys)
+    assert not case.layouts[0].contiguous
+    same(case, "blocked")
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+@pytest.mark.parametrize("n_queries", [9, 4])
+@pytest.mark.parametrize(
+    ("visibility", "kind"),
+    [
+        *((v, "distance") for v in VISIBILITIES),
+        *(("causal", k) for k in KINDS[:4]),
+        ("sinks", "query"),
+        ("rerope", "key"),
+    ],
+)
+def test_flex_equals_definition(n_queries, visibility, kind):
+    """Uncompiled and forward only, which is all that torch offers on a CPU; see tests/gpu for the rest."""
+    case = Case(n_queries, 9, visibility, kind, dtype=torch.float32)
+    expected, _ = case.run("eager")
+    out = KERNELS["flex"](*case.detached(), SCALE)
+    torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+def test_flex_equals_definition_with_documents():
+    doc = torch.stack([torch.arange(13) * 3 // 13, torch.arange(13) // 5])
+    pos = torch.stack([torch.arange(13) - torch.searchsorted(row, row) for row in doc])
+    case = Case(13, 13, "sinks", "distance", doc=doc, pos=pos, dtype=torch.float32)
+    expected, _ = case.run("eager")
+    out = KERNELS["flex"](*case.detached(), SCALE)
+    torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_what_flex_cannot_look_up_goes_to_blocked():
+    for kind, n_rows, able in (
+        ("value", 5, False),
+        ("query", 600, False),
+        ("query", 500, True),
+        ("distance", 600, True),
+    ):
+        assert flex.serves(Case(9, 9, "causal", kind, n_rows=n_rows).parts) is able
+    case = Case(9, 9, "causal", "all")
+    torch.testing.assert_close(case.run("flex")[0], case.run("eager")[0])
+
+
+def test_real_tile_sizes():
+    """More than RECOMPUTE_ABOVE keys, ends that fit no tile, in float32."""
+    case = Case(1100, 1100, "sinks", "all", dtype=torch.float32, n_rows=40)
+    (expected, expected_grads), (out, grads) = case.run("eager"), case.run("blocked")
+    torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
+    for a, b in zip(grads, expected_grads, strict=True):
+        assert (a - b).abs().max() <= 1e-4 * b.abs().max()
 
 
 @pytest.mark.parametrize("kernel", FAST)
+@pytest.mark.parametrize("kind", ["none", "all"])
+@pytest.mark.parametrize("small", [False, True])
 @pytest.mark.parametrize(("dtype", "rtol"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
-def test_lower_precision_stays_close(kernel, dtype, rtol):
-    expected = KERNELS["eager"](*random_qkv(33, 33), 0.3, Bias())
-    out = KERNELS[kernel](*random_qkv(33, 33, dtype=dtype), 0.3, Bias()).double()
-    assert (out - expected).abs().max() <= rtol * expected.abs().max()
+def test_lower_precision_stays_close(kernel, kind, small, dtype, rtol, request):
+    if small:
+        request.getfixturevalue("_small_tiles")
+    expected, _ = Case(33, 33, "causal", kind).run("eager")
+    out, _ = Case(33, 33, "causal", kind, dtype=dtype).run(kernel)
+    assert (out.double() - expected).abs().max() <= rtol * expected.abs().max()
 
 
-def test_long_sequences_hold_no_square():
-    """T = 32 768: a T x T tensor would take 2 GiB a head in bfloat16."""
-    n = 32768
-    q, k, v = random_qkv(n, n, dtype=torch.bfloat16, heads=1, groups=1, width=8)
-    largest = 0
+@pytest.mark.parametrize("kind", ["none", "all"])
+def test_long_sequences_hold_no_square(kind):
+    """T = 6 144 with a window: no tensor is anywhere near T x T, forward or backward."""
+    n, largest = 6144, 0
+    case = Case(n, n, "sliding_window", kind, dtype=torch.bfloat16, n_rows=64)
 
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -91,7 +252,22 @@ def test_long_sequences_hold_no_square():
                     largest = max(largest, t.numel())
             return out
 
-    with torch.no_grad(), Watch():
-        out = KERNELS["auto"](q[:1], k[:1], v[:1], 0.3, Bias())
-    assert out.shape == (1, n, 1, 8)
-    assert largest < n * n / 1000
+    with Watch():
+        out, _ = case.run("auto")
+    assert out.shape == (2, n, HEADS, VALUE_WIDTH)
+    assert largest < 2 * HEADS * n * 64
+
+
+def test_a_window_visits_few_tiles(monkeypatch):
+    """O(T·window): twice the length, about twice the tiles."""
+    visited = []
+    monkeypatch.setattr(online, "cut", lambda *args, real=online.cut: visited.append(1) or real(*args))
+    counts = []
+    for n in (2048, 4096):
+        visited.clear()
+        case = Case(n, n, "sinks", "none", dtype=torch.float32)
+        with torch.no_grad():
+            KERNELS["blocked"](case.parts, case.v, SCALE)
+        counts.append(len(visited))
+    assert counts[1] <= 2.1 * counts[0]
+    assert counts[1] < 3 * 4096 / online.QUERY_TILE

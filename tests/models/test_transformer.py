@@ -9,7 +9,8 @@ from coca_train.models.cache import KVCache
 from coca_train.models.certificate import certify
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer, count_parameters
-from tests.models.conftest import LLAMA, NEOX, SCHEMES, build
+from coca_train.positions.base import Terms
+from tests.models.conftest import LLAMA, NEOX, SCHEMES, build, settings
 
 DYNAMIC = {"name": "dynamic_ntk", "theta": 10000.0, "alpha": 1.0, "original_seq_len": 16}
 
@@ -51,7 +52,9 @@ def test_cached_decoding_equals_full_recompute(scheme, config, tokens_BT):
     cache = KVCache(config.n_layers, capacity=33)
     parts = [model.hidden(tokens[:, :9], cache=cache), model.hidden(tokens[:, 9:14], cache=cache)]
     parts += [model.hidden(tokens[:, i : i + 1], cache=cache) for i in range(14, 33)]
-    torch.testing.assert_close(torch.cat(parts, 1), model.hidden(tokens))
+    # xpos centres its float32 powers on the tokens in hand: other roundings at every length
+    close = {"rtol": 1e-3, "atol": 1e-5} if scheme == "xpos" else {}
+    torch.testing.assert_close(torch.cat(parts, 1), model.hidden(tokens), **close)
 
 
 @pytest.mark.parametrize("scheme", ["rope", "coca", "coca_strict"])
@@ -154,9 +157,7 @@ def test_paper_parameter_counts():
     config = replace(NEOX, n_layers=24, d_model=1024, n_heads=16, d_ff=4096)
     with torch.device("meta"):
         counts = {
-            name: count_parameters(
-                Transformer(config, build(NEOX, name).position.settings, vocab_size=100864, max_seq_len=512)
-            )
+            name: count_parameters(Transformer(config, *settings(name), vocab_size=100864, max_seq_len=512))
             for name in ("rope", "coca", "coca_full")
         }
     assert [round(n / 1e6, 1) for n in counts["rope"]] == [508.9, 302.3]
@@ -191,7 +192,11 @@ def test_certificate_is_refused_to_a_kernel_that_forgets_the_bias(monkeypatch):
     from coca_train.models import certificate, kernels
 
     model = build(NEOX, "alibi_plain")
-    deaf = dict(kernels.KERNELS, auto=lambda q, k, v, scale, bias: kernels.eager(q, k, v, scale, kernels.Bias()))
+
+    def forgetful(parts, v, scale):
+        return kernels.eager([part._replace(terms=Terms()) for part in parts], v, scale)
+
+    deaf = dict(kernels.KERNELS, auto=forgetful)
     monkeypatch.setattr(certificate, "KERNELS", deaf)
     with pytest.raises(ValueError, match="E-POS-01"):
         certify(model, torch.device("cpu"), torch.float32)

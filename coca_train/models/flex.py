@@ -1,0 +1,124 @@
+"""FlexAttention: terms and rules compiled into one fused kernel, O(T) memory, on CUDA.
+
+A term becomes a table that the kernel looks up by distance: b(h, r) as it is; q_m · e_r and k_n · e_r as products made
+before, T x R, which is why they must be short. Several views are several calls, merged by their log-sum-exp.
+
+On the CPU the same call runs uncompiled and forward only (torch has no CPU backward for it): slow, T x S, for tests.
+
+Shape legend: B batch, T queries, S keys, H query heads, G key/value heads, D value width, R rows of a table.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
+
+from coca_train.models.scores import Part, repeat_heads, tensors_of
+from coca_train.positions.visibility import Layout
+
+MAX_ROWS = 512  # of a table that is multiplied with every query or key beforehand
+
+# (score, batch, head, query index, key index) -> score, and without the score -> seen
+Modify = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+Mask = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+def serves(parts: Sequence[Part]) -> bool:
+    """Whether every term can be looked up: no value term, no long table that is multiplied by queries or keys."""
+    for part in parts:
+        products = [e_RHD for term in (part.terms.query, part.terms.key) if term is not None for e_RHD in term[1:]]
+        if part.terms.value_RD is not None or any(len(e_RHD) > MAX_ROWS for e_RHD in products):
+            return False
+    return True
+
+
+def flex(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
+    """Attention over the parts' keys under one softmax. Returns out_BTHD. Call it only where `serves` says so."""
+    assert serves(parts), "this term is for `blocked`"
+    v_BGSD = v_BSGD.transpose(1, 2)
+    done = [_attend(part, v_BGSD, scale) for part in parts]
+    if len(done) == 1:
+        return done[0][0].transpose(1, 2)
+    total_BHT = torch.stack([lse_BHT for _, lse_BHT in done]).logsumexp(0)
+    outs = [out_BHTD * (lse_BHT - total_BHT).exp()[..., None].to(out_BHTD.dtype) for out_BHTD, lse_BHT in done]
+    return torch.stack(outs).sum(0).transpose(1, 2)
+
+
+def _attend(part: Part, v_BGSD: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """out_BHTD and log-sum-exp lse_BHT (natural; -inf where a query sees nothing) of one view."""
+    q_BHTE, k_BGSE = (x.transpose(1, 2) for x in (part.q_BTHE, part.k_BSGE))
+    mask, layout = mask_mod(part.layout), part.layout
+    shared = layout.text_BS.shape[0] == 1 and (layout.doc_BS is None or layout.doc_BS.shape[0] == 1)
+    rows = None if shared else q_BHTE.shape[0]
+    block_mask = create_block_mask(mask, rows, None, q_BHTE.shape[2], k_BGSE.shape[2], device=str(q_BHTE.device))
+    run = _compiled() if q_BHTE.is_cuda else flex_attention
+    out_BHTD, aux = run(
+        q_BHTE,
+        k_BGSE,
+        v_BGSD,
+        score_mod=score_mod(part, scale),
+        block_mask=block_mask,
+        scale=scale,
+        enable_gqa=q_BHTE.shape[1] != k_BGSE.shape[1],
+        return_aux=AuxRequest(lse=True),
+    )
+    assert aux.lse is not None
+    return out_BHTD, aux.lse
+
+
+@cache
+def _compiled() -> Any:
+    return torch.compile(flex_attention)
+
+
+def score_mod(part: Part, scale: float) -> Modify | None:
+    """The terms of a part as FlexAttention's score_mod, or None when there are none."""
+    t, layout, n_heads = tensors_of(part), part.layout, part.q_BTHE.shape[2]
+    pos_BT, pos_BS, n_rows = layout.pos_BT, layout.pos_BS, layout.pos_BT.shape[0]
+    lookups: list[Callable[..., Tensor]] = []
+    if t.distance_HR is not None:
+        bias_HR, last = t.distance_HR, t.distance_HR.shape[1] - 1
+        lookups.append(lambda b, h, m, n, r: bias_HR[h, r.clamp(max=last)])
+    if t.query_q_BHtD is not None and t.query_e_HRD is not None:
+        by_query_BHTR = (t.query_q_BHtD * scale) @ t.query_e_HRD.transpose(-1, -2)
+        last_q = by_query_BHTR.shape[-1] - 1
+        lookups.append(lambda b, h, m, n, r: by_query_BHTR[b, h, m, r.clamp(max=last_q)])
+    if t.key_k_BGsD is not None and t.key_e_HRD is not None:
+        by_key_BHSR = (repeat_heads(t.key_k_BGsD, n_heads) * scale) @ t.key_e_HRD.transpose(-1, -2)
+        last_k = by_key_BHSR.shape[-1] - 1
+        lookups.append(lambda b, h, m, n, r: by_key_BHSR[b, h, n, r.clamp(max=last_k)])
+    if not lookups:
+        return None
+
+    def modify(score: Tensor, b: Tensor, h: Tensor, m: Tensor, n: Tensor) -> Tensor:
+        r = (pos_BT[b % n_rows, m] - pos_BS[b % n_rows, n]).clamp(min=0)
+        for lookup in lookups:
+            score = score + lookup(b, h, m, n, r)
+        return score
+
+    return modify
+
+
+def mask_mod(layout: Layout) -> Mask:
+    """What is seen in a layout as FlexAttention's mask_mod: the same as `visibility.seen`, pair by pair."""
+    text_BT, text_BS, doc_BS, rule = layout.text_BT, layout.text_BS, layout.doc_BS, layout.rule
+    n_rows, offset = text_BT.shape[0], text_BS.shape[1] - text_BT.shape[1]
+
+    def mask(b: Tensor, h: Tensor, m: Tensor, n: Tensor) -> Tensor:
+        shown = n <= m + offset
+        distance = text_BT[b % n_rows, m] - text_BS[b % n_rows, n]
+        if rule.window is not None:
+            shown = shown & (distance < rule.window)
+        if rule.beyond:
+            shown = shown & (distance >= rule.beyond)
+        if rule.first is not None:
+            shown = shown & (text_BS[b % n_rows, n] < rule.first)
+        if doc_BS is not None:
+            row = b % doc_BS.shape[0]
+            shown = shown & (doc_BS[row, m + offset] == doc_BS[row, n])
+        return shown
+
+    return mask

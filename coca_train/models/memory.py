@@ -1,0 +1,45 @@
+"""What segment recurrence remembers of the text before a segment (Transformer-XL, arXiv 1901.02860, section 3.2).
+
+Shape legend: B batch, T tokens of the segment, M memory_len, C d_model.
+"""
+
+import torch
+from torch import Tensor
+
+
+class Memory:
+    """The past of one micro batch, layer by layer: the model reads it, and leaves in `new` what comes next.
+
+    hidden: for each layer the inputs of its block at the M positions before the segment, (B, M, C), without
+    gradient. length_B: int64, how many of the M positions each row really has: the last ones; what stands in the
+    others means nothing and must not be attended to (it is finite). A holder serves one forward.
+    """
+
+    def __init__(self, hidden: list[Tensor], length_B: Tensor) -> None:
+        assert all(x_BMC.shape[:2] == (len(length_B), hidden[0].shape[1]) for x_BMC in hidden)
+        self.hidden = hidden
+        self.length_B = length_B
+        self.new: list[Tensor] = []
+
+    @property
+    def memory_len(self) -> int:
+        """M, positions [tokens]."""
+        return self.hidden[0].shape[1]
+
+    @property
+    def valid_BM(self) -> Tensor:
+        """bool: the positions that may be attended to. A row that begins its text anew has none."""
+        from_end_M = torch.arange(self.memory_len, 0, -1, device=self.length_B.device)
+        return from_end_M <= self.length_B[:, None]
+
+    def keep(self, x_BTC: Tensor) -> None:
+        """Called once a layer and forward, in the order of the layers, with the input of the layer's block.
+
+        Appends the last M positions of [memory ; segment] to `new`: values only, no graph and no view of x_BTC.
+        """
+        layer = len(self.new)
+        assert layer < len(self.hidden), "the model has more layers than its memory"
+        old_BMC, x_BTC = self.hidden[layer], x_BTC.detach()
+        n_old = max(0, self.memory_len - x_BTC.shape[1])
+        old_BMC = old_BMC[:, self.memory_len - n_old :]
+        self.new.append(torch.cat([old_BMC, x_BTC[:, -self.memory_len :]], dim=1))

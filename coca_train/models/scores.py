@@ -1,0 +1,201 @@
+"""The scores of attention for one tile of queries and keys: the one place where everything is added up.
+
+score = (q'·k' + q_m·e_r + k_n·e_r) * scale + b(h, r), r the distance of the pair as the scheme sees it, -inf where
+the pair is not seen. Terms are tables over r; two ways to spread them over a tile, equal by test:
+
+gathered  by the distance of each pair: the definition, for any positions;
+shifted   where positions rise by one: the rows of a (queries x distances) matrix, each shifted by one against
+          the one above, are a tile. A reshape: nothing is looked up, and the backward pass is one too.
+
+Shape legend: B batch, H query heads, G key/value heads, t queries, s keys, W distances in the tile,
+R rows of a table, E dot-product width, D width.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from coca_train.positions.base import Mapped, Terms
+from coca_train.positions.visibility import Layout, seen
+
+
+class Part(NamedTuple):
+    """One view of an attention: what the scheme made of queries and keys, and where they stand."""
+
+    q_BTHE: Tensor
+    k_BSGE: Tensor
+    terms: Terms
+    layout: Layout
+
+
+def part_of(mapped: Mapped, layout: Layout) -> Part:
+    """What a layer made of its queries and keys, in one layout."""
+    return Part(mapped.q_BTHE, mapped.k_BSGE, mapped.terms, layout)
+
+
+class Tensors(NamedTuple):
+    """A part's tensors, heads first; of everything, or of one tile (`cut`)."""
+
+    q_BHtE: Tensor
+    k_BGsE: Tensor
+    query_q_BHtD: Tensor | None
+    query_e_HRD: Tensor | None
+    key_k_BGsD: Tensor | None
+    key_e_HRD: Tensor | None
+    distance_HR: Tensor | None
+    value_RD: Tensor | None
+
+
+def tensors_of(part: Part) -> Tensors:
+    """Views of a part's tensors with heads first."""
+    query_q, query_e = part.terms.query or (None, None)
+    key_k, key_e = part.terms.key or (None, None)
+    return Tensors(
+        part.q_BTHE.transpose(1, 2),
+        part.k_BSGE.transpose(1, 2),
+        None if query_q is None else query_q.transpose(1, 2),
+        None if query_e is None else query_e.transpose(0, 1),
+        None if key_k is None else key_k.transpose(1, 2),
+        None if key_e is None else key_e.transpose(0, 1),
+        part.terms.distance_HR,
+        part.terms.value_RD,
+    )
+
+
+class Tile(NamedTuple):
+    """Some queries (indices among the T) and keys (among the S) of a layout."""
+
+    layout: Layout
+    queries: slice
+    keys: slice
+    shifted: bool  # spread terms by shifting; else by gathering
+
+    @property
+    def distance_Bts(self) -> Tensor:
+        """Distance of each pair as the scheme sees it; 0 for keys that come later."""
+        pos_BT, pos_BS = self.layout.pos_BT[:, self.queries], self.layout.pos_BS[:, self.keys]
+        return (pos_BT[:, :, None] - pos_BS[:, None, :]).clamp(min=0)
+
+    def rows(self, n_rows: int, descending: bool, device: torch.device) -> Tensor | None:
+        """Which rows of a table the W = t + s - 1 distances of a shifted tile take, or None: all of them."""
+        if not self.shifted:
+            return None
+        offset = self.layout.text_BS.shape[1] - self.layout.text_BT.shape[1]
+        lowest = offset + self.queries.start - (self.keys.stop - 1)
+        highest = offset + self.queries.stop - 1 - self.keys.start
+        distances_W = torch.arange(lowest, highest + 1, device=device).clamp(0, n_rows - 1)
+        return distances_W.flip(0) if descending else distances_W
+
+
+# Where each field of Tensors is cut, and how its rows of distances are ordered in a shifted tile.
+_QUERIES, _KEYS = ("q_BHtE", "query_q_BHtD"), ("k_BGsE", "key_k_BGsD")
+_DESCENDING, _ASCENDING = ("query_e_HRD", "distance_HR", "value_RD"), ("key_e_HRD",)
+ROW_DIM = {"query_e_HRD": 1, "key_e_HRD": 1, "distance_HR": 1, "value_RD": 0}
+
+
+def place(name: str, tensor: Tensor, tile: Tile) -> tuple[int, slice | Tensor | None]:
+    """(dimension, what of it) a tile takes of the tensor with this name in Tensors; None: all of it."""
+    if name in _QUERIES:
+        return 2, tile.queries
+    if name in _KEYS:
+        return 2, tile.keys
+    dim = ROW_DIM[name]
+    return dim, tile.rows(tensor.shape[dim], name in _DESCENDING, tensor.device)
+
+
+def cut(tensors: Tensors, tile: Tile) -> Tensors:
+    """The tensors of one tile."""
+    pieces = []
+    for name, tensor in zip(Tensors._fields, tensors, strict=True):
+        if tensor is not None:
+            dim, what = place(name, tensor, tile)
+            if isinstance(what, slice):
+                tensor = tensor.narrow(dim, what.start, what.stop - what.start)
+            elif what is not None:
+                tensor = tensor.index_select(dim, what)
+        pieces.append(tensor)
+    return Tensors._make(pieces)
+
+
+def repeat_heads(x_BGsD: Tensor, n_heads: int) -> Tensor:
+    """Key/value heads repeated for the query heads they serve."""
+    n_groups = x_BGsD.shape[1]
+    return x_BGsD if n_groups == n_heads else x_BGsD.repeat_interleave(n_heads // n_groups, dim=1)
+
+
+def scores(cut: Tensors, tile: Tile, scale: float) -> Tensor:
+    """scores_BHts of a tile, before visibility: float32 or wider with terms, else in the dtype of q."""
+    n_heads = cut.q_BHtE.shape[1]
+    total = (cut.q_BHtE * scale) @ repeat_heads(cut.k_BGsE, n_heads).transpose(-1, -2)
+    if cut.query_q_BHtD is not None and cut.query_e_HRD is not None:
+        by_distance = (cut.query_q_BHtD * scale) @ cut.query_e_HRD.transpose(-1, -2)
+        total = _wide(total) + _spread(by_distance, tile, tile.distance_Bts if not tile.shifted else None)
+    if cut.key_k_BGsD is not None and cut.key_e_HRD is not None:
+        by_distance = (repeat_heads(cut.key_k_BGsD, n_heads) * scale) @ cut.key_e_HRD.transpose(-1, -2)
+        distance = tile.distance_Bts.transpose(-1, -2) if not tile.shifted else None
+        total = _wide(total) + _spread(by_distance, tile, distance).transpose(-1, -2)
+    if cut.distance_HR is not None:
+        if tile.shifted:
+            n_queries = cut.q_BHtE.shape[2]
+            bias = _shift(cut.distance_HR[:, None].expand(-1, n_queries, -1))
+        else:
+            last = cut.distance_HR.shape[1] - 1
+            bias = cut.distance_HR[:, tile.distance_Bts.clamp(max=last)].transpose(0, 1)
+        total = _wide(total) + bias
+    return total
+
+
+def weigh(p_BHts: Tensor, v_BGsD: Tensor, value_RD: Tensor | None, tile: Tile) -> Tensor:
+    """Σ_s p·(v_s + value[r]): what a tile adds to the output, out_BHtD in the dtype of v."""
+    out = p_BHts.to(v_BGsD.dtype) @ repeat_heads(v_BGsD, p_BHts.shape[1])
+    if value_RD is None:
+        return out
+    if tile.shifted:
+        by_distance = _unshift(p_BHts)
+    else:
+        index = tile.distance_Bts.clamp(max=value_RD.shape[0] - 1)[:, None].expand_as(p_BHts)
+        by_distance = p_BHts.new_zeros(*p_BHts.shape[:3], value_RD.shape[0]).scatter_add(-1, index, p_BHts)
+    return out + (by_distance.to(value_RD.dtype) @ value_RD).to(out.dtype)
+
+
+def hidden(tile: Tile) -> Tensor | None:
+    """Pairs of a tile that are not seen, (B, 1, t, s); None: all are."""
+    seen_Bts = seen(tile.layout, tile.queries, tile.keys)
+    return None if bool(seen_Bts.all()) else ~seen_Bts[:, None]
+
+
+def _wide(x: Tensor) -> Tensor:
+    """Float32 or wider: a bias reaches thousands, and bfloat16 would round the score away."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _spread(x_BHtR: Tensor, tile: Tile, distance_Bts: Tensor | None) -> Tensor:
+    """Columns by distance -> columns by key."""
+    if distance_Bts is None:
+        return _shift(x_BHtR)
+    index = distance_Bts.clamp(max=x_BHtR.shape[-1] - 1)[:, None]
+    return x_BHtR.gather(-1, index.expand(*x_BHtR.shape[:2], -1, -1))
+
+
+def _shift(x: Tensor) -> Tensor:
+    """(…, t, W) -> (…, t, s), W = t + s - 1: row i from column t - 1 - i on.
+
+    Row i begins one element earlier than row i - 1: read with rows of length W - 1, that is a straight cut.
+    """
+    t, w = x.shape[-2:]
+    if t == 1:
+        return x
+    flat = x.flatten(-2)[..., t - 1 : t - 1 + t * (w - 1)]
+    return flat.unflatten(-1, (t, w - 1))[..., : w - t + 1]
+
+
+def _unshift(x: Tensor) -> Tensor:
+    """The transpose of `_shift`: (…, t, s) -> (…, t, W), zeros where a row has no key."""
+    t, s = x.shape[-2:]
+    if t == 1:
+        return x
+    w = t + s - 1
+    flat = F.pad(x, (0, w - 1 - s)).flatten(-2)
+    return F.pad(flat, (t - 1, 1)).unflatten(-1, (t, w))

@@ -1,0 +1,49 @@
+"""Visibilities: one file each, usable with every scheme whose positions act on pairs.
+
+Each module holds `Settings` (its own hyper-parameters) and `Rules`, a `Visibility`.
+"""
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from coca_train import positions
+from coca_train.config.schema import ModelConfig
+from coca_train.positions import registry
+from coca_train.positions.base import AttentionShape, Problem
+from coca_train.positions.visibility import Visibility
+
+_package = sys.modules[__name__]
+
+
+def visibility_names() -> list[str]:
+    """What `visibility.name` may be: the files of this folder."""
+    return registry.names(_package)
+
+
+def visibility_module(name: str) -> ModuleType:
+    """The module positions/visibilities/<name>.py. UserError when there is no such file."""
+    return registry.module(_package, name)
+
+
+def settings(value: Any) -> Any:
+    """A mapping with the key `name`, typed by that visibility's own Settings (errors: see registry.settings)."""
+    return registry.settings(_package, "name", value)
+
+
+def build(settings: Any) -> Visibility:
+    """The visibility that `settings` names."""
+    return visibility_module(settings.name).Rules(settings)
+
+
+def problems(settings: Any, position: Any, model: ModelConfig) -> list[Problem]:
+    """Why a visibility cannot go with the scheme of these position settings; empty: it can.
+
+    model: one that the scheme can be built for (the settings' own `problems` finds nothing).
+    """
+    head_dim = model.head_dim or model.d_model // model.n_heads
+    shape = AttentionShape(model.n_heads, model.n_kv_heads or model.n_heads, head_dim, model.d_model, max_seq_len=1)
+    with torch.device("meta"):
+        return build(settings).problems(positions.build(position, shape))

@@ -1,0 +1,35 @@
+"""What a visibility asks of a scheme before it may say where far pairs stand."""
+
+from typing import Any
+
+from coca_train.positions.base import Position, Problem
+
+
+def not_by_pairs(settings: Any, position: Position, needs_effect: bool = False) -> list[Problem]:
+    """Refuses schemes whose positions are part of the embeddings, or that have none where some are needed."""
+    scheme, fix = position.settings.scheme, "write visibility=sliding_window, or choose a rotary or relative scheme"
+    if not position.by_pairs:
+        wrong = f"{settings.name} moves far pairs to other positions, and {scheme} is fixed to the tokens' own ones"
+        return [("visibility.name", f"{wrong}; a scheme that acts on pairs is needed", fix)]
+    if needs_effect and not position.has_effect:
+        wrong = f"{settings.name} limits distances, and {scheme} knows none"
+        return [("visibility.name", f"{wrong}; a scheme with positions is needed", fix)]
+    return []
+
+
+def not_relative(settings: Any, position: Position) -> list[Problem]:
+    """Refuses schemes that see more than distances: numbering tokens anew would change every pair of them."""
+    if position.relative:
+        return []
+    wrong = f"{settings.name} numbers the recent tokens anew at every step, and {position.settings.scheme} sees more"
+    fix = "write visibility=lambda_mask or sliding_window (of coca, position.variant=strict is relative)"
+    return [("visibility.name", f"{wrong} than their distance; a relative scheme is needed", fix)]
+
+
+def beyond_table(settings: Any, position: Position, field: str) -> list[Problem]:
+    """Refuses far pairs at a distance, the value of `field`, that a table of learned positions has no row for."""
+    distance, rows = getattr(settings, field), position.max_positions
+    if rows is None or distance < rows:
+        return []
+    wrong = f"far pairs stand {distance} apart, and {position.settings.scheme} has {rows} positions"
+    return [(f"visibility.{field}", f"{wrong}; a smaller distance is needed", f"write visibility.{field}={rows - 1}")]

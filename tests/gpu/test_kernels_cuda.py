@@ -1,0 +1,85 @@
+"""On CUDA every scheme's kernel equals the definition, gradients of learnable terms included, and holds no T x T."""
+
+import pytest
+import torch
+
+from coca_train import positions
+from coca_train.models.kernels import KERNELS, choose
+from coca_train.models.scores import part_of
+from coca_train.positions import AttentionShape, visibilities
+from coca_train.positions.visibility import Visibility
+from tests.models.conftest import CAUSAL
+from tests.positions.support import layer_of, projections, shipped, start
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+
+SHAPE = AttentionShape(n_heads=4, n_kv_heads=2, head_dim=64, d_model=256, max_seq_len=64)
+SCHEMES = dict(shipped())
+WINDOWS = {
+    "sliding_window": {"name": "sliding_window", "window": 100},
+    "sinks": {"name": "sinks", "n_sink": 4, "window": 60},
+    "lambda_mask": {"name": "lambda_mask", "n_global": 10, "window": 64, "max_distance": 64},
+    "rerope": {"name": "rerope", "window": 32},
+    "segments": {"name": "segments", "length": 48},
+}
+
+
+def attend(kernel, settings, visibility, n_tokens, dtype):
+    """(output, gradients of q, k, v and of every parameter of the scheme)."""
+    torch.manual_seed(0)
+    position = positions.build(positions.settings(settings), SHAPE)
+    layer = layer_of(position)
+    for parameter in position.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    position, layer = position.to("cuda", dtype), layer.to("cuda", dtype)
+    widths = ((4, 64), (2, position.key_dim), (2, 64))
+    q, k, v = (torch.randn(2, n_tokens, *w).to("cuda", dtype).requires_grad_() for w in widths)
+    pos = start(n_tokens).cuda()
+    on_cpu = projections(position, dtype)
+    project = type(on_cpu)(*(lambda x, f=f: f(x.cpu()).cuda() for f in on_cpu))
+    parts = []
+    for layout in visibilities.build(visibilities.settings(visibility)).layouts(pos, pos):
+        tables = position(layout.pos_BT, layout.pos_BS, n_tokens)
+        parts.append(part_of(layer(position, q, k, tables, project), layout))
+    out = KERNELS[kernel](parts, v, 64**-0.5)
+    out.float().square().sum().backward()
+    grads = [x.grad for x in (q, k, v, *position.parameters(), *layer.parameters())]
+    return choose(parts, n_tokens), out, [torch.zeros(()) if g is None else g for g in grads]
+
+
+def same(settings, visibility, n_tokens, dtype, tolerance):
+    _, expected, expected_grads = attend("eager", settings, visibility, n_tokens, torch.float32)
+    name, out, grads = attend("auto", settings, visibility, n_tokens, dtype)
+    for a, b in zip([out, *grads], [expected, *expected_grads], strict=True):
+        assert (a.float() - b).abs().max() <= tolerance * b.abs().max() + 1e-6
+    return name
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-3), (torch.bfloat16, 4e-2)])
+def test_every_scheme(name, dtype, tolerance):
+    kernel = same(SCHEMES[name], CAUSAL, 64, dtype, tolerance)
+    wanted = {"transformer_xl": "flex", "shaw": "blocked"}.get(name)
+    assert kernel == wanted if wanted else kernel in ("sdpa", "flex")
+
+
+@pytest.mark.parametrize("visibility", WINDOWS)
+@pytest.mark.parametrize("name", ["rope", "coca_strict", "t5", "kerple_log"])
+def test_every_visibility(name, visibility):
+    assert same(SCHEMES[name], WINDOWS[visibility], 200, torch.float32, 2e-3) == "flex"
+
+
+@pytest.mark.parametrize("name", sorted(set(SCHEMES) - {"learned", "tupe"}))
+def test_memory_at_32k(name):
+    """Forward and backward of one layer take less than a quarter of what the T x T scores alone would."""
+    n_tokens = 32768
+    torch.cuda.reset_peak_memory_stats()
+    attend("auto", SCHEMES[name], CAUSAL, n_tokens, torch.bfloat16)
+    scores_bytes = 2 * 4 * n_tokens**2 * 2
+    assert torch.cuda.max_memory_allocated() < scores_bytes / 4
+
+
+def test_causal_layout_needs_no_mask():
+    pos = start(8)
+    (layout,) = Visibility(None).layouts(pos, pos)
+    assert layout.is_causal_only

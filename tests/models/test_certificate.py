@@ -1,0 +1,55 @@
+"""The effect certificate under visibilities, and where positions end."""
+
+import pytest
+import torch
+
+from coca_train.models.certificate import certify
+from coca_train.positions import visibilities
+from tests.models.conftest import NEOX, SCHEMES, build
+
+WINDOWS = [
+    {"name": "sliding_window", "window": 5},
+    {"name": "sinks", "n_sink": 2, "window": 5},
+    {"name": "lambda_mask", "n_global": 3, "window": 7, "max_distance": 5},
+    {"name": "rerope", "window": 5},
+]
+windows = pytest.mark.parametrize("visibility", WINDOWS, ids=lambda v: v["name"])
+
+
+def seeing(scheme, visibility):
+    model = build(NEOX, scheme)
+    model.set_visibility(visibilities.settings(visibility))
+    return model
+
+
+@windows
+@pytest.mark.parametrize("scheme", ["rope", "coca_strict", "alibi", "t5"])
+def test_granted_under_every_visibility_with_a_short_window(scheme, visibility):
+    model = seeing(scheme, visibility)
+    certify(model, torch.device("cpu"), torch.float32)
+    assert model.visibility.settings.name == visibility["name"]
+
+
+@windows
+def test_a_window_is_no_effect_of_the_scheme(monkeypatch, visibility):
+    model = seeing("rope", visibility)
+    monkeypatch.setattr(model.position, "rotate", lambda q, k, tables: (q, k))
+    with pytest.raises(ValueError, match="E-POS-02"):
+        certify(model, torch.device("cpu"), torch.float32)
+
+
+def test_a_kernel_that_forgets_the_visibility(monkeypatch):
+    from coca_train.models import certificate, kernels
+    from coca_train.positions.visibility import Rule
+
+    def forgetful(parts, v, scale):
+        return kernels.eager([part._replace(layout=part.layout._replace(rule=Rule())) for part in parts], v, scale)
+
+    monkeypatch.setattr(certificate, "KERNELS", dict(kernels.KERNELS, auto=forgetful))
+    with pytest.raises(ValueError, match="E-POS-01"):
+        certify(seeing("rope", WINDOWS[0]), torch.device("cpu"), torch.float32)
+
+
+@pytest.mark.parametrize("scheme", ["learned", "tupe"])
+def test_granted_to_a_short_table(scheme):
+    certify(build(NEOX, SCHEMES[scheme] | {"max_len": 16}), torch.device("cpu"), torch.float32)
