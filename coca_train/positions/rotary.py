@@ -29,15 +29,22 @@ class Turn(NamedTuple):
     temperature: float
 
 
-def angles(pos_BT: Tensor, inv_freq_J: Tensor) -> Tensor:
-    """Integer positions times inverse frequencies [radians], float32 (B, T, J)."""
+def places(pos_BT: Tensor, spectrum: Spectrum) -> Tensor:
+    """Where each token stands, float32 (B, T): at its integer position, or where the spectrum puts that."""
     assert not pos_BT.is_floating_point(), "positions must be integers: half precision merges them"
-    return pos_BT[..., None].to(torch.float32) * inv_freq_J.to(pos_BT.device)
+    if spectrum.positions_N is None:
+        return pos_BT.to(torch.float32)
+    return spectrum.positions_N.to(pos_BT.device)[pos_BT]
+
+
+def angles(pos_BT: Tensor, spectrum: Spectrum) -> Tensor:
+    """Places times inverse frequencies [radians], float32 (B, T, J)."""
+    return places(pos_BT, spectrum)[..., None] * spectrum.inv_freq_J.to(pos_BT.device)
 
 
 def turn(pos_BT: Tensor, spectrum: Spectrum) -> Turn:
     """The rotation at each position; one table for all heads and layers."""
-    angle_BT1J = angles(pos_BT, spectrum.inv_freq_J)[:, :, None, :]
+    angle_BT1J = angles(pos_BT, spectrum)[:, :, None, :]
     cos_BT1J, sin_BT1J = angle_BT1J.cos() * spectrum.temperature, angle_BT1J.sin() * spectrum.temperature
     return Turn(torch.cat((cos_BT1J, cos_BT1J), -1), torch.cat((-sin_BT1J, sin_BT1J), -1), spectrum.temperature)
 

@@ -17,18 +17,27 @@ def typed(settings):
 def test_neighbouring_positions_stay_distinct_at_32k():
     """In bfloat16, 32 766 and 32 767 are both 32 768."""
     pos = torch.tensor([[32766, 32767]])
-    spectrum = frequencies.spectrum(typed(support.PLAIN), 64, 32768)
-    angle = rotary.angles(pos, spectrum.inv_freq_J)[0]
+    spectrum = frequencies.build(typed(support.PLAIN), 64)(32768)
+    angle = rotary.angles(pos, spectrum)[0]
     assert angle.dtype == torch.float32
     assert torch.allclose(angle[1] - angle[0], spectrum.inv_freq_J, atol=4e-3)
     assert angle[0, 0] == 32766
-    all_positions = rotary.angles(torch.arange(32768)[None], spectrum.inv_freq_J)[0, :, 0]
+    all_positions = rotary.angles(torch.arange(32768)[None], spectrum)[0, :, 0]
     assert all_positions.unique().numel() == 32768
 
 
 def test_floating_point_positions_are_refused():
     with pytest.raises(AssertionError, match="integers"):
-        rotary.angles(torch.tensor([[1.0]]), torch.ones(2))
+        rotary.angles(torch.tensor([[1.0]]), frequencies.Spectrum(torch.ones(2), 1.0))
+
+
+def test_a_spectrum_may_put_positions_elsewhere():
+    """Queries and keys go through one map, so that restarts and shared positions stay what they are."""
+    spectrum = frequencies.Spectrum(torch.tensor([2.0]), 1.0, torch.tensor([0.0, 0.5, 7.0]))
+    rows = torch.tensor([[0, 1, 2], [2, 0, 1]])
+    assert rotary.angles(rows, spectrum)[..., 0].tolist() == [[0, 1, 14], [14, 0, 1]]
+    query, key = rotary.turns(rows[:1, 1:], rows[:1], spectrum)
+    assert torch.equal(query.cos_BT1R, key.cos_BT1R[:, 1:])
 
 
 def test_half_split_pairs_turn_together():
@@ -50,7 +59,7 @@ def test_only_the_first_part_turns_and_the_temperature_scales_all():
 
 def test_queries_and_keys_share_one_table_when_their_positions_are_one_tensor():
     pos = torch.arange(4)[None]
-    query, key = rotary.turns(pos, pos, frequencies.spectrum(typed(support.PLAIN), 8, 4))
+    query, key = rotary.turns(pos, pos, frequencies.build(typed(support.PLAIN), 8)(4))
     assert query is key
 
 
@@ -58,9 +67,9 @@ def test_queries_and_keys_share_one_table_when_their_positions_are_one_tensor():
 def test_dynamic_is_a_pure_function_of_length(settings):
     """After a call at 32k, a call at 512 gives the bits of a fresh process; only dynamic ones depend on length."""
     settings = settings | ({"original_seq_len": 256} if "original_seq_len" in settings else {})
-    before = frequencies.spectrum(typed(settings), 64, 512)
-    far = frequencies.spectrum(typed(settings), 64, 32768)
-    after = frequencies.spectrum(typed(settings), 64, 512)
+    before = frequencies.build(typed(settings), 64)(512)
+    far = frequencies.build(typed(settings), 64)(32768)
+    after = frequencies.build(typed(settings), 64)(512)
     assert torch.equal(before.inv_freq_J, after.inv_freq_J)
     assert before.temperature == after.temperature
     assert torch.equal(before.inv_freq_J, far.inv_freq_J) != settings["name"].startswith("dynamic")
@@ -72,7 +81,7 @@ def test_dynamic_equals_a_fresh_process():
         "s = f.frequency_module('dynamic_yarn').Settings(name='dynamic_yarn', theta=10000.0, original_seq_len=256,"
         " beta_fast=32.0, beta_slow=1.0, convention='code');"
         "lengths = [int(n) for n in sys.argv[1:]];"
-        "r = [f.spectrum(s, 64, n) for n in lengths][-1]; print(r.inv_freq_J.tolist(), r.temperature)"
+        "r = [f.build(s, 64)(n) for n in lengths][-1]; print(r.inv_freq_J.tolist(), r.temperature)"
     )
     fresh, used = (
         subprocess.run([sys.executable, "-c", code, *lengths], capture_output=True, text=True, check=True).stdout
@@ -84,8 +93,8 @@ def test_dynamic_equals_a_fresh_process():
 @pytest.mark.parametrize("settings", list(support.scalings()), ids=support.label)
 def test_below_the_trained_length_dynamic_scalings_are_plain(settings):
     if settings["name"].startswith("dynamic"):
-        plain = frequencies.spectrum(typed(support.scaling("plain")), 16, 1)
-        found = frequencies.spectrum(typed(settings), 16, support.TRAINED)
+        plain = frequencies.build(typed(support.scaling("plain")), 16)(1)
+        found = frequencies.build(typed(settings), 16)(support.TRAINED)
         assert torch.equal(found.inv_freq_J, plain.inv_freq_J)
         assert found.temperature == 1.0
 

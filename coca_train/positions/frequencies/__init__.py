@@ -1,7 +1,12 @@
 """Rotary frequencies: one file per scaling, usable with every rotary scheme and with CoCA.
 
-Each module holds `Settings` (its own hyper-parameters) and
-`spectrum(settings, rotary_dim, length) -> Spectrum`, a pure function: no state survives a call.
+Each module holds `Settings` (its own hyper-parameters) and one of
+
+`spectrum(settings, rotary_dim, length) -> Spectrum`  a pure function: no state survives a call.
+`class Learned(nn.Module)`  when the frequencies have parameters: `Learned(settings, rotary_dim)`, whose
+    forward(length) gives the Spectrum, a pure function of (parameters, length) in eval mode.
+
+Schemes see neither: `build` gives a module in both cases, and calling it gives the Spectrum.
 """
 
 import sys
@@ -10,7 +15,7 @@ from types import ModuleType
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import BeforeValidator
-from torch import Tensor
+from torch import Tensor, nn
 
 from coca_train.positions import registry
 
@@ -20,8 +25,22 @@ _package = sys.modules[__name__]
 class Spectrum(NamedTuple):
     """What a rotation needs to know."""
 
-    inv_freq_J: Tensor  # radians per position, float32, on the CPU; J = rotary_dim / 2
+    inv_freq_J: Tensor  # radians per position, float32; J = rotary_dim / 2; fixed ones are on the CPU
     temperature: float  # multiplied into both q' and k', hence squared into the score
+    positions_N: Tensor | None = None  # float32: where position 0, 1, … of N is put instead; None: where it is
+
+
+class Fixed(nn.Module):
+    """Frequencies without parameters: the `spectrum` function of the module that `settings` belongs to."""
+
+    def __init__(self, settings: Any, rotary_dim: int) -> None:
+        super().__init__()
+        self.settings = settings
+        self.rotary_dim = rotary_dim
+
+    def forward(self, length: int) -> Spectrum:
+        """length: the sequence in hand [tokens], used by the dynamic ones."""
+        return frequency_module(self.settings.name).spectrum(self.settings, self.rotary_dim, length)
 
 
 def frequency_names() -> list[str]:
@@ -34,9 +53,21 @@ def frequency_module(name: str) -> ModuleType:
     return registry.module(_package, name)
 
 
-def spectrum(settings: Any, rotary_dim: int, length: int) -> Spectrum:
-    """Frequencies of the module that `settings` belongs to. length: [tokens], used by the dynamic ones."""
-    return frequency_module(settings.name).spectrum(settings, rotary_dim, length)
+def build(settings: Any, rotary_dim: int) -> nn.Module:
+    """The frequencies that `settings` names, for `rotary_dim` rotated features: forward(length) -> Spectrum.
+
+    A scheme calls it like a function and once per forward: a sharded engine (ZeRO 3) lends the parameters
+    for the duration of that call.
+    """
+    return getattr(frequency_module(settings.name), "Learned", Fixed)(settings, rotary_dim)
+
+
+def exchange_problem(trained: Any, other: Any) -> str:
+    """Why weights trained with the frequencies `trained` cannot take the others, in words; empty: they can."""
+    for settings in (trained, other):
+        if trained.name != other.name and hasattr(frequency_module(settings.name), "Learned"):
+            return f"{settings.name} has parameters of its own; only weights trained with it have them"
+    return ""
 
 
 # The type of a scheme's `frequencies` field: the Settings of the module that `name` names.

@@ -59,6 +59,7 @@ class Scheme(Position):
         super().__init__(settings, shape)
         assert settings.rotary_pct == 1, "Settings.problems refuses this"
         self.rotary_dim = rotary.width(shape.head_dim, settings.rotary_pct)
+        self.frequencies = frequencies.build(settings.frequencies, self.rotary_dim)
         self.relative = settings.variant == "strict"
         self._query = _StrictQuery if settings.variant == "strict" else _SlackQuery
 
@@ -67,9 +68,9 @@ class Scheme(Position):
         """K = D/2: the projection gives t; D for official weights, whose halves are averaged here."""
         return self.shape.head_dim // 2 if self.settings.t_width == "half" else self.shape.head_dim
 
-    def tables(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Tables:
+    def forward(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Tables:
         """length: the sequence length that dynamic frequencies adapt to [tokens]."""
-        spectrum = frequencies.spectrum(self.settings.frequencies, self.rotary_dim, length)
+        spectrum = self.frequencies(length)
         query, key = rotary.turns(pos_BT, pos_BS, spectrum)
         cos_BS1J, sin_BS1J = key.cos_BT1R.chunk(2, -1)[0], key.sin_BT1R.chunk(2, -1)[1]
         if self.settings.variant == "strict":
@@ -96,17 +97,22 @@ class _SlackQuery(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """g ∘ R q + Rᵀ(g ∘ q) = 2 g∘q∘cos + sin∘swap(q)∘(g - swap(g)), fewer passes over memory."""
         q, cos, sin = ctx.saved_tensors
-        out = torch.empty_like(q)
+        out, d_cos, d_sin = torch.empty_like(q), *_table_gradients(ctx, cos, sin)
         for part in rotary.pieces(q):
             g = grads[0][:, part].to(torch.promote_types(q.dtype, torch.float32))
             g_a, g_b = g.chunk(2, -1)
+            swapped = rotary.swap(q[:, part])
             turned = (g_b - g_a) * sin[:, part].chunk(2, -1)[1]
-            dq = torch.cat((turned, turned), -1).mul_(rotary.swap(q[:, part]))
+            dq = torch.cat((turned, turned), -1).mul_(swapped)
             out[:, part] = dq.addcmul_(g * cos[:, part], q[:, part], value=2)
-        return out, None, None
+            if d_cos is not None and d_sin is not None:
+                g_q = g * q[:, part]
+                d_cos[:, part] = (g_q * q[:, part]).sum_to_size(d_cos[:, part].shape)
+                d_sin[:, part] = (g_q * swapped).sum_to_size(d_sin[:, part].shape)
+        return out, d_cos, d_sin
 
 
 class _StrictQuery(torch.autograd.Function):
@@ -117,23 +123,38 @@ class _StrictQuery(torch.autograd.Function):
         ctx.save_for_backward(q, cos, sin)
         out = torch.empty_like(q)
         for part in rotary.pieces(q):
-            a, b = q[:, part].to(torch.promote_types(q.dtype, torch.float32)).chunk(2, -1)
-            norm = torch.addcmul(a * a, b, b)
+            norm = _square_norm(q[:, part])
             halves = norm * cos[:, part].chunk(2, -1)[0], norm * sin[:, part].chunk(2, -1)[1]
             out[:, part] = torch.cat(halves, -1)
         return out
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
         q, cos, sin = ctx.saved_tensors
-        out = torch.empty_like(q)
+        out, d_cos, d_sin = torch.empty_like(q), *_table_gradients(ctx, cos, sin)
         for part in rotary.pieces(q):
-            for_cos, for_sin = grads[0][:, part].chunk(2, -1)
-            g_norm = torch.addcmul(for_cos * cos[:, part].chunk(2, -1)[0], for_sin, sin[:, part].chunk(2, -1)[1]).mul_(
-                2
-            )
+            g_cos, g_sin = grads[0][:, part].chunk(2, -1)
+            g_norm = torch.addcmul(g_cos * cos[:, part].chunk(2, -1)[0], g_sin, sin[:, part].chunk(2, -1)[1]).mul_(2)
             out[:, part] = q[:, part] * torch.cat((g_norm, g_norm), -1)
-        return out, None, None
+            if d_cos is not None and d_sin is not None:
+                norm = _square_norm(q[:, part])
+                for_cos, for_sin = d_cos[:, part].chunk(2, -1)[0], d_sin[:, part].chunk(2, -1)[1]
+                for_cos.copy_((g_cos * norm).sum_to_size(for_cos.shape))
+                for_sin.copy_((g_sin * norm).sum_to_size(for_sin.shape))
+        return out, d_cos, d_sin
+
+
+def _table_gradients(ctx: Any, cos: Tensor, sin: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """Zeros to be filled in for (cos, sin), when learned frequencies stand behind them; else none."""
+    if any(ctx.needs_input_grad[1:]):
+        return torch.zeros_like(cos), torch.zeros_like(sin)
+    return None, None
+
+
+def _square_norm(q: Tensor) -> Tensor:
+    """|q_j|² of every pair; float32 or wider."""
+    a, b = q.to(torch.promote_types(q.dtype, torch.float32)).chunk(2, -1)
+    return torch.addcmul(a * a, b, b)
 
 
 def _mean_of_halves(t: Tensor) -> Tensor:

@@ -41,10 +41,11 @@ class Scheme(Position):
     def __init__(self, settings: Settings, shape: AttentionShape) -> None:
         super().__init__(settings, shape)
         self.rotary_dim = rotary.width(shape.head_dim, settings.rotary_pct)
+        self.frequencies = frequencies.build(settings.frequencies, self.rotary_dim)
 
-    def tables(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Tables:
+    def forward(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Tables:
         """length: the sequence length that dynamic frequencies adapt to [tokens]."""
-        spectrum = frequencies.spectrum(self.settings.frequencies, self.rotary_dim, length)
+        spectrum = self.frequencies(length)
         return Tables(*rotary.turns(pos_BT, pos_BS, spectrum))
 
     def rotate(self, q_BTHD: Tensor, k_BSGK: Tensor, tables: Tables) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,47 @@
+"""Llama 3.1's scaling ("llama3" in the `transformers` library): NTK-by-parts under other names.
+
+Its smooth factor (L/λ_j - low)/(high - low), λ_j = 2π/θ_j, is the YaRN paper's ramp over turns
+(arXiv 2309.00071, Definition 2) with beta_slow = low_freq_factor and beta_fast = high_freq_factor; there
+is no temperature. Llama 3.1 itself: theta 500 000, factor 8, low 1, high 4, original_seq_len 8192.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from coca_train.config.schema import STRICT
+from coca_train.positions.frequencies import Spectrum, _shared, ntk_by_parts
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Settings:
+    """The scaling of Llama 3.1 by a fixed factor."""
+
+    name: Literal["llama3"]
+    theta: _shared.Theta
+    factor: _shared.Factor
+    original_seq_len: _shared.OriginalSeqLen
+    low_freq_factor: Annotated[
+        float, Field(gt=0, description="wavelengths over L/low_freq_factor are interpolated fully")
+    ]
+    high_freq_factor: Annotated[float, Field(gt=0, description="wavelengths under L/high_freq_factor are kept")]
+
+    def __post_init__(self) -> None:
+        if self.high_freq_factor <= self.low_freq_factor:
+            low, high = self.low_freq_factor, self.high_freq_factor
+            raise ValueError(f"high_freq_factor ({high}) must be greater than low_freq_factor ({low})")
+
+
+def spectrum(settings: Settings, rotary_dim: int, length: int) -> Spectrum:
+    """Independent of `length` [tokens]."""
+    same = ntk_by_parts.Settings(
+        name="ntk_by_parts",
+        theta=settings.theta,
+        factor=settings.factor,
+        original_seq_len=settings.original_seq_len,
+        beta_slow=settings.low_freq_factor,
+        beta_fast=settings.high_freq_factor,
+        convention="paper",
+    )
+    return ntk_by_parts.spectrum(same, rotary_dim, length)
