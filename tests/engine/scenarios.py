@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from coca_train import checkpoint, dist, engine
 from coca_train.config.schema import EngineConfig, OptimConfig
 from coca_train.engine.base import Engine
+from coca_train.models.memory import Memory
 
 VOCAB, LENGTH, GLOBAL_BATCH = 61, 12, 8
 
@@ -29,6 +30,8 @@ class Batch:
     targets_BT: Tensor
     pos_BT: Tensor
     doc_BT: Tensor | None = None
+    continues_B: Tensor | None = None
+    memory: Memory | None = None
 
 
 class Block(nn.Module):

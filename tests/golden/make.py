@@ -1,9 +1,10 @@
-"""Golden numbers for the position schemes: papers' formulas in 40-digit arithmetic.
+"""Golden numbers for frequencies, rope, coca and alibi: papers' formulas in 40-digit arithmetic.
 
 Written from the papers with mpmath alone; imports nothing of coca_train. Run it to remake
-tests/golden/positions.json: `python tests/golden/make.py`.
+tests/golden/positions.json: `python tests/golden/make.py`. The other schemes: terms.py; masks: visibilities.py.
 
-RoFormer arXiv 2104.09864, PI 2306.15595, YaRN 2309.00071, CoCA 2309.08646, ALiBi 2108.12409.
+RoFormer arXiv 2104.09864, PI 2306.15595, YaRN 2309.00071, CoCA 2309.08646, ALiBi 2108.12409, Llama 3 2407.21783
+(its scaling is defined by Meta's released code alone: three ranges of wavelength).
 """
 
 import json
@@ -41,6 +42,17 @@ def code_ramp(p, dim, j):
     return min(max((j - low) / (high - low), mpf(0)), mpf(1))
 
 
+def llama3(p, theta):
+    """Meta's apply_scaling: short waves kept, long ones stretched, in between a mean weighted by L/wavelength."""
+    wavelength, trained, low, high = 2 * pi / theta, p["original_seq_len"], p["low_freq_factor"], p["high_freq_factor"]
+    if wavelength < trained / mpf(high):
+        return theta
+    if wavelength > trained / mpf(low):
+        return theta / p["factor"]
+    smooth = (trained / wavelength - low) / (mpf(high) - low)
+    return (1 - smooth) * theta / p["factor"] + smooth * theta
+
+
 def spectrum(p, dim, length):
     """(inverse frequencies, temperature) of every scaling in docs/positions.md."""
     kind, base, pairs = p["name"], p["theta"], range(dim // 2)
@@ -56,6 +68,8 @@ def spectrum(p, dim, length):
         return plain, mpf(1)
     if kind == "linear":
         return [t / s for t in plain], mpf(1)
+    if kind == "llama3":
+        return [llama3(p, t) for t in plain], mpf(1)
     if kind == "ntk":
         grown = mpf(base) * s ** (mpf(dim) / (dim - 2))
         return [theta_j(grown, dim, j) for j in pairs], mpf(1)
@@ -72,10 +86,20 @@ def ramp(name, length, convention, **extra):
     return {"name": name, **fields, "convention": convention, **extra}
 
 
+def llama3_fields(theta, factor, trained, low=1.0, high=4.0):
+    fields = {"theta": theta, "factor": factor, "original_seq_len": trained}
+    return {"name": "llama3", **fields, "low_freq_factor": low, "high_freq_factor": high}
+
+
 SPECTRA = [
     ({"name": "plain", "theta": 10000.0}, 64, 512),
     ({"name": "plain", "theta": 1000000.0}, 128, 16384),
+    ({"name": "plain", "theta": 1000000.0}, 64, 131072),
     ({"name": "plain", "theta": 10000.0}, 16, 2048),
+    (llama3_fields(500000.0, 8.0, 8192), 128, 131072),  # Llama 3.1
+    (llama3_fields(500000.0, 32.0, 8192), 64, 131072),  # Llama 3.2
+    (llama3_fields(10000.0, 4.0, 512), 64, 100),
+    (llama3_fields(10000.0, 16.0, 2048, 2.0, 32.0), 16, 4096),
     ({"name": "linear", "theta": 10000.0, "factor": 16.0}, 128, 32768),
     ({"name": "ntk", "theta": 10000.0, "factor": 4.0}, 64, 2048),
     ({"name": "dynamic_linear", "theta": 10000.0, "original_seq_len": 512}, 64, 300),
@@ -150,7 +174,7 @@ def number(x):
     return float(mp.nstr(x, 20))
 
 
-def main():
+def golden():
     spectra = []
     for settings, dim, length in SPECTRA:
         freq, temperature = spectrum(settings, dim, length)
@@ -163,14 +187,17 @@ def main():
         for kind, formula in kinds.items():
             values = [number(formula(m, n, freq, temperature) / sqrt(8)) for m, n in PLACES]
             scores.append({"kind": kind, "frequencies": settings, "values": values})
-    golden = {
+    return {
         "spectra": spectra,
         "vectors": {"q": Q, "k": K, "t": T, "places": PLACES},
         "scores": scores,
         "alibi_slopes": {str(h): [number(s) for s in alibi_slopes(h)] for h in (1, 3, 6, 8, 12, 16, 20, 40)},
     }
+
+
+def main():
     target = Path(__file__).with_name("positions.json")
-    target.write_text(json.dumps(golden, indent=1) + "\n", encoding="utf-8")
+    target.write_text(json.dumps(golden(), indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,117 +1,91 @@
 """A float64 dense reference of positions and attention, written from the papers' formulas and nothing else.
 
-Pairs are complex numbers (j and j + D/2 of the storage order); scores are whole T x S matrices.
+Scores are whole T x S matrices, in which every pair of tokens has positions (m, n) of its own: no table, map or
+mask is shared between pairs. Slow, and meant to be read.
 """
 
 import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
-WIDE = torch.float64
-
-
-def frequencies(p, dim, length):
-    """The scalings of docs/positions.md: (θ'_j of every pair, temperature)."""
-    kind, base, stretch = p["name"], p["theta"], p.get("factor", 1.0)
-    if kind[:8] == "dynamic_":
-        trained = p["original_seq_len"]
-        stretch = 1.0 if length <= trained else length / trained
-        if kind == "dynamic_ntk" and length > trained:
-            stretch = p["alpha"] * length / trained - (p["alpha"] - 1)
-        kind = kind[8:]
-    if kind == "ntk":
-        base = base * stretch ** (dim / (dim - 2))
-    theta = [base ** (-2 * j / dim) for j in range(dim // 2)]
-    if kind == "linear":
-        theta = [t / stretch for t in theta]
-    if kind in ("ntk_by_parts", "yarn"):
-        theta = [_by_parts(p, t, j, dim, stretch) for j, t in enumerate(theta)]
-    return theta, 0.1 * math.log(stretch) + 1 if kind == "yarn" else 1.0
+from tests.positions import reference_rotary, reference_terms, reference_visibility
 
 
-def _by_parts(p, theta, j, dim, stretch):
-    if p["convention"] == "paper":
-        r = p["original_seq_len"] * theta / (2 * math.pi)
-        if r < p["beta_slow"]:
-            own = 0.0
-        elif r > p["beta_fast"]:
-            own = 1.0
-        else:
-            own = (r - p["beta_slow"]) / (p["beta_fast"] - p["beta_slow"])
-    else:
-        first, last = (
-            dim * math.log(p["original_seq_len"] / (turns * 2 * math.pi)) / (2 * math.log(p["theta"]))
-            for turns in (p["beta_fast"], p["beta_slow"])
-        )
-        first, last = max(math.floor(first), 0), min(math.ceil(last), dim - 1)
-        own = 1 - min(max((j - first) / (last - first if last != first else 0.001), 0.0), 1.0)
-    return (1 - own) * theta / stretch + own * theta
+class Given(NamedTuple):
+    """One problem. Keys are already repeated to the query heads."""
+
+    settings: Mapping[str, Any]
+    q_BHTD: Tensor
+    k_BHSK: Tensor
+    m_BTS: Tensor  # where the query stands, for every pair
+    n_BTS: Tensor
+    length: int
+    parameters: Mapping[str, Tensor]
+    project: Any  # .query and .key: the layer's own W_Q and W_K
 
 
-def scores(settings, q_BTHD, k_BSGK, pos_BT, pos_BS, length):
+# Score of every pair, already divided by √D. Schemes that only change the embeddings leave scores alone.
+SCORES = {
+    "nope": reference_terms.content,
+    "learned": reference_terms.content,
+    "sinusoidal": reference_terms.content,
+    "rope": reference_rotary.rope,
+    "xpos": reference_rotary.xpos,
+    "coca": reference_rotary.coca,
+    "alibi": reference_terms.alibi,
+    "kerple_log": reference_terms.kerple_log,
+    "kerple_power": reference_terms.kerple_power,
+    "t5": reference_terms.t5,
+    "sandwich": reference_terms.sandwich,
+    "shaw": reference_terms.shaw,
+    "transformer_xl": reference_terms.transformer_xl,
+    "tupe": reference_terms.tupe,
+    "disentangled": reference_terms.disentangled,
+}
+VALUES = {"shaw": reference_terms.shaw_values}
+frequencies = reference_rotary.frequencies
+alibi_slopes = reference_terms.alibi_slopes
+
+
+def given(settings, q_BTHD, k_BSGK, pos_BT, pos_BS, length, parameters=None, project=None):
+    """A problem whose pairs stand where their tokens do."""
+    q, k = q_BTHD.transpose(1, 2), k_BSGK.transpose(1, 2)
+    k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+    m_BTS, n_BTS = torch.broadcast_tensors(pos_BT[:, :, None], pos_BS[:, None, :])
+    return Given(settings, q, k, m_BTS, n_BTS, length, parameters or {}, project)
+
+
+def scores(settings, q_BTHD, k_BSGK, pos_BT, pos_BS, length, parameters=None, project=None):
     """Scores before visibility, (B, H, T, S), already divided by √D. Any float64 inputs, GQA by repetition."""
-    heads, dim = q_BTHD.shape[2:]
-    q = q_BTHD.transpose(1, 2)
-    k = k_BSGK.transpose(1, 2).repeat_interleave(heads // k_BSGK.shape[2], 1)
+    return SCORES[settings["scheme"]](given(settings, q_BTHD, k_BSGK, pos_BT, pos_BS, length, parameters, project))
+
+
+def embed(settings, x_BTC, pos_BT, parameters):
+    """Token embeddings and what the scheme adds to them."""
+    if settings["scheme"] == "learned":
+        return x_BTC + torch.stack([parameters["table.weight"][row] for row in pos_BT.tolist()])
+    if settings["scheme"] == "sinusoidal":
+        return x_BTC + settings["scale"] * reference_terms.sinusoid(pos_BT, x_BTC.shape[-1], settings["theta"])
+    return x_BTC
+
+
+def attention(
+    settings, q_BTHD, k_BSGK, v_BSGD, pos_BS, length, parameters=None, project=None, visibility=None, doc_BS=None
+):
+    """Attention of a whole sequence, (B, T, H, D): T = S. Settings of the visibility, None: causal."""
+    problem = given(settings, q_BTHD, k_BSGK, pos_BS, pos_BS, length, parameters, project)
+    seen, m_BTS, n_BTS = reference_visibility.places(visibility, pos_BS, doc_BS)
+    problem = problem._replace(m_BTS=m_BTS, n_BTS=n_BTS)
     kind = settings["scheme"]
-    if kind == "coca":
-        s = _coca(settings, q, k, pos_BT, pos_BS, length)
-    elif kind == "rope":
-        s = _rope(settings, q, k, pos_BT, pos_BS, length)
-    else:
-        s = q @ k.mT
-    s = s / math.sqrt(dim)
-    if kind == "alibi":
-        distance = (pos_BT[:, :, None] - pos_BS[:, None, :]).to(WIDE)
-        s = s - torch.tensor(alibi_slopes(heads), dtype=WIDE)[:, None, None] * distance[:, None]
-    return s
-
-
-def alibi_slopes(heads):
-    """ALiBi: the interleaving of the ALiBi paper for other head counts."""
-    power = 1
-    while power * 2 <= heads:
-        power *= 2
-    slopes = [2.0 ** (-8 * h / power) for h in range(1, power + 1)]
-    return slopes + [2.0 ** (-4 * h / power) for h in range(1, 2 * power, 2)][: heads - power]
-
-
-def _phase(settings, pos, width, length):
-    theta, temperature = frequencies(settings["frequencies"], width, length)
-    angle = pos.to(WIDE)[:, None, :, None] * torch.tensor(theta, dtype=WIDE)
-    return angle, temperature
-
-
-def _pairs(x):
-    half = x.shape[-1] // 2
-    return torch.complex(x[..., :half], x[..., half:])
-
-
-def _rope(settings, q, k, pos_q, pos_k, length):
-    width = round(q.shape[-1] * settings["rotary_pct"])
-    angle_q, temperature = _phase(settings, pos_q, width, length)
-    angle_k, _ = _phase(settings, pos_k, width, length)
-    q_turned = _pairs(q[..., :width]) * torch.polar(torch.ones_like(angle_q), angle_q)
-    k_turned = _pairs(k[..., :width]) * torch.polar(torch.ones_like(angle_k), angle_k)
-    rest = q[..., width:] @ k[..., width:].mT
-    return ((q_turned @ k_turned.mH).real + rest) * temperature**2
-
-
-def _coca(settings, q, k, pos_q, pos_k, length):
-    if settings["t_width"] == "full_mean":
-        k = (k[..., : k.shape[-1] // 2] + k[..., k.shape[-1] // 2 :]) / 2
-    t = k.clamp(min=0)
-    angle_q, temperature = _phase(settings, pos_q, q.shape[-1], length)
-    angle_k, _ = _phase(settings, pos_k, q.shape[-1], length)
-    pairs = _pairs(q)
-    if settings["variant"] == "strict":
-        turned = torch.cos(angle_q[..., :, None, :] - angle_k[..., None, :, :])
-        return torch.einsum("bhtj,bhsj,bztsj->bhts", pairs.abs() ** 2, t, turned) * temperature**2
-    q_turned = pairs * torch.polar(torch.ones_like(angle_q), angle_q)
-    t_turned = torch.complex(t, t) * torch.polar(torch.ones_like(angle_k), angle_k)
-    real = torch.einsum("bhtj,bhtj,bhsj->bhts", q_turned.real, pairs.real, t_turned.real)
-    imag = torch.einsum("bhtj,bhtj,bhsj->bhts", q_turned.imag, pairs.imag, t_turned.imag)
-    return (real + imag) * temperature**2
+    alpha = SCORES[kind](problem).masked_fill(~seen[:, None], -math.inf).softmax(-1)
+    out = alpha @ v_BSGD.transpose(1, 2).repeat_interleave(alpha.shape[1] // v_BSGD.shape[2], 1)
+    if kind in VALUES:
+        values_BTSD = VALUES[kind](problem).expand(alpha.shape[0], -1, -1, -1)
+        out = out + torch.einsum("bhts,btsd->bhtd", alpha, values_BTSD)
+    return out.transpose(1, 2)
 
 
 def attend(scores_BHTS, v_BSGD, seen_TS):

@@ -30,7 +30,7 @@ def test_folded_equals_reference_where_parts_of_positions_carry_over(first, dtyp
     scheme = support.build(support.alibi("always"), heads, 2, 64)
     pos = support.start(13, first)
     q, k, v = (x.detach() for x in support.random_qkv(scheme, 13, 1, dtype))
-    out = fused(*scheme.rotate(q, k, scheme.tables(pos, pos, 13)), v, 64)
+    out = fused(*scheme.rotate(q, k, scheme(pos, pos, 13)), v, 64)
     scores = reference.scores(support.alibi(), q.double(), k.double(), pos, pos, 13)
     exact = reference.attend(scores, v.double(), torch.ones(13, 13, dtype=torch.bool).tril())
     assert (out.double() - exact).abs().max() <= tolerance * exact.abs().max()
@@ -42,7 +42,7 @@ def test_folded_keeps_its_accuracy_at_32k(dtype, tolerance):
     scheme = support.build(support.alibi("always"), 16, 2, 64)
     q, k, v = (x.detach() for x in support.random_qkv(scheme, 32768, 1, dtype))
     q, pos = q[:, -4:], support.start(32768)
-    out = fused(*scheme.rotate(q, k, scheme.tables(pos[:, -4:], pos, 32768)), v, 64)
+    out = fused(*scheme.rotate(q, k, scheme(pos[:, -4:], pos, 32768)), v, 64)
     scores = reference.scores(support.alibi(), q.double(), k.double(), pos[:, -4:], pos, 32768)
     exact = reference.attend(scores, v.double(), torch.ones(4, 32768, dtype=torch.bool).tril(32764))
     assert (out.double() - exact).abs().max() <= tolerance * exact.abs().max()
@@ -55,7 +55,7 @@ def test_folded_features_hold_slopes_and_positions_to_sixteen_bits(dtype, first)
     scheme = support.build(support.alibi("always"), 16, 1, 64)
     pos = support.start(300, first)
     q, k = torch.zeros(1, 300, 16, 64, dtype=dtype), torch.zeros(1, 300, 1, 64, dtype=dtype)
-    query, key = (x.double() for x in scheme.rotate(q, k, scheme.tables(pos, pos, 300)))
+    query, key = (x.double() for x in scheme.rotate(q, k, scheme(pos, pos, 300)))
     found = torch.einsum("bthe,bse->hts", query, key[:, :, 0])
     found = found - found.diagonal(0, 1, 2)[..., None]
     distance = (pos[0, None, :] - pos[0, :, None]).double()
@@ -64,11 +64,13 @@ def test_folded_features_hold_slopes_and_positions_to_sixteen_bits(dtype, first)
 
 
 def test_folded_scores_differ_from_plain_by_a_constant_per_query():
+    """Among the keys a query sees; a table over distances knows no future."""
     plain, folded = (support.build(support.alibi(fold)) for fold in ("never", "always"))
     q, k, _ = support.random_qkv(plain, 9)
     pos = support.start(9, 100)
     a, b = (support.dense_scores(s, q, k, pos, pos, 9) for s in (plain, folded))
-    assert torch.allclose((a - b), (a - b)[..., :1], rtol=0, atol=1e-6)
+    constant = (a - b)[..., :1]
+    assert torch.allclose((a - b).tril(), constant.expand_as(a).tril(), rtol=0, atol=1e-6)
 
 
 def test_folding_adds_eight_features():
@@ -76,12 +78,12 @@ def test_folding_adds_eight_features():
     scheme = support.build(support.alibi("always"))
     q, k, _ = support.random_qkv(scheme, 3)
     pos = support.start(3)
-    tables = scheme.tables(pos, pos, 3)
+    tables = scheme(pos, pos, 3)
     q_BTHE, k_BSGE = scheme.rotate(q, k, tables)
     assert q_BTHE.shape[-1] == k_BSGE.shape[-1] == 24
     assert torch.equal(q_BTHE[..., 8:], q)
     assert torch.equal(k_BSGE[..., 8:], k)
-    assert scheme.score_mod(pos, pos, tables) is None
+    assert scheme.terms(tables) == (None, None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -89,22 +91,30 @@ def test_folding_adds_eight_features():
     [("auto", 1024, False), ("auto", 1025, True), ("always", 1, True), ("never", 10**6, False)],
 )
 def test_the_path_is_a_function_of_the_length(fold, length, folds):
-    """Exactly one of rotate and score_mod carries the bias. (CUDA folds always, see below.)"""
+    """Exactly one of rotate and terms carries the bias. (CUDA folds always, see below.)"""
     scheme = support.build(support.alibi(fold))
     pos = support.start(2)
     q, k, _ = support.random_qkv(scheme, 2)
-    tables = scheme.tables(pos, pos, length)
+    tables = scheme(pos, pos, length)
     assert (scheme.rotate(q, k, tables)[0].shape[-1] > q.shape[-1]) == folds
-    assert (scheme.score_mod(pos, pos, tables) is None) == folds
+    assert (scheme.terms(tables).distance_HR is None) == folds
 
 
-def test_plain_bias_keeps_the_dtype_of_the_scores():
-    scheme = support.build(support.alibi("never"))
-    pos = support.start(3)
-    penalise = scheme.score_mod(pos, pos, scheme.tables(pos, pos, 3))
-    score = penalise(torch.zeros((), dtype=torch.bfloat16), *(torch.tensor(i) for i in (0, 0, 2, 0)))
-    assert score.dtype == torch.bfloat16
-    assert score == -0.5  # 4 heads: slopes 2^-2, 2^-4, …; distance 2
+def test_plain_bias_worked_by_hand():
+    """4 heads: slopes 2^-2, 2^-4, 2^-6, 2^-8. 6 heads: after 2^-2 … 2^-8, every second of eight: 2^-1, 2^-3."""
+    pos = support.start(4, 1000)
+    for heads, slopes in ((4, [0.25, 0.0625, 2**-6, 2**-8]), (6, [0.25, 0.0625, 2**-6, 2**-8, 0.5, 0.125])):
+        scheme = support.build(support.alibi("never"), heads, 2)
+        table = scheme.terms(scheme(pos, pos, 4)).distance_HR
+        assert table.dtype == torch.float32
+        assert table.tolist() == [[-slope * r for r in range(4)] for slope in slopes]
+
+
+def test_a_decoding_step_needs_all_distances():
+    """One query at position 1003 with keys from 1000 on."""
+    scheme, pos = support.build(support.alibi("never")), support.start(4, 1000)
+    step = scheme.terms(scheme(pos[:, 3:], pos, 4)).distance_HR
+    assert torch.equal(step, scheme.terms(scheme(pos, pos, 4)).distance_HR)
 
 
 @pytest.mark.gpu
@@ -113,8 +123,8 @@ def test_cuda_folds_and_flash_attention_runs_it():
     scheme = support.build(support.alibi("auto"), 8, 8, 64)
     pos = support.start(777).cuda()
     q, k, v = (x.detach().cuda() for x in support.random_qkv(scheme, 777, 1, torch.bfloat16))
-    tables = scheme.tables(pos, pos, 777)
-    assert scheme.score_mod(pos, pos, tables) is None
+    tables = scheme(pos, pos, 777)
+    assert scheme.terms(tables).distance_HR is None
     query, key = (x.transpose(1, 2) for x in scheme.rotate(q, k, tables))
     value = F.pad(v.transpose(1, 2), (0, 8))
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):

@@ -49,9 +49,9 @@ def test_negative_t_contributes_nothing_and_gets_no_gradient():
     scheme = support.build(support.coca())
     q, k, _ = support.random_qkv(scheme, 5)
     pos = support.start(5)
-    _, key = scheme.rotate(q, -k.abs(), scheme.tables(pos, pos, 5))
+    _, key = scheme.rotate(q, -k.abs(), scheme(pos, pos, 5))
     assert not key.any()
-    (grad,) = torch.autograd.grad(scheme.rotate(q, k, scheme.tables(pos, pos, 5))[1].square().sum(), k)
+    (grad,) = torch.autograd.grad(scheme.rotate(q, k, scheme(pos, pos, 5))[1].square().sum(), k)
     assert not grad[k < 0].any()
     assert grad[k > 0].all()
 
@@ -68,8 +68,8 @@ def test_official_weights_fold_into_half_width(bias):
     folded = x @ coca.fold_full_mean(weight, 2).T + coca.fold_full_mean(offset, 2)
     q, _, _ = support.random_qkv(full, 5)
     pos = support.start(5)
-    a = full.rotate(q, wide, full.tables(pos, pos, 5))[1]
-    b = half.rotate(q, folded.unflatten(-1, (2, 8)), half.tables(pos, pos, 5))[1]
+    a = full.rotate(q, wide, full(pos, pos, 5))[1]
+    b = half.rotate(q, folded.unflatten(-1, (2, 8)), half(pos, pos, 5))[1]
     assert torch.allclose(a, b, rtol=0, atol=1e-12)
 
 
@@ -79,7 +79,7 @@ def test_the_backward_pass_keeps_q_and_t_and_nothing_wider(variant):
     scheme = support.build(support.coca(variant=variant))
     q, k, _ = support.random_qkv(scheme, 64, dtype=torch.bfloat16)
     pos = support.start(64)
-    tables = scheme.tables(pos, pos, 64)
+    tables = scheme(pos, pos, 64)
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
         scheme.rotate(q, k, tables)
@@ -92,7 +92,7 @@ def test_query_is_formed_in_float32_and_cast_once():
     scheme = support.build(support.coca())
     q, k, _ = support.random_qkv(scheme, 33, dtype=torch.bfloat16)
     pos = support.start(33)
-    tables = scheme.tables(pos, pos, 33)
+    tables = scheme(pos, pos, 33)
     once = scheme.rotate(q, k, tables)
     wide = scheme.rotate(q.float(), k.float(), tables)
     for mine, exact in zip(once, wide, strict=True):

@@ -1,12 +1,17 @@
-"""Numbers that did not come through our code: mpmath (tests/golden/make.py), transformers, x-transformers."""
+"""Numbers that did not come through our code: mpmath (tests/golden/make.py), transformers, x-transformers.
+
+Frequencies, rope, coca and alibi; the other schemes are in test_golden_terms.py and test_parity_schemes.py.
+"""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 
 from coca_train.positions import frequencies
 from coca_train.positions.schemes import alibi
+from tests.golden import make, terms, visibilities
 from tests.positions import support
 
 ROWS = json.loads((support.CONFIGS.parents[1] / "tests/golden/positions.json").read_text(encoding="utf-8"))
@@ -14,7 +19,7 @@ ROWS = json.loads((support.CONFIGS.parents[1] / "tests/golden/positions.json").r
 
 def ours(settings, rotary_dim, length):
     typed = frequencies.frequency_module(settings["name"]).Settings(**settings)
-    return frequencies.spectrum(typed, rotary_dim, length)
+    return frequencies.build(typed, rotary_dim)(length)
 
 
 @pytest.mark.parametrize("row", ROWS["spectra"], ids=lambda r: f"{support.label(r['settings'])}-{r['length']}")
@@ -28,7 +33,8 @@ def test_spectrum_equals_mpmath(row):
 
 
 def test_every_frequency_file_has_golden_numbers():
-    assert {row["settings"]["name"] for row in ROWS["spectra"]} == set(frequencies.frequency_names())
+    """CLEX has an equation to solve instead of a formula: tests/positions/test_clex.py."""
+    assert {row["settings"]["name"] for row in ROWS["spectra"]} | {"clex"} == set(frequencies.frequency_names())
 
 
 def test_paper_and_code_ramps_differ_as_the_spec_says():
@@ -38,6 +44,13 @@ def test_paper_and_code_ramps_differ_as_the_spec_says():
         ours({"name": "yarn", **fields, "convention": convention}, 64, 0).inv_freq_J for convention in ("paper", "code")
     )
     assert ((paper / code - 1).abs().max().item()) == pytest.approx(0.566, abs=1e-3)
+
+
+@pytest.mark.parametrize(("maker", "file"), [(make, "positions"), (terms, "terms"), (visibilities, "visibilities")])
+def test_files_are_what_their_makers_write(maker, file):
+    """Nobody edited a number by hand."""
+    text = Path(maker.__file__).with_name(f"{file}.json").read_text(encoding="utf-8")
+    assert json.loads(json.dumps(maker.golden())) == json.loads(text)
 
 
 @pytest.mark.parametrize("row", ROWS["scores"], ids=lambda r: f"{r['kind']}-{r['frequencies']['name']}")
@@ -123,7 +136,7 @@ def test_rope_equals_transformers_llama():
     pos = support.start(37, first=5)
     cos, sin = LlamaRotaryEmbedding(config)(q, pos)
     theirs = apply_rotary_pos_emb(q.transpose(1, 2), k.transpose(1, 2), cos, sin)
-    for mine, other in zip(scheme.rotate(q, k, scheme.tables(pos, pos, 37)), theirs, strict=True):
+    for mine, other in zip(scheme.rotate(q, k, scheme(pos, pos, 37)), theirs, strict=True):
         assert torch.allclose(mine, other.transpose(1, 2), rtol=0, atol=1e-5)
 
 
@@ -140,5 +153,5 @@ def test_partial_rope_equals_transformers_gpt_neox(rotary_pct):
     pos = support.start(33)
     cos, sin = GPTNeoXRotaryEmbedding(config)(q, pos)
     theirs = apply_rotary_pos_emb(q.transpose(1, 2), k.transpose(1, 2), cos, sin)
-    for mine, other in zip(scheme.rotate(q, k, scheme.tables(pos, pos, 33)), theirs, strict=True):
+    for mine, other in zip(scheme.rotate(q, k, scheme(pos, pos, 33)), theirs, strict=True):
         assert torch.allclose(mine, other.transpose(1, 2), rtol=0, atol=1e-5)

@@ -1,11 +1,13 @@
-"""ALiBi (Press et al., arXiv 2108.12409): the score loses slope_h per token of distance.
+"""ALiBi (Press et al., arXiv 2108.12409): the score loses slope_h per token of distance. Nothing is learned.
 
 Two paths with one meaning:
 
-plain   b = -slope_h·(m-n) added by `score_mod`: the definition. Memory is that of the kernel that
-        runs a score_mod (blocked: O(T·block), eager: O(T²)).
+plain   b(h, r) = -slope_h·r as a table over distances: the definition. Memory is that of the kernel
+        that reads it (blocked: O(T·block), eager: O(T²)).
 folded  eight more features in q' and k' whose product is slope_h·√D·(n-m), up to a constant per
         query, which a softmax does not see. Any fused kernel, O(T·D) memory. attend divides by √D.
+
+On the CPU plain up to 1024 tokens and folded beyond, on CUDA always folded (`fold: auto`). Relative.
 
 Accuracy of the folded path. slope·√D·n reaches 185 000 at n = 32k, where one float32 ulp is 0.016, so
 adding it to q·k would cost 2e-3 in the score. Three things keep it small: every factor is split into
@@ -23,9 +25,9 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from coca_train.config.schema import STRICT
-from coca_train.positions.base import Position, ScoreMod
+from coca_train.positions.base import Position, Terms, n_distances
 
-PLAIN_UP_TO = 1024  # [tokens] on the CPU; beyond, the fused kernel on folded features is faster than a score_mod
+PLAIN_UP_TO = 1024  # [tokens] on the CPU; beyond, the fused kernel on folded features is faster than a bias
 UNIT = 256.0  # positions are held in this unit: keeps slope·√D·m within float16
 
 
@@ -39,8 +41,8 @@ class Settings:
     )
 
 
-class Tables(NamedTuple):
-    """What the folded path needs; None in place of it on the plain path."""
+class Folded(NamedTuple):
+    """What the folded path needs."""
 
     slope_H: Tensor  # slope·√D, float64
     shift_BTH: Tensor  # slope·√D·m, float64
@@ -68,16 +70,22 @@ class Scheme(Position):
             return device.type == "cuda" or length > PLAIN_UP_TO
         return self.settings.fold == "always"
 
-    def tables(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Tables | None:
-        """Decides by (device, length) whether to fold: None means plain."""
+    def forward(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Folded | Terms:
+        """Decides by (device, length) whether to fold; the plain bias of each distance is float32."""
+        slope_H = self._slopes(pos_BT.device)
         if not self._folds(pos_BT.device, length):
-            return None
-        slope_H = self._slopes(pos_BT.device).double() * math.sqrt(self.shape.head_dim)
-        return Tables(slope_H, pos_BT[..., None] * slope_H, pos_BS)
+            distance_R = torch.arange(n_distances(pos_BT, pos_BS), dtype=torch.float32, device=pos_BT.device)
+            return Terms(distance_HR=-slope_H[:, None] * distance_R)
+        slope_H = slope_H.double() * math.sqrt(self.shape.head_dim)
+        return Folded(slope_H, pos_BT[..., None] * slope_H, pos_BS)
 
-    def rotate(self, q_BTHD: Tensor, k_BSGK: Tensor, tables: Tables | None) -> tuple[Tensor, Tensor]:
+    def terms(self, tables: Folded | Terms) -> Terms:
+        """The bias, or nothing when `rotate` carries it."""
+        return tables if isinstance(tables, Terms) else Terms()
+
+    def rotate(self, q_BTHD: Tensor, k_BSGK: Tensor, tables: Folded | Terms) -> tuple[Tensor, Tensor]:
         """E = D when plain, D + 8 when folded."""
-        if tables is None:
+        if isinstance(tables, Terms):
             return q_BTHD, k_BSGK
         dtype = q_BTHD.dtype
         s1, s2 = (part.expand_as(tables.shift_BTH) for part in _split(tables.slope_H * UNIT, 2, dtype))
@@ -89,19 +97,6 @@ class Scheme(Position):
         query_BTH8 = query.expand(*q_BTHD.shape[:3], -1)
         key_BSG8 = key[:, :, None, :].expand(*k_BSGK.shape[:3], -1)
         return torch.cat((query_BTH8, q_BTHD), -1), torch.cat((key_BSG8, k_BSGK), -1)
-
-    def score_mod(self, pos_BT: Tensor, pos_BS: Tensor, tables: Tables | None) -> ScoreMod | None:
-        """-slope_h·(m-n) in float32, or None when `rotate` carries it."""
-        if tables is not None:
-            return None
-        slope_H = self._slopes(pos_BT.device)
-        rows = pos_BT.shape[0]  # 1 when all sequences of the batch share their positions
-
-        def penalise(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-            distance = pos_BT[batch % rows, query] - pos_BS[batch % rows, key]
-            return (score - slope_H[head] * distance).to(score.dtype)
-
-        return penalise
 
 
 def _split(x: Tensor, parts: int, dtype: torch.dtype) -> list[Tensor]:

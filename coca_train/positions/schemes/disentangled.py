@@ -1,0 +1,62 @@
+"""Disentangled attention (DeBERTa, He et al., arXiv 2006.03654, Eq. 4) with the layer's own projections.
+
+    score(m, n) = (q_m · k_n + q_m · W_K p_r + W_Q p_r · k_n) / √D          r = min(m - n, max_distance)
+
+p (max_distance + 1, C) is shared by all layers; each sends it through the W_Q and W_K (and their biases, where the
+model has them) that its hidden states go through. DeBERTa-v2 does so too ("share_att_key"); v1 has projections
+of its own for p, and both divide by √(3D) instead of √D: left to what is learned. The table has no rows for the
+future. p starts with variance 1, like the normed hidden states that share W_Q and W_K with it, so that the
+new terms start as large as q · k.
+
+Path: blocked on the CPU; on CUDA FlexAttention while max_distance is below 512 (it looks up q · W_K p and k · W_Q p
+made before: T·max_distance products per head), blocked beyond. Memory O(T·block) when blocked, O(T·max_distance) per
+head in FlexAttention. Cost: up to three times the scores of plain attention, and max_distance + 1 more tokens
+through W_Q and W_K in every layer.
+"""
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+
+from coca_train.config.schema import STRICT
+from coca_train.positions.base import AttentionShape, Initial, LayerPosition, Mapped, Position, Projections, Terms
+
+INITIAL: dict[str, Initial] = {"p": lambda table, generator: table.normal_(0.0, 1.0, generator=generator)}
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Settings:
+    """Content to position, and position to content."""
+
+    scheme: Literal["disentangled"]
+    max_distance: int = Field(ge=1, description="distances beyond this share its vector [tokens]")
+
+
+class Layer(LayerPosition):
+    """Sends the shared table through this layer's W_Q and W_K."""
+
+    def forward(
+        self, position: Position, q_BTHD: Tensor, k_BSGK: Tensor, tables: Tensor, project: Projections
+    ) -> Mapped:
+        """K = E = D. tables: p_RC."""
+        p_RC = tables.to(q_BTHD.dtype)
+        group = self.shape.n_heads // self.shape.n_kv_heads
+        key_RHD = project.key(p_RC).repeat_interleave(group, -2)
+        return Mapped(q_BTHD, k_BSGK, Terms(query=(q_BTHD, key_RHD), key=(k_BSGK, project.query(p_RC))))
+
+
+class Scheme(Position):
+    """A learned vector for each clipped distance, which attends and is attended to like a token."""
+
+    layer_class = Layer
+
+    def __init__(self, settings: Settings, shape: AttentionShape) -> None:
+        super().__init__(settings, shape)
+        self.p = nn.Parameter(torch.empty(settings.max_distance + 1, shape.d_model))
+
+    def forward(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Tensor:
+        """p_RC, float32 or wider. A copy: ZeRO 3 takes the parameter back after this call, the layers read it later."""
+        return self.p.to(torch.promote_types(self.p.dtype, torch.float32), copy=True)

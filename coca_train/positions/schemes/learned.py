@@ -1,0 +1,45 @@
+"""Learned absolute positions (Gehring et al., arXiv 1705.03122; GPT-2): x_m + table[m], once, at the embeddings.
+
+Path: any fused kernel, on the CPU and on CUDA. Memory and cost: max_len·C parameters, one addition of (B, T, C).
+Not relative. A position without a row is an error: nothing was learned about it.
+"""
+
+from typing import Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+
+from coca_train.config.schema import STRICT
+from coca_train.positions._limits import check_max_len
+from coca_train.positions.base import AttentionShape, Position
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Settings:
+    """Learned absolute position embedding."""
+
+    scheme: Literal["learned"]
+    max_len: int = Field(gt=0, description="rows of the table: the longest window there will ever be [tokens]")
+
+
+class Scheme(Position):
+    """One trained vector per position, added to the token embedding."""
+
+    relative = False
+    by_pairs = False
+
+    def __init__(self, settings: Settings, shape: AttentionShape) -> None:
+        super().__init__(settings, shape)
+        # a module of its own: its forward is where a sharded engine (ZeRO 3) lends the weights
+        self.table = nn.Embedding(settings.max_len, shape.d_model)
+
+    @property
+    def max_positions(self) -> int | None:
+        """The rows of the table."""
+        return self.settings.max_len
+
+    def embed(self, x_BTC: Tensor, pos_BT: Tensor) -> Tensor:
+        """UserError (E-POS-04) beyond the table."""
+        check_max_len(pos_BT, self.settings.max_len, self.settings.scheme)
+        return x_BTC + self.table(pos_BT).to(x_BTC.dtype)

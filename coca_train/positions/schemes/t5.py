@@ -1,0 +1,53 @@
+"""T5 (Raffel et al., arXiv 1910.10683, section 2.1): one trained number per head and bucket of distances.
+
+    b(h, r) = table[bucket(r), h],   r = m - n
+
+Half of the buckets hold one distance each, the others grow logarithmically up to max_distance; all larger distances
+share the last one (positions/_buckets.py). One table for all layers, as in the paper. T5 leaves out the division
+by √D; here scores have it and b is added after it.
+
+Path: a bias by distance: `blocked` on the CPU (memory O(T·block)), FlexAttention on CUDA (O(T)). The table over
+distances has max_distance + 1 rows, whatever T. Cost: one addition per score. Relative.
+"""
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+
+from coca_train.config.schema import STRICT, ModelConfig
+from coca_train.positions._buckets import bucket_problems, buckets
+from coca_train.positions.base import AttentionShape, Position, Problem, Terms
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Settings:
+    """Bucketed relative biases."""
+
+    scheme: Literal["t5"]
+    n_buckets: int = Field(ge=2, description="buckets; the first half holds one distance each")
+    max_distance: int = Field(gt=0, description="from this distance on, all share the last bucket [tokens]")
+
+    def problems(self, model: ModelConfig) -> list[Problem]:
+        """Buckets that would hold nothing."""
+        return bucket_problems(self.n_buckets, self.max_distance)
+
+
+class Scheme(Position):
+    """A trained bias per bucket and head, the same in every layer."""
+
+    def __init__(self, settings: Settings, shape: AttentionShape) -> None:
+        super().__init__(settings, shape)
+        self.table = nn.Parameter(torch.empty(settings.n_buckets, shape.n_heads))
+
+    def forward(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Terms:
+        """The bias of each distance, float32 or wider."""
+        bucket_R = buckets(self.settings.n_buckets, self.settings.max_distance).to(pos_BT.device)
+        dtype = torch.promote_types(self.table.dtype, torch.float32)
+        return Terms(distance_HR=self.table[bucket_R].to(dtype).T.contiguous())
+
+    def terms(self, tables: Terms) -> Terms:
+        """Nothing is left to do for a layer."""
+        return tables

@@ -1,0 +1,105 @@
+"""xPos (Sun et al., arXiv 2212.10554): RoPE whose pairs also decay with distance.
+
+    q' = ζ_j^((m - c)/b) R_m q,   k' = ζ_j^(-(n - c)/b) R_n k,   ζ_j = (2j/R + γ) / (1 + γ),   b = scale_base
+
+so pair j counts with ζ_j^((m - n)/b): slow pairs, whose ζ is near 1, last longer. c cancels in the score;
+in the middle of the positions in hand it keeps the powers small. Exactly relative.
+
+Path: any fused kernel, on the CPU and on CUDA. Memory O(T·D), cost that of RoPE.
+
+Range. ζ_0 is the smallest base. Over N tokens the powers of queries and keys both span ζ_0^(-N/b), and the
+product of the earliest query with the latest key reaches it. The causal mask hides that score, but it must
+not become infinite before: kernels that add -inf would make it NaN. Hence a bound on N, by dtype.
+"""
+
+import math
+from typing import Annotated, Literal, NamedTuple
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from coca_train.config.errors import UserError
+from coca_train.config.schema import STRICT, ModelConfig
+from coca_train.positions import frequencies, rotary
+from coca_train.positions.base import AttentionShape, Position, Problem
+
+# What ζ_0^(-N/b) may take of a dtype's exponent range [bits]; the rest is left to q·k. bfloat16 ends like float32.
+RANGE = {torch.float16: 10.0}
+RANGE_ELSE = 120.0
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Settings:
+    """Rotary position embedding with decay."""
+
+    scheme: Literal["xpos"]
+    gamma: float = Field(gt=0, description="offset γ of the decay rates; the smaller, the faster the fast pairs decay")
+    scale_base: float = Field(
+        gt=0,
+        description="pair j decays by ζ_j over this distance [tokens]; 512 reaches 34 000 tokens (fp16: 2 800)",
+    )
+    rotary_pct: float = Field(gt=0, le=1, description="share of each head that is rotated and decays")
+    frequencies: Annotated[frequencies.Frequencies, Field(description="frequencies and how they scale with length")]
+
+    def problems(self, model: ModelConfig) -> list[Problem]:
+        """Combinations that cannot be computed."""
+        return rotary.width_problems(model, self.rotary_pct)
+
+
+class Tables(NamedTuple):
+    """Rotations of queries and keys with their powers of ζ multiplied in, and how many tokens they span."""
+
+    query: rotary.Turn
+    key: rotary.Turn
+    span: int
+
+
+class Scheme(Position):
+    """Rotates queries and keys; lets queries fade and keys grow with the position."""
+
+    def __init__(self, settings: Settings, shape: AttentionShape) -> None:
+        super().__init__(settings, shape)
+        self.rotary_dim = rotary.width(shape.head_dim, settings.rotary_pct)
+        self.frequencies = frequencies.build(settings.frequencies, self.rotary_dim)
+
+    def forward(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Tables:
+        """length: the sequence length that dynamic frequencies adapt to [tokens]."""
+        spectrum = self.frequencies(length)
+        place_BT, place_BS = (rotary.places(pos, spectrum).double() for pos in (pos_BT, pos_BS))
+        first, last = float(min(place_BT.min(), place_BS.min())), float(max(place_BT.max(), place_BS.max()))
+        centre = (first + last) // 2
+        query, key = rotary.turns(pos_BT, pos_BS, spectrum)
+        query = _scaled(query, self._powers(place_BT - centre))
+        key = _scaled(key, self._powers(centre - place_BS))
+        return Tables(query, key, math.ceil(last - first) + 1)
+
+    def _powers(self, offset_BT: Tensor) -> Tensor:
+        """ζ_j^(offset/b) for both features of every pair, float32 (B, T, 1, R). The powers are taken in float64:
+        an exponent of 32 would cost a float32 one five bits."""
+        j = torch.arange(0, self.rotary_dim, 2, dtype=torch.float64, device=offset_BT.device)
+        zeta_J = (j / self.rotary_dim + self.settings.gamma) / (1 + self.settings.gamma)
+        power_BTJ = zeta_J ** (offset_BT[..., None] / self.settings.scale_base)
+        return torch.cat((power_BTJ, power_BTJ), -1).float()[:, :, None, :]
+
+    def rotate(self, q_BTHD: Tensor, k_BSGK: Tensor, tables: Tables) -> tuple[Tensor, Tensor]:
+        """K = E = D. UserError (E-POS-05) where the powers would leave the range of the dtype."""
+        self._check_range(tables.span, q_BTHD.dtype)
+        return rotary.apply(q_BTHD, tables.query), rotary.apply(k_BSGK, tables.key)
+
+    def _check_range(self, span: int, dtype: torch.dtype) -> None:
+        base, bits = self.settings.scale_base, RANGE.get(dtype, RANGE_ELSE)
+        bits_per_base = math.log2((1 + self.settings.gamma) / self.settings.gamma)
+        if span * bits_per_base > bits * base:
+            needed = math.ceil(span * bits_per_base / bits)
+            raise UserError(
+                f"E-POS-05 position.scale_base={base:g}: xpos with scale_base {base:g} reaches "
+                f"{int(bits * base / bits_per_base)} tokens in {str(dtype)[6:]}, not {span}: its powers would leave "
+                f"the number range; the reach grows with scale_base, which a model is trained with. "
+                f"Fix: train with position.scale_base={needed}, or take shorter windows"
+            )
+
+
+def _scaled(turn: rotary.Turn, power_BT1R: Tensor) -> rotary.Turn:
+    return turn._replace(cos_BT1R=turn.cos_BT1R * power_BT1R, sin_BT1R=turn.sin_BT1R * power_BT1R)
