@@ -25,9 +25,10 @@ from coca_train.models.certificate import certify
 from coca_train.models.init import init_parameter
 from coca_train.models.transformer import Transformer, count_parameters
 from coca_train.record import open_record
+from coca_train.recurrence import RecurrentEngine
 from coca_train.signals import StopRequest
 from coca_train.stages import resolve
-from coca_train.throughput import Throughput, flops_per_token, matmul_parameters, peak
+from coca_train.throughput import PeakMemory, Throughput, flops_per_token, matmul_parameters, peak
 from coca_train.watchdog import Watchdog, peer_lost
 
 
@@ -68,7 +69,7 @@ def _train(loaded: Loaded) -> None:
         prepare_data(config.data)
         tokenizer = Tokenizer(config.data.tokenizer)
         n_tokens = vocab_size(config, tokenizer)
-        mixture = Mixture(config.data, config.train.seq_len, n_tokens)
+        mixture = Mixture(config.data, config.train.seq_len, n_tokens, config.train.global_batch_size)
         lock = stack.enter_context(checkpoint.RunLock(run_dir))
         record = open_record(run_dir, loaded, mixture.fingerprint(), partial(init_digests, config, n_tokens))
         meta = checkpoint.Meta(record["run_id"], record["model_digest"], record["fingerprint"], {})
@@ -80,11 +81,19 @@ def _train(loaded: Loaded) -> None:
             config.engine,
             config.optim,
             partial(build_model, config, n_tokens),
-            partial(init_parameter, model=config.model, seed=config.run.seed),
+            partial(init_parameter, model=config.model, position=config.position, seed=config.run.seed),
             trainable=stage.trainable,
             micro_batch_size=config.train.micro_batch_size,
             accumulation=micro_batches,
         )
+        if outline.position.memory_len:
+            runner = RecurrentEngine(
+                runner,
+                n_rows=config.train.global_batch_size // dist.world_size(),
+                n_layers=config.model.n_layers,
+                memory_len=outline.position.memory_len,
+                d_model=config.model.d_model,
+            )
         start_step = 0
         if found is not None:
             checkpoint.load(found, runner, meta)
@@ -207,7 +216,7 @@ def meter(config: Config, outline: Transformer, runner: Engine) -> Throughput:
     flops = flops_per_token(matmul_parameters(outline), config.model.n_layers, width, config.train.seq_len)
     limit = peak(runner.device, config.engine.dtype)
     dist.log(f"MFU       against {limit.source}")
-    return Throughput(flops, limit, dist.world_size())
+    return Throughput(flops, limit, dist.world_size(), PeakMemory(runner.device))
 
 
 def validate(config: Config, runner: Engine, n_tokens: int) -> dict[str, float]:

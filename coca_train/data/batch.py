@@ -17,12 +17,18 @@ IGNORE = -100
 
 @dataclass(frozen=True)
 class Batch:
-    """int64 CPU tensors. targets are the next tokens, -100 = not scored; doc_BT None = one document."""
+    """int64 CPU tensors. targets are the next tokens, -100 = not scored; doc_BT None = one document.
+
+    continues_B: bool, whether a row goes on where the same row of the step before ended; None: no row does.
+    memory: None, as the data knows nothing of the model's past (recurrence.py adds it).
+    """
 
     tokens_BT: torch.Tensor
     targets_BT: torch.Tensor
     pos_BT: torch.Tensor
     doc_BT: torch.Tensor | None
+    continues_B: torch.Tensor | None = None
+    memory: None = None
 
     @property
     def n_targets(self) -> int:

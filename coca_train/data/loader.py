@@ -39,6 +39,7 @@ class Loader:
             micro_batch_size,
             world_size,
         )
+        assert mixture.global_batch_size in (None, global_batch_size), (mixture.global_batch_size, global_batch_size)
         self.mixture, self.global_batch_size, self.micro_batch_size = mixture, global_batch_size, micro_batch_size
         self.share = global_batch_size // world_size
         self.first = rank * self.share

@@ -1,22 +1,25 @@
 """The training mixture: sample number -> window of a source, as a pure function of the configuration.
 
-Nothing is stored and nothing is shuffled in memory: sample i of a run with (data.seed, sources, seq_len) is the
-same tokens whoever asks, on any rank, at any world size, after any number of restarts.
+Nothing is stored and nothing is shuffled in memory: sample i of a run with (data.seed, data.order, sources, seq_len;
+in streams the global batch size too) is the same tokens whoever asks, on any rank, at any world size, after any
+number of restarts.
 """
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from coca_train.config.errors import DataError
-from coca_train.config.schema import DataConfig, SourceConfig
+from coca_train.config.schema import DataConfig
 from coca_train.data.batch import Batch, Window, collate
 from coca_train.data.files import digest
-from coca_train.data.indexed import IndexedDataset
-from coca_train.data.order import Permutation
-from coca_train.data.proportions import Proportions
+from coca_train.data.shuffled import Shuffled
+from coca_train.data.source import Source
+from coca_train.data.streams import Streams
 
 
 @dataclass(frozen=True)
@@ -30,85 +33,55 @@ class Provenance:
     token_stop: int
 
 
-class Source:
-    """One part of the mixture, cut into windows of T inputs: window w is tokens w*T .. w*T + T."""
-
-    def __init__(self, name: str, config: SourceConfig, seq_len: int, seed: int) -> None:
-        self.name, self.config, self.seed = name, config, seed
-        self.dataset = IndexedDataset(config.path)
-        self.n_windows = count_windows(self.dataset, seq_len, name)
-        self._orders: dict[int, Permutation] = {}
-
-    def window(self, k: int) -> tuple[int, int]:
-        """The k-th draw -> (epoch, window). Every epoch has its own order."""
-        epoch, i = divmod(k, self.n_windows)
-        if epoch and self.config.on_exhausted == "stop":
-            raise DataError(
-                f"E-MIX-01 data.sources.{self.name}: all {self.n_windows} windows were drawn and on_exhausted is "
-                "'stop'; the run asks for more. Fix: lower train.max_steps, or set on_exhausted=repeat"
-            )
-        if epoch not in self._orders:
-            if len(self._orders) > 1:  # a batch may touch two epochs
-                del self._orders[min(self._orders)]
-            self._orders[epoch] = Permutation(self.n_windows, f"{self.seed}/{self.name}/{epoch}")
-        return epoch, self._orders[epoch](i)
-
-
-def count_windows(dataset: IndexedDataset, seq_len: int, name: str) -> int:
-    n_windows = (dataset.n_tokens - 1) // seq_len
-    if n_windows < 1:
-        raise DataError(
-            f"E-TOK-12 {dataset.bin_path} ({name}): {dataset.n_tokens} tokens; one window takes seq_len + 1 = "
-            f"{seq_len + 1}. Fix: lower train.seq_len, or give the source more text"
-        )
-    return n_windows
-
-
 class Mixture:
     """Weighted sources, endless unless one of them is to stop.
 
     vocab_size: rows of the embedding [tokens]; ids beyond raise DataError E-TOK-09 when they are read. None = no check.
+    global_batch_size: [sequences]; needed where data.order=stream: sample i is row i % global_batch_size of a step.
     """
 
-    def __init__(self, config: DataConfig, seq_len: int, vocab_size: int | None = None) -> None:
+    def __init__(
+        self, config: DataConfig, seq_len: int, vocab_size: int | None = None, global_batch_size: int | None = None
+    ) -> None:
         self.config, self.seq_len, self.vocab_size = config, seq_len, vocab_size
+        self.global_batch_size = global_batch_size
         names = sorted(config.sources)  # the order of the yaml does not matter
-        self.sources = [Source(name, config.sources[name], seq_len, config.seed) for name in names]
-        self._proportions = Proportions([source.config.weight for source in self.sources])
+        self.sources = [Source(name, config.sources[name], seq_len) for name in names]
+        self._order: Shuffled | Streams
+        if config.order == "stream":
+            assert global_batch_size is not None
+            self._order = Streams(self.sources, global_batch_size)
+        else:
+            self._order = Shuffled(self.sources, config.seed)
         check_tokenizer(config)
 
     def provenance(self, i: int) -> Provenance:
         """Which tokens sample i is made of."""
-        j, k = self._proportions.locate(i)
-        epoch, window = self.sources[j].window(k)
-        start = window * self.seq_len
-        return Provenance(self.sources[j].name, epoch, window, start, start + self.seq_len + 1)
-
-    def _window(self, i: int) -> Window:
-        j, k = self._proportions.locate(i)
-        return Window(self.sources[j].dataset, self.sources[j].window(k)[1] * self.seq_len)
+        place = self._order.place(i)
+        start = place.window * self.seq_len
+        name = self.sources[place.source].name
+        return Provenance(name, place.epoch, place.window, start, start + self.seq_len + 1)
 
     def batch(self, indices: Sequence[int]) -> Batch:
         """The samples with these numbers, one row each."""
-        windows = [self._window(i) for i in indices]
-        return collate(windows, self.seq_len, self.config.document_mask, self.vocab_size)
+        places = [self._order.place(i) for i in indices]
+        windows = [Window(self.sources[place.source].dataset, place.window * self.seq_len) for place in places]
+        batch = collate(windows, self.seq_len, self.config.document_mask, self.vocab_size)
+        if self.config.order == "shuffled":
+            return batch
+        return replace(batch, continues_B=torch.tensor([place.continues for place in places]))
 
     def sample(self, i: int) -> Batch:
         return self.batch([i])
 
     def epochs(self, n_samples: int) -> dict[str, float]:
         """How often each source has been gone through after n_samples."""
-        counts = self._proportions.counts(n_samples)
+        counts = self._order.counts(n_samples)
         return {s.name: count / s.n_windows for s, count in zip(self.sources, counts, strict=True)}
 
     def max_samples(self) -> int | None:
         """Samples there are before the first source with on_exhausted=stop runs out; None = no end."""
-        ends = [
-            self._proportions.longest(j, source.n_windows)
-            for j, source in enumerate(self.sources)
-            if source.config.on_exhausted == "stop"
-        ]
-        return min(ends, default=None)
+        return self._order.max_samples()
 
     def fingerprint(self) -> dict[str, Any]:
         """What the data is, as JSON: digests and sizes of every file, and all that decides the order.
@@ -118,7 +91,12 @@ class Mixture:
         """
         return {
             "tokenizer": tokenizer_digest(self.config.tokenizer),
-            "order": {"seed": self.config.seed, "seq_len": self.seq_len, "document_mask": self.config.document_mask},
+            "order": {
+                "seed": self.config.seed,
+                "seq_len": self.seq_len,
+                "document_mask": self.config.document_mask,
+                **self._order.fingerprint(),
+            },
             "sources": {
                 source.name: {
                     "weight": source.config.weight,

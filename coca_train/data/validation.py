@@ -7,7 +7,7 @@ import numpy as np
 from coca_train.config.errors import DataError
 from coca_train.data.batch import Batch, Window, collate
 from coca_train.data.indexed import IndexedDataset
-from coca_train.data.mixture import count_windows
+from coca_train.data.source import count_windows
 
 
 def validation_batches(

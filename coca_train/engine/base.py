@@ -1,7 +1,7 @@
 """What a training engine is, and the parts both engines share: parameters, loss scale, optimizer.
 
 The model an engine runs maps (tokens_BT, targets_BT, pos_BT, doc_BT) to the float32 SUM of the
-next-token losses [nats] over the targets that are not -100.
+next-token losses [nats] over the targets that are not -100. A micro batch with a memory hands it on as `memory`.
 """
 
 import difflib
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from coca_train.config.errors import UserError
 from coca_train.config.schema import OptimConfig
+from coca_train.models.memory import Memory
 from coca_train.optim import parameter_groups
 
 IGNORED = -100
@@ -28,7 +29,11 @@ Keep = Callable[[int], bool]
 
 
 class MicroBatch(Protocol):
-    """What one forward takes; int64, [sequences, tokens]. Targets of -100 carry no loss."""
+    """What one forward takes; int64, [sequences, tokens]. Targets of -100 carry no loss.
+
+    continues_B: bool, whether a row goes on where it ended in the step before; None: no row does.
+    memory: what the model remembers of that, on the engine's device; None: nothing.
+    """
 
     @property
     def tokens_BT(self) -> Tensor: ...
@@ -38,6 +43,10 @@ class MicroBatch(Protocol):
     def pos_BT(self) -> Tensor: ...
     @property
     def doc_BT(self) -> Tensor | None: ...
+    @property
+    def continues_B(self) -> Tensor | None: ...
+    @property
+    def memory(self) -> Memory | None: ...
 
 
 @dataclass(frozen=True)
@@ -195,10 +204,11 @@ def spec_of(model: nn.Module, trainable: Sequence[str]) -> dict[str, tuple[int, 
     return spec | {f"{key}/{name}": shapes[name] for name in trainable for key in MOMENTS}
 
 
-def on_device(batch: MicroBatch, device: torch.device) -> tuple[Tensor | None, ...]:
-    """The model's four arguments."""
+def summed_loss(model: Callable[..., Tensor], batch: MicroBatch, device: torch.device) -> Tensor:
+    """The model on a micro batch, whose tensors go to the device."""
     tensors = (batch.tokens_BT, batch.targets_BT, batch.pos_BT, batch.doc_BT)
-    return tuple(None if tensor is None else tensor.to(device, non_blocking=True) for tensor in tensors)
+    moved = [None if tensor is None else tensor.to(device, non_blocking=True) for tensor in tensors]
+    return model(*moved) if batch.memory is None else model(*moved, memory=batch.memory)
 
 
 def count_targets(micro_batches: Sequence[MicroBatch]) -> int:

@@ -116,7 +116,7 @@ class DeepSpeedEngine:
         self.model.train()
         for number, batch in enumerate(micro_batches, start=1):
             last = number == len(micro_batches)
-            nll = self._engine(*base.on_device(batch, self.device))
+            nll = base.summed_loss(self._engine, batch, self.device)
             total += nll.detach()
             if last:
                 torch_dist.all_reduce(total)

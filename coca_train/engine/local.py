@@ -65,7 +65,7 @@ class LocalEngine:
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         self.model.train()
         for batch in micro_batches:
-            nll = self.model(*base.on_device(batch, self.device))
+            nll = base.summed_loss(self.model, batch, self.device)
             total += nll.detach()
             (nll * scale).backward()
             self._accumulate()

@@ -44,7 +44,8 @@ def data_config(tmp_path: Path) -> Callable[..., DataConfig]:
             name: SourceConfig(path=str(tmp_path / name), valid_path=None, weight=weight, on_exhausted=on_exhausted)
             for name, weight in (weights or {"text": 0.75, "code": 0.25}).items()
         }
-        values = {"seed": 1, "document_mask": False, "prefetch_steps": 2, "prepare": "none", "dir": str(tmp_path)}
+        values = {"seed": 1, "order": "shuffled", "document_mask": False, "prefetch_steps": 2}
+        values |= {"prepare": "none", "dir": str(tmp_path)}
         return DataConfig(tokenizer=str(tokenizer), sources=sources, **(values | changes))
 
     return build
