@@ -8,13 +8,13 @@ import numpy as np
 
 from coca_train import dist
 from coca_train.config.errors import DataError
-from coca_train.config.load import frequency_variants
+from coca_train.config.load import variants
 from coca_train.config.schema import Config
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.data.validation import long_documents
 from coca_train.engine.base import Engine
-from coca_train.evals.extrapolation import extrapolate
-from coca_train.generation import generate
+from coca_train.evals.extrapolation import NothingToScore, extrapolate
+from coca_train.generation import check_positions, generate
 from coca_train.report.files import read_json, write_json, write_text
 from coca_train.report.pages import text_of, write_extrapolation, write_loss_curve
 
@@ -30,33 +30,44 @@ def final_report(config: Config, run_dir: Path, runner: Engine, tokenizer: Token
     if config.eval.extrapolation.enabled:
         report_extrapolation(config, directory, runner, tokenizer)
     if config.eval.sample_prompt and config.eval.sample_tokens:
-        with runner.eval_module() as module:
-            prompt = tokenizer.encode(config.eval.sample_prompt)
-            tokens = generate(module, prompt, config.eval.sample_tokens, eod=tokenizer.eod)
-        text = config.eval.sample_prompt + tokenizer.decode(tokens)
-        dist.on_main(lambda: write_text(directory / "sample.txt", text + "\n"))
-        dist.log(f"\nSample (greedy, prompt {config.eval.sample_prompt!r}):\n{text}\n")
+        write_sample(config, directory, runner, tokenizer)
     dist.on_main(lambda: write_json(done, mark))
+
+
+def write_sample(config: Config, directory: Path, runner: Engine, tokenizer: Tokenizer) -> None:
+    """What the model goes on with after the prompt; no sample where learned positions end before it does."""
+    prompt, n_tokens = tokenizer.encode(config.eval.sample_prompt), config.eval.sample_tokens
+    with runner.eval_module() as module:
+        try:
+            check_positions(module, len(prompt), n_tokens)
+        except ValueError as error:
+            dist.log(f"WARNING: no sample, eval.sample_tokens={n_tokens}: {error}")
+            return
+        tokens = generate(module, prompt, n_tokens, eod=tokenizer.eod)
+    text = config.eval.sample_prompt + tokenizer.decode(tokens)
+    dist.on_main(lambda: write_text(directory / "sample.txt", text + "\n"))
+    dist.log(f"\nSample (greedy, prompt {config.eval.sample_prompt!r}):\n{text}\n")
 
 
 def report_extrapolation(config: Config, directory: Path, runner: Engine, tokenizer: Tokenizer) -> None:
     """Perplexity far beyond the training window, as table, JSON and picture."""
     windows = [multiple * config.train.seq_len for multiple in config.eval.extrapolation.multiples]
     documents = held_out_documents(config, windows)
-    if not documents:
-        dist.log("WARNING: no extrapolation report: no held-out document is as long as the smallest window")
+    try:
+        with runner.eval_module() as module:
+            result = extrapolate(
+                module,
+                documents,
+                variants(config),
+                run=config.run.name,
+                windows=windows,
+                training_window=config.train.seq_len,
+                micro_batch_tokens=config.eval.extrapolation.micro_batch_tokens,
+                n_bytes=byte_counter(tokenizer),
+            )
+    except NothingToScore as error:
+        dist.log(f"WARNING: no extrapolation report: {error}")
         return
-    with runner.eval_module() as module:
-        result = extrapolate(
-            module,
-            documents,
-            frequency_variants(config),
-            run=config.run.name,
-            windows=windows,
-            training_window=config.train.seq_len,
-            micro_batch_tokens=config.eval.extrapolation.micro_batch_tokens,
-            n_bytes=byte_counter(tokenizer),
-        )
     dist.on_main(lambda: write_extrapolation(result, directory))
     dist.log("\n" + text_of(result))
 

@@ -1,5 +1,7 @@
 """`python -m coca_train.generate run=runs/quickstart prompt="def main"`: what a trained model writes.
 
+  python -m coca_train.generate run=runs/quickstart prompt="def main" visibility=sinks visibility.window=64
+
 options (key=value)
   run              directory of a run
   prompt           text to go on from
@@ -11,6 +13,8 @@ options (key=value)
   dynamic_length   what dynamic frequencies adapt to: sequence (prompt + max_new_tokens) or step (tokens so far)
   use_cache        false: recompute the whole text for every token (slow; for comparison)
   device           auto, cpu or cuda
+  visibility, position/frequencies, and options inside them: as in a training (python -m coca_train --help); other
+                   choices than the model was trained with, on the same weights. The base theta stays
 """
 
 import sys
@@ -21,6 +25,7 @@ from typing import Literal
 from coca_train import cli, dist
 from coca_train.arguments import parse
 from coca_train.config.errors import UserError
+from coca_train.config.vary import GROUPS, varies, vary
 
 
 @dataclass(frozen=True)
@@ -43,16 +48,21 @@ def _main(argv: list[str]) -> int:
     if not argv or {"-h", "--help"} & set(argv):
         print(__doc__)
         return 0
-    options = parse(Options, [word for word in argv if word != "--debug"])
+    words = [word for word in argv if word != "--debug"]
+    options = parse(Options, [word for word in words if not varies(word)], also=GROUPS)
     import torch
 
-    from coca_train.generation import check_options, generate
+    from coca_train.generation import check_options, check_positions, generate
     from coca_train.run_dir import load_run
 
     run = load_run(options.run, options.device)
+    config = vary(run.loaded.config, [word for word in words if varies(word)])
+    run.model.set_position(config.position)
+    run.model.set_visibility(config.visibility)
     tokens = run.tokenizer.encode(options.prompt)
     try:
         check_options(tokens, options.max_new_tokens, options.temperature, options.top_k, options.top_p)
+        check_positions(run.model, len(tokens), options.max_new_tokens)
     except ValueError as error:
         raise UserError(f"E-CFG-02 command line: {error}. Fix: change that option") from error
     begin = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Greedy and sampled generation with a cache of un-rotated keys.
+"""Greedy and sampled generation with a cache of un-rotated keys, of those only that are still to be seen.
 
 Dynamic frequencies follow the length of the sequence, in one of two ways (arXiv 2309.00071, 3.3):
 * sequence: l = prompt + max_new_tokens for the whole call, so cached decoding equals a full recompute
@@ -38,9 +38,10 @@ def generate(
     temperature 0: greedy. top_k: sample among the k most probable (0: all). top_p: among the fewest
     whose probabilities reach p together (nucleus, arXiv 1904.09751). generator: source of randomness on
     the CPU, required to sample reproducibly. use_cache False recomputes the whole sequence each step.
-    Raises ValueError for an empty prompt or sampling options out of range.
+    Raises ValueError for an empty prompt, sampling options out of range, or more tokens than there are positions.
     """
     check_options(tokens, max_new_tokens, temperature, top_k, top_p)
+    check_positions(model, len(tokens), max_new_tokens)
     was_training = model.training
     model.eval()
     try:
@@ -68,13 +69,28 @@ def check_options(tokens: Sequence[int], max_new_tokens: int, temperature: float
             raise ValueError(f"{name}={value} must be {needs}")
 
 
+def check_positions(model: Any, n_prompt: int, max_new_tokens: int) -> None:
+    """ValueError when prompt and continuation need positions that a learned table does not have."""
+    limit, total = model.position.max_positions, n_prompt + max_new_tokens
+    if limit is None or total == 0:
+        return
+    pos_1T = torch.arange(total)[None]
+    placed_1T, _, _ = model.visibility.place(pos_1T, pos_1T, None)
+    if int(placed_1T.max()) >= limit:
+        raise ValueError(
+            f"max_new_tokens={max_new_tokens} after a prompt of {n_prompt} tokens must be at most "
+            f"{max(0, limit - n_prompt)}: {model.position.settings.scheme} has {limit} positions, all learned "
+            "(with visibility=segments they begin anew)"
+        )
+
+
 def _next_logits(
     model: Any, prompt: list[int], new: list[int], max_new_tokens: int, dynamic_length: str, use_cache: bool
 ) -> Iterator[Tensor]:
     """Logits of the next token, again and again; the caller appends its choice to `new` in between."""
     device = next(model.parameters()).device
     total = len(prompt) + max_new_tokens
-    cache = KVCache(len(model.blocks), total) if use_cache else None
+    cache = KVCache(len(model.blocks), total, model.visibility.keep()) if use_cache else None
     for _ in range(max_new_tokens):
         held = len(prompt) + len(new)
         start = cache.length if cache is not None else 0

@@ -1,7 +1,7 @@
 """The metrics of a run: one writer, many sinks (sinks.py), and the throughput meter (throughput.py).
 
 Records of a training step: loss [nats per token], lr, grad_norm, tokens_per_s, mfu (a fraction),
-skipped_steps, batch_digest. Of a validation: valid/<source> [nats per token].
+peak_memory_mib (so far), skipped_steps, batch_digest. Of a validation: valid/<source> [nats per token].
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ __all__ = ["MetricsWriter", "Peak", "Throughput", "flops_per_token", "matmul_par
 
 def shared_config(config: Config) -> dict[str, Any]:
     """What a tracker is told about the run: hyper-parameters only, no paths, nothing from the environment."""
-    parts = ("model", "position", "train", "stages", "optim", "engine")
+    parts = ("model", "position", "visibility", "train", "stages", "optim", "engine")
     shared = {part: _plain(getattr(config, part)) for part in parts}
     shared["data"] = {"seed": config.data.seed, "document_mask": config.data.document_mask}
     shared["data"]["weights"] = {name: source.weight for name, source in config.data.sources.items()}

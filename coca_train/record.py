@@ -18,7 +18,7 @@ from coca_train.data.mixture import fingerprint_diff
 from coca_train.report.files import write_text
 
 PACKAGES = ("torch", "deepspeed", "numpy", "sentencepiece")
-FIXED = ("model", "position", "engine.dtype", "train.seq_len", "train.global_batch_size", "run.seed")
+FIXED = ("model", "position", "visibility", "engine.dtype", "train.seq_len", "train.global_batch_size", "run.seed")
 
 
 def open_record(

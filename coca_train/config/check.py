@@ -119,6 +119,43 @@ def _scheme(model: ModelConfig, position: Any) -> list[Problem]:
     return [Problem("E-CFG-20", (key,), text, fix) for key, text, fix in rules(model)]
 
 
+def _memory(position: Any, data: DataConfig) -> list[Problem]:
+    """Segment recurrence: the memory is the text before, which the data must be as well."""
+    if not getattr(position, "memory_len", 0):
+        return []
+    found = []
+    if data.order != "stream":
+        text = "shuffled windows do not go on where the ones before ended, so a memory would hold other text"
+        fix = "write data.order=stream, or position.memory_len=0"
+        found.append(Problem("E-CFG-43", ("data.order", "position.memory_len"), text, fix))
+    if data.document_mask:
+        text = "the memory holds earlier documents, which document_mask hides"
+        fix = "write data.document_mask=false, or position.memory_len=0"
+        found.append(Problem("E-CFG-43", ("data.document_mask", "position.memory_len"), text, fix))
+    return found
+
+
+def _visibility(visibility: Any, position: Any, model: ModelConfig) -> list[Problem]:
+    if _heads(model) or _kv_heads(model) or _scheme(model, position):
+        return []  # the scheme cannot even be built
+    found = import_module("coca_train.positions.visibilities").problems(visibility, position, model)
+    return [Problem("E-CFG-44", (key, "position.scheme"), text, fix) for key, text, fix in found]
+
+
+def _trains(visibility: Any, position: Any, world: World) -> list[Problem]:
+    """Asks for the world because it is about launches only: trained weights may be read in any way."""
+    rules = import_module("coca_train.positions.visibilities").build(visibility)
+    if not rules.trains:
+        text = f"{visibility.name} is for evaluation only; in training it is what a shorter window does"
+        fix = "write visibility=causal and a smaller train.seq_len"
+        return [Problem("E-CFG-45", ("visibility.name",), text, fix)]
+    if rules.keep() and rules.keep().first and getattr(position, "memory_len", 0):
+        text = f"{visibility.name} looks back to the first tokens of a text, and a memory holds the last ones"
+        fix = "write position.memory_len=0, or visibility=causal or sliding_window"
+        return [Problem("E-CFG-45", ("visibility.name", "position.memory_len"), text, fix)]
+    return []
+
+
 def _gpus() -> int:
     torch = import_module("torch")  # counts through NVML; no CUDA context is made
     return torch.cuda.device_count()
@@ -228,11 +265,18 @@ def _tracking(tracking: TrackingConfig) -> list[Problem]:
 
 
 def _extrapolation(eval: EvalConfig) -> list[Problem]:
-    offered = choices("position/frequencies", (config_dir(),))
-    key, names = "eval.extrapolation.frequencies", eval.extrapolation.frequencies
-    text = f"the choices are {', '.join(offered)}"
-    wrong = [name for name in names if name not in offered]
-    return [Problem("E-CFG-32", (key,), f"there is no {name!r}; {text}", f"write {key}=[plain]") for name in wrong]
+    found = []
+    for key, group, example in (
+        ("frequencies", "position/frequencies", "[plain]"),
+        ("visibilities", "visibility", "[sliding_window]"),
+    ):
+        offered = choices(group, (config_dir(),))
+        text, fix = f"the choices are {', '.join(offered)}", f"write eval.extrapolation.{key}={example}"
+        for name in getattr(eval.extrapolation, key):
+            if name not in offered:
+                what = f"there is no {name!r}; {text}"
+                found.append(Problem("E-CFG-32", (f"eval.extrapolation.{key}",), what, fix))
+    return found
 
 
 RULES = (
@@ -240,6 +284,9 @@ RULES = (
     _heads,
     _kv_heads,
     _scheme,
+    _memory,
+    _visibility,
+    _trains,
     _device,
     _engine,
     _stages,

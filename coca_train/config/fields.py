@@ -12,7 +12,22 @@ from coca_train.config.schema import Config
 
 POSITIONS = Path(__file__).resolve().parents[1] / "positions"
 # Options that name a module; they are set by choosing a group's file, never by themselves.
-TAGS = {"position.scheme": "position", "position.frequencies.name": "position/frequencies"}
+TAGS = {
+    "position.scheme": "position",
+    "position.frequencies.name": "position/frequencies",
+    "visibility.name": "visibility",
+}
+# Sections that are typed by a module they name: section -> (the option that names it, where the modules are).
+TYPED_BY_MODULE = {
+    "position": ("scheme", "coca_train.positions"),
+    "visibility": ("name", "coca_train.positions.visibilities"),
+}
+# Folders with such modules: where their options stand, and the group that chooses one.
+_FOLDERS = {
+    "schemes": ("position.", "position"),
+    "frequencies": ("position.frequencies.", "position/frequencies"),
+    "visibilities": ("visibility.", "visibility"),
+}
 
 
 @dataclass(frozen=True)
@@ -80,7 +95,7 @@ def _walk(cls: Any, prefix: str) -> list[Option]:
 
 @cache
 def options() -> tuple[Option, ...]:
-    """Every option outside `position`, in the order of the schema."""
+    """Every option outside `position` and `visibility`, in the order of the schema."""
     return tuple(_walk(Config, ""))
 
 
@@ -90,12 +105,12 @@ def sections() -> dict[str, str]:
     for name, field in fields_of(Config).items():
         kind = get_args(field.annotation)[1] if get_origin(field.annotation) is dict else field.annotation
         own = kind.__doc__.splitlines()[0] if is_dataclass(kind) and kind.__doc__ else ""
-        found[name] = own or "How attention knows where a token stands."
+        found[name] = own or field.description or ""
     return found
 
 
 def described(path: Path) -> dict[str, str]:
-    """Fields of the class `Settings` in a scheme or frequency file, with their descriptions.
+    """Fields of the class `Settings` in a scheme, frequency or visibility file, with their descriptions.
 
     Read from the source, because importing such a file imports torch, which help must not wait for.
     """
@@ -126,12 +141,25 @@ def _description(node: ast.expr | None, known: dict[str, str]) -> str:
     return ""
 
 
-def position_options() -> dict[str, str]:
-    """Dotted keys below `position` over all schemes and frequencies, with their descriptions."""
+def module_options() -> dict[str, str]:
+    """Dotted keys below `position` and `visibility` over all their modules, with their descriptions."""
     found = {key: f"set by {group}=<choice>" for key, group in TAGS.items()}
-    for folder, prefix in (("schemes", "position."), ("frequencies", "position.frequencies.")):
+    for folder, (prefix, _) in _FOLDERS.items():
         for path in sorted((POSITIONS / folder).glob("[a-z]*.py")):
             for name, text in described(path).items():
                 if f"{prefix}{name}" != "position.frequencies" and not found.get(f"{prefix}{name}"):
                     found[f"{prefix}{name}"] = text
     return found
+
+
+def modules_with(key: str) -> str:
+    """`visibility=sinks`, … : the modules that have the option at a dotted key; empty when none has."""
+    for folder, (prefix, group) in _FOLDERS.items():
+        names = [path.stem for path in sorted((POSITIONS / folder).glob("[a-z]*.py")) if key in _keys(path, prefix)]
+        if names:
+            return f"{group}={' or '.join(names)}"
+    return ""
+
+
+def _keys(path: Path, prefix: str) -> set[str]:
+    return {f"{prefix}{name}" for name in described(path)}

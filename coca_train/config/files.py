@@ -7,6 +7,7 @@ GROUPS = (
     "model",
     "position",
     "position/frequencies",
+    "visibility",
     "data",
     "optim",
     "stages",

@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from coca_train.config.fields import Option, options, position_options, sections
+from coca_train.config.fields import TYPED_BY_MODULE, Option, module_options, options, sections
 from coca_train.config.files import GROUPS, choices, config_dir, summary
 from coca_train.config.interpolate import leaves, lookup
 from coca_train.config.load import Assembled, assemble
@@ -55,9 +55,10 @@ def _rows(assembled: Assembled) -> dict[str, list[tuple[Option, Any]]]:
         except KeyError:
             continue
         rows[section].append((option, value))
-    described = position_options()
-    for key, value in leaves(assembled.tree["position"], "position"):
-        rows["position"].append((Option(key, described.get(key, ""), ""), value))
+    described = module_options()
+    for section in TYPED_BY_MODULE:
+        for key, value in leaves(assembled.tree[section], section):
+            rows[section].append((Option(key, described.get(key, ""), ""), value))
     return rows
 
 
@@ -122,9 +123,9 @@ def markdown() -> str:
         lines += [
             f"| `{o.key}` | `{_cell(show(v))}` | {_cell(o.description)} | {_cell(o.needs)} |" for o, v in rows[section]
         ]
-    shown = {option.key for option, _ in rows["position"]}
-    others = {key: text for key, text in position_options().items() if key not in shown}
-    lines += ["", "Options of other schemes and scalings:", "", "| option | what it is |", "|---|---|"]
+    shown = {option.key for section in TYPED_BY_MODULE for option, _ in rows[section]}
+    others = {key: text for key, text in module_options().items() if key not in shown}
+    lines += ["", "Options of other schemes, scalings and visibilities:", "", "| option | what it is |", "|---|---|"]
     lines += [f"| `{key}` | {_cell(text)} |" for key, text in others.items()]
     return "\n".join(lines) + "\n"
 

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -27,6 +27,14 @@ class Loaded:
     yaml: str  # resolved, what a run directory keeps as config.yaml
     overrides: list[str]
     choices: dict[str, str]  # config group -> option
+
+
+class Variant(NamedTuple):
+    """Settings to be put on trained weights. problem: why they cannot be, in words; empty: they can."""
+
+    position: Any
+    visibility: Any
+    problem: str = ""
 
 
 @dataclass
@@ -66,7 +74,7 @@ def load(overrides: list[str], config_dirs: tuple[Path, ...] = ()) -> Loaded:
     Raises ConfigError, which names every problem and who set the value.
     """
     assembled = assemble(overrides, config_dirs)
-    config, text = _finish(assembled, launch=True)
+    config, text = finish(assembled, launch=True)
     return Loaded(config, text, list(overrides), assembled.choices)
 
 
@@ -79,33 +87,58 @@ def load_saved(run_dir: str | Path) -> Loaded:
     tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     if not isinstance(tree, dict):
         raise stop(Problem("E-CFG-15", (), "this is not the configuration of a run", "restore the file", str(path)))
-    config, text = _finish(Assembled(tree, {}, sources, problems, dict(leaves(tree))), launch=False)
+    config, text = finish(Assembled(tree, {}, sources, problems, dict(leaves(tree))), launch=False)
     return Loaded(config, text, [], {})
 
 
-def frequency_variants(config: Config) -> dict[str, Any]:
-    """Position settings for each name in `eval.extrapolation.frequencies`, for the same weights.
+def variants(config: Config) -> dict[str, Variant]:
+    """What the extrapolation report tries on the same weights, by name; the first is what they were trained with.
 
-    The ones the weights were trained with are always among them, and their base theta stays. A scheme
-    without frequencies has one variant, itself, under the name `plain`.
+    Every choice of `eval.extrapolation.frequencies` with the trained visibility, then every one of
+    `eval.extrapolation.visibilities` with the trained frequencies. The base theta stays; only a choice that is
+    not named after its module (code_llama) is there for its base, and keeps it. A scheme without frequencies
+    has one in their place, itself, under the name `plain`.
     """
-    own = getattr(config.position, "frequencies", None)
-    if own is None:
-        return {"plain": config.position}
-    found, offered = {}, choices("position/frequencies", (config_dir(),))
-    settings = import_module("coca_train.positions").settings
-    for name in dict.fromkeys([own.name, *config.eval.extrapolation.frequencies]):
-        tree = asdict(config)
-        tree["position"]["frequencies"] = yaml.safe_load(offered[name].read_text(encoding="utf-8")) | {
-            "theta": own.theta
-        }
-        resolved, problems = resolve(tree)
-        assert not problems, problems
-        found[name] = config.position if name == own.name else settings(resolved["position"])
+    position, visibility = config.position, config.visibility
+    own = getattr(position, "frequencies", None)
+    found = {}
+    for name in dict.fromkeys([own.name, *config.eval.extrapolation.frequencies] if own else ["plain"]):
+        other, problem = position, ""
+        if own and name != own.name:
+            values = _choice("position/frequencies", name)
+            base = {"theta": own.theta} if values["name"] == name else {}
+            tree = asdict(position) | {"frequencies": values | base}
+            other = import_module("coca_train.positions").settings(_section(config, "position", tree))
+            problem = import_module("coca_train.positions.frequencies").exchange_problem(own, other.frequencies)
+        found[name] = Variant(other, visibility, problem or _problem(config, other, visibility))
+    for name in config.eval.extrapolation.visibilities:
+        if name != visibility.name:
+            tree = _section(config, "visibility", _choice("visibility", name))
+            other = import_module("coca_train.positions.visibilities").settings(tree)
+            found[name] = Variant(position, other, _problem(config, position, other))
     return found
 
 
-def _finish(a: Assembled, launch: bool) -> tuple[Config, str]:
+def _choice(group: str, name: str) -> dict[str, Any]:
+    """The YAML file of one choice of a config group."""
+    return yaml.safe_load(choices(group, (config_dir(),))[name].read_text(encoding="utf-8"))
+
+
+def _section(config: Config, name: str, section: dict[str, Any]) -> Any:
+    """A section as it is in this configuration, references resolved."""
+    resolved, problems = resolve(asdict(config) | {name: section})
+    assert not problems, problems
+    return resolved[name]
+
+
+def _problem(config: Config, position: Any, visibility: Any) -> str:
+    """Why these cannot go together, in words; empty: they can."""
+    of_scheme = getattr(position, "problems", lambda model: [])(config.model)
+    of_pair = import_module("coca_train.positions.visibilities").problems(visibility, position, config.model)
+    return "; ".join(text for _, text, _ in [*of_scheme, *of_pair])
+
+
+def finish(a: Assembled, launch: bool) -> tuple[Config, str]:
     """Resolve, type and cross-check. Raises ConfigError with everything found, before or here."""
     secret = [key for key, value in leaves(a.tree) if is_secret(key, value)]
     a.problems += [

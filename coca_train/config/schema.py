@@ -91,6 +91,10 @@ class DataConfig:
     tokenizer: str = Field(description="SentencePiece model file")
     sources: dict[str, SourceConfig] = Field(min_length=1, description="the parts of the mixture, by name")
     seed: int = Field(ge=0, description="seed of the data order")
+    order: Literal["shuffled", "stream"] = Field(
+        description="shuffled: windows in random order; stream: each row of the batch goes on where it ended in the "
+        "step before (what position.memory_len needs)"
+    )
     document_mask: bool = Field(description="no attention across documents; positions restart at each document")
     prefetch_steps: int = Field(ge=0, description="batches read ahead by a background thread [steps]; 0 = none")
 
@@ -157,6 +161,7 @@ class ExtrapolationConfig:
     enabled: bool = Field(description="make the extrapolation report at the end of the run")
     multiples: list[Positive] = Field(min_length=1, description="window lengths [multiples of train.seq_len]")
     frequencies: list[str] = Field(min_length=1, description="position/frequencies choices tried on the same weights")
+    visibilities: list[str] = Field(description="visibility choices tried on the same weights")
     max_documents: Positive = Field(
         description="held-out documents scored per source (each at least as long as the longest window)"
     )
@@ -176,11 +181,12 @@ class EvalConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Config:
-    """A whole run. `position` is typed by the scheme it names (positions/schemes/<scheme>.py: Settings)."""
+    """A whole run. `position` and `visibility` are typed by the module they name (its class Settings)."""
 
     run: RunConfig
     model: ModelConfig
-    position: Any
+    position: Any = Field(description="How attention knows where a token stands.")
+    visibility: Any = Field(description="Which tokens a token sees, and at what distance.")
     train: TrainConfig
     stages: dict[str, StageConfig] = Field(min_length=1, description="the stage schedule, in order")
     data: DataConfig

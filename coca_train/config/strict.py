@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from coca_train.config.errors import UserError
-from coca_train.config.fields import fields_of, needs, options
+from coca_train.config.fields import TYPED_BY_MODULE, fields_of, modules_with, needs, options
 from coca_train.config.interpolate import leaves
 from coca_train.config.messages import Problem, mistyped, unknown
 from coca_train.config.schema import Config
@@ -51,8 +51,8 @@ def type_sections(
 
 
 def _convert(name: str, value: Any) -> Any:
-    if name == "position":
-        return import_module("coca_train.positions").settings(value)
+    if name in TYPED_BY_MODULE:
+        return import_module(TYPED_BY_MODULE[name][1]).settings(value)
     annotation: Any = fields_of(Config)[name].annotation
     return TypeAdapter(annotation).validate_json(json.dumps(value))
 
@@ -64,7 +64,7 @@ def _errors(name: str, value: Any) -> list[Any]:
     except ValidationError as error:
         return list(error.errors(include_url=False))
     except UserError as error:
-        return [{"type": "scheme", "loc": ("scheme",), "input": value, "msg": str(error)}]
+        return [{"type": "module", "loc": (TYPED_BY_MODULE[name][0],), "input": value, "msg": str(error)}]
     return []
 
 
@@ -75,9 +75,9 @@ def _told(name: str, error: Any, examples: dict[str, Any], known: list[str], tol
     if key in told:
         return []
     if kind == _UNKNOWN:
-        return [unknown(leaf, known) for leaf, _ in list(leaves(value, key))[:5] if leaf not in told]
-    if kind == "scheme":
-        return [Problem("E-CFG-31", (key,), error["msg"], "choose the scheme with position=<name>")]
+        return [_unknown(leaf, known) for leaf, _ in list(leaves(value, key))[:5] if leaf not in told]
+    if kind == "module":
+        return [Problem("E-CFG-31", (key,), error["msg"], f"choose it with {name}=<name>")]
     while parts[-1].isdigit():
         parts.pop()
     option = ".".join(parts)
@@ -92,6 +92,13 @@ def _told(name: str, error: Any, examples: dict[str, Any], known: list[str], tol
     return [mistyped(option, value, expected, example, kind, str(error.get("ctx", {}).get("error", "")))]
 
 
+def _unknown(key: str, known: list[str]) -> Problem:
+    """A key that nobody has, or that belongs to another scheme, scaling or visibility than the chosen one."""
+    if owners := modules_with(key):
+        return Problem("E-CFG-01", (key,), "the chosen one has no such option", f"choose {owners}, or leave it away")
+    return unknown(key, known)
+
+
 def _list(examples: dict[str, Any], key: str) -> list[Any] | None:
     found = [value for name, value in examples.items() if name.startswith(f"{key}.") and name[len(key) + 1 :].isdigit()]
     return found or None
@@ -104,14 +111,17 @@ def _needs(key: str) -> str:
         pattern = option.key.split(".")
         if len(parts) == len(pattern) and all(p in ("<name>", part) for p, part in zip(pattern, parts, strict=True)):
             return option.needs
-    if parts[0] == "position" and len(parts) > 1:
-        return _position_needs(parts)
+    if parts[0] in TYPED_BY_MODULE and len(parts) > 1:
+        return _module_needs(parts)
     return "a section"
 
 
-def _position_needs(parts: list[str]) -> str:
-    """The same for an option of any scheme or scaling."""
-    if parts[1] == "frequencies" and len(parts) == 3:
+def _module_needs(parts: list[str]) -> str:
+    """The same for an option of any scheme, scaling or visibility."""
+    if parts[0] == "visibility":
+        package = import_module("coca_train.positions.visibilities")
+        modules = [package.visibility_module(name) for name in package.visibility_names()]
+    elif parts[1] == "frequencies" and len(parts) == 3:
         package = import_module("coca_train.positions.frequencies")
         modules = [package.frequency_module(name) for name in package.frequency_names()]
     else:
@@ -139,7 +149,7 @@ def _loose_choices(name: str, value: Any, known: list[str]) -> list[Problem]:
     """pydantic takes 1.0 and true where 1 is one of the choices; we do not."""
     problems = []
     for key, leaf in leaves(value, name):
-        expected = _needs(key) if name != "position" else ""
+        expected = _needs(key) if name not in TYPED_BY_MODULE else ""
         if expected.startswith("one of ") and str(leaf) not in expected.removeprefix("one of ").split(", "):
             problems.append(mistyped(key, leaf, expected, None, "literal_error"))
     return problems

@@ -9,6 +9,7 @@ from coca_train.config.messages import ConfigError, show
 
 LINE = re.compile(r"^E-[A-Z]{3}-\d\d .+: .+\. Fix: .+$")
 
+ROPE = ["position=rope"]
 # overrides, id, text that must stand in the line (key or place first)
 COMMAND_LINE = [
     (["trian.max_steps=5"], "E-CFG-01", ["command line trian.max_steps=5", "train.max_steps"]),
@@ -107,11 +108,43 @@ COMMAND_LINE = [
     (["data.sources=5"], "E-CFG-34", ["data.sources=5"]),
     (["~data.sources.text", "~data.sources.code"], "E-CFG-05", ["data.sources"]),
     (["engine.zero_stage=0"], "E-CFG-35", ["engine.zero_stage=0", "engine.dtype=bf16", "engine.zero_stage=1"]),
+    (["position=transformer_xl"], "E-CFG-43", ["data.order=shuffled", "position.memory_len=128", "data.order=stream"]),
+    (
+        ["position=transformer_xl", "data.order=stream", "data.document_mask=true"],
+        "E-CFG-43",
+        ["data.document_mask=true", "position.memory_len=128", "data.document_mask=false"],
+    ),
     (["~stages.all"], "E-STG-01", ["stages"]),
     (["+stages.two={trainable: ['*'], max_steps: 5}"], "E-STG-02", ["stages", "2 stages"]),
     (["stages.all.trainable=[]"], "E-CFG-05", ["stages.all.trainable"]),
     (["data.sources.text.weight=0"], "E-STG-08", ["data.sources.text.weight=0", "~data.sources.text"]),
     (["+data.sources.a b={}"], "E-CFG-16", ["data.sources.a b"]),
+    (["visibility=sink"], "E-CFG-32", ["visibility=sink", "lambda_mask", "write visibility=sinks"]),
+    (["visibility.name=sinks"], "E-CFG-16", ["visibility.name", "visibility=<choice>", "rerope"]),
+    (["~visibility"], "E-CFG-16", ["visibility cannot be removed", "causal"]),
+    (["visibility.n_sink=4"], "E-CFG-01", ["visibility.n_sink=4", "choose visibility=sinks"]),
+    ([*ROPE, "visibility=sinks", "visibility.n_sin=4"], "E-CFG-01", ["visibility.n_sin=4", "visibility.n_sink"]),
+    ([*ROPE, "visibility=sinks", "visibility.window=0"], "E-CFG-05", ["visibility.window=0", "> 0"]),
+    ([*ROPE, "visibility=sinks", "visibility.window=1e2"], "E-CFG-07", ["write visibility.window=100"]),
+    ([*ROPE, "visibility=rerope", "visibility.window=far"], "E-CFG-04", ["visibility.window=far", "a whole number"]),
+    ([*ROPE, "visibility=sinks", "visibility.n_sink=null"], "E-CFG-04", ["visibility.n_sink=null", "empty"]),
+    ([*ROPE, "visibility=sinks", "visibility.n_sink=???"], "E-CFG-11", ["pass visibility.n_sink=…"]),
+    (["position=learned", "visibility=rerope"], "E-CFG-44", ["visibility.name=rerope", "position.scheme=learned"]),
+    (["position=learned", "visibility=lambda_mask"], "E-CFG-44", ["visibility.name=lambda_mask", "learned"]),
+    (["position=sinusoidal", "visibility=sinks"], "E-CFG-44", ["visibility.name=sinks", "the tokens' own ones"]),
+    (["position=nope", "visibility=rerope"], "E-CFG-44", ["visibility.name=rerope", "nope knows none"]),
+    (["position=coca", "visibility=sinks"], "E-CFG-44", ["visibility.name=sinks", "position.variant=strict"]),
+    (["position=tupe", "visibility=rerope"], "E-CFG-44", ["visibility.window=128", "write visibility.window=127"]),
+    (
+        ["visibility=segments"],
+        "E-CFG-45",
+        ["visibility.name=segments", "configs/visibility/segments.yaml:", "evaluation"],
+    ),
+    (
+        ["position=transformer_xl", "data.order=stream", "visibility=sinks"],
+        "E-CFG-45",
+        ["visibility.name=sinks", "position.memory_len=128", "write position.memory_len=0"],
+    ),
 ]
 
 
@@ -160,6 +193,19 @@ FILES = [
     ("run:\n  root: " + "x" * 1_100_000 + "\n", "E-CFG-14", "1 MB"),
     ("run:\n  name: &a [*a]\n", "E-CFG-14", "aliases"),
 ]
+
+
+def test_a_scheme_that_cannot_be_built_hides_no_error_behind_a_traceback():
+    (line,) = refused(["visibility=lambda_mask", "position.rotary_pct=0.5"])
+    assert line.startswith("E-CFG-20 ")
+
+
+def test_a_visibility_file_that_names_nothing(tmp_path):
+    (tmp_path / "visibility").mkdir()
+    (tmp_path / "visibility" / "mine.yaml").write_text("name: os\n")
+    (line,) = refused(["visibility=mine"], (tmp_path,))
+    assert line.startswith("E-CFG-31 ")
+    assert "visibility.name=os" in line and "causal, lambda_mask" in line and "visibility=<name>" in line
 
 
 def write(folder, text):

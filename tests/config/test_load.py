@@ -1,17 +1,21 @@
 """What the shipped configurations say, and that a loaded one is frozen, complete and readable again."""
 
 import os
+import re
 from dataclasses import FrozenInstanceError, replace
 
 import pytest
 import yaml
 
 from coca_train.config.files import choices, config_dir
-from coca_train.config.load import frequency_variants, load, load_saved
+from coca_train.config.load import load, load_saved, variants
 from coca_train.config.messages import ConfigError
+from coca_train.config.vary import vary
 
 RECIPES = ("roformer_350m", "alibi_350m", "coca_350m", "coca_strict_350m")
 DIRS = (config_dir(),)
+# What some choices need beside them.
+NEEDED = {"position=transformer_xl": ["data.order=stream"], "visibility=sinks": ["position=rope"]}
 
 
 @pytest.mark.parametrize("name", choices("experiment", DIRS))
@@ -27,15 +31,16 @@ def test_every_experiment_loads_and_is_frozen(name):
     "choice",
     [
         f"{group}={name}"
-        for group in ("model", "position", "data", "engine", "tracking", "eval")
+        for group in ("model", "position", "visibility", "data", "engine", "tracking", "eval")
         for name in choices(group, DIRS)
+        if name != "segments"  # for evaluation only: see test_visibilities_that_cannot_be_trained
     ]
     + [f"position/frequencies={name}" for name in choices("position/frequencies", DIRS)],
 )
 def test_every_choice_loads(choice):
     if choice == "tracking=wandb":
         pytest.importorskip("wandb", reason="an extra: without it this choice is refused, see below")
-    load([choice])
+    load([choice, *NEEDED.get(choice, [])])
 
 
 def test_a_tracker_that_is_not_installed_is_refused(monkeypatch):
@@ -146,13 +151,88 @@ def test_from_another_folder(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
-def test_frequency_variants_keep_the_trained_base():
-    config = load(["position=rope", "position.frequencies.theta=500000", "train.seq_len=64"]).config
-    plain, dynamic = frequency_variants(config).values()
-    assert plain == config.position
-    assert (dynamic.frequencies.name, dynamic.frequencies.theta, dynamic.frequencies.original_seq_len) == (
-        "dynamic_ntk",
-        500_000,
-        64,
+def test_variants_keep_the_trained_base():
+    words = ["position=rope", "position.frequencies.theta=500000", "train.seq_len=64"]
+    config = load([*words, "eval.extrapolation.visibilities=[sinks]"]).config
+    plain, dynamic, sinks = variants(config).values()
+    assert plain == (config.position, config.visibility, "")
+    assert (dynamic.position.frequencies.name, dynamic.visibility) == ("dynamic_ntk", config.visibility)
+    assert (dynamic.position.frequencies.theta, dynamic.position.frequencies.original_seq_len) == (500_000, 64)
+    assert (sinks.position, sinks.visibility.name, sinks.visibility.window) == (config.position, "sinks", 64)
+    config = load(["position=alibi"]).config
+    assert variants(config) == {"plain": (config.position, config.visibility, "")}
+
+
+def test_the_visibility_of_a_run():
+    assert load([]).config.visibility.name == "causal"
+    config = load(["position=rope", "visibility=sinks", "visibility.n_sink=2", "train.seq_len=64"]).config
+    assert (config.visibility.name, config.visibility.n_sink, config.visibility.window) == ("sinks", 2, 64)
+    with pytest.raises(FrozenInstanceError):
+        config.visibility.n_sink = 1  # pyright: ignore
+    choice = load(
+        ["position=coca_strict", "visibility=lambda_mask", "visibility.max_distance=${train.micro_batch_size}"]
     )
-    assert frequency_variants(load(["position=alibi"]).config) == {"plain": load(["position=alibi"]).config.position}
+    assert choice.config.visibility.max_distance == choice.config.train.micro_batch_size
+    assert choice.choices["visibility"] == "lambda_mask"
+
+
+def test_a_run_with_a_visibility_reads_back(tmp_path):
+    loaded = load(["position=rope", "visibility=rerope", "visibility.window=48"])
+    (tmp_path / "config.yaml").write_text(loaded.yaml)
+    assert load_saved(tmp_path).config == loaded.config
+
+
+@pytest.fixture
+def trained():
+    """The configuration of weights that were trained with rope, base 500 000, in a window of 64."""
+    return load(["position=rope", "position.frequencies.theta=500000", "train.seq_len=64"]).config
+
+
+def test_vary_changes_what_it_is_told_and_nothing_else(trained):
+    words = ["visibility=sinks", "visibility.window=32", "position/frequencies=yarn", "position.frequencies.factor=8"]
+    varied = vary(trained, words)
+    assert (varied.visibility.name, varied.visibility.n_sink, varied.visibility.window) == ("sinks", 4, 32)
+    frequencies = varied.position.frequencies
+    assert (frequencies.name, frequencies.factor, frequencies.original_seq_len) == ("yarn", 8, 64)
+    assert frequencies.theta == 500_000
+    assert replace(varied, position=trained.position, visibility=trained.visibility) == trained
+    assert vary(trained, []) == trained
+
+
+def test_vary_reads_segments_and_keeps_what_a_choice_is_named_for(trained):
+    assert vary(trained, ["visibility=segments"]).visibility.length == 64
+    assert vary(trained, ["position/frequencies=code_llama"]).position.frequencies.theta == 1e6
+    assert vary(trained, ["position.frequencies.theta=20000"]).position.frequencies.theta == 20_000
+
+
+@pytest.mark.parametrize(
+    ("words", "texts"),
+    [
+        (["visibility=sink"], ["E-CFG-32 command line visibility=sink:", "write visibility=sinks"]),
+        (["visibility=sinks", "visibility.window=0"], ["E-CFG-05 command line visibility.window=0:", "> 0"]),
+        (["visibility.n_sink=4"], ["E-CFG-01 command line visibility.n_sink=4:", "choose visibility=sinks"]),
+        (["visibility=sinks,rerope"], ["E-CFG-16 command line visibility=sinks,rerope"]),
+        (["position=alibi"], ["E-CFG-16 command line position=alibi:", "weights were trained"]),
+        (["position.rotary_pct=0.5"], ["E-CFG-16 command line position.rotary_pct=0.5:", "weights were trained"]),
+        (["position/frequencies=clex"], ["E-CFG-33 command line position/frequencies:", "parameters of its own"]),
+    ],
+)
+def test_vary_refuses_in_one_line(trained, words, texts):
+    with pytest.raises(ConfigError) as caught:
+        vary(trained, words)
+    (line,) = caught.value.lines
+    assert all(text in line for text in texts), line
+    assert re.match(r"E-CFG-\d\d .+: .+\. Fix: .+", line)
+
+
+@pytest.mark.parametrize(
+    ("position", "word", "text"),
+    [
+        ("learned", "visibility=rerope", "E-CFG-44 configs/visibility/rerope.yaml:2 visibility.name=rerope"),
+        ("coca", "visibility=sinks", "E-CFG-44 configs/visibility/sinks.yaml:2 visibility.name=sinks"),
+        ("alibi", "position/frequencies=yarn", "E-CFG-33 command line position/frequencies=yarn"),
+    ],
+)
+def test_vary_refuses_pairs_that_make_no_sense(position, word, text):
+    with pytest.raises(ConfigError, match=text):
+        vary(load([f"position={position}"]).config, [word])

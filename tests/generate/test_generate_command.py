@@ -5,7 +5,7 @@ import pytest
 import sentencepiece
 import torch
 
-from coca_train import checkpoint, cli, engine
+from coca_train import checkpoint, cli, engine, generation
 from coca_train import generate as command
 from coca_train.arguments import parse
 from coca_train.build import build_model, vocab_size
@@ -56,7 +56,7 @@ def run(tmp_path_factory):
         config.engine,
         config.optim,
         partial(build_model, config, rows),
-        partial(init_parameter, model=config.model, seed=5),
+        partial(init_parameter, model=config.model, position=config.position, seed=5),
         trainable=["*"],
         micro_batch_size=1,
         accumulation=1,
@@ -95,6 +95,12 @@ def test_the_command_prints_prompt_and_continuation(run, capsys):
         (["prompt=x", "temperature=-1", "device=cpu"], 2, "temperature=-1.0"),
         (["prompt=x", "dynamic_length=both"], 2, "one of sequence, step"),
         (["prompt=x", "use_cache=maybe"], 2, "true or false"),
+        (["prompt=x", "visibilty=causal"], 2, "write visibility=..."),
+        (["prompt=x", "visibility=sink"], 2, "write visibility=sinks"),
+        (["prompt=x", "visibility=lambda_mask", "visibility.window=0"], 2, "visibility.window=0"),
+        (["prompt=x", "visibility=sinks"], 2, "E-CFG-44"),  # slack coca
+        (["prompt=x", "position=rope"], 2, "the weights were trained with their own"),
+        (["prompt=x", "position/frequencies=clex"], 2, "parameters of its own"),
         ([], 2, "prompt: not given"),
     ],
 )
@@ -105,6 +111,24 @@ def test_mistakes_are_one_line(run, capsys, words, code, said):
     assert said in err
     assert "Traceback" not in err
     assert err.count("\n") == 1
+
+
+def test_another_visibility_and_frequencies_on_the_same_weights(run, capsys, monkeypatch):
+    asked = []
+    original = generation.generate
+    monkeypatch.setattr(generation, "generate", lambda model, *a, **k: asked.append(model) or original(model, *a, **k))
+    words = [f"run={run[0]}", "prompt=the dog", "max_new_tokens=5", "device=cpu"]
+    assert cli.run(command._main, words) == 0
+    words += ["visibility=lambda_mask", "visibility.window=8", "position/frequencies=yarn"]
+    assert cli.run(command._main, words) == 0
+    assert capsys.readouterr().out.count("the dog") == 2
+    own, other = asked
+    assert (own.visibility.settings.name, own.position.settings.frequencies.name) == ("causal", "plain")
+    assert (other.visibility.settings.name, other.visibility.settings.window) == ("lambda_mask", 8)
+    assert other.visibility.settings.max_distance == 128  # the run's train.seq_len
+    assert other.position.settings.frequencies.name == "yarn"
+    weights = dict(other.named_parameters())
+    assert all(torch.equal(weights[name], parameter) for name, parameter in own.named_parameters())
 
 
 def test_help(capsys):

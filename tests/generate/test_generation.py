@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from coca_train.config.load import load
+from coca_train.config.vary import vary
 from coca_train.generation import generate, pick
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
@@ -16,7 +17,7 @@ SHAPE = ["model.d_model=32", "model.n_heads=2", "model.d_ff=64", f"train.seq_len
 def build(position="rope", n_layers=2, frequencies="dynamic_ntk"):
     words = [f"position={position}", f"model.n_layers={n_layers}", *SHAPE]
     config = load([*words, *([f"position/frequencies={frequencies}"] if frequencies else [])]).config
-    model = Transformer(config.model, config.position, vocab_size=VOCAB, max_seq_len=WINDOW)
+    model = Transformer(config.model, config.position, config.visibility, vocab_size=VOCAB, max_seq_len=WINDOW)
     init_weights(model, config.model, seed=3)
     return model
 
@@ -153,3 +154,16 @@ def test_greedy_takes_the_likeliest():
 def test_bad_options_are_refused(prompt, options, named):
     with pytest.raises(ValueError, match=named):
         generate(build(), prompt, 5, **options)
+
+
+@pytest.mark.parametrize("position", ["learned", "tupe"])
+def test_the_end_of_a_learned_table(position):
+    """Refused before the first token, not at the last."""
+    config = load([f"position={position}", "model.n_layers=1", *SHAPE]).config
+    model = Transformer(config.model, config.position, config.visibility, vocab_size=VOCAB, max_seq_len=WINDOW)
+    init_weights(model, config.model, seed=3)
+    assert len(generate(model, PROMPT, WINDOW - len(PROMPT))) == WINDOW - len(PROMPT)
+    with pytest.raises(ValueError, match=f"max_new_tokens=12 .* at most 11: {position} has 16 positions"):
+        generate(model, PROMPT, WINDOW - len(PROMPT) + 1)
+    model.set_visibility(vary(config, ["visibility=segments"]).visibility)
+    assert len(generate(model, PROMPT, 40)) == 40

@@ -1,13 +1,18 @@
 """What a run directory remembers: which changes it refuses, when a report is made again, where a saved run loads."""
 
 import json
+from contextlib import nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from coca_train.config.errors import CheckpointError, DataError
 from coca_train.config.load import load, load_saved
-from coca_train.final import final_report
+from coca_train.final import final_report, write_sample
+from coca_train.models.init import init_weights
+from coca_train.models.transformer import Transformer
 from coca_train.record import open_record
 
 
@@ -27,6 +32,8 @@ def test_settings_are_fixed_once_a_checkpoint_depends_on_them(tmp_path):
     with pytest.raises(DataError, match="E-TOK-14"):
         start("model.n_layers=3")
     start("model.n_layers=3", "optim.lr=0.002", data="other")  # announced, not refused
+    with pytest.raises(CheckpointError, match=r"E-CKP-24 .*visibility\.name 'causal' -> 'sliding_window'"):
+        start("model.n_layers=3", "visibility=sliding_window", data="other")
 
 
 def test_a_report_is_made_again_when_the_evaluation_changes(tmp_path, capsys):
@@ -48,3 +55,18 @@ def test_a_saved_run_loads_on_a_machine_without_its_gpu(tmp_path):
     assert "device: auto" in text
     (tmp_path / "config.yaml").write_text(text.replace("device: auto", "device: cuda"))
     assert load_saved(tmp_path).config.engine.device == "cuda"
+
+
+def test_a_sample_longer_than_a_learned_table_is_left_out(tmp_path, capsys):
+    words = ["position=learned", "train.seq_len=16", "model.n_layers=1", "model.d_model=32", "model.n_heads=2"]
+    config = load([*words, "eval.sample_prompt=abc", "eval.sample_tokens=13"]).config
+    model = Transformer(config.model, config.position, config.visibility, vocab_size=64, max_seq_len=16)
+    init_weights(model, config.model, seed=0)
+    tokenizer = SimpleNamespace(encode=lambda text: [1, 2, 3], decode=lambda tokens: f" {len(tokens)}", eod=None)
+    runner = cast(Any, SimpleNamespace(eval_module=lambda: nullcontext(model)))
+    write_sample(config, tmp_path, runner, cast(Any, tokenizer))
+    assert (tmp_path / "sample.txt").read_text() == "abc 13\n"
+    longer = replace(config, eval=replace(config.eval, sample_tokens=14))
+    write_sample(longer, tmp_path / "other", runner, cast(Any, tokenizer))
+    assert "WARNING: no sample, eval.sample_tokens=14: " in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()

@@ -1,0 +1,78 @@
+"""Other settings on trained weights: another visibility, other frequencies, nothing that the weights depend on.
+
+The words are those of a training, `visibility=sinks visibility.window=64 position/frequencies=yarn`, and so are
+the checks and the messages.
+"""
+
+from dataclasses import asdict
+from importlib import import_module
+from typing import Any
+
+import yaml
+
+from coca_train.config.fields import options
+from coca_train.config.files import choices, config_dir
+from coca_train.config.interpolate import leaves
+from coca_train.config.load import Assembled, finish
+from coca_train.config.messages import Problem
+from coca_train.config.overrides import apply, parse, place, wrong
+from coca_train.config.provenance import Sources, read, stop
+from coca_train.config.schema import Config
+
+# What may change: group -> where its options stand.
+GROUPS = {"visibility": "visibility", "position/frequencies": "position.frequencies"}
+HOW = "choose visibility=… or position/frequencies=…, and set options inside them"
+
+
+def varies(word: str) -> bool:
+    """Whether a word of a command line is for `vary`: it is about visibility or position."""
+    key = word.partition("=")[0].lstrip("+~")
+    return key.replace("/", ".").split(".")[0] in ("visibility", "position")
+
+
+def vary(config: Config, overrides: list[str]) -> Config:
+    """The configuration of trained weights with another visibility or other frequencies.
+
+    A chosen file replaces the whole section; the base theta stays, unless it is given or what the choice is
+    named for (as in `load.variants`). Raises ConfigError with everything that is wrong.
+    """
+    tree, sources, dirs = asdict(config), Sources(), (config_dir(),)
+    parsed = parse(overrides, dirs, [option.key for option in options()])
+    problems = list(parsed.problems)
+    for group, name in parsed.groups.items():
+        problems += _choose(tree, config, group, name, sources)
+    known = [key for key, _ in leaves(tree)]
+    for override in parsed.values:
+        key, raw = override.key_or_group, override.input_line or ""
+        if not key.startswith(tuple(f"{prefix}." for prefix in GROUPS.values())):
+            problems.append(wrong(raw, "the weights were trained with it, so it cannot change", HOW))
+        elif problem := apply(tree, override, known):
+            problems.append(problem)
+        else:
+            sources.command_line[key] = raw.partition("=")[2]
+    varied, _ = finish(Assembled(tree, {}, sources, problems, dict(leaves(asdict(config)))), launch=False)
+    if varied.position != config.position:
+        exchange_problem = import_module("coca_train.positions.frequencies").exchange_problem
+        if text := exchange_problem(config.position.frequencies, varied.position.frequencies):
+            raise stop(Problem("E-CFG-33", (), text, "choose other frequencies", "command line position/frequencies"))
+    return varied
+
+
+def _choose(tree: dict[str, Any], config: Config, group: str, name: str, sources: Sources) -> list[Problem]:
+    """Put the file of a choice in its place."""
+    where = place(f"{group}={name}")
+    if group not in GROUPS:
+        text = "the weights were trained with their own, so it cannot change"
+        return [Problem("E-CFG-16", (), text, HOW, where)]
+    path = choices(group, (config_dir(),))[name]
+    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if group == "visibility":
+        tree["visibility"] = values
+    else:
+        own = getattr(config.position, "frequencies", None)
+        if own is None:
+            text = f"the weights were trained with {config.position.scheme}, which has no frequencies"
+            return [Problem("E-CFG-33", (), text, f"leave {group} away", where)]
+        base = {"theta": own.theta} if values["name"] == name else {}
+        tree["position"]["frequencies"] = values | base
+    return read(path, GROUPS[group], sources)
