@@ -19,8 +19,8 @@ setup: .venv/installed  ## make .venv and install everything, versions pinned
 quickstart: .venv/installed  ## train a small CoCA model on real text and show how far its context reaches
 	$(BIN)/python -m coca_train
 
-compare: .venv/installed  ## the same training for several schemes, one picture: SCHEMES=rope,alibi,coca,coca_strict
-	$(BIN)/python -m coca_train.compare schemes=$(SCHEMES)
+compare: .venv/installed  ## the same training for several schemes, compared: SCHEMES="rope coca alibi kerple_log"
+	$(BIN)/python -m coca_train.compare schemes="$(SCHEMES)"
 
 test: .venv/installed  ## tests, under 8 minutes on 2 cores
 	$(BIN)/python -m pytest
@@ -37,5 +37,7 @@ check: .venv/installed  ## style, types, import layers
 bench: .venv/installed  ## speed and memory against transformers, as ratios in one run
 	$(BIN)/python -m benchmarks.run
 
-docs: .venv/installed  ## regenerate docs/configuration.md
+docs: .venv/installed  ## regenerate docs/configuration.md, docs/schemes.md and docs/figures
 	$(BIN)/python -m coca_train.config.help --markdown > docs/configuration.md
+	$(BIN)/python -m coca_train.schemes --markdown > docs/schemes.md
+	$(BIN)/python -m coca_train.schemes figures=docs/figures

@@ -8,7 +8,9 @@ W - s + 1 ... W tokens, and 1 ... W tokens within each document's first window. 
 document therefore have the same short context at every window length, and at the largest window, one
 window a document, every context from 1 to W occurs. (CoCA paper 4.2, table 1 and figure 1.)
 
-Frequencies are exchanged on the same weights. Dynamic ones see l = W.
+Frequencies and visibilities are exchanged on the same weights: each is a variant. Dynamic frequencies see
+l = W. A variant that cannot be put on the weights, and a window with more positions than a learned table
+has rows, are not scored; the report says so instead.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,21 +18,37 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from coca_train import dist
-from coca_train.evals.perplexity import Perplexity, score_documents, sliding_windows, summarise
+from coca_train.config.load import Variant
+from coca_train.evals.perplexity import Perplexity, Scores, score_documents, sliding_windows, summarise
+from coca_train.evals.positions import PositionLoss, position_loss
 
 ALL = "all"  # the sources together
 
 
+class NothingToScore(ValueError):
+    """No text, or no variant, for any window."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One measurement: the text, the frequencies, the window [tokens], the result."""
+    """One measurement: the text, the variant, the window [tokens], the result."""
 
     source: str
-    frequencies: str
+    variant: str
     window: int
     result: Perplexity
+
+
+@dataclass(frozen=True, kw_only=True)
+class Absent:
+    """What was not scored, and why. window: None = the whole variant."""
+
+    variant: str
+    window: int | None
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,26 +60,48 @@ class Extrapolation:
     training_window: int
     stride: int
     windows: tuple[int, ...]
-    frequencies: tuple[str, ...]
+    variants: tuple[str, ...]  # what the weights were trained with, then all that have a cell
     sources: tuple[str, ...]
     document_tokens: int  # length the documents were cut to, the first token included
     seed: int
     cells: tuple[Cell, ...]
+    positions: tuple[PositionLoss, ...]  # pooled text, at the training window and the longest one scored
+    absent: tuple[Absent, ...]
 
-    def cell(self, source: str, frequencies: str, window: int) -> Perplexity:
+    @property
+    def pooled(self) -> str:
+        """The text a comparison is about: all sources together, or the only one."""
+        return ALL if ALL in self.sources else self.sources[0]
+
+    def find(self, source: str, variant: str, window: int) -> Perplexity | None:
+        """One result; None when it is absent."""
         for cell in self.cells:
-            if (cell.source, cell.frequencies, cell.window) == (source, frequencies, window):
+            if (cell.source, cell.variant, cell.window) == (source, variant, window):
                 return cell.result
-        raise KeyError((source, frequencies, window))
+        return None
+
+    def scored(self, variant: str) -> bool:
+        """Whether the variant has any result."""
+        return any(cell.variant == variant for cell in self.cells)
+
+    def sample(self, source: str) -> Perplexity:
+        """Some result on this text, for what all of them share: documents and predictions."""
+        return next(cell.result for cell in self.cells if cell.source == source)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Extrapolation":
-        cells = tuple(Cell(**{**cell, "result": Perplexity(**cell["result"])}) for cell in data["cells"])
-        lists = {key: tuple(data[key]) for key in ("windows", "frequencies", "sources")}
-        return cls(**{**data, **lists, "cells": cells})
+        """Raises KeyError, TypeError or ValueError when `data` did not come from `to_json`."""
+        lists: dict[str, Any] = {key: tuple(data[key]) for key in ("windows", "variants", "sources")}
+        lists["cells"] = tuple(Cell(**{**cell, "result": Perplexity(**cell["result"])}) for cell in data["cells"])
+        lists["positions"] = tuple(
+            PositionLoss(**{**part, **{key: tuple(part[key]) for key in ("ends", "loss", "n_tokens")}})
+            for part in data["positions"]
+        )
+        lists["absent"] = tuple(Absent(**part) for part in data["absent"])
+        return cls(**{**data, **lists})
 
 
 def usable_windows(documents: Mapping[str, Sequence[np.ndarray]], windows: Sequence[int]) -> tuple[int, ...]:
@@ -73,7 +113,7 @@ def usable_windows(documents: Mapping[str, Sequence[np.ndarray]], windows: Seque
 def extrapolate(
     model: Any,
     documents: Mapping[str, Sequence[np.ndarray]],
-    positions: Mapping[str, Any],
+    variants: Mapping[str, Variant],
     *,
     run: str,
     windows: Sequence[int],
@@ -82,62 +122,113 @@ def extrapolate(
     seed: int = 0,
     n_bytes: Callable[[np.ndarray], int] | None = None,
 ) -> Extrapolation:
-    """Measure every window under every choice of frequencies. COLLECTIVE.
+    """Measure every window under every variant. COLLECTIVE.
 
-    model: Transformer. documents: 1-D token arrays by source, held out. positions: position settings by
-    name; each is put on the model in turn and the model's own comes back at the end. n_bytes: size in
-    UTF-8 of some tokens' text, for bits per byte. Raises ValueError when no document is long enough for
-    the smallest window, or a window is shorter than the training window; windows no document is long enough
-    for are left out.
+    model: Transformer. documents: 1-D token arrays by source, held out. variants: by name, the first is the
+    model's own; each is put on the model in turn and the own one comes back at the end. n_bytes: size in
+    UTF-8 of some tokens' text, for bits per byte. Raises NothingToScore when no document is long enough for
+    the smallest window or no variant can be scored at any, ValueError when a window is shorter than the
+    training window; windows no document is long enough for are left out.
     """
     windows = usable_windows(documents, windows)
     if not windows:
-        raise ValueError("no held-out document is as long as the smallest window of the extrapolation report")
+        raise NothingToScore("no held-out document is as long as the smallest window")
     longest = windows[-1]
     texts = {s: [d[: longest + 1] for d in ds if len(d) >= longest] for s, ds in documents.items()}
     texts = {source: ds for source, ds in texts.items() if ds}
-    own = model.position.settings
     sizes = {s: sum(n_bytes(d[1:]) for d in ds) if n_bytes else None for s, ds in texts.items()}
-    work = sum(_tokens_read(d, w, training_window) for ds in texts.values() for d in ds for w in windows)
-    total = _Progress(work * len(positions))
-    cells = []
+    planned, absent = plan(model, variants, windows)
+    work = sum(_tokens_read(d, w, training_window) for _, w in planned for ds in texts.values() for d in ds)
+    total = _Progress(work)
+    cells: list[Cell] = []
+    positions: list[PositionLoss] = []
     try:
-        for name, settings in positions.items():
-            model.set_position(settings)
-            for window in windows:
-                sums = {
-                    source: score_documents(
-                        model,
-                        ds,
-                        window=window,
-                        stride=training_window,
-                        micro_batch_tokens=micro_batch_tokens,
-                        progress=total.add,
-                    )
-                    for source, ds in texts.items()
-                }
-                for source, part in sums.items():
-                    result = summarise(part, sizes[source], seed)
-                    cells.append(Cell(source=source, frequencies=name, window=window, result=result))
-                if len(sums) > 1:
-                    known = [size for size in sizes.values() if size is not None]
-                    result = summarise(np.concatenate(list(sums.values())), sum(known) or None, seed)
-                    cells.append(Cell(source=ALL, frequencies=name, window=window, result=result))
+        for name, window in planned:
+            put(model, variants[name])
+            scores = {
+                source: score_documents(
+                    model,
+                    ds,
+                    window=window,
+                    stride=training_window,
+                    micro_batch_tokens=micro_batch_tokens,
+                    progress=total.add,
+                )
+                for source, ds in texts.items()
+            }
+            known = dict(sizes)
+            if len(scores) > 1:
+                scores[ALL] = _together(scores.values())
+                known[ALL] = sum(size for size in sizes.values() if size is not None) or None
+            for source, part in scores.items():
+                result = summarise(part.documents, known[source], seed)
+                cells.append(Cell(source=source, variant=name, window=window, result=result))
+            if window in (training_window, max(w for n, w in planned if n == name)):
+                source = list(scores)[-1]
+                positions.append(position_loss(scores[source].positions, source, name, window))
     finally:
-        model.set_position(own)
+        put(model, next(iter(variants.values())))
         total.close()
     return Extrapolation(
         run=run,
-        scheme=own.scheme,
+        scheme=model.position.settings.scheme,
         training_window=training_window,
         stride=training_window,
         windows=windows,
-        frequencies=tuple(positions),
-        sources=(*texts, *((ALL,) if len(texts) > 1 else ())),
+        variants=tuple(dict.fromkeys([next(iter(variants)), *(name for name, _ in planned)])),
+        sources=tuple(dict.fromkeys(cell.source for cell in cells)),
         document_tokens=max(len(d) for ds in texts.values() for d in ds),
         seed=seed,
         cells=tuple(cells),
+        positions=tuple(positions),
+        absent=tuple(absent),
     )
+
+
+def plan(
+    model: Any, variants: Mapping[str, Variant], windows: Sequence[int]
+) -> tuple[list[tuple[str, int]], list[Absent]]:
+    """(variant, window) of what is to be scored, and what cannot be. NothingToScore when that is everything."""
+    planned: list[tuple[str, int]] = []
+    absent: list[Absent] = []
+    try:
+        for name, variant in variants.items():
+            if variant.problem:
+                absent.append(Absent(variant=name, window=None, reason=variant.problem))
+                continue
+            put(model, variant)
+            limit = model.position.max_positions
+            for window in windows:
+                needed = positions_needed(model, window) if limit is not None else 0
+                if limit is not None and needed > limit:
+                    reason = f"{variant.position.scheme} has {limit:,} positions, and these windows need more"
+                    absent.append(Absent(variant=name, window=window, reason=reason))
+                else:
+                    planned.append((name, window))
+    finally:
+        put(model, next(iter(variants.values())))
+    if not planned:
+        raise NothingToScore(f"no window can be scored: {absent[0].reason}")
+    return planned, absent
+
+
+def put(model: Any, variant: Variant) -> None:
+    """Exchange frequencies and visibility on the same weights."""
+    model.set_position(variant.position)
+    model.set_visibility(variant.visibility)
+
+
+def positions_needed(model: Any, window: int) -> int:
+    """How many positions the scheme is asked for in a window of this length, as the visibility places them."""
+    pos_1T = torch.arange(window)[None]
+    layouts = model.visibility.layouts(pos_1T, pos_1T)
+    return 1 + max(int(pos.max()) for layout in layouts for pos in (layout.pos_BT, layout.pos_BS))
+
+
+def _together(parts: Any) -> Scores:
+    """The scores of several texts as one."""
+    documents, positions = zip(*parts, strict=True)
+    return Scores(np.concatenate(documents), np.sum(positions, axis=0))
 
 
 def _tokens_read(document: np.ndarray, window: int, stride: int) -> int:

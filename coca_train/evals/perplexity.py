@@ -22,10 +22,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from coca_train import dist
 from coca_train.data.batch import Batch
+from coca_train.evals.positions import binned
 
 Placed = tuple[int, "Window"]  # a window and the index of its document
 
@@ -39,6 +40,13 @@ class Window(NamedTuple):
     start: int
     stop: int
     scored: int
+
+
+class Scores(NamedTuple):
+    """Sums over documents and over positions, each of NLL [nats] and predictions: float64."""
+
+    documents: np.ndarray  # (n_documents, 2)
+    positions: np.ndarray  # (n_bins, 2): first windows only, see positions.py
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +94,8 @@ def score_documents(
     stride: int,
     micro_batch_tokens: int,
     progress: Callable[[int], None] = lambda n_tokens: None,
-) -> np.ndarray:
-    """NLL sum and number of predictions of each document: float64, (n_documents, 2).
+) -> Scores:
+    """NLL and number of predictions, summed for each document and for each bin of positions.
 
     model: has .hidden(tokens_BT, pos_BT=, length=) -> x_BTC and .nll(x_BTC, targets_BT) -> float32.
     Windows of equal shape go through the model together, up to micro_batch_tokens (at least one).
@@ -95,7 +103,7 @@ def score_documents(
     progress: told the tokens read, batch by batch.
     """
     batches = _batches([len(d) - 1 for d in documents], window, stride, micro_batch_tokens)
-    sums = np.zeros((len(documents), 2))
+    sums, by_position = np.zeros((len(documents), 2)), np.zeros((window, 2))
     n_ranks, rank = dist.world_size(), dist.rank()
     device = next(model.parameters()).device
     with evaluating(model):
@@ -103,12 +111,17 @@ def score_documents(
             # Every rank makes the same number of forwards (ZeRO-3's are collective); what is over counts nothing.
             mine = first + rank
             batch = batches[min(mine, len(batches) - 1)]
-            nll_B = _score(model, documents, batch, window, device)
+            nll_BT = _score(model, documents, batch, window, device)
             if mine < len(batches):
-                for (index, w), nll in zip(batch, nll_B.tolist(), strict=True):
-                    sums[index] += nll, w.stop - w.scored
+                for (index, w), nll_T in zip(batch, nll_BT, strict=True):
+                    sums[index] += nll_T.sum(), len(nll_T)
+                    if w.start == 0:
+                        by_position[: len(nll_T), 0] += nll_T
+                        by_position[: len(nll_T), 1] += 1
             progress(sum(w.stop - w.start for b in batches[first : first + n_ranks] for _, w in b))
-    return np.asarray(dist.all_reduce(sums.ravel().tolist())).reshape(sums.shape)
+    bins = binned(by_position)
+    whole = np.asarray(dist.all_reduce([*sums.ravel().tolist(), *bins.ravel().tolist()]))
+    return Scores(whole[: sums.size].reshape(sums.shape), whole[sums.size :].reshape(bins.shape))
 
 
 def _batches(lengths: Sequence[int], window: int, stride: int, micro_batch_tokens: int) -> list[list[Placed]]:
@@ -124,15 +137,17 @@ def _batches(lengths: Sequence[int], window: int, stride: int, micro_batch_token
     return batches
 
 
-def _score(model: Any, documents: Sequence[np.ndarray], batch: Sequence[Placed], length: int, device: Any) -> Tensor:
-    """NLL sum of each window's scored predictions: nll_B float64."""
+def _score(
+    model: Any, documents: Sequence[np.ndarray], batch: Sequence[Placed], length: int, device: Any
+) -> np.ndarray:
+    """NLL of each window's scored predictions, the last of the window: nll_BT float64."""
     rows = [documents[index][w.start : w.stop + 1] for index, w in batch]
     window_BT = torch.from_numpy(np.stack(rows).astype(np.int64)).to(device)
     tokens_BT, targets_BT = window_BT[:, :-1], window_BT[:, 1:]
     n_scored = batch[0][1].stop - batch[0][1].scored
     pos_1T = torch.arange(tokens_BT.shape[1], device=device)[None]
     x_BTC = model.hidden(tokens_BT, pos_BT=pos_1T, length=length)
-    return model.nll(x_BTC[:, -n_scored:], targets_BT[:, -n_scored:]).double().sum(1)
+    return model.nll(x_BTC[:, -n_scored:], targets_BT[:, -n_scored:]).double().cpu().numpy()
 
 
 @contextmanager
@@ -148,7 +163,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def summarise(sums: np.ndarray, n_bytes: int | None = None, seed: int = 0) -> Perplexity:
-    """Perplexity over documents from score_documents' sums.
+    """Perplexity over documents from the sums (n_documents, 2) of score_documents.
 
     The 95 % interval is a percentile bootstrap over documents (1 000 resamples, seeded): documents,
     not tokens, are what was drawn. n_bytes: size of the scored text in UTF-8, if known.

@@ -4,14 +4,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coca_train.evals.extrapolation import ALL, Extrapolation
-from coca_train.report.figures import Curve, loss_figure, perplexity_figure
+from coca_train.config.errors import DataError
+from coca_train.evals.extrapolation import Extrapolation
+from coca_train.report.comparison_figures import cost_picture, curve, perplexity_pictures, position_picture
+from coca_train.report.figures import DASHES, loss_figure, perplexity_figure
 from coca_train.report.files import read_json, write_json, write_text
 from coca_train.report.tables import (
+    absences,
     extrapolation_page,
     extrapolation_table,
+    label,
     markdown,
-    number,
     perplexity,
     window_header,
 )
@@ -19,45 +22,50 @@ from coca_train.sinks import read_jsonl
 
 
 def write_extrapolation(result: Extrapolation, directory: Path) -> dict[str, Path]:
-    """extrapolation.json, .md and .png in `directory`; returns their paths by kind."""
+    """extrapolation.json, .md and .png in `directory`; returns their paths by kind.
+
+    The picture has every text and variant, or, of more variants than there are line styles, all texts together.
+    """
     paths = {kind: directory / f"extrapolation.{kind}" for kind in ("json", "md", "png")}
     write_json(paths["json"], result.to_json())
     write_text(paths["md"], extrapolation_page(result))
-    banded = (result.sources[-1], result.frequencies[0])  # one band: more of them hide the lines
+    banded = (result.sources[-1], result.variants[0])  # one band: more of them hide the lines
+    few = len(result.variants) <= len(DASHES)
     curves = [
-        curve(result, source, name, f"{source}, {name}", colour, dash, band=(source, name) == banded)
-        for colour, source in enumerate(result.sources)
-        for dash, name in enumerate(result.frequencies)
+        curve(
+            result,
+            source,
+            name,
+            f"{source}, {name}" if few else name,
+            colour if few else dash,
+            dash if few else None,
+            band=(source, name) == banded,
+        )
+        for colour, source in enumerate(result.sources if few else [result.pooled])
+        for dash, name in enumerate(result.variants)
+        if result.scored(name)
     ]
-    first = result.cell(*banded, result.windows[0])
+    sample = result.sample(banded[0])
     perplexity_figure(
         paths["png"],
         curves,
         result.training_window,
         f"{result.run} ({result.scheme}): perplexity beyond the training window",
-        f"{first.n_documents} held-out documents, {first.n_tokens:,} predictions, the same at every window; "
+        f"{sample.n_documents} held-out documents, {sample.n_tokens:,} predictions, the same at every window; "
         f"stride {result.stride}; band of {', '.join(banded)}: 95 % over documents",
     )
     return paths
 
 
 def read_extrapolation(path: Path) -> Extrapolation:
-    return Extrapolation.from_json(read_json(path))
-
-
-def curve(
-    result: Extrapolation, source: str, frequencies: str, label: str, colour: int, dash: int, band: bool = True
-) -> Curve:
-    cells = [result.cell(source, frequencies, w) for w in result.windows]
-    return Curve(
-        label=label,
-        windows=result.windows,
-        perplexity=[c.perplexity for c in cells],
-        low=[c.ci_low for c in cells] if band else None,
-        high=[c.ci_high for c in cells] if band else None,
-        colour=colour,
-        dash=dash,
-    )
+    """Raises DataError when the file is damaged, or another version of coca_train wrote it."""
+    try:
+        return Extrapolation.from_json(read_json(path))
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"E-REPORT-02 report {path}: not an extrapolation report of this version of coca_train "
+            f"({type(error).__name__}: {error}). Fix: start the run's own command again, which writes the report anew"
+        ) from error
 
 
 def write_loss_curve(run_dir: Path, title: str) -> Path:
@@ -74,70 +82,84 @@ def write_loss_curve(run_dir: Path, title: str) -> Path:
 def write_comparison(
     results: Mapping[str, Extrapolation], facts: Mapping[str, Mapping[str, Any]], directory: Path, checks: Sequence[str]
 ) -> tuple[str, dict[str, Path]]:
-    """comparison.json, .md and .png of several runs; returns the table and the paths.
+    """comparison.json, .md and pictures of several runs; returns the tables and the paths by kind.
 
-    results: extrapolation report by scheme, all over the same text and windows. facts: by scheme, loss
-    [nats per token], tokens_per_s and what else is to be kept in the JSON. checks: what was verified to
-    be the same for all runs, in words.
+    results: extrapolation report by scheme, all over the same text and windows. facts: by scheme, what
+    report.comparison.facts_of gives; all of it is kept in the JSON. checks: what was verified to be the
+    same for all runs, in words.
     """
-    paths = {kind: directory / f"comparison.{kind}" for kind in ("json", "md", "png")}
-    table = comparison_table(results, facts)
     first = next(iter(results.values()))
-    source = pooled(first)
-    sample = first.cell(source, first.frequencies[0], first.windows[0])
+    sample = first.sample(first.pooled)
     setting = (
-        f"training window {first.training_window}; {sample.n_documents} held-out documents ({source}), "
+        f"training window {first.training_window}; {sample.n_documents} held-out documents ({first.pooled}), "
         f"{sample.n_tokens:,} predictions; stride {first.stride}"
     )
+    paths = perplexity_pictures(results, setting, directory)
+    paths |= position_picture(results, directory) | cost_picture(facts, directory)
+    paths["tables"], paths["numbers"] = directory / "comparison.md", directory / "comparison.json"
     write_json(
-        paths["json"],
+        paths["numbers"],
         {"checks": list(checks), "runs": {s: {**facts[s], "extrapolation": r.to_json()} for s, r in results.items()}},
     )
+    table = perplexity_table(results) + "\n" + training_table(facts)
+    notes = [
+        f"* {label(scheme, result, name)}{windows}: {reason}"
+        for scheme, result in results.items()
+        for name, windows, reason in absences(result)
+    ]
+    if notes:
+        table += "\n" + "\n".join(["Not scored:\n", *notes]) + "\n"
     lines = ["# Perplexity by context window\n", setting.capitalize() + ".\n", *(f"* {c}" for c in checks), "", table]
     lines += ["With 95 % intervals, bootstrap over documents (most of it is what all schemes share: some documents are"]
-    lines += ["harder than others):\n", comparison_table(results, facts, interval=True)]
-    write_text(paths["md"], "\n".join(lines))
-    curves = [
-        curve(result, source, name, label(scheme, name), colour, dash, band=False)
-        for colour, (scheme, result) in enumerate(results.items())
-        for dash, name in enumerate(result.frequencies)
-    ]
-    perplexity_figure(paths["png"], curves, first.training_window, "Perplexity by context window", setting)
+    lines += ["harder than others):\n", perplexity_table(results, interval=True)]
+    write_text(paths["tables"], "\n".join(lines))
     return table, paths
 
 
 def text_of(result: Extrapolation) -> str:
-    """The report for the terminal: a line on what it is, then the table."""
+    """The report for the terminal: a line on what it is, the table, what was not scored."""
+    notes = "".join(f"not scored: {name}{windows}: {reason}\n" for name, windows, reason in absences(result))
     return (
         f"Perplexity by context window [tokens]; trained with {result.training_window}; the same "
-        f"{result.cell(pooled(result), result.frequencies[0], result.windows[0]).n_tokens:,} held-out tokens in "
-        f"every column\n\n{extrapolation_table(result)}"
+        f"{result.sample(result.pooled).n_tokens:,} held-out tokens in every column\n\n"
+        f"{extrapolation_table(result)}{notes}"
     )
 
 
-def pooled(result: Extrapolation) -> str:
-    """The text a comparison is about: all sources together, or the only one."""
-    return ALL if ALL in result.sources else result.sources[0]
-
-
-def label(scheme: str, frequencies: str) -> str:
-    return scheme if frequencies == "plain" else f"{scheme} + {frequencies}"
-
-
-def comparison_table(
-    results: Mapping[str, Extrapolation], facts: Mapping[str, Mapping[str, Any]], interval: bool = False
-) -> str:
-    """Rows: scheme and frequencies; columns: perplexity by window, then loss and speed of the training."""
+def perplexity_table(results: Mapping[str, Extrapolation], interval: bool = False) -> str:
+    """Rows: scheme and variant; columns: perplexity by window."""
     first = next(iter(results.values()))
     rows = [
         [
-            label(scheme, name),
-            *(perplexity(result.cell(pooled(result), name, w), interval) for w in first.windows),
-            number(facts[scheme].get("loss")) if name == result.frequencies[0] else "",
-            f"{facts[scheme].get('tokens_per_s') or 0:,.0f}" if name == result.frequencies[0] else "",
+            label(scheme, result, name),
+            *(perplexity(result.find(result.pooled, name, w), interval) for w in first.windows),
         ]
         for scheme, result in results.items()
-        for name in result.frequencies
+        for name in result.variants
     ]
-    header = ["position", *window_header(first.windows, first.training_window), "train loss", "tokens/s"]
-    return markdown(header, rows)
+    return markdown(["position", *window_header(first.windows, first.training_window)], rows)
+
+
+def training_table(facts: Mapping[str, Mapping[str, Any]]) -> str:
+    """Rows: schemes; columns: size, losses [nats per token], time of a step and peak memory, and their ratio to the
+    first scheme's."""
+    texts = list(dict.fromkeys(key for fact in facts.values() for key in fact if key.startswith("valid/")))
+    first = next(iter(facts.values()))
+    rows = [
+        [
+            scheme,
+            f"{fact['parameters']:,}",
+            *("-" if (loss := fact.get(key)) is None else f"{loss:.3f}" for key in ("loss", *texts)),
+            _relative(fact.get("ms_per_step"), first.get("ms_per_step")),
+            _relative(fact.get("peak_memory_mib"), first.get("peak_memory_mib")),
+        ]
+        for scheme, fact in facts.items()
+    ]
+    return markdown(["position", "parameters", "train loss", *texts, "ms a step", "peak memory [MiB]"], rows)
+
+
+def _relative(value: float | None, first: float | None) -> str:
+    """A number and its ratio to the first one."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f} ({value / first:.2f}x)" if first else f"{value:,.0f}"

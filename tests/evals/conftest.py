@@ -6,21 +6,41 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from coca_train.config.load import Variant
+from coca_train.positions import visibilities
+
+SEGMENT_BOOST = 0.25  # of the NLL where the visibility is `segments`
+
+
+def fake_variant(boost: float = 0.0, visibility: str = "causal", problem: str = "", **options) -> Variant:
+    """Settings for a FakeModel; options are those of the visibility."""
+    settings = visibilities.settings({"name": visibility, **options})
+    return Variant(SimpleNamespace(scheme="fake", boost=boost), settings, problem)
+
 
 class FakeModel(nn.Module):
-    """hidden: running mean of the tokens seen, the position, the length; nll: a function of those and the target."""
+    """hidden: running mean of the tokens seen, the position, the length; nll: a function of those and the target.
 
-    def __init__(self) -> None:
+    limit: max_positions, which a window may not exceed.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(1))
-        self.position = SimpleNamespace(settings=SimpleNamespace(scheme="fake", boost=0.0))
+        self.limit = limit
         self.shapes: list[tuple[int, int]] = []
+        self.set_position(fake_variant().position)
+        self.set_visibility(fake_variant().visibility)
 
     def set_position(self, settings) -> None:
-        self.position = SimpleNamespace(settings=settings)
+        self.position = SimpleNamespace(settings=settings, max_positions=self.limit)
+
+    def set_visibility(self, settings) -> None:
+        self.visibility = visibilities.build(settings)
 
     def hidden(self, tokens_BT: Tensor, pos_BT: Tensor | None = None, doc_BT=None, length: int | None = None) -> Tensor:
         assert pos_BT is not None
+        assert self.limit is None or self.visibility.place(pos_BT, pos_BT, None)[0].max() < self.limit
         self.shapes.append(tuple(tokens_BT.shape))
         seen_BT = tokens_BT.cumsum(1) / torch.arange(1, tokens_BT.shape[1] + 1)
         length_BT = torch.full_like(seen_BT, float(length or tokens_BT.shape[1]))
@@ -29,9 +49,15 @@ class FakeModel(nn.Module):
     def nll(self, hidden_BTC: Tensor, targets_BT: Tensor) -> Tensor:
         seen, pos, length = hidden_BTC.unbind(-1)
         nll = (seen - targets_BT).abs() / 100 + 1 / (1 + pos) + length / 1000 + self.position.settings.boost
+        nll = nll + SEGMENT_BOOST * (self.visibility.settings.name == "segments")
         return nll.float() * (targets_BT != -100)
 
 
 @pytest.fixture
 def fake_model() -> type[FakeModel]:
     return FakeModel
+
+
+@pytest.fixture
+def variant():
+    return fake_variant

@@ -34,14 +34,14 @@ def plain_loop(doc, window, stride):
 )
 def test_equals_a_plain_loop(fake_model, n, window, stride):
     docs = [document(n, 1), document(n, 2), document(max(2, n // 2), 3)]
-    sums = score_documents(fake_model(), docs, window=window, stride=stride, micro_batch_tokens=64)
+    sums = score_documents(fake_model(), docs, window=window, stride=stride, micro_batch_tokens=64).documents
     np.testing.assert_allclose(sums[:, 0], [plain_loop(d, window, stride) for d in docs], rtol=1e-6)
     assert sums[:, 1].tolist() == [len(d) - 1 for d in docs]
 
 
 def test_the_plain_loop_can_tell_strides_apart(fake_model):
     doc = document(65)
-    sums = score_documents(fake_model(), [doc], window=16, stride=8, micro_batch_tokens=64)
+    sums = score_documents(fake_model(), [doc], window=16, stride=8, micro_batch_tokens=64).documents
     assert abs(sums[0, 0] - plain_loop(doc, 16, 4)) > 1e-3
 
 
@@ -65,7 +65,8 @@ def test_batches_hold_up_to_the_micro_batch_and_do_not_change_the_result(fake_mo
     small, large = fake_model(), fake_model()
     one = score_documents(small, docs, window=16, stride=16, micro_batch_tokens=1)
     many = score_documents(large, docs, window=16, stride=16, micro_batch_tokens=48)
-    np.testing.assert_allclose(one, many, rtol=1e-7)
+    np.testing.assert_allclose(one.documents, many.documents, rtol=1e-7)
+    np.testing.assert_allclose(one.positions, many.positions, rtol=1e-7)
     assert {shape[0] for shape in small.shapes} == {1}
     assert max(shape[0] for shape in large.shapes) == 3
 
@@ -138,6 +139,16 @@ def test_ranks_share_the_windows_and_make_equally_many_forwards(fake_model, monk
         model = fake_model()
         parts.append(score_documents(model, docs, window=16, stride=8, micro_batch_tokens=32))
         forwards.append(len(model.shapes))
-    np.testing.assert_allclose(sum(parts), alone)
+    np.testing.assert_allclose(sum(part.documents for part in parts), alone.documents)
+    np.testing.assert_allclose(sum(part.positions for part in parts), alone.positions)
     assert len(set(forwards)) == 1
-    assert all(part.sum() > 0 for part in parts)
+    assert all(part.documents.sum() > 0 for part in parts)
+
+
+def test_all_sums_are_those_of_all_ranks(fake_model, monkeypatch):
+    docs = [document(65, 1), document(40, 2)]
+    alone = score_documents(fake_model(), docs, window=16, stride=8, micro_batch_tokens=32)
+    monkeypatch.setattr(perplexity.dist, "all_reduce", lambda values: [2 * value for value in values])
+    reduced = score_documents(fake_model(), docs, window=16, stride=8, micro_batch_tokens=32)
+    np.testing.assert_allclose(reduced.documents, 2 * alone.documents)
+    np.testing.assert_allclose(reduced.positions, 2 * alone.positions)

@@ -1,27 +1,28 @@
+"""The comparison of finished runs: what must be the same, what may be missing, what is refused."""
+
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
+import shutil
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 from coca_train import cli, compare
+from coca_train.checkpoint.format import ShardWriter
 from coca_train.config.errors import DataError, UserError
-from coca_train.config.load import load
-from coca_train.evals.extrapolation import Cell, Extrapolation
+from coca_train.evals.extrapolation import Absent, Cell, Extrapolation
 from coca_train.evals.perplexity import summarise
+from coca_train.evals.positions import bin_ends, position_loss
 from coca_train.report import comparison
 from coca_train.report.pages import write_extrapolation
 
 
-def result(run):
+def result(run, windows=(32, 64)):
+    """A report on windows 32 and 64; those not in `windows` are absent."""
     cells = tuple(
-        Cell(source="text", frequencies="plain", window=w, result=summarise(np.array([[300.0, 100], [310.0, 100]])))
-        for w in (32, 64)
+        Cell(source="text", variant="plain", window=w, result=summarise(np.array([[300.0, 100], [310.0, 100]])))
+        for w in windows
     )
     return Extrapolation(
         run=run,
@@ -29,19 +30,23 @@ def result(run):
         training_window=32,
         stride=32,
         windows=(32, 64),
-        frequencies=("plain",),
+        variants=("plain",),
         sources=("text",),
         document_tokens=65,
         seed=0,
         cells=cells,
+        positions=tuple(position_loss(np.ones((len(bin_ends(w)), 2)), "text", "plain", w) for w in windows),
+        absent=tuple(Absent(variant="plain", window=w, reason=f"{run} ends") for w in (32, 64) if w not in windows),
     )
 
 
 def shard(path, shapes):
-    header = {f"model/{k}": {"dtype": "F32", "shape": list(s), "data_offsets": [0, 0]} for k, s in shapes.items()}
-    text = json.dumps({"__metadata__": {}, **header, "exp_avg/x": {"shape": [1]}}).encode()
     path.parent.mkdir(parents=True)
-    path.write_bytes(len(text).to_bytes(8, "little") + text)
+    spec = {**{f"model/{name}": shape for name, shape in shapes.items()}, "exp_avg/x": (1,)}
+    writer = ShardWriter(path, spec, {})
+    for name, shape in spec.items():
+        writer.write(name, torch.zeros(shape))
+    writer.close()
 
 
 @pytest.fixture
@@ -52,10 +57,12 @@ def runs(tmp_path):
         run_dir = made[name] = tmp_path / name
         write_extrapolation(result(name), run_dir / "report")
         tree = {"run": {"name": name, "seed": 1}, "position": {"scheme": name}, "optim": {"lr": 0.1}}
+        tree |= {"train": {"seq_len": 32, "global_batch_size": 4}, "visibility": {"name": "causal"}}
         (run_dir / "config.yaml").write_text(yaml.safe_dump(tree))
         digests = {"embed.weight": "e", "blocks.0.attention.k.weight": f"k{key_rows}", "blocks.0.mlp.up.weight": "u"}
         (run_dir / "run.json").write_text(json.dumps({"init_digests": digests}))
         records = [{"step": s, "loss": 4.0 - s, "tokens_per_s": 10.0 * s, "batch_digest": f"b{s}"} for s in (1, 2, 3)]
+        records[1]["peak_memory_mib"] = 512.5
         records.append({"step": 3, "valid/text": 0.7})
         (run_dir / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
         shapes = {
@@ -65,6 +72,10 @@ def runs(tmp_path):
         }
         shard(run_dir / "checkpoints" / "step-00000003" / "state-00000-of-00001.safetensors", shapes)
     return made
+
+
+def read(runs):
+    return {name: comparison.read_run(run_dir) for name, run_dir in runs.items()}
 
 
 def edit(path, change):
@@ -77,14 +88,21 @@ def test_comparable_runs(runs, tmp_path, capsys):
     compare.compare(runs, tmp_path)
     out, err = capsys.readouterr()
     assert "identical batches at all 3 common logged steps, the last one 3" in err
-    assert "identical for 2 of 3 parameters; not shared, because of another shape: k" in err
+    assert "identical for 2 of 3 parameters; not shared, because of another shape or only in some: k" in err
+    assert "but for the position scheme\n" in err
     assert [line.split("|")[1].strip() for line in out.strip().splitlines()[2:4]] == ["rope", "coca"]
     saved = json.loads((tmp_path / "comparison.json").read_text())
     assert len(saved["checks"]) == 4
     assert saved["runs"]["coca"]["loss"] == 1.0
     assert saved["runs"]["coca"]["tokens_per_s"] == 20.0
+    assert saved["runs"]["coca"]["ms_per_step"] == 1000 * 32 * 4 / 20
+    assert saved["runs"]["coca"]["peak_memory_mib"] == 512.5
+    assert saved["runs"]["coca"]["parameters"] == 16 * 8 + 4 * 8 + 32 * 8
     assert saved["runs"]["coca"]["valid/text"] == 0.7
-    assert (tmp_path / "comparison.png").stat().st_size > 10_000
+    for picture in ("comparison", "position_loss", "cost"):
+        assert (tmp_path / f"{picture}.png").stat().st_size > 10_000
+        assert f"{picture}.png" in err
+    assert not (tmp_path / "variants.png").exists()
 
 
 def other_seed(run_dir):
@@ -113,6 +131,14 @@ def other_weights(run_dir):
     edit(run_dir / "run.json", lambda d: d["init_digests"].update({"blocks.0.mlp.up.weight": "x"}))
 
 
+def other_windows(run_dir):
+    edit(run_dir / "report" / "extrapolation.json", lambda d: d.update(windows=[32, 128]))
+
+
+def unexplained(run_dir):
+    edit(run_dir / "report" / "extrapolation.json", lambda d: d["cells"].pop())
+
+
 def other_text(run_dir):
     edit(run_dir / "report" / "extrapolation.json", lambda d: d["cells"][0]["result"].update(n_tokens=3))
 
@@ -125,7 +151,9 @@ def other_text(run_dir):
         (other_batch, "other batches at step 2"),
         (fewer_steps, "ended at different steps"),
         (other_weights, "blocks.0.mlp.up.weight of rope and coca differ"),
-        (other_text, "scored on other windows or tokens"),
+        (other_text, "scored on other tokens"),
+        (other_windows, "scored on other windows or texts"),
+        (unexplained, "coca has no result for plain at window 64"),
     ],
 )
 def test_what_differs_is_found_and_nothing_is_written(runs, tmp_path, damage, said):
@@ -146,92 +174,60 @@ def test_runs_without_recorded_digests_are_not_called_equal(runs):
     for run_dir in runs.values():
         path = run_dir / "metrics.jsonl"
         path.write_text(path.read_text().replace("batch_digest", "other"))
-    assert comparison.same_batches(runs) == ("data order: rope recorded no batch digests", True)
+    assert comparison.same_batches(read(runs)) == ("data order: rope recorded no batch digests", True)
 
 
-def test_unfinished_runs_are_refused(runs, tmp_path):
-    (runs["coca"] / "report" / "extrapolation.json").unlink()
-    with pytest.raises(UserError, match="no extrapolation report"):
-        compare.compare(runs, tmp_path)
+def test_windows_that_a_scheme_cannot_reach_may_be_absent(runs, tmp_path, capsys):
+    write_extrapolation(result("coca", windows=(32,)), runs["coca"] / "report")
+    compare.compare(runs, tmp_path)
+    out = capsys.readouterr().out
+    assert [cell.strip() for cell in out.strip().splitlines()[3].split("|")[1:4]] == ["coca", "21.12", "–"]
+    assert "* coca at 64: coca ends" in out
+    assert "* coca at 64: coca ends" in (tmp_path / "comparison.md").read_text()
 
 
-def test_command_line():
-    request = compare.read(["schemes=rope, coca", "train.max_steps=3", "run.root=/x", "--debug"])
-    assert request == compare.Request(["rope", "coca"], [], "/x", ["train.max_steps=3"])
-    assert compare.read([]).schemes == ["rope", "alibi", "coca", "coca_strict"]
-    assert compare.read(["runs=a,b"]).runs == ["a", "b"]
+def test_another_visibility_is_allowed_and_said(runs, tmp_path, capsys):
+    tree = yaml.safe_load((runs["coca"] / "config.yaml").read_text()) | {"visibility": {"name": "sinks"}}
+    (runs["coca"] / "config.yaml").write_text(yaml.safe_dump(tree))
+    compare.compare(runs, tmp_path)
+    assert "but for the position scheme and the visibility\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    "missing", ["config.yaml", "run.json", "metrics.jsonl", "checkpoints", "report/extrapolation.json", "report", "."]
+)
+def test_what_is_no_finished_run_is_refused_in_one_line(runs, tmp_path, capsys, missing):
+    path = runs["coca"] / missing
+    path.unlink() if path.is_file() else shutil.rmtree(path)
+    words = [f"runs={runs['rope']},{runs['coca']}", f"run.root={tmp_path / 'out'}"]
+    assert cli.run(compare._main, words) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"E-RUN-22 {runs['coca']}: no ")
+    assert len(err.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_finished_run_without_a_report_is_told_why(runs, tmp_path):
+    (runs["coca"] / "report" / "extrapolation.json").unlink()
+    (runs["coca"] / "report" / "done.json").write_text("{}")
+    with pytest.raises(UserError, match="finished without an extrapolation report"):
+        compare.compare(runs, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
     [
-        (["position=rope"], "compare sets this itself"),
-        (["run.name=x"], "compare sets this itself"),
-        (["schemes="], "one or more"),
-        (["schemes=rope,rope"], "rope is there twice"),
-        (["schemes=rope,coka"], "coka"),
-        (["schemes=rope", "train.max_step=3"], "max_step"),
-        (["schemes=rope", "eval.extrapolation.enabled=false"], "Fix: leave it true"),
+        ("config.yaml", "{", "E-RUN-24"),
+        ("config.yaml", "", "E-RUN-24"),
+        ("run.json", "{", "E-RUN-24"),
+        ("run.json", "{}", "E-RUN-24 .*init_digests"),
+        ("checkpoints/step-00000003/state-00000-of-00001.safetensors", "short", "E-RUN-24"),
+        ("report/extrapolation.json", "{", "E-REPORT-02"),
+        ("report/extrapolation.json", '{"cells": [], "frequencies": []}', "E-REPORT-02 .*Fix: start the run's own"),
     ],
 )
-def test_mistakes_are_found_before_anything_is_trained(words, said, capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(compare, "run_child", lambda command: pytest.fail("trained"))
-    assert cli.run(compare._main, [*words, f"run.root={tmp_path}"]) == 2
-    err = capsys.readouterr().err
-    assert said in err
-    assert "Traceback" not in err
-
-
-def test_trains_in_turn_skips_the_finished_and_stops_with_the_child_s_code(monkeypatch, tmp_path, capsys):
-    commands = []
-
-    def child(command):
-        commands.append(command)
-        return 75 if "position=coca" in command else 0
-
-    monkeypatch.setattr(compare, "run_child", child)
-    monkeypatch.setattr(compare, "finished", lambda run_dir, loaded: loaded.config.position.scheme == "rope")
-    words = ["schemes=rope,alibi,coca,nope", f"run.root={tmp_path}", "train.max_steps=300"]
-    assert cli.run(compare._main, words) == 75
-    common = [sys.executable, "-m", "coca_train", "train.max_steps=300"]
-    assert commands == [[*common, f"position={s}", f"run.name={s}", f"run.root={tmp_path}"] for s in ("alibi", "coca")]
-    assert "rope: finished before" in capsys.readouterr().err
-
-
-def test_finished_means_this_very_configuration_and_its_last_step(tmp_path):
-    loaded = load(["train.max_steps=300"])
-    (tmp_path / "report").mkdir()
-    (tmp_path / "config.yaml").write_text(loaded.yaml)
-    assert not compare.finished(tmp_path, loaded)
-    (tmp_path / "report" / "done.json").write_text('{"step": 200}')
-    assert not compare.finished(tmp_path, loaded)
-    (tmp_path / "report" / "done.json").write_text('{"step": 300}')
-    assert compare.finished(tmp_path, loaded)
-    assert not compare.finished(tmp_path, load(["train.max_steps=300", "optim.lr=0.1"]))
-
-
-CHILD = """
-import signal, sys, time
-signal.signal(signal.SIGTERM, lambda *a: sys.exit(75))
-print('up', flush=True)
-time.sleep(30)
-"""
-PARENT = """
-import sys
-from coca_train.compare import run_child
-sys.exit(run_child([sys.executable, '-c', sys.argv[1]]))
-"""
-
-
-def test_sigterm_reaches_the_training():
-    with subprocess.Popen([sys.executable, "-c", PARENT, CHILD], stdout=subprocess.PIPE) as parent:
-        assert parent.stdout is not None
-        assert parent.stdout.readline() == b"up\n"
-        begin = time.monotonic()
-        os.kill(parent.pid, signal.SIGTERM)
-        assert parent.wait(20) == 75
-        assert time.monotonic() - begin < 10
-
-
-def test_a_killed_child_is_no_success():
-    assert compare.run_child([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]) == 137
+def test_damaged_records_and_those_of_other_versions_are_refused_in_one_line(runs, tmp_path, file, text, said):
+    (runs["coca"] / file).write_text(text)
+    with pytest.raises(DataError, match=said) as error:
+        compare.compare(runs, tmp_path)
+    assert "\n" not in str(error.value)

@@ -1,65 +1,14 @@
+import dataclasses
 import json
 import math
 
 import numpy as np
 import pytest
 
-from coca_train.config.errors import StorageError
-from coca_train.evals.extrapolation import Cell, Extrapolation
-from coca_train.evals.perplexity import summarise
+from coca_train.config.errors import DataError, StorageError
+from coca_train.evals.extrapolation import Absent
 from coca_train.report import figures, files, pages, tables
-
-WINDOWS = (128, 256, 512)
-
-
-def report(run="quickstart", losses=None, sources=("text",)):
-    """losses: by frequencies, one for each window."""
-    losses = losses or {"plain": (3.0, 4.0, 5.0), "dynamic_ntk": (3.0, 3.1, 3.2)}
-    cells = [
-        Cell(
-            source=source,
-            frequencies=name,
-            window=window,
-            result=summarise(np.array([[loss * 100, 100], [loss * 110, 100]]), n_bytes=600),
-        )
-        for source in sources
-        for name, by_window in losses.items()
-        for window, loss in zip(WINDOWS, by_window, strict=True)
-    ]
-    return Extrapolation(
-        run=run,
-        scheme="coca",
-        training_window=128,
-        stride=128,
-        windows=WINDOWS,
-        frequencies=tuple(losses),
-        sources=sources,
-        document_tokens=513,
-        seed=0,
-        cells=tuple(cells),
-    )
-
-
-def pixels(path):
-    """The PNG as an array, through matplotlib's own reader; fails on a damaged file."""
-    from matplotlib.image import imread
-
-    return imread(str(path))
-
-
-@pytest.fixture
-def drawn(monkeypatch):
-    """Every axes a figure was made with."""
-    seen = []
-    original = figures.Figure.subplots
-
-    def subplots(self, *args, **kwargs):
-        axes = original(self, *args, **kwargs)
-        seen.append(axes)
-        return axes
-
-    monkeypatch.setattr(figures.Figure, "subplots", subplots)
-    return seen
+from tests.report.support import pixels, report
 
 
 def test_extrapolation_report(tmp_path, drawn):
@@ -91,7 +40,7 @@ def test_infinite_perplexities_do_not_break_report_or_json(tmp_path):
     result = report(losses={"plain": (3.0, 800.0, 900.0)})
     paths = pages.write_extrapolation(result, tmp_path)
     json.loads(paths["json"].read_text(), parse_constant=lambda c: pytest.fail(f"{c} is no JSON"))
-    assert pages.read_extrapolation(paths["json"]).cell("text", "plain", 512).perplexity == math.inf
+    assert pages.read_extrapolation(paths["json"]).find("text", "plain", 512).perplexity == math.inf
     assert " inf |" in tables.extrapolation_table(result)
     assert pixels(paths["png"]).std() > 0.02
 
@@ -112,22 +61,43 @@ def test_numbers(value, shown):
     assert tables.number(value) == shown
 
 
-def test_comparison(tmp_path, drawn):
-    results = {"rope": report("rope"), "alibi": report("alibi", {"plain": (3.0, 3.0, 3.0)})}
-    facts = {"rope": {"loss": 3.1, "tokens_per_s": 1234.0}, "alibi": {"loss": 3.2, "tokens_per_s": 1100.0}}
-    table, paths = pages.write_comparison(results, facts, tmp_path, ["same batches"])
-    rows = [line.split("|")[1].strip() for line in table.splitlines()[2:]]
-    assert rows == ["rope", "rope + dynamic_ntk", "alibi"]
-    assert "1,234" in table
-    assert "3.20" in table
-    saved = files.read_json(paths["json"])
-    assert saved["checks"] == ["same batches"]
-    assert saved["runs"]["alibi"]["loss"] == 3.2
-    assert "* same batches" in paths["md"].read_text()
-    labels = [t.get_text() for t in drawn[0].get_legend().get_texts()]
-    assert labels[1:] == rows
-    colours = {line.get_label(): line.get_color() for line in drawn[0].lines}
-    assert colours["rope"] == colours["rope + dynamic_ntk"] != colours["alibi"]
+def test_what_is_absent_is_shown_as_such_everywhere(tmp_path, drawn):
+    result = report("learned", {"plain": (3.0, None, None), "segments": (3.0, 3.0, 3.0), "sinks": (None, None, None)})
+    paths = pages.write_extrapolation(result, tmp_path)
+    assert pages.read_extrapolation(paths["json"]) == result
+    rows = [
+        [cell.strip() for cell in line.split("|")[2:-1]] for line in tables.extrapolation_table(result).splitlines()
+    ]
+    assert rows[2:] == [["plain", "23.34", "–", "–"], ["segments", *["23.34"] * 3], ["sinks", "–", "–", "–"]]
+    page = paths["md"].read_text()
+    assert "Not scored:" in page
+    assert "* plain at 256, 512: learned has 128 positions\n" in page
+    assert "not scored: plain at 256, 512: learned has 128 positions\n" in pages.text_of(result)
+    lines = {line.get_label(): list(line.get_xdata()) for line in drawn[0].lines}
+    assert lines["text, plain"] == [128]
+    assert "text, sinks" not in lines
+
+
+def test_a_variant_that_cannot_be_has_its_reason_and_no_windows(tmp_path):
+    absent = (Absent(variant="rerope", window=None, reason="nope knows no distances"),)
+    result = dataclasses.replace(report("nope"), absent=absent)
+    assert "\n* rerope: nope knows no distances\n" in pages.write_extrapolation(result, tmp_path)["md"].read_text()
+
+
+def test_of_many_variants_the_picture_shows_the_texts_together(tmp_path, drawn):
+    losses = {name: (3.0, 3.1, 3.2) for name in ("plain", "ntk", "yarn", "sinks", "segments")}
+    pages.write_extrapolation(report(losses=losses, sources=("text", "code", "all")), tmp_path)
+    assert [line.get_label() for line in drawn[0].lines][1:] == list(losses)
+    assert len({line.get_color() for line in drawn[0].lines}) == 6
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"run": "x", "frequencies": ["plain"]}'])
+def test_a_report_that_cannot_be_read_is_one_line(tmp_path, text):
+    path = tmp_path / "extrapolation.json"
+    path.write_text(text)
+    with pytest.raises(DataError, match=r"^E-REPORT-02 report .*extrapolation.json: .*\. Fix: .*$") as error:
+        pages.read_extrapolation(path)
+    assert "\n" not in str(error.value)
 
 
 def test_loss_curve(tmp_path, drawn):

@@ -1,0 +1,159 @@
+"""The command: what is trained, in which words, and what is refused before anything is."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from coca_train import cli, compare
+from coca_train.config.files import choices, config_dir
+from coca_train.config.load import load
+
+
+def test_command_line():
+    request = compare.read(["schemes=rope, coca", "train.max_steps=3", "run.root=/x", "--debug"])
+    assert request == compare.Request(["rope", "coca"], [], "/x", ["train.max_steps=3"])
+    assert compare.read(["schemes=rope coca,alibi  kerple_log"]).schemes == ["rope", "coca", "alibi", "kerple_log"]
+    assert compare.read([]).schemes == ["rope", "alibi", "coca", "coca_strict"]
+    assert compare.read(["runs=a,b"]).runs == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["position=rope"], "compare sets this itself"),
+        (["run.name=x"], "compare sets this itself"),
+        (["schemes="], "one or more"),
+        (["schemes=rope,rope"], "rope is there twice"),
+        (["schemes=rope,coka"], "did you mean coca"),
+        (["schemes=rope coca:clexx"], "did you mean clex"),
+        (["schemes=rope coca:"], "there is no ''"),
+        (["schemes=alibi:yarn"], "frequencies"),
+        (["schemes=rope:yarn:ntk"], "chooses position/frequencies twice"),
+        (["schemes=rope:segments"], "for evaluation only"),
+        (["schemes=rope", "eval.extrapolation.visibilities=[sink]"], "sinks"),
+        (["schemes=rope", "train.max_step=3"], "max_step"),
+        (["schemes=rope", "eval.extrapolation.enabled=false"], "Fix: leave it true"),
+    ],
+)
+def test_mistakes_are_found_before_anything_is_trained(words, said, capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(compare, "run_child", lambda command: pytest.fail("trained"))
+    assert cli.run(compare._main, [*words, f"run.root={tmp_path}"]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "name", "words"),
+    [
+        ("coca", [], "coca", ["position=coca"]),
+        ("coca:clex", [], "coca-clex", ["position=coca", "position/frequencies=clex"]),
+        ("rope:sliding_window", [], "rope-sliding_window", ["position=rope", "visibility=sliding_window"]),
+        (
+            "rope:yarn:sinks",
+            [],
+            "rope-yarn-sinks",
+            ["position=rope", "position/frequencies=yarn", "visibility=sinks"],
+        ),
+        ("transformer_xl", [], "transformer_xl", ["position=transformer_xl", "position.memory_len=0"]),
+        ("transformer_xl", ["data.order=stream"], "transformer_xl", ["position=transformer_xl"]),
+        (
+            "transformer_xl",
+            ["data.order=shuffled"],
+            "transformer_xl",
+            ["position=transformer_xl", "position.memory_len=0"],
+        ),
+        ("transformer_xl", ["position.memory_len=8"], "transformer_xl", ["position=transformer_xl"]),
+    ],
+)
+def test_what_a_name_of_the_list_stands_for(text, overrides, name, words):
+    assert compare.entry(text, overrides) == compare.Entry(name, words)
+    load(
+        [
+            *words,
+            *overrides,
+            f"run.name={name}",
+            *(["data.order=stream"] if "position.memory_len=8" in overrides else []),
+        ]
+    )
+
+
+def test_every_scheme_can_be_listed_and_a_memory_is_announced(monkeypatch, tmp_path, capsys):
+    commands = []
+    monkeypatch.setattr(compare, "run_child", lambda command: commands.append(command) or 0)
+    monkeypatch.setattr(compare, "compare", lambda run_dirs, directory: None)
+    schemes = choices("position", (config_dir(),))
+    assert cli.run(compare._main, [f"schemes={' '.join(schemes)}", f"run.root={tmp_path}"]) == 0
+    assert [next(word for word in c if word.startswith("position=")) for c in commands] == [
+        f"position={scheme}" for scheme in schemes
+    ]
+    assert ["position.memory_len=0" in c for c in commands] == [scheme == "transformer_xl" for scheme in schemes]
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("transformer_xl:")]
+    assert len(told) == 1
+    assert "position.memory_len=0" in told[0]
+
+
+def test_not_under_torchrun(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setattr(compare, "run_child", lambda command: pytest.fail("trained"))
+    assert cli.run(compare._main, [f"run.root={tmp_path}"]) == 2
+    assert "E-RUN-23" in capsys.readouterr().err
+
+
+def test_trains_in_turn_skips_the_finished_and_stops_with_the_child_s_code(monkeypatch, tmp_path, capsys):
+    commands = []
+
+    def child(command):
+        commands.append(command)
+        return 75 if "position=coca" in command else 0
+
+    monkeypatch.setattr(compare, "run_child", child)
+    monkeypatch.setattr(compare, "finished", lambda run_dir, loaded: loaded.config.position.scheme == "rope")
+    words = ["schemes=rope,alibi,coca,nope", f"run.root={tmp_path}", "train.max_steps=300"]
+    assert cli.run(compare._main, words) == 75
+    common = [sys.executable, "-m", "coca_train", "train.max_steps=300"]
+    assert commands == [[*common, f"position={s}", f"run.name={s}", f"run.root={tmp_path}"] for s in ("alibi", "coca")]
+    assert "rope: finished before" in capsys.readouterr().err
+
+
+def test_finished_means_this_very_configuration_and_its_last_step(tmp_path):
+    loaded = load(["train.max_steps=300"])
+    (tmp_path / "report").mkdir()
+    (tmp_path / "config.yaml").write_text(loaded.yaml)
+    assert not compare.finished(tmp_path, loaded)
+    (tmp_path / "report" / "done.json").write_text('{"step": 200}')
+    assert not compare.finished(tmp_path, loaded)
+    (tmp_path / "report" / "done.json").write_text('{"step": 300}')
+    assert compare.finished(tmp_path, loaded)
+    assert not compare.finished(tmp_path, load(["train.max_steps=300", "optim.lr=0.1"]))
+
+
+CHILD = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *a: sys.exit(75))
+print('up', flush=True)
+time.sleep(30)
+"""
+PARENT = """
+import sys
+from coca_train.compare import run_child
+sys.exit(run_child([sys.executable, '-c', sys.argv[1]]))
+"""
+
+
+def test_sigterm_reaches_the_training():
+    with subprocess.Popen([sys.executable, "-c", PARENT, CHILD], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"up\n"
+        begin = time.monotonic()
+        os.kill(parent.pid, signal.SIGTERM)
+        assert parent.wait(20) == 75
+        assert time.monotonic() - begin < 10
+
+
+def test_a_killed_child_is_no_success():
+    assert compare.run_child([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]) == 137
