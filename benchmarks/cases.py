@@ -10,16 +10,22 @@ from typing import Any
 import torch
 from torch import nn
 
+from coca_train.catalog.entries import entries
+from coca_train.catalog.reference import reference
 from coca_train.config.load import load
 from coca_train.generation import generate
 from coca_train.models.attention import Attention, AttentionContext
 from coca_train.models.init import init_weights
-from coca_train.models.kernels import KERNELS, Bias
+from coca_train.models.kernels import KERNELS
+from coca_train.models.scores import part_of
 from coca_train.models.transformer import Transformer
-from coca_train.positions import AttentionShape, build
+from coca_train.positions import AttentionShape, build, visibilities
+from coca_train.positions.base import LayerPosition, Position, Projections
+from coca_train.positions.visibility import Visibility
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 Work = Callable[[], Any]
+WINDOW = 512  # training window of the visibilities in `scheme`: how far they see [tokens]
 
 
 @dataclass(frozen=True)
@@ -72,7 +78,9 @@ def _model(name: str, setup: Setup) -> nn.Module:
         return _neox(setup, option)
     config = load([f"model={setup.model}", f"position={option}"]).config
     with torch.device(setup.device):
-        model = Transformer(config.model, config.position, vocab_size=setup.vocab_size, max_seq_len=setup.seq_len)
+        model = Transformer(
+            config.model, config.position, config.visibility, vocab_size=setup.vocab_size, max_seq_len=setup.seq_len
+        )
     init_weights(model, config.model, seed=0)
     return model.to(setup.torch_dtype)
 
@@ -125,29 +133,28 @@ def attention(name: str, setup: Setup) -> Work:
     all layers of a forward share, are made outside.
     """
     option, part, length = name.split("/")
-    n_tokens = int(length)
     torch.manual_seed(0)
-    heads, width = setup.attention_heads, setup.attention_head_dim
-    config = load([f"position={option}", f"train.seq_len={n_tokens}"]).config
-    position = build(config.position, AttentionShape(heads, heads, width, n_tokens))
+    heads, width, n_tokens = setup.attention_heads, setup.attention_head_dim, int(length)
+    d_model = heads * width
+    position, layer = _scheme(option, setup, n_tokens)
     batch = max(1, setup.attention_tokens // n_tokens)
     pos_BT = torch.arange(n_tokens, device=setup.device)[None]
-    tables = position.tables(pos_BT, pos_BT, n_tokens)
-    context = AttentionContext(
-        position, KERNELS["auto"], tables, Bias(position.score_mod(pos_BT, pos_BT, tables)), None
-    )
+    (layout,) = Visibility(None).layouts(pos_BT, pos_BT)
+    with torch.no_grad():
+        tables = position(pos_BT, pos_BT, n_tokens)
+    context = AttentionContext(position, KERNELS["auto"], [(tables, layout)], None)
     options = {"device": setup.device, "dtype": setup.torch_dtype, "requires_grad": True}
     if part == "layer":
-        shape = replace(config.model, d_model=heads * width, n_heads=heads, n_kv_heads=None, head_dim=None)
-        layer = Attention(shape, 0, width, position.key_dim).to(setup.device, setup.torch_dtype)
-        x_BTC = torch.randn(batch, n_tokens, heads * width, **options)
-        return lambda: layer(x_BTC, context).sum().backward()
+        module = _attention(position, layer, setup)
+        x_BTC = torch.randn(batch, n_tokens, d_model, **options)
+        return lambda: module(x_BTC, context).sum().backward()
     q_BTHD, v_BTHD = (torch.randn(batch, n_tokens, heads, width, **options) for _ in range(2))
     k_BTHK = torch.randn(batch, n_tokens, heads, position.key_dim, **options)
+    project = _projections(position, setup)
 
     def work() -> None:
-        q_BTHE, k_BTHE = position.rotate(q_BTHD, k_BTHK, context.tables)
-        context.kernel(q_BTHE, k_BTHE, v_BTHD, width**-0.5, context.bias).sum().backward()
+        parts = [part_of(layer(position, q_BTHD, k_BTHK, tables, project), layout) for tables, layout in context.views]
+        context.kernel(parts, v_BTHD, width**-0.5).sum().backward()
 
     return work
 
@@ -155,26 +162,83 @@ def attention(name: str, setup: Setup) -> Work:
 def long_forward(name: str, setup: Setup) -> Work:
     """Evaluation at a great length: rotate and kernel, no gradients. name: <position>/<T>."""
     option, length = name.split("/")
-    config = load([f"position={option}", f"train.seq_len={length}"]).config
     heads, width, n_tokens = setup.attention_heads, setup.attention_head_dim, int(length)
-    position = build(config.position, AttentionShape(heads, heads, width, n_tokens))
+    position, layer = _scheme(option, setup, n_tokens)
     options = {"device": setup.device, "dtype": setup.torch_dtype}
     q_BTHD, v_BTHD = (torch.randn(1, n_tokens, heads, width, **options) for _ in range(2))
     k_BTHK = torch.randn(1, n_tokens, heads, position.key_dim, **options)
     pos_BT = torch.arange(n_tokens, device=setup.device)[None]
+    project = _projections(position, setup)
 
     @torch.no_grad()
     def work() -> None:
-        tables = position.tables(pos_BT, pos_BT, n_tokens)
-        q_BTHE, k_BTHE = position.rotate(q_BTHD, k_BTHK, tables)
-        KERNELS["auto"](q_BTHE, k_BTHE, v_BTHD, width**-0.5, Bias(position.score_mod(pos_BT, pos_BT, tables)))
+        (layout,) = Visibility(None).layouts(pos_BT, pos_BT)
+        tables = position(pos_BT, pos_BT, n_tokens)
+        KERNELS["auto"]([part_of(layer(position, q_BTHD, k_BTHK, tables, project), layout)], v_BTHD, width**-0.5)
 
     return work
+
+
+def scheme(name: str, setup: Setup) -> Work:
+    """One layer of attention and all that a scheme does for it, forward and backward: its embeddings, tables,
+    projections and terms. One sequence. name: <position>[:<visibility>][:<kernel>]/<T>."""
+    choices, length = name.split("/")
+    torch.manual_seed(0)
+    option, *others = choices.split(":")
+    n_tokens, d_model = int(length), setup.attention_heads * setup.attention_head_dim
+    visibility = next((other for other in others if other in entries("visibility")), "causal")
+    kernel = next((other for other in others if other in KERNELS), "auto")
+    position, layer = _scheme(option, setup, n_tokens)
+    rules = visibilities.build(reference(setup.model, WINDOW).settings(entries("visibility")[visibility]))
+    module = _attention(position, layer, setup)
+    x_BTC = torch.randn(1, n_tokens, d_model, device=setup.device, dtype=setup.torch_dtype, requires_grad=True)
+    pos_BT = torch.arange(n_tokens, device=setup.device)[None]
+
+    def work() -> None:
+        for leaf in (x_BTC, *position.parameters(), *module.parameters()):
+            leaf.grad = None
+        layouts = rules.layouts(pos_BT, pos_BT)
+        views = [(position(layout.pos_BT, layout.pos_BS, n_tokens), layout) for layout in layouts]
+        context = AttentionContext(position, KERNELS[kernel], views, None)
+        module(position.embed(x_BTC, layouts[0].text_BT), context).sum().backward()
+
+    return work
+
+
+def _scheme(option: str, setup: Setup, n_tokens: int) -> tuple[Position, LayerPosition]:
+    """A scheme trained with windows of n_tokens and one layer's part of it, parameters N(0, 0.02)."""
+    heads, width = setup.attention_heads, setup.attention_head_dim
+    settings = reference(setup.model, n_tokens).settings(entries("position")[option])
+    position = build(settings, AttentionShape(heads, heads, width, heads * width, n_tokens))
+    layer = position.layer()
+    for parameter in (*position.parameters(), *layer.parameters()):
+        nn.init.normal_(parameter, std=0.02)
+    return position.to(setup.device, setup.torch_dtype), layer.to(setup.device, setup.torch_dtype)
+
+
+def _attention(position: Position, layer: LayerPosition, setup: Setup) -> Attention:
+    """A layer's projections around its scheme."""
+    heads, width = setup.attention_heads, setup.attention_head_dim
+    shape = {"d_model": heads * width, "n_heads": heads, "n_kv_heads": None, "head_dim": None}
+    model = replace(load([f"model={setup.model}"]).config.model, **shape)
+    return Attention(model, 0, width, position.key_dim, layer).to(setup.device, setup.torch_dtype)
+
+
+def _projections(position: Position, setup: Setup) -> Projections:
+    """W_Q and W_K, for schemes that send positions through them."""
+    heads, width = setup.attention_heads, setup.attention_head_dim
+
+    def linear(key_dim: int) -> Callable[[torch.Tensor], torch.Tensor]:
+        module = nn.Linear(heads * width, heads * key_dim, bias=False).to(setup.device, setup.torch_dtype)
+        return lambda x: module(x).unflatten(-1, (heads, key_dim))
+
+    return Projections(linear(width), linear(position.key_dim))
 
 
 KINDS: dict[str, Callable[[str, Setup], Work]] = {
     "training": training,
     "decoding": decoding,
     "attention": attention,
+    "scheme": scheme,
     "long_forward": long_forward,
 }

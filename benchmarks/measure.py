@@ -1,22 +1,48 @@
 """Time and memory, fairly: competitors take turns; each one's memory is measured in a process of its own."""
 
 import json
+import math
 import os
+import platform
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from benchmarks.cases import KINDS, Setup, Work
 
+MIB = 2**20
 ROOT = Path(__file__).resolve().parents[1]
 # Freed blocks go back to the system at once, so that resident memory is what is alive.
 CHILD_ENV = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
+
+
+def say(message: str) -> None:
+    """Progress, to stderr."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def machine(setup: Setup) -> dict[str, Any]:
+    """What the numbers were measured on."""
+    cpu = next(
+        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        platform.processor(),
+    )
+    return {
+        "device": torch.cuda.get_device_name() if setup.device == "cuda" else cpu,
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "load_average": os.getloadavg()[0],
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "date": time.strftime("%Y-%m-%d"),
+    }
 
 
 def interleaved_seconds(
@@ -54,13 +80,27 @@ def median_ratio(mine: Sequence[float], theirs: Sequence[float]) -> tuple[float,
     return statistics.median(ratios), min(ratios), max(ratios)
 
 
+@dataclass(frozen=True)
+class Alone:
+    """What a case takes in a process of its own."""
+
+    peak_bytes: int  # most memory it holds at once, above a process that has only imported and warmed up
+    seconds: float  # of one repetition
+
+
 def peak_bytes(kind: str, name: str, setup: Setup) -> int:
-    """Most memory the case holds at once, above a process that has only imported and warmed up [bytes]."""
-    if setup.device == "cuda":
-        return _cuda_peak(kind, name, setup)
-    task = json.dumps({"kind": kind, "name": name, "setup": asdict(setup), "threads": torch.get_num_threads()})
+    """Most memory the case holds at once [bytes]."""
+    return alone(kind, name, setup).peak_bytes
+
+
+def alone(kind: str, name: str, setup: Setup, repeats: int = 2, enough_s: float = math.inf) -> Alone:
+    """Measure a case in a fresh process. The fastest repetition counts; after enough_s there is no further one.
+
+    Raises RuntimeError with the end of what the process said when it failed.
+    """
+    task = {"kind": kind, "name": name, "setup": asdict(setup), "threads": torch.get_num_threads()}
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.measure", task],
+        [sys.executable, "-m", "benchmarks.measure", json.dumps(task | {"repeats": repeats, "enough_s": enough_s})],
         cwd=ROOT,
         env={**os.environ, **CHILD_ENV},
         capture_output=True,
@@ -68,19 +108,9 @@ def peak_bytes(kind: str, name: str, setup: Setup) -> int:
         check=False,
     )
     if done.returncode:
-        raise RuntimeError(f"memory of {kind} {name} could not be measured:\n{done.stderr[-2000:]}")
-    return int(done.stdout.splitlines()[-1])
-
-
-def _cuda_peak(kind: str, name: str, setup: Setup) -> int:
-    torch.cuda.empty_cache()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    work = KINDS[kind](name, setup)
-    for _ in range(2):
-        work()
-    torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated() - before
+        how = f"exit code {done.returncode}" if done.returncode > 0 else f"killed by signal {-done.returncode}"
+        raise RuntimeError(f"{kind} {name} could not be measured ({how}):\n{done.stderr[-2000:]}")
+    return Alone(**json.loads(done.stdout.splitlines()[-1]))
 
 
 def _status(field: str) -> int:
@@ -91,7 +121,7 @@ def _status(field: str) -> int:
     raise OSError(f"no {field} in /proc/self/status: memory can be measured on Linux only")
 
 
-def _child(task: Mapping) -> int:
+def _child(task: Mapping) -> Alone:
     """In the child: build a small version first, so that imports, thread pools and code caches do not count."""
     torch.set_num_threads(task["threads"])
     setup, build = Setup(**task["setup"]), KINDS[task["kind"]]
@@ -99,13 +129,27 @@ def _child(task: Mapping) -> int:
     parts = task["name"].split("/")
     name = "/".join([*parts[:-1], "16"]) if parts[-1].isdigit() else task["name"]
     build(name, small)()
-    Path("/proc/self/clear_refs").write_text("5")  # resets the peak, see proc(5)
-    before = _status("VmRSS")
+    before = _start(setup)
     work: Callable = build(task["name"], setup)
-    for _ in range(2):
-        work()
-    return _status("VmHWM") - before
+    seconds: list[float] = []
+    while len(seconds) < task["repeats"] and sum(seconds) < task["enough_s"]:
+        seconds.append(_timed(work, setup, 1))
+    return Alone(_peak(setup) - before, min(seconds))
+
+
+def _start(setup: Setup) -> int:
+    """Memory in use [bytes]; the peak counts from here on."""
+    if setup.device == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        return torch.cuda.memory_allocated()
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak, see proc(5)
+    return _status("VmRSS")
+
+
+def _peak(setup: Setup) -> int:
+    return torch.cuda.max_memory_allocated() if setup.device == "cuda" else _status("VmHWM")
 
 
 if __name__ == "__main__":
-    print(_child(json.loads(sys.argv[1])))
+    print(json.dumps(asdict(_child(json.loads(sys.argv[1])))))

@@ -7,27 +7,20 @@ attention in this package.
 
 import argparse
 import json
-import os
-import platform
 import statistics
-import sys
 import time
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.cases import KINDS, Setup
-from benchmarks.measure import interleaved_seconds, median_ratio, peak_bytes
+from benchmarks.measure import MIB, interleaved_seconds, machine, median_ratio, peak_bytes, say
 from coca_train.report.tables import markdown
 
-MIB = 2**20
 Row = dict[str, Any]
-
-
-def say(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)
 
 
 def bench_training(setup: Setup, rounds: int, positions: list[str]) -> list[Row]:
@@ -124,26 +117,6 @@ def table(rows: list[Row]) -> str:
     return markdown(header, [cells(r) for r in rows], n_left=3)
 
 
-def machine(setup: Setup) -> dict[str, Any]:
-    """What the numbers were measured on."""
-    import transformers
-
-    cpu = next(
-        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
-        platform.processor(),
-    )
-    return {
-        "device": torch.cuda.get_device_name() if setup.device == "cuda" else cpu,
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "load_average": os.getloadavg()[0],
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "python": platform.python_version(),
-        "date": time.strftime("%Y-%m-%d"),
-    }
-
-
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     gpu = torch.cuda.is_available()
     parser = argparse.ArgumentParser(
@@ -171,7 +144,8 @@ def main(arguments: list[str] | None = None) -> None:
     gpu = options.device == "cuda"
     setup = Setup(options.device, options.dtypes[0], options.model, seq_len=options.seq_len, batch=options.batch)
     setup = replace(setup, attention_heads=16, attention_tokens=32768) if gpu else setup
-    facts, begin, rows = machine(setup), time.perf_counter(), []
+    facts = machine(setup) | {"transformers": version("transformers")}
+    begin, rows = time.perf_counter(), []
     print("  ".join(f"{key}: {value}" for key, value in facts.items()), flush=True)
     wanted = options.only or ["training", "attention", "decoding", "long"]
     for dtype in options.dtypes:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from coca_train.config.errors import UserError
@@ -10,15 +10,19 @@ from coca_train.config.errors import UserError
 T = TypeVar("T")
 
 
-def parse(cls: type[T], argv: Sequence[str]) -> T:
-    """An instance of a dataclass from key=value words. Raises UserError for the first word that is wrong."""
+def parse(cls: type[T], argv: Sequence[str], also: Iterable[str] = ()) -> T:
+    """An instance of a dataclass from key=value words. Raises UserError for the first word that is wrong.
+
+    also: names that the command takes elsewhere, for suggestions.
+    """
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     values: dict[str, Any] = {}
     for word in argv:
         key, equals, text = word.partition("=")
         if not equals or key not in fields:
-            near = difflib.get_close_matches(key, fields, 1)
-            fix = f"write {near[0]}=..." if near else f"options are {', '.join(fields)}, each as key=value"
+            names = [*fields, *also]
+            near = difflib.get_close_matches(key, names, 1)
+            fix = f"write {near[0]}=..." if near else f"options are {', '.join(names)}, each as key=value"
             raise UserError(f"E-CFG-01 command line {word!r}: no such option. Fix: {fix}")
         values[key] = _typed(key, text, fields[key].type)
     missing = [f.name for f in fields.values() if f.name not in values and f.default is dataclasses.MISSING]

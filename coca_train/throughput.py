@@ -1,4 +1,4 @@
-"""How fast a run is: tokens per second, and model FLOPs utilisation (MFU) against a stated peak.
+"""What a run costs: tokens per second, model FLOPs utilisation (MFU) against a stated peak, peak memory.
 
 MFU = FLOPs per token x tokens per second / peak FLOPs per second (Chowdhery et al., PaLM,
 arXiv 2204.02311, appendix B). Only what the model needs is counted: recomputed activations are
@@ -7,12 +7,15 @@ not, so activation checkpointing lowers MFU, it never flatters it.
 
 import re
 import time
+from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import nn
 
 TERA = 1e12
+MIB = 2**20
 MIN_CALLS = 5  # of the measured peak, on a machine too busy to make them in time
 
 # Dense peaks [TFLOP/s], no structured sparsity, float32 accumulation, from NVIDIA's data sheets.
@@ -115,17 +118,43 @@ def flops_per_token(n_matmul: int, n_layers: int, attention_width: int, seq_len:
     return 6.0 * n_matmul + 12.0 * n_layers * attention_width * seq_len / 2
 
 
+class PeakMemory:
+    """The most memory this process has held since this object was made.
+
+    On CUDA what tensors held, on CPU what the process held in all (weights, optimizer and Python included),
+    as Linux counts it; where neither can be told, nothing is recorded.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        else:
+            with suppress(OSError):  # where it is not allowed, the peak of the set-up stays in
+                Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets VmHWM, see proc(5)
+
+    def record(self) -> dict[str, float]:
+        """peak_memory_mib, if known."""
+        if self._device.type == "cuda":
+            return {"peak_memory_mib": torch.cuda.max_memory_allocated(self._device) / MIB}
+        with suppress(OSError):
+            found = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8"), re.M)
+            return {"peak_memory_mib": int(found[1]) / 1024} if found else {}
+        return {}
+
+
 class Throughput:
     """Tokens per second and MFU of the steps so far, the first one left out (it pays for set-up).
 
     add() takes the tokens of the GLOBAL batch and the seconds of the step alone, so validation
-    and saving do not count. flops: per token; peak: of one device.
+    and saving do not count. flops: per token; peak: of one device. memory: of this rank.
     """
 
-    def __init__(self, flops: float, peak: Peak, world_size: int) -> None:
+    def __init__(self, flops: float, peak: Peak, world_size: int, memory: PeakMemory) -> None:
         self.flops = flops
         self.peak = peak
         self.world_size = world_size
+        self.memory = memory
         self._warm = False
         self._total = [0.0, 0.0]
         self._recent = [0.0, 0.0]
@@ -139,10 +168,10 @@ class Throughput:
             counter[1] += seconds
 
     def recent(self) -> dict[str, float]:
-        """tokens_per_s and mfu since the last call; empty before the second step."""
+        """tokens_per_s and mfu since the last call (not before the second step), peak_memory_mib so far."""
         rates = self._rates(self._recent)
         self._recent = [0.0, 0.0]
-        return rates
+        return rates | self.memory.record()
 
     def mean(self) -> dict[str, float]:
         """tokens_per_s and mfu over all steps but the first; empty before the second."""

@@ -24,6 +24,7 @@ def config(**tracking):
         stages={"main": SimpleNamespace(max_steps=None)},
         model=SimpleNamespace(),
         position=SimpleNamespace(),
+        visibility=SimpleNamespace(),
         optim=SimpleNamespace(),
         engine=SimpleNamespace(),
         data=SimpleNamespace(seed=2, document_mask=False, sources={"text": source}),

@@ -1,10 +1,14 @@
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from coca_train import throughput
 from coca_train.throughput import (
     GPU_PEAKS,
+    MIB,
     Peak,
+    PeakMemory,
     Throughput,
     flops_per_token,
     gpu_peak,
@@ -46,8 +50,54 @@ def test_matmul_parameters_leave_out_lookups_norms_biases_positions(tied):
         assert matmul_parameters(Toy(tied)) == 64 + 800
 
 
+class NoMemory(PeakMemory):
+    def record(self):
+        return {}
+
+
+def test_peak_memory_is_what_was_held_since_and_falls_with_a_new_meter():
+    size = 256 * MIB
+    before = PeakMemory(torch.device("cpu"))
+    start = before.record()["peak_memory_mib"]
+    block = np.ones(size, np.uint8)  # numpy gives so large a block back at once
+    grown = before.record()["peak_memory_mib"]
+    assert grown - start == pytest.approx(256, abs=30)
+    del block
+    assert before.record()["peak_memory_mib"] == pytest.approx(grown, abs=5)
+    assert PeakMemory(torch.device("cpu")).record()["peak_memory_mib"] < grown - 200
+
+
+def test_the_meter_tells_the_peak_from_the_first_step_on():
+    meter = Throughput(flops=1e6, peak=Peak(1e9, "toy"), world_size=1, memory=PeakMemory(torch.device("cpu")))
+    meter.add(1000, 1.0)
+    assert list(meter.recent()) == ["peak_memory_mib"]
+    meter.add(1000, 1.0)
+    assert list(meter.recent()) == ["tokens_per_s", "mfu", "peak_memory_mib"]
+
+
+def test_where_memory_cannot_be_told_nothing_is_recorded(monkeypatch):
+    def refuse(self, *args, **kwargs):
+        raise PermissionError
+
+    monkeypatch.setattr(throughput.Path, "write_text", refuse)
+    memory = PeakMemory(torch.device("cpu"))
+    assert memory.record()["peak_memory_mib"] > 10
+    monkeypatch.setattr(throughput.Path, "read_text", refuse)
+    assert memory.record() == {}
+
+
+@pytest.mark.gpu
+def test_peak_memory_on_cuda_is_that_of_tensors():
+    device = torch.device("cuda")
+    memory = PeakMemory(device)
+    start = memory.record()["peak_memory_mib"]
+    block = torch.empty(64 * MIB, dtype=torch.uint8, device=device)
+    del block
+    assert memory.record()["peak_memory_mib"] - start == pytest.approx(64, abs=1)
+
+
 def test_mfu_by_hand_and_the_first_step_is_left_out():
-    meter = Throughput(flops=1e6, peak=Peak(1e9, "toy"), world_size=2)
+    meter = Throughput(flops=1e6, peak=Peak(1e9, "toy"), world_size=2, memory=NoMemory(torch.device("cpu")))
     meter.add(1000, 100.0)
     assert meter.mean() == {}
     assert meter.recent() == {}
