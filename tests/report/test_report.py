@@ -28,6 +28,9 @@ def test_extrapolation_report(tmp_path, drawn):
     assert len(marked) == 1
     plain = next(line for line in axes.lines if line.get_label() == "text, plain")
     np.testing.assert_allclose(plain.get_ydata(), np.exp(np.array([3.0, 4.0, 5.0]) * 1.05))
+    looks = {line.get_label(): (line.get_color(), line.get_linestyle()) for line in axes.lines}
+    assert looks["text, plain"][0] == looks["text, dynamic_ntk"][0]
+    assert looks["text, plain"][1] != looks["text, dynamic_ntk"][1]
     assert "quickstart (coca)" in axes.figure.get_suptitle()
     page = paths["md"].read_text()
     assert "stride 128" in page
@@ -52,6 +55,11 @@ def test_table_is_aligned_markdown():
     assert lines[0].split("|")[3].strip() == "128 (1x)"
     assert lines[0].split("|")[5].strip() == "512 (4x)"
     assert lines[2].split("|")[5].strip() == f"{math.exp(5.25):.2f}"
+
+
+def test_a_run_s_bare_name_is_what_it_was_trained_with():
+    result = report(losses={"yarn": (3.0, 3.1, 3.2), "plain": (3.0, 3.1, 3.2)})
+    assert [tables.label("rope-yarn", result, name) for name in result.variants] == ["rope-yarn", "rope-yarn + plain"]
 
 
 @pytest.mark.parametrize(

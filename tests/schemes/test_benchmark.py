@@ -31,6 +31,13 @@ def test_every_case_can_be_repeated(name):
     work()
 
 
+@pytest.mark.parametrize("name", ["t5/core/24", "transformer_xl/layer/24", "disentangled/core/24"])
+def test_attention_alone_can_be_repeated_though_its_tables_are_made_once(name):
+    work = cases.KINDS["attention"](name, TINY)
+    work()
+    work()
+
+
 def test_a_case_is_a_whole_layer(monkeypatch):
     """Embeddings and parameters get gradients anew in each repetition, and the kernel asked for runs."""
     made, run = [], []
