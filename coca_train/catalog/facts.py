@@ -6,6 +6,7 @@ Shape legend: as in reference.py; E dot-product width, S keys.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -54,12 +55,20 @@ class Facts:
 def facts(entry: Entry, given: Reference) -> Facts:
     """Build the scheme and look."""
     settings, shape = given.settings(entry), given.shape
-    trained = {n_tokens: given.trained_at(n_tokens).settings(entry) for n_tokens in (SHORT, LONG // 2, LONG)}
+
+    @cache
+    def at(device: str, n_tokens: int) -> Layer:
+        """A layer of the model trained with windows of n_tokens; the same for both devices where it can be."""
+        trained = given.trained_at(n_tokens).settings(entry)
+        if device != "cpu" and on(device, trained) is trained:
+            return at("cpu", n_tokens)
+        return _layer(on(device, trained), shape, n_tokens)
+
     with torch.device("meta"):
         position = positions.build(settings, shape)
     n_parameters, parameters = _parameters(settings, given)
-    paths = {d: (_path(trained, shape, SHORT, d), _path(trained, shape, LONG, d)) for d in ("cpu", "cuda")}
-    long, half = (_at(trained[n_tokens], shape, n_tokens) for n_tokens in (LONG, LONG // 2))
+    paths = {d: _paths(at(d, SHORT), at(d, LONG), d) for d in ("cpu", "cuda")}
+    long, half = at("cpu", LONG), at("cpu", LONG // 2)
     return Facts(
         entry=entry,
         settings=settings,
@@ -100,12 +109,12 @@ def _count(position: Any, given: Reference) -> tuple[int, Shapes]:
     return sum(math.prod(shape) for shape in named.values()), kept
 
 
-def _at(settings: Any, shape: AttentionShape, n_tokens: int) -> Layer:
+def _layer(settings: Any, shape: AttentionShape, n_tokens: int) -> Layer:
     return layer(settings, shape, torch.arange(n_tokens)[None], n_tokens, DTYPE)
 
 
-def _path(trained: dict[int, Any], shape: AttentionShape, n_tokens: int, device: str) -> str:
-    return choose(_at(on(device, trained[n_tokens]), shape, n_tokens).parts, n_tokens, device)
+def _paths(short: Layer, long: Layer, device: str) -> tuple[str, str]:
+    return choose(short.parts, SHORT, device), choose(long.parts, LONG, device)
 
 
 def products(part: Part, v_BTGD: Tensor, kernel: str) -> int:

@@ -165,14 +165,26 @@ def test_documents_on_the_blocked_path(n_keys, visibility):
     same(Case(n_keys, n_keys, visibility, "all", doc=doc, pos=pos), "blocked")
 
 
+def gaps(n_keys):
+    """Increasing positions of two rows, then a pair's distance is not that of the indices."""
+    return torch.cumsum(torch.randint(1, 4, (2, n_keys), generator=torch.Generator().manual_seed(0)), 1)
+
+
 @pytest.mark.usefixtures("_small_tiles")
 @pytest.mark.parametrize("n_keys", [8, 17])
-def test_positions_with_gaps_on_the_blocked_path(n_keys):
-    """Then a pair's distance is not that of the indices, and nothing may be shifted."""
-    pos = torch.cumsum(torch.randint(1, 4, (2, n_keys), generator=torch.Generator().manual_seed(0)), 1)
-    case = Case(n_keys, n_keys, "causal", "all", pos=pos, n_rows=2 * n_keys)
+@pytest.mark.parametrize("visibility", ["causal", "sinks", "rerope"])
+def test_positions_with_gaps_on_the_blocked_path(n_keys, visibility):
+    """Nothing may be shifted, and a window counts positions."""
+    case = Case(n_keys, n_keys, visibility, "all", pos=gaps(n_keys), n_rows=2 * n_keys)
     assert not case.layouts[0].contiguous
     same(case, "blocked")
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+def test_positions_with_gaps_on_flex():
+    case = Case(9, 9, "sinks", "distance", pos=gaps(9), n_rows=18, dtype=torch.float32)
+    expected, _ = case.run("eager")
+    torch.testing.assert_close(KERNELS["flex"](*case.detached(), SCALE), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
