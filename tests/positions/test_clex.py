@@ -37,12 +37,11 @@ def solved(module, factor):
         xi = [-4 * mpmath.mpf(j) / (dim - 2) / (2 * t - 1) for j in range(dim // 2)]
         return [a + b for a, b in zip(pushed, xi, strict=True)]
 
-    solution = mpmath.odefun(rate, 1, log_ntk(mpmath.mpf(1)), tol=mpmath.mpf(10) ** -12)
+    solution = mpmath.odefun(rate, 1, log_ntk(mpmath.mpf(1)), tol=mpmath.mpf(10) ** -9)
     return [float(mpmath.exp(z)) for z in solution(factor)]
 
 
-@pytest.mark.parametrize("factor", [2, 4])
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(("factor", "seed"), [(2, 0), (4, 1)])
 def test_frequencies_solve_the_equation(factor, seed):
     module = learned.build(rotary_dim=6, size=0.3, seed=seed, ode_step=0.05)
     exact = torch.tensor(solved(module, factor), dtype=torch.float64)
