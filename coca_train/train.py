@@ -194,7 +194,8 @@ def announce(
     epochs = ", ".join(f"{name} {n:.2f}" for name, n in mixture.epochs(n_samples).items())
     dist.log(f"run       {run_dir} ({'from step ' + str(start_step) if start_step else 'new'}, {max_steps} steps)")
     dist.log(
-        f"model     {total / 1e6:.1f}M parameters, {inner / 1e6:.1f}M without embeddings; {config.position.scheme}"
+        f"model     {total / 1e6:.1f}M parameters, {inner / 1e6:.1f}M without embeddings; {config.position.scheme}, "
+        f"{config.visibility.name}"
     )
     dist.log(
         f"data      {n_samples * config.train.seq_len / 1e6:.2f}M tokens: {config.train.global_batch_size} x "
