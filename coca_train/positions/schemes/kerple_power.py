@@ -11,24 +11,12 @@ distances takes O(T·H) memory and T·H powers per layer. Cost: one addition per
 
 from typing import Literal
 
-import torch
 from pydantic.dataclasses import dataclass
-from torch import Tensor, nn
+from torch import Tensor
 
 from coca_train.config.schema import STRICT
-from coca_train.positions._held import held
-from coca_train.positions.base import (
-    AttentionShape,
-    Initial,
-    LayerPosition,
-    Mapped,
-    Position,
-    Projections,
-    Terms,
-    n_distances,
-)
-
-LOWEST, HIGHEST_POWER = 0.01, 2.0  # the authors' bounds; a power beyond 2 gives no positive definite kernel
+from coca_train.positions import _kerple
+from coca_train.positions.base import Initial
 
 INITIAL: dict[str, Initial] = {
     "r1": lambda r1_H, generator: r1_H.uniform_(0, 2, generator=generator),
@@ -43,27 +31,17 @@ class Settings:
     scheme: Literal["kerple_power"]
 
 
-class Layer(LayerPosition):
+class Layer(_kerple.Layer):
     """One layer's r1 and r2."""
 
-    def __init__(self, settings: Settings, shape: AttentionShape) -> None:
-        super().__init__(settings, shape)
-        self.r1 = nn.Parameter(torch.empty(shape.n_heads))
-        self.r2 = nn.Parameter(torch.empty(shape.n_heads))
+    highest_r2 = 2.0  # the authors' bound: a greater power gives no positive definite kernel
 
-    def forward(
-        self, position: Position, q_BTHD: Tensor, k_BSGK: Tensor, tables: Tensor, project: Projections
-    ) -> Mapped:
-        """The bias of each distance, float32 or wider. At r = 0 it is 0 whatever r2, and so is its gradient."""
-        r1_H1, r2_H1 = held(self.r1, LOWEST)[:, None], held(self.r2, LOWEST, HIGHEST_POWER)[:, None]
-        return Mapped(q_BTHD, k_BSGK, Terms(distance_HR=-r1_H1 * tables**r2_H1))
+    def bias(self, r1_H1: Tensor, r2_H1: Tensor, r_R: Tensor) -> Tensor:
+        """-r1·r^r2. At r = 0 it is 0 whatever r2, and so is its gradient."""
+        return -r1_H1 * r_R**r2_H1
 
 
-class Scheme(Position):
+class Scheme(_kerple.Distances):
     """A learned power of the distance as penalty."""
 
     layer_class = Layer
-
-    def forward(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Tensor:
-        """The distances r_R, float32."""
-        return torch.arange(n_distances(pos_BT, pos_BS), dtype=torch.float32, device=pos_BT.device)
