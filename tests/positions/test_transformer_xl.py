@@ -11,7 +11,7 @@ from transformers import XLNetConfig
 from transformers.models.xlnet.modeling_xlnet import XLNetModel, XLNetRelativeAttention
 
 from coca_train import positions
-from coca_train.positions.schemes.transformer_xl import sinusoids
+from coca_train.positions._waves import waves
 from tests.positions import support
 from tests.positions.test_settings import MODEL
 
@@ -64,7 +64,7 @@ def test_equal_to_xlnet(scheme, n_queries, memory):
 
 def test_sinusoids_are_exact_to_float32():
     """mpmath, far out as well: the angle r·θ is rounded to float32 before its sine."""
-    table = sinusoids(32768, 6, torch.device("cpu"))
+    table = waves(torch.arange(32768), 10000.0, 6)
     for r in (0, 1, 2, 100, 4097, 32767):
         angles = [mpmath.mpf(r) / mpmath.mpf(10000) ** (mpmath.mpf(2 * i) / 6) for i in range(3)]
         exact = [float(f(a)) for f in (mpmath.sin, mpmath.cos) for a in angles]

@@ -2,8 +2,6 @@
 
     scale · (sin(m·w_0), …, sin(m·w_{J-1}), cos(m·w_0), …, cos(m·w_{J-1})),   w_j = theta^(-2j/C),   J = C/2
 
-The paper writes sine and cosine alternately; two halves are the same up to a fixed permutation of the features.
-
 Amplitude. The paper multiplies its embeddings by √C, which gives them unit variance, and adds scale 1. Embeddings
 here start at N(0, init_std) and are not multiplied: beside init_std 0.02, scale 1 drowns them until they have grown,
 and in bfloat16 leaves three bits of them. scale = init_std has the paper's ratio. In a small trial (two layers, 64
@@ -15,12 +13,12 @@ Not relative, though the products of two such vectors are: W_Q and W_K stand bet
 
 from typing import Literal
 
-import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from coca_train.config.schema import STRICT, ModelConfig
+from coca_train.positions._waves import waves, width_problems
 from coca_train.positions.base import Position, Problem
 
 
@@ -38,10 +36,7 @@ class Settings:
 
     def problems(self, model: ModelConfig) -> list[Problem]:
         """Features come in pairs of sine and cosine."""
-        if model.d_model % 2:
-            wrong = f"sinusoidal with d_model {model.d_model}: sines and cosines are half of the features each"
-            return [("model.d_model", f"{wrong}, so this must be even", f"model.d_model={model.d_model + 1}")]
-        return []
+        return width_problems(model, "sinusoidal")
 
 
 class Scheme(Position):
@@ -52,8 +47,5 @@ class Scheme(Position):
 
     def embed(self, x_BTC: Tensor, pos_BT: Tensor) -> Tensor:
         """Angles in float32 from integer positions, the sum in float32 or wider, cast once."""
-        width = x_BTC.shape[-1]
-        inv_freq_J = self.settings.theta ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
-        angle_BTJ = pos_BT[..., None].float() * inv_freq_J.float().to(pos_BT.device)
-        waves_BTC = torch.cat((angle_BTJ.sin(), angle_BTJ.cos()), -1) * self.settings.scale
-        return (x_BTC + waves_BTC).to(x_BTC.dtype)
+        waves_BTC = waves(pos_BT, self.settings.theta, x_BTC.shape[-1])
+        return (x_BTC + waves_BTC * self.settings.scale).to(x_BTC.dtype)

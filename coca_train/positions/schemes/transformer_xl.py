@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coca_train.config.schema import STRICT, ModelConfig
+from coca_train.positions._waves import waves, width_problems
 from coca_train.positions.base import (
     AttentionShape,
     LayerPosition,
@@ -49,17 +50,7 @@ class Settings:
 
     def problems(self, model: ModelConfig) -> list[Problem]:
         """Combinations that cannot be computed."""
-        if model.d_model % 2 == 0:
-            return []
-        wrong = f"{model.d_model} is odd; transformer_xl fills it with pairs of a sine and a cosine, so it must be even"
-        return [("model.d_model", wrong, f"model.d_model={model.d_model + 1}")]
-
-
-def sinusoids(n_rows: int, width: int, device: torch.device) -> Tensor:
-    """s_r for r = 0 … n_rows - 1, float32 (n_rows, width): all sines, then all cosines."""
-    theta_I = BASE ** (-torch.arange(0, width, 2, dtype=torch.float64, device=device) / width)
-    angle_RI = torch.arange(n_rows, device=device)[:, None] * theta_I.float()
-    return torch.cat((angle_RI.sin(), angle_RI.cos()), -1)
+        return width_problems(model, "transformer_xl")
 
 
 class Layer(LayerPosition):
@@ -92,4 +83,5 @@ class Scheme(Position):
 
     def forward(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Tensor:
         """s_RC for every distance in hand; more rows than queries when a memory or a cache stands in front."""
-        return sinusoids(n_distances(pos_BT, pos_BS), self.shape.d_model, pos_BT.device)
+        r_R = torch.arange(n_distances(pos_BT, pos_BS), device=pos_BT.device)
+        return waves(r_R, BASE, self.shape.d_model)

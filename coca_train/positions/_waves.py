@@ -1,0 +1,28 @@
+"""Sines and cosines of integer positions or distances (Vaswani et al., arXiv 1706.03762, section 3.5).
+
+    (sin(m·w_0), …, sin(m·w_{J-1}), cos(m·w_0), …, cos(m·w_{J-1})),   w_j = theta^(-2j/C),   J = C/2
+
+The paper writes them alternately; two halves are the same up to a fixed permutation of the features.
+"""
+
+import torch
+from torch import Tensor
+
+from coca_train.config.schema import ModelConfig
+from coca_train.positions.base import Problem
+from coca_train.positions.frequencies._shared import base_frequencies
+
+
+def waves(pos: Tensor, theta: float, width: int) -> Tensor:
+    """float32 (..., width); angles are float32 and start from integers."""
+    w_J = base_frequencies(theta, width).float().to(pos.device)
+    angle = pos[..., None].float() * w_J
+    return torch.cat((angle.sin(), angle.cos()), -1)
+
+
+def width_problems(model: ModelConfig, scheme: str) -> list[Problem]:
+    """The combination rule of schemes whose waves are as wide as the model, for `Settings.problems`."""
+    if model.d_model % 2 == 0:
+        return []
+    wrong = f"{model.d_model} is odd; {scheme} fills it with pairs of a sine and a cosine, so it must be even"
+    return [("model.d_model", wrong, f"model.d_model={model.d_model + 1}")]
