@@ -41,12 +41,12 @@ class Scheme(Position):
     def __init__(self, settings: Settings, shape: AttentionShape) -> None:
         super().__init__(settings, shape)
         self.table = nn.Parameter(torch.empty(settings.n_buckets, shape.n_heads))
+        self.buckets_R = buckets(settings.n_buckets, settings.max_distance)
 
     def forward(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Terms:
         """The bias of each distance, float32 or wider."""
-        bucket_R = buckets(self.settings.n_buckets, self.settings.max_distance).to(pos_BT.device)
         dtype = torch.promote_types(self.table.dtype, torch.float32)
-        return Terms(distance_HR=self.table[bucket_R].to(dtype).T.contiguous())
+        return Terms(distance_HR=self.table[self.buckets_R.to(pos_BT.device)].to(dtype).T.contiguous())
 
     def terms(self, tables: Terms) -> Terms:
         """Nothing is left to do for a layer."""
