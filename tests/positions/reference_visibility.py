@@ -49,4 +49,4 @@ def pair(p, m, n):
         return (m, n) if r < p["window"] else (p["window"], 0)
     if kind == "segments":
         return (m % p["length"], n % p["length"]) if m // p["length"] == n // p["length"] else None
-    raise NotImplementedError(f"the reference has no visibility {kind!r}")
+    raise ValueError(f"the reference has no visibility {kind!r}")
