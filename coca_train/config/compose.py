@@ -14,9 +14,10 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from coca_train.config.files import GROUPS, choices, shown
+from coca_train.config.files import choices, shown
 from coca_train.config.messages import ConfigError, Problem, show
 from coca_train.config.provenance import Sources, nodes, read, stop
+from coca_train.config.root import Root
 
 
 @dataclass
@@ -29,11 +30,11 @@ class Composed:
     problems: list[Problem]
 
 
-def compose(groups: dict[str, str], dirs: tuple[Path, ...]) -> Composed:
+def compose(root: Root, groups: dict[str, str], dirs: tuple[Path, ...]) -> Composed:
     """Merge the files that the choices name. groups: config group -> option, all known to exist."""
-    unreadable = _scan(dirs)
+    unreadable = _scan(root, dirs)
     try:
-        return _compose(groups, dirs)
+        return _compose(root, groups, dirs)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise _not_yaml(error, unreadable) from None
     except (HydraException, OmegaConfBaseException) as error:
@@ -53,11 +54,11 @@ def _not_yaml(error: Exception, unreadable: list[ConfigError]) -> ConfigError:
     return stop(Problem("E-CFG-13", (), show(getattr(error, "problem", str(error))), "write plain YAML", place))
 
 
-def _scan(dirs: tuple[Path, ...]) -> list[ConfigError]:
+def _scan(root: Root, dirs: tuple[Path, ...]) -> list[ConfigError]:
     """Look at every file before Hydra expands any. A file that is too large stops here; others only when used."""
     found = []
     for folder in dirs:
-        for group in ("", *GROUPS):
+        for group in ("", *root.groups):
             for path in sorted((folder / group).glob("*.yaml")):
                 try:
                     nodes(path)
@@ -68,7 +69,7 @@ def _scan(dirs: tuple[Path, ...]) -> list[ConfigError]:
     return found
 
 
-def _compose(groups: dict[str, str], dirs: tuple[Path, ...]) -> Composed:
+def _compose(root: Root, groups: dict[str, str], dirs: tuple[Path, ...]) -> Composed:
     sources, problems = Sources(), []
     with initialize_config_dir(version_base="1.3", config_dir=str(dirs[0]), job_name="coca_train"):
         loader: Any = GlobalHydra.instance().config_loader()
@@ -77,32 +78,32 @@ def _compose(groups: dict[str, str], dirs: tuple[Path, ...]) -> Composed:
         loader.repository = ConfigRepository(loader.get_search_path())
         nested = [group for group in groups if "/" in group]
         outer = {group: option for group, option in groups.items() if group not in nested}
-        offered = _files(loader, outer) if nested else []
+        offered = _files(root, loader, outer) if nested else []
         for group in nested:
             if not any(path.startswith(f"{group}/") for path, _ in offered):
                 problems.append(_no_such_axis(group, groups, offered, dirs))
             else:
                 outer[group] = groups[group]
-        cfg = hydra_compose("train", overrides=_overrides(outer), return_hydra_config=True)
-        used = _files(loader, outer)
+        cfg = hydra_compose(root.name, overrides=_overrides(root, outer), return_hydra_config=True)
+        used = _files(root, loader, outer)
     for name, package in used:
         file = next((folder / f"{name}.yaml" for folder in dirs if (folder / f"{name}.yaml").is_file()), None)
         problems += read(file, package, sources) if file else []
     tree = OmegaConf.to_container(cfg, resolve=False)
     assert isinstance(tree, dict)
     tree.pop("hydra")
-    chosen = {group: option for group, option in cfg.hydra.runtime.choices.items() if group in GROUPS and option}
+    chosen = {group: option for group, option in cfg.hydra.runtime.choices.items() if group in root.groups and option}
     return Composed({str(key): value for key, value in tree.items()}, chosen, sources, problems)
 
 
-def _overrides(groups: dict[str, str]) -> list[str]:
-    """In Hydra's notation. `experiment` has no default, so Hydra wants a plus."""
-    return [f"{'+' if group == 'experiment' else ''}{group}={option}" for group, option in groups.items()]
+def _overrides(root: Root, groups: dict[str, str]) -> list[str]:
+    """In Hydra's notation, which wants a plus where there is no default."""
+    return [f"{'+' if group in root.without_default else ''}{group}={option}" for group, option in groups.items()]
 
 
-def _files(loader: Any, groups: dict[str, str]) -> list[tuple[str, str]]:
+def _files(root: Root, loader: Any, groups: dict[str, str]) -> list[tuple[str, str]]:
     """(file without its ending, package) in the order of merging; Hydra's own files left out."""
-    found = loader.compute_defaults_list("train", _overrides(groups), RunMode.RUN).defaults
+    found = loader.compute_defaults_list(root.name, _overrides(root, groups), RunMode.RUN).defaults
     return [(d.config_path, d.package or "") for d in found if d.config_path and not d.config_path.startswith("hydra/")]
 
 

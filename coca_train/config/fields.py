@@ -8,21 +8,10 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from coca_train.config.schema import Config
+from coca_train.config.root import TRAIN, Root
 
 POSITIONS = Path(__file__).resolve().parents[1] / "positions"
-# Options that name a module; they are set by choosing a group's file, never by themselves.
-TAGS = {
-    "position.scheme": "position",
-    "position.frequencies.name": "position/frequencies",
-    "visibility.name": "visibility",
-}
-# Sections that are typed by a module they name: section -> (the option that names it, where the modules are).
-TYPED_BY_MODULE = {
-    "position": ("scheme", "coca_train.positions"),
-    "visibility": ("name", "coca_train.positions.visibilities"),
-}
-# Folders with such modules: where their options stand, and the group that chooses one.
+# Folders with the modules that type a section of a training: where their options stand, and the group that chooses one.
 _FOLDERS = {
     "schemes": ("position.", "position"),
     "frequencies": ("position.frequencies.", "position/frequencies"),
@@ -94,15 +83,15 @@ def _walk(cls: Any, prefix: str) -> list[Option]:
 
 
 @cache
-def options() -> tuple[Option, ...]:
-    """Every option outside `position` and `visibility`, in the order of the schema."""
-    return tuple(_walk(Config, ""))
+def options(root: Root = TRAIN) -> tuple[Option, ...]:
+    """Every option outside the sections that a module types, in the order of the schema."""
+    return tuple(_walk(root.schema, ""))
 
 
-def sections() -> dict[str, str]:
+def sections(root: Root = TRAIN) -> dict[str, str]:
     """Top-level sections and what they are about."""
     found = {}
-    for name, field in fields_of(Config).items():
+    for name, field in fields_of(root.schema).items():
         kind = get_args(field.annotation)[1] if get_origin(field.annotation) is dict else field.annotation
         own = kind.__doc__.splitlines()[0] if is_dataclass(kind) and kind.__doc__ else ""
         found[name] = own or field.description or ""
@@ -143,7 +132,7 @@ def _description(node: ast.expr | None, known: dict[str, str]) -> str:
 
 def module_options() -> dict[str, str]:
     """Dotted keys below `position` and `visibility` over all their modules, with their descriptions."""
-    found = {key: f"set by {group}=<choice>" for key, group in TAGS.items()}
+    found = {key: f"set by {group}=<choice>" for key, group in TRAIN.tags.items()}
     for folder, (prefix, _) in _FOLDERS.items():
         for path in sorted((POSITIONS / folder).glob("[a-z]*.py")):
             for name, text in described(path).items():

@@ -3,20 +3,6 @@
 from functools import cache
 from pathlib import Path
 
-GROUPS = (
-    "model",
-    "position",
-    "position/frequencies",
-    "visibility",
-    "data",
-    "optim",
-    "stages",
-    "engine",
-    "tracking",
-    "eval",
-    "experiment",
-)
-
 
 @cache
 def config_dir() -> Path:

@@ -1,4 +1,4 @@
-"""From YAML files and overrides to one frozen, checked `Config`. Hydra is used in this package only."""
+"""From YAML files and overrides to one frozen, checked configuration. Hydra is used in this package only."""
 
 from dataclasses import asdict, dataclass
 from importlib import import_module
@@ -7,16 +7,18 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from coca_train.config import check
 from coca_train.config.compose import compose
 from coca_train.config.fields import fields_of, options
 from coca_train.config.files import choices, config_dir
 from coca_train.config.interpolate import leaves, resolve
-from coca_train.config.messages import ConfigError, Problem, is_secret, show
+from coca_train.config.messages import ConfigError, Problem, is_secret, secret_fix, show
+from coca_train.config.older import complete
 from coca_train.config.overrides import apply, parse
 from coca_train.config.provenance import Sources, read, stop
+from coca_train.config.root import TRAIN, Root
 from coca_train.config.schema import Config
 from coca_train.config.strict import type_sections
+from coca_train.config.templates import fill
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Variant(NamedTuple):
 class Assembled:
     """The merged tree with overrides applied, untyped yet."""
 
+    root: Root
     tree: dict[str, Any]
     choices: dict[str, str]
     sources: Sources
@@ -52,12 +55,13 @@ class Assembled:
         return [_line(problem, self.sources, self.tree) for problem in dict.fromkeys(self.problems)]
 
 
-def assemble(overrides: list[str], config_dirs: tuple[Path, ...] = ()) -> Assembled:
+def assemble(root: Root, overrides: list[str], config_dirs: tuple[Path, ...] = ()) -> Assembled:
     """Files, choices and overrides as one plain tree. Raises ConfigError for files that cannot be read."""
     dirs = (config_dir(), *config_dirs)
-    parsed = parse(overrides, dirs, [option.key for option in options()])
-    composed = compose(parsed.groups, dirs)
+    parsed = parse(root, overrides, dirs, [option.key for option in options(root)])
+    composed = compose(root, parsed.groups, dirs)
     problems = [*parsed.problems, *composed.problems]
+    fill(root, composed.tree, composed.sources, dirs)
     examples = dict(leaves(composed.tree))
     for override in parsed.values:
         problem = apply(composed.tree, override, list(examples))
@@ -65,7 +69,8 @@ def assemble(overrides: list[str], config_dirs: tuple[Path, ...] = ()) -> Assemb
             problems.append(problem)
         else:
             composed.sources.command_line[override.key_or_group] = (override.input_line or "").partition("=")[2]
-    return Assembled(composed.tree, composed.choices, composed.sources, problems, examples)
+    fill(root, composed.tree, composed.sources, dirs)  # what the command line added
+    return Assembled(root, composed.tree, composed.choices, composed.sources, problems, examples)
 
 
 def load(overrides: list[str], config_dirs: tuple[Path, ...] = ()) -> Loaded:
@@ -73,9 +78,14 @@ def load(overrides: list[str], config_dirs: tuple[Path, ...] = ()) -> Loaded:
 
     Raises ConfigError, which names every problem and who set the value.
     """
-    assembled = assemble(overrides, config_dirs)
+    assembled = assemble(TRAIN, overrides, config_dirs)
     config, text = finish(assembled, launch=True)
     return Loaded(config, text, list(overrides), assembled.choices)
+
+
+def load_root(root: Root, overrides: list[str], config_dirs: tuple[Path, ...] = ()) -> tuple[Any, str]:
+    """The same for any root: an instance of its schema, and the YAML of it, resolved."""
+    return finish(assemble(root, overrides, config_dirs), launch=True)
 
 
 def load_saved(run_dir: str | Path) -> Loaded:
@@ -87,7 +97,8 @@ def load_saved(run_dir: str | Path) -> Loaded:
     tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     if not isinstance(tree, dict):
         raise stop(Problem("E-CFG-15", (), "this is not the configuration of a run", "restore the file", str(path)))
-    config, text = finish(Assembled(tree, {}, sources, problems, dict(leaves(tree))), launch=False)
+    complete(tree)
+    config, text = finish(Assembled(TRAIN, tree, {}, sources, problems, dict(leaves(tree))), launch=False)
     return Loaded(config, text, [], {})
 
 
@@ -138,23 +149,23 @@ def _problem(config: Config, position: Any, visibility: Any) -> str:
     return "; ".join(text for _, text, _ in [*of_scheme, *of_pair])
 
 
-def finish(a: Assembled, launch: bool) -> tuple[Config, str]:
+def finish(a: Assembled, launch: bool) -> tuple[Any, str]:
     """Resolve, type and cross-check. Raises ConfigError with everything found, before or here."""
     secret = [key for key, value in leaves(a.tree) if is_secret(key, value)]
     a.problems += [
-        Problem("E-SEC-02", (key,), "this is a secret; a configuration is saved and logged", check.secret_fix(key))
+        Problem("E-SEC-02", (key,), "this is a secret; a configuration is saved and logged", secret_fix(key))
         for key in secret
     ]
     links = {key: value[2:-1] for key, value in leaves(a.tree) if str(value).startswith("${")}
     a.tree, wrong = resolve(a.tree)
-    typed, mistakes = type_sections(a.tree, a.examples, {p.keys[0] for p in wrong} | set(secret))
+    typed, mistakes = type_sections(a.root, a.tree, a.examples, {p.keys[0] for p in wrong} | set(secret))
     blamed = {key for mistake in mistakes for key in mistake.keys}
     mistakes = [mistake for mistake in mistakes if links.get(mistake.keys[0]) not in blamed]  # a copy of a wrong value
-    a.problems += [*wrong, *mistakes, *check.problems(typed, launch)]
+    a.problems += [*wrong, *mistakes, *a.root.check(typed, launch)]
     if a.problems:
         raise ConfigError(a.problems, a.lines())
-    ordered = {name: a.tree[name] for name in fields_of(Config)}
-    return Config(**typed), yaml.safe_dump(ordered, sort_keys=False, allow_unicode=True)
+    ordered = {name: a.tree[name] for name in fields_of(a.root.schema)}
+    return a.root.schema(**typed), yaml.safe_dump(ordered, sort_keys=False, allow_unicode=True)
 
 
 def _line(problem: Problem, sources: Sources, tree: dict[str, Any]) -> str:

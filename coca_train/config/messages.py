@@ -27,6 +27,15 @@ def is_secret(key: str, value: Any) -> bool:
     return named or (isinstance(value, str) and bool(_SECRET_VALUE.search(value)))
 
 
+def secret_fix(key: str) -> str:
+    """Where a secret belongs instead."""
+    return (
+        "remove it and export WANDB_API_KEY"
+        if "wandb" in key or "tracking" in key
+        else "remove it from the configuration"
+    )
+
+
 def show(value: Any) -> str:
     """A value on one line: short, without control characters, without secrets."""
     text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
@@ -64,29 +73,6 @@ def nearest(key: str, known: list[str]) -> list[str]:
     leaves = {k.rsplit(".", 1)[-1]: k for k in reversed(known)}
     by_leaf = [leaves[name] for name in get_close_matches(leaf, list(leaves), n=2, cutoff=0.7)]
     return list(dict.fromkeys([*same[:2], *similar, *by_leaf]))[:3]
-
-
-def unknown(key: str, known: list[str]) -> Problem:
-    """A key the schema does not have."""
-    if any(part.startswith("_") and part.endswith("_") for part in key.split(".")):
-        return Problem(
-            "E-SEC-01", (key,), "keys like _target_ are not used here: a config cannot name code to run", "remove it"
-        )
-    if key.startswith("experiment."):
-        return Problem(
-            "E-CFG-01",
-            (key,),
-            "unknown key: an experiment file sets options from the top",
-            "make '# @package _global_' the first line of the file",
-        )
-    close, section = nearest(key, known), key.rpartition(".")[0]
-    inside = [name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == section]
-    fix = "see `python -m coca_train --help` for all options"
-    if close:
-        fix = f"did you mean {' or '.join(close)}?"
-    elif inside:
-        fix = f"{section} has {', '.join(inside)}"
-    return Problem("E-CFG-01", (key,), "unknown key", fix)
 
 
 _SPECIAL_IDS = {"checkpoint.keep": "E-CFG-26", "checkpoint.save_every_steps": "E-CFG-26", "run.name": "E-CFG-29"}

@@ -11,11 +11,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
 
-from coca_train.config.fields import TAGS
-from coca_train.config.files import GROUPS, choices
+from coca_train.config.files import choices
 from coca_train.config.messages import Problem, is_secret, nearest, show
-
-HOW = "write key=value without spaces, e.g. train.max_steps=100, or group=choice, e.g. position=coca"
+from coca_train.config.root import Root
 
 
 @dataclass
@@ -43,29 +41,27 @@ def wrong(raw: str, message: str, fix: str, id: str = "E-CFG-16") -> Problem:
     return Problem(id, (), message, fix, place(raw))
 
 
-def parse(overrides: list[str], dirs: tuple[Path, ...], known: list[str]) -> Parsed:
+def parse(root: Root, overrides: list[str], dirs: tuple[Path, ...], known: list[str]) -> Parsed:
     """Sort overrides into group choices and values. known: dotted keys, for suggestions."""
     parsed, parser = Parsed(), OverridesParser.create()
     for raw in overrides:
         try:
             override = parser.parse_override(raw)
         except HydraException:
-            parsed.problems.append(_unreadable(raw))
+            parsed.problems.append(_unreadable(root, raw))
             continue
         key = override.key_or_group.strip()
-        if key in GROUPS and not _is_mapping(override):
+        if key in root.groups and not _is_mapping(override):
             _choose(parsed, override, key, dirs)
         elif override.package is not None or "/" in key:
-            close = get_close_matches(key, GROUPS, n=1)
-            fix = f"did you mean {close[0]}=…?" if close else f"groups are {', '.join(GROUPS)}"
+            close = get_close_matches(key, root.groups, n=1)
+            fix = f"did you mean {close[0]}=…?" if close else f"groups are {', '.join(root.groups)}"
             parsed.problems.append(wrong(raw, f"there is no config group {show(key)}", fix, "E-CFG-32"))
         elif key.split(".")[0] == "hydra":
             text = "Hydra only composes the configuration here; its own settings have no effect"
-            parsed.problems.append(
-                wrong(raw, text, "set run.root and run.name for the place, --config-dir for more files")
-            )
-        elif key in TAGS or (key.replace(".", "/") in GROUPS and not _is_mapping(override)):
-            group = TAGS.get(key, key.replace(".", "/"))
+            parsed.problems.append(wrong(raw, text, f"set {root.place} for the place, --config-dir for more files"))
+        elif key in root.tags or (key.replace(".", "/") in root.groups and not _is_mapping(override)):
+            group = root.tags.get(key, key.replace(".", "/"))
             text = f"{key} follows from the choice of {group}"
             parsed.problems.append(
                 wrong(raw, text, f"write {group}=<choice>; there are {', '.join(choices(group, dirs))}")
@@ -76,8 +72,8 @@ def parse(overrides: list[str], dirs: tuple[Path, ...], known: list[str]) -> Par
                 wrong(raw, text, f"add --multirun to run each, or quote text with commas: \"{key}='a,b'\"")
             )
         elif "." not in key and not _is_mapping(override):
-            close = nearest(key, [*GROUPS, *known])
-            fix = f"did you mean {' or '.join(close)}?" if close else "see `python -m coca_train --help`"
+            close = nearest(key, [*root.groups, *known])
+            fix = f"did you mean {' or '.join(close)}?" if close else f"see `python -m {root.command} --help`"
             section = any(k.startswith(f"{key}.") for k in known)
             text, id = ("is a section, not a value", "E-CFG-34") if section else ("unknown key", "E-CFG-01")
             parsed.problems.append(
@@ -92,19 +88,22 @@ def _is_mapping(override: Override) -> bool:
     return isinstance(override.value(), dict)
 
 
-def _unreadable(raw: str) -> Problem:
+def _unreadable(root: Root, raw: str) -> Problem:
+    how = f"write key=value without spaces, e.g. {root.examples}"
     if re.search(r"\s=|=\s", raw):
         tight = re.sub(r"\s*=\s*", "=", raw, count=1)
         return wrong(raw, "there is a space beside the =", f"write {redacted(tight)}")
     if "=" not in raw and not raw.startswith("-"):
-        return wrong(raw, "not an override: there is no =", HOW)
+        return wrong(raw, "not an override: there is no =", how)
     if raw.startswith("-"):
         return wrong(
-            raw, "not a flag of coca_train", "see `python -m coca_train --help`; options are written without dashes"
+            raw,
+            f"not a flag of {root.command}",
+            f"see `python -m {root.command} --help`; options are written without dashes",
         )
     key, _, value = redacted(raw).partition("=")
     if value[:1] in "[{" or "'" in value:
-        return wrong(raw, "not readable as an override: a bracket or quote is open", HOW)
+        return wrong(raw, "not readable as an override: a bracket or quote is open", how)
     return wrong(raw, "special characters must be quoted", f"write \"{key}='{value}'\"")
 
 

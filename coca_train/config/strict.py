@@ -7,16 +7,16 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from coca_train.config.errors import UserError
-from coca_train.config.fields import TYPED_BY_MODULE, fields_of, modules_with, needs, options
+from coca_train.config.fields import fields_of, modules_with, needs, options
 from coca_train.config.interpolate import leaves
-from coca_train.config.messages import Problem, mistyped, unknown
-from coca_train.config.schema import Config
+from coca_train.config.messages import Problem, mistyped, nearest
+from coca_train.config.root import Root
 
 _UNKNOWN = "unexpected_keyword_argument"
 
 
 def type_sections(
-    tree: dict[str, Any], examples: dict[str, Any], told: set[str]
+    root: Root, tree: dict[str, Any], examples: dict[str, Any], told: set[str]
 ) -> tuple[dict[str, Any], list[Problem]]:
     """Type every section of a resolved tree.
 
@@ -25,10 +25,10 @@ def type_sections(
     """
     typed: dict[str, Any] = {}
     problems: list[Problem] = []
-    known = list(dict.fromkeys([*examples, *(option.key for option in options())]))
-    for name in [name for name in tree if name not in fields_of(Config)]:
-        problems += [unknown(key, known) for key, _ in leaves(tree[name], name) if key not in told]
-    for name in fields_of(Config):
+    known = list(dict.fromkeys([*examples, *(option.key for option in options(root))]))
+    for name in [name for name in tree if name not in fields_of(root.schema)]:
+        problems += [_no_such_key(root, key, known) for key, _ in leaves(tree[name], name) if key not in told]
+    for name in fields_of(root.schema):
         if name not in tree:
             problems.append(
                 Problem("E-CFG-11", (name,), "the section is missing", f"restore {name} in the defaults list")
@@ -37,66 +37,92 @@ def type_sections(
         value = json.loads(json.dumps(tree[name], default=str))  # plain JSON types, keys as text
         missing = [key for key, leaf in leaves(value, name) if leaf == "???" and key not in told]
         problems += [Problem("E-CFG-11", (key,), "it has no value yet", f"pass {key}=…") for key in missing]
-        errors = _errors(name, value)
+        errors = _errors(root, name, value)
         for error in errors:
-            problems += _told(name, error, examples, known, told | set(missing))
+            problems += _told(root, name, error, examples, known, told | set(missing))
         if errors and all(error["type"] == _UNKNOWN for error in errors):
             for error in errors:
                 _remove(value, error["loc"])
-            errors = _errors(name, value)
+            errors = _errors(root, name, value)
         if not errors:
-            typed[name] = _convert(name, value)
-            problems += _loose_choices(name, value, known)
+            typed[name] = _convert(root, name, value)
+            problems += _loose_choices(root, name, value)
     return typed, problems
 
 
-def _convert(name: str, value: Any) -> Any:
-    if name in TYPED_BY_MODULE:
-        return import_module(TYPED_BY_MODULE[name][1]).settings(value)
-    annotation: Any = fields_of(Config)[name].annotation
+def _convert(root: Root, name: str, value: Any) -> Any:
+    if name in root.modules:
+        return import_module(root.modules[name][1]).settings(value)
+    annotation: Any = fields_of(root.schema)[name].annotation
     return TypeAdapter(annotation).validate_json(json.dumps(value))
 
 
-def _errors(name: str, value: Any) -> list[Any]:
+def _errors(root: Root, name: str, value: Any) -> list[Any]:
     """pydantic's errors of a section; none when it is right."""
     try:
-        _convert(name, value)
+        _convert(root, name, value)
     except ValidationError as error:
         return list(error.errors(include_url=False))
     except UserError as error:
-        return [{"type": "module", "loc": (TYPED_BY_MODULE[name][0],), "input": value, "msg": str(error)}]
+        return [{"type": "module", "loc": (root.modules[name][0],), "input": value, "msg": str(error)}]
     return []
 
 
-def _told(name: str, error: Any, examples: dict[str, Any], known: list[str], told: set[str]) -> list[Problem]:
+def _told(
+    root: Root, name: str, error: Any, examples: dict[str, Any], known: list[str], told: set[str]
+) -> list[Problem]:
     """One pydantic error as problems."""
     parts = [name, *(str(part) for part in error["loc"])]
     key, kind, value = ".".join(parts), error["type"], error["input"]
     if key in told:
         return []
     if kind == _UNKNOWN:
-        return [_unknown(leaf, known) for leaf, _ in list(leaves(value, key))[:5] if leaf not in told]
+        return [_unknown(root, leaf, known) for leaf, _ in list(leaves(value, key))[:5] if leaf not in told]
     if kind == "module":
         return [Problem("E-CFG-31", (key,), error["msg"], f"choose it with {name}=<name>")]
     while parts[-1].isdigit():
         parts.pop()
     option = ".".join(parts)
-    expected = _needs(option)
+    expected = _needs(root, option)
     if kind == "missing" and key == option:
         return [Problem("E-CFG-11", (key,), f"it has no value; it needs {expected}", f"pass {key}=…")]
     if kind == "missing" or (key != option and kind in ("too_long", "too_short")):
         kind = "too_short"
     example = examples.get(option, _list(examples, option))
-    if example is None or example == value:
-        example = _example(expected)
+    if example in (None, value, "???", []):
+        example = [value] if expected.startswith("a list") and kind == "list_type" else _example(expected)
     return [mistyped(option, value, expected, example, kind, str(error.get("ctx", {}).get("error", "")))]
 
 
-def _unknown(key: str, known: list[str]) -> Problem:
+def _unknown(root: Root, key: str, known: list[str]) -> Problem:
     """A key that nobody has, or that belongs to another scheme, scaling or visibility than the chosen one."""
-    if owners := modules_with(key):
+    if root.modules and (owners := modules_with(key)):
         return Problem("E-CFG-01", (key,), "the chosen one has no such option", f"choose {owners}, or leave it away")
-    return unknown(key, known)
+    return _no_such_key(root, key, known)
+
+
+def _no_such_key(root: Root, key: str, known: list[str]) -> Problem:
+    """A key the schema does not have."""
+    first, *inner = key.split(".")
+    if any(part.startswith("_") and part.endswith("_") for part in (first, *inner)):
+        return Problem(
+            "E-SEC-01", (key,), "keys like _target_ are not used here: a config cannot name code to run", "remove it"
+        )
+    if first in root.from_top and (first not in fields_of(root.schema) or inner[0] in fields_of(root.schema)):
+        return Problem(
+            "E-CFG-01",
+            (key,),
+            f"unknown key: {'an' if first[0] in 'aeiou' else 'a'} {first} file sets options from the top",
+            "make '# @package _global_' the first line of the file",
+        )
+    close, section = nearest(key, known), key.rpartition(".")[0]
+    inside = [name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == section]
+    fix = f"see `python -m {root.command} --help` for all options"
+    if close:
+        fix = f"did you mean {' or '.join(close)}?"
+    elif inside:
+        fix = f"{section} has {', '.join(inside)}"
+    return Problem("E-CFG-01", (key,), "unknown key", fix)
 
 
 def _list(examples: dict[str, Any], key: str) -> list[Any] | None:
@@ -104,14 +130,14 @@ def _list(examples: dict[str, Any], key: str) -> list[Any] | None:
     return found or None
 
 
-def _needs(key: str) -> str:
+def _needs(root: Root, key: str) -> str:
     """What the option at `key` must be, in words."""
     parts = key.split(".")
-    for option in options():
+    for option in options(root):
         pattern = option.key.split(".")
         if len(parts) == len(pattern) and all(p in ("<name>", part) for p, part in zip(pattern, parts, strict=True)):
             return option.needs
-    if parts[0] in TYPED_BY_MODULE and len(parts) > 1:
+    if parts[0] in root.modules and len(parts) > 1:
         return _module_needs(parts)
     return "a section"
 
@@ -145,11 +171,11 @@ def _example(expected: str) -> Any:
     return next((example for start, example in words.items() if expected.startswith(start)), None)
 
 
-def _loose_choices(name: str, value: Any, known: list[str]) -> list[Problem]:
+def _loose_choices(root: Root, name: str, value: Any) -> list[Problem]:
     """pydantic takes 1.0 and true where 1 is one of the choices; we do not."""
     problems = []
     for key, leaf in leaves(value, name):
-        expected = _needs(key) if name not in TYPED_BY_MODULE else ""
+        expected = _needs(root, key) if name not in root.modules else ""
         if expected.startswith("one of ") and str(leaf) not in expected.removeprefix("one of ").split(", "):
             problems.append(mistyped(key, leaf, expected, None, "literal_error"))
     return problems

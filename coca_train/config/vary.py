@@ -17,6 +17,7 @@ from coca_train.config.load import Assembled, finish
 from coca_train.config.messages import Problem
 from coca_train.config.overrides import apply, parse, place, wrong
 from coca_train.config.provenance import Sources, read, stop
+from coca_train.config.root import TRAIN
 from coca_train.config.schema import Config
 
 # What may change: group -> where its options stand.
@@ -37,7 +38,7 @@ def vary(config: Config, overrides: list[str]) -> Config:
     named for (as in `load.variants`). Raises ConfigError with everything that is wrong.
     """
     tree, sources, dirs = asdict(config), Sources(), (config_dir(),)
-    parsed = parse(overrides, dirs, [option.key for option in options()])
+    parsed = parse(TRAIN, overrides, dirs, [option.key for option in options()])
     problems = list(parsed.problems)
     for group, name in parsed.groups.items():
         problems += _choose(tree, config, group, name, sources)
@@ -50,7 +51,7 @@ def vary(config: Config, overrides: list[str]) -> Config:
             problems.append(problem)
         else:
             sources.command_line[key] = raw.partition("=")[2]
-    varied, _ = finish(Assembled(tree, {}, sources, problems, dict(leaves(asdict(config)))), launch=False)
+    varied, _ = finish(Assembled(TRAIN, tree, {}, sources, problems, dict(leaves(asdict(config)))), launch=False)
     if varied.position != config.position:
         exchange_problem = import_module("coca_train.positions.frequencies").exchange_problem
         if text := exchange_problem(config.position.frequencies, varied.position.frequencies):

@@ -1,0 +1,104 @@
+"""Every choice and option of a configuration with its meaning and value: for a terminal, and for docs/. Torch-free."""
+
+import textwrap
+from collections.abc import Iterable
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from coca_train.config.fields import Option, module_options, options, sections
+from coca_train.config.files import choices, config_dir, summary
+from coca_train.config.interpolate import leaves, lookup
+from coca_train.config.load import Assembled, assemble
+from coca_train.config.messages import ConfigError, show
+from coca_train.config.root import Root
+
+WIDTH = 100
+Rows = dict[str, list[tuple[Option, Any]]]  # section -> its options with their present values
+
+
+def assembled(root: Root, overrides: list[str], dirs: tuple[Path, ...] = ()) -> Assembled:
+    """The values to show. Types are not checked: help must work when the command would not."""
+    found = assemble(root, overrides, dirs)
+    if found.problems:
+        raise ConfigError(found.problems, found.lines())
+    return found
+
+
+def rows(found: Assembled) -> Rows:
+    """The options of every section with their values; `<name>` stands for the first source, stage or group."""
+    listed: Rows = {name: [] for name in sections(found.root)}
+    for option in options(found.root):
+        key = next((k for k in _keys(found.tree) if fnmatch(k, option.key.replace("<name>", "*"))), option.key)
+        try:
+            value = lookup(found.tree, key)
+        except KeyError:
+            continue
+        listed[option.key.split(".")[0]].append((option, value))
+    described = module_options() if found.root.modules else {}
+    for section in found.root.modules:
+        for key, value in leaves(found.tree[section], section):
+            listed[section].append((Option(key, described.get(key, ""), ""), value))
+    return listed
+
+
+def _keys(tree: Any, prefix: str = "") -> list[str]:
+    """Dotted keys of everything that is no section; a list is one value."""
+    if not isinstance(tree, dict):
+        return [prefix]
+    return [key for name, value in tree.items() for key in _keys(value, f"{prefix}.{name}" if prefix else str(name))]
+
+
+def choice_lines(found: Assembled, dirs: tuple[Path, ...] = ()) -> list[str]:
+    """The choices of every group, for a terminal; the chosen ones are marked. dirs: besides ours."""
+    lines = ["CHOICES (group=choice; * is chosen)"]
+    for group in found.root.groups:
+        lines += ["", f"  {group}"]
+        for name, path in choices(group, (config_dir(), *dirs)).items():
+            mark = "*" if found.choices.get(group) == name else " "
+            lines.append(f"   {mark} {name:<22} {_first(summary(path), found.root.command)}")
+    return lines
+
+
+def _first(text: str, command: str) -> str:
+    """An experiment's first comment line is its command and what to expect; help has room for the latter."""
+    return text.split("  ", 1)[-1].strip() if command in text and "  " in text else text
+
+
+def option_lines(found: Assembled, of: Iterable[str] | None = None) -> list[str]:
+    """The options with their values, for a terminal. of: these sections only."""
+    lines = ["OPTIONS (section.option=value; the value in front is the present one)"]
+    listed, titles = rows(found), sections(found.root)
+    for section in titles if of is None else of:
+        lines += ["", f"  {section}: {titles[section]}"]
+        for option, value in listed[section]:
+            lines.append(f"    {option.key}={show(value)}" + (f"   ({option.needs})" if option.needs else ""))
+            lines += textwrap.wrap(option.description, WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 8)
+    return lines
+
+
+def tables(found: Assembled, values: str) -> list[str]:
+    """All choices and options as Markdown. values: what to call the present values."""
+    listed, titles = rows(found), sections(found.root)
+    lines = ["## Choices"]
+    for group in found.root.groups:
+        lines += ["", f"### `{group}=`", "", "| choice | what it is |", "|---|---|"]
+        lines += [f"| `{name}` | {_cell(summary(path))} |" for name, path in choices(group, (config_dir(),)).items()]
+    lines += ["", "## Options"]
+    for section, title in titles.items():
+        head = ["| option | " + values + " | what it is | needs |", "|---|---|---|---|"]
+        lines += ["", f"### `{section}`", "", title, "", *head]
+        lines += [
+            f"| `{o.key}` | `{_cell(show(v))}` | {_cell(o.description)} | {_cell(o.needs)} |"
+            for o, v in listed[section]
+        ]
+    if found.root.modules:
+        shown = {option.key for section in found.root.modules for option, _ in listed[section]}
+        lines += ["", "Options of other schemes, scalings and visibilities:", ""]
+        lines += ["| option | what it is |", "|---|---|"]
+        lines += [f"| `{key}` | {_cell(text)} |" for key, text in module_options().items() if key not in shown]
+    return lines
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
