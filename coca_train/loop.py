@@ -1,6 +1,5 @@
 """The training loop: what every run does, in the order it happens."""
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -10,7 +9,7 @@ import torch
 from coca_train import dist
 from coca_train.config.errors import DataError, DivergedError, Preempted
 from coca_train.config.schema import Config
-from coca_train.data.loader import Batch
+from coca_train.data.batch import Batch, digest_of, joined
 from coca_train.engine.base import Engine
 from coca_train.metrics import MetricsWriter
 from coca_train.models.init import seed_of
@@ -97,10 +96,4 @@ def next_batches(batches: Iterator[Sequence[Batch]]) -> Sequence[Batch]:
 
 def batch_digest(micro_batches: Sequence[Batch]) -> str:
     """Fingerprint of the global batch: the same for every world size, micro batch and accumulation. Collective."""
-    rows = [
-        int.from_bytes(hashlib.sha256(row.numpy().tobytes()).digest()[:8], "little")
-        for batch in micro_batches
-        for row in batch.tokens_BT.cpu()
-    ]
-    total = sum(sum(part) for part in dist.all_gather_object(rows))
-    return f"{total % 2**64:016x}"
+    return joined(dist.all_gather_object(sum(digest_of(batch) for batch in micro_batches)))

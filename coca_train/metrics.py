@@ -22,6 +22,7 @@ def shared_config(config: Config) -> dict[str, Any]:
     parts = ("model", "position", "visibility", "train", "stages", "optim", "engine")
     shared = {part: _plain(getattr(config, part)) for part in parts}
     shared["data"] = {"seed": config.data.seed, "document_mask": config.data.document_mask}
+    shared["data"]["packing"] = config.data.packing
     shared["data"]["weights"] = {name: source.weight for name, source in config.data.sources.items()}
     shared["seed"] = config.run.seed
     return shared

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import platform
 import subprocess
 import uuid
@@ -14,6 +15,7 @@ from typing import Any
 from coca_train import __version__, dist
 from coca_train.config.errors import CheckpointError, DataError
 from coca_train.config.load import Loaded
+from coca_train.config.older import ADDED
 from coca_train.data.mixture import fingerprint_diff
 from coca_train.report.files import write_text
 
@@ -46,6 +48,7 @@ def _open(
             "model_digest": digest({key: settings[key] for key in settings if key.startswith(("model.", "position."))}),
             "fingerprint": fingerprint,
             "overrides": list(loaded.overrides),
+            "folder": os.getcwd(),
             "versions": versions(),
             "init_digests": init_digests(),
         }
@@ -56,6 +59,7 @@ def _open(
         record = json.loads(path.read_text(encoding="utf-8"))
         run_id, before, data = record["run_id"], record["settings"], record["fingerprint"]
         assert isinstance(run_id, str) and isinstance(before, dict) and isinstance(data, dict)
+        before = ADDED | before
     except (ValueError, KeyError, TypeError, AssertionError):
         raise CheckpointError(
             f"E-CKP-23 {path}: not a run record; every run directory holds one. "
@@ -80,8 +84,8 @@ def _open(
     for package, old in record.get("versions", {}).items():
         if now.get(package) != old:
             dist.log(f"CHANGED since this run began: {package} {old} -> {now.get(package)}; resume may not be exact")
-    if changed:
-        record["settings"] = settings
+    if changed or record.get("folder") != os.getcwd():
+        record |= {"settings": settings, "folder": os.getcwd()}  # relative paths of data begin there
         write_text(run_dir / "config.yaml", loaded.yaml)
         write_text(path, json.dumps(record, indent=1) + "\n")
     return record

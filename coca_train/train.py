@@ -13,6 +13,7 @@ from coca_train.config.load import Loaded
 from coca_train.config.schema import Config, DataConfig
 from coca_train.data.loader import Loader
 from coca_train.data.mixture import Mixture
+from coca_train.data.packings import Edges
 from coca_train.data.presence import require_files
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.data.validation import validation_batches
@@ -69,7 +70,8 @@ def _train(loaded: Loaded) -> None:
         prepare_data(config.data)
         tokenizer = Tokenizer(config.data.tokenizer)
         n_tokens = vocab_size(config, tokenizer)
-        mixture = Mixture(config.data, config.train.seq_len, n_tokens, config.train.global_batch_size)
+        edges = Edges(tokenizer.bos, tokenizer.eod)
+        mixture = Mixture(config.data, config.train.seq_len, n_tokens, config.train.global_batch_size, edges)
         lock = stack.enter_context(checkpoint.RunLock(run_dir))
         record = open_record(run_dir, loaded, mixture.fingerprint(), partial(init_digests, config, n_tokens))
         meta = checkpoint.Meta(record["run_id"], record["model_digest"], record["fingerprint"], {})

@@ -53,15 +53,6 @@ def problems(sections: dict[str, Any], launch: bool = True) -> list[Problem]:
     return found
 
 
-def secret_fix(key: str) -> str:
-    """Where a secret belongs instead."""
-    return (
-        "remove it and export WANDB_API_KEY"
-        if "wandb" in key or "tracking" in key
-        else "remove it from the configuration"
-    )
-
-
 def _world() -> tuple[World | None, list[Problem]]:
     values = {}
     for name, default in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0")):
@@ -194,7 +185,7 @@ def _stages(stages: dict[str, StageConfig]) -> list[Problem]:
     if len(stages) > 1:
         text = f"{len(stages)} stages ({', '.join(stages)}); one is supported so far"
         return [Problem("E-STG-02", ("stages",), text, f"remove one: ~stages.{list(stages)[-1]}")]
-    return _names("stages", stages)
+    return names("stages", stages)
 
 
 def _schedule(train: TrainConfig, stages: dict[str, StageConfig], optim: OptimConfig) -> list[Problem]:
@@ -228,22 +219,55 @@ def _sources(data: DataConfig) -> list[Problem]:
             text = "held-out text is also trained on"
             fix = f"give another file, or write {key}=null"
             found.append(Problem("E-CFG-30", (key, seen[str(source.valid_path)]), text, fix))
-    return [*found, *_names("data.sources", data.sources)]
+    return [*found, *names("data.sources", data.sources)]
 
 
-def _names(section: str, mapping: dict[str, Any]) -> list[Problem]:
+def _packing(data: DataConfig, train: TrainConfig) -> list[Problem]:
+    found, windows = [], data.packing == "windows"
+    if data.order == "stream" and not windows:
+        text = f"a stream is cut into windows; {data.packing} do not go on where the ones before ended"
+        fix = "write data.packing=windows, or data.order=shuffled"
+        found.append(Problem("E-CFG-60", ("data.packing", "data.order"), text, fix))
+    if data.packing == "documents" and not data.document_mask:
+        text = "documents that only share a window must not see each other"
+        fix = "write data.document_mask=true, or data.packing=windows"
+        found.append(Problem("E-CFG-60", ("data.packing", "data.document_mask"), text, fix))
+    if data.packing == "segments" and train.seq_len < 3:
+        text = "a segment is a BOS, at least one token, and an EOS"
+        found.append(Problem("E-CFG-60", ("data.packing", "train.seq_len"), text, "write train.seq_len=3 or more"))
+    keys = ("data.upsample_from_tokens", "data.upsample_factor")
+    if windows and data.upsample_from_tokens is not None:
+        text = "windows know no documents, so none can be seen more often"
+        fix = "write data.upsample_from_tokens=null, or data.packing=segments or documents"
+        found.append(Problem("E-CFG-61", ("data.packing", keys[0]), text, fix))
+    if (data.upsample_from_tokens is None) != (data.upsample_factor == 1):
+        what = "a factor of 1 changes nothing" if data.upsample_factor == 1 else "no length is given to begin at"
+        fix = "write data.upsample_factor=5, for example, or data.upsample_from_tokens=null"
+        if data.upsample_factor > 1:
+            fix = "write data.upsample_from_tokens=4096, for example, or data.upsample_factor=1"
+        found.append(Problem("E-CFG-61", keys, what, fix))
+    return found
+
+
+def names(section: str, mapping: dict[str, Any]) -> list[Problem]:
+    """Keys of a section of named parts that cannot be part of a file name."""
     text, fix = "this name goes into file names", "use letters, digits, '.', '_', '-', at most 100"
     return [Problem("E-CFG-29", (f"{section}.{name}",), text, fix) for name in mapping if not _NAME.fullmatch(name)]
 
 
-def _paths(run: RunConfig, data: DataConfig) -> list[Problem]:
+def paths(options: dict[str, str]) -> list[Problem]:
+    """Options (key -> value) that are no path, or one that only a shell would understand."""
     found = []
-    for key, path in (("run.root", run.root), ("data.dir", data.dir), ("data.tokenizer", data.tokenizer)):
+    for key, path in options.items():
         if not path.strip() or not path.isprintable():
             found.append(Problem("E-CFG-29", (key,), "this is no path", f"give a folder or file name: {key}=…"))
         elif path.startswith("~"):
             found.append(Problem("E-CFG-29", (key,), "~ means nothing here", f"write {key}=$HOME{path[1:]}"))
     return found
+
+
+def _paths(run: RunConfig, data: DataConfig) -> list[Problem]:
+    return paths({"run.root": run.root, "data.dir": data.dir, "data.tokenizer": data.tokenizer})
 
 
 def _seeds(run: RunConfig, data: DataConfig) -> list[Problem]:
@@ -292,6 +316,7 @@ RULES = (
     _stages,
     _schedule,
     _sources,
+    _packing,
     _paths,
     _seeds,
     _tracking,

@@ -95,7 +95,20 @@ class DataConfig:
         description="shuffled: windows in random order; stream: each row of the batch goes on where it ended in the "
         "step before (what position.memory_len needs)"
     )
+    packing: Literal["windows", "segments", "documents"] = Field(
+        description="windows: the token stream cut every train.seq_len tokens; segments: a BOS, seq_len - 2 tokens of "
+        "the stream, an EOS (YaRN's recipe); documents: whole documents side by side (needs document_mask)"
+    )
+    upsample_from_tokens: Positive | None = Field(
+        description="documents of at least so many [tokens] are seen upsample_factor times an epoch (packing=segments "
+        "or documents); null = all are seen once"
+    )
+    upsample_factor: Positive = Field(description="how often an epoch sees those long documents")
     document_mask: bool = Field(description="no attention across documents; positions restart at each document")
+    verify_blocks: bool = Field(
+        description="hold each 4 MiB block of the training data against its checksum when it is read first, where "
+        "data_prep left a .sums file beside it"
+    )
     prefetch_steps: int = Field(ge=0, description="batches read ahead by a background thread [steps]; 0 = none")
 
 

@@ -1,16 +1,16 @@
-"""What the model is fed: windows of T + 1 tokens become inputs, targets, positions and documents.
+"""What the model is fed: rows of T + 1 tokens become inputs, targets, positions and documents.
 
 Shapes: B sequences, T tokens (seq_len).
 """
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from coca_train.config.errors import DataError
-from coca_train.data.indexed import IndexedDataset
+from coca_train.data.packings.base import Row
 
 IGNORE = -100
 
@@ -36,54 +36,42 @@ class Batch:
         return int((self.targets_BT != IGNORE).sum())
 
 
-@dataclass(frozen=True)
-class Window:
-    """Tokens start .. start + T of a dataset (T + 1 of them); scored False = padding, no target counts."""
+def collate(rows: Sequence[Row]) -> Batch:
+    """Rows to a Batch; all say where documents begin, or none does.
 
-    dataset: IndexedDataset
-    start: int
-    scored: bool = True
-
-
-def check_ids(window: Window, ids: np.ndarray, vocab_size: int) -> None:
-    """DataError E-TOK-09 for a token id the model has no row for."""
-    bad = np.flatnonzero((ids < 0) | (ids >= vocab_size))
-    if bad.size:
-        data, at = window.dataset, window.start + int(bad[0])
-        raise DataError(
-            f"E-TOK-09 {data.bin_path} document {data.document_at(at)}, token {at}: id {ids[bad[0]]}, but the model "
-            f"has {vocab_size} ids (0 .. {vocab_size - 1}). Fix: set data.tokenizer to the tokenizer this data was "
-            "made with, or model.vocab_size to at least its size"
-        )
-
-
-def collate(windows: Sequence[Window], seq_len: int, document_mask: bool, vocab_size: int | None) -> Batch:
-    """Windows to a Batch.
-
-    Without document_mask: positions 0 .. T-1, every target scored. With it: positions restart at 0 and the
-    document number (within the row, from 0) rises at each document start, and the target that would be the
-    first token of the next document is not scored.
+    Where they do not: positions 0 .. T-1. Where they do: positions restart at 0 and the document number (within the
+    row, from 0) rises at each start, and the target that would be the first token of the next document is not scored.
     """
-    shape = (len(windows), seq_len)
-    ids_BT1 = np.empty((len(windows), seq_len + 1), np.int64)
-    pos_BT = np.broadcast_to(np.arange(seq_len), shape).copy()
-    doc_BT = np.zeros(shape, np.int64)
-    targets_BT = np.empty(shape, np.int64)
-    for row, window in enumerate(windows):
-        ids = window.dataset.tokens(window.start, window.start + seq_len + 1)
-        if vocab_size is not None:
-            check_ids(window, ids, vocab_size)
-        ids_BT1[row] = ids
-        targets_BT[row] = ids[1:] if window.scored else IGNORE
-        if document_mask:
-            for start in window.dataset.starts_within(window.start, window.start + seq_len + 1):
-                at = start - window.start
-                targets_BT[row, at - 1] = IGNORE
-                pos_BT[row, at:] = np.arange(seq_len - at)
-                doc_BT[row, at:] += 1
+    document_mask = rows[0].starts is not None
+    ids_BT1 = np.stack([row.ids for row in rows])
+    targets_BT = ids_BT1[:, 1:].copy()
+    seq_len = targets_BT.shape[1]
+    pos_BT = np.broadcast_to(np.arange(seq_len), targets_BT.shape).copy()
+    doc_BT = np.zeros_like(pos_BT)
+    for b, row in enumerate(rows):
+        assert (row.starts is not None) == document_mask
+        targets_BT[b, row.scored :] = IGNORE
+        if row.starts:
+            starts = np.array(row.starts)
+            targets_BT[b, starts - 1] = IGNORE
+            begins = np.zeros(seq_len + 1, np.int64)
+            begins[starts] = starts
+            pos_BT[b] -= np.maximum.accumulate(begins[:-1])
+            doc_BT[b] = np.cumsum(begins[:-1] > 0)
     return Batch(
         tokens_BT=torch.from_numpy(ids_BT1[:, :-1].copy()),
         targets_BT=torch.from_numpy(targets_BT),
         pos_BT=torch.from_numpy(pos_BT),
         doc_BT=torch.from_numpy(doc_BT) if document_mask else None,
     )
+
+
+def digest_of(batch: Batch) -> int:
+    """Fingerprint of the inputs: a sum over the rows, so that parts of a global batch add up to its own."""
+    rows = (hashlib.sha256(row.numpy().tobytes()).digest()[:8] for row in batch.tokens_BT.cpu())
+    return sum(int.from_bytes(row, "little") for row in rows)
+
+
+def joined(digests: Iterable[int]) -> str:
+    """The fingerprint of a global batch, from those of its parts, as metrics.jsonl has it."""
+    return f"{sum(digests) % 2**64:016x}"

@@ -55,11 +55,9 @@ class Loader:
 
     def step(self, step: int) -> list[Batch]:
         """The micro batches of this rank for any step."""
-        first = step * self.global_batch_size + self.first
-        return [
-            self.mixture.batch(range(begin, begin + self.micro_batch_size))
-            for begin in range(first, first + self.share, self.micro_batch_size)
-        ]
+        places = self.mixture.places(step * self.global_batch_size + self.first, self.share)
+        size = self.micro_batch_size
+        return [self.mixture.batch(places[begin : begin + size]) for begin in range(0, self.share, size)]
 
     def _read(self, step: int) -> Iterator[list[Batch]]:
         while self.max_steps is None or step < self.max_steps:

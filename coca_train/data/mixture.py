@@ -1,13 +1,14 @@
 """The training mixture: sample number -> window of a source, as a pure function of the configuration.
 
-Nothing is stored and nothing is shuffled in memory: sample i of a run with (data.seed, data.order, sources, seq_len;
-in streams the global batch size too) is the same tokens whoever asks, on any rank, at any world size, after any
-number of restarts.
+Nothing is stored and nothing is shuffled in memory: sample i of a run with (data.seed, data.order, data.packing,
+sources, seq_len; in streams the global batch size too) is the same tokens whoever asks, on any rank, at any world size,
+after any number of restarts.
 """
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +16,15 @@ import torch
 
 from coca_train.config.errors import DataError
 from coca_train.config.schema import DataConfig
-from coca_train.data.batch import Batch, Window, collate
+from coca_train.data.batch import Batch, collate
 from coca_train.data.files import digest
+from coca_train.data.indexed import IndexedDataset
+from coca_train.data.packings import Edges, pack
+from coca_train.data.packings.base import row_of
+from coca_train.data.provenance import Origins, Part, Provenance
 from coca_train.data.shuffled import Shuffled
-from coca_train.data.source import Source
+from coca_train.data.source import Place, Source
 from coca_train.data.streams import Streams
-
-
-@dataclass(frozen=True)
-class Provenance:
-    """Where a sample comes from: tokens token_start .. token_stop - 1 of `source` (the last is target only)."""
-
-    source: str
-    epoch: int
-    window: int
-    token_start: int
-    token_stop: int
 
 
 class Mixture:
@@ -38,15 +32,24 @@ class Mixture:
 
     vocab_size: rows of the embedding [tokens]; ids beyond raise DataError E-TOK-09 when they are read. None = no check.
     global_batch_size: [sequences]; needed where data.order=stream: sample i is row i % global_batch_size of a step.
+    edges: ids that packings add; needed unless data.packing=windows.
     """
 
     def __init__(
-        self, config: DataConfig, seq_len: int, vocab_size: int | None = None, global_batch_size: int | None = None
+        self,
+        config: DataConfig,
+        seq_len: int,
+        vocab_size: int | None = None,
+        global_batch_size: int | None = None,
+        edges: Edges | None = None,
     ) -> None:
         self.config, self.seq_len, self.vocab_size = config, seq_len, vocab_size
-        self.global_batch_size = global_batch_size
-        names = sorted(config.sources)  # the order of the yaml does not matter
-        self.sources = [Source(name, config.sources[name], seq_len) for name in names]
+        self.global_batch_size, self.edges = global_batch_size, edges
+        self.sources = []
+        for name in sorted(config.sources):  # the order of the yaml does not matter
+            source = config.sources[name]
+            dataset = IndexedDataset(source.path, config.verify_blocks)
+            self.sources.append(Source(name, source, pack(config, name, dataset, seq_len, edges)))
         self._order: Shuffled | Streams
         if config.order == "stream":
             assert global_batch_size is not None
@@ -55,24 +58,46 @@ class Mixture:
             self._order = Shuffled(self.sources, config.seed)
         check_tokenizer(config)
 
-    def provenance(self, i: int) -> Provenance:
-        """Which tokens sample i is made of."""
-        place = self._order.place(i)
-        start = place.window * self.seq_len
-        name = self.sources[place.source].name
-        return Provenance(name, place.epoch, place.window, start, start + self.seq_len + 1)
+    @cached_property
+    def _origins(self) -> list[Origins]:
+        return [Origins(source.dataset) for source in self.sources]
 
-    def batch(self, indices: Sequence[int]) -> Batch:
-        """The samples with these numbers, one row each."""
-        places = [self._order.place(i) for i in indices]
-        windows = [Window(self.sources[place.source].dataset, place.window * self.seq_len) for place in places]
-        batch = collate(windows, self.seq_len, self.config.document_mask, self.vocab_size)
+    def provenance(self, i: int) -> Provenance:
+        """Which tokens of which documents sample i is made of."""
+        place = self._order.place(i)
+        source, origins = self.sources[place.source], self._origins[place.source]
+        parts = (
+            Part(
+                span.at,
+                span.document,
+                span.start,
+                span.stop,
+                source.dataset.document_start(span.document),
+                source.dataset.document_start(span.document + 1),
+                origins.of(span.document),
+            )
+            for span in source.packing.spans(place.window)
+        )
+        return Provenance(source.name, place.epoch, place.window, tuple(parts))
+
+    def places(self, first: int, n: int) -> list[Place]:
+        """Source, epoch and window of samples first .. first + n - 1."""
+        return self._order.places(first, n)
+
+    def place(self, i: int) -> Place:
+        """The same of one sample."""
+        return self._order.place(i)
+
+    def batch(self, places: Sequence[Place]) -> Batch:
+        """The samples of these places, one row each."""
+        batch = collate([row_of(self.sources[place.source].packing, place.window, self.vocab_size) for place in places])
         if self.config.order == "shuffled":
             return batch
         return replace(batch, continues_B=torch.tensor([place.continues for place in places]))
 
-    def sample(self, i: int) -> Batch:
-        return self.batch([i])
+    def samples(self, first: int, n: int) -> Batch:
+        """Samples first .. first + n - 1, one row each."""
+        return self.batch(self.places(first, n))
 
     def epochs(self, n_samples: int) -> dict[str, float]:
         """How often each source has been gone through after n_samples."""
@@ -96,6 +121,7 @@ class Mixture:
                 "seq_len": self.seq_len,
                 "document_mask": self.config.document_mask,
                 **self._order.fingerprint(),
+                **self._packing(),
             },
             "sources": {
                 source.name: {
@@ -109,6 +135,15 @@ class Mixture:
                 for source in self.sources
             },
         }
+
+    def _packing(self) -> dict[str, Any]:
+        """Nothing for `windows`: fingerprints of runs older than the other packings stay what they were."""
+        config = self.config
+        if config.packing == "windows":
+            return {}
+        upsample = {"from_tokens": config.upsample_from_tokens, "factor": config.upsample_factor}
+        assert self.edges is not None
+        return {"packing": config.packing, "upsample": upsample, "edges": self.edges._asdict()}
 
 
 def check_tokenizer(config: DataConfig) -> None:

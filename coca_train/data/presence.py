@@ -19,6 +19,5 @@ def require_files(config: DataConfig) -> None:
     raise DataError(
         f"E-TOK-01 data: {len(missing)} of {len(wanted)} files are missing (looked from {Path.cwd()}):{listed}\n"
         "Training reads a SentencePiece model and .bin/.idx pairs as GPT-NeoX and Megatron make them (docs/data.md). "
-        "Fix: bring them to these places, or make each pair with: "
-        f"python -m data_prep jsonl input=FILE.jsonl.gz prefix={prefixes[0]} tokenizer={config.tokenizer}"
+        "Fix: bring them to these places, or make them from text: python -m data_prep --help (docs/corpora.md)"
     )

@@ -5,6 +5,7 @@ from typing import NamedTuple
 from coca_train.config.errors import DataError
 from coca_train.config.schema import SourceConfig
 from coca_train.data.indexed import IndexedDataset
+from coca_train.data.packings.base import Packing
 
 
 class Place(NamedTuple):
@@ -21,12 +22,19 @@ class Place(NamedTuple):
 
 
 class Source:
-    """A dataset cut into windows of T = seq_len inputs: window w is tokens w*T .. w*T + T."""
+    """A dataset and how it is packed into windows."""
 
-    def __init__(self, name: str, config: SourceConfig, seq_len: int) -> None:
-        self.name, self.config = name, config
-        self.dataset = IndexedDataset(config.path)
-        self.n_windows = count_windows(self.dataset, seq_len, name)
+    def __init__(self, name: str, config: SourceConfig, packing: Packing) -> None:
+        self.name, self.config, self.packing = name, config, packing
+
+    @property
+    def dataset(self) -> IndexedDataset:
+        return self.packing.dataset
+
+    @property
+    def n_windows(self) -> int:
+        """Windows of an epoch."""
+        return self.packing.n_windows
 
     @property
     def stops(self) -> bool:
@@ -39,14 +47,3 @@ class Source:
             f"E-MIX-01 data.sources.{self.name}: {windows} were drawn and on_exhausted is 'stop'; the run asks for "
             "more. Fix: lower train.max_steps, or set on_exhausted=repeat"
         )
-
-
-def count_windows(dataset: IndexedDataset, seq_len: int, name: str) -> int:
-    """Windows of a dataset; DataError E-TOK-12 when it is shorter than one."""
-    n_windows = (dataset.n_tokens - 1) // seq_len
-    if n_windows < 1:
-        raise DataError(
-            f"E-TOK-12 {dataset.bin_path} ({name}): {dataset.n_tokens} tokens; one window takes seq_len + 1 = "
-            f"{seq_len + 1}. Fix: lower train.seq_len, or give the source more text"
-        )
-    return n_windows

@@ -64,13 +64,17 @@ class Streams:
         return j, first, (at + 1) * n_windows // n_rows - first
 
     def place(self, i: int) -> Place:
-        """Raises DataError E-MIX-01 beyond the end of a row whose source has on_exhausted=stop."""
+        """The definition. Raises DataError E-MIX-01 beyond the end of a row whose source has on_exhausted=stop."""
         step, row = divmod(i, self._global_batch_size)
         j, first, length = self._stretch(row)
         epoch, at = divmod(step, length)
         if epoch and self._sources[j].stops:
             raise self._sources[j].exhausted(f"all {length} windows of row {row}")
         return Place(j, epoch, first + at, continues=at > 0)
+
+    def places(self, first: int, n: int) -> list[Place]:
+        """`place` of samples first .. first + n - 1."""
+        return [self.place(i) for i in range(first, first + n)]
 
     def counts(self, n: int) -> list[int]:
         """How many of the first n samples come from each source."""

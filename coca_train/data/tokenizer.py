@@ -1,74 +1,113 @@
-"""SentencePiece, wrapped: text to token ids and back."""
+"""Text to token ids and back, with a SentencePiece model or a Hugging Face tokenizer.json."""
 
 import hashlib
+import os
+import stat
+from array import array
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from coca_train.config.errors import DataError
+import numpy as np
 
-END_PIECES = ("</s>", "<|endoftext|>", "<eod>", "<|end_of_text|>")
+from coca_train.config.errors import DataError, UserError
+from coca_train.data.files import FULL_DIGEST_BYTES
+from coca_train.data.huggingface_backend import HuggingFace
+from coca_train.data.indexed import best_dtype
+from coca_train.data.sentencepiece_backend import SentencePiece
+
+END_PIECES = ("</s>", "<|endoftext|>", "<eod>", "<|end_of_text|>", "<eos>")
+BEGIN_PIECES = ("<s>", "<|begin_of_text|>", "<bos>")
+MAX_BYTES = FULL_DIGEST_BYTES - 1  # up to here the digest in a run's record is that of the whole file
 
 
 class Tokenizer:
-    """A SentencePiece model file.
+    """A SentencePiece model file, or a tokenizer.json (it begins with `{`).
 
-    Attributes: vocab_size; eod, the id that ends every document (the model's </s>); digest, SHA-256 of the file.
-    Raises DataError: E-TKN-01 missing, E-TKN-02 not a SentencePiece model, E-TKN-03 no end-of-document piece.
+    Attributes: kind, "sentencepiece" or "huggingface"; vocab_size, the highest id + 1; eod, the id that ends every
+    document; bos, the id that begins a text, None where there is none; digest, SHA-256 of the file.
+    Raises DataError: E-TKN-01 missing, E-TKN-02 not a tokenizer, E-TKN-03 no end-of-document piece; UserError E-TKN-04
+    a package is missing.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = str(path)
-        try:
-            model = Path(path).read_bytes()
-        except OSError as error:
-            raise DataError(
-                f"E-TKN-01 {path}: {error.strerror}; a SentencePiece model file is needed. "
-                "Fix: check data.tokenizer, or run: python -m data_prep embedded"
-            ) from error
+        model = self._read()
         self.digest = hashlib.sha256(model).hexdigest()
-        self._model = self._parse(model)
-        self.vocab_size: int = self._model.get_piece_size()
-        self.eod = self._find_eod()
-
-    def _parse(self, model: bytes) -> Any:
-        import sentencepiece
-
-        processor = sentencepiece.SentencePieceProcessor()
+        self.kind = "huggingface" if model[:1] == b"{" else "sentencepiece"
         try:
-            loaded = bool(model) and processor.LoadFromSerializedProto(model) and processor.get_piece_size() > 0
-        except (RuntimeError, ValueError, OSError):
-            loaded = False
-        if not loaded:
-            raise DataError(
-                f"E-TKN-02 {self.path}: not a SentencePiece model ({len(model)} bytes, begins with {model[:8]!r}); "
-                "a *.model file is needed. Fix: check data.tokenizer, or train one: python -m data_prep embedded"
-            )
-        return processor
+            self._backend = HuggingFace(model, self.path) if self.kind == "huggingface" else SentencePiece(model)
+        except UserError:
+            raise  # it is a ValueError too
+        except ValueError as error:
+            raise self._no_tokenizer(f"{error} ({len(model)} bytes, begins with {model[:8]!r})") from error
+        self.vocab_size: int = self._backend.vocab_size
+        self._dtype = np.dtype(best_dtype(self.vocab_size))
+        self.eod = self._find_eod()
+        begin = self._backend.bos
+        self.bos: int | None = self._first(BEGIN_PIECES) if begin is None else begin
+
+    def _read(self) -> bytes:
+        reason = "is no regular file"
+        try:
+            record = os.stat(self.path)
+            if record.st_size > MAX_BYTES:
+                raise self._no_tokenizer(f"{record.st_size} bytes; at most {MAX_BYTES} are read")
+            if stat.S_ISREG(record.st_mode):
+                return Path(self.path).read_bytes()
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+        raise DataError(
+            f"E-TKN-01 {self.path}: {reason}; a SentencePiece model or a tokenizer.json is needed. "
+            "Fix: check data.tokenizer, or make one: python -m data_prep tokenizer (or embedded, for the quickstart)"
+        )
+
+    def _no_tokenizer(self, what: str) -> DataError:
+        return DataError(
+            f"E-TKN-02 {self.path}: {what}; a SentencePiece model or a tokenizer.json is needed. "
+            "Fix: check data.tokenizer, or make one: python -m data_prep tokenizer"
+        )
+
+    def _first(self, pieces: tuple[str, ...]) -> int | None:
+        found = (self._backend.id_of(piece) for piece in pieces)
+        return next((i for i in found if i is not None), None)
 
     def _find_eod(self) -> int:
-        if self._model.eos_id() >= 0:
-            return self._model.eos_id()
-        for piece in END_PIECES:
-            if self._model.piece_to_id(piece) != self._model.unk_id():
-                return self._model.piece_to_id(piece)
-        raise DataError(
-            f"E-TKN-03 {self.path}: has no piece that ends a document ({', '.join(END_PIECES)}); one is needed. "
-            "Fix: train the tokenizer with an eos id"
-        )
+        eod = self._first(END_PIECES) if self._backend.eos is None else self._backend.eos
+        if eod is None:
+            raise DataError(
+                f"E-TKN-03 {self.path}: has no piece that ends a document ({', '.join(END_PIECES)}); one is needed. "
+                "Fix: train the tokenizer with an eos id"
+            )
+        if (text := self._backend.spelled(eod)) is not None:
+            raise DataError(
+                f"E-TKN-03 {self.path}: a text with {text!r} in it is encoded as the end of a document; no text may "
+                "hold it. Fix: make it a control piece (SentencePiece), or a special token (tokenizer.json)"
+            )
+        return eod
 
     @cached_property
     def control(self) -> frozenset[int]:
         """Ids that stand for no text (<s>, </s>, <pad>)."""
-        return frozenset(i for i in range(self.vocab_size) if self._model.is_control(i))
+        return self._backend.control | {self.eod} | ({self.bos} if self.bos is not None else set())
+
+    @property
+    def lossless(self) -> bool:
+        """Whether decode(encode(x)) == x for any text (SentencePiece: any without U+2581, which becomes a space)."""
+        return self._backend.lossless
 
     def encode(self, text: str) -> list[int]:
         """Text to ids, nothing added. Pieces like </s> written out in the text are encoded as plain text."""
-        return self._model.encode(text)
+        return self._backend.encode(text)
 
     def encode_batch(self, texts: list[str], num_threads: int) -> list[list[int]]:
-        return self._model.encode(texts, num_threads=num_threads)
+        """Each text to ids, by at most about num_threads threads."""
+        return self._backend.encode_batch(texts, num_threads)
+
+    def encode_array(self, text: str) -> np.ndarray:
+        """As `encode`, as an array of best_dtype(vocab_size), perhaps read-only; the fastest way to many ids."""
+        found = self._backend.encode_array(text)
+        return np.frombuffer(array(self._dtype.char, self.encode(text)), self._dtype) if found is None else found
 
     def decode(self, ids: list[int]) -> str:
         """Ids to text; control ids and ids beyond the vocabulary (a padded embedding) give nothing."""
-        return self._model.decode([i for i in ids if 0 <= i < self.vocab_size and i not in self.control])
+        return self._backend.decode([i for i in ids if 0 <= i < self.vocab_size and i not in self.control])

@@ -1,13 +1,17 @@
-"""Held-out text: the same windows and the same long documents every time they are asked for."""
+"""Held-out text: the same windows and the same long documents every time they are asked for.
+
+Windows are plain ones (packing `windows`) whatever data.packing is, so that losses of different runs can be compared.
+"""
 
 from collections.abc import Iterator
 
 import numpy as np
 
 from coca_train.config.errors import DataError
-from coca_train.data.batch import Batch, Window, collate
+from coca_train.data.batch import Batch, collate
 from coca_train.data.indexed import IndexedDataset
-from coca_train.data.source import count_windows
+from coca_train.data.packings.base import row_of
+from coca_train.data.packings.windows import Windows
 
 
 def validation_batches(
@@ -25,17 +29,16 @@ def validation_batches(
     Every rank gets the same number of batches of the same shape (ZeRO-3 needs that); rows beyond the last
     window are padding: all their targets are -100. The scored windows do not depend on the world size.
     """
-    dataset = IndexedDataset(prefix)
-    available = count_windows(dataset, seq_len, "held-out")
-    n_windows = max(1, min(available, max_tokens // seq_len))
+    source = Windows(IndexedDataset(prefix), "held-out", seq_len, document_mask)
+    n_windows = max(1, min(source.n_windows, max_tokens // seq_len))
     stride = micro_batch_size * world_size
     for begin in range(0, n_windows, stride):
         mine = range(begin + rank * micro_batch_size, begin + (rank + 1) * micro_batch_size)
-        windows = [
-            Window(dataset, i * available // n_windows * seq_len) if i < n_windows else Window(dataset, 0, scored=False)
-            for i in mine
-        ]
-        yield collate(windows, seq_len, document_mask, vocab_size)
+        rows = []
+        for i in mine:
+            row = row_of(source, i * source.n_windows // n_windows if i < n_windows else 0, vocab_size)
+            rows.append(row if i < n_windows else row._replace(scored=0))
+        yield collate(rows)
 
 
 def long_documents(prefix: str, min_tokens: int, max_documents: int) -> list[np.ndarray]:

@@ -10,6 +10,7 @@ import yaml
 from coca_train.config.files import choices, config_dir
 from coca_train.config.load import load, load_saved, variants
 from coca_train.config.messages import ConfigError
+from coca_train.config.older import ADDED
 from coca_train.config.vary import vary
 
 RECIPES = ("roformer_350m", "alibi_350m", "coca_350m", "coca_strict_350m")
@@ -113,6 +114,35 @@ def test_a_saved_run_reads_back(tmp_path):
     saved = load_saved(tmp_path)
     assert saved.config == loaded.config
     assert saved.yaml == loaded.yaml
+
+
+def test_a_run_older_than_an_option_reads_back_as_it_was(tmp_path):
+    loaded = load(["run.seed=7"])
+    tree = yaml.safe_load(loaded.yaml)
+    for key in ADDED:
+        section, name = key.split(".")
+        del tree[section][name]
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(tree))
+    assert load_saved(tmp_path).config == loaded.config
+    assert loaded.config.data.packing == "windows"
+    tree["data"]["upsample_factor"] = 7  # one that is there is kept, and checked
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(tree))
+    with pytest.raises(ConfigError, match=r"config\.yaml:\d+ data\.upsample_factor=7"):
+        load_saved(tmp_path)
+    del tree["data"]
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(tree))
+    with pytest.raises(ConfigError):
+        load_saved(tmp_path)
+
+
+def test_packings_that_go_together():
+    for words in (
+        ["data=pg19_64k", "train.seq_len=65536"],
+        ["data.packing=documents", "data.document_mask=true"],
+        ["data.packing=segments", "data.upsample_from_tokens=4096", "data.upsample_factor=5"],
+        ["data.packing=segments", "data.document_mask=true"],
+    ):
+        load(words)
 
 
 def test_a_tampered_saved_run_is_refused(tmp_path):

@@ -45,7 +45,8 @@ def data_config(tmp_path: Path) -> Callable[..., DataConfig]:
             for name, weight in (weights or {"text": 0.75, "code": 0.25}).items()
         }
         values = {"seed": 1, "order": "shuffled", "document_mask": False, "prefetch_steps": 2}
-        values |= {"prepare": "none", "dir": str(tmp_path)}
+        values |= {"prepare": "none", "dir": str(tmp_path), "packing": "windows", "verify_blocks": True}
+        values |= {"upsample_from_tokens": None, "upsample_factor": 1}
         return DataConfig(tokenizer=str(tokenizer), sources=sources, **(values | changes))
 
     return build

@@ -1,5 +1,6 @@
 """What a document mask means: positions restart, documents are numbered, nobody predicts across a border."""
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -8,14 +9,22 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coca_train.data.batch import IGNORE, Window, collate
+from coca_train.data.batch import IGNORE, collate, digest_of, joined
 from coca_train.data.indexed import IndexedDataset, IndexedWriter
+from coca_train.data.packings.base import Row
+
+
+def stretch(data: IndexedDataset, start: int, seq_len: int, with_starts: bool = True) -> Row:
+    """Tokens start .. start + seq_len of a dataset as a row."""
+    pieces = data.pieces(start, start + seq_len + 1)
+    starts = [first - start for _, first, _ in pieces[1:]] if with_starts else None
+    return Row(data.tokens(start, start + seq_len + 1), seq_len, starts)
 
 
 def test_by_hand(tmp_path: Path, write_dataset) -> None:
     """Documents 10 11 12 | 20 21 | (empty) | 30 | 40 41 42; the window begins inside the first and ends on a border."""
     data = IndexedDataset(write_dataset(tmp_path / "x", [[10, 11, 12], [20, 21], [], [30], [40, 41, 42], [50]]))
-    batch = collate([Window(data, 1), Window(data, 2)], 7, document_mask=True, vocab_size=100)
+    batch = collate([stretch(data, 1, 7), stretch(data, 2, 7)])
     assert batch.tokens_BT.tolist() == [[11, 12, 20, 21, 30, 40, 41], [12, 20, 21, 30, 40, 41, 42]]
     assert batch.targets_BT.tolist() == [
         [12, IGNORE, 21, IGNORE, IGNORE, 41, 42],
@@ -26,7 +35,7 @@ def test_by_hand(tmp_path: Path, write_dataset) -> None:
     assert batch.doc_BT.tolist() == [[0, 0, 1, 1, 2, 3, 3], [0, 1, 1, 2, 3, 3, 3]]
     assert batch.n_targets == 7
 
-    plain = collate([Window(data, 1)], 7, document_mask=False, vocab_size=None)
+    plain = collate([stretch(data, 1, 7, with_starts=False)])
     assert plain.targets_BT.tolist() == [[12, 20, 21, 30, 40, 41, 42]]
     assert plain.pos_BT.tolist() == [list(range(7))]
     assert plain.doc_BT is None
@@ -35,7 +44,9 @@ def test_by_hand(tmp_path: Path, write_dataset) -> None:
 
 def test_padding_is_not_scored(tmp_path: Path, write_dataset) -> None:
     data = IndexedDataset(write_dataset(tmp_path / "x", [[1] * 20]))
-    assert collate([Window(data, 0, scored=False)], 8, document_mask=False, vocab_size=None).n_targets == 0
+    row = stretch(data, 0, 8, with_starts=False)
+    assert collate([row._replace(scored=0)]).n_targets == 0
+    assert collate([row._replace(scored=5)]).targets_BT.tolist() == [[1] * 5 + [IGNORE] * 3]
 
 
 @settings(max_examples=50, deadline=None)
@@ -54,7 +65,7 @@ def test_against_a_token_by_token_definition(
         for length in lengths:
             writer.add_document(np.arange(at, at + length))
             at += length
-    batch = collate([Window(IndexedDataset(prefix), start)], seq_len, document_mask=True, vocab_size=total)
+    batch = collate([stretch(IndexedDataset(prefix), start, seq_len)])
     assert batch.doc_BT is not None
     position = number = 0
     for t in range(seq_len):
@@ -67,3 +78,15 @@ def test_against_a_token_by_token_definition(
         assert batch.pos_BT[0, t] == position
         assert batch.doc_BT[0, t] == number
         position += 1
+
+
+def test_the_digest_of_a_batch_is_the_sum_over_its_rows() -> None:
+    """As runs have it in their metrics.jsonl since the first release: however the batch is cut, and in any order."""
+    rows = [Row(np.arange(k, k + 9), 8, None) for k in range(8)]
+    expected = sum(
+        int.from_bytes(hashlib.sha256(np.arange(k, k + 8).astype("<i8").tobytes()).digest()[:8], "little")
+        for k in range(8)
+    )
+    assert expected >= 2**64 and expected % 2**64 >= 2**63
+    for cut in ([rows], [rows[:3], rows[3:]], [rows[::-1]]):
+        assert joined(digest_of(collate(part)) for part in cut) == f"{expected % 2**64:016x}"

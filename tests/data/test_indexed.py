@@ -70,7 +70,9 @@ def test_document_index_counts_sequences(tmp_path: Path, doc_idx: list[int], bou
     for token in range(8):
         assert data.document_at(token) == max(i for i, start in enumerate(starts) if start <= token)
         for stop in range(token, 9):
-            assert data.starts_within(token, stop) == sorted({s for s in starts if token < s < stop})
+            pieces = data.pieces(token, stop)
+            assert [t for _, first, last in pieces for t in range(first, last)] == list(range(token, stop))
+            assert all(bounds[j] <= first < last <= bounds[j + 1] for j, first, last in pieces)
 
 
 @pytest.mark.parametrize(("dtype", "code"), [(np.uint16, 8), (np.int32, 4)])
@@ -91,12 +93,85 @@ def test_round_trip(tmp_path_factory: pytest.TempPathFactory, documents: list[li
     assert [data.document(i).tolist() for i in range(data.n_documents)] == documents
 
 
-def test_chunks_of_the_index_fit_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coca_train.data.indexed.CHUNK", 3)
-    documents = [[i] * (i % 4) for i in range(20)]
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> int:
+    """An index of 3 entries a chunk, checked whole when it is opened (parameter: True), or when it is used."""
+    monkeypatch.setattr("coca_train.data.index.CHUNK", 3)
+    monkeypatch.setattr("coca_train.data.index.EAGER_ENTRIES", 1000 if request.param else 0)
+    return 3
+
+
+EAGER_OR_LAZY = pytest.mark.parametrize("small_chunks", [True, False], indirect=True, ids=["eager", "lazy"])
+
+
+@EAGER_OR_LAZY
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 6, 20])
+def test_chunks_of_the_index_fit_together(tmp_path: Path, small_chunks: int, n: int) -> None:
+    documents = [[i] * (i % 4) for i in range(n)]
     write(tmp_path / "x", documents, np.int32)
     data = IndexedDataset(tmp_path / "x")
-    assert [data.document(i).tolist() for i in range(20)] == documents
+    assert [data.document(i).tolist() for i in range(n)] == documents
+    assert data.document_bounds().tolist() == np.cumsum([0, *map(len, documents)]).tolist()
+
+
+@pytest.mark.parametrize("small_chunks", [False], indirect=True)
+@pytest.mark.parametrize("part", ["lengths", "pointers", "documents"])
+@pytest.mark.parametrize("entry", range(3, 17))
+def test_a_huge_index_is_checked_where_it_is_used(tmp_path: Path, small_chunks: int, part: str, entry: int) -> None:
+    """Entries of the first and the last chunk are looked at when it is opened, the others before they are used."""
+    documents = [[i] * 4 for i in range(21)]
+    write(tmp_path / "x", documents, np.uint16)
+    idx = bytearray((tmp_path / "x.idx").read_bytes())
+    at, fmt, value = {
+        "lengths": (34 + 4 * entry, "<i", -1),
+        "pointers": (34 + 4 * 21 + 8 * entry, "<q", 8 * entry + 2),
+        "documents": (34 + 12 * 21 + 8 * entry, "<q", entry - 2),
+    }[part]
+    struct.pack_into(fmt, idx, at, value)
+    (tmp_path / "x.idx").write_bytes(idx)
+    data = IndexedDataset(tmp_path / "x")
+    assert data.tokens(0, 84).tolist() == [i for document in documents for i in document]  # needs no index
+    damaged = entry // 3
+    for i in range(21):
+        if i // 3 not in (damaged, damaged - 1, damaged + 1):  # beside the chunk the next start may lie in it
+            assert data.document(i).tolist() == documents[i]
+    with pytest.raises(DataError, match=rf"E-TOK-06 .*x.idx .*entry {entry}"):
+        data.document_start(entry)
+    with pytest.raises(DataError, match=rf"E-TOK-06 .*x.idx .*entry {entry}"):
+        data.document_bounds()
+
+
+def change_index(prefix: Path, changes: dict[int, tuple[str, int]]) -> None:
+    idx = bytearray(prefix.with_suffix(".idx").read_bytes())
+    for at, (fmt, value) in changes.items():
+        struct.pack_into(fmt, idx, at, value)
+    prefix.with_suffix(".idx").write_bytes(idx)
+
+
+@pytest.mark.parametrize("small_chunks", [False], indirect=True)
+def test_the_ends_of_a_huge_index_are_checked_when_it_is_opened(tmp_path: Path, small_chunks: int) -> None:
+    pointers, documents = 34 + 4 * 21, 34 + 12 * 21
+    for entry, changes in {
+        "entry 0": {pointers: ("<q", 2)},
+        "entry 20": {34 + 4 * 20: ("<i", -4), pointers + 8 * 20: ("<q", 176)},  # the total is right
+        "document entry 0": {documents: ("<q", 1)},
+        "document entry 21": {documents + 8 * 21: ("<q", 22)},
+    }.items():
+        write(tmp_path / "x", [[i] * 4 for i in range(21)], np.uint16)
+        change_index(tmp_path / "x", changes)
+        with pytest.raises(DataError, match=f"E-TOK-06 .*x.idx {entry}"):
+            IndexedDataset(tmp_path / "x")
+
+
+@pytest.mark.parametrize("small_chunks", [False], indirect=True)
+@pytest.mark.parametrize("shift", [-1000, 1000])
+def test_nothing_beyond_the_file_is_believed(tmp_path: Path, small_chunks: int, shift: int) -> None:
+    """Entries 8 .. 12 agree with each other, and lie outside of the .bin."""
+    write(tmp_path / "x", [[i] * 4 for i in range(21)], np.uint16)
+    change_index(tmp_path / "x", {34 + 4 * 21 + 8 * i: ("<q", 8 * i + shift) for i in range(8, 13)})
+    data = IndexedDataset(tmp_path / "x")
+    with pytest.raises(DataError, match=r"E-TOK-06 .*x.idx entry 9"):
+        data.document_start(10)
 
 
 def put(offset: int, fmt: str, *values: int):
@@ -142,16 +217,19 @@ DAMAGE = {
 }
 
 
+@EAGER_OR_LAZY
 @pytest.mark.parametrize("case", DAMAGE)
-def test_damage_is_named(tmp_path: Path, case: str) -> None:
+def test_damage_is_named(tmp_path: Path, small_chunks: int, case: str, request: pytest.FixtureRequest) -> None:
     change, code, detail = DAMAGE[case]
     prefix = neox_files(tmp_path / "x", SEQUENCES, [0, 1, 2, 3, 4, 5], "<u2", 8)
     idx, bin_ = (bytearray(prefix.with_suffix(end).read_bytes()) for end in (".idx", ".bin"))
     change(idx, bin_)
     prefix.with_suffix(".idx").write_bytes(idx)
     prefix.with_suffix(".bin").write_bytes(bin_)
+    if case == "dtype of another width" and "lazy" in request.node.name:
+        code, detail = "E-TOK-04", "16 bytes"  # the totals are looked at first
     with pytest.raises(DataError, match=code) as caught:
-        IndexedDataset(prefix)
+        IndexedDataset(prefix).document_bounds()
     message = str(caught.value)
     assert detail in message
     assert str(prefix) in message

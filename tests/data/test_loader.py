@@ -103,4 +103,4 @@ def test_a_step_is_what_provenance_says(mixture: Mixture) -> None:
     (batch,) = Loader(mixture, GLOBAL, 12, 1, 2, 0, 0).step(7)
     for row in range(12):
         p = mixture.provenance(7 * GLOBAL + 12 + row)
-        assert batch.tokens_BT[row, 0] == p.token_start + (10_000 if p.source == "code" else 0)
+        assert batch.tokens_BT[row, 0] == p.parts[0].token_start + (10_000 if p.source == "code" else 0)

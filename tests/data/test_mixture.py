@@ -20,8 +20,8 @@ def test_every_window_once_an_epoch_and_every_epoch_in_another_order(mixture: Mi
     seen: dict[tuple[str, int], list[int]] = {}
     for i in range(4000):
         p = mixture.provenance(i)
-        assert (p.token_start, p.token_stop) == (p.window * T, p.window * T + T + 1)
-        assert p.token_stop <= SIZES[p.source]
+        assert (p.parts[0].token_start, p.parts[-1].token_stop) == (p.window * T, p.window * T + T + 1)
+        assert p.parts[-1].token_stop <= SIZES[p.source]
         seen.setdefault((p.source, p.epoch), []).append(p.window)
     n_windows = {name: (size - 1) // T for name, size in SIZES.items()}
     complete = {key: order for key, order in seen.items() if (key[0], key[1] + 1) in seen}
@@ -33,14 +33,18 @@ def test_every_window_once_an_epoch_and_every_epoch_in_another_order(mixture: Mi
 
 
 def test_a_batch_holds_the_tokens_its_provenance_names(mixture: Mixture) -> None:
-    batch = mixture.batch(range(50))
+    batch = mixture.samples(0, 50)
     assert batch.tokens_BT.shape == batch.targets_BT.shape == (50, T)
     assert batch.doc_BT is None
     for row in range(50):
         p = mixture.provenance(row)
         offset = 10_000 if p.source == "code" else 0
-        assert batch.tokens_BT[row].tolist() == list(range(offset + p.token_start, offset + p.token_stop - 1))
-        assert batch.targets_BT[row].tolist() == list(range(offset + p.token_start + 1, offset + p.token_stop))
+        assert batch.tokens_BT[row].tolist() == list(
+            range(offset + p.parts[0].token_start, offset + p.parts[-1].token_stop - 1)
+        )
+        assert batch.targets_BT[row].tolist() == list(
+            range(offset + p.parts[0].token_start + 1, offset + p.parts[-1].token_stop)
+        )
         assert batch.pos_BT[row].tolist() == list(range(T))
 
 
@@ -51,6 +55,23 @@ def test_proportions_are_exact_in_every_stretch(mixture: Mixture) -> None:
     epochs = mixture.epochs(4000)
     assert epochs["text"] == pytest.approx(3000 / 312)
     assert epochs["code"] == pytest.approx(1000 / 144)
+
+
+@pytest.mark.parametrize("order", ["shuffled", "stream"])
+def test_places_at_once_are_places_one_by_one(data_config, order: str) -> None:
+    mixture = Mixture(data_config(order=order), T, global_batch_size=8)
+    for first, n in ((0, 1), (0, 400), (123, 256), (3999, 700), (10**12, 300)):  # 700: more epochs than are kept
+        assert mixture.places(first, n) == [mixture.place(i) for i in range(first, first + n)]
+    assert mixture.places(5, 0) == []
+
+
+def test_places_of_many_sources_are_places_one_by_one(data_config, tmp_path: Path, write_dataset) -> None:
+    names = [f"s{j}" for j in range(12)]
+    for j, name in enumerate(names):
+        write_dataset(tmp_path / name, [range(100 + 37 * j)])
+    mixture = Mixture(data_config({name: 1.0 + j * j for j, name in enumerate(names)}), T)
+    assert mixture.fingerprint()["order"]["interleaving"] == "huffman"
+    assert mixture.places(4321, 999) == [mixture.place(i) for i in range(4321, 4321 + 999)]
 
 
 def test_order_depends_on_the_seed_and_on_nothing_else(data_config) -> None:
@@ -68,8 +89,10 @@ def test_stop_ends_before_the_first_window_is_repeated(data_config) -> None:
     assert end == 416  # 312 windows of text at 3 in 4
     seen = [mixture.provenance(i) for i in range(end)]
     assert len(set(seen)) == len(seen)
-    with pytest.raises(DataError, match=r"E-MIX-01 data.sources.text: all 312 windows"):
-        mixture.provenance(end)
+    for ask in (lambda: mixture.provenance(end), lambda: mixture.places(end - 30, 60)):
+        with pytest.raises(DataError, match=r"E-MIX-01 data.sources.text: all 312 windows"):
+            ask()
+    assert len(mixture.places(end - 30, 30)) == 30
     assert Mixture(data_config(), T).max_samples() is None
 
 
@@ -80,10 +103,10 @@ def test_a_source_shorter_than_a_window_is_refused(data_config) -> None:
 
 
 def test_ids_beyond_the_vocabulary_are_named(data_config) -> None:
-    Mixture(data_config(), T, vocab_size=12_305).batch(range(600))  # token 2 304 is the last of the last window
+    Mixture(data_config(), T, vocab_size=12_305).samples(0, 600)  # token 2 304 is the last of the last window
     mixture = Mixture(data_config(), T, vocab_size=12_304)
     with pytest.raises(DataError, match=r"E-TOK-09 .*code.bin document \d+, token 2304: id 12304.*12304 ids") as caught:
-        mixture.batch(range(600))
+        mixture.samples(0, 600)
     document = int(str(caught.value).split("document ")[1].split(",")[0])
     bounds = mixture.sources[0].dataset.document_bounds()
     assert bounds[document] <= 2304 < bounds[document + 1]
@@ -146,12 +169,15 @@ def test_fifty_billion_tokens_in_thirty_sources(data_config, tmp_path: Path) -> 
     mixture = Mixture(data_config(weights={name: 1.0 + j for j, name in enumerate(names)}), 2048)
     fingerprint = mixture.fingerprint()
     assert time.process_time() - begin < 2
-    begin = time.process_time()
-    for i in range(20_000_000, 20_000_200):
-        mixture.provenance(i)
-    assert (time.process_time() - begin) / 200 < 0.001
     assert tracemalloc.get_traced_memory()[1] < 50e6
     tracemalloc.stop()
+    mixture.places(0, 256)
+    seconds = []
+    for step in range(50_000, 50_020):
+        begin = time.process_time()
+        mixture.places(step * 256, 256)
+        seconds.append(time.process_time() - begin)
+    assert sorted(seconds)[10] < 0.001
     assert fingerprint["sources"]["s3"]["bin"]["of"] == "64 blocks of 65536 bytes"
     assert sum(record["tokens"] for record in fingerprint["sources"].values()) == 49_980_000_000
 

@@ -6,12 +6,14 @@ import time
 from collections import Counter
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coca_train.data.order import Permutation, mix, permute
-from coca_train.data.proportions import Proportions
+from coca_train.data import order
+from coca_train.data.order import Permutation, mix, mix_all, permute, permute_all
+from coca_train.data.proportions import CHAIN_OFF, Proportions, chain, huffman
 
 
 def test_mix_is_splitmix64() -> None:
@@ -19,6 +21,52 @@ def test_mix_is_splitmix64() -> None:
     gamma, mask = 0x9E3779B97F4A7C15, (1 << 64) - 1
     expected = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
     assert [mix(k * gamma & mask) for k in (1, 2, 3)] == expected
+    assert mix_all(np.array([k * gamma & mask for k in (1, 2, 3)], np.uint64)).tolist() == expected
+
+
+def test_the_order_of_runs_that_exist_stays() -> None:
+    """Numbers of the first release; a change here silently changes what resumed runs read."""
+    permutation = Permutation(1000, "1/text/0")
+    assert [permutation(i) for i in range(12)] == [43, 176, 876, 22, 228, 707, 251, 117, 963, 451, 472, 204]
+    permutation = Permutation(2**40 + 7, "k")
+    assert [permutation(i) for i in (0, 1, 2**39)] == [715639502080, 576204279960, 175431897017]
+    for weights, sources, counts in (
+        ([0.69, 0.02, 0.04, 0.25], "0300300030020030030030001003003003000200", [690002, 20000, 40000, 250001]),
+        ([0.75, 0.25], "0010001000100010001000100010001000100010", [750002, 250001]),
+        ([3, 1, 2, 5, 4], "3204334023410343204334023410343204334023", [200001, 66667, 133334, 333334, 266667]),
+    ):
+        proportions = Proportions(weights)
+        found = "".join(str(proportions.locate(i)[0]) for i in range(10**9, 10**9 + 40))
+        assert found[: len(sources)] == sources
+        assert proportions.counts(1_000_003) == counts
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data(), sizes=st.lists(st.integers(1, 2**61), min_size=1, max_size=5))
+def test_many_places_at_once_are_what_they_are_one_by_one(data: st.DataObject, sizes: list[int]) -> None:
+    permutations = [Permutation(n, f"key {n}") for n in sizes]
+    which = data.draw(st.lists(st.integers(0, len(sizes) - 1), max_size=30))
+    places = [data.draw(st.integers(0, sizes[w] - 1)) for w in which]
+    found = permute_all(permutations, np.array(which, np.int64), np.array(places, np.int64))
+    assert found.dtype == np.int64
+    assert found.tolist() == [permutations[w](place) for w, place in zip(which, places, strict=True)]
+
+
+def test_nothing_wraps_where_the_scalar_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums just below 2^64 happen once in 2^33 draws; here always."""
+    top = (1 << 64) - 1
+    monkeypatch.setattr(order, "mix", lambda x: top - x % 3)
+    monkeypatch.setattr(order, "mix_all", lambda x: np.uint64(top) - x % np.uint64(3))
+    permutation = Permutation(2**61, "x")
+    places = [0, 1, 2**60, 2**61 - 1, *range(10**17, 10**17 + 20)]
+    found = permute_all([permutation], np.zeros(len(places), np.int64), np.array(places))
+    assert found.tolist() == [permutation(place) for place in places]
+
+
+def test_all_places_at_once_are_a_permutation() -> None:
+    for n in (1, 2, 3, 10, 97, 1000, 4099):
+        found = permute_all([Permutation(n, "x")], np.zeros(n, np.int64), np.arange(n))
+        assert sorted(found.tolist()) == list(range(n))
 
 
 @pytest.mark.parametrize("n", [*range(1, 70), 97, 100, 101, 255, 256, 257, 997, 1024, 4093, 5000])
@@ -71,24 +119,70 @@ def test_samples_and_counts_agree(weights: list[float], start: int) -> None:
     assert counts == proportions.counts(start + 50)
 
 
-@settings(max_examples=100, deadline=None)
-@given(weights=WEIGHTS, n=st.integers(0, 10**12))
-def test_no_source_is_more_than_a_few_samples_off(weights: list[float], n: int) -> None:
+@settings(max_examples=200, deadline=None)
+@given(weights=WEIGHTS, first=st.integers(0, 10**18), n=st.integers(1, 80))
+def test_many_samples_at_once_are_what_they_are_one_by_one(weights: list[float], first: int, n: int) -> None:
+    sources, numbers = (found.tolist() for found in Proportions(weights).locate_all(first, n))
+    one_by_one = Proportions(weights)
+    assert list(zip(sources, numbers, strict=True)) == [one_by_one.locate(i) for i in range(first, first + n)]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    weights=st.lists(st.one_of(st.integers(1, 10**6), st.floats(1e-6, 1e6)), max_size=40, min_size=1), data=st.data()
+)
+def test_no_source_is_ever_further_off_than_known_beforehand(weights: list[float], data: st.DataObject) -> None:
     proportions = Proportions(weights)
+    assert proportions.tree.off <= (CHAIN_OFF if proportions.is_chain else 1.68)
+    assert huffman(proportions.weights).off <= 1.68
     exact = [Fraction(str(w)) for w in weights]
-    for count, weight in zip(proportions.counts(n), exact, strict=True):
-        assert abs(count - n * weight / sum(exact)) <= 3
+    for n in data.draw(st.lists(st.one_of(st.integers(0, 200), st.integers(0, 10**12)), min_size=1, max_size=20)):
+        for count, weight in zip(proportions.counts(n), exact, strict=True):
+            assert abs(count - n * weight / sum(exact)) <= proportions.tree.off + 1e-9
 
 
-def test_thirty_sources_stay_within_a_tenth_of_a_percent() -> None:
-    weights = [random.Random(j).uniform(0.1, 10) for j in range(30)]
-    proportions = Proportions(weights)
-    for begin in (0, 777_777):
-        n = 1000 * 1024  # 1 000 steps of 1 024 sequences
-        before, after = proportions.counts(begin), proportions.counts(begin + n)
+@settings(max_examples=100, deadline=None)
+@given(weights=st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=5))
+def test_up_to_five_sources_keep_the_order_they_always_had(weights: list[float]) -> None:
+    assert Proportions(weights).is_chain
+
+
+SHARES = {
+    "even": lambda j: 1.0,
+    "one large": lambda j: 1000.0 if j == 29 else 1.0,
+    "powers": lambda j: 1.3**j,
+    "powers, falling": lambda j: 0.5**j,
+    "any": lambda j: random.Random(j).uniform(0.1, 10),
+    "far apart": lambda j: 10 ** random.Random(100 + j).uniform(-4, 1),
+}
+
+
+@pytest.mark.parametrize("shares", SHARES)
+@pytest.mark.parametrize("batch_size", [4, 5, 24, 256])
+def test_any_thousand_steps_of_thirty_sources_keep_the_weights(shares: str, batch_size: int) -> None:
+    weights = [SHARES[shares](j) for j in range(30)]
+    proportions, random_ = Proportions(weights), random.Random(batch_size)
+    assert proportions.tree.off * 2 <= 0.001 * 1000 * 4  # the proof, for every first step
+    firsts = [0, 1, *range(2, 300, 7), *(random_.randrange(10**10) for _ in range(300))]
+    for first in firsts:
+        before, after = proportions.counts(first * batch_size), proportions.counts((first + 1000) * batch_size)
         for a, b, weight in zip(before, after, weights, strict=True):
-            share = weight / sum(weights)
-            assert abs((b - a) / n - share) < 0.001 * share
+            assert abs((b - a) / (1000 * batch_size) - weight / sum(weights)) <= 0.001
+
+
+@settings(max_examples=100, deadline=None)
+@given(weights=st.lists(st.floats(0.01, 100), min_size=30, max_size=30), first=st.integers(0, 10**9))
+def test_thirty_random_weights_hold_in_batches_of_four(weights: list[float], first: int) -> None:
+    proportions = Proportions(weights)
+    before, after = proportions.counts(4 * first), proportions.counts(4 * (first + 1000))
+    for a, b, weight in zip(before, after, weights, strict=True):
+        assert abs((b - a) / 4000 - weight / sum(weights)) <= 0.001
+
+
+def test_the_chain_alone_would_not_do() -> None:
+    """29 equal small sources all turn at the same sample; the large one then lacks many at once."""
+    assert chain([1] * 29 + [1000]).off > 14
+    assert not Proportions([1] * 29 + [1000]).is_chain
 
 
 def test_weights_count_as_they_are_written() -> None:

@@ -31,7 +31,7 @@ def rows_of(mixture: Mixture, source: str, n_rows: int = ROWS) -> list[int]:
 def test_every_token_of_a_stretch_once_and_in_order(streams: Mixture) -> None:
     """The data are their own positions: a row's inputs over the steps must be one run of consecutive numbers, and
     the rows of a source together its windows from the first token to the last, none twice."""
-    steps = [streams.batch(range(step * ROWS, (step + 1) * ROWS)) for step in range(CODE_STEPS)]
+    steps = [streams.samples(step * ROWS, ROWS) for step in range(CODE_STEPS)]
     for name, length, offset in (("text", TEXT_STEPS, 0), ("code", CODE_STEPS, 10_000)):
         seen = []
         for row in rows_of(streams, name):
@@ -49,7 +49,7 @@ def test_a_row_says_when_it_continues(streams: Mixture) -> None:
     assert (len(text), len(code)) == (6, 2)
     last = None
     for step in range(3 * CODE_STEPS):
-        batch = streams.batch(range(step * ROWS, (step + 1) * ROWS))
+        batch = streams.samples(step * ROWS, ROWS)
         assert batch.continues_B is not None and batch.continues_B.dtype == torch.bool
         assert batch.continues_B[text].tolist() == [step % TEXT_STEPS != 0] * 6
         assert batch.continues_B[code].tolist() == [step % CODE_STEPS != 0] * 2
@@ -62,17 +62,19 @@ def test_a_row_starts_its_own_stretch_again(streams: Mixture) -> None:
     for row in rows_of(streams, "text"):
         first, again = streams.provenance(row), streams.provenance(TEXT_STEPS * ROWS + row)
         assert (first.epoch, again.epoch) == (0, 1)
-        assert (first.window, first.token_start) == (again.window, again.token_start)
+        assert (first.window, first.parts[0].token_start) == (again.window, again.parts[0].token_start)
         assert streams.provenance((TEXT_STEPS - 1) * ROWS + row).epoch == 0
 
 
 def test_provenance_is_what_the_batch_holds(streams: Mixture) -> None:
     for step in (0, 1, 51, 52, 1000):
-        batch = streams.batch(range(step * ROWS, (step + 1) * ROWS))
+        batch = streams.samples(step * ROWS, ROWS)
         for row in range(ROWS):
             p = streams.provenance(step * ROWS + row)
             offset = 10_000 if p.source == "code" else 0
-            assert batch.tokens_BT[row].tolist() == list(range(offset + p.token_start, offset + p.token_stop - 1))
+            assert batch.tokens_BT[row].tolist() == list(
+                range(offset + p.parts[0].token_start, offset + p.parts[-1].token_stop - 1)
+            )
 
 
 def test_rows_are_shared_by_weight_and_epochs_counted(streams: Mixture) -> None:
@@ -151,7 +153,7 @@ def test_fingerprint_knows_the_order(data_config) -> None:
 
 
 def test_shuffled_rows_continue_nothing(mixture: Mixture) -> None:
-    assert mixture.batch(range(4)).continues_B is None
+    assert mixture.samples(0, 4).continues_B is None
 
 
 def test_a_loader_of_another_batch_size_is_a_bug(streams: Mixture) -> None:
@@ -176,5 +178,5 @@ def test_rows_add_up_and_stay_within_one_of_their_share(weights: list[int], n_ro
 def test_document_masks_go_with_streams(data_config, tmp_path: Path, write_dataset) -> None:
     write_dataset(tmp_path / "code", [list(range(100)), list(range(100, 200))])
     mixture = Mixture(data_config({"code": 1.0}, order="stream", document_mask=True), 20, global_batch_size=1)
-    batch = mixture.batch([4])  # tokens 80 .. 99: the next one begins a document
+    batch = mixture.samples(4, 1)  # tokens 80 .. 99: the next one begins a document
     assert batch.targets_BT[0, -1] == -100 and batch.continues_B is not None and batch.continues_B.item()

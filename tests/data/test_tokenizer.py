@@ -1,6 +1,8 @@
-"""The SentencePiece wrapper: faithful both ways, and clear about files that are none."""
+"""Tokenizers of SentencePiece: faithful both ways, and clear about files that are none."""
 
 import hashlib
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -8,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coca_train.config.errors import DataError
+from coca_train.data import tokenizer as module
 from coca_train.data.tokenizer import Tokenizer
 from data_prep.vocabulary import train_tokenizer
+from tests.data.vocabularies import sentencepiece_model
 
 TEXT = Path(__file__).read_text(encoding="utf-8") + "\tThe quick brown fox; jumps over 13 lazy dogs.\n" * 3
 
@@ -28,7 +32,8 @@ def tokenizer(path: Path) -> Tokenizer:
 
 def test_shape(tokenizer: Tokenizer, path: Path) -> None:
     assert tokenizer.vocab_size == 512
-    assert tokenizer.eod == 2
+    assert (tokenizer.eod, tokenizer.bos, tokenizer.kind, tokenizer.lossless) == (2, 1, "sentencepiece", True)
+    assert tokenizer.control == {1, 2}
     assert tokenizer.digest == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -64,7 +69,7 @@ def test_training_is_deterministic(path: Path, tmp_path: Path) -> None:
     assert (tmp_path / "again.model").read_bytes() == path.read_bytes()
 
 
-@pytest.mark.parametrize("content", [b"", b"hello", b"\x80" * 100, b'{"model": 1}'])
+@pytest.mark.parametrize("content", [b"", b"hello", b"\x80" * 100, b'{"model": 1}', b"{", b"{\xff}"])
 def test_not_a_model(tmp_path: Path, content: bytes, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x.model").write_bytes(content)
     with pytest.raises(DataError, match=r"E-TKN-02 .*x\.model.*Fix:"):
@@ -83,3 +88,94 @@ def test_vocabulary_sizes_that_cannot_be(tmp_path: Path, size: int, why: str) ->
     with pytest.raises(DataError, match=why):
         train_tokenizer([TEXT], tmp_path / "x.model", size)
     assert not (tmp_path / "x.model").exists()
+
+
+def test_batches_and_arrays(tokenizer: Tokenizer) -> None:
+    expected = [tokenizer.encode(text) for text in (TEXT, "", "a\nb")]
+    assert tokenizer.encode_batch([TEXT, "", "a\nb"], num_threads=2) == expected
+    array = tokenizer.encode_array(TEXT)
+    assert (array.tolist(), array.dtype) == (expected[0], "uint16")
+
+
+def test_a_model_that_is_encoded_as_a_whole(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(sentencepiece_model(tmp_path / "x.model", model_type="unigram"))
+    assert tokenizer.lossless
+    assert tokenizer.encode_batch([TEXT, "a"], num_threads=2) == [tokenizer.encode(TEXT), tokenizer.encode("a")]
+    array = tokenizer.encode_array(TEXT)
+    assert (array.tolist(), array.dtype) == (tokenizer.encode(TEXT), "uint16")
+
+
+@pytest.mark.parametrize(
+    ("changes", "back"),
+    [
+        ({"add_dummy_prefix": True}, "a  ﬁ 漢"),
+        ({"byte_fallback": False}, "a   \u2047   \u2047 "),
+        ({"normalization_rule_name": "nmt_nfkc"}, "a  fi 漢"),
+        ({"remove_extra_whitespaces": True}, "a ﬁ 漢"),
+    ],
+)
+def test_models_that_lose_something_say_so(tmp_path: Path, changes: dict, back: str) -> None:
+    tokenizer = Tokenizer(sentencepiece_model(tmp_path / "x.model", **changes))
+    assert not tokenizer.lossless
+    assert tokenizer.decode(tokenizer.encode("a  ﬁ 漢")) == back
+
+
+@pytest.mark.parametrize(
+    ("changes", "eod", "bos"),
+    [
+        ({"eos_id": -1, "bos_id": -1, "control_symbols": ["<|endoftext|>", "<bos>"]}, "<|endoftext|>", "<bos>"),
+        ({"eos_piece": "<stop>", "bos_piece": "<go>"}, "<stop>", "<go>"),
+        ({"bos_id": -1}, "</s>", None),
+    ],
+)
+def test_pieces_that_end_and_begin(tmp_path: Path, changes: dict, eod: str, bos: str | None) -> None:
+    path = sentencepiece_model(tmp_path / "x.model", **changes)
+    tokenizer = Tokenizer(path)
+    library = module.SentencePiece(path.read_bytes())
+    assert tokenizer.eod == library.id_of(eod)
+    assert tokenizer.bos == (None if bos is None else library.id_of(bos))
+    assert tokenizer.control == {i for i in (tokenizer.eod, tokenizer.bos) if i is not None}
+    assert tokenizer.eod not in tokenizer.encode(f"{eod} {eod}")
+
+
+def test_without_an_end(tmp_path: Path) -> None:
+    path = sentencepiece_model(tmp_path / "x.model", eos_id=-1)
+    with pytest.raises(DataError, match=r"E-TKN-03 .*has no piece that ends a document"):
+        Tokenizer(path)
+
+
+def test_an_end_that_any_text_can_spell(tmp_path: Path) -> None:
+    symbols = ["\n", "<|endoftext|>"]
+    path = sentencepiece_model(tmp_path / "x.model", eos_id=-1, user_defined_symbols=symbols)
+    with pytest.raises(DataError, match=r"E-TKN-03 .*a text with '<\|endoftext\|>' in it"):
+        Tokenizer(path)
+
+
+def test_too_large(tmp_path: Path) -> None:
+    path = tmp_path / "x.model"
+    path.touch()
+    os.truncate(path, 64 << 20)
+    with pytest.raises(DataError, match=r"E-TKN-02 .*67108864 bytes; at most 67108863 are read"):
+        Tokenizer(path)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    found: list[Exception] = []
+
+    def load() -> None:
+        try:
+            Tokenizer(tmp_path / "pipe")
+        except DataError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=load, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert "E-TKN-01" in str(found) and "is no regular file" in str(found)
+
+
+def test_tiktoken_is_named(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.model").write_bytes(b"IQ== 0\nIg== 1\nIw== 2\n")
+    with pytest.raises(DataError, match=r"E-TKN-02 .*one of tiktoken.*tokenizer.json"):
+        Tokenizer(tmp_path / "tokenizer.model")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from coca_train.config.errors import DataError
+from coca_train.data.indexed import IndexedDataset
 from coca_train.data.validation import long_documents, validation_batches
 
 T = 8
@@ -20,6 +21,9 @@ def test_windows_are_spread_evenly_and_counted(prefix: str) -> None:
     batches = list(validation_batches(prefix, T, max_tokens=90, micro_batch_size=4))
     assert [batch.tokens_BT.shape for batch in batches] == [(4, T)] * 3
     assert sum(batch.n_targets for batch in batches) == 88  # 11 windows; the twelfth row is padding
+    stream = IndexedDataset(prefix).tokens(0, 615)
+    rows = [row.tolist() for batch in batches for row in batch.tokens_BT][:11]
+    assert rows == [stream[i * 76 // 11 * T :][:T].tolist() for i in range(11)]
     everything = list(validation_batches(prefix, T, max_tokens=10**9, micro_batch_size=1))
     assert len(everything) == 76
     assert len(list(validation_batches(prefix, T, max_tokens=1, micro_batch_size=1))) == 1

@@ -27,7 +27,7 @@ def config(**tracking):
         visibility=SimpleNamespace(),
         optim=SimpleNamespace(),
         engine=SimpleNamespace(),
-        data=SimpleNamespace(seed=2, document_mask=False, sources={"text": source}),
+        data=SimpleNamespace(seed=2, document_mask=False, packing="windows", sources={"text": source}),
     )
 
 

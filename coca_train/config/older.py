@@ -1,0 +1,19 @@
+"""Runs made before an option existed: what it would have been then, so that they are read and go on as they were."""
+
+from typing import Any
+
+# Option -> what every run did before it could be chosen.
+ADDED = {
+    "data.packing": "windows",
+    "data.upsample_from_tokens": None,
+    "data.upsample_factor": 1,
+    "data.verify_blocks": True,
+}
+
+
+def complete(tree: dict[str, Any]) -> None:
+    """Give a saved configuration the options it is too old to have."""
+    for key, value in ADDED.items():
+        section, _, name = key.partition(".")
+        if isinstance(options := tree.get(section), dict):
+            options.setdefault(name, value)

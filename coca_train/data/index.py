@@ -1,0 +1,206 @@
+"""The `.idx` of a Megatron / GPT-NeoX dataset: lengths, places and documents of its sequences, checked before use.
+
+`<prefix>.bin` holds token ids back to back. `<prefix>.idx`, all little-endian (GPT-NeoX,
+megatron/data/indexed_dataset.py; the same bytes in Megatron-LM and megatron-core):
+
+    9 bytes   magic b"MMIDIDX\\0\\0"
+    uint64    version = 1
+    uint8     dtype code of the .bin (see DTYPES)
+    uint64    n sequences
+    uint64    d entries of the document index
+    int32[n]  sequence lengths [tokens]
+    int64[n]  where each sequence begins in the .bin [bytes]
+    int64[d]  document index, in SEQUENCES: document j is sequences doc_idx[j] .. doc_idx[j+1]-1
+
+doc_idx begins with 0 and normally ends with n. GPT-NeoX's merge tool leaves it at [0], other tools
+leave out the last entry: every sequence after the last entry then counts as a document of its own
+(that is what GPT-NeoX itself does: it trains on sequences and never reads doc_idx).
+"""
+
+import bisect
+import mmap
+import os
+import struct
+from typing import BinaryIO
+
+import numpy as np
+
+from coca_train.config.errors import DataError
+
+MAGIC = b"MMIDIDX\x00\x00"
+HEADER = struct.Struct("<9sQBQQ")
+DTYPES = {1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64, 8: np.uint16}
+FLOAT_CODES = (6, 7)
+CHUNK = 1 << 14  # entries checked at a time
+EAGER_ENTRIES = 1 << 20  # an index of up to so many is checked whole when it is opened (some 20 ms)
+
+
+class Index:
+    """Read-only view of one .idx; nothing but the touched pages comes into memory.
+
+    Header, sizes, totals and both ends are checked when it is opened; every entry too, unless there are more than
+    EAGER_ENTRIES: then a chunk of them is checked when one of it is used for the first time.
+    idx: the file; bin_path, bin_bytes: name and size of the .bin it describes.
+
+    Attributes: n_tokens, n_sequences, n_documents, dtype.
+    Raises DataError: E-TOK-02 not this format, 03 dtype, 04 size of the .bin, 05 truncated index, 06 impossible entry.
+    """
+
+    def __init__(self, idx: BinaryIO, bin_path: str, bin_bytes: int) -> None:
+        self.idx_path = idx.name
+        self._read_header(idx)
+        self._checked_sequences = bytearray(-(-self.n_sequences // CHUNK))
+        self._checked_entries = bytearray(-(-len(self._entries) // CHUNK))
+        self._checks = (
+            (self._checked_sequences, self._check_sequence),
+            (self._checked_entries, self._check_entry),
+        )
+        self._check_ends(bin_path, bin_bytes)
+
+    def _read_header(self, idx: BinaryIO) -> None:
+        """Every number of the header is held against the size of the file before it is used."""
+        head, size = idx.read(HEADER.size), os.fstat(idx.fileno()).st_size
+        if head[:9] != MAGIC:
+            hint = "re-tokenize with --dataset-impl mmap" if head[:6] == b"TNTIDX" else "prepare the data again"
+            raise DataError(
+                f"E-TOK-02 {self.idx_path}: begins with {head[:9]!r}; needed is {MAGIC!r} "
+                f"(a Megatron/GPT-NeoX mmap index). Fix: {hint}"
+            )
+        if len(head) < HEADER.size:
+            raise self._truncated(f"the header is {len(head)} bytes long instead of {HEADER.size}")
+        _, version, code, n_sequences, n_entries = HEADER.unpack(head)
+        if version != 1:
+            what = "big-endian" if version == 1 << 56 else "newer or damaged"
+            raise DataError(
+                f"E-TOK-02 {self.idx_path}: version {version} ({what}); only version 1, little-endian, is known. "
+                "Fix: write the dataset with GPT-NeoX, Megatron or data_prep"
+            )
+        if code not in DTYPES:
+            kind = "a float type" if code in FLOAT_CODES else "unknown"
+            raise DataError(
+                f"E-TOK-03 {self.idx_path}: dtype code {code} is {kind}; token ids are integers, codes "
+                f"{', '.join(f'{c} {t.__name__}' for c, t in DTYPES.items())}. Fix: prepare the data again"
+            )
+        needed = HEADER.size + 12 * n_sequences + 8 * n_entries
+        if needed != size:
+            raise self._truncated(
+                f"{n_sequences} sequences and {n_entries} document entries need {needed} bytes, the file has {size}"
+            )
+        self.dtype = np.dtype(DTYPES[code])
+        self.n_sequences = n_sequences
+        mapped, at = mmap.mmap(idx.fileno(), 0, access=mmap.ACCESS_READ), HEADER.size
+        self._sizes = np.frombuffer(mapped, "<i4", n_sequences, at)
+        self._pointers = np.frombuffer(mapped, "<i8", n_sequences, at + 4 * n_sequences)
+        self._entries = np.frombuffer(mapped, "<i8", n_entries, at + 12 * n_sequences)
+
+    def _truncated(self, what: str) -> DataError:
+        return DataError(
+            f"E-TOK-05 {self.idx_path}: truncated or damaged: {what}; both must agree. Fix: copy or prepare it again"
+        )
+
+    def _check_ends(self, bin_path: str, bin_bytes: int) -> None:
+        """What holds for the files as wholes; the entries too where that is quick, else when they are used."""
+        item, n, n_entries = self.dtype.itemsize, self.n_sequences, len(self._entries)
+        if not n_entries:
+            raise DataError(
+                f"E-TOK-06 {self.idx_path}: the document index is empty; it begins with 0. Fix: prepare the data again"
+            )
+        end = int(self._pointers[-1]) + int(self._sizes[-1]) * item if n else 0
+        self._limit = 2**63 - 1  # until the size of the .bin is known to be right
+        if n + n_entries <= EAGER_ENTRIES:
+            self._check_all()
+        if bin_bytes != end:
+            raise DataError(
+                f"E-TOK-04 {bin_path}: {bin_bytes} bytes, but {self.idx_path} describes {end // item} tokens of {item} "
+                f"bytes = {end} bytes; both must agree. Fix: copy both files again, or prepare the data again"
+            )
+        self._limit, self.n_tokens = end, end // item
+        for chunks, check in self._checks:
+            if chunks:
+                check(0)
+                check((len(chunks) - 1) * CHUNK)
+        # entries[:-1] start the documents that are closed; each sequence from `last` on is one more.
+        self._n_closed = n_entries - 1
+        self._last = int(self._entries[-1])
+        self.n_documents = self._n_closed + n - self._last
+
+    def _check_all(self) -> None:
+        """Every entry of the index that was not checked yet, in chunks: O(1) memory for any number of documents."""
+        for chunks, check in self._checks:
+            for chunk in range(len(chunks)):
+                check(chunk * CHUNK)
+
+    def _check_sequence(self, i: int) -> None:
+        """Lengths and pointers of the chunk that holds sequence i, each against the one before it."""
+        if self._checked_sequences[i // CHUNK]:
+            return
+        begin = i // CHUNK * CHUNK
+        before = slice(max(begin - 1, 0), begin + CHUNK)  # and the last one of the chunk before
+        sizes, pointers = self._sizes[before].astype(np.int64), self._pointers[before]
+        ends = pointers + sizes * self.dtype.itemsize
+        starts = ends[:-1] if begin else np.concatenate(([0], ends[:-1]))
+        sizes, pointers = sizes[-len(starts) :], pointers[-len(starts) :]
+        bad = np.flatnonzero((sizes < 0) | (pointers != starts) | (pointers < 0) | (pointers > self._limit))
+        if bad.size:
+            k = int(bad[0])
+            raise DataError(
+                f"E-TOK-06 {self.idx_path} entry {begin + k}: length {sizes[k]}, begins at byte {pointers[k]}; the "
+                f"length must be >= 0 and the begin {starts[k]} (sequences lie back to back; a "
+                "negative begin is a 32-bit overflow of the tool). Fix: prepare the data again"
+            )
+        self._checked_sequences[i // CHUNK] = 1
+
+    def _check_entry(self, i: int) -> None:
+        """The part of the document index that holds entry i, each against the one before it."""
+        if self._checked_entries[i // CHUNK]:
+            return
+        begin = i // CHUNK * CHUNK
+        entries = self._entries[begin : begin + CHUNK]
+        last = int(self._entries[begin - 1]) if begin else 0
+        bad = np.flatnonzero((np.diff(entries, prepend=last) < 0) | (entries < 0) | (entries > self.n_sequences))
+        if bad.size or (begin == 0 and entries[0] != 0):
+            k = int(bad[0]) if bad.size else 0
+            raise DataError(
+                f"E-TOK-06 {self.idx_path} document entry {begin + k}: {entries[k]}; the entries begin at 0, never "
+                f"fall, and end at most at {self.n_sequences} (sequences). Fix: prepare the data again"
+            )
+        self._checked_entries[i // CHUNK] = 1
+
+    def _first_sequence(self, document: int) -> int:
+        if document < self._n_closed:
+            self._check_entry(document)
+            return int(self._entries[document])
+        return self._last + document - self._n_closed
+
+    def document_start(self, document: int) -> int:
+        """Token offset where a document begins; n_tokens for document = n_documents."""
+        sequence = self._first_sequence(document)
+        if sequence == self.n_sequences:
+            return self.n_tokens
+        self._check_sequence(sequence)
+        return int(self._pointers[sequence]) // self.dtype.itemsize
+
+    def document_at(self, token: int) -> int:
+        """The document that holds a token offset."""
+        return bisect.bisect_right(range(self.n_documents), token, key=self.document_start) - 1
+
+    def pieces(self, start: int, stop: int) -> list[tuple[int, int, int]]:
+        """The documents of a stretch of tokens, each with its tokens in there: (document, first, behind the last).
+
+        Rising; documents without a token in it are left out. O(log n_documents).
+        """
+        found: list[tuple[int, int, int]] = []
+        document = self.document_at(start)
+        while start < stop:
+            end = min(self.document_start(document + 1), stop)
+            if end > start:
+                found.append((document, start, end))
+            document, start = document + 1, max(start, end)
+        return found
+
+    def document_bounds(self) -> np.ndarray:
+        """int64 (n_documents + 1,): token offsets; document i is tokens bounds[i] .. bounds[i + 1] - 1."""
+        self._check_all()
+        starts = np.append(self._pointers // self.dtype.itemsize, self.n_tokens)
+        sequences = np.concatenate((self._entries[:-1], np.arange(self._last, self.n_sequences + 1)))
+        return starts[sequences].astype(np.int64)

@@ -1,0 +1,61 @@
+"""The packing `segments`: BOS, seq_len - 2 tokens of the stream, EOS; the recipe of YaRN (arXiv 2309.00071, section 4).
+
+The paper cuts PG-19 into segments of 64k "bookended with the BOS and EOS token".
+"""
+
+import numpy as np
+
+from coca_train.config.errors import DataError
+from coca_train.data.indexed import IndexedDataset
+from coca_train.data.packings.base import Edges, Row, Span, starts_of, too_short
+from coca_train.data.packings.upsampling import UpsampledStream, Upsampling
+
+
+class Segments:
+    """Window w holds tokens w*S .. w*S + S - 1 of the stream, S = seq_len - 2, end-of-document tokens included.
+
+    All seq_len tokens are inputs. The targets are the seq_len - 1 after the first; nothing follows the last, so it
+    predicts nothing. With a document mask BOS belongs to the first document of the segment and EOS to the last.
+    Fewer than S tokens at the end of the stream are never seen.
+    Raises DataError E-MIX-04 when the tokenizer has no BOS, E-TOK-12 when the stream is shorter than a segment.
+    """
+
+    fill = 1.0
+
+    def __init__(
+        self,
+        dataset: IndexedDataset,
+        name: str,
+        seq_len: int,
+        with_starts: bool,
+        edges: Edges,
+        upsampling: Upsampling | None,
+    ) -> None:
+        if edges.bos is None:
+            raise DataError(
+                "E-MIX-04 data.packing=segments: each segment begins with a token that begins a text (<s>, BOS), and "
+                "data.tokenizer has none. Fix: choose data.packing=windows, or a tokenizer with one"
+            )
+        self.dataset, self.seq_len, self.with_starts = dataset, seq_len, with_starts
+        self.bos, self.eos = edges.bos, edges.eos
+        self.stream = UpsampledStream(dataset, upsampling)
+        self.n_windows = self.stream.n_tokens // (seq_len - 2)
+        if self.n_windows < 1:
+            raise too_short(dataset, name, f"one segment takes seq_len - 2 = {seq_len - 2}")
+
+    def row(self, window: int) -> Row:
+        start, stop = self._stretch(window)
+        ids = np.full(self.seq_len + 1, self.eos, np.int64)
+        ids[0] = self.bos
+        ids[1 : self.seq_len - 1] = self.stream.tokens(start, stop)
+        return Row(ids, self.seq_len - 1, starts_of(self.spans(window)) if self.with_starts else None)
+
+    def spans(self, window: int) -> list[Span]:
+        spans, at = [], 1
+        for document, start, stop in self.stream.pieces(*self._stretch(window)):
+            spans.append(Span(at, document, start, stop))
+            at += stop - start
+        return spans
+
+    def _stretch(self, window: int) -> tuple[int, int]:
+        return window * (self.seq_len - 2), (window + 1) * (self.seq_len - 2)

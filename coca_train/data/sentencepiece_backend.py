@@ -1,0 +1,136 @@
+"""SentencePiece model files: text to token ids and back."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from coca_train.data.indexed import best_dtype
+from coca_train.data.words import Words, word_pattern
+
+BPE = 2
+
+
+class SentencePiece:
+    """A SentencePiece model. Raises ValueError when the bytes are none.
+
+    Attributes: vocab_size; eos, bos: ids of the model's own end and beginning of text, None where it has none.
+    """
+
+    def __init__(self, model: bytes) -> None:
+        import sentencepiece
+
+        self._model = sentencepiece.SentencePieceProcessor()
+        try:
+            loaded = bool(model) and self._model.LoadFromSerializedProto(model) and self._model.get_piece_size() > 0
+        except (RuntimeError, ValueError, OSError):
+            loaded = False
+        if not loaded:
+            raise ValueError(f"not a SentencePiece model{_looks_like(model)}")
+        self.vocab_size: int = self._model.get_piece_size()
+        self.eos, self.bos = (i if i >= 0 else None for i in (self._model.eos_id(), self._model.bos_id()))
+
+    def id_of(self, piece: str) -> int | None:
+        found = self._model.piece_to_id(piece)
+        return None if found == self._model.unk_id() else found
+
+    def spelled(self, token: int) -> str | None:
+        """The text that is encoded as this token, if its piece is one."""
+        piece = self._model.id_to_piece(token)
+        return piece if token in self._model.encode(piece) else None
+
+    @cached_property
+    def control(self) -> frozenset[int]:
+        return frozenset(i for i in range(self.vocab_size) if self._model.is_control(i))
+
+    @cached_property
+    def facts(self) -> "Facts":
+        return Facts.of(self._model.serialized_model_proto())
+
+    @property
+    def lossless(self) -> bool:
+        return self.facts.byte_fallback and self.facts.changes_nothing
+
+    @cached_property
+    def words(self) -> Words | None:
+        """Where it gives the same as the whole text: by merges, each character known or bytes, nothing changed."""
+        if not (self.facts.algorithm == BPE and self.facts.byte_fallback and self.facts.changes_nothing):
+            return None
+        model = self._model
+        ids = [
+            i for i in range(self.vocab_size) if not (model.is_control(i) or model.is_unknown(i) or model.is_byte(i))
+        ]
+        pattern = word_pattern([piece for piece in model.id_to_piece(ids) if piece != "\n"])
+        return None if pattern is None else Words(model.encode, pattern, np.dtype(best_dtype(self.vocab_size)))
+
+    def encode(self, text: str) -> list[int]:
+        return self._model.encode(text) if self.words is None else self.words.encode_text(text).tolist()
+
+    def encode_batch(self, texts: Sequence[str], num_threads: int) -> list[list[int]]:
+        """num_threads: only where texts are encoded as a whole; words that are remembered need no threads."""
+        if self.words is None:
+            return self._model.encode(list(texts), num_threads=num_threads)
+        return [self.encode(text) for text in texts]
+
+    def encode_array(self, text: str) -> np.ndarray | None:
+        """The ids as an array, where they are not made as a list first."""
+        return None if self.words is None else self.words.encode_text(text)
+
+    def decode(self, ids: list[int]) -> str:
+        return self._model.decode(ids)
+
+
+def _looks_like(model: bytes) -> str:
+    """What a file that is none may be instead, in words."""
+    word, space, number = model[:100].split(b"\n")[0].partition(b" ")
+    if space and number.isdigit() and word.isascii():
+        return " but, it seems, one of tiktoken, which is not read; the same tokenizer as tokenizer.json is"
+    return ""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a model says about itself.
+
+    algorithm: 1 unigram, 2 BPE, 3 word, 4 character; byte_fallback: characters without a piece become bytes;
+    changes_nothing: no normalisation either way, no space added in front, none removed.
+    """
+
+    algorithm: int
+    byte_fallback: bool
+    changes_nothing: bool
+
+    @staticmethod
+    def of(model: bytes) -> "Facts":
+        """From a serialised ModelProto (sentencepiece_model.proto; the numbers of its fields are fixed for good)."""
+        sections = {number: value for number, value in fields(model) if number in (2, 3, 5)}
+        trainer, normalizer, denormalizer = (dict(fields(sections.get(n, b""))) for n in (2, 3, 5))
+        untouched = not normalizer.get(2) and not normalizer.get(3, 1) and not normalizer.get(4, 1)
+        return Facts(trainer.get(3, 1), bool(trainer.get(35, 0)), untouched and not denormalizer.get(2))
+
+
+def fields(message: bytes) -> Iterator[tuple[int, Any]]:
+    """(number, value) of each field of a protocol buffer message: whole numbers, or bytes as they are.
+
+    Enough for what the library itself has serialised; protobuf is no dependency of ours.
+    """
+    at = 0
+    while at < len(message):
+        key, at = _varint(message, at)
+        kind = key & 7
+        if kind == 0:
+            value, at = _varint(message, at)
+        else:
+            size, at = _varint(message, at) if kind == 2 else ({1: 8, 5: 4}[kind], at)
+            value, at = message[at : at + size], at + size
+        yield key >> 3, value
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while message[at] & 0x80:
+        value |= (message[at] & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+    return value | message[at] << shift, at + 1

@@ -1,0 +1,96 @@
+"""Where a sample comes from: documents, and the line of the raw file, where the dataset says so."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coca_train.config.errors import DataError
+from coca_train.data.indexed import IndexedDataset
+from coca_train.data.mixture import Mixture
+from coca_train.data.provenance import Origin, Origins
+
+ORIGINS = np.dtype([("input", "<u4"), ("line", "<u8"), ("digest", "V16")])
+HUB = {"hub": "someone/books", "config": None, "split": "train", "fingerprint": "0", "shard": 3, "shards": 8}
+
+
+def give_origins(folder: Path, name: str) -> int:
+    """Document d of a dataset is line 10 d of input d % 3; the manifest knows two of them. Number of documents."""
+    n = IndexedDataset(folder / name).n_documents
+    rows = np.zeros(n, ORIGINS)
+    rows["input"], rows["line"] = np.arange(n) % 3, 10 * np.arange(n)
+    np.save(folder / f"{name}.origins.npy", rows, allow_pickle=False)
+    return n
+
+
+@pytest.fixture
+def folder(data_config, tmp_path: Path) -> Path:
+    data_config()
+    for end in (".bin", ".idx"):
+        (tmp_path / f"text{end}").rename(tmp_path / f"text_train{end}")
+    inputs = [{"name": "a.jsonl.gz"}, HUB]
+    (tmp_path / "manifest.json").write_text(json.dumps({"sources": {"text": {"inputs": inputs}}}), encoding="utf-8")
+    return tmp_path
+
+
+def test_parts_are_whole_and_name_their_lines(data_config, folder: Path) -> None:
+    n = give_origins(folder, "text_train")
+    mixture = Mixture(data_config({"text_train": 1.0}), 100)
+    bounds = mixture.sources[0].dataset.document_bounds()
+    for i in range(20):
+        p = mixture.provenance(i)
+        assert (p.source, p.epoch) == ("text_train", 0)
+        at, token = 0, 100 * p.window
+        for part in p.parts:
+            assert (part.at, part.token_start) == (at, token)
+            assert (part.document_start, part.document_stop) == (bounds[part.document], bounds[part.document + 1])
+            assert part.document_start <= token < part.token_stop <= part.document_stop
+            at, token = at + part.token_stop - token, part.token_stop
+            names = ("a.jsonl.gz", "someone/books[train] shard 3", "input 2")
+            assert part.origin == Origin(names[part.document % 3], 10 * part.document)
+        assert (at, token) == (101, 100 * p.window + 101)
+        assert len(p.parts) >= 3 and p.parts[-1].document < n
+
+
+def test_a_dataset_without_origins_has_none(data_config, folder: Path) -> None:
+    mixture = Mixture(data_config({"text_train": 1.0}), 100)
+    assert {part.origin for i in range(8) for part in mixture.provenance(i).parts} == {None}
+
+
+@pytest.mark.parametrize("manifest", [None, "{", '{"sources": {}}', '{"sources": {"text": {"inputs": [{}]}}}', "[]"])
+def test_without_names_the_number_of_the_input_is_given(folder: Path, manifest: str | None) -> None:
+    give_origins(folder, "text_train")
+    (folder / "manifest.json").unlink()
+    if manifest is not None:
+        (folder / "manifest.json").write_text(manifest, encoding="utf-8")
+    assert Origins(IndexedDataset(folder / "text_train")).of(4) == Origin("input 1", 40)
+
+
+class Attack:
+    def __reduce__(self) -> tuple:
+        return Path.touch, (Path("was_run"),)
+
+
+def test_nothing_is_unpickled(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    n = give_origins(folder, "text_train")
+    np.save(folder / "text_train.origins.npy", np.array([Attack()] * n), allow_pickle=True)
+    with pytest.raises(DataError, match="E-TOK-22"):
+        Origins(IndexedDataset(folder / "text_train"))
+    assert not Path("was_run").exists()
+
+
+@pytest.mark.parametrize("damage", ["short", "other", "pickle", "empty", "cut"])
+def test_origins_of_another_dataset_are_refused(folder: Path, damage: str) -> None:
+    n, path = give_origins(folder, "text_train"), folder / "text_train.origins.npy"
+    if damage == "short":
+        np.save(path, np.zeros(n - 1, ORIGINS), allow_pickle=False)
+    elif damage == "other":
+        np.save(path, np.zeros(n), allow_pickle=False)
+    elif damage == "pickle":
+        np.save(path, np.array([{}] * n), allow_pickle=True)
+    else:
+        path.write_bytes(path.read_bytes()[: 0 if damage == "empty" else -1])
+    with pytest.raises(DataError, match=rf"E-TOK-22 .*text_train.origins.npy: .* {n} documents is needed. Fix:"):
+        Origins(IndexedDataset(folder / "text_train"))

@@ -1,0 +1,77 @@
+"""Small tokenizers of every kind the tests need, trained on the spot."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import sentencepiece
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+TEXT = Path(__file__).read_text(encoding="utf-8") + "\tThe quick brown fox; jumps over 13 lazy dogs – “often”.\n" * 3
+GPT2_END = "<|endoftext|>"
+
+
+def sentencepiece_model(path: Path, **changes: Any) -> Path:
+    """As data_prep trains them, but for `changes`."""
+    settings: dict[str, Any] = {
+        "model_type": "bpe",
+        "vocab_size": 420,
+        "byte_fallback": True,
+        "normalization_rule_name": "identity",
+        "remove_extra_whitespaces": False,
+        "add_dummy_prefix": False,
+        "allow_whitespace_only_pieces": True,
+        "split_digits": True,
+        "user_defined_symbols": ["\n", "\t"],
+        "hard_vocab_limit": False,
+    } | changes
+    model = io.BytesIO()
+    lines = [line for line in TEXT.split("\n") if line.strip()] * 3
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=model, num_threads=1, minloglevel=2, **settings
+    )
+    path.write_bytes(model.getvalue())
+    return path
+
+
+def byte_level() -> tokenizers.Tokenizer:
+    """As GPT-2, GPT-NeoX and Llama 3."""
+    made = tokenizers.Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=[GPT2_END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator([TEXT], trainer)
+    return made
+
+
+def llama2() -> tokenizers.Tokenizer:
+    """As the tokenizer.json of Llama 2: SentencePiece's merges, a space in front, bytes for what is unknown."""
+    special = ["<unk>", "<s>", "</s>"]
+    bytes_ = [f"<0x{i:02X}>" for i in range(256)]
+    letters = sorted(set(TEXT.replace(" ", "\u2581")) | {"\u2581"})
+    pieces = [*special, *bytes_, *letters, "\u2581t", "\u2581th", "\u2581the", "he"]
+    merges = [("\u2581", "t"), ("\u2581t", "h"), ("\u2581th", "e"), ("h", "e")]
+    made = tokenizers.Tokenizer(
+        models.BPE({p: i for i, p in enumerate(pieces)}, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    )
+    made.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    made.decoder = decoders.Sequence(steps)
+    made.add_special_tokens(special)
+    return made
+
+
+def saved(made: tokenizers.Tokenizer, path: Path, change: Any = None) -> Path:
+    """As tokenizer.json. change: of its JSON, in place."""
+    record = json.loads(made.to_str())
+    if change is not None:
+        change(record)
+    path.write_text(json.dumps(record), encoding="utf-8")
+    return path
