@@ -1,93 +1,74 @@
-"""python -m data_prep <verb> [key=value ...]"""
+"""python -m data_prep <verb>: flags, then Hydra overrides. A verb is imported when it is called, so help is quick."""
 
-import argparse
-import difflib
 import sys
-from collections.abc import Callable
-from pathlib import Path
+from difflib import get_close_matches
+from importlib import import_module
 
+from coca_train import __version__
+from coca_train.command import read_arguments, run
 from coca_train.config.errors import UserError
+from coca_train.config.messages import show
+from data_prep.help import VERBS, markdown, overview, verb_help
+from data_prep.settings import load_with_yaml
 
-Keys = dict[str, tuple[str | None, str]]
-
-EMBEDDED: Keys = {
-    "dir": ("data/embedded", "folder to make [path]"),
-    "vocab_size": ("4096", "size of the SentencePiece vocabulary [token ids]"),
-}
-JSONL: Keys = {
-    "input": (None, "file to read, one JSON object a line [.jsonl or .jsonl.gz]"),
-    "prefix": (None, "where to write: <prefix>.bin and <prefix>.idx [path]"),
-    "tokenizer": (None, "SentencePiece model [file]"),
-    "field": ("text", "which field of the object is the text"),
-}
+FLAGS = ("--help", "--version", "--cfg job", "--config-dir", "--debug")
 
 
-def embedded(values: dict[str, str]) -> None:
-    from data_prep.embedded import existing, make, summary
+def main(argv: list[str] | None = None) -> int:
+    """Do what the command line asks. Returns the exit code, as in coca_train.command."""
+    return run(_main, argv, goes_on="where it stopped")
 
-    try:
-        vocab_size = int(values["vocab_size"])
-    except ValueError:
-        raise UserError(f"E-CFG-02 vocab_size={values['vocab_size']}: not an integer. Fix: vocab_size=4096") from None
-    if (manifest := existing(Path(values["dir"]), vocab_size)) is None:
-        make(values["dir"], vocab_size)
+
+def _main(argv: list[str]) -> int | None:
+    first, *words = argv or ["--help"]
+    if first in ("--help", "-h"):
+        print(overview())
+    elif first == "--version":
+        print(f"coca_train {__version__}")
+    elif first == "--markdown":
+        sys.stdout.write(markdown())
+    elif first not in VERBS:
+        raise UserError(_no_such_verb(first))
+    elif not VERBS[first].sections:
+        return _with_words(first, words)
     else:
-        print(f"{values['dir']}: is there already, nothing to do\n{summary(Path(values['dir']), manifest)}")
-
-
-def jsonl(values: dict[str, str]) -> None:
-    from coca_train.data.tokenizer import Tokenizer
-    from data_prep.jsonl import convert
-
-    prefix = Path(values["prefix"])
-    counts = convert(Path(values["input"]), prefix, Tokenizer(values["tokenizer"]), values["field"])
-    print(f"{prefix}.bin, {prefix}.idx: " + ", ".join(f"{count:,} {what}" for what, count in counts.items()))
-
-
-VERBS: dict[str, tuple[Callable[[dict[str, str]], None], Keys, str]] = {
-    "embedded": (embedded, EMBEDDED, "make the quickstart corpus from this Python installation (no network)"),
-    "jsonl": (jsonl, JSONL, "tokenize a .jsonl or .jsonl.gz file into a .bin/.idx pair"),
-}
-
-
-def parse(keys: Keys, pairs: list[str]) -> dict[str, str]:
-    """key=value pairs over the defaults; UserError for an unknown, malformed or missing key."""
-    values = {key: default for key, (default, _) in keys.items()}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not value or key not in keys:
-            near = difflib.get_close_matches(key, keys, n=1)
-            hint = f"{near[0]}=..." if near else " ".join(f"{known}=..." for known in keys)
-            raise UserError(f"E-CFG-01 {pair}: not one of the settings of this verb, as key=value. Fix: {hint}")
-        values[key] = value
-    missing = [key for key, value in values.items() if value is None]
-    if missing:
-        raise UserError(f"E-CFG-01 {', '.join(missing)}: not given. Fix: {' '.join(f'{key}=...' for key in missing)}")
-    return {key: str(value) for key, value in values.items()}
-
-
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m data_prep", description="Prepare training data.")
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="verb")
-    for name, (_, keys, what) in VERBS.items():
-        lines = (f"  {k:<12}{d} (default {v})" if v else f"  {k:<12}{d} (needed)" for k, (v, d) in keys.items())
-        verb = verbs.add_parser(
-            name,
-            help=what,
-            description=what,
-            epilog="settings:\n" + "\n".join(lines),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        verb.add_argument("settings", nargs="*", metavar="key=value", help="see below")
-    chosen = parser.parse_args(arguments)
-    run, keys, _ = VERBS[chosen.verb]
-    try:
-        run(parse(keys, chosen.settings))
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
+        return _with_overrides(first, words)
     return 0
 
 
+def _with_words(verb: str, words: list[str]) -> int | None:
+    module = import_module(f"data_prep.verbs.{verb}")
+    if {"--help", "-h"} & set(words):
+        print((module.__doc__ or "").strip())
+        return 0
+    return module.main([word for word in words if word != "--debug"])
+
+
+def _with_overrides(verb: str, words: list[str]) -> int | None:
+    arguments = read_arguments(words, FLAGS)
+    if "--help" in arguments.flags:
+        print(verb_help(verb, arguments.overrides, arguments.config_dirs))
+        return 0
+    if arguments.cfg not in ("", "job"):
+        text = "Hydra only composes the configuration here"
+        raise UserError(f"E-CFG-38 command line --cfg {arguments.cfg}: {text}. Fix: write --cfg job")
+    config, text = load_with_yaml(arguments.overrides, arguments.config_dirs)
+    if arguments.cfg:
+        print(text, end="")
+        return 0
+    return import_module(f"data_prep.verbs.{verb}").run(config)
+
+
+def _no_such_verb(word: str) -> str:
+    close = get_close_matches(word.lstrip("-"), VERBS, n=1)
+    if close:
+        fix = f"write python -m data_prep {close[0]}"
+    elif "=" in word or word.startswith("-"):
+        fix = "write the verb first: python -m data_prep <verb> ..."
+    else:
+        fix = "see python -m data_prep"
+    return f"E-CFG-38 command line {show(word)}: there is no such verb; verbs are {', '.join(VERBS)}. Fix: {fix}"
+
+
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -1,9 +1,14 @@
-"""Which files are held out: by a hash of the path, plus enough long ones to measure long contexts on."""
+"""What is held out.
+
+Of a corpus: documents, by a hash of the text. Of the embedded corpus: files, by a hash of the path, plus enough long
+ones to measure long contexts on.
+"""
 
 import hashlib
 from collections.abc import Sequence
 
 from data_prep.gather import Document
+from data_prep.schema import CorpusSourceConfig
 
 SHARE = 0.03
 LONG_CHARACTERS = range(28_000, 60_000)  # more than 8 192 tokens; not so long that one file is the held-out set
@@ -26,3 +31,18 @@ def held_out_files(documents: Sequence[Document]) -> set[str]:
         long = [d.file for d in eligible if d.part == part and len(d.text) in LONG_CHARACTERS]
         held_out |= set(long[:N_LONG])
     return held_out
+
+
+def digest_of(text: str) -> bytes:
+    """BLAKE2b-128 of a text as UTF-8: what two documents with the same text share."""
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+def split_of(digest: bytes, source: CorpusSourceConfig, valid_share: float) -> int:
+    """0: trained on, 1: held out. Nothing but the text decides under hold_out=hash, so no document ever moves.
+
+    digest: `digest_of` the text. A larger valid_share holds out all that a smaller one does, and more.
+    """
+    if source.hold_out != "hash":
+        return int(source.hold_out == "all")
+    return int(int.from_bytes(digest[:8], "big") < valid_share * 2.0**64)

@@ -240,9 +240,7 @@ def test_command_line(made: Path) -> None:
     assert "text_train" in there.stdout
     wrong = run("embedded", "vocabsize=512")
     assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert wrong.stderr == (
-        "E-CFG-01 vocabsize=512: not one of the settings of this verb, as key=value. Fix: vocab_size=...\n"
-    )
+    assert wrong.stderr == "E-CFG-01 command line 'vocabsize=512': no such option. Fix: write vocab_size=...\n"
     assert run("embedded", "vocab_size=many").returncode == 2
     assert run("embedded", f"dir={made}").returncode == 3
     assert "[token ids]" in run("embedded", "--help").stdout

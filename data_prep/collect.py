@@ -1,0 +1,235 @@
+"""What tokenizing left behind: the parts of every input, checked, and their documents in the order of the corpus."""
+
+import bisect
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coca_train.config.errors import DataError
+from coca_train.data.tokenizer import Tokenizer
+from data_prep.duplicates import Stretch
+from data_prep.parts import DOCS, damaged, finished, input_folder, read_record, settings
+from data_prep.readers import inputs
+from data_prep.readers.base import Input, shown
+from data_prep.schema import PrepareConfig
+from data_prep.signing import plan
+
+BLOCK = 1 << 16  # documents read at a time
+READ_BYTES = 1 << 20
+NEAR = np.dtype([("input", "<u4"), ("line", "<u8")])
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of an input. first: number of its first document in the whole corpus."""
+
+    source: int
+    input: Input
+    stem: Path
+    first: int
+    n_documents: int
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Its .json, read again each time: the list of rejects may be long."""
+        record = read_record(self.stem)
+        assert record is not None, self.stem
+        return record
+
+    def file(self, end: str) -> Path:
+        return Path(f"{self.stem}.{end}")
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        """DOCS (n,), some at a time. Raises DataError E-TOK-08 where they cannot be true."""
+        last = 0
+        with open(self.file("docs.npy"), "rb") as file:
+            _header(file, self.stem)
+            while len(documents := np.frombuffer(file.read(BLOCK * DOCS.itemsize), DOCS)):
+                rising = np.diff(documents["line"].astype(np.int64), prepend=last) > 0
+                good = rising & (documents["tokens"] > 0) & (documents["tokens"] < 1 << 31) & (documents["split"] < 2)
+                if not good.all():
+                    raise damaged(self.stem, f"document {int(np.argmin(good))} of docs.npy is impossible")
+                last = int(documents["line"][-1])
+                yield documents
+
+
+class NearDuplicates:
+    """The sorted list of one source's documents to leave out; no file: an empty list.
+
+    Raises DataError E-TOK-20 when the file is not such a list.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rows = np.empty(0, NEAR)
+        if not path.is_file():
+            return
+        try:
+            self.rows = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (ValueError, EOFError, OSError) as error:
+            raise self._not_a_list(str(error)[:80]) from error
+        if self.rows.dtype != NEAR or self.rows.ndim != 1:
+            raise self._not_a_list(f"{self.rows.dtype} {self.rows.shape}"[:80])
+        for begin in range(0, len(self.rows) - 1, BLOCK):
+            rows = self.rows[begin : begin + BLOCK + 1]
+            same = rows["input"][1:] == rows["input"][:-1]
+            if not np.where(same, rows["line"][1:] > rows["line"][:-1], rows["input"][1:] > rows["input"][:-1]).all():
+                raise self._not_a_list("not sorted, or with a document twice")
+
+    def _not_a_list(self, what: str) -> DataError:
+        return DataError(
+            f"E-TOK-20 {self.path}: {what}; a sorted list of (input, line) is needed. Fix: remove it, or make it "
+            "again: python -m data_prep near_duplicates"
+        )
+
+    @cached_property
+    def digest(self) -> str | None:
+        """SHA-256 of the file; None without one."""
+        return file_digest(self.path) if self.path.is_file() else None
+
+    def holds(self, input: int, lines: np.ndarray) -> np.ndarray:
+        """bool (n,): whether each of these rising lines of an input is on the list."""
+        if not len(self.rows) or not len(lines):
+            return np.zeros(len(lines), bool)
+        begin, end = (
+            bisect.bisect_left(range(len(self.rows)), (input, line), key=lambda i: tuple(self.rows[i].tolist()))
+            for line in (int(lines[0]), int(lines[-1]) + 1)
+        )
+        return np.isin(lines, self.rows["line"][begin:end], assume_unique=True)
+
+
+def check_near(config: PrepareConfig, identities: dict[str, list[dict[str, Any]]]) -> None:
+    """Lists of near duplicates must be finished, and of the inputs and settings as they are now (E-TOK-20)."""
+    folder = Path(config.corpus.dir) / "near_duplicates"
+    if not any((folder / f"{name}.npy").exists() for name in identities):
+        return
+    try:
+        report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+        other = [name for name, now in identities.items() if report["inputs"].get(name) != now]
+        wrong = ""
+        if other:
+            wrong = f"was made of other files of {', '.join(other)}"
+        elif report["plan"] != plan(config, [identity for name in sorted(identities) for identity in identities[name]]):
+            wrong = "was made with other filters, held-out shares or settings of near_duplicates"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        wrong = "is not finished (report.json is missing or damaged)"
+    if wrong:
+        raise DataError(
+            f"E-TOK-20 {folder}: {wrong}; lists of what is merged now are needed. Fix: remove the folder, or make it "
+            "again: python -m data_prep near_duplicates"
+        )
+
+
+@dataclass(frozen=True)
+class Collection:
+    """All parts of a corpus, in its order: source by name, input, part. identities: of the inputs of each source."""
+
+    names: list[str]
+    identities: dict[str, list[dict[str, Any]]]
+    parts: list[Part]
+    near: list[NearDuplicates]
+
+    @property
+    def n_documents(self) -> int:
+        return self.parts[-1].first + self.parts[-1].n_documents if self.parts else 0
+
+    def of_source(self, source: int) -> list[Part]:
+        return [part for part in self.parts if part.source == source]
+
+    def stretches(self, parts: list[Part] | None = None) -> Iterator[Stretch]:
+        """Every document, or those of some parts; some at a time."""
+        for part in self.parts if parts is None else parts:
+            first = part.first
+            for documents in part.blocks():
+                near = self.near[part.source].holds(part.input.number, documents["line"])
+                yield Stretch(part.source, first, documents, near)
+                first += len(documents)
+
+    def place(self, document: int) -> str:
+        """file:line of a document by its number in the corpus."""
+        part = self.parts[bisect.bisect_right(self.parts, document, key=lambda part: part.first) - 1]
+        row = document - part.first
+        for documents in part.blocks():
+            if row < len(documents):
+                return place(part.input, int(documents["line"][row]))
+            row -= len(documents)
+        raise AssertionError(document)
+
+
+def place(input: Input, line: int) -> str:
+    """file:line for messages; the file alone where each file is a document."""
+    return shown(input.files[line - 1]) if input.files else f"{shown(input.path)}:{line}"
+
+
+def gather_parts(config: PrepareConfig, tokenizer: Tokenizer) -> Collection:
+    """Every part of every input: made with these settings, of these inputs, to their end, whole.
+
+    Raises DataError E-TOK-15 (parts missing), 11, 18 (made with other settings), 08 (damaged), 20 (list of near
+    duplicates), E-RAW-19 (input changed), and of rejects under work.on_error=stop what they were rejected for.
+    """
+    dir = Path(config.corpus.dir)
+    names = sorted(config.corpus.sources)
+    found = {name: inputs(name, config.corpus.sources[name]) for name in names}
+    identities = {name: [input.identity() for input in every] for name, every in found.items()}
+    parts: list[Part] = []
+    missing: list[str] = []
+    total = 0
+    for source, name in enumerate(names):
+        now = settings(config, name, tokenizer)
+        for input, identity in zip(found[name], identities[name], strict=True):
+            folder = input_folder(dir, input)
+            there = finished(folder, input, identity, now, config.work.on_error)
+            if not there.last:
+                missing.append(f"{name} {shown(input.path)} from part {there.parts} on")
+            for number in range(there.parts):
+                stem = folder / f"{number:05d}"
+                parts.append(Part(source, input, stem, total, _n_documents(stem)))
+                total += parts[-1].n_documents
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise DataError(
+            f"E-TOK-15 {dir}/parts: {len(missing)} of {sum(map(len, found.values()))} inputs are not tokenized to "
+            f"their end: {', '.join(missing[:3])}{more}; all are needed. Fix: python -m data_prep tokenize with the "
+            "same settings, which goes on where it ended"
+        )
+    check_near(config, identities)
+    near = [NearDuplicates(dir / "near_duplicates" / f"{name}.npy") for name in names]
+    return Collection(names, identities, parts, near)
+
+
+def _n_documents(stem: Path) -> int:
+    path = stem.parent / f"{stem.name}.docs.npy"
+    record = read_record(stem)
+    assert record is not None, stem
+    if file_digest(path) != record["files"][path.name]["sha256"]:
+        raise damaged(stem, f"{path.name} is not what was written (SHA-256)")
+    with open(path, "rb") as file:
+        return _header(file, stem)
+
+
+def _header(file: Any, stem: Path) -> int:
+    """Rows of a part's .docs.npy; the file is left at the first of them."""
+    try:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, found = read(file)
+    except (ValueError, EOFError) as error:
+        raise damaged(stem, f"docs.npy is not a .npy file ({str(error)[:80]})") from error
+    if found != DOCS or len(shape) != 1:
+        raise damaged(stem, f"docs.npy holds {str(found)[:80]} {shape}")
+    return shape[0]
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a whole file, hexadecimal."""
+    sha = hashlib.sha256()
+    with open(path, "rb") as file:
+        while data := file.read(READ_BYTES):
+            sha.update(data)
+    return sha.hexdigest()

@@ -1,0 +1,166 @@
+"""MinHash signatures of documents and the matches between them, as datatrove computes them.
+
+A document becomes the set of its n-grams of words (lower case, no punctuation, numbers as 0); 14 x 8 minima of random
+hashes of that set are its signature. Two documents match where the 8 of one bucket agree, which happens with
+probability 1 - (1 - s^8)^14 at a Jaccard similarity s: 0.92 at s = 0.8, 0.9996 at 0.9. (Broder 1997; FineWeb, arXiv
+2406.17557, section 3.) datatrove makes the signatures and finds the matches; the files between the two are its own.
+"""
+
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coca_train.config.errors import UserError
+from coca_train.data.files import flush_to_disk, storage
+from data_prep.quality import datatrove, word_splitter
+from data_prep.schema import NearDuplicatesConfig
+
+WHERE = "near_duplicates"
+WORDS = "words"  # near_duplicates.language: white space, after datatrove's own simplification
+SEED = 1
+BLOCK_BYTES = 128 << 20  # signatures held in memory, and sorted, at a time
+SLICE = 4096  # n-grams hashed at a time
+READ_SIGNATURES = 64
+SPARE_FILES = 64
+
+
+def n_hashes(config: NearDuplicatesConfig) -> int:
+    return config.buckets * config.hashes_per_bucket
+
+
+def block_documents(config: NearDuplicatesConfig) -> int:
+    """Documents whose signatures make up a block."""
+    return max(1, BLOCK_BYTES // (8 * n_hashes(config)))
+
+
+def _settings(config: NearDuplicatesConfig) -> Any:
+    """datatrove's own settings. SHA-1: the xxhash package changed under datatrove, Python's hashlib does not."""
+    minhash, hashing = datatrove("pipeline.dedup.minhash", WHERE), datatrove("utils.hashing", WHERE)
+    return minhash.MinhashConfig(
+        n_grams=config.ngram,
+        num_buckets=config.buckets,
+        hashes_per_bucket=config.hashes_per_bucket,
+        seed=SEED,
+        hash_config=hashing.HashConfig(precision=64, hash_fc="sha1"),
+    )
+
+
+def _local(folder: Path) -> Any:
+    """A folder as datatrove opens it; never taken for an address, whatever its name looks like."""
+    files = datatrove("io", WHERE)
+    from fsspec.implementations.local import LocalFileSystem
+
+    return files.DataFolder(str(folder), fs=LocalFileSystem())
+
+
+class Signer:
+    """Texts to signatures. Raises UserError E-RAW-25 when datatrove, or the word splitter it needs, is missing."""
+
+    def __init__(self, config: NearDuplicatesConfig, folder: Path) -> None:
+        minhash = datatrove("pipeline.dedup.minhash", WHERE)
+        self._step = minhash.MinhashDedupSignature(_local(folder), _settings(config), language=_splitter(config))
+
+    def signature(self, text: str) -> np.ndarray | None:
+        """uint64 (buckets * hashes_per_bucket,); None for a text of fewer words than an n-gram has.
+
+        The minimum is taken over slices of the n-grams: a book's hashes at once would take gigabytes.
+        """
+        shingles = self._step.get_shingles(text)
+        lowest = None
+        for begin in range(0, len(shingles), SLICE):
+            found = np.array(self._step.get_signature(shingles[begin : begin + SLICE]), np.uint64).reshape(-1)
+            lowest = found if lowest is None else np.minimum(lowest, found)
+        return lowest
+
+
+def _splitter(config: NearDuplicatesConfig) -> Any:
+    if config.language != WORDS:
+        return word_splitter(config.language, f"{WHERE}.language={config.language}")
+
+    class Words(datatrove("utils.word_tokenizers", WHERE).WordTokenizer):
+        """datatrove's simplification leaves nothing but words and spaces."""
+
+        def word_tokenize(self, text: str) -> list[str]:
+            return text.split()
+
+        def sent_tokenize(self, text: str) -> list[str]:
+            return [text]
+
+        def span_tokenize(self, text: str) -> list[tuple[int, int]]:
+            return [(0, len(text))]
+
+    return Words()
+
+
+def write_block(
+    folder: Path, block: int, documents: np.ndarray, signatures: np.ndarray, config: NearDuplicatesConfig
+) -> None:
+    """Write the signatures of a block, sorted, one file a bucket, in the form datatrove's second step reads.
+
+    documents: (n,), their numbers in the block; signatures: uint64 (n, buckets * hashes_per_bucket).
+    """
+    per = config.hashes_per_bucket
+    form = np.dtype([("signature", "<u8", (per,)), ("document", "<u4")])
+    for bucket in range(config.buckets):
+        part = signatures[:, bucket * per : (bucket + 1) * per]
+        order = np.lexsort((documents, *part.T[::-1]))
+        records = np.empty(len(documents), form)
+        records["signature"], records["document"] = part[order], documents[order]
+        path = _bucket(folder, bucket) / f"{block:05d}.minhash.sig"
+        with storage(str(path)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(path, "wb") as file:
+                file.write(records.tobytes())
+                flush_to_disk(file)
+
+
+def _bucket(folder: Path, bucket: int) -> Path:
+    return folder / f"bucket_{bucket:03d}"
+
+
+def drop_blocks(folder: Path, first: int) -> None:
+    """Remove the files of blocks from `first` on: what a killed run left behind."""
+    for path in folder.glob("bucket_*/*.minhash.sig"):
+        if int(path.name.split(".")[0]) >= first:
+            path.unlink()
+
+
+def match(folder: Path, bucket: int, config: NearDuplicatesConfig, n_blocks: int) -> Path:
+    """Find the matches of one bucket; returns the file with them (see `matches`).
+
+    Raises UserError E-RUN-12 where a process may not open a file of each block at once.
+    """
+    minhash = datatrove("pipeline.dedup.minhash", WHERE)
+    _allow_files(n_blocks + SPARE_FILES)
+    found = folder / "matches"
+    step = minhash.MinhashDedupBuckets(
+        _local(folder), _local(found), config=_settings(config), lines_to_buffer=READ_SIGNATURES
+    )
+    with storage(str(found)):
+        step.run(rank=bucket, world_size=config.buckets)
+    return found / f"{bucket:05d}_00.dups"
+
+
+def _allow_files(needed: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        if hard != resource.RLIM_INFINITY and hard < needed:
+            raise UserError(
+                f"E-RUN-12 {WHERE}: a process may open {hard} files; {needed} are needed, one for each block of "
+                f"documents. Fix: ulimit -n {needed}"
+            )
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+def matches(path: Path, block_starts: np.ndarray) -> Iterator[np.ndarray]:
+    """int64 (n, 2), some at a time: numbers of two documents that match. block_starts: (blocks,), where each begins."""
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        assert size % 16 == 0, (path, size)
+        while data := file.read(1 << 20):
+            pairs = np.frombuffer(data, "<u4").reshape(-1, 2, 2).astype(np.int64)
+            yield block_starts[pairs[:, :, 0]] + pairs[:, :, 1]

@@ -1,0 +1,195 @@
+"""How much of each held-out set occurs in the training text of each source, in runs of n words.
+
+All held-out n-grams are numbers in one sorted array; the training documents stream past it, stretch by stretch, in as
+many processes as there are. Memory: about 40 bytes a held-out n-gram here, 8 (shared) in each worker, and nothing that
+grows with the training text. The number of workers does not change the result.
+"""
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coca_train.config.errors import DataError
+from coca_train.data.indexed import IndexedDataset
+from coca_train.data.tokenizer import Tokenizer
+from data_prep.ngrams import PIECE, of_documents, of_long_document
+from data_prep.pool import ordered
+
+STRETCH = 1 << 20  # tokens of documents that go to a worker at a time
+SIEVE_BITS = 24  # of a number; tells most n-grams that are not held out without a search
+WORST = 20  # documents of a held-out set that are named
+
+
+@dataclass(frozen=True)
+class Worst:
+    """A held-out document. share: of its n-grams that source has; most: the training document with most of them."""
+
+    document: int
+    ngrams: int
+    share: float
+    most: int | None
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Source (None: any) against a held-out set. short: documents with fewer than n words; found: of all ngrams.
+
+    above: documents with more than the share asked about; worst: the highest shares, none of them 0.
+    """
+
+    source: str | None
+    held_out: str
+    documents: int
+    short: int
+    ngrams: int
+    found: int
+    above: int
+    worst: list[Worst]
+
+    @property
+    def share(self) -> float:
+        return self.found / self.ngrams if self.ngrams else 0.0
+
+
+def stretches(data: IndexedDataset, tokens: int) -> Iterator[tuple[int, int]]:
+    """(first, stop) of documents that begin within the same so many tokens, from the first to the last document."""
+    first = 0
+    for end in range(tokens, data.n_tokens + tokens, tokens):
+        stop = data.n_documents if end >= data.n_tokens else data.document_at(end - 1) + 1
+        if stop > first:
+            yield first, stop
+        first = stop
+
+
+def document_ngrams(
+    data: IndexedDataset, first: int, stop: int, tokenizer: Tokenizer, n: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """(numbers, document of each) for documents first .. stop - 1, in order; decoded about PIECE tokens at a time."""
+    texts: list[str] = []
+    held = 0
+    for document in range(first, stop):
+        ids = data.document(document)
+        if texts and held + len(ids) > PIECE:
+            numbers, text = of_documents(texts, n)
+            yield numbers, text + (document - len(texts))
+            texts, held = [], 0
+        if len(ids) > PIECE:
+            numbers = of_long_document(ids, tokenizer, n)
+            yield numbers, np.full(len(numbers), document)
+        else:
+            texts.append(tokenizer.decode(ids.tolist()))
+            held += len(ids)
+    if texts:
+        numbers, text = of_documents(texts, n)
+        yield numbers, text + (stop - len(texts))
+
+
+class HeldOut:
+    """The n-grams of one held-out set. bounds: int64 (documents + 1,), those of document d are bounds[d] .. [d + 1]."""
+
+    def __init__(self, name: str, data: IndexedDataset, tokenizer: Tokenizer, n: int) -> None:
+        self.name = name
+        parts, counts = [np.empty(0, np.uint64)], np.zeros(data.n_documents, np.int64)
+        for numbers, documents in document_ngrams(data, 0, data.n_documents, tokenizer, n):
+            parts.append(numbers)
+            counts += np.bincount(documents, minlength=data.n_documents)
+        self.numbers = np.concatenate(parts)
+        self.bounds = np.concatenate(([0], np.cumsum(counts)))
+
+    def overlap(self, source: str | None, places: np.ndarray, first_seen: np.ndarray, max_share: float) -> Overlap:
+        """places: of its numbers in the sorted array; first_seen: training document by place, -1 = nowhere."""
+        seen = first_seen[places]
+        sums = np.concatenate(([0], np.cumsum(seen >= 0)))
+        found, n = np.diff(sums[self.bounds]), np.diff(self.bounds)
+        shares = found / np.maximum(n, 1)
+        order = np.lexsort((np.arange(len(n)), -shares))[:WORST]
+        worst = [self._worst(int(d), seen, float(shares[d]), source) for d in order if found[d]]
+        above = int((shares > max_share).sum())
+        return Overlap(source, self.name, len(n), int((n == 0).sum()), int(n.sum()), int(found.sum()), above, worst)
+
+    def _worst(self, document: int, seen: np.ndarray, share: float, source: str | None) -> Worst:
+        mine = seen[self.bounds[document] : self.bounds[document + 1]]
+        others, counts = np.unique(mine[mine >= 0], return_counts=True)
+        most = None if source is None else int(others[counts.argmax()])
+        return Worst(document, len(mine), share, most)
+
+
+class Scanner:
+    """What a worker does: which held-out n-grams occur in a stretch of training documents.
+
+    wanted: .npy of the sorted numbers (memory-mapped, so all workers share it). Called with (prefix, first, stop);
+    gives int64 places in `wanted`, each once, rising, and int64 documents, the first that each occurs in.
+    """
+
+    def __init__(self, tokenizer: str, wanted: str, n: int) -> None:
+        self._tokenizer, self._n = Tokenizer(tokenizer), n
+        self._wanted = np.load(wanted, mmap_mode="r", allow_pickle=False)
+        self._sieve = np.zeros(1 << SIEVE_BITS, bool)
+        self._sieve[self._wanted >> np.uint64(64 - SIEVE_BITS)] = True
+        self._opened: dict[str, IndexedDataset] = {}
+
+    def __call__(self, task: tuple[str, int, int]) -> tuple[np.ndarray, np.ndarray]:
+        prefix, first, stop = task
+        if prefix not in self._opened:
+            self._opened = {prefix: IndexedDataset(prefix)}
+        places, documents = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for numbers, document in document_ngrams(self._opened[prefix], first, stop, self._tokenizer, self._n):
+            likely = self._sieve[numbers >> np.uint64(64 - SIEVE_BITS)]
+            numbers, document = numbers[likely], document[likely]
+            at = np.searchsorted(self._wanted, numbers)
+            hit = self._wanted[np.minimum(at, len(self._wanted) - 1)] == numbers
+            places.append(at[hit])
+            documents.append(document[hit])
+        unique, index = np.unique(np.concatenate(places), return_index=True)
+        return unique, np.concatenate(documents)[index]
+
+
+def overlaps(
+    trained: dict[str, IndexedDataset],
+    held_out: dict[str, IndexedDataset],
+    tokenizer: Tokenizer,
+    n: int,
+    max_share: float,
+    scratch: Path,
+    workers: int | None,
+    bar: Any,
+) -> list[Overlap]:
+    """Every source against every held-out set, then all sources together (source None), in the given orders.
+
+    scratch: folder for a file that the workers share; bar: told the tokens that are done. Raises DataError E-TOK-17
+    when no held-out document has n words.
+    """
+    sets = [HeldOut(name, data, tokenizer, n) for name, data in held_out.items()]
+    wanted = np.unique(np.concatenate([one.numbers for one in sets]))
+    if not len(wanted):
+        raise DataError(
+            f"E-TOK-17 {', '.join(held_out)}: no held-out document has {n} words in a row; at least one is needed. "
+            "Fix: hold out more (corpus.valid_share), or lower leakage.ngram"
+        )
+    places = [np.searchsorted(wanted, one.numbers) for one in sets]
+    path = scratch / "wanted.npy"
+    np.save(path, wanted, allow_pickle=False)
+    found: list[Overlap] = []
+    anywhere = np.full(len(wanted), -1, np.int64)
+    with closing(ordered(Scanner, (tokenizer.path, str(path), n), _tasks(trained), workers)) as results:
+        for name, of_source in groupby(results, key=lambda result: result[0][0]):
+            seen = np.full(len(wanted), -1, np.int64)
+            for (_, tokens), (at, documents) in of_source:
+                new = seen[at] < 0
+                seen[at[new]] = documents[new]
+                bar.update(tokens)
+            found += [one.overlap(name, at, seen, max_share) for one, at in zip(sets, places, strict=True)]
+            np.maximum(anywhere, seen, out=anywhere)
+    return found + [one.overlap(None, at, anywhere, max_share) for one, at in zip(sets, places, strict=True)]
+
+
+def _tasks(trained: dict[str, IndexedDataset]) -> Iterator[tuple[tuple[str, int], tuple[str, int, int]]]:
+    """((source, tokens), (prefix, first, stop)) for every stretch of every source."""
+    for name, data in trained.items():
+        for first, stop in stretches(data, STRETCH):
+            yield (name, data.document_start(stop) - data.document_start(first)), (data.prefix, first, stop)

@@ -1,0 +1,152 @@
+"""Plain, gzip and zstd files as blocks of bytes: streamed, checked to the last byte, and safe from bombs.
+
+The libraries' own file objects are not used: zstandard's stream reader takes a truncated file for a whole one, and
+gzip's hides how much it read.
+"""
+
+import zlib
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+from coca_train.config.errors import UserError
+from data_prep.readers.files import compression, zstd_skippable
+
+BLOCK_BYTES = 1 << 20
+ZSTD_FEED_BYTES = 1 << 10  # 4 bytes of zstd can become 128 KiB, and its decompressor has no limit: 32 MiB at most
+GZIP_MAGIC = b"\x1f\x8b"
+ZSTD_HEADER_BYTES = 18
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+MAX_WINDOW_BYTES = 128 << 20
+MAX_RATIO = 200
+FREE_BYTES = 64 << 20
+
+
+class Damaged(Exception):
+    """A compressed file that cannot be read to its end; `str(error)` is the reason and what is needed."""
+
+    def __init__(self, code: str, reason: str, fix: str) -> None:
+        super().__init__(reason)
+        self.code, self.fix = code, fix
+
+
+def blocks(path: str, file: BinaryIO) -> Iterator[bytes]:
+    """The decompressed bytes of an open file, at most 1 MiB at a time (zstd: usually less, 32 MiB at most).
+
+    Raises Damaged: E-RAW-14 truncated, corrupt, or followed by something else; E-RAW-16 decompressed to more than 200
+    times its size (looked at beyond 64 MiB), or a zstd window above 128 MiB.
+    """
+    kind = compression(path)
+    if kind == "gzip":
+        yield from _gzip(file)
+    elif kind == "zstd":
+        yield from _zstd(file)
+    else:
+        while block := file.read(BLOCK_BYTES):
+            yield block
+
+
+def _gzip(file: BinaryIO) -> Iterator[bytes]:
+    made = 0
+    data = file.read(BLOCK_BYTES)
+    while data:
+        member = zlib.decompressobj(wbits=31)  # gzip with its checksum and length
+        while not member.eof:
+            if not data and not (data := file.read(BLOCK_BYTES)):
+                raise _cut("gzip", made)
+            try:
+                block = member.decompress(data, BLOCK_BYTES)
+            except zlib.error as error:
+                raise _corrupt("gzip", made, error) from error
+            data = member.unconsumed_tail
+            made += len(block)
+            _check_ratio(made, file.tell() - len(data))
+            if block:
+                yield block
+        data = member.unused_data
+        data += file.read(len(GZIP_MAGIC)) if len(data) < len(GZIP_MAGIC) else b""
+        if data.startswith(b"\0"):  # tapes and some tools pad with zeros
+            _only_zeros(data, file, made)
+            return
+        if data and not data.startswith(GZIP_MAGIC):
+            raise _garbage("gzip", data, made)
+
+
+def _zstd(file: BinaryIO) -> Iterator[bytes]:
+    zstandard = _zstandard()
+    made = 0
+    data = file.read(ZSTD_HEADER_BYTES)
+    while data:
+        if data.startswith(ZSTD_MAGIC):
+            _check_window(zstandard, data, made)
+        elif not zstd_skippable(data):
+            raise _garbage("zstd", data, made)
+        frame = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES).decompressobj()
+        while not frame.eof:
+            if not data and not (data := file.read(ZSTD_FEED_BYTES)):
+                raise _cut("zstd", made)
+            try:
+                block = frame.decompress(data)
+            except zstandard.ZstdError as error:
+                raise _corrupt("zstd", made, error) from error
+            data = b""
+            made += len(block)
+            _check_ratio(made, file.tell())
+            if block:
+                yield block
+        data = frame.unused_data
+        data += file.read(ZSTD_HEADER_BYTES) if len(data) < ZSTD_HEADER_BYTES else b""
+
+
+def _zstandard() -> Any:
+    try:
+        import zstandard
+    except ImportError as error:
+        raise UserError(
+            "E-RAW-25 zstandard: is not installed; it reads .zst files. Fix: pip install 'coca-train[data]'"
+        ) from error
+    return zstandard
+
+
+def _check_window(zstandard: Any, head: bytes, made: int) -> None:
+    try:
+        window = zstandard.get_frame_parameters(head).window_size
+    except zstandard.ZstdError as error:
+        raise _corrupt("zstd", made, error) from error
+    if window > MAX_WINDOW_BYTES:
+        raise Damaged(
+            "E-RAW-16",
+            f"asks for a zstd window of {window} bytes; at most {MAX_WINDOW_BYTES} are given",
+            "compress it again without --ultra and --long",
+        )
+
+
+def _check_ratio(made: int, taken: int) -> None:
+    if made > FREE_BYTES and made > MAX_RATIO * taken:
+        raise Damaged(
+            "E-RAW-16",
+            f"{taken} bytes became {made}, more than {MAX_RATIO} times as many; that is no text (a decompression bomb)",
+            "leave the file out, or decompress it by hand and look at it",
+        )
+
+
+def _only_zeros(data: bytes, file: BinaryIO, made: int) -> None:
+    while data:
+        if rest := data.lstrip(b"\0"):
+            raise _garbage("gzip", rest, made)
+        data = file.read(BLOCK_BYTES)
+
+
+def _cut(kind: str, made: int) -> Damaged:
+    reason = f"truncated {kind}: it ends after {made} decompressed bytes without its end mark; the whole file is needed"
+    return Damaged("E-RAW-14", reason, "copy the file again")
+
+
+def _corrupt(kind: str, made: int, error: Exception) -> Damaged:
+    words = " ".join(str(error).split())
+    reason = f"damaged {kind} after {made} decompressed bytes ({words}); an intact file is needed"
+    return Damaged("E-RAW-14", reason, "copy the file again")
+
+
+def _garbage(kind: str, data: bytes, made: int) -> Damaged:
+    reason = f"something else ({data[:4].hex(' ')}) follows the {kind} data after {made} decompressed bytes"
+    return Damaged("E-RAW-14", f"{reason}; nothing may follow", "copy the file again")

@@ -1,0 +1,90 @@
+"""Which documents of a source are kept: by length, language, licence, stars, and quality filters."""
+
+from collections.abc import Callable
+from typing import Any
+
+from coca_train.config.errors import UserError
+from data_prep.readers.base import Document, field
+from data_prep.schema import FilterConfig
+
+
+class Rules:
+    """The rules of one source, in the order they are asked: the first that refuses a document names why.
+
+    A document without the field a rule looks at (missing, null or of another type) is left out as `<rule> unknown`:
+    what is not known to be allowed is not used.
+    """
+
+    def __init__(self, filter: FilterConfig) -> None:
+        """Raises UserError E-RAW-23 for values without the field they are compared with, 25 without datatrove."""
+        self.filter = filter
+        self.languages = frozenset(filter.languages) if _asked(filter, "languages", "language_field") else None
+        self.licences = frozenset(filter.licences) if _asked(filter, "licences", "licence_field") else None
+        self.stars = _asked(filter, "min_stars", "stars_field")
+        self.quality: list[Callable[[str], str | None]] = []
+        if filter.quality:
+            from data_prep.quality import quality_filters  # datatrove, an extra
+
+            self.quality = quality_filters(filter.quality)
+
+    def refuses(self, document: Document) -> str | None:
+        """Name of the rule that leaves a document out; None = it is kept."""
+        text = document.text
+        if not text or text.isspace():
+            return "empty"
+        if len(text) < self.filter.min_chars:
+            return "short"
+        if self.filter.max_chars is not None and len(text) > self.filter.max_chars:
+            return "long"
+        refused = self._refuses_fields(document.fields)
+        for ask in self.quality:
+            if refused:
+                break
+            refused = ask(text)
+        return refused
+
+    def _refuses_fields(self, record: dict[str, Any]) -> str | None:
+        if self.languages is not None:
+            found = _names(record, self.filter.language_field)
+            if not found:
+                return "language unknown"
+            if not self.languages.intersection(found):
+                return "language"
+        if self.licences is not None:
+            found = _names(record, self.filter.licence_field)
+            if not found:
+                return "licence unknown"
+            if not self.licences.issuperset(found):
+                return "licence"
+        if self.stars:
+            stars = _value(record, self.filter.stars_field)
+            if isinstance(stars, bool) or not isinstance(stars, int | float) or stars != stars:
+                return "stars unknown"
+            if stars < self.filter.min_stars:
+                return "stars"
+        return None
+
+
+def _asked(filter: FilterConfig, values: str, name: str) -> bool:
+    """Whether a rule is on: it has values and a field. Values without a field would silently keep everything."""
+    if getattr(filter, values) and getattr(filter, name) is None:
+        raise UserError(
+            f"E-RAW-23 filter.{values}: is {getattr(filter, values)!r}, but filter.{name} is null; the field that "
+            f"holds it is needed. Fix: set filter.{name}"
+        )
+    return bool(getattr(filter, values))
+
+
+def _value(record: dict[str, Any], name: str | None) -> Any:
+    """Value of a dotted field; None when there is none."""
+    try:
+        return None if name is None else field(record, name)
+    except KeyError:
+        return None
+
+
+def _names(record: dict[str, Any], name: str | None) -> list[str]:
+    """Text or a list of texts as a list; empty when it is neither."""
+    value = _value(record, name)
+    names = [value] if isinstance(value, str) else value
+    return names if isinstance(names, list) and all(isinstance(n, str) for n in names) else []

@@ -1,0 +1,184 @@
+"""The text a vocabulary is trained on: drawn from the sources by the weights of the mixture.
+
+Of a source, stretches of its documents are drawn at random, each byte as likely as any other, and the hash of the text
+is the dice: the same documents give the same sample, in whatever files and order they stand. A very large source is not
+read to its end: of each of its inputs the beginning is read, READ_FACTOR times what is needed in all.
+"""
+
+import hashlib
+import heapq
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any
+
+from coca_train.config.errors import DataError
+from data_prep.readers import chunks, documents, inputs
+from data_prep.readers.base import Document, Input, Reject
+from data_prep.rules import Rules
+from data_prep.schema import CorpusSourceConfig, PrepareConfig
+from data_prep.split import digest_of, split_of
+
+STRETCH = 1 << 14  # [characters]
+READ_FACTOR = 20
+SPREAD = 64  # inputs a large source is read from, at least
+
+
+class Lowest:
+    """The texts of a stream that come first in the order of their priorities, `wanted` bytes or a little more.
+
+    A priority that was seen before is the same text again. Memory: the texts that are kept.
+    """
+
+    def __init__(self, wanted: int) -> None:
+        self.wanted, self.n_bytes = wanted, 0
+        self._kept: list[tuple[int, bytes]] = []  # a heap, the highest priority first
+        self._there: set[int] = set()
+
+    def offer(self, priority: int, text: str) -> None:
+        if priority in self._there or (self.n_bytes >= self.wanted and priority > -self._kept[0][0]):
+            return
+        made = text.encode()
+        heapq.heappush(self._kept, (-priority, made))
+        self._there.add(priority)
+        self.n_bytes += len(made)
+        while self.n_bytes - len(self._kept[0][1]) >= self.wanted:
+            dropped, made = heapq.heappop(self._kept)
+            self._there.remove(-dropped)
+            self.n_bytes -= len(made)
+
+    def texts(self) -> Iterator[str]:
+        """In the order of their priorities, which does not depend on that of the stream."""
+        for _, text in sorted(self._kept, reverse=True):
+            yield text.decode()
+
+
+@dataclass
+class Drawn:
+    """What was drawn of one source, and what was read for it."""
+
+    source: str
+    share: float
+    kept: Lowest
+    n_documents: int = 0  # that may be drawn from
+    n_bytes: int = 0  # their texts
+    n_read: int = 0  # bytes read, of lines as they are
+    left_out: dict[str, int] = field(default_factory=dict)  # by rule; "held out", "rejected"
+
+    def leave_out(self, why: str) -> None:
+        self.left_out[why] = self.left_out.get(why, 0) + 1
+
+
+def shares(config: PrepareConfig) -> dict[str, float]:
+    """Share of the sample by source: the group's, times its weight in the group; without weights, equal parts."""
+    trained = {name: source for name, source in config.corpus.sources.items() if source.hold_out != "all"}
+    weights = {name: 1.0 if source.weight is None else source.weight for name, source in trained.items()}
+    groups = {source.group for source in trained.values()}
+    of_group = {g: sum(weights[name] for name, source in trained.items() if source.group == g) for g in groups}
+    total = sum(config.mix.groups[group].share for group in groups)
+    return {
+        name: config.mix.groups[source.group].share / total * weights[name] / of_group[source.group]
+        for name, source in trained.items()
+    }
+
+
+def draw(config: PrepareConfig) -> list[Drawn]:
+    """The sample, source by source in the order of their names. Held-out documents are never in it.
+
+    Neither is a document that any hold_out=all source has too: 8 bytes for each of those are held in memory.
+    Raises DataError of the readers, the first bad document under work.on_error=stop, E-TKN-07 without any text.
+    """
+    wanted = {name: round(share * config.tokenizer.sample_bytes) for name, share in sorted(shares(config).items())}
+    drawn = []
+    with _bar(sum(wanted.values()) * READ_FACTOR, config.work.progress_bar) as bar:
+        evaluation = _evaluation(config, bar)
+        for name, n_bytes in wanted.items():
+            found = Drawn(name, shares(config)[name], Lowest(max(1, n_bytes)))
+            bar.set_postfix_str(name)
+            _draw(config, found, evaluation, bar)
+            bar.total -= max(0, READ_FACTOR * n_bytes - found.n_read)  # the source ended before
+            drawn.append(found)
+    if not any(found.kept.n_bytes for found in drawn):
+        raise DataError(
+            f"E-TKN-07 {config.tokenizer.path}: the sources ({', '.join(wanted) or 'none is trained on'}) hold no text "
+            "to train a vocabulary on: everything is held out or left out by a rule. Fix: check corpus.sources.*.filter"
+        )
+    return drawn
+
+
+def _draw(config: PrepareConfig, found: Drawn, evaluation: set[bytes], bar: Any) -> None:
+    source = config.corpus.sources[found.source]
+    every = inputs(found.source, source)
+    every.sort(key=lambda input: hashlib.blake2b(str(input.number).encode()).digest())
+    wanted, parts = found.kept.wanted, min(len(every), SPREAD)
+    rules = Rules(source.filter)
+    for input in every:
+        if found.n_read >= READ_FACTOR * wanted and found.n_bytes >= wanted:
+            break
+        read, there = found.n_read, found.n_bytes
+        for n_bytes, items in _chunks(config, input, source):
+            for item in items:
+                _take(config, source, input, item, rules, evaluation, found)
+            found.n_read += n_bytes
+            bar.update(n_bytes)
+            enough = found.n_read - read >= READ_FACTOR * wanted / parts
+            if enough and found.n_bytes - there >= wanted / parts:
+                break
+
+
+def _chunks(
+    config: PrepareConfig, input: Input, source: CorpusSourceConfig
+) -> Iterator[tuple[int, Iterator[Document | Reject]]]:
+    """Bytes and documents of each chunk of an input."""
+    with closing(chunks(input, source, config.work, None)) as found:  # type: ignore[type-var]
+        for chunk in found:
+            yield chunk.n_bytes, documents(input.path, source, config.work, chunk)
+
+
+def _take(
+    config: PrepareConfig,
+    source: CorpusSourceConfig,
+    input: Input,
+    item: Document | Reject,
+    rules: Rules,
+    evaluation: set[bytes],
+    found: Drawn,
+) -> None:
+    if isinstance(item, Reject):
+        if config.work.on_error == "stop":
+            raise item.error(input.path)
+        return found.leave_out("rejected")
+    if (rule := rules.refuses(item)) is not None:
+        return found.leave_out(rule)
+    digest = digest_of(item.text)
+    if split_of(digest, source, config.corpus.valid_share) or digest[:8] in evaluation:
+        return found.leave_out("held out")
+    found.n_documents += 1
+    found.n_bytes += len(item.text.encode())
+    for i in range(0, len(item.text), STRETCH):  # a word is cut in two now and then; one in some thousand
+        priority = hashlib.blake2b(digest + i.to_bytes(8, "big"), digest_size=16).digest()
+        found.kept.offer(int.from_bytes(priority, "big"), item.text[i : i + STRETCH])
+
+
+def _evaluation(config: PrepareConfig, bar: Any) -> set[bytes]:
+    """The first 8 bytes of the digests of everything in sources that are held out as a whole."""
+    found: set[bytes] = set()
+    for name, source in sorted(config.corpus.sources.items()):
+        if source.hold_out != "all":
+            continue
+        bar.set_postfix_str(name)
+        for input in inputs(name, source):
+            for _, items in _chunks(config, input, source):
+                for item in items:
+                    if isinstance(item, Document):
+                        found.add(digest_of(item.text)[:8])
+                    elif config.work.on_error == "stop":
+                        raise item.error(input.path)
+    return found
+
+
+def _bar(total: int, shown: bool) -> Any:
+    from tqdm import tqdm
+
+    return tqdm(total=total, desc="sample", unit="B", unit_scale=True, file=sys.stderr, disable=None if shown else True)

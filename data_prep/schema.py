@@ -1,0 +1,153 @@
+"""The shape of `python -m data_prep`: what a corpus is made of, and how the work is done. Values: `configs/`."""
+
+from typing import Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from coca_train.config.schema import STRICT, Name, Positive
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class FilterConfig:
+    """Which documents of a source are kept. Fields are dotted: meta.lang is record["meta"]["lang"]."""
+
+    min_chars: int = Field(ge=0, description="shorter documents are left out [characters]")
+    max_chars: Positive | None = Field(description="longer documents are left out [characters]; null = no limit")
+    language_field: str | None = Field(description="field with the document's language; null = not looked at")
+    languages: list[str] = Field(description="languages kept, as written in that field; empty = all")
+    licence_field: str | None = Field(description="field with the document's licence(s); null = not looked at")
+    licences: list[str] = Field(description="licences kept, as written in that field; empty = all")
+    stars_field: str | None = Field(description="field with the stars of the repository; null = not looked at")
+    min_stars: float = Field(ge=0, description="documents of repositories with fewer stars are left out")
+    quality: list[str] = Field(description="datatrove filters by name (gopher_quality, ...; needs the quality extra)")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class CorpusSourceConfig:
+    """One source of documents."""
+
+    kind: Literal["jsonl", "parquet", "text", "hub"] = Field(
+        description="jsonl: .jsonl, .jsonl.gz, .jsonl.zst, one object a line; parquet: one row a document; text: one "
+        "file a document; hub: a data set of the Hugging Face hub, or a local folder that `datasets` can load"
+    )
+    files: list[str] = Field(description="paths or glob patterns of the files (not for hub)")
+    hub: str | None = Field(description="name of the data set, or a local folder (hub only)")
+    hub_config: str | None = Field(description="configuration of the data set (hub only); null = its default")
+    hub_split: str = Field(description="split of the data set (hub only)")
+    text_field: str = Field(description="dotted field that holds the text (not for text)")
+    id_field: str | None = Field(description="dotted field that names a document; must be unique; null = none")
+    group: Name = Field(description="part of the mixture this source counts towards, such as text or code")
+    weight: float | None = Field(gt=0, description="share within its group; null = by its tokens")
+    hold_out: Literal["hash", "none", "all"] = Field(
+        description="hash: corpus.valid_share of the documents, chosen by a hash of the text, are held out; none: all "
+        "are trained on; all: every document is held out (an evaluation set)"
+    )
+    licence: str = Field(description="licence of the source, for the manifest")
+    about: str = Field(description="what it is and how to get it, for people")
+    filter: FilterConfig = Field(description="which documents are kept")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class CorpusConfig:
+    """What the corpus is made of, and where it is made."""
+
+    name: Name = Field(description="name of the corpus, and of the data choice that `mix` writes")
+    dir: str = Field(description="folder of everything that is made")
+    valid_share: float = Field(ge=0, lt=1, description="share of the documents held out where hold_out is hash")
+    exact_duplicates: Literal["drop", "keep"] = Field(
+        description="documents whose text was seen before, in any source: drop, or keep (they are counted either way)"
+    )
+    sources: dict[str, CorpusSourceConfig] = Field(min_length=1, description="the sources, by name")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class TokenizerConfig:
+    """The vocabulary: trained, or brought along."""
+
+    path: str = Field(description="tokenizer used and made: SentencePiece .model or Hugging Face tokenizer.json")
+    import_from: str | None = Field(
+        description="existing SentencePiece .model, Hugging Face tokenizer.json, or a folder with one; null = train one"
+    )
+    model_type: Literal["bpe", "unigram"] = Field(description="SentencePiece algorithm")
+    vocab_size: Positive = Field(description="size of the vocabulary [token ids]")
+    sample_bytes: Positive = Field(description="text it is trained on, drawn by the weights of the mixture [bytes]")
+    character_coverage: float = Field(gt=0, le=1, description="share of characters with pieces of their own")
+    byte_fallback: bool = Field(description="characters without a piece become bytes, so that no text is lost")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class WorkConfig:
+    """How the work is done; nothing here changes the result, except what `on_error` leaves out."""
+
+    workers: Positive | None = Field(description="processes; null = one a core")
+    shard: str = Field(description="i/n, i from 0: only this part of the input files (SLURM array tasks); 0/1 = all")
+    on_error: Literal["stop", "skip"] = Field(
+        description="a bad document: stop with file, line and reason; or skip it, count it and list it in rejects/"
+    )
+    max_reject_share: float = Field(ge=0, le=1, description="skip: stop when more than this share of a file is bad")
+    max_line_bytes: Positive = Field(description="longest document read [bytes]")
+    chunk_bytes: Positive = Field(description="text handed to a worker at a time [bytes]")
+    part_bytes: Positive = Field(description="text between two points a killed run goes on from [bytes]")
+    progress_bar: bool = Field(description="live progress on the terminal")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class GroupConfig:
+    """A named part of the mixture."""
+
+    share: float = Field(gt=0, description="share of the training tokens, relative to the other groups")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class MixConfig:
+    """The mixture that training reads."""
+
+    tokens: Positive = Field(description="length of the training it is planned for [tokens]")
+    groups: dict[str, GroupConfig] = Field(min_length=1, description="the groups, by name")
+    max_epochs: float = Field(gt=0, description="warn when a source is seen more often")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class NearDuplicatesConfig:
+    """Near-duplicate removal by MinHash (datatrove; needs the quality extra)."""
+
+    ngram: Positive = Field(description="words in a shingle")
+    buckets: Positive = Field(description="buckets of the hash table; more = more pairs are found")
+    hashes_per_bucket: Positive = Field(description="hashes that must agree in a bucket; more = fewer pairs are found")
+    language: str = Field(
+        description="word splitter: words = white space; or a language as datatrove names it (en, zh, ...; needs spacy)"
+    )
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class LeakageConfig:
+    """Overlap of training and held-out text."""
+
+    ngram: Positive = Field(description="words in a row that must agree (13 in GPT-3, arXiv 2005.14165, appendix C)")
+    against: list[str] = Field(description="further evaluation sets: prefixes of .bin/.idx pairs of the same tokenizer")
+    max_share: float = Field(ge=0, le=1, description="report documents with a larger share of words in common")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class LookConfig:
+    """What `inspect` shows."""
+
+    source: str | None = Field(description="only this source; null = all")
+    documents: int = Field(ge=0, description="documents shown of each split")
+    windows: int = Field(ge=0, description="windows shown as the model sees them")
+    seq_len: Positive = Field(description="length of those windows [tokens]")
+    characters: Positive = Field(description="text shown of each [characters]")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class PrepareConfig:
+    """Everything `python -m data_prep` can be told."""
+
+    corpus: CorpusConfig
+    tokenizer: TokenizerConfig
+    work: WorkConfig
+    mix: MixConfig
+    near_duplicates: NearDuplicatesConfig
+    leakage: LeakageConfig
+    look: LookConfig

@@ -1,0 +1,60 @@
+"""Tables for a terminal and for Markdown files, and numbers people can read."""
+
+from collections.abc import Sequence
+
+WIDTH = 120  # columns a table for a terminal should fit into
+
+Rows = Sequence[Sequence[str]]
+
+
+def plain(header: Sequence[str], rows: Rows, n_left: int = 1) -> str:
+    """Columns two spaces apart, a rule below the header; the first n_left columns are aligned left, others right."""
+    widths = _widths(header, rows)
+    lines = [header, ["-" * width for width in widths], *rows]
+    return "\n".join("  ".join(_padded(line, widths, n_left)).rstrip() for line in lines) + "\n"
+
+
+def markdown(header: Sequence[str], rows: Rows, n_left: int = 1) -> str:
+    """A padded Markdown table; a `|` inside a cell is escaped."""
+    header, *rows = [[cell.replace("|", "\\|") for cell in line] for line in [header, *rows]]
+    widths = [max(3, width) for width in _widths(header, rows)]
+    rule = ["-" * w if i < n_left else "-" * (w - 1) + ":" for i, w in enumerate(widths)]
+    return "".join(f"| {' | '.join(_padded(line, widths, n_left))} |\n" for line in [header, rule, *rows])
+
+
+def _widths(header: Sequence[str], rows: Rows) -> list[int]:
+    return [max(len(line[i]) for line in [header, *rows]) for i in range(len(header))]
+
+
+def _padded(cells: Sequence[str], widths: Sequence[int], n_left: int) -> list[str]:
+    pairs = enumerate(zip(cells, widths, strict=True))
+    return [cell.ljust(width) if i < n_left else cell.rjust(width) for i, (cell, width) in pairs]
+
+
+def short(number: float) -> str:
+    """Below 10,000 as it is, else three digits and a unit: 9,999, 12.3k, 4.56M, 50.0B."""
+    if number < 9999.5:
+        return f"{number:,.0f}"
+    for size, unit in ((1e3, "k"), (1e6, "M"), (1e9, "B")):
+        if number < 999.5 * size:
+            return f"{number / size:#.3g}".rstrip(".") + unit
+    return f"{number / 1e12:,.2f}T"
+
+
+def percent(share: float) -> str:
+    """A share of one in per cent; what is not nothing never looks like nothing, what is not all never like all."""
+    if 0 < share < 0.0001:
+        return "<0.01 %"
+    if 0.9999 < share < 1:
+        return ">99.99 %"
+    return f"{share:.2%}".replace("%", " %")
+
+
+def n_bytes(number: int) -> str:
+    """Bytes in decimal units: 12 B, 3.4 kB, 5.6 GB."""
+    value, unit = float(number), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if value < 999.5:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.0f} {unit}" if unit == "B" or value >= 99.5 else f"{value:.1f} {unit}"

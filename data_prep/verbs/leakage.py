@@ -1,0 +1,158 @@
+"""python -m data_prep leakage: what training text has in common with held-out text, in runs of n words."""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from coca_train.config.errors import DataError
+from coca_train.data.files import storage
+from coca_train.data.indexed import IndexedDataset
+from coca_train.data.tokenizer import Tokenizer
+from coca_train.report.files import write_json, write_text
+from data_prep.figures import overlap_picture
+from data_prep.finished import Corpus
+from data_prep.overlap import WORST, Overlap, overlaps
+from data_prep.readers.base import shown
+from data_prep.schema import PrepareConfig
+from data_prep.tables import markdown, percent, plain
+
+ANY = "all sources"
+CHUNK = 1 << 20  # token ids looked at together
+
+Table = Callable[[Any, Any, int], str]
+
+
+def run(config: PrepareConfig) -> int:
+    """Print a row for each held-out set; write report/leakage.{md,json} and, of several sets, report/leakage.png."""
+    from tqdm import tqdm
+
+    corpus = Corpus(config)
+    trained = {name: corpus.dataset(name, "train") for name in corpus.names("train")}
+    held_out = {f"{name}_valid": corpus.dataset(name, "valid") for name in corpus.names("valid")}
+    held_out |= further(config.leakage.against, corpus.tokenizer, set(held_out))
+    for code, what, found, fix in (
+        ("E-TOK-12", "trained on", trained, "give the corpus a source with another hold_out than all"),
+        ("E-TOK-17", "held out", held_out, "set leakage.against=[<prefix>], or make it anew with corpus.valid_share"),
+    ):
+        if not found:
+            raise DataError(f"{code} {corpus.folder}: nothing is {what}; both are needed to compare them. Fix: {fix}")
+    tokens = sum(data.n_tokens for data in trained.values())
+    with storage(str(corpus.report)):
+        corpus.report.mkdir(exist_ok=True)
+    with (
+        TemporaryDirectory(prefix=".leakage.", dir=corpus.report) as scratch,
+        tqdm(total=tokens, unit=" tokens", unit_scale=True, disable=None if config.work.progress_bar else True) as bar,
+    ):
+        n, max_share = config.leakage.ngram, config.leakage.max_share
+        found = overlaps(trained, held_out, corpus.tokenizer, n, max_share, Path(scratch), config.work.workers, bar)
+    _write(corpus, config, found, list(trained), list(held_out))
+    return 0
+
+
+def further(prefixes: list[str], tokenizer: Tokenizer, taken: set[str]) -> dict[str, IndexedDataset]:
+    """The sets of leakage.against, by name: the last part of the prefix, or all of it where that is taken.
+
+    Raises DataError E-TOK-11 (made with another tokenizer), E-TOK-09 (an id beyond the vocabulary), and what
+    IndexedDataset raises.
+    """
+    found: dict[str, IndexedDataset] = {}
+    for prefix in prefixes:
+        data, name = IndexedDataset(prefix), os.path.basename(prefix)
+        _check(data, tokenizer)
+        found[shown(prefix if name in taken | found.keys() else name)] = data
+    return found
+
+
+def _check(data: IndexedDataset, tokenizer: Tokenizer) -> None:
+    try:
+        manifest = json.loads((Path(data.prefix).parent / "manifest.json").read_text(encoding="utf-8"))
+        made_with = str(manifest["tokenizer"]["sha256"])
+    except (OSError, ValueError, KeyError, TypeError):
+        made_with = tokenizer.digest  # of another tool: nothing is known about its tokenizer
+    if made_with != tokenizer.digest:
+        raise DataError(
+            f"E-TOK-11 leakage.against: {shown(data.prefix)} was made with tokenizer {shown(made_with[:16])}, this "
+            f"corpus with {tokenizer.digest[:16]}; they must be the same. Fix: prepare the set with this tokenizer"
+        )
+    for start in range(0, data.n_tokens, CHUNK):
+        ids = data.tokens(start, min(start + CHUNK, data.n_tokens))
+        if ids.max() >= tokenizer.vocab_size:
+            raise DataError(
+                f"E-TOK-09 leakage.against: {shown(data.prefix)} holds token id {ids.max()}, the tokenizer has "
+                f"{tokenizer.vocab_size}; it was made with another one. Fix: prepare the set with this tokenizer"
+            )
+
+
+def _write(corpus: Corpus, config: PrepareConfig, found: list[Overlap], trained: list[str], sets: list[str]) -> None:
+    n, max_share, report = config.leakage.ngram, config.leakage.max_share, corpus.report
+    records = [asdict(one) | {"source": one.source or ANY, "share": one.share} for one in found]
+    write_json(report / "leakage.json", {"ngram": n, "max_share": max_share, "overlaps": records})
+    about = (
+        f"Runs of {n} words (letters, marks and digits, lower case; all else parts words) of each held-out set\n"
+        f"that occur in training text too. More than {percent(max_share)} of a document's runs: it counts as leaked."
+    )
+    pairs = [_pair_row(one) for one in found if one.source is not None and one.found]
+    page = [f"# Overlap with held-out text: {corpus.manifest['name']}\n", about + "\n"]
+    page += [_summary(found, sets, markdown), "## By source\n"]
+    header = ("source", "held-out set", "found", "of its runs", "documents above")
+    page.append(markdown(header, pairs, 2) if pairs else "No run is found anywhere.\n")
+    page += ["## Held-out documents with the highest shares\n", _worst(corpus, found, markdown)]
+    print(f"{about}\n\n{_summary(found, sets, plain)}\n{_worst(corpus, found, plain)}")
+    if len(sets) > 1:
+        by_pair = {(one.source, one.held_out): one.share for one in found}
+        rows: list[str | None] = [*trained, None] if len(trained) > 1 else [*trained]
+        shares = np.array([[by_pair[source, name] for name in sets] for source in rows])
+        title = f"Overlap with held-out text: {corpus.manifest['name']}"
+        subtitle = f"share of the runs of {n} words of each held-out set that occur in training text"
+        overlap_picture(report / "leakage.png", [row or ANY for row in rows], sets, shares, title, subtitle)
+        page.append("![overlap](leakage.png)\n")
+        print(f"Picture: {report / 'leakage.png'}")
+    write_text(report / "leakage.md", "\n".join(page))
+    print(f"All of it: {report / 'leakage.md'}")
+
+
+def _pair_row(one: Overlap) -> list[str]:
+    return [one.source or ANY, one.held_out, f"{one.found:,}", percent(one.share), f"{one.above:,}"]
+
+
+def _summary(found: list[Overlap], sets: list[str], table: Table) -> str:
+    """A row for each held-out set: against all sources, and the source that has most of it."""
+    rows = []
+    for name in sets:
+        mine = [one for one in found if one.held_out == name]
+        total, most = mine[-1], max(mine[:-1], key=lambda one: one.found)
+        numbers = [f"{n:,}" for n in (total.documents, total.short, total.ngrams)]
+        where = f"{most.source} {percent(most.share)}" if most.found else "none"
+        rows.append([name, *numbers, percent(total.share), f"{total.above:,}", where])
+    header = ("held-out set", "documents", "too short", "runs", "in training", "leaked documents", "most in")
+    return table(header, rows, 1)
+
+
+def _worst(corpus: Corpus, found: list[Overlap], table: Table) -> str:
+    """The held-out documents that single sources have most of, each with where it comes from."""
+    pairs = [(worst, one) for one in found if one.source is not None for worst in one.worst]
+    pairs.sort(key=lambda pair: (-pair[0].share, pair[1].held_out, pair[0].document))
+    rows = [
+        [
+            _where(corpus, one.held_out, worst.document),
+            percent(worst.share),
+            f"{worst.ngrams:,}",
+            _where(corpus, f"{one.source}_train", worst.most or 0),
+        ]
+        for worst, one in pairs[:WORST]
+    ]
+    return table(["held-out document", "found", "of its runs", "most of it in"], rows, 1) if rows else ""
+
+
+def _where(corpus: Corpus, dataset: str, document: int) -> str:
+    """Dataset, number and origin of a document; of a set from elsewhere there is no origin."""
+    if dataset not in corpus.manifest["datasets"]:
+        return f"{dataset} {document}"
+    source, _, split = dataset.rpartition("_")
+    return f"{dataset} {document} ({corpus.origins(source, split)[document]})"

@@ -1,0 +1,104 @@
+"""python -m data_prep tokenizer: train a vocabulary on a weighted sample, or import one."""
+
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+
+from coca_train.data.files import lock_and_wait, storage
+from coca_train.data.tokenizer import Tokenizer
+from data_prep.importing import bring
+from data_prep.sample import Drawn, draw
+from data_prep.schema import PrepareConfig
+from data_prep.tables import n_bytes, percent, plain
+from data_prep.tokenizer_file import already_trained, made_from, publish
+from data_prep.vocabulary import short_lines, train
+
+THREADS = 16  # of the trainer, on every machine: the result depends on it
+HEADER = ("source", "share", "wanted", "in the sample", "documents", "left out", "text read")
+
+
+def run(config: PrepareConfig) -> None:
+    """Make tokenizer.path, whole or not at all; one that is there already is never overwritten (E-TKN-05)."""
+    path = Path(config.tokenizer.path)
+    with storage(str(path)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with lock_and_wait(path.parent / f".{path.name}.lock"):
+            if config.tokenizer.import_from is not None:
+                made = bring(Path(config.tokenizer.import_from), path)
+            elif made := not already_trained(config):
+                _train(config, path)
+    print(f"{path}: {'made' if made else 'is there already, nothing to do'}\n{described(Tokenizer(path))}")
+
+
+def described(tokenizer: Tokenizer) -> str:
+    """What training and the other verbs will see of it."""
+    kind = {"sentencepiece": "SentencePiece", "huggingface": "Hugging Face"}[tokenizer.kind]
+    begin = "none" if tokenizer.bos is None else tokenizer.bos
+    back = "every text comes back" if tokenizer.lossless else "some texts come back changed (spaces, rare characters)"
+    return (
+        f"{kind}, {tokenizer.vocab_size:,} token ids; end of document {tokenizer.eod}, beginning of text {begin}; "
+        f"{back}; SHA-256 {tokenizer.digest[:16]}"
+    )
+
+
+def _train(config: PrepareConfig, path: Path) -> None:
+    wanted = config.tokenizer
+    drawn = draw(config)
+    print(account(drawn))
+    size = n_bytes(sum(one.kept.n_bytes for one in drawn))
+    _say(f"training {wanted.vocab_size:,} pieces ({wanted.model_type}) on {size}; some minutes for 200 MB")
+    begin = time.perf_counter()
+    texts = chain.from_iterable(one.kept.texts() for one in drawn)
+    with interruptible():
+        model = train(
+            short_lines(texts),
+            str(path),
+            wanted.vocab_size,
+            wanted.model_type,
+            wanted.character_coverage,
+            wanted.byte_fallback,
+            THREADS,
+        )
+    _say(f"trained in {time.perf_counter() - begin:.1f} s")
+    publish(path, model, made_from(config) | {"sample": [_record(one) for one in drawn]})
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Let Ctrl-C end the process at once: the trainer would not look at it for minutes, and nothing is half-written."""
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def account(drawn: list[Drawn]) -> str:
+    """A row for each source, exact; and which of them are smaller than their share."""
+    rows = []
+    for one in drawn:
+        left_out = ", ".join(f"{n:,} {why}" for why, n in sorted(one.left_out.items())) or "none"
+        wanted, taken = f"{one.kept.wanted:,}", f"{one.kept.n_bytes:,}"
+        rows.append(
+            (one.source, percent(one.share), wanted, taken, f"{one.n_documents:,}", left_out, f"{one.n_read:,}")
+        )
+    text = plain(HEADER, rows)
+    short = [one.source for one in drawn if one.kept.n_bytes < one.kept.wanted]
+    if short:
+        text += f"All there is, and less than their share: {', '.join(short)}\n"
+    return text + "Sizes in bytes. Held-out documents are never in the sample.\n"
+
+
+def _record(one: Drawn) -> dict[str, object]:
+    return {"source": one.source, "share": one.share, "bytes": one.kept.n_bytes} | {
+        "documents": one.n_documents,
+        "left_out": dict(sorted(one.left_out.items())),
+    }
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)

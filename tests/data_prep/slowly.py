@@ -1,0 +1,20 @@
+"""python -m tests.data_prep.slowly <seconds> <words of data_prep>: the command, but each chunk takes a while to write.
+
+Only the main process is slowed down: there are moments enough to kill it, and its workers, in.
+"""
+
+import sys
+import time
+
+from data_prep import output
+from data_prep.__main__ import main
+
+if __name__ == "__main__":
+    add, delay = output.InputParts.add, float(sys.argv[1])
+
+    def slow_add(*arguments: object) -> None:
+        time.sleep(delay)
+        add(*arguments)  # type: ignore[arg-type]
+
+    output.InputParts.add = slow_add  # type: ignore[method-assign]
+    sys.exit(main(sys.argv[2:]))

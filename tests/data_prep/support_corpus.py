@@ -1,0 +1,125 @@
+"""A small finished corpus on disk, made without the tokenize verb: what the verbs that look at one are tested on."""
+
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from coca_train.data.indexed import IndexedWriter, best_dtype
+from coca_train.data.tokenizer import Tokenizer
+from data_prep import manifest
+from data_prep.concatenate import ORIGINS
+from data_prep.schema import PrepareConfig
+from data_prep.settings import load
+from data_prep.vocabulary import train_tokenizer
+
+SAMPLE = [path.read_text(encoding="utf-8") for path in sorted(Path(manifest.__file__).parent.glob("*.py"))]
+
+
+@dataclass
+class Made:
+    """One source: its settings in the configuration, and its documents."""
+
+    train: list[str] = field(default_factory=list)
+    valid: list[str] = field(default_factory=list)
+    settings: dict[str, Any] = field(default_factory=dict)
+    inputs: tuple[str, ...] = ("a.jsonl", "b.jsonl.gz")
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+def tokenizer(path: Path, vocab_size: int = 600) -> Tokenizer:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    train_tokenizer(SAMPLE, path, vocab_size)
+    return Tokenizer(path)
+
+
+def make(
+    folder: Path, sources: dict[str, Made], overrides: tuple[str, ...] = (), model: Path | None = None, **mix: Any
+) -> PrepareConfig:
+    """Write the corpus `tiny` to folder/tiny and return its configuration. model: an existing tokenizer file.
+
+    Document i of a split is line i + 1 of input i % 2. Groups: whatever the sources name, equal, unless `mix` says.
+    """
+    dir = folder / "tiny"
+    if model is None:
+        tokenizer(dir / "tokenizer.model")
+    else:
+        dir.mkdir(parents=True, exist_ok=True)
+        (dir / "tokenizer.model").write_bytes(model.read_bytes())
+    config = configuration(folder, sources, overrides, **mix)
+    write(dir, sources)
+    return config
+
+
+def configuration(folder: Path, sources: dict[str, Made], overrides: tuple[str, ...] = (), **mix: Any) -> PrepareConfig:
+    """The configuration alone."""
+    settings = {name: {"files": [f"{name}.jsonl"]} | made.settings for name, made in sources.items()}
+    groups = {str(source.get("group", "text")): {"share": 1.0} for source in settings.values()}
+    tree = {
+        "corpus": {"name": "tiny", "dir": str(folder / "tiny"), "sources": settings},
+        "mix": {"tokens": 1000, "groups": groups} | mix,
+        "work": {"workers": 1, "progress_bar": False},
+    }
+    path = folder / "choices" / "corpus" / "tiny.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("# @package _global_\n# a test\n" + yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
+    return load(["corpus=tiny", *overrides], (folder / "choices",))
+
+
+def write(dir: Path, sources: dict[str, Made]) -> None:
+    """The datasets and the manifest, with the tokenizer that is there."""
+    model = Tokenizer(dir / "tokenizer.model")
+    datasets, records = {}, {}
+    for name, made in sources.items():
+        for split, texts in (("train", made.train), ("valid", made.valid)):
+            if texts:
+                datasets[f"{name}_{split}"] = write_dataset(dir / f"{name}_{split}", texts, model)
+        records[name] = {
+            "group": made.settings.get("group", "text"),
+            "licence": "none",
+            "about": "",
+            "inputs": [{"name": input, "bytes": 1, "mtime_ns": 1, "sha256": ""} for input in made.inputs],
+            "counts": {"read": len(made.train) + len(made.valid), "kept": len(made.train) + len(made.valid)}
+            | made.counts,
+        }
+    content = {
+        "format": manifest.FORMAT,
+        "kind": "corpus",
+        "name": "tiny",
+        "dtype": np.dtype(best_dtype(model.vocab_size)).name,
+        "end_of_document": model.eod,
+        "tokenizer": {
+            "file": "tokenizer.model",
+            "sha256": model.digest,
+            "kind": "sentencepiece",
+            "vocab_size": model.vocab_size,
+        },
+        "settings": {},
+        "sources": records,
+        "datasets": datasets,
+        "files": {},
+        "blocks": {"bytes": 4 << 20, "files": {}},
+    }
+    (dir / manifest.NAME).write_bytes(manifest.dump(content))
+
+
+def write_dataset(prefix: Path, texts: list[str], model: Tokenizer) -> dict[str, int]:
+    """One .bin/.idx pair with its origins; returns its record of the manifest."""
+    origins, longest = np.zeros(len(texts), ORIGINS), 0
+    with IndexedWriter(prefix, best_dtype(model.vocab_size)) as writer:
+        for i, text in enumerate(texts):
+            ids = [*model.encode(text), model.eod]
+            writer.add_document(ids)
+            longest = max(longest, len(ids))
+            origins[i] = (i % 2, i + 1, blake2b(text.encode(), digest_size=16).digest())
+    np.save(f"{prefix}.origins.npy", origins, allow_pickle=False)
+    return {
+        "documents": writer.n_documents,
+        "tokens": writer.n_tokens,
+        "characters": sum(map(len, texts)),
+        "bytes": sum(len(text.encode()) for text in texts),
+        "longest_document": longest,
+    }

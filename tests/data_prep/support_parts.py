@@ -1,0 +1,164 @@
+"""Corpora of a few documents as tokenizing leaves them: raw files, a tokenizer, and parts written by hand."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coca_train.data.indexed import best_dtype
+from coca_train.data.tokenizer import Tokenizer
+from data_prep import signing
+from data_prep.parts import DOCS, SPLITS, plan, settings
+from data_prep.readers import inputs
+from data_prep.schema import CorpusSourceConfig, PrepareConfig
+from data_prep.settings import load
+from data_prep.vocabulary import train_tokenizer
+
+BASE: list[PrepareConfig] = []
+HOLD_OUT = {"hash": 0.3, "none": 0.0, "all": 1.0}
+
+
+@dataclass(frozen=True)
+class Doc:
+    """A document of a test. line: None = the next one."""
+
+    text: str
+    id: str | None = None
+    line: int | None = None
+
+
+def small_tokenizer(path: Path) -> Path:
+    """A SentencePiece model of 512 pieces with byte fallback."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    train_tokenizer([Path(__file__).read_text(encoding="utf-8")], path, 512)
+    return path
+
+
+def text_digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+def is_held_out(text: str, hold_out: str) -> bool:
+    return int.from_bytes(text_digest(text)[:8], "big") / 2**64 < HOLD_OUT[hold_out]
+
+
+def configuration(folder: Path, tokenizer: Path, **sources: dict[str, Any]) -> PrepareConfig:
+    """A corpus in folder/corpus. sources: what differs from the defaults, by name; files are found by the name."""
+    if not BASE:
+        BASE.append(load(["corpus.sources.text.files=[x.jsonl]"]))
+    base = BASE[0]
+    template: CorpusSourceConfig = base.corpus.sources["text"]
+    made = {
+        name: replace(template, files=[str(folder / "raw" / f"{name}-*.jsonl")], **changes)
+        for name, changes in sources.items()
+    }
+    corpus = replace(base.corpus, name="tiny", dir=str(folder / "corpus"), sources=made)
+    return replace(
+        base,
+        corpus=corpus,
+        tokenizer=replace(base.tokenizer, path=str(tokenizer)),
+        work=replace(base.work, progress_bar=False),
+    )
+
+
+def write_raw(folder: Path, name: str, number: int, documents: Sequence[Doc]) -> None:
+    """A .jsonl whose line numbers are those of the documents; blank lines between."""
+    lines: dict[int, str] = {}
+    for doc in documents:
+        lines[doc.line or len(lines) + 1] = json.dumps({"text": doc.text, "id": doc.id})
+    path = folder / "raw" / f"{name}-{number:03d}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(lines.get(i, "") + "\n" for i in range(1, max(lines, default=0) + 1)))
+
+
+def write_parts(
+    config: PrepareConfig, corpus: dict[str, list[list[list[Doc]]]], rules: dict[str, int] | None = None
+) -> None:
+    """corpus: source -> inputs -> parts -> documents. rules: counts of what a filter left out, in every part."""
+    folder = Path(config.corpus.dir).parent
+    tokenizer = Tokenizer(config.tokenizer.path)
+    for name, files in corpus.items():
+        for number, parts in enumerate(files):
+            write_raw(folder, name, number, [doc for part in parts for doc in part])
+        found = inputs(name, config.corpus.sources[name])
+        for input, parts in zip(found, files, strict=True):
+            line = 0
+            for number, documents in enumerate(parts):
+                stem = Path(config.corpus.dir) / "parts" / name / f"{input.number:05d}" / f"{number:05d}"
+                line = write_part(config, name, stem, tokenizer, documents, line, rules)
+                finish_part(config, name, stem, tokenizer, input.identity(), number, len(parts))
+
+
+def write_part(
+    config: PrepareConfig, name: str, stem: Path, tokenizer: Tokenizer, documents: Sequence[Doc], line: int,
+    rules: dict[str, int] | None = None,
+) -> int:  # fmt: skip
+    """The .bin and .npy of one part, and a .json without what concerns the part's place; the last line."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    dtype = best_dtype(tokenizer.vocab_size)
+    rows = np.zeros(len(documents), DOCS)
+    tokens: dict[str, list[int]] = {split: [] for split in SPLITS}
+    for row, doc in zip(rows, documents, strict=True):
+        line = doc.line or line + 1
+        ids = [*tokenizer.encode(doc.text), tokenizer.eod]
+        split = int(is_held_out(doc.text, config.corpus.sources[name].hold_out))
+        tokens[SPLITS[split]] += ids
+        row["line"], row["tokens"], row["characters"] = line, len(ids), len(doc.text)
+        row["bytes"], row["split"], row["digest"] = len(doc.text.encode()), split, text_digest(doc.text)
+        if doc.id is not None:
+            row["id"] = hashlib.blake2b(doc.id.encode(), digest_size=16).digest()
+    for split, ids in tokens.items():
+        np.array(ids, dtype).tofile(f"{stem}.{split}.bin")
+    np.save(f"{stem}.docs.npy", rows, allow_pickle=False)
+    counts = {"documents": len(documents), "characters": int(rows["characters"].sum())}
+    counts |= {"bytes": int(rows["bytes"].sum()), **(rules or {})}
+    Path(f"{stem}.json").write_text(json.dumps({"counts": counts, "rejects": []}))
+    return line
+
+
+def finish_part(
+    config: PrepareConfig, name: str, stem: Path, tokenizer: Tokenizer, identity: dict[str, Any], number: int, n: int
+) -> None:
+    """The .json of a part, as the number-th of n of its input."""
+    made_with = settings(config, name, tokenizer)
+    ends = ("train.bin", "valid.bin", "docs.npy")
+    files = {f"{stem.name}.{end}": Path(f"{stem}.{end}").read_bytes() for end in ends}
+    record = json.loads(Path(f"{stem}.json").read_text()) | {
+        "format": 1,
+        "plan": plan(made_with),
+        "settings": made_with,
+        "input": identity,
+        "first": {"chunk": number} if number else None,
+        "after": {"chunk": number + 1},
+        "last": number == n - 1,
+        "files": {k: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for k, data in files.items()},
+    }
+    Path(f"{stem}.json").write_text(json.dumps(record))
+
+
+def change_record(stem: Path, **changes: Any) -> None:
+    """Change a part's .json."""
+    record = json.loads(Path(f"{stem}.json").read_text())
+    Path(f"{stem}.json").write_text(json.dumps(record | changes))
+
+
+def write_near(config: PrepareConfig, name: str, rows: Sequence[tuple[int, int]]) -> None:
+    """The list of near duplicates of a source: (input, line); and the report that says it is finished."""
+    path = Path(config.corpus.dir) / "near_duplicates" / f"{name}.npy"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.save(path, np.array(sorted(rows), [("input", "<u4"), ("line", "<u8")]), allow_pickle=False)
+    inputs_now = {
+        other: [input.identity() for input in inputs(other, source)] for other, source in config.corpus.sources.items()
+    }
+    every = [identity for other in sorted(inputs_now) for identity in inputs_now[other]]
+    report = {"inputs": inputs_now, "plan": signing.plan(config, every)}
+    (path.parent / "report.json").write_text(json.dumps(report))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder by its relative path."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

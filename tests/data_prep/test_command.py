@@ -1,0 +1,323 @@
+"""`python -m data_prep` as a user meets it: verbs, help, settings that are wrong, exit codes."""
+
+import importlib
+import re
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from coca_train.config.errors import DataError
+from coca_train.config.fields import options
+from coca_train.config.messages import ConfigError
+from data_prep import __main__ as command
+from data_prep.help import VERBS, markdown, overview
+from data_prep.settings import PREPARE, load
+
+ROOT = Path(__file__).resolve().parents[2]
+LINE = re.compile(r"E-[A-Z]+-\d\d [^:].*: .+\. Fix: .+")
+FILES = "corpus.sources.text.files=[a.jsonl]"
+WITH_OVERRIDES = [name for name, verb in VERBS.items() if verb.sections]
+SECOND = "+corpus.sources.b.files=[b.jsonl]"
+
+# (words, id, texts that the line must have)
+WRONG = [
+    (
+        [],
+        "E-CFG-50",
+        ["configs/corpus/files.yaml:", "corpus.sources.text.files=[]", "kind=jsonl", "'[raw/*.jsonl.gz]'"],
+    ),
+    (["corpus.sources.text.kind=hub"], "E-CFG-50", ["corpus.sources.text.hub=null", "a folder", "text.hub=<name>"]),
+    (
+        [FILES, "corpus.sources.text.kind=hub", "corpus.sources.text.hub=x"],
+        "E-CFG-50",
+        ["command line corpus.sources.text.files=", "does not read it", "write corpus.sources.text.files=[]"],
+    ),
+    ([FILES, "corpus.sources.text.hub=x"], "E-CFG-50", ["corpus.sources.text.hub=x", "text.hub=null"]),
+    (["corpus.sources.text.files=a.jsonl"], "E-CFG-04", ["is text", 'text.files=["a.jsonl"]']),
+    (["corpus.sources.text.files=[1]"], "E-CFG-04", ["corpus.sources.text.files", "a list [..] of: text"]),
+    (["corpus.sources.text.files=[~/a]"], "E-CFG-16", ["not readable"]),
+    (["corpus.sources.text.files=['~/a']"], "E-CFG-29", ["~ means nothing here", "$HOME/a"]),
+    (["corpus.sources.text.files=['']"], "E-CFG-29", ["this is no path"]),
+    ([FILES, "corpus.sources.text.kind=json"], "E-CFG-31", ["one of jsonl, parquet, text, hub", "kind=jsonl"]),
+    ([FILES, "corpus.sources.text.textfield=x"], "E-CFG-01", ["unknown key", "corpus.sources.text.text_field"]),
+    ([FILES, "corpus.sources.text.weight=0"], "E-STG-08", ["a number > 0", "~corpus.sources.text"]),
+    ([FILES, "corpus.sources.text.group=code"], "E-CFG-52", ["no such group; it has text", "text.group=text"]),
+    ([FILES, "+mix.groups.code.share=1"], "E-CFG-52", ["mix.groups.code.share=1", "remove it: ~mix.groups.code"]),
+    ([FILES, "mix.groups.text.share=0"], "E-CFG-05", ["mix.groups.text.share=0", "a number > 0"]),
+    ([FILES, SECOND, "corpus.sources.b.weight=2"], "E-CFG-53", ["text.weight=null", "b.weight=2", "some have none"]),
+    (
+        [FILES, "corpus.sources.text.weight=1", "corpus.sources.text.hold_out=all"],
+        "E-CFG-53",
+        ["text.weight=1", "hold_out=all", "write corpus.sources.text.weight=null"],
+    ),
+    ([FILES, "shard=3"], "E-CFG-04", ["command line work.shard=3", "write work.shard=0/1"]),
+    ([FILES, "shard=3of4"], "E-CFG-51", ["command line work.shard=3of4", "i/n", "shard=0/16"]),
+    ([FILES, "shard=16/16"], "E-CFG-51", ["work.shard=16/16", "the last is number 15", "shard=15/16"]),
+    ([FILES, "shard=-1/4"], "E-CFG-51", ["work.shard=-1/4"]),
+    ([FILES, "shard=0/0"], "E-CFG-51", ["work.shard=0/0", "i/n"]),
+    ([FILES, "shard='٣/4'"], "E-CFG-51", ["work.shard='٣/4'"]),
+    ([FILES, "shard=01/4"], "E-CFG-51", ["work.shard=01/4"]),
+    ([FILES, "work.part_bytes=1000"], "E-CFG-54", ["work.part_bytes=1000", "write work.chunk_bytes=1000"]),
+    ([FILES, "work.max_line_bytes=3000000000"], "E-CFG-54", ["work.max_line_bytes=3000000000", "2147483647"]),
+    ([FILES, "work.chunk_bytes=3000000000"], "E-CFG-54", ["at most 2147483647 bytes"]),
+    ([FILES, "work.workers=0"], "E-CFG-05", ["work.workers=0", "a whole number > 0 or null"]),
+    ([FILES, "work.workers=1.5"], "E-CFG-07", ["work.workers=1.5"]),
+    ([FILES, "work.on_error=ignore"], "E-CFG-31", ["one of stop, skip"]),
+    ([FILES, "work.max_reject_share=1.5"], "E-CFG-05", ["<= 1"]),
+    ([FILES, "corpus.valid_share=1"], "E-CFG-05", ["corpus.valid_share=1", "< 1"]),
+    ([FILES, "corpus.name=a/b"], "E-CFG-05", ["corpus.name=a/b", "letters, digits"]),
+    ([FILES, "corpus.name=embedded"], "E-CFG-59", ["corpus.name=embedded", "corpus.name=my_embedded"]),
+    ([FILES, "corpus.dir='~/x'"], "E-CFG-29", ["corpus.dir='~/x'", "corpus.dir=$HOME/x"]),
+    ([FILES, "tokenizer.path="], "E-CFG-29", ["tokenizer.path=", "this is no path"]),
+    ([FILES, "tokenizer.import_from='~/x'"], "E-CFG-29", ["tokenizer.import_from"]),
+    ([FILES, "tokenizer.character_coverage=2"], "E-CFG-05", ["<= 1"]),
+    (["corpus.sources={a b: {files: [x]}}"], "E-CFG-29", ["corpus.sources.a b", "file names"]),
+    (
+        [FILES, "corpus.sources.text.filter.languages=[en]"],
+        "E-CFG-55",
+        ["language_field=null", "language_field=<field>"],
+    ),
+    ([FILES, "corpus.sources.text.filter.licences=[mit]"], "E-CFG-55", ["licence_field=<field>"]),
+    ([FILES, "corpus.sources.text.filter.min_stars=1"], "E-CFG-55", ["stars_field=<field>"]),
+    (
+        [FILES, "corpus.sources.text.kind=text", "corpus.sources.text.filter.language_field=lang"],
+        "E-CFG-55",
+        ["plain text files have no fields", "language_field=null"],
+    ),
+    (
+        [FILES, "corpus.sources.text.filter.min_chars=9", "corpus.sources.text.filter.max_chars=8"],
+        "E-CFG-56",
+        ["min_chars=9", "max_chars=8", "max_chars=null"],
+    ),
+    ([FILES, "look.source=txt"], "E-CFG-57", ["no source 'txt'; the sources are text", "look.source=text"]),
+    ([FILES, "leakage.against=[x/y.idx]"], "E-CFG-58", ["x/y.idx is one file of a pair", "leakage.against=[x/y]"]),
+    ([FILES, "corpus=flies"], "E-CFG-32", ["the choices are files, ", "write corpus=files"]),
+    ([FILES, "~corpus"], "E-CFG-16", ["corpus cannot be removed"]),
+    ([FILES, "wrok.workers=2"], "E-CFG-01", ["did you mean work.workers"]),
+    ([FILES, "work=2"], "E-CFG-34", ["is a section", "work.<option>"]),
+    ([FILES, "work.workers=1,2"], "E-CFG-16", ["several values for one option"]),
+    ([FILES, "+corpus.sources.b=5"], "E-CFG-34", ["corpus.sources.b=5", "is a section"]),
+    ([FILES, "+corpus.token=hf_CANARY45678901234567890"], "E-SEC-02", ["corpus.token=***"]),
+    ([FILES, "corpus.sources.text._target_=os.system"], "E-SEC-01", ["_target_"]),
+    (["corpus.sources.text.files=['${oc.env:HOME}/a']"], "E-SEC-03", ["this interpolation is not allowed"]),
+]
+
+
+@pytest.mark.parametrize(("words", "id", "texts"), WRONG, ids=[" ".join(words) or "nothing" for words, *_ in WRONG])
+def test_wrong_settings(words, id, texts):
+    with pytest.raises(ConfigError) as caught:
+        load(words)
+    lines = caught.value.lines
+    for line in lines:
+        assert LINE.fullmatch(line), line
+        assert "CANARY" not in line
+    assert [line for line in lines if line.startswith(f"{id} ") and all(text in line for text in texts)], lines
+
+
+RIGHT = [
+    [FILES, SECOND],
+    [FILES, SECOND, "corpus.sources.text.weight=1", "corpus.sources.b.weight=3"],
+    [FILES, SECOND, "corpus.sources.text.weight=1", "corpus.sources.b.hold_out=all"],  # is in no group's shares
+    [FILES, SECOND, "corpus.sources.text.weight=1", "corpus.sources.b.group=b", "+mix.groups.b.share=2"],
+    [FILES, "shard=15/16"],
+    [FILES, "shard=0/1", "work.chunk_bytes=1000", "work.part_bytes=1000", "work.max_line_bytes=2147483647"],
+    [FILES, "look.source=text", "leakage.against=[x/y]"],
+    [FILES, "corpus.sources.text.filter.min_chars=8", "corpus.sources.text.filter.max_chars=8"],
+    [FILES, "corpus.sources.text.filter.languages=[en]", "corpus.sources.text.filter.language_field=meta.lang"],
+    ["corpus.sources.text.kind=hub", "corpus.sources.text.hub=a/b"],
+]
+
+
+@pytest.mark.parametrize("words", RIGHT, ids=" ".join)
+def test_settings_that_are_right(words):
+    load(words)
+
+
+def test_the_shorthand_for_shards():
+    assert load([FILES, "shard=3/16"]).work.shard == "3/16"
+    assert load([FILES, "work.shard=3/16"]).work.shard == "3/16"
+
+
+@pytest.fixture
+def stub(monkeypatch):
+    """Put a verb's module in place that does what it is told; returns what it was called with."""
+
+    def put(verb, act, name="run"):
+        called = []
+
+        def do(argument):
+            called.append(argument)
+            return act()
+
+        module = types.ModuleType(f"data_prep.verbs.{verb}", "  What it does.\n")
+        setattr(module, name, do)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        return called
+
+    return put
+
+
+@pytest.mark.parametrize("verb", WITH_OVERRIDES)
+def test_every_verb_gets_the_checked_configuration(verb, stub):
+    called = stub(verb, lambda: None)
+    assert command.main([verb, FILES, "shard=1/2", "corpus.dir=/x"]) == 0
+    assert called == [load([FILES, "work.shard=1/2", "corpus.dir=/x"])]
+
+
+def test_exit_codes(stub, capsys):
+    def fail(error):
+        def act():
+            raise error
+
+        return act
+
+    stub("verify", lambda: 3)
+    assert command.main(["verify", FILES]) == 3
+    stub("verify", fail(DataError("E-TOK-08 x: y. Fix: z")))
+    assert command.main(["verify", FILES]) == 3
+    assert capsys.readouterr().err == "E-TOK-08 x: y. Fix: z\n"
+    assert command.main(["verify", FILES, "--debug"]) == 3
+    assert "Traceback" in capsys.readouterr().err
+    stub("verify", fail(KeyboardInterrupt()))
+    assert command.main(["verify", FILES]) == 130
+    assert capsys.readouterr().err == "Interrupted. The same command goes on where it stopped.\n"
+    stub("verify", fail(RuntimeError("oops")))
+    assert command.main(["verify", FILES]) == 1
+    assert "This is a bug" in capsys.readouterr().err
+
+
+def test_wrong_settings_start_nothing(stub, capsys):
+    called = stub("tokenize", lambda: None)
+    assert command.main(["tokenize", "work.workers=0"]) == 2
+    captured = capsys.readouterr()
+    assert (called, captured.out) == ([], "")
+    assert captured.err.splitlines()[-1] == "2 problems; nothing was started."
+
+
+def test_verbs_with_words(stub, capsys):
+    for verb in ("show", "embedded"):
+        called = stub(verb, lambda: 3, "main")
+        assert command.main([verb, "a=b", "c=d", "--debug"]) == 3
+        assert called == [["a=b", "c=d"]]
+        assert command.main([verb, "a=b", "--help"]) == 0
+        assert capsys.readouterr().out == "What it does.\n"
+        assert len(called) == 1
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_is_there(verb):
+    module = importlib.import_module(f"data_prep.verbs.{verb}")
+    assert callable(getattr(module, "run" if VERBS[verb].sections else "main"))
+    if not VERBS[verb].sections:
+        assert f"python -m data_prep {verb}" in (module.__doc__ or "")
+
+
+def test_cfg_job_shows_the_checked_configuration(stub, capsys):
+    called = stub("tokenize", lambda: None)
+    assert command.main(["tokenize", FILES, "shard=1/2", "--cfg", "job"]) == 0
+    out = capsys.readouterr().out
+    assert "shard: 1/2" in out
+    assert "path: data/mine/tokenizer.model" in out
+    assert "${" not in out
+    assert command.main(["tokenize", FILES, "shard=2/2", "--cfg", "job"]) == 2
+    assert command.main(["tokenize", FILES, "--cfg", "hydra"]) == 2
+    assert "write --cfg job" in capsys.readouterr().err
+    assert called == []
+
+
+def test_corpora_of_ones_own(tmp_path, stub, capsys):
+    (tmp_path / "corpus").mkdir()
+    text = "# @package _global_\n# My own texts\ncorpus: {name: own, sources: {a: {files: [x]}}}\n"
+    (tmp_path / "corpus" / "own.yaml").write_text(text + "mix: {groups: {text: {share: 1}}}\n")
+    called = stub("sources", lambda: None)
+    assert command.main(["sources", "--config-dir", str(tmp_path), "corpus=own"]) == 0
+    assert called[0].corpus.sources["a"].files == ["x"]
+    assert command.main(["sources", f"--config-dir={tmp_path}", "corpus=own", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "   * own                    My own texts" in out
+    assert 'corpus.sources.<name>.files=["x"]' in out
+    assert command.main(["sources", "--config-dir", "/nowhere"]) == 2
+
+
+def test_the_overview(capsys):
+    for words in ([], ["--help"], ["-h"]):
+        assert command.main(words) == 0
+        assert capsys.readouterr().out == overview() + "\n"
+    for name, verb in VERBS.items():
+        assert re.search(rf"^  {name} +{re.escape(verb.does)}$", overview(), re.MULTILINE)
+    walk = re.findall(r"^  python -m (\w+) (\S+)", overview().split("VERBS")[0], re.MULTILINE)[1:]
+    assert walk == [
+        ("data_prep", "tokenizer"),
+        ("data_prep", "tokenize"),
+        ("data_prep", "verify"),
+        ("data_prep", "mix"),
+        ("coca_train", "--config-dir"),
+    ]
+    assert command.main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("coca_train ")
+
+
+@pytest.mark.parametrize("verb", WITH_OVERRIDES)
+def test_help_of_a_verb(verb, capsys):
+    assert command.main([verb, "--help", "corpus=paper_miniature"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"{verb}: {VERBS[verb].does}\n")
+    assert f"\n  python -m data_prep {verb} " in out
+    assert "   * paper_miniature " in out
+    for option in options(PREPARE):
+        assert (f"    {option.key}=" in out) == (option.key.split(".")[0] in VERBS[verb].sections), option.key
+    assert "    corpus.valid_share=0.05   (a number >= 0 and < 1)\n        share of" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["tokenise"], "there is no such verb; verbs are sources, tokenizer, "),
+        (["tokenise"], "Fix: write python -m data_prep tokenize"),
+        (["corpus=files"], "Fix: write the verb first: python -m data_prep <verb> ..."),
+        (["--config-dir", "x", "tokenize"], "Fix: write the verb first"),
+        (["--tokenize"], "Fix: write python -m data_prep tokenize"),
+        (["jsonl"], "Fix: see python -m data_prep"),
+        (["tokenize", "--multirun"], "flags are --help, --version, --cfg job, --config-dir, --debug"),
+        (["tokenize", "--hydra-help"], "there is no such flag"),
+        (["tokenize", "--work.workers=2"], "options have no dashes: work.workers=2"),
+    ],
+)
+def test_command_lines_that_are_none(words, text, capsys):
+    assert command.main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("E-CFG-38 ")
+    assert LINE.fullmatch(line)
+    assert text in line
+
+
+@pytest.mark.parametrize("words", [[], ["tokenize", "--help"]], ids=["overview", "verb"])
+def test_help_is_torch_free_and_quick(words):
+    code = (
+        f"import sys, resource; from data_prep.__main__ import main; code = main({words});"
+        "used = resource.getrusage(resource.RUSAGE_SELF); seconds = used.ru_utime + used.ru_stime;"
+        "assert code == 0; assert seconds < 2, seconds;"
+        "assert not {'torch', 'deepspeed', 'datasets', 'pyarrow', 'sentencepiece'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+
+
+def test_a_real_command_line(tmp_path):
+    words = [sys.executable, "-m", "data_prep", "tokenize", "work.workers=0"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "E-CFG-05 command line work.workers=0: " in done.stderr
+
+
+def test_every_option_is_described():
+    rows = [line.split(" | ") for line in markdown().splitlines() if re.match(r"\| `[a-z_]+\.", line)]
+    assert len(rows) == len(options(PREPARE)) > 50
+    for row in rows:
+        assert all(cell.strip(" |") for cell in (row[0], row[2], row[3])), row
+
+
+def test_docs_are_up_to_date():
+    assert (ROOT / "docs" / "data_configuration.md").read_text(encoding="utf-8") == markdown(), "run: make docs"

@@ -1,0 +1,177 @@
+"""Which documents are left out: the slow definition in dictionaries, and memory that does not grow."""
+
+import hashlib
+import itertools
+import tracemalloc
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_prep import duplicates
+from data_prep.duplicates import DUPLICATE, DUPLICATE_ID, KEPT, NEAR_DUPLICATE, Clash, Stretch, Verdicts, judge
+from data_prep.parts import DOCS
+
+
+@dataclass(frozen=True)
+class Given:
+    """A document as the rules see it."""
+
+    source: int
+    text: int
+    id: int
+    held_out: bool
+    near: bool
+
+
+def by_definition(corpus: list[Given], named: frozenset[int]) -> tuple[list[int], Clash | None]:
+    """The three rules with dictionaries."""
+    verdicts = [KEPT] * len(corpus)
+    owners: dict[tuple[int, int], int] = {}
+    clash = None
+    for i, doc in enumerate(corpus):
+        if doc.source in named and doc.id:
+            owner = owners.setdefault((doc.source, doc.id), i)
+            if corpus[owner].text != doc.text:
+                verdicts[i] = DUPLICATE_ID
+                clash = clash or Clash(i, owner)
+    for i, doc in enumerate(corpus):
+        if doc.near and verdicts[i] == KEPT:
+            verdicts[i] = NEAR_DUPLICATE
+    seen: set[int] = set()
+    for held_out in (True, False):
+        for i, doc in enumerate(corpus):
+            if verdicts[i] == KEPT and doc.held_out == held_out:
+                verdicts[i] = DUPLICATE if doc.text in seen else KEPT
+                seen.add(doc.text)
+    return verdicts, clash
+
+
+def rows(corpus: list[Given]) -> np.ndarray:
+    found = np.zeros(len(corpus), DOCS)
+    for row, doc in zip(found, corpus, strict=True):
+        row["digest"] = hashlib.blake2b(b"%d" % doc.text, digest_size=16).digest()
+        row["split"] = doc.held_out
+        if doc.id:
+            row["id"] = hashlib.blake2b(b"id %d" % doc.id, digest_size=16).digest()
+    return found
+
+
+documents = st.builds(
+    Given,
+    source=st.integers(0, 2),
+    text=st.integers(0, 8),
+    id=st.integers(0, 5),
+    held_out=st.booleans(),
+    near=st.sampled_from([False, False, False, True]),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    corpus=st.lists(documents, max_size=40),
+    cuts=st.sets(st.integers(1, 39), max_size=6),
+    named=st.frozensets(st.integers(0, 2)),
+    small=st.booleans(),
+)
+def test_the_rules_are_their_definition(
+    tmp_path_factory: pytest.TempPathFactory,
+    corpus: list[Given],
+    cuts: set[int],
+    named: frozenset[int],
+    small: bool,
+) -> None:
+    """small: so few records at a time that every chunk, bucket and range has an edge."""
+    corpus = sorted(corpus, key=lambda doc: doc.source)
+
+    def stretches() -> Iterator[Stretch]:
+        borders = sorted({0, len(corpus), *(c for c in cuts if c < len(corpus))})
+        borders = sorted({*borders, *(i for i in range(1, len(corpus)) if corpus[i].source != corpus[i - 1].source)})
+        for begin, end in itertools.pairwise(borders):
+            part = corpus[begin:end]
+            yield Stretch(part[0].source, begin, rows(part), np.array([doc.near for doc in part]))
+
+    with pytest.MonkeyPatch.context() as patch:
+        if small:
+            for name, value in {"CHUNK": 3, "KEYS_PER_BUCKET": 4, "BUFFER_BYTES": 100, "RANGE": 5}.items():
+                patch.setattr(duplicates, name, value)
+        folder = tmp_path_factory.mktemp("judge") / "x"
+        verdicts, clash = judge(stretches, len(corpus), named, folder)
+        expected, expected_clash = by_definition(corpus, named)
+        found = np.concatenate([verdicts.of(s.first, len(s.documents)) for s in stretches()] or [np.empty(0)])
+        again = verdicts.of(0, len(corpus))
+    assert found.tolist() == expected
+    assert again.tolist() == expected
+    assert clash == expected_clash
+
+
+def test_keys_that_share_a_half_are_different(tmp_path: Path) -> None:
+    digests = [bytes(16), bytes(8) + b"\1" * 8, b"\1" * 8 + bytes(8), bytes(16), bytes(15) + b"\1"]
+    documents = np.zeros(5, DOCS)
+    documents["digest"] = [np.void(digest) for digest in digests]
+
+    def stretches() -> Iterator[Stretch]:
+        yield Stretch(0, 0, documents, np.zeros(5, bool))
+
+    verdicts, _ = judge(stretches, 5, frozenset(), tmp_path / "x")
+    assert verdicts.of(0, 5).tolist() == [KEPT, KEPT, KEPT, DUPLICATE, KEPT]
+
+
+def test_of_many_clashes_the_first_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duplicates, "KEYS_PER_BUCKET", 4)
+    documents = rows([Given(0, text=i, id=i % 20 + 1, held_out=False, near=False) for i in range(40)])
+
+    def stretches() -> Iterator[Stretch]:
+        yield Stretch(0, 0, documents, np.zeros(40, bool))
+
+    verdicts, clash = judge(stretches, 40, frozenset({0}), tmp_path / "x")
+    assert clash == Clash(20, 0)
+    assert verdicts.of(0, 40).tolist() == [KEPT] * 20 + [DUPLICATE_ID] * 20
+
+
+def test_verdicts_are_asked_in_any_stretch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duplicates, "RANGE", 4)
+    verdicts = Verdicts(tmp_path / "v")
+    verdicts.add(np.array([1, 4, 9, 11], np.uint64), DUPLICATE)
+    verdicts.flush()
+    expected = [int(i in (1, 4, 9, 11)) * DUPLICATE for i in range(20)]
+    for begin in range(20):
+        for end in range(begin, 20):
+            assert verdicts.of(begin, end - begin).tolist() == expected[begin:end]
+
+
+def peak(folder: Path, n: int, n_texts: int) -> int:
+    """Most memory judge held at once for n documents of n_texts texts [bytes]."""
+
+    def stretches() -> Iterator[Stretch]:
+        for first in range(0, n, 500):
+            random = np.random.default_rng(first)
+            documents = np.zeros(500, DOCS)
+            texts = random.integers(0, n_texts, 500)
+            digests = [hashlib.blake2b(b"%d" % text, digest_size=16).digest() for text in texts]
+            documents["digest"] = np.frombuffer(b"".join(digests), "V16")
+            documents["id"] = documents["digest"]
+            yield Stretch(0, first, documents, random.random(500) < 0.01)
+
+    tracemalloc.start()
+    verdicts, _ = judge(stretches, n, frozenset({0}), folder)
+    for first in range(0, n, 500):
+        verdicts.of(first, 500)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return most
+
+
+@pytest.mark.parametrize("share", [1.0, 0.0], ids=["few repeats", "one text a thousand times"])
+def test_memory_does_not_grow_with_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float) -> None:
+    """Sixteen times the documents, the same peak: with few repeats, and with most documents in one bucket."""
+    sizes = {"CHUNK": 1000, "KEYS_PER_BUCKET": 1000, "BUFFER_BYTES": 50_000, "RANGE": 4000}
+    for name, value in sizes.items():
+        monkeypatch.setattr(duplicates, name, value)
+    small, large = (peak(tmp_path / str(n), n, max(3, int(n * share))) for n in (5_000, 80_000))
+    print(f"\npeak {small / 1e3:.0f} KB for 5 000 documents, {large / 1e3:.0f} KB for 80 000")
+    assert large < 1.25 * small + 20_000

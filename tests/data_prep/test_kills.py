@@ -1,0 +1,186 @@
+"""The command itself, killed and interrupted: workers vanish, and the same command ends with the same bytes."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.data_prep.tokenizing import ENVIRONMENT, bytes_of, has_ended, model, overrides, run, workers_of, write_inputs
+
+DELAY_S = 0.01
+VANISH_S = 5.0
+N_KILLS = 30
+
+
+def words_for(raw: Path, dir: Path, **more: object) -> list[str]:
+    """The tokenizer lies in the corpus: its manifest says where it is from there."""
+    dir.mkdir(exist_ok=True)
+    if not (dir / "tokenizer.model").exists():
+        shutil.copy(model(), dir / "tokenizer.model")
+    return overrides(raw, dir, tokenizer_path=dir / "tokenizer.model", **more)
+
+
+class Command:
+    """`tokenize` with two workers, started in a session of its own; with `merge` of its own accord."""
+
+    def __init__(self, raw: Path, dir: Path, delay_s: float = DELAY_S) -> None:
+        self.dir = dir
+        words = words_for(raw, dir, work_workers=2)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.data_prep.slowly", str(delay_s), "tokenize", *words],
+            env=ENVIRONMENT, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+
+    def wait_for_parts(self, n: int = 1) -> None:
+        """Until so many parts are finished."""
+        end = time.monotonic() + 60
+        while len(list(self.dir.glob("parts/*/*/*.json"))) < n:
+            assert self.process.poll() is None, self.end()
+            assert time.monotonic() < end
+            time.sleep(0.002)
+
+    def end(self) -> tuple[int, str]:
+        """Exit code and output."""
+        text, _ = self.process.communicate(timeout=100)
+        return self.process.returncode, text
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_inputs(tmp_path_factory.mktemp("inputs"), n_inputs=3, n_documents=100)
+
+
+@pytest.fixture(scope="module")
+def reference(raw: Path) -> tuple[dict[str, str], float]:
+    """What an undisturbed run leaves, and how long it is at work after its first part [s]. Its parts: parts/."""
+    run(raw, raw.parent / "alone")
+    (raw.parent / "alone" / "parts").rename(raw.parent / "parts")
+    command = Command(raw, raw.parent / "reference")
+    command.wait_for_parts()
+    began = time.monotonic()
+    code, text = command.end()
+    assert code == 0, text
+    found = bytes_of(raw.parent / "reference")
+    assert {"manifest.json", "text_train.bin", "text_valid.idx"} <= found.keys()
+    return found, time.monotonic() - began
+
+
+def vanish(pids: list[int]) -> bool:
+    end = time.monotonic() + VANISH_S
+    while time.monotonic() < end and not all(map(has_ended, pids)):
+        time.sleep(0.02)
+    return all(map(has_ended, pids))
+
+
+def kill(command: Command) -> None:
+    """kill -9, also where it has ended already; its workers must end with it."""
+    workers = workers_of(command.process.pid) if command.process.poll() is None else []
+    command.process.kill()
+    command.end()
+    assert vanish(workers)
+
+
+def finish(raw: Path, dir: Path, reference: tuple[dict[str, str], float]) -> None:
+    code, text = Command(raw, dir, 0.0).end()
+    assert code == 0, text
+    assert bytes_of(dir) == reference[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(N_KILLS))
+def test_killed_at_a_random_moment(raw, tmp_path, reference, number):
+    """kill -9 while parts are made, every other time again after a while, and then to the end."""
+    drawn = random.Random(number)
+    command = Command(raw, tmp_path)
+    command.wait_for_parts(drawn.randrange(1, len(list((raw.parent / "parts").rglob("*.json")))))
+    time.sleep(drawn.uniform(0, 0.1))
+    assert command.process.poll() is None
+    kill(command)
+    if number % 2:
+        command = Command(raw, tmp_path)
+        time.sleep(drawn.uniform(0, 2 * reference[1]))
+        kill(command)
+    finish(raw, tmp_path, reference)
+
+
+def test_killed_the_same_command_ends_with_the_same_bytes(raw, tmp_path, reference):
+    command = Command(raw, tmp_path)
+    command.wait_for_parts(4)
+    assert len(workers_of(command.process.pid)) == 2
+    kill(command)
+    assert not (tmp_path / "manifest.json").exists()
+    finish(raw, tmp_path, reference)
+    shutil.rmtree(tmp_path / "parts", ignore_errors=True)
+    code, text = Command(raw, tmp_path).end()
+    assert code == 0 and "is there already, nothing to do" in text
+    assert bytes_of(tmp_path) == reference[0]
+
+
+def test_a_killed_worker_ends_the_run_in_words(raw, tmp_path, reference):
+    command = Command(raw, tmp_path)
+    command.wait_for_parts(2)
+    workers = workers_of(command.process.pid)
+    os.kill(workers[1], signal.SIGKILL)
+    code, text = command.end()
+    assert code == 76
+    assert text.startswith("E-RUN-25 worker process") and "SIGKILL" in text and len(text.splitlines()) == 1
+    assert vanish(workers)
+    finish(raw, tmp_path, reference)
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "told"),
+    [
+        (signal.SIGTERM, 75, "Asked to stop (SIGTERM). The same command goes on where it stopped."),
+        pytest.param(
+            *(signal.SIGUSR1, 75, "Asked to stop (SIGUSR1). The same command goes on where it stopped."),
+            marks=pytest.mark.slow,
+        ),
+        (signal.SIGINT, 130, "Interrupted. The same command goes on where it stopped."),
+    ],
+)
+def test_asked_to_stop(raw, tmp_path, reference, number, code, told):
+    """The signal goes to every process of the job, as from SLURM or a terminal."""
+    command = Command(raw, tmp_path)
+    command.wait_for_parts(3)
+    workers = workers_of(command.process.pid)
+    os.killpg(command.process.pid, number)
+    assert command.end() == (code, f"{told}\n")
+    assert vanish(workers)
+    assert not list(tmp_path.rglob("*.tmp"))
+    assert len(list(tmp_path.rglob("0*.json"))) < len(list((raw.parent / "parts").rglob("*.json"))) - 5
+    finish(raw, tmp_path, reference)
+
+
+@pytest.mark.slow
+def test_asked_to_stop_while_it_starts(raw, tmp_path, reference):
+    """Ctrl-C while workers are being started: no traceback of theirs on the terminal."""
+    command = Command(raw, tmp_path)
+    while not workers_of(command.process.pid):
+        time.sleep(0.001)
+    os.killpg(command.process.pid, signal.SIGINT)
+    assert command.end() == (130, "Interrupted. The same command goes on where it stopped.\n")
+    finish(raw, tmp_path, reference)
+
+
+@pytest.mark.slow
+def test_shards_side_by_side(raw, tmp_path, reference):
+    commands = []
+    for shard in ("0/2", "1/2"):
+        words = words_for(raw, tmp_path, work_workers=1)
+        arguments = [sys.executable, "-m", "data_prep", "tokenize", *words, f"shard={shard}"]
+        commands.append(
+            subprocess.Popen(arguments, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        )
+    texts = [command.communicate(timeout=100)[0] for command in commands]
+    assert [command.returncode for command in commands] == [0, 0], texts
+    assert any("and so is every other one (3 inputs)" in text for text in texts)
+    words = words_for(raw, tmp_path)
+    subprocess.run([sys.executable, "-m", "data_prep", "merge", *words], env=ENVIRONMENT, check=True, timeout=100)
+    assert bytes_of(tmp_path) == reference[0]

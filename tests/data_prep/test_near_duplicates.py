@@ -1,0 +1,228 @@
+"""The verb near_duplicates: what is found against the plain definition, who stays, and that a killed run goes on."""
+
+import hashlib
+import itertools
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from data_prep import clusters, near, signing
+from data_prep.schema import CorpusSourceConfig, PrepareConfig
+from data_prep.settings import load
+from data_prep.split import split_of
+from data_prep.verbs import near_duplicates
+from tests.data_prep.near_text import CONFIG, corpus, edited, jaccard, lists, text
+
+pytest.importorskip("datatrove")
+
+
+def held_out(of: str, share: float, source: CorpusSourceConfig) -> bool:
+    return bool(split_of(hashlib.blake2b(of.encode(), digest_size=16).digest(), source, share))
+
+
+def test_planted_copies_are_found_and_strangers_are_kept(tmp_path: Path) -> None:
+    """Every pair above 0.9 is in one group, every document that resembles none above 0.4 stays."""
+    texts = []
+    for i in range(25):
+        original = text(120 + 13 * i, i)
+        texts += [original, *(edited(original, changes, 100 * i + changes) for changes in (1, 2, 12, 60))]
+    random.Random(1).shuffle(texts)
+    config = corpus(tmp_path, {"a": texts[:70], "b": texts[70:]}, "corpus.valid_share=0")
+    near_duplicates.run(config)
+    gone = {(name, line) for name, rows in lists(config).items() for _, line in rows}
+    places = [("a", i + 1) for i in range(70)] + [("b", i + 1) for i in range(len(texts) - 70)]
+    alike = {pair: jaccard(texts[pair[0]], texts[pair[1]]) for pair in itertools.combinations(range(len(texts)), 2)}
+    planted = [pair for pair, similarity in alike.items() if similarity > 0.9]
+    assert len(planted) > 25
+    for i, j in planted:
+        assert places[j] in gone or places[i] in gone
+    closest = [max(s for pair, s in alike.items() if i in pair) for i in range(len(texts))]
+    strangers = [i for i, similarity in enumerate(closest) if similarity < 0.4]
+    assert len(strangers) > 10
+    assert not gone & {places[i] for i in strangers}
+    for place in gone:  # what goes resembles something
+        assert closest[places.index(place)] > 0.4
+
+
+def test_the_first_stays_by_source_input_and_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copies = [text(80, 7), edited(text(80, 7), 1, 1), text(80, 7)]
+    config = corpus(tmp_path, {"b": [copies[0], text(80, 1)], "a": [text(80, 2), *copies[1:]]}, "corpus.valid_share=0")
+    near_duplicates.run(config)
+    assert lists(config) == {"a": [(0, 3)], "b": [(0, 1)]}
+    out, err = capsys.readouterr()
+    assert err == ""  # datatrove says nothing, and no bar where no terminal is
+    rows = {line.split()[0]: line.split()[1:] for line in out.splitlines()[1:4]}
+    assert rows == {
+        "a": ["3", "1", "33.33%", "0"],
+        "b": ["2", "1", "50.00%", "0"],
+        "all": ["5", "2", "40.00%", "0"],
+    }
+    assert out.splitlines()[4] == f"for example {tmp_path}/a.jsonl:3 goes, because {tmp_path}/a.jsonl:2 stays"
+    assert sorted(path.name for path in (tmp_path / "out" / "near_duplicates").iterdir()) == [
+        *("a.npy", "b.npy", "report.json")
+    ]
+
+
+def test_exact_copies_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = ["too short", text(80, 1), text(80, 1), edited(text(80, 1), 1, 1)]
+    config = corpus(tmp_path, {"a": texts}, "corpus.valid_share=0")
+    near_duplicates.run(config)
+    assert lists(config) == {"a": [(0, 3), (0, 4)]}
+    assert capsys.readouterr().out.splitlines()[1].split() == ["a", "4", "2", "50.00%", "1"]
+    report = json.loads((tmp_path / "out" / "near_duplicates" / "report.json").read_text())
+    assert report["sources"] == {"a": {"documents": 4, "left_out": 2, "exact": 1}}
+    assert report["inputs"]["a"][0]["name"] == "a.jsonl"
+
+
+def test_inputs_of_a_source_count_in_sorted_order(tmp_path: Path) -> None:
+    config = corpus(tmp_path, {"a": [text(80, 1)], "unused": [text(80, 2)]}, "corpus.valid_share=0")
+    for number in (2, 1):
+        (tmp_path / f"a{number}.jsonl").write_text(json.dumps({"text": edited(text(80, 1), 1, number)}) + "\n")
+    source = replace(config.corpus.sources["a"], files=[f"{tmp_path}/a*.jsonl"])
+    config = replace(config, corpus=replace(config.corpus, sources={"a": source}))
+    near_duplicates.run(config)
+    assert lists(config) == {"a": [(1, 1), (2, 1)]}
+
+
+def test_held_out_text_wins_over_text_that_is_trained_on(tmp_path: Path) -> None:
+    share, source = 0.3, load(["corpus.sources.text.files=[x.jsonl]"]).corpus.sources["text"]
+    candidates = [edited(text(150, 1), 1, seed) for seed in range(60)]
+    trained = [t for t in candidates if not held_out(t, share, source)][:4]
+    kept_out = [t for t in candidates if held_out(t, share, source)][:2]
+    config = corpus(tmp_path, {"a": trained[:3], "b": [trained[3], *kept_out]}, f"corpus.valid_share={share}")
+    near_duplicates.run(config)
+    assert lists(config) == {"a": [(0, 1), (0, 2), (0, 3)], "b": [(0, 1), (0, 3)]}
+
+
+def test_an_evaluation_set_stays_whole_and_wins(tmp_path: Path) -> None:
+    copies = [edited(text(150, 1), 1, seed) for seed in range(5)]
+    config = corpus(
+        tmp_path,
+        {"a": copies[:2], "z": copies[2:4], "b": copies[4:]},
+        "corpus.valid_share=0.999",
+        "+corpus.sources.z.hold_out=all",
+        "+corpus.sources.b.hold_out=none",
+    )
+    near_duplicates.run(config)
+    assert lists(config) == {"a": [(0, 1), (0, 2)], "z": [], "b": [(0, 1)]}
+
+
+def test_the_rules_come_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = [text(20, 1), text(200, 2), edited(text(200, 2), 1, 1), "  ", text(20, 1)]
+    config = corpus(tmp_path, {"a": texts}, "corpus.valid_share=0", "+corpus.sources.a.filter.min_chars=400")
+    near_duplicates.run(config)
+    assert lists(config) == {"a": [(0, 3)]}
+    assert capsys.readouterr().out.splitlines()[1].split()[1] == "2"
+
+
+def test_nothing_to_find(tmp_path: Path) -> None:
+    config = corpus(tmp_path, {"a": ["too short", "for n-grams"], "b": [text(50, 1)]})
+    near_duplicates.run(config)
+    assert lists(config) == {"a": [], "b": []}
+    config = corpus(tmp_path, {"a": ["left out"]}, "+corpus.sources.a.filter.min_chars=1000")
+    near_duplicates.run(config)
+    assert lists(config) == {"a": []}
+
+
+def many(tmp_path: Path, *words: str) -> PrepareConfig:
+    """Two sources with copies within and between them."""
+    a = [edited(text(60 + i, i % 20), i % 3, i) for i in range(50)]
+    b = [edited(text(60 + i, i % 25), i % 2, i + 99) for i in range(40)]
+    return corpus(tmp_path, {"a": a, "b": b}, "corpus.valid_share=0.2", *words)
+
+
+def test_workers_chunks_and_blocks_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = many(tmp_path)
+    near_duplicates.run(config)
+    expected = lists(config)
+    assert sum(map(len, expected.values())) > 30
+    monkeypatch.setattr(signing, "CHUNK_BYTES", 2000)
+    monkeypatch.setattr(near, "BLOCK_BYTES", 8 * 112 * 7)
+    monkeypatch.setattr(clusters, "CHUNK", 7)
+    near_duplicates.run(config)
+    assert lists(config) == expected
+    config = replace(config, work=replace(config.work, workers=2))
+    near_duplicates.run(config)
+    assert lists(config) == expected
+
+
+class Stopped(Exception):
+    pass
+
+
+@pytest.mark.parametrize("state_too", [False, True])
+def test_a_killed_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], state_too: bool
+) -> None:
+    """Killed with the files of a block there, or its documents too, but not the state that knows them."""
+    config = many(tmp_path)
+    near_duplicates.run(config)
+    expected = lists(config)
+    monkeypatch.setattr(signing, "CHUNK_BYTES", 2000)
+    monkeypatch.setattr(near, "BLOCK_BYTES", 8 * 112 * 7)
+    place, name = (signing, "_write_state") if state_too else (near, "write_block")
+    write, written = getattr(place, name), []
+
+    def killed(*arguments: object) -> None:
+        written.append(arguments)
+        if len(written) == 4:
+            written.clear()
+            if not state_too:
+                write(*arguments)
+            raise Stopped
+        write(*arguments)
+
+    monkeypatch.setattr(place, name, killed)
+    for _ in range(20):
+        try:
+            near_duplicates.run(config)
+            break
+        except Stopped:
+            continue
+    else:
+        pytest.fail("it never got on")
+    assert lists(config) == expected
+    assert "going on after" in capsys.readouterr().err
+    assert len(written) < 4  # the last run did not sign everything again
+
+
+def test_other_settings_begin_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = many(tmp_path)
+    monkeypatch.setattr(near, "match", lambda *_: (_ for _ in ()).throw(Stopped))
+    monkeypatch.setattr(signing, "CHUNK_BYTES", 2000)
+    monkeypatch.setattr(near, "BLOCK_BYTES", 8 * 112 * 7)  # many blocks, which must not be taken for new ones
+    with pytest.raises(Stopped):
+        near_duplicates.run(config)
+    monkeypatch.undo()
+    changed = replace(config, near_duplicates=replace(CONFIG, ngram=8))
+    near_duplicates.run(changed)
+    after_change = lists(changed)
+    fresh = replace(changed, corpus=replace(config.corpus, dir=str(tmp_path / "fresh")))
+    near_duplicates.run(fresh)
+    assert after_change == lists(fresh)
+
+
+def test_a_changed_input_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = corpus(tmp_path, {"a": [text(50, 1), text(50, 2)]}, "corpus.valid_share=0")
+    monkeypatch.setattr(near, "match", lambda *_: (_ for _ in ()).throw(Stopped))
+    with pytest.raises(Stopped):
+        near_duplicates.run(config)
+    monkeypatch.undo()
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text(50, 1)}) + "\n" for _ in range(2)))
+    near_duplicates.run(config)
+    assert lists(config) == {"a": [(0, 2)]}
+
+
+def test_lists_that_are_not_whole_have_no_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """merge takes lists only with report.json, so a kill between the two must not leave an old one."""
+    config = corpus(tmp_path, {"a": [text(50, 1)]})
+    near_duplicates.run(config)
+    report = tmp_path / "out" / "near_duplicates" / "report.json"
+    assert report.exists()
+    monkeypatch.setattr(near_duplicates, "_report", lambda *_: (_ for _ in ()).throw(Stopped))
+    with pytest.raises(Stopped):
+        near_duplicates.run(config)
+    assert not report.exists()

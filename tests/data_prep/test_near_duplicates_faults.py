@@ -1,0 +1,77 @@
+"""What near_duplicates says when something is wrong."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from coca_train.config.errors import DataError, StorageError, UserError
+from coca_train.data.files import open_locked
+from data_prep.verbs import near_duplicates
+from tests.data_prep.near_text import corpus, lists, text
+
+pytest.importorskip("datatrove")
+
+
+def test_a_bad_document_stops_it_with_file_and_line(tmp_path: Path) -> None:
+    config = corpus(tmp_path, {"a": [text(50, 1)]})
+    with open(tmp_path / "a.jsonl", "a") as file:
+        file.write('{"text": 5}\n')
+    with pytest.raises(DataError, match=r"^E-RAW-06 .*a\.jsonl:2: .*Fix:"):
+        near_duplicates.run(config)
+    assert not (tmp_path / "out" / "near_duplicates" / "a.npy").exists()
+
+
+def test_bad_documents_are_passed_over_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = corpus(tmp_path, {"a": [text(50, 1)]}, "work.on_error=skip", "corpus.valid_share=0")
+    with open(tmp_path / "a.jsonl", "a") as file:
+        file.write('{"text": 5}\n' + json.dumps({"text": text(50, 1)}) + "\n")
+    near_duplicates.run(config)
+    assert lists(config) == {"a": [(0, 3)]}
+    assert "1 bad documents were passed over" in capsys.readouterr().out
+
+
+def test_shards_are_refused(tmp_path: Path) -> None:
+    config = corpus(tmp_path, {"a": [text(50, 1)]}, "shard=0/2")
+    with pytest.raises(UserError, match=r"^E-RAW-28 shard=0/2: .*Fix:"):
+        near_duplicates.run(config)
+
+
+def test_a_missing_library_is_told_before_anything_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = corpus(tmp_path, {"a": [text(50, 1)]})
+    (tmp_path / "a.jsonl").unlink()
+    for name in [name for name in sys.modules if name.split(".")[0] == "datatrove"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "datatrove", None)
+    with pytest.raises(UserError, match=r"^E-RAW-25 near_duplicates: the package datatrove .*\[quality\]"):
+        near_duplicates.run(config)
+
+
+def test_an_unknown_language_is_told(tmp_path: Path) -> None:
+    config = corpus(tmp_path, {"a": [text(50, 1)]}, "near_duplicates.language=english")
+    with pytest.raises(UserError, match=r"^E-RAW-25 near_duplicates.language=english: .*Fix:"):
+        near_duplicates.run(config)
+
+
+def test_two_at_once_are_refused(tmp_path: Path) -> None:
+    config = corpus(tmp_path, {"a": [text(50, 1)]})
+    work = tmp_path / "out" / "near_duplicates" / ".work"
+    work.mkdir(parents=True)
+    with open_locked(str(work / "lock")), pytest.raises(DataError, match="E-TOK-15"):
+        near_duplicates.run(config)
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    config = corpus(tmp_path, {"a": [text(50, 1)]})
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(StorageError, match="E-IO-01"):
+        near_duplicates.run(config)
+
+
+def test_a_merged_corpus_is_pointed_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = corpus(tmp_path, {"a": [text(50, 1)]})
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "manifest.json").write_text("{}")
+    near_duplicates.run(config)
+    assert "the corpus is merged already" in capsys.readouterr().err

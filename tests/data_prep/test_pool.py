@@ -1,0 +1,194 @@
+"""Worker processes: results in order, errors in order, and no process left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import closing
+
+import pytest
+
+from coca_train.config.errors import DataError, PeerLost
+from data_prep.pool import cores, ordered
+from tests.data_prep.tokenizing import ENVIRONMENT, has_ended, workers_of
+
+
+class Double:
+    """What a worker does; `made` tells one from another."""
+
+    def __init__(self, offset: int) -> None:
+        self.offset, self.made = offset, time.monotonic_ns()
+
+    def __call__(self, number: int) -> tuple[int, int, int]:
+        time.sleep(0.02 * (number % 3 == 0))  # later ones are ready first
+        if number == 7:
+            raise DataError("E-X-01 seven: is odd. Fix: none")
+        if number == 8:
+            raise ZeroDivisionError("eight")
+        if number == 9:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return 2 * number + self.offset, os.getpid(), self.made
+
+
+class Unmakeable(Double):
+    def __init__(self) -> None:
+        raise DataError("E-X-02 never: not made. Fix: none")
+
+
+def results(numbers: Iterable[int], workers: int | None) -> list[tuple[str, tuple[int, int, int]]]:
+    return list(ordered(Double, (100,), ((f"ticket {number}", number) for number in numbers), workers))
+
+
+def collect(tasks: Iterable[tuple[int, int]], workers: int, seen: list[int]) -> None:
+    """The tickets of what comes before an error, too."""
+    seen += (ticket for ticket, _ in ordered(Double, (0,), tasks, workers))
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_results_come_in_the_order_of_the_tasks(workers):
+    numbers = [n for n in range(30) if n not in (7, 8, 9)]
+    found = results(numbers, workers)
+    assert [ticket for ticket, _ in found] == [f"ticket {n}" for n in numbers]
+    assert [value for _, (value, _, _) in found] == [2 * n + 100 for n in numbers]
+    pids = {pid for _, (_, pid, _) in found}
+    assert len(pids) == workers
+    assert (os.getpid() in pids) == (workers == 1)
+    assert len({made for _, (_, _, made) in found}) == workers, "made once in each worker"
+    assert all(has_ended(pid) for pid in pids - {os.getpid()})
+
+
+def test_no_tasks_is_no_result():
+    assert results([], 2) == []
+
+
+def test_none_is_one_worker_a_core(monkeypatch):
+    monkeypatch.setattr("data_prep.pool.cores", lambda: 1)
+    assert {pid for _, (_, pid, _) in results([1, 2], None)} == {os.getpid()}
+    assert 1 <= cores() <= (os.cpu_count() or 1)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_error_is_raised_after_everything_before_it(workers):
+    seen: list[int] = []
+    with pytest.raises(DataError, match="E-X-01 seven"):
+        collect(((n, n) for n in (1, 2, 3, 4, 5, 6, 7, 10, 11)), workers, seen)
+    assert seen == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_error_of_the_tasks_waits_for_what_was_before_it(workers):
+    def tasks():
+        yield 1, 1
+        yield 3, 3
+        raise DataError("E-X-03 input: damaged. Fix: none")
+
+    seen: list[int] = []
+    with pytest.raises(DataError, match="E-X-03"):
+        collect(tasks(), workers, seen)
+    assert seen == [1, 3]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_error_before_the_error_of_the_tasks_comes_first(workers):
+    def tasks():
+        yield 7, 7
+        raise DataError("E-X-03 input: damaged. Fix: none")
+
+    with pytest.raises(DataError, match="E-X-01"):
+        list(ordered(Double, (0,), tasks(), workers))
+
+
+def test_a_bug_in_a_worker_comes_with_its_traceback():
+    with pytest.raises(RuntimeError, match=r"(?s)in a worker process.*ZeroDivisionError: eight"):
+        results([1, 8, 2], 2)
+
+
+def test_a_worker_that_cannot_be_made_says_why():
+    with pytest.raises(DataError, match="E-X-02"):
+        list(ordered(Unmakeable, (), ((n, n) for n in range(9)), 2))
+
+
+def test_a_killed_worker_is_told_in_words():
+    began = time.monotonic()
+    with pytest.raises(PeerLost, match=r"E-RUN-25 worker process \d+: ended by signal SIGKILL .* Fix: ") as caught:
+        results([1, 2, 9, 4, 5, 6, 10, 11, 12, 13, 14], 2)
+    assert caught.value.exit_code == 76
+    assert time.monotonic() - began < 20
+    assert workers_of(os.getpid()) == []
+
+
+def test_closing_early_leaves_no_process():
+    with closing(ordered(Double, (0,), ((n, 2) for n in range(1000)), 3)) as found:
+        next(found)
+        pids = workers_of(os.getpid())
+        assert len(pids) == 3
+    assert all(has_ended(pid) for pid in pids)
+
+
+def test_tasks_are_not_read_far_ahead():
+    taken = []
+
+    def tasks():
+        for number in range(10, 1000):
+            taken.append(number)
+            yield number, number
+
+    with closing(ordered(Double, (0,), tasks(), 2)) as found:
+        next(found)
+        next(found)
+        assert len(taken) <= 2 * 2 + 2 + 1
+
+
+def test_large_tasks_and_answers_pass(capfd):
+    data = os.urandom(3 << 20)
+    assert list(ordered(Echo, (), [(1, data), (2, data), (3, b"")], 2)) == [(1, data), (2, data), (3, b"")]
+    assert capfd.readouterr().err == ""
+
+
+class Echo:
+    def __call__(self, data: bytes) -> bytes:
+        return data
+
+
+class Busy:
+    """Never done, and deaf to polite requests."""
+
+    def __call__(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            sum(range(1000))
+
+
+def busy_parent() -> None:
+    """In a process of its own: three workers, two of them at work, one waiting for it."""
+    for _ in ordered(Busy, (), ((n, 600.0) for n in range(2)), 3):
+        pass
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_workers_end_with_their_parent_however_it_ends(number):
+    parent = subprocess.Popen([sys.executable, "-m", "tests.data_prep.test_pool"], env=ENVIRONMENT)
+    pids: list[int] = []
+    for _ in range(300):
+        pids = workers_of(parent.pid)
+        if len(pids) == 3:
+            break
+        time.sleep(0.05)
+    assert len(pids) == 3
+    time.sleep(1.0)  # they are at work
+    for polite in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        os.kill(pids[0], polite)
+    time.sleep(0.2)
+    assert not has_ended(pids[0]), "a signal to the whole job is for the parent to act on"
+    parent.send_signal(number)
+    parent.wait()
+    end = time.monotonic() + 5
+    while time.monotonic() < end and not all(map(has_ended, pids)):
+        time.sleep(0.05)
+    assert all(map(has_ended, pids))
+
+
+if __name__ == "__main__":
+    busy_parent()

@@ -1,0 +1,168 @@
+"""Data sets through `datasets`, offline: local folders, and what happens when the hub cannot be reached."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coca_train.config.errors import DataError
+from data_prep.readers import chunks, documents, hub, inputs
+from data_prep.readers.base import Document
+from data_prep.schema import CorpusSourceConfig
+from tests.data_prep.reading import complaint, line, parsed, rejects, source_of, texts, work_of
+
+pytest.importorskip("datasets")
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+
+@pytest.fixture(autouse=True)
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    hub._load.cache_clear()
+
+
+def of(folder: Path | str, **more: Any) -> CorpusSourceConfig:
+    return source_of(kind="hub", hub=str(folder), **more)
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> CorpusSourceConfig:
+    """Three shards of ten rows."""
+    (tmp_path / "set").mkdir()
+    for shard in range(3):
+        rows = [f"text {shard} {row} é" for row in range(10)]
+        table = pa.table({"text": rows, "meta": [{"lang": "en"}] * 10, "id": list(range(10)), "other": rows})
+        pq.write_table(table, tmp_path / "set" / f"train-{shard:05d}-of-00003.parquet", row_group_size=4)
+    return of(tmp_path / "set", id_field="id")
+
+
+def test_one_input_a_shard(tables: CorpusSourceConfig) -> None:
+    found = inputs("mine", tables)
+    assert [(i.source, i.number, i.path, i.size) for i in found] == [
+        ("mine", shard, f"{tables.hub}[train] shard {shard}/3", 0) for shard in range(3)
+    ]
+    for shard, one in enumerate(found):
+        items = parsed(chunks(one, tables, work_of(), None), tables)
+        assert items == [
+            Document(row + 1, f"text {shard} {row} é", str(row), {"text": f"text {shard} {row} é", "id": row})
+            for row in range(10)
+        ]
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 40, 1 << 20])
+def test_from_any_cursor(tables: CorpusSourceConfig, chunk_bytes: int) -> None:
+    one, work = inputs("mine", tables)[1], work_of(chunk_bytes=chunk_bytes)
+    whole = list(chunks(one, tables, work, None))
+    assert [chunk.first for chunk in whole] == [1, *(chunk.after["row"] for chunk in whole)][:-1]
+    for i, chunk in enumerate(whole):
+        assert list(chunks(one, tables, work, json.loads(json.dumps(chunk.after)))) == whole[i + 1 :]
+    with pytest.raises(DataError, match=r"E-RAW-26 .* shard 1/3: has no record 11"):
+        list(chunks(one, tables, work, {"row": 12}))
+
+
+def test_identity_tells_when_the_files_change(tables: CorpusSourceConfig, tmp_path: Path) -> None:
+    first = [one.identity() for one in inputs("mine", tables)]
+    assert json.loads(json.dumps(first)) == first and len({json.dumps(one) for one in first}) == 3
+    assert {key: first[1][key] for key in ("hub", "config", "split", "shard", "shards")} == {
+        "hub": tables.hub,
+        "config": None,
+        "split": "train",
+        "shard": 1,
+        "shards": 3,
+    }
+    hub._load.cache_clear()
+    assert [one.identity() for one in inputs("mine", tables)] == first
+    pq.write_table(pa.table({"text": ["new"], "id": [1]}), tmp_path / "set" / "train-00000-of-00003.parquet")
+    hub._load.cache_clear()
+    assert inputs("mine", tables)[0].identity() != first[0]
+
+
+def test_jsonl_folder_and_bad_records(tmp_path: Path) -> None:
+    lines = [line("a", n=1), line(None, n=2), line("b\0", n=3), line("x" * 200, n=4), line("c", n=5)]
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "train.jsonl").write_bytes(b"".join(lines))
+    source = of(tmp_path / "set")
+    (one,) = inputs("mine", source)
+    items = parsed(chunks(one, source, work_of(), None), source, work_of(max_line_bytes=100))
+    assert texts(items) == ["a", "c"]
+    assert [(r.line, r.code) for r in rejects(items)] == [(2, "E-RAW-06"), (3, "E-RAW-12"), (4, "E-RAW-13")]
+    assert complaint(source).startswith(f"E-RAW-06 {tmp_path}/set[train] shard 0/1:2: 'text' is null")
+
+
+def test_damaged_on_the_way(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "train.jsonl").write_bytes(line("a") * 3 + b"{oops\n")
+    said = complaint(of(tmp_path / "set"))
+    assert said.startswith(f"E-RAW-24 {tmp_path}/set[train] shard 0/1:1: cannot be read on: ") and "oops" not in said
+
+
+def test_missing_fields(tables: CorpusSourceConfig) -> None:
+    for more, name in (
+        ({"text_field": "body"}, "body"),
+        ({"text_field": "body.x"}, "body.x"),
+        ({"id_field": "key"}, "key"),
+    ):
+        said = complaint(of(str(tables.hub), **more))
+        assert said.startswith(
+            f"E-RAW-06 {tables.hub}[train] shard 0/3: no field '{name}' (its fields: 'text, meta, id, ot"
+        )
+    said = complaint(of(str(tables.hub), text_field="meta.text"))
+    assert said.startswith(f"E-RAW-06 {tables.hub}[train] shard 0/3:1: no field 'meta.text' (its fields: 'lang')")
+
+
+def test_empty(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "train.csv").write_text("text,id\n")
+    assert complaint(of(tmp_path / "set")).startswith(f"E-RAW-03 {tmp_path}/set[train] shard 0/1: holds no documents")
+    assert complaint(source_of(kind="hub")).startswith("E-RAW-01 mine: hub is empty")
+
+
+def test_cannot_be_had(tables: CorpusSourceConfig, tmp_path: Path) -> None:
+    cases = [
+        (of("no/such-set"), "Couldn't reach 'no/such-set' on the Hub"),
+        (of(tmp_path / "none"), "Couldn't find any data file"),
+        (of(str(tables.hub), hub_config="other"), "BuilderConfig 'other' not found"),
+        (of(str(tables.hub), hub_split="tset"), "Bad split: tset"),
+        (of("bad name\x1b[2J\n"), ""),
+    ]
+    for source, words in cases:
+        said = complaint(source)
+        assert (
+            said.startswith("E-RAW-24 ") and words in said and "About it: made by a test. Fix: check its name" in said
+        )
+
+
+def test_code_of_a_data_set_is_never_run(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "set.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    assert complaint(of(tmp_path / "set")).startswith("E-RAW-24 ")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_workers_need_no_datasets(tables: CorpusSourceConfig) -> None:
+    """Neither the readers nor a worker's part of them import `datasets`, pyarrow or torch before they are needed."""
+    script = """
+import sys
+from data_prep.readers import documents
+from data_prep.readers.base import Chunk
+from tests.data_prep.reading import WORK, source_of
+chunk = Chunk(1, 1, 0, [{"text": "a"}], {"row": 2})
+assert [d.text for d in documents("x", source_of(kind="hub"), WORK, chunk)] == ["a"]
+print(sorted({"datasets", "pyarrow", "torch", "zstandard"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert done.stdout.strip() == "[]", done.stderr
+    assert callable(documents)
+
+
+def test_without_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    said = complaint(of("some/set"))
+    assert said.startswith("E-RAW-25 some/set: `datasets` is not installed") and "coca-train[data]" in said

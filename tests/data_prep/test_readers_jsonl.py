@@ -1,0 +1,220 @@
+"""Lines of .jsonl: good ones come back as they were written, bad ones are named by file, line and reason."""
+
+import json
+import os
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from coca_train.config.errors import DataError
+from data_prep.readers import chunks, inputs
+from data_prep.readers.base import Document
+from tests.data_prep.reading import complaint, cut, line, parsed, read, rejects, source_of, texts, work_of
+
+GOOD = line("fine")
+
+
+def test_what_is_accepted(tmp_path: Path) -> None:
+    """BOM, CRLF, blank lines, no newline at the end, empty documents, and text that looks like special tokens."""
+    content = b"\xef\xbb\xbf" + GOOD + b"\r\n \n" + line("")[:-1] + b"\r\n\n" + line("<|endoftext|></s>\n\té😀")[:-1]
+    (tmp_path / "x.jsonl").write_bytes(content)
+    for chunk_bytes in (1, 7, 40, 1 << 16):
+        items = read(source_of(tmp_path / "x.jsonl"), work_of(chunk_bytes=chunk_bytes))
+        assert [(i.line, i.text) for i in items if isinstance(i, Document)] == [
+            (1, "fine"),
+            (4, ""),
+            (6, "<|endoftext|></s>\n\té😀"),
+        ]
+        assert not rejects(items)
+
+
+def test_the_record_comes_along(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_bytes(line("a", meta={"stars": 3}))
+    (document,) = read(source_of(tmp_path / "x.jsonl"))
+    assert isinstance(document, Document) and document.fields == {"text": "a", "meta": {"stars": 3}}
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be"])
+def test_utf_16(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "x.jsonl").write_bytes((GOOD * 9).decode().encode(encoding))
+    assert complaint(source_of(tmp_path / "x.jsonl")).startswith(f"E-RAW-12 {tmp_path}/x.jsonl:1: UTF-16 or UTF-32 (it")
+
+
+@pytest.mark.parametrize("content", [b"", b"\n \r\n\t\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\r\n", b"\n" * 300_000])
+def test_no_documents(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x.jsonl").write_bytes(content)
+    source = source_of(tmp_path / "x.jsonl")
+    assert complaint(source).startswith(f"E-RAW-03 {tmp_path}/x.jsonl: holds no documents ({len(content)} bytes")
+    if len(content) > 1 << 16:  # also when a run went on in the middle of it
+        (found,) = inputs("mine", source)
+        first = next(chunks(found, source, work_of(), None))
+        assert complaint(source, work_of(), first.after).startswith("E-RAW-03")
+
+
+def test_blank_before_the_cursor_and_documents_too(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_bytes(GOOD + b"\n" * 300)
+    source, work = source_of(tmp_path / "x.jsonl"), work_of(chunk_bytes=20)
+    assert texts(read(source, work)) == ["fine"]
+    assert read(source, work, cut(source, work)[0].after) == []
+
+
+def test_the_excerpt_is_of_the_long_line_alone(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_bytes(GOOD + line("y" * 30) + GOOD)
+    for chunk_bytes in (1, 1000):
+        items = read(source_of(tmp_path / "x.jsonl"), work_of(chunk_bytes=chunk_bytes, max_line_bytes=20))
+        assert [r.excerpt for r in rejects(items)] == [repr(line("y" * 30)[:-1].decode())]
+
+
+def test_bytes_are_counted_from_the_beginning_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_bytes(b"\xef\xbb\xbf" + GOOD + b"\r\n" + b"oops\n")
+    for chunk_bytes in (1, 1000):
+        assert [r.byte for r in rejects(read(source_of(tmp_path / "x.jsonl"), work_of(chunk_bytes=chunk_bytes)))] == [
+            22
+        ]
+
+
+def test_a_blank_line_may_not_be_too_long_either(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_bytes(GOOD + b" " * 200 + b"\n")
+    for chunk_bytes in (1, 17, 210, 1000):
+        items = read(source_of(tmp_path / "x.jsonl"), work_of(chunk_bytes=chunk_bytes, max_line_bytes=100))
+        assert [item.code for item in rejects(items)] == ["E-RAW-13"] and texts(items) == ["fine"]
+
+
+def test_a_folder_that_may_not_be_entered_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x.jsonl").write_bytes(GOOD)
+    source = source_of(tmp_path / "x.jsonl")
+    (found,) = inputs("mine", source)
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "stat", refuse)
+    with pytest.raises(DataError, match=r"E-RAW-02 \S+x.jsonl: cannot be read: Permission denied"):
+        next(chunks(found, source, work_of(), None))
+
+
+def test_the_limit_is_the_length_of_the_line(tmp_path: Path) -> None:
+    for chunk_bytes in (1, 50, 1000):
+        for length, good in ((100, True), (101, False)):
+            for end in (b"\n", b""):
+                (tmp_path / "x.jsonl").write_bytes(GOOD + line("x" * (length - 12))[:-1] + end)
+                work = work_of(chunk_bytes=chunk_bytes, max_line_bytes=100)
+                items = read(source_of(tmp_path / "x.jsonl"), work)
+                assert [isinstance(item, Document) for item in items] == [True, good], (chunk_bytes, length, end)
+                if not good:
+                    assert f"a line of {length} bytes" in rejects(items)[0].reason
+
+
+def test_a_line_of_200_mb_in_little_memory(tmp_path: Path) -> None:
+    """It is passed over: what is held is max_line_bytes and a block, never the line."""
+    with open(tmp_path / "x.jsonl", "wb") as file:
+        file.write(GOOD + b'{"text": "')
+        for _ in range(200):
+            file.write(b"x" * 1_000_000)
+        file.write(b'"}\n' + GOOD)
+    source, work = source_of(tmp_path / "x.jsonl"), work_of(max_line_bytes=4 << 20)
+    tracemalloc.start()
+    try:
+        items = read(source, work)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert texts(items) == ["fine", "fine"] and peak < 16 << 20
+    (reject,) = rejects(items)
+    assert (reject.line, reject.code, reject.byte) == (2, "E-RAW-13", len(GOOD))
+    assert "a line of 200000012 bytes" in reject.reason and reject.excerpt.startswith('\'{"text": "xxx')
+    assert len(reject.excerpt) <= 80
+
+
+def test_a_line_of_200_mb_under_a_hard_limit(tmp_path: Path) -> None:
+    """The same with an address space that could not hold the line."""
+    path = tmp_path / "x.jsonl"
+    with open(path, "wb") as file:
+        file.write(GOOD)
+        file.truncate(200_000_000)
+    script = f"""
+import resource
+from tests.data_prep.reading import read, source_of, work_of
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20),) * 2)
+print([(type(i).__name__, i.line) for i in read(source_of({str(path)!r}), work_of(max_line_bytes=4 << 20))])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert done.stdout.strip() == "[('Document', 1), ('Reject', 2)]", done.stderr
+
+
+def test_changed_while_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+
+    def grow() -> None:
+        path.write_bytes(path.read_bytes() + GOOD)
+
+    def touch() -> None:
+        os.utime(path, ns=(1, 1))
+
+    def replace() -> None:
+        state = path.stat()
+        other = tmp_path / "other"
+        other.write_bytes(path.read_bytes().replace(b"fine", b"FINE"))
+        os.utime(other, ns=(state.st_atime_ns, state.st_mtime_ns))
+        other.replace(path)
+
+    for change in (grow, touch, replace, path.unlink):
+        path.write_bytes(GOOD * 100_000)
+        source = source_of(path)
+        (found,) = inputs("mine", source)
+        going = chunks(found, source, work_of(), None)
+        next(going)
+        change()
+        with pytest.raises(DataError, match=r"E-RAW-19 \S+x.jsonl: (changed|was removed).* after it was read"):
+            next(going)
+
+
+def test_changed_after_the_last_chunk(tmp_path: Path) -> None:
+    """What grew behind the end is not lost in silence."""
+    (tmp_path / "x.jsonl").write_bytes(GOOD)
+    source = source_of(tmp_path / "x.jsonl")
+    (found,) = inputs("mine", source)
+    going = chunks(found, source, work_of(), None)
+    next(going)
+    (tmp_path / "x.jsonl").write_bytes(GOOD * 2)
+    with pytest.raises(DataError, match=r"E-RAW-19 \S+x.jsonl: changed"):
+        next(going, None)
+
+
+def test_changed_between_listing_and_reading(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(GOOD)
+    (found,) = inputs("mine", source_of(path))
+    path.write_bytes(GOOD * 2)
+    with pytest.raises(DataError, match=rf"E-RAW-19 .*changed \(now {2 * len(GOOD)} bytes\) after it had {len(GOOD)}"):
+        list(chunks(found, source_of(path), work_of(), None))
+
+
+@pytest.mark.parametrize("byte", [1, len(GOOD) - 1, 2 * len(GOOD) + 1, 1 << 40])
+def test_a_cursor_that_does_not_fit(tmp_path: Path, byte: int) -> None:
+    (tmp_path / "x.jsonl").write_bytes(GOOD * 2)
+    cursor = {"line": 2, "byte": byte, "found": 1}
+    said = complaint(source_of(tmp_path / "x.jsonl"), work_of(), cursor)
+    assert said.startswith(f"E-RAW-26 {tmp_path}/x.jsonl: ") and str(byte) in said
+
+
+def test_a_cursor_at_the_end(tmp_path: Path) -> None:
+    for content in (GOOD * 2, GOOD * 2 + GOOD[:-1]):
+        (tmp_path / "x.jsonl").write_bytes(content)
+        source = source_of(tmp_path / "x.jsonl")
+        assert read(source, work_of(), cut(source)[-1].after) == []
+
+
+def test_a_chunk_is_bytes_and_its_cursor_is_json(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_bytes(GOOD * 10)
+    source, work = source_of(tmp_path / "x.jsonl"), work_of(chunk_bytes=2 * len(GOOD) + 3)
+    found = cut(source, work)
+    assert [chunk.data for chunk in found] == [GOOD * 2] * 5
+    assert [chunk.first for chunk in found] == [1, 3, 5, 7, 9]
+    assert [chunk.position for chunk in found] == [34, 68, 102, 136, 170] == [chunk.after["byte"] for chunk in found]
+    assert json.loads(json.dumps(found[1].after)) == {"line": 5, "byte": 68, "found": 1}
+    assert len(parsed(found[1:2], source, work)) == 2

@@ -1,0 +1,444 @@
+"""verify: every changed bit and every wrong pair is found, named in words, and ends with exit code 3."""
+
+import hashlib
+import json
+import random
+import re
+import shutil
+import struct
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coca_train.config.errors import DataError
+from coca_train.data.index import HEADER
+from coca_train.data.indexed import IndexedDataset, IndexedWriter
+from coca_train.data.tokenizer import Tokenizer
+from data_prep import check_documents, collect, concatenate, manifest, verifying
+from data_prep.merge import merge
+from data_prep.schema import PrepareConfig
+from data_prep.verbs import verify
+from data_prep.vocabulary import train_tokenizer
+from tests.data_prep.support_parts import Doc, configuration, contents, small_tokenizer, text_digest, write_parts
+
+BLOCK = 256  # bytes of a block in these tests
+N_FLIPS = 100
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> PrepareConfig:
+    folder = tmp_path_factory.mktemp("made")
+    tokenizer = small_tokenizer(folder / "corpus" / "tokenizer.model")
+    config = configuration(folder, tokenizer, books={}, code={})
+    books = [Doc(f"book {i}: Übergrößenträger 🐈\n" + "the cat sat on the mat\n" * (i % 7)) for i in range(40)]
+    write_parts(config, {"books": [[books]], "code": [[[Doc(f"def f{i}():\n    return {i}\n") for i in range(60)]]]})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(concatenate, "BLOCK_BYTES", BLOCK)
+        patch.setattr(manifest, "BLOCK_BYTES", BLOCK)
+        merge(config)
+    return config
+
+
+@pytest.fixture
+def copy(made: PrepareConfig, tmp_path: Path) -> PrepareConfig:
+    shutil.copytree(made.corpus.dir, tmp_path / "copy")
+    return replace(made, corpus=replace(made.corpus, dir=str(tmp_path / "copy")))
+
+
+def faults(config: PrepareConfig, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """What verify finds; each fault is one line that says what to do, and the exit code is 3."""
+    try:
+        code = verify.run(config)
+        said = capsys.readouterr().out.split("\n\n")[1].strip().splitlines()
+    except DataError as error:
+        code, said = error.exit_code, [str(error)]
+    found = [line for line in said if line.startswith("E-")]
+    assert code == (3 if found else 0)
+    assert all("Fix: " in line for line in found)
+    if not found:
+        assert re.fullmatch(r".*: verified, 16 files, [0-9,]+ bytes", said[0])
+    return found
+
+
+def test_a_whole_corpus(copy: PrepareConfig, capsys: pytest.CaptureFixture[str]) -> None:
+    before = contents(Path(copy.corpus.dir))
+    assert verify.run(copy) == 0
+    said = capsys.readouterr().out
+    record = manifest.read(copy.corpus.dir)
+    for name, dataset in record["datasets"].items():
+        row = next(line.split() for line in said.splitlines() if line.startswith(name))
+        assert row[1] == "good"
+        assert [int(n.replace(",", "")) for n in row[2:5]] == [
+            dataset["documents"],
+            dataset["tokens"],
+            dataset["documents"],  # so small that every text is decoded
+        ]
+    assert faults(copy, capsys) == []
+    assert contents(Path(copy.corpus.dir)) == before
+
+
+def test_random_changed_bits_are_found_and_named(copy: PrepareConfig, capsys: pytest.CaptureFixture[str]) -> None:
+    dir = Path(copy.corpus.dir)
+    files = [*manifest.read(dir)["files"], "manifest.json", "tokenizer.model"]
+    rng = random.Random(5)
+    for _ in range(N_FLIPS):
+        path = dir / rng.choice(files)
+        original = path.read_bytes()
+        at = rng.randrange(len(original))
+        changed = bytearray(original)
+        changed[at] ^= 1 << rng.randrange(8)
+        path.write_bytes(changed)
+        found = faults(copy, capsys)
+        assert found, (path, at)
+        assert path.stem.split(".")[0] in "".join(found)
+        if path.suffix == ".bin":
+            begin = at // BLOCK * BLOCK
+            end = min(begin + BLOCK, len(original))
+            assert f"E-TOK-08 {path} block {at // BLOCK}, bytes {begin} to {end - 1}:" in "".join(found)
+        path.write_bytes(original)
+    assert faults(copy, capsys) == []
+
+
+def sign(dir: Path) -> None:
+    """Make the manifest and the block sums agree with the files as they are: only their content can tell now."""
+    record = json.loads((dir / "manifest.json").read_text(encoding="utf-8"))
+    for name in record["files"]:
+        if name.endswith(".sums"):
+            data = (dir / name.replace(".sums", ".bin")).read_bytes()
+            blocks = [data[i : i + BLOCK] for i in range(0, len(data), BLOCK)]
+            (dir / name).write_bytes(b"".join(hashlib.blake2b(b, digest_size=8).digest() for b in blocks))
+    for name, file in record["files"].items():
+        data = (dir / name).read_bytes()
+        file["bytes"], file["sha256"] = len(data), hashlib.sha256(data).hexdigest()
+    (dir / "manifest.json").write_bytes(manifest.dump(record))
+
+
+def say(dir: Path, *keys: str, value: Any) -> None:
+    """Change a value in the manifest, and sign it."""
+    record = json.loads((dir / "manifest.json").read_text(encoding="utf-8"))
+    at = record
+    for key in keys[:-1]:
+        at = at[key]
+    at[keys[-1]] = value
+    (dir / "manifest.json").write_bytes(manifest.dump(record))
+
+
+def ids(dir: Path, name: str) -> np.ndarray:
+    return np.fromfile(dir / f"{name}.bin", "<u2")
+
+
+def end_of(dir: Path, name: str, document: int) -> int:
+    return IndexedDataset(dir / name).document_start(document + 1) - 1
+
+
+def put_ids(dir: Path, name: str, changes: dict[int, int]) -> None:
+    found = ids(dir, name)
+    for at, value in changes.items():
+        found[at] = value
+    found.tofile(dir / f"{name}.bin")
+    sign(dir)
+
+
+def put_idx(dir: Path, name: str, at: Callable[[int], int], fmt: str, *values: int) -> None:
+    """Write into an index; at: from the number of its sequences to the byte."""
+    idx = bytearray((dir / f"{name}.idx").read_bytes())
+    struct.pack_into(fmt, idx, at(HEADER.unpack_from(idx)[3]), *values)
+    (dir / f"{name}.idx").write_bytes(idx)
+    sign(dir)
+
+
+def exchange(dir: Path, one: str, other: str) -> None:
+    (dir / one).rename(dir / "aside")
+    (dir / other).rename(dir / one)
+    (dir / "aside").rename(dir / other)
+
+
+def retype(dir: Path, name: str, dtype: type) -> None:
+    """The same documents in another dtype."""
+    data = IndexedDataset(dir / name)
+    documents = [data.document(i) for i in range(data.n_documents)]
+    with IndexedWriter(dir / name, dtype) as writer:
+        for document in documents:
+            writer.add_document(document)
+    sign(dir)
+
+
+def empty_document(dir: Path, name: str) -> None:
+    """One document of no tokens more, and the manifest says so."""
+    data = IndexedDataset(dir / name)
+    documents = [data.document(i) for i in range(data.n_documents)]
+    with IndexedWriter(dir / name, np.uint16) as writer:
+        for document in [*documents[:3], [], *documents[3:]]:
+            writer.add_document(document)
+    sign(dir)
+    say(dir, "datasets", name, "documents", value=len(documents) + 1)
+
+
+def cut(path: Path, n: int) -> None:
+    path.write_bytes(path.read_bytes()[:n])
+
+
+def extend(path: Path, data: bytes) -> None:
+    path.write_bytes(path.read_bytes() + data)
+
+
+def origins(dir: Path, name: str, change: Callable[[np.ndarray], np.ndarray]) -> None:
+    path = dir / f"{name}.origins.npy"
+    np.save(path, change(np.load(path, allow_pickle=False)), allow_pickle=False)
+    sign(dir)
+
+
+def exchange_texts(rows: np.ndarray) -> np.ndarray:
+    rows["digest"][[1, 2]] = rows["digest"][[2, 1]]
+    return rows
+
+
+def new_tokenizer(dir: Path, sample: str, size: int) -> None:
+    train_tokenizer([sample], dir / "tokenizer.model", size)
+
+
+def resign_tokenizer(dir: Path) -> None:
+    """As many ids, the same end, another vocabulary, and the manifest says it is the one."""
+    source = Path(__file__).read_text(encoding="utf-8")
+    new_tokenizer(dir, source, 512)
+    say(dir, "tokenizer", "sha256", value=Tokenizer(dir / "tokenizer.model").digest)
+
+
+TAMPERED: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "bin missing": (lambda d: (d / "code_train.bin").unlink(), r"E-TOK-01 .*code_train.bin: no such file"),
+    "idx missing": (lambda d: (d / "code_train.idx").unlink(), r"E-TOK-01 .*code_train.idx: no such file"),
+    "sums missing": (lambda d: (d / "code_train.sums").unlink(), r"E-TOK-01 .*code_train.sums: no such file"),
+    "origins missing": (lambda d: (d / "code_train.origins.npy").unlink(), r"E-TOK-01 .*origins.npy: no such file"),
+    "manifest missing": (lambda d: (d / "manifest.json").unlink(), r"E-TOK-15 .*manifest.json"),
+    "tokenizer missing": (lambda d: (d / "tokenizer.model").unlink(), r"E-TKN-01 .*tokenizer.model"),
+    "bin truncated": (
+        lambda d: cut(d / "books_train.bin", 100),
+        r"E-TOK-04 .*books_train.bin: 100 bytes",
+    ),
+    "bin empty": (lambda d: cut(d / "books_train.bin", 0), r"E-TOK-04 .*books_train.bin: 0 bytes"),
+    "bin longer": (lambda d: extend(d / "books_train.bin", b"\0\0"), r"E-TOK-04 .*books_train.bin: \d+ bytes"),
+    "idx truncated": (lambda d: cut(d / "books_train.idx", 90), r"E-TOK-05 .*books_train.idx"),
+    "idx longer": (lambda d: extend(d / "books_train.idx", b"\0"), r"E-TOK-04 .*books_train.idx: \d+ bytes"),
+    "sums truncated": (lambda d: cut(d / "books_train.sums", 8), r"E-TOK-04 .*books_train.sums: 8 bytes"),
+    "bin of another dataset": (
+        lambda d: (exchange(d, "code_train.bin", "books_train.bin"), sign(d)),
+        r"E-TOK-04 .*idx describes",
+    ),
+    "idx of another bin": (
+        lambda d: (exchange(d, "code_train.idx", "books_train.idx"), sign(d)),
+        r"E-TOK-04 .*idx describes",
+    ),
+    "both of another dataset": (
+        lambda d: [exchange(d, f"code_train{e}", f"books_train{e}") for e in (".bin", ".idx")] + [sign(d)],
+        r"E-TOK-06 .*: documents \d+, the manifest says",
+    ),
+    "unsigned idx of another bin": (
+        lambda d: exchange(d, "code_train.idx", "books_train.idx"),
+        r"E-TOK-04 .*code_train.idx: \d+ bytes, the manifest",
+    ),
+    "origins of another dataset": (
+        lambda d: (exchange(d, "code_train.origins.npy", "books_train.origins.npy"), sign(d)),
+        r"E-TOK-22 .*a row for each of \d+ documents",
+    ),
+    "another dtype": (
+        lambda d: retype(d, "code_train", np.int32),
+        r"E-TOK-06 .*: dtype int32, the manifest says",
+    ),
+    "dtype of the idx alone": (
+        lambda d: put_idx(d, "code_train", lambda n: 17, "<B", 4),
+        r"E-TOK-06 .*code_train.idx entry 1",
+    ),
+    "a length of nothing": (
+        lambda d: put_idx(d, "code_train", lambda n: HEADER.size + 4, "<i", 0),
+        r"E-TOK-06 .*code_train.idx entry [12]",
+    ),
+    "a document of nothing": (
+        lambda d: empty_document(d, "code_train"),
+        r"E-TOK-06 .*code_train.idx entry 3: length 0",
+    ),
+    "a negative length": (
+        lambda d: put_idx(d, "code_train", lambda n: HEADER.size + 4, "<i", -3),
+        r"E-TOK-06 .*code_train.idx entry 1: length -3",
+    ),
+    "a pointer elsewhere": (
+        lambda d: put_idx(d, "code_train", lambda n: HEADER.size + 4 * n + 16, "<q", 2),
+        r"E-TOK-06 .*code_train.idx entry 2",
+    ),
+    "two sequences a document": (
+        lambda d: put_idx(d, "code_train", lambda n: HEADER.size + 12 * n + 8, "<q", 2),
+        r"E-TOK-06 .*code_train.idx.*entry 1: 2",
+    ),
+    "ids beyond the vocabulary": (
+        lambda d: put_ids(d, "code_train", {end_of(d, "code_train", 4) - 2: 512}),
+        r"E-TOK-09 .*code_train.bin document 4, token \d+ of the file: id 512; the tokenizer has 512",
+    ),
+    "the largest id there is": (
+        lambda d: put_ids(d, "books_valid", {0: 65535}),
+        r"E-TOK-09 .*books_valid.bin document 0, token 0 .*id 65535",
+    ),
+    "end token missing": (
+        lambda d: put_ids(d, "code_train", {end_of(d, "code_train", 7): 300}),
+        r"E-TOK-21 .*code_train.bin document 7, token \d+ of the file: a document ends with id 2",
+    ),
+    "last end token missing": (
+        lambda d: put_ids(d, "code_train", {-1: 300}),
+        r"E-TOK-21 .*code_train.bin document \d+",
+    ),
+    "end token inside": (
+        lambda d: put_ids(d, "code_train", {end_of(d, "code_train", 7) + 2: 2}),
+        r"E-TOK-21 .*code_train.bin document 8,",
+    ),
+    "a word changed": (
+        lambda d: put_ids(d, "code_train", {end_of(d, "code_train", 9) - 1: 300}),
+        r"E-TOK-22 .*code_train document 9 \(input 0, line \d+\): its text is not the one that was read",
+    ),
+    "documents exchanged": (lambda d: origins(d, "code_train", exchange_texts), r"E-TOK-22 .*code_train document 1 "),
+    "a row too few": (lambda d: origins(d, "code_train", lambda rows: rows[:-1]), r"E-TOK-22 .*a row for each"),
+    "rows of another kind": (
+        lambda d: origins(d, "code_train", lambda rows: rows["line"]),
+        r"E-TOK-22 .*origins.npy: uint64 .*a row for each",
+    ),
+    "pickled origins": (
+        lambda d: (np.save(d / "code_train.origins.npy", np.array([{}] * 3), allow_pickle=True), sign(d)),
+        r"E-TOK-22 .*Python objects in dtype",
+    ),
+    "tokenizer swapped": (
+        lambda d: new_tokenizer(d, Path(__file__).read_text(encoding="utf-8"), 520),
+        r"E-TOK-11 .*the corpus was made with",
+    ),
+    "tokenizer swapped and signed": (resign_tokenizer, r"E-TOK-22 .*its text is not the one that was read"),
+    "vocabulary smaller than said": (
+        lambda d: say(d, "tokenizer", "vocab_size", value=600),
+        r"E-TOK-11 .*token ids 512, the manifest says 600",
+    ),
+    "another end token": (
+        lambda d: say(d, "end_of_document", value=3),
+        r"E-TOK-11 .*end-of-document id 2, the manifest says 3",
+    ),
+    "more documents than there are": (
+        lambda d: say(d, "datasets", "code_train", "documents", value=1000),
+        r"E-TOK-06 .*documents \d+, the manifest says 1000",
+    ),
+    "more tokens than there are": (
+        lambda d: say(d, "datasets", "code_train", "tokens", value=7),
+        r"E-TOK-06 .*tokens \d+, the manifest says 7",
+    ),
+    "a dataset without files": (
+        lambda d: say(d, "datasets", "ghost_train", value={"documents": 1, "tokens": 1}),
+        r"E-TOK-01 .*ghost_train.bin: is not in the manifest",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TAMPERED)
+def test_what_was_tampered_with_is_told(copy: PrepareConfig, capsys: pytest.CaptureFixture[str], case: str) -> None:
+    change, message = TAMPERED[case]
+    change(Path(copy.corpus.dir))
+    found = faults(copy, capsys)
+    assert any(re.match(message, line) for line in found), found
+    assert all(len(line) < 600 for line in found)
+
+
+def test_only_what_is_wrong_is_told(copy: PrepareConfig, capsys: pytest.CaptureFixture[str]) -> None:
+    """Faults of one dataset do not hide, or cast doubt on, the others."""
+    dir = Path(copy.corpus.dir)
+    (dir / "books_train.idx").unlink()
+    cut(dir / "code_valid.sums", 0)
+    found = faults(copy, capsys)
+    assert [line.split(":")[0].split("/")[-1] for line in found] == [
+        "books_train.idx",
+        "books_train.idx",
+        "code_valid.sums",
+    ]
+
+
+def test_many_damaged_blocks_are_counted(copy: PrepareConfig, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(copy.corpus.dir) / "books_train.bin"
+    path.write_bytes(bytes(path.stat().st_size))
+    found = faults(copy, capsys)
+    n_blocks = -(-path.stat().st_size // BLOCK)
+    assert sum(" block " in line for line in found) == verifying.NAMED
+    assert f"{n_blocks - verifying.NAMED} more blocks are damaged" in found[-1]
+
+
+def test_large_datasets_are_read_here_and_there(
+    copy: PrepareConfig, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verifying, "SMALL_TOKENS", 10)
+    monkeypatch.setattr(verifying, "LOOKED_AT", 3)
+    assert verify.run(copy) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [row[4] for row in rows if row and row[0].startswith(("books", "code"))] == ["3"] * 4
+
+
+def test_chunks_and_blocks_fit_together(copy: PrepareConfig, capsys: pytest.CaptureFixture[str]) -> None:
+    """Documents that end at, before and behind the edge of a block; every fault is in its document."""
+    dir = Path(copy.corpus.dir)
+    data = IndexedDataset(dir / "code_train")
+    bounds, good = data.document_bounds(), (dir / "code_train.bin").read_bytes()
+    record = manifest.read(dir)
+    for size in (2, 6, 64, 100_000):
+        told: list[str] = []
+        documents = check_documents.Documents(data, record, told.append)
+        for begin in range(0, len(good), size):
+            documents.look(good[begin : begin + size], begin)
+        assert told == []
+    for token in range(0, data.n_tokens, 5):
+        found = np.frombuffer(good, "<u2").copy()
+        document = int(np.searchsorted(bounds, token, side="right")) - 1
+        is_end = found[token] == record["end_of_document"]
+        found[token] = 300 if is_end else record["end_of_document"]
+        told = []
+        documents = check_documents.Documents(data, record, told.append)
+        for begin in range(0, len(good), 64):
+            documents.look(found.tobytes()[begin : begin + 64], begin)
+        assert len(told) == 1 and f"document {document}, token {token} of" in told[0]
+
+
+def peak(dir: Path, tokenizer: Tokenizer, n: int) -> int:
+    """Most memory the check of a dataset of n documents held at once [bytes]."""
+    dir.mkdir()
+    document = [*tokenizer.encode("the cat sat on the mat"), tokenizer.eod]
+    rows = np.zeros(n, concatenate.ORIGINS)
+    rows["digest"] = np.void(text_digest("the cat sat on the mat"))
+    docs = np.zeros(n, [("tokens", "<u4"), ("characters", "<u4"), ("bytes", "<u4"), ("line", "<u8"), ("digest", "V16")])
+    docs["tokens"], docs["digest"] = len(document), rows["digest"]
+    with concatenate.DatasetWriter(dir, "x", np.uint16, n) as writer:
+        for begin in range(0, n, 100):
+            writer.write_tokens(np.tile(np.array(document, "<u2"), 100).tobytes())
+            writer.add(0, docs[begin : begin + 100])
+    record = {
+        "tokenizer": {"file": tokenizer.path, "sha256": tokenizer.digest, "vocab_size": tokenizer.vocab_size},
+        "end_of_document": tokenizer.eod,
+        "dtype": "uint16",
+        "datasets": {"x": writer.counts},
+        "files": writer.files,
+        "blocks": {"bytes": concatenate.BLOCK_BYTES},
+    }
+    tracemalloc.start()
+    assert not any(c.faults for c in verifying.verify(dir, record, 5, SimpleNamespace(update=lambda _: None)))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return most
+
+
+def test_memory_does_not_grow_with_the_corpus(
+    made: PrepareConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(concatenate, "BLOCK_BYTES", 4096)
+    monkeypatch.setattr(collect, "READ_BYTES", 4096)
+    for name, value in {"CHUNK": 200, "SMALL_TOKENS": 100, "LOOKED_AT": 10}.items():
+        monkeypatch.setattr(verifying, name, value)
+    for module in ("index", "indexed"):
+        monkeypatch.setattr(f"coca_train.data.{module}.CHUNK", 200)
+    tokenizer = Tokenizer(made.tokenizer.path)
+    peak(tmp_path / "warm", tokenizer, 400)
+    small, large = (peak(tmp_path / str(n), tokenizer, n) for n in (2_000, 32_000))
+    print(f"\npeak {small / 1e3:.0f} KB for 2 000 documents, {large / 1e3:.0f} KB for 32 000")
+    assert large < 1.25 * small + 20_000

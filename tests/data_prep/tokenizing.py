@@ -1,0 +1,157 @@
+"""What the tests of tokenizing share: a small tokenizer, inputs, configurations, and what lies on the disk after it."""
+
+import atexit
+import functools
+import hashlib
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coca_train.config.errors import UserError
+from data_prep import parts
+from data_prep.schema import PrepareConfig
+from data_prep.settings import load
+from data_prep.tokenize import all_inputs, tokenize
+from data_prep.vocabulary import train_tokenizer
+
+WORDS = [word for path in sorted(Path(parts.__file__).parent.glob("*.py")) for word in path.read_text().split()]
+
+
+@functools.cache
+def model() -> Path:
+    """A tokenizer of 520 pieces, trained once a session."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    train_tokenizer([Path(parts.__file__).read_text()], folder / "tokenizer.model", 520)
+    return folder / "tokenizer.model"
+
+
+def texts(n: int, seed: int = 0) -> list[str]:
+    """Documents of 1 to 60 words, no two alike."""
+    drawn = random.Random(seed)
+    return [f"{seed}/{i} " + " ".join(drawn.choices(WORDS, k=drawn.randrange(60))) for i in range(n)]
+
+
+def write_jsonl(path: Path, documents: Iterable[Any]) -> Path:
+    """Texts become {"text": ...}; bytes are lines as they are."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [item if isinstance(item, bytes) else json.dumps({"text": item}).encode() for item in documents]
+    path.write_bytes(b"".join(line + b"\n" for line in lines))
+    return path
+
+
+def write_inputs(folder: Path, n_inputs: int = 3, n_documents: int = 40) -> Path:
+    for number in range(n_inputs):
+        write_jsonl(folder / "raw" / f"{number}.jsonl", texts(n_documents, number))
+    return folder / "raw"
+
+
+def overrides(raw: Path, dir: Path, **more: Any) -> list[str]:
+    """Words of the command line. more: work_workers=2 for work.workers=2, text_id_field=... for the source's."""
+    values = {
+        "corpus.dir": dir,
+        "corpus.valid_share": 0.2,
+        "tokenizer.path": model(),
+        "work.workers": 1,
+        "work.chunk_bytes": 1000,
+        "work.part_bytes": 4000,
+        "work.progress_bar": "false",
+        "corpus.sources.text.files": f"[{raw}/*.jsonl]",
+    }
+    places = {"work": "work", "corpus": "corpus", "tokenizer": "tokenizer", "text": "corpus.sources.text"}
+    for name, value in more.items():
+        section, _, key = name.partition("_")
+        values[f"{places[section]}.{key}"] = value
+    return [f"{key}={value}" for key, value in values.items()]
+
+
+@functools.cache
+def _loaded(*words: str) -> PrepareConfig:
+    return load(words)
+
+
+def configured(raw: Path, dir: Path, **more: Any) -> PrepareConfig:
+    """Composing takes a third of a second, so it is done once for each set of other settings."""
+    config = _loaded(*overrides(Path("RAW"), Path("DIR"), **more))
+    (name, source), *_ = config.corpus.sources.items()
+    if source.files == ["RAW/*.jsonl"]:
+        source = replace(source, files=[f"{raw}/*.jsonl"])
+    corpus = replace(config.corpus, dir=str(dir), sources={name: source})
+    return replace(config, corpus=corpus)
+
+
+def run(raw: Path, dir: Path, **more: Any) -> PrepareConfig:
+    """Tokenize to parts, here."""
+    config = configured(raw, dir, **more)
+    tokenize(config, all_inputs(config))
+    return config
+
+
+def message(raw: Path, dir: Path, **more: object) -> str:
+    """What a run ends with; nothing half-published is left."""
+    with pytest.raises(UserError) as caught:
+        run(raw, dir, **more)
+    text = str(caught.value)
+    assert text.isprintable() and "Fix: " in text and not list(dir.rglob("*.tmp"))
+    return text
+
+
+def bytes_of(dir: Path) -> dict[str, str]:
+    """Digest of every file below a folder, locks left out."""
+    found = (path for path in sorted(dir.rglob("*")) if path.is_file() and "lock" not in path.name)
+    return {str(path.relative_to(dir)): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
+
+
+def records(dir: Path, input: int = 0, source: str = "text") -> list[dict[str, Any]]:
+    """The .json files of an input's parts."""
+    found = sorted((dir / "parts" / source / f"{input:05d}").glob("*.json"))
+    return [json.loads(path.read_text()) for path in found]
+
+
+def documents(dir: Path, input: int = 0, source: str = "text") -> np.ndarray:
+    """DOCS of all parts of an input."""
+    found = sorted((dir / "parts" / source / f"{input:05d}").glob("*.docs.npy"))
+    return np.concatenate([np.load(path, allow_pickle=False) for path in found])
+
+
+def ids(dir: Path, split: str, input: int = 0, source: str = "text", dtype: str = "<u2") -> np.ndarray:
+    found = sorted((dir / "parts" / source / f"{input:05d}").glob(f"*.{split}.bin"))
+    return np.concatenate([np.fromfile(path, dtype) for path in found])
+
+
+def forked(action: Callable[[], Any]) -> int:
+    """Call it in a child process; its exit code, or minus the signal."""
+    process = multiprocessing.get_context("fork").Process(target=action)
+    process.start()
+    process.join(60)
+    assert process.exitcode is not None, "the child hangs"
+    return process.exitcode
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone; one that nobody has reaped yet is."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def workers_of(pid: int) -> list[int]:
+    """The worker processes that a process has started."""
+    children = [
+        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
+    ]
+    return [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
