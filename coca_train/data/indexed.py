@@ -85,7 +85,7 @@ class IndexedWriter:
     """Write a `.bin/.idx` pair as a stream; both appear under their names only when complete.
 
     Context manager. Documents go to `<prefix>.bin.tmp` (locked: a second writer is refused, and the lock
-    dies with its process). On leaving: fsync, the old .idx is removed, .bin renamed, .idx renamed last,
+    dies with its process). On leaving: fsync, the old .idx and what belongs to it are removed, .bin renamed, .idx renamed last,
     folder fsynced. An exception inside removes the temporary files. Memory: 4 bytes a document.
     Raises DataError E-TOK-10 (id that the dtype cannot hold; numpy would wrap 70 000 to 4 464),
     E-TOK-15 (second writer), StorageError (disk).
@@ -127,7 +127,8 @@ class IndexedWriter:
                     with open(temporary_idx, "wb") as idx:
                         write_index(idx, self.dtype, self.n_documents, self._lengths)
                         flush_to_disk(idx)
-                    Path(f"{self.prefix}.idx").unlink(missing_ok=True)
+                    for end in (".idx", ".sums", ".origins.npy"):  # of what stood here before
+                        Path(f"{self.prefix}{end}").unlink(missing_ok=True)
                     os.rename(f"{self.prefix}.bin.tmp", f"{self.prefix}.bin")
                     os.rename(temporary_idx, f"{self.prefix}.idx")
                     sync_folder(os.path.dirname(self.prefix) or ".")

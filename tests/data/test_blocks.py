@@ -98,3 +98,9 @@ def test_training_checks_what_it_reads(data_config, tmp_path: Path, verify_block
             mixture.samples(0, 4)
     else:
         mixture.samples(0, 4)
+
+
+def test_a_dataset_written_anew_keeps_no_sums_of_the_old_one(prefix: Path) -> None:
+    with IndexedWriter(prefix, np.uint16) as writer:
+        writer.add_document(range(7, 107))
+    assert IndexedDataset(prefix, verify_blocks=True).tokens(0, 100).tolist() == list(range(7, 107))

@@ -161,7 +161,7 @@ def test_facts_are_what_the_library_wrote(case: tuple[Tokenizer, Any, bool]) -> 
     from sentencepiece import sentencepiece_model_pb2
 
     library = case[1]
-    proto = sentencepiece_model_pb2.ModelProto()
+    proto = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
     proto.ParseFromString(library.serialized_model_proto())
     trainer, normalizer = proto.trainer_spec, proto.normalizer_spec
     untouched = not (

@@ -1,6 +1,7 @@
 """What a run directory remembers: which changes it refuses, when a report is made again, where a saved run loads."""
 
 import json
+import os
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ import pytest
 
 from coca_train.config.errors import CheckpointError, DataError
 from coca_train.config.load import load, load_saved
+from coca_train.config.older import ADDED
 from coca_train.final import final_report, write_sample
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
@@ -34,6 +36,28 @@ def test_settings_are_fixed_once_a_checkpoint_depends_on_them(tmp_path):
     start("model.n_layers=3", "optim.lr=0.002", data="other")  # announced, not refused
     with pytest.raises(CheckpointError, match=r"E-CKP-24 .*visibility\.name 'causal' -> 'sliding_window'"):
         start("model.n_layers=3", "visibility=sliding_window", data="other")
+
+
+def test_a_run_older_than_an_option_goes_on_without_a_word(tmp_path, monkeypatch, capsys):
+    """Its record lacks the option; what it did then is what is chosen now, so nothing has changed."""
+
+    def start(*overrides):
+        return open_record(tmp_path, load(list(overrides)), {"data": "same"}, dict)
+
+    record = start()
+    assert record["folder"] == os.getcwd()
+    (tmp_path / "checkpoints" / "step-00000001").mkdir(parents=True)
+    for key in ADDED:
+        del record["settings"][key]
+    del record["folder"]
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    start()
+    assert "CHANGED" not in capsys.readouterr().err
+    assert json.loads((tmp_path / "run.json").read_text())["folder"] == os.getcwd()
+    start("data.upsample_factor=5", "data.upsample_from_tokens=9", "data.packing=segments")
+    assert "CHANGED since this run began: data.packing 'windows' -> 'segments'" in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path)
+    assert start()["folder"] == str(tmp_path)  # where relative paths of the data begin now
 
 
 def test_a_report_is_made_again_when_the_evaluation_changes(tmp_path, capsys):
