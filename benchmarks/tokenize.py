@@ -34,9 +34,9 @@ from benchmarks.measure import MIB, ROOT, machine, median_ratio, say
 from coca_train.data.indexed import IndexedWriter, best_dtype
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.report.tables import markdown
-from data_prep.gather import installation
-from data_prep.pool import cores
+from data_prep.quickstart.gather import installation
 from data_prep.settings import load
+from data_prep.tokenizing.pool import cores
 from data_prep.verbs import tokenize as verb
 
 OURS, LIBRARY, LINES, ONE = "ours", "library, batch", "line by line", "line by line, 1 process"

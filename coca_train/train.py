@@ -181,7 +181,7 @@ def farewell(config: Config, run_dir: Path) -> None:
 def prepare_data(data: DataConfig) -> None:
     """Make the quickstart corpus when it is asked for and missing (rank 0 works); then look for the files."""
     if data.prepare == "embedded":
-        from data_prep import embedded
+        from data_prep.quickstart import embedded
 
         dist.on_main(lambda: embedded.make(data.dir))
     require_files(data)

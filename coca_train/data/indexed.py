@@ -85,8 +85,8 @@ class IndexedWriter:
     """Write a `.bin/.idx` pair as a stream; both appear under their names only when complete.
 
     Context manager. Documents go to `<prefix>.bin.tmp` (locked: a second writer is refused, and the lock
-    dies with its process). On leaving: fsync, the old .idx and what belongs to it are removed, .bin renamed, .idx renamed last,
-    folder fsynced. An exception inside removes the temporary files. Memory: 4 bytes a document.
+    dies with its process). On leaving: fsync, the old .idx, .sums and .origins.npy are removed, .bin renamed, .idx
+    renamed last, folder fsynced. An exception inside removes the temporary files. Memory: 4 bytes a document.
     Raises DataError E-TOK-10 (id that the dtype cannot hold; numpy would wrap 70 000 to 4 464),
     E-TOK-15 (second writer), StorageError (disk).
     """

@@ -22,9 +22,9 @@ class Options:
 
 
 def main(words: list[str]) -> None:
-    """Make the corpus, or say that it is there. Raises what data_prep.embedded.make raises."""
+    """Make the corpus, or say that it is there. Raises what data_prep.quickstart.embedded.make raises."""
     options = parse(Options, words)
-    from data_prep.embedded import existing, make, summary
+    from data_prep.quickstart.embedded import existing, make, summary
 
     manifest = existing(Path(options.dir), options.vocab_size)
     if manifest is None:

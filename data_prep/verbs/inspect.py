@@ -4,10 +4,10 @@ import io
 import sys
 
 from coca_train.config.errors import DataError
-from data_prep.figures import lengths_picture
-from data_prep.finished import Corpus
-from data_prep.inspecting import chosen_windows, document_text, evenly, window_text
-from data_prep.lengths import of_corpus
+from data_prep.looking.figures import lengths_picture
+from data_prep.looking.finished import Corpus
+from data_prep.looking.inspecting import chosen_windows, document_text, evenly, window_text
+from data_prep.looking.lengths import of_corpus
 from data_prep.schema import LookConfig, PrepareConfig
 
 

@@ -1,7 +1,7 @@
 """python -m data_prep merge"""
 
-from data_prep.manifest import describe, existing
-from data_prep.merge import merge
+from data_prep.merging.manifest import describe, existing
+from data_prep.merging.merge import merge
 from data_prep.schema import PrepareConfig
 
 

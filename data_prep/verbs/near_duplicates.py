@@ -1,6 +1,6 @@
 """near_duplicates: list documents that resemble another one, so that `tokenize` leaves them out.
 
-Made by datatrove's MinHash (`data_prep.near`). Of documents that resemble each other, directly or through others, one
+Made by datatrove's MinHash (`similar.near`). Of documents that resemble each other, directly or through others, one
 stays: of an evaluation set before a held-out one before one that is trained on, then the first by source, input, line.
 So near-copies of held-out text leave the training set. Evaluation sets (hold_out: all) stay whole.
 """
@@ -19,14 +19,14 @@ from tqdm import tqdm
 
 from coca_train.config.errors import UserError
 from coca_train.data.files import flush_to_disk, open_locked, storage, sync_folder
-from data_prep import near
-from data_prep.clusters import Clusters
-from data_prep.pool import ordered
 from data_prep.readers import inputs as inputs_of
 from data_prep.readers.base import Input, shown
-from data_prep.rules import Rules
 from data_prep.schema import NearDuplicatesConfig, PrepareConfig
-from data_prep.signing import DOCUMENTS, FORMAT, State, plan, read_state, sign
+from data_prep.selection.rules import Rules
+from data_prep.similar import near
+from data_prep.similar.clusters import Clusters
+from data_prep.similar.signing import DOCUMENTS, FORMAT, State, plan, read_state, sign
+from data_prep.tokenizing.pool import ordered
 
 LISTED = np.dtype([("input", "<u4"), ("line", "<u8")])
 

@@ -37,6 +37,6 @@ def main(words: list[str]) -> None:
         if getattr(options, name) < 1:
             value = getattr(options, name)
             raise UserError(f"E-CFG-05 command line {name}={value}: must be at least 1. Fix: write {name}=1 or more")
-    from data_prep.showing import show
+    from data_prep.looking.showing import show
 
     print(show(options.run, options.step, options.rows, options.characters, options.folder), end="")

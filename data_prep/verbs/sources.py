@@ -2,9 +2,9 @@
 
 import textwrap
 
+from data_prep.looking.sourcing import look, place
+from data_prep.looking.tables import WIDTH, n_bytes, percent, plain
 from data_prep.schema import PrepareConfig
-from data_prep.sourcing import look, place
-from data_prep.tables import WIDTH, n_bytes, percent, plain
 
 HEADER = ("source", "kind", "group", "held out", "state", "licence", "files", "size")
 LICENCE_CHARACTERS = 34

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 from coca_train.report.files import write_json, write_text
-from data_prep.figures import lengths_picture
-from data_prep.finished import Corpus
-from data_prep.lengths import LONG, QUANTILES, Lengths, of_corpus
+from data_prep.looking.figures import lengths_picture
+from data_prep.looking.finished import Corpus
+from data_prep.looking.lengths import LONG, QUANTILES, Lengths, of_corpus
+from data_prep.looking.tables import markdown, percent, plain, short
 from data_prep.schema import PrepareConfig
-from data_prep.tables import markdown, percent, plain, short
 
 WORDS = {"train": "trained on", "valid": "held out"}
 

@@ -1,9 +1,9 @@
 """python -m data_prep tokenize: documents to token ids, by many processes; a killed run goes on."""
 
-from data_prep.manifest import describe, existing
-from data_prep.merge import merge
+from data_prep.merging.manifest import describe, existing
+from data_prep.merging.merge import merge
 from data_prep.schema import PrepareConfig
-from data_prep.tokenize import all_inputs, beside_merge, shard, tokenize, unfinished
+from data_prep.tokenizing.tokenize import all_inputs, beside_merge, shard, tokenize, unfinished
 
 
 def run(config: PrepareConfig) -> None:

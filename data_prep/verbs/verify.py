@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from coca_train.config.errors import DataError
-from data_prep.manifest import read
+from data_prep.looking.tables import plain
+from data_prep.merging.manifest import read
+from data_prep.merging.verifying import verify
 from data_prep.schema import PrepareConfig
-from data_prep.tables import plain
-from data_prep.verifying import verify
 
 HEAD = ("dataset", "state", "documents", "tokens", "texts read", "bytes")
 

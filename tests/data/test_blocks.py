@@ -9,8 +9,8 @@ from coca_train.config.errors import DataError
 from coca_train.data import blocks
 from coca_train.data.indexed import IndexedDataset, IndexedWriter
 from coca_train.data.mixture import Mixture
-from data_prep import concatenate
-from data_prep.parts import DOCS
+from data_prep.merging import concatenate
+from data_prep.tokenizing.parts import DOCS
 
 
 @pytest.fixture

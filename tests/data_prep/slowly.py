@@ -6,8 +6,8 @@ Only the main process is slowed down: there are moments enough to kill it, and i
 import sys
 import time
 
-from data_prep import output
 from data_prep.__main__ import main
+from data_prep.tokenizing import output
 
 if __name__ == "__main__":
     add, delay = output.InputParts.add, float(sys.argv[1])

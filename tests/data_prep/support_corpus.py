@@ -10,11 +10,11 @@ import yaml
 
 from coca_train.data.indexed import IndexedWriter, best_dtype
 from coca_train.data.tokenizer import Tokenizer
-from data_prep import manifest
-from data_prep.concatenate import ORIGINS
+from data_prep.merging import manifest
+from data_prep.merging.concatenate import ORIGINS
 from data_prep.schema import PrepareConfig
 from data_prep.settings import load
-from data_prep.vocabulary import train_tokenizer
+from data_prep.vocabularies.vocabulary import train_tokenizer
 
 SAMPLE = [path.read_text(encoding="utf-8") for path in sorted(Path(manifest.__file__).parent.glob("*.py"))]
 

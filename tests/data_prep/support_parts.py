@@ -11,12 +11,12 @@ import numpy as np
 
 from coca_train.data.indexed import best_dtype
 from coca_train.data.tokenizer import Tokenizer
-from data_prep import signing
-from data_prep.parts import DOCS, SPLITS, plan, settings
 from data_prep.readers import inputs
 from data_prep.schema import CorpusSourceConfig, PrepareConfig
 from data_prep.settings import load
-from data_prep.vocabulary import train_tokenizer
+from data_prep.similar import signing
+from data_prep.tokenizing.parts import DOCS, SPLITS, plan, settings
+from data_prep.vocabularies.vocabulary import train_tokenizer
 
 BASE: list[PrepareConfig] = []
 HOLD_OUT = {"hash": 0.3, "none": 0.0, "all": 1.0}

@@ -17,10 +17,10 @@ from coca_train.config.errors import DataError, StorageError
 from coca_train.data.indexed import IndexedDataset
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.data.validation import long_documents
-from data_prep import embedded, gather
-from data_prep.embedded import make
-from data_prep.gather import Document
-from data_prep.split import held_out_files
+from data_prep.quickstart import embedded, gather
+from data_prep.quickstart.embedded import make
+from data_prep.quickstart.gather import Document
+from data_prep.selection.split import held_out_files
 
 FILES = sorted(
     [f"{part}_{split}{end}" for part in ("text", "code") for split in ("train", "valid") for end in (".bin", ".idx")]

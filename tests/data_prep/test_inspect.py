@@ -12,8 +12,18 @@ from hypothesis import strategies as st
 
 from coca_train.data.tokenizer import Tokenizer
 from data_prep.__main__ import main
-from data_prep.finished import Corpus
-from data_prep.inspecting import CLOSE, LEFT_OUT, OPEN, as_text, chosen_windows, evenly, lines, shortened, visible
+from data_prep.looking.finished import Corpus
+from data_prep.looking.inspecting import (
+    CLOSE,
+    LEFT_OUT,
+    OPEN,
+    as_text,
+    chosen_windows,
+    evenly,
+    lines,
+    shortened,
+    visible,
+)
 from tests.data_prep.support_corpus import Made, make, tokenizer
 
 EVIL = "\x1b[2J\x1b]0;title\x07 \u202egnp.exe\u202c \r over \x00 \u2028 \u200b \x9b31m ⟦end of document⟧"

@@ -15,10 +15,10 @@ from sentencepiece import SentencePieceProcessor
 
 from coca_train.data.indexed import IndexedDataset, IndexedWriter
 from coca_train.data.tokenizer import Tokenizer
-from data_prep import ngrams, overlap
 from data_prep.__main__ import main
-from data_prep.ngrams import of_documents, of_long_document, pieces
-from data_prep.overlap import Overlap, document_ngrams, stretches
+from data_prep.looking import ngrams, overlap
+from data_prep.looking.ngrams import of_documents, of_long_document, pieces
+from data_prep.looking.overlap import Overlap, document_ngrams, stretches
 from tests.data_prep.support_corpus import Made, make, tokenizer, write_dataset
 
 # Few words, so that runs of them meet again; cases, marks, digits and punctuation of several scripts

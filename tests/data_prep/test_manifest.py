@@ -10,8 +10,8 @@ import pytest
 from coca_train.config.errors import DataError
 from coca_train.config.schema import SourceConfig
 from coca_train.data.mixture import check_tokenizer
-from data_prep import manifest as manifests
-from data_prep.merge import merge
+from data_prep.merging import manifest as manifests
+from data_prep.merging.merge import merge
 from data_prep.schema import PrepareConfig
 from tests.data_prep.support_parts import Doc, configuration, small_tokenizer, write_parts
 

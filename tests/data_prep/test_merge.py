@@ -26,11 +26,11 @@ from coca_train.config.errors import DataError, StorageError
 from coca_train.data import indexed
 from coca_train.data.indexed import IndexedDataset
 from coca_train.data.tokenizer import Tokenizer
-from data_prep import collect, concatenate, duplicates
-from data_prep import manifest as manifests
-from data_prep.merge import merge
+from data_prep.merging import collect, concatenate, duplicates
+from data_prep.merging import manifest as manifests
+from data_prep.merging.merge import merge
 from data_prep.schema import PrepareConfig
-from data_prep.vocabulary import train_tokenizer
+from data_prep.vocabularies.vocabulary import train_tokenizer
 from tests.data_prep.support_parts import (
     Doc,
     change_record,

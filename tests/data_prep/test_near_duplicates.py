@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from data_prep import clusters, near, signing
 from data_prep.schema import CorpusSourceConfig, PrepareConfig
+from data_prep.selection.split import split_of
 from data_prep.settings import load
-from data_prep.split import split_of
+from data_prep.similar import clusters, near, signing
 from data_prep.verbs import near_duplicates
 from tests.data_prep.near_text import CONFIG, corpus, edited, jaccard, lists, text
 

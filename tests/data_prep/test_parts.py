@@ -14,9 +14,9 @@ import pytest
 
 from coca_train.config.errors import DataError, StorageError
 from coca_train.data.tokenizer import Tokenizer
-from data_prep import output, parts
-from data_prep.tokenize import all_inputs, beside_merge, tokenize, unfinished
-from data_prep.vocabulary import train_tokenizer
+from data_prep.tokenizing import output, parts
+from data_prep.tokenizing.tokenize import all_inputs, beside_merge, tokenize, unfinished
+from data_prep.vocabularies.vocabulary import train_tokenizer
 from tests.data_prep.tokenizing import (
     bytes_of,
     configured,

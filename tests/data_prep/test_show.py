@@ -17,7 +17,7 @@ from coca_train.data.tokenizer import Tokenizer
 from coca_train.loop import batch_digest
 from coca_train.record import open_record
 from data_prep.__main__ import main
-from data_prep.showing import row_text
+from data_prep.looking.showing import row_text
 from tests.data_prep.support_corpus import Made, make
 
 T, ROWS = 32, 4

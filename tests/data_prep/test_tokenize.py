@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from coca_train.config.errors import DataError
 from coca_train.data.tokenizer import Tokenizer
-from data_prep import tokenize as tokenizing
-from data_prep.encode import Encoder, Task
-from data_prep.parts import DOCS
 from data_prep.readers import chunks, inputs
+from data_prep.selection.split import digest_of
 from data_prep.settings import load
-from data_prep.split import digest_of
-from data_prep.tokenize import all_inputs, unfinished
+from data_prep.tokenizing import tokenize as tokenizing
+from data_prep.tokenizing.encode import Encoder, Task
+from data_prep.tokenizing.parts import DOCS
+from data_prep.tokenizing.tokenize import all_inputs, unfinished
 from tests.data_prep.tokenizing import (
     bytes_of,
     configured,
@@ -160,7 +160,7 @@ def test_text_folders_are_one_input_and_their_paths_decide_nothing(tmp_path: Pat
 
 
 def test_a_large_vocabulary_takes_int32(tmp_path: Path, raw: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("data_prep.encode.best_dtype", lambda vocab_size: np.int32)
+    monkeypatch.setattr("data_prep.tokenizing.encode.best_dtype", lambda vocab_size: np.int32)
     run(raw, tmp_path)
     monkeypatch.undo()
     run(raw, tmp_path / "small")

@@ -16,12 +16,12 @@ import pytest
 
 from coca_train.config.errors import DataError, StorageError, UserError
 from coca_train.data.tokenizer import Tokenizer
-from data_prep import tokenizer_file
 from data_prep.__main__ import main
-from data_prep.importing import TEXT as TEST_TEXT
-from data_prep.importing import bring
 from data_prep.schema import PrepareConfig
 from data_prep.verbs import tokenizer as verb
+from data_prep.vocabularies import tokenizer_file
+from data_prep.vocabularies.importing import TEXT as TEST_TEXT
+from data_prep.vocabularies.importing import bring
 from tests.data.vocabularies import byte_level, llama2, saved, sentencepiece_model
 from tests.data_prep.test_vocabulary import corpus, text_of, write
 

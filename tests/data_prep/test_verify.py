@@ -20,11 +20,11 @@ from coca_train.config.errors import DataError
 from coca_train.data.index import HEADER
 from coca_train.data.indexed import IndexedDataset, IndexedWriter
 from coca_train.data.tokenizer import Tokenizer
-from data_prep import check_documents, collect, concatenate, manifest, verifying
-from data_prep.merge import merge
+from data_prep.merging import check_documents, collect, concatenate, manifest, verifying
+from data_prep.merging.merge import merge
 from data_prep.schema import PrepareConfig
 from data_prep.verbs import verify
-from data_prep.vocabulary import train_tokenizer
+from data_prep.vocabularies.vocabulary import train_tokenizer
 from tests.data_prep.support_parts import Doc, configuration, contents, small_tokenizer, text_digest, write_parts
 
 BLOCK = 256  # bytes of a block in these tests

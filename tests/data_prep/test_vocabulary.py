@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from coca_train.config.errors import DataError
 from coca_train.data.tokenizer import Tokenizer
-from data_prep import sample
-from data_prep.sample import Lowest, draw, shares
 from data_prep.schema import GroupConfig, PrepareConfig
+from data_prep.selection.split import digest_of
 from data_prep.settings import load
-from data_prep.split import digest_of
-from data_prep.vocabulary import MAX_LINE_BYTES, lines, short_lines, train, train_tokenizer
+from data_prep.vocabularies import sample
+from data_prep.vocabularies.sample import Lowest, draw, shares
+from data_prep.vocabularies.vocabulary import MAX_LINE_BYTES, lines, short_lines, train, train_tokenizer
 from tests.data.vocabularies import TEXT
 
 WORDS = "the quick brown fox jumps over thirteen lazy dogs and never looks back at what it has left behind".split(" ")  # noqa: SIM905

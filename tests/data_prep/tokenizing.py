@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 
 from coca_train.config.errors import UserError
-from data_prep import parts
 from data_prep.schema import PrepareConfig
 from data_prep.settings import load
-from data_prep.tokenize import all_inputs, tokenize
-from data_prep.vocabulary import train_tokenizer
+from data_prep.tokenizing import parts
+from data_prep.tokenizing.tokenize import all_inputs, tokenize
+from data_prep.vocabularies.vocabulary import train_tokenizer
 
 WORDS = [word for path in sorted(Path(parts.__file__).parent.glob("*.py")) for word in path.read_text().split()]
 

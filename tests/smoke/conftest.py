@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from data_prep import embedded
-from data_prep.gather import Document
+from data_prep.quickstart import embedded
+from data_prep.quickstart.gather import Document
 
 
 def documents() -> list[Document]:

@@ -1,7 +1,7 @@
 """First step of near-duplicates: every document of every source signed, in blocks on disk; a killed run goes on.
 
 Below the work folder: documents.bin (DOCUMENTS, a record for each document that the rules keep, in order: source by
-name, input, line), bucket_*/<block>.minhash.sig (see `data_prep.near`), and state.json, written after each block.
+name, input, line), bucket_*/<block>.minhash.sig (see `near`), and state.json, written after each block.
 """
 
 import dataclasses
@@ -16,14 +16,14 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from coca_train.data.files import flush_to_disk, storage
-from data_prep import near
-from data_prep.clusters import HELD_OUT, STAYS, TRAINED_ON
-from data_prep.pool import ordered
 from data_prep.readers import chunks, documents
 from data_prep.readers.base import Chunk, Input, Reject
-from data_prep.rules import Rules
 from data_prep.schema import CorpusSourceConfig, PrepareConfig
-from data_prep.split import digest_of, split_of
+from data_prep.selection.rules import Rules
+from data_prep.selection.split import digest_of, split_of
+from data_prep.similar import near
+from data_prep.similar.clusters import HELD_OUT, STAYS, TRAINED_ON
+from data_prep.tokenizing.pool import ordered
 
 DOCUMENTS = np.dtype([("source", "<u2"), ("input", "<u4"), ("line", "<u8"), ("rank", "u1"), ("digest", "<u8")])
 FORMAT = 1

@@ -16,8 +16,8 @@ import numpy as np
 
 from coca_train.config.errors import UserError
 from coca_train.data.files import flush_to_disk, storage
-from data_prep.quality import datatrove, word_splitter
 from data_prep.schema import NearDuplicatesConfig
+from data_prep.selection.quality import datatrove, word_splitter
 
 WHERE = "near_duplicates"
 WORDS = "words"  # near_duplicates.language: white space, after datatrove's own simplification

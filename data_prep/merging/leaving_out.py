@@ -9,10 +9,10 @@ import numpy as np
 
 from coca_train.config.errors import DataError
 from coca_train.data.files import flush_to_disk
-from data_prep.collect import Collection, Part, place
-from data_prep.duplicates import DUPLICATE, DUPLICATE_ID, KEPT, NEAR_DUPLICATE, Clash, Stretch, Verdicts
-from data_prep.parts import COUNTS, SPLITS, n_read
+from data_prep.merging.collect import Collection, Part, place
+from data_prep.merging.duplicates import DUPLICATE, DUPLICATE_ID, KEPT, NEAR_DUPLICATE, Clash, Stretch, Verdicts
 from data_prep.schema import PrepareConfig
+from data_prep.tokenizing.parts import COUNTS, SPLITS, n_read
 
 REASONS = {DUPLICATE: "duplicates", NEAR_DUPLICATE: "near_duplicates", DUPLICATE_ID: "duplicate_ids"}
 

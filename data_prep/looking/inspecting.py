@@ -8,7 +8,7 @@ import numpy as np
 
 from coca_train.data.indexed import IndexedDataset
 from coca_train.data.tokenizer import Tokenizer
-from data_prep.finished import Origins
+from data_prep.looking.finished import Origins
 
 OPEN, CLOSE = "⟦", "⟧"  # around what is not text: ends of documents, special tokens, what is left out
 LEFT_OUT = f"{OPEN}…{CLOSE}"

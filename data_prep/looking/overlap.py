@@ -17,8 +17,8 @@ import numpy as np
 from coca_train.config.errors import DataError
 from coca_train.data.indexed import IndexedDataset
 from coca_train.data.tokenizer import Tokenizer
-from data_prep.ngrams import PIECE, of_documents, of_long_document
-from data_prep.pool import ordered
+from data_prep.looking.ngrams import PIECE, of_documents, of_long_document
+from data_prep.tokenizing.pool import ordered
 
 STRETCH = 1 << 20  # tokens of documents that go to a worker at a time
 SIEVE_BITS = 24  # of a number; tells most n-grams that are not held out without a search

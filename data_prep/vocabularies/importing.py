@@ -6,7 +6,7 @@ from pathlib import Path
 from coca_train.config.errors import DataError, UserError
 from coca_train.data.tokenizer import Tokenizer
 from data_prep.readers.base import shown
-from data_prep.tokenizer_file import publish, refusal
+from data_prep.vocabularies.tokenizer_file import publish, refusal
 
 NAMES = ("tokenizer.model", "tokenizer.json")
 SUFFIX = {"sentencepiece": ".model", "huggingface": ".json"}

@@ -9,12 +9,12 @@ import numpy as np
 from coca_train.config.errors import DataError
 from coca_train.data.indexed import best_dtype
 from coca_train.data.tokenizer import Tokenizer
-from data_prep.parts import DOCS, SPLITS
 from data_prep.readers import documents
 from data_prep.readers.base import Chunk, Reject
-from data_prep.rules import Rules
 from data_prep.schema import CorpusSourceConfig, PrepareConfig
-from data_prep.split import digest_of, split_of
+from data_prep.selection.rules import Rules
+from data_prep.selection.split import digest_of, split_of
+from data_prep.tokenizing.parts import DOCS, SPLITS
 
 TYPECODES = {2: "H", 4: "i"}
 NO_ID = bytes(16)

@@ -16,9 +16,9 @@ from typing import Any
 from coca_train.config.errors import DataError
 from data_prep.readers import chunks, documents, inputs
 from data_prep.readers.base import Document, Input, Reject
-from data_prep.rules import Rules
 from data_prep.schema import CorpusSourceConfig, PrepareConfig
-from data_prep.split import digest_of, split_of
+from data_prep.selection.rules import Rules
+from data_prep.selection.split import digest_of, split_of
 
 STRETCH = 1 << 14  # [characters]
 READ_FACTOR = 20

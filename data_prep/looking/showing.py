@@ -16,7 +16,7 @@ from coca_train.data.packings import Edges
 from coca_train.data.provenance import Part, Provenance
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.sinks import read_jsonl
-from data_prep.inspecting import CLOSE, FEWEST_CHARACTERS, OPEN, lines, shortened, visible
+from data_prep.looking.inspecting import CLOSE, FEWEST_CHARACTERS, OPEN, lines, shortened, visible
 
 
 def show(run: str, step: int, rows: int, characters: int, folder: str = "") -> str:

@@ -1,4 +1,4 @@
-"""The parts of one input, written: see `data_prep.parts` for what they are.
+"""The parts of one input, written: see `data_prep.tokenizing.parts` for what they are.
 
 Everything goes to `<part>.*.tmp`, is flushed to the disk and renamed, the .json last. What a killed run left behind is
 swept when the input is opened again.
@@ -17,10 +17,10 @@ import numpy as np
 
 from coca_train.config.errors import DataError
 from coca_train.data.files import flush_to_disk, storage, sync_folder
-from data_prep.encode import Encoded
-from data_prep.parts import COUNTS, DOCS, FORMAT, SPLITS, finished, input_folder, n_read, plan, read_record
 from data_prep.readers.base import Input, Reject, shown
 from data_prep.schema import PrepareConfig
+from data_prep.tokenizing.encode import Encoded
+from data_prep.tokenizing.parts import COUNTS, DOCS, FORMAT, SPLITS, finished, input_folder, n_read, plan, read_record
 
 BUFFER_BYTES = 1 << 20
 JUDGED_FROM = 1000  # documents read before the share of bad ones says something

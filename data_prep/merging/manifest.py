@@ -21,12 +21,12 @@ import numpy as np
 
 from coca_train.config.errors import DataError, UserError
 from coca_train.data.tokenizer import Tokenizer
-from data_prep.collect import Collection, NearDuplicates
-from data_prep.concatenate import BLOCK_BYTES
-from data_prep.parts import settings
+from data_prep.looking.tables import plain
+from data_prep.merging.collect import Collection, NearDuplicates
+from data_prep.merging.concatenate import BLOCK_BYTES
 from data_prep.readers import inputs
 from data_prep.schema import PrepareConfig
-from data_prep.tables import plain
+from data_prep.tokenizing.parts import settings
 
 FORMAT = 1
 NAME = "manifest.json"

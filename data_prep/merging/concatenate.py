@@ -14,9 +14,9 @@ import numpy as np
 from coca_train.data.blocks import BLOCK_BYTES, SUM_BYTES
 from coca_train.data.files import flush_to_disk
 from coca_train.data.indexed import write_index
-from data_prep.collect import Part
-from data_prep.duplicates import Stretch
-from data_prep.parts import SPLITS, damaged
+from data_prep.merging.collect import Part
+from data_prep.merging.duplicates import Stretch
+from data_prep.tokenizing.parts import SPLITS, damaged
 
 ORIGINS = np.dtype([("input", "<u4"), ("line", "<u8"), ("digest", "V16")])
 COPY_BYTES = 1 << 20

@@ -20,13 +20,13 @@ from coca_train.config.errors import DataError, StorageError
 from coca_train.data.files import flush_to_disk, open_locked, storage, sync_folder
 from coca_train.data.indexed import best_dtype
 from coca_train.data.tokenizer import Tokenizer
-from data_prep.collect import Collection, gather_parts
-from data_prep.concatenate import ENDS, DatasetWriter, copy_part
-from data_prep.duplicates import judge
-from data_prep.leaving_out import clash_error, count, judged, refuse, write_rejects
-from data_prep.manifest import NAME, build, dump, existing, settings_now
-from data_prep.parts import SPLITS
+from data_prep.merging.collect import Collection, gather_parts
+from data_prep.merging.concatenate import ENDS, DatasetWriter, copy_part
+from data_prep.merging.duplicates import judge
+from data_prep.merging.leaving_out import clash_error, count, judged, refuse, write_rejects
+from data_prep.merging.manifest import NAME, build, dump, existing, settings_now
 from data_prep.schema import PrepareConfig
+from data_prep.tokenizing.parts import SPLITS
 
 SCRATCH, MARK = ".merging", "publishing"
 BYTES_A_DOCUMENT = 160  # index, origins and what is on the disk on the way

@@ -37,7 +37,7 @@ VERDICT = np.dtype([("document", "<u8"), ("verdict", "u1")])
 class Stretch:
     """Documents in a row, in the order of the corpus. first: number of the first one in the whole corpus.
 
-    documents: structured, with split, digest and id at least (see data_prep.parts.DOCS); near: bool (n,), whether each
+    documents: structured, with split, digest and id at least (see tokenizing.parts.DOCS); near: bool (n,), whether each
     is on the list of near duplicates.
     """
 

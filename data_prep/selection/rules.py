@@ -23,7 +23,7 @@ class Rules:
         self.stars = _asked(filter, "min_stars", "stars_field")
         self.quality: list[Callable[[str], str | None]] = []
         if filter.quality:
-            from data_prep.quality import quality_filters  # datatrove, an extra
+            from data_prep.selection.quality import quality_filters  # datatrove, an extra
 
             self.quality = quality_filters(filter.quality)
 

@@ -9,14 +9,14 @@ import numpy as np
 from coca_train.config.errors import DataError
 from coca_train.data.indexed import IndexedDataset
 from coca_train.data.tokenizer import Tokenizer
-from data_prep import manifest
-from data_prep.concatenate import ORIGINS
+from data_prep.merging import manifest
+from data_prep.merging.concatenate import ORIGINS
 from data_prep.readers.base import shown
 from data_prep.schema import PrepareConfig
 
 
 class Corpus:
-    """The corpus in corpus.dir. Raises what `data_prep.manifest.read` raises (E-TOK-15: none is finished there)."""
+    """The corpus in corpus.dir. Raises what `manifest.read` raises (E-TOK-15: none is finished there)."""
 
     def __init__(self, config: PrepareConfig) -> None:
         self.folder = Path(config.corpus.dir)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from coca_train.config.errors import UserError
-from data_prep import manifest
+from data_prep.merging import manifest
 from data_prep.readers import inputs
 from data_prep.readers.base import shown
 from data_prep.schema import CorpusConfig, CorpusSourceConfig

@@ -17,10 +17,10 @@ from coca_train.data.blocks import SUM_BYTES, block_sum
 from coca_train.data.index import HEADER
 from coca_train.data.indexed import IndexedDataset
 from coca_train.data.tokenizer import Tokenizer
-from data_prep.check_documents import Documents
-from data_prep.collect import file_digest
-from data_prep.concatenate import ENDS, ORIGINS
-from data_prep.split import digest_of
+from data_prep.merging.check_documents import Documents
+from data_prep.merging.collect import file_digest
+from data_prep.merging.concatenate import ENDS, ORIGINS
+from data_prep.selection.split import digest_of
 
 CHUNK = 1 << 18  # entries of an index looked at together
 SMALL_TOKENS = 1 << 20  # all documents of a dataset up to this size are decoded

@@ -13,8 +13,8 @@ import yaml
 from coca_train.config.errors import DataError
 from coca_train.config.files import choices, config_dir
 from coca_train.config.schema import DataConfig
+from data_prep.looking.tables import percent, short
 from data_prep.schema import CorpusConfig, MixConfig
-from data_prep.tables import percent, short
 
 DIGITS = 8
 EVALUATIONS = ("valid", "eval", "test")  # books_valid, else books_eval, ... is the evaluation set of books

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 from coca_train.config.errors import DataError
 from coca_train.data.files import storage
 from coca_train.data.tokenizer import Tokenizer
-from data_prep.encode import Encoded, Encoder, Task
-from data_prep.output import InputParts
-from data_prep.parts import input_folder, is_done, settings
-from data_prep.pool import ordered
 from data_prep.readers import chunks, inputs
 from data_prep.readers.base import Chunk, Input, shown
 from data_prep.schema import PrepareConfig
-from data_prep.stopping import Stop
+from data_prep.tokenizing.encode import Encoded, Encoder, Task
+from data_prep.tokenizing.output import InputParts
+from data_prep.tokenizing.parts import input_folder, is_done, settings
+from data_prep.tokenizing.pool import ordered
+from data_prep.tokenizing.stopping import Stop
 
 MERGE_LOCK = ".merge.lock"  # held alone by merge
 

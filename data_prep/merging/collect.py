@@ -13,12 +13,12 @@ import numpy as np
 
 from coca_train.config.errors import DataError
 from coca_train.data.tokenizer import Tokenizer
-from data_prep.duplicates import Stretch
-from data_prep.parts import DOCS, damaged, finished, input_folder, read_record, settings
+from data_prep.merging.duplicates import Stretch
 from data_prep.readers import inputs
 from data_prep.readers.base import Input, shown
 from data_prep.schema import PrepareConfig
-from data_prep.signing import plan
+from data_prep.similar.signing import plan
+from data_prep.tokenizing.parts import DOCS, damaged, finished, input_folder, read_record, settings
 
 BLOCK = 1 << 16  # documents read at a time
 READ_BYTES = 1 << 20

@@ -7,7 +7,7 @@ ones to measure long contexts on.
 import hashlib
 from collections.abc import Sequence
 
-from data_prep.gather import Document
+from data_prep.quickstart.gather import Document
 from data_prep.schema import CorpusSourceConfig
 
 SHARE = 0.03
