@@ -63,6 +63,19 @@ def test_decoding_leaves_out_what_is_no_text(gpt2: Tokenizer) -> None:
     assert gpt2.decode([gpt2.eod, *gpt2.encode("fox"), 400, 100_000, gpt2.eod]) == "fox"
 
 
+def test_what_is_control(tmp_path: Path) -> None:
+    """Special tokens, and the end even where the file does not call it special; no other added token."""
+
+    def change(record: dict[str, Any]) -> None:
+        record["model"]["vocab"]["</s>"] = 400
+        token = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+        record["added_tokens"].append({"id": 401, "content": "XX", **token})
+
+    tokenizer = Tokenizer(saved(byte_level(), tmp_path / "tokenizer.json", change))
+    assert tokenizer.eod == 400 and tokenizer.control == {0, 400}
+    assert tokenizer.decode(tokenizer.encode("aXXb")) == "aXXb" and tokenizer.decode([400, 0]) == ""
+
+
 def test_batches(gpt2: Tokenizer) -> None:
     texts = [TEXT, "", "漢"]
     expected = [gpt2.encode(text) for text in texts]

@@ -30,7 +30,7 @@ FILES = sorted(
 
 def corpus() -> list[Document]:
     """A handful of this repository's own files, in both parts."""
-    paths = sorted(Path(embedded.__file__).parent.glob("*.py")) + sorted(Path(__file__).parent.glob("*.py"))
+    paths = [*sorted(Path(embedded.__file__).parent.glob("*.py")), Path(__file__)]
     sources = [path.read_text(encoding="utf-8") for path in paths if path.stat().st_size]
     return [
         Document(part, f"f{i}_{n}.py", text)
@@ -224,7 +224,7 @@ def test_the_real_one(tmp_path: Path) -> None:
 
 def test_command_line(made: Path) -> None:
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        root = Path(embedded.__file__).parent.parent
+        root = Path(embedded.__file__).parents[2]
         environment = os.environ | {"PYTHONPATH": str(root)}
         return subprocess.run(
             [sys.executable, "-m", "data_prep", *arguments],

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from coca_train.config.errors import DataError, StorageError, UserError
+from coca_train.data.sentencepiece_backend import fields
 from coca_train.data.tokenizer import Tokenizer
 from data_prep.__main__ import main
 from data_prep.schema import PrepareConfig
@@ -50,6 +51,8 @@ def test_a_vocabulary_is_trained(config: PrepareConfig, capsys: pytest.CaptureFi
     assert (
         f"{path}: made\nSentencePiece, 512 token ids; end of document 2, beginning of text 1; every text comes" in out
     )
+    spec = dict(fields(dict(fields(path.read_bytes()))[2]))
+    assert spec.get(16, 16) == verb.THREADS == 16, "a fixed number of threads, whatever the machine"
     record = json.loads(tokenizer_file.record_path(path).read_text())
     assert record["sha256"] == tokenizer.digest
     taken = {one["source"]: one for one in record["sample"]}
@@ -218,10 +221,13 @@ def test_ctrl_c_ends_the_trainer_at_once(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_is_pythons_again_afterwards() -> None:
-    before = signal.getsignal(signal.SIGINT)
-    with verb.interruptible():
-        assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL
-    assert signal.getsignal(signal.SIGINT) == before
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with verb.interruptible():
+            assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def imported(config: PrepareConfig, origin: Path, name: str = "tokenizer.model") -> PrepareConfig:
@@ -230,7 +236,7 @@ def imported(config: PrepareConfig, origin: Path, name: str = "tokenizer.model")
 
 
 def test_import_of_sentencepiece(config: PrepareConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    origin = sentencepiece_model(tmp_path / "origin.model", model_type="unigram", add_dummy_prefix=True)
+    origin = sentencepiece_model(tmp_path / "origin.model", model_type="unigram", remove_extra_whitespaces=True)
     for said in ("made", "is there already, nothing to do"):
         verb.run(imported(config, origin))
         out = capsys.readouterr().out

@@ -7,7 +7,7 @@ import re
 import shutil
 import struct
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -159,24 +159,28 @@ def exchange(dir: Path, one: str, other: str) -> None:
     (dir / "aside").rename(dir / other)
 
 
-def retype(dir: Path, name: str, dtype: type) -> None:
-    """The same documents in another dtype."""
-    data = IndexedDataset(dir / name)
-    documents = [data.document(i) for i in range(data.n_documents)]
+def rewrite(dir: Path, name: str, dtype: type, documents: Sequence[Any]) -> None:
+    """Other documents in place of those there; what stands beside them stays."""
+    beside = {path: path.read_bytes() for path in (dir / f"{name}.sums", dir / f"{name}.origins.npy")}
     with IndexedWriter(dir / name, dtype) as writer:
         for document in documents:
             writer.add_document(document)
+    for path, content in beside.items():
+        path.write_bytes(content)
     sign(dir)
+
+
+def retype(dir: Path, name: str, dtype: type) -> None:
+    """The same documents in another dtype."""
+    data = IndexedDataset(dir / name)
+    rewrite(dir, name, dtype, [data.document(i) for i in range(data.n_documents)])
 
 
 def empty_document(dir: Path, name: str) -> None:
     """One document of no tokens more, and the manifest says so."""
     data = IndexedDataset(dir / name)
     documents = [data.document(i) for i in range(data.n_documents)]
-    with IndexedWriter(dir / name, np.uint16) as writer:
-        for document in [*documents[:3], [], *documents[3:]]:
-            writer.add_document(document)
-    sign(dir)
+    rewrite(dir, name, np.uint16, [*documents[:3], [], *documents[3:]])
     say(dir, "datasets", name, "documents", value=len(documents) + 1)
 
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coca_train.config.errors import DataError
+from coca_train.data.sentencepiece_backend import SentencePiece
 from coca_train.data.tokenizer import Tokenizer
 from data_prep.schema import GroupConfig, PrepareConfig
 from data_prep.selection.split import digest_of
@@ -187,6 +188,10 @@ def test_inputs_beyond_the_spread_are_read_when_they_are_needed(
     (found,) = draw(corpus(tmp_path, {"x": {}}, 10_000))
     assert found.kept.n_bytes >= 10_000
     assert 10_000 < found.n_read < 20_000
+    for number in range(6):
+        write(tmp_path, "y", [f"file {number} {text_of(i)}" for i in range(100)], number)
+    (found,) = draw(corpus(tmp_path, {"y": {}}, 10_000))
+    assert len({text.split()[1] for text in found.kept.texts()}) == 2
 
 
 @settings(max_examples=200, deadline=None)
@@ -204,6 +209,7 @@ def test_the_lowest_are_kept(offers: list[tuple[int, int]], wanted: int) -> None
         total += sizes[priority]
     assert list(kept.texts()) == expected
     assert kept.n_bytes == total
+    assert len(kept._there) == len(expected), "what is dropped is forgotten"
 
 
 @settings(max_examples=100, deadline=None)
@@ -245,6 +251,8 @@ def test_settings_of_the_trainer(tmp_path: Path, model_type: str, byte_fallback:
     )
     tokenizer = Tokenizer(path)
     assert (tokenizer.vocab_size, tokenizer.lossless) == (size, byte_fallback)
+    facts = SentencePiece(path.read_bytes()).facts
+    assert facts.algorithm == {"unigram": 1, "bpe": 2}[model_type]
     assert (tokenizer.decode(tokenizer.encode(TEXT + "\u0378")) == TEXT + "\u0378") == byte_fallback
 
 

@@ -9,16 +9,14 @@ from pathlib import Path
 
 import pytest
 
+import coca_train
 from data_prep.quickstart import embedded
 from data_prep.quickstart.gather import Document
 
 
 def documents() -> list[Document]:
     """This package's own sources as code, their words as text; per part two long documents to hold out."""
-    sources = [
-        path.read_text(encoding="utf-8")
-        for path in sorted(Path(embedded.__file__).parent.parent.glob("coca_train/*/*.py"))
-    ]
+    sources = [path.read_text(encoding="utf-8") for path in sorted(Path(coca_train.__file__).parent.glob("*/*.py"))]
     parts = {"code": sources, "text": [" ".join(re.findall("[a-z]+", source)) for source in sources]}
     found = []
     for part, texts in parts.items():
