@@ -11,6 +11,7 @@ from coca_train.data.indexed import best_dtype
 from coca_train.data.words import Words, word_pattern
 
 BPE = 2
+SPACE = "\u2581"  # how SentencePiece writes a space; in a text it would be taken for one
 
 
 class SentencePiece:
@@ -63,14 +64,22 @@ class SentencePiece:
             i for i in range(self.vocab_size) if not (model.is_control(i) or model.is_unknown(i) or model.is_byte(i))
         ]
         pattern = word_pattern([piece for piece in model.id_to_piece(ids) if piece != "\n"])
-        return None if pattern is None else Words(model.encode, pattern, np.dtype(best_dtype(self.vocab_size)))
+        return None if pattern is None else Words(self._whole, pattern, np.dtype(best_dtype(self.vocab_size)))
+
+    def _whole(self, text: str) -> list[int]:
+        """By the library; where no text is to be lost, U+2581 is encoded as its bytes, not as a space."""
+        if SPACE not in text or not self.lossless:
+            return self._model.encode(text)
+        bytes_of_it = [self._model.piece_to_id(f"<0x{byte:02X}>") for byte in SPACE.encode()]
+        first, *others = (self._model.encode(part) for part in text.split(SPACE))
+        return first + [i for ids in others for i in (*bytes_of_it, *ids)]
 
     def encode(self, text: str) -> list[int]:
-        return self._model.encode(text) if self.words is None else self.words.encode_text(text).tolist()
+        return self._whole(text) if self.words is None else self.words.encode_text(text).tolist()
 
     def encode_batch(self, texts: Sequence[str], num_threads: int) -> list[list[int]]:
         """num_threads: only where texts are encoded as a whole; words that are remembered need no threads."""
-        if self.words is None:
+        if self.words is None and not (self.lossless and any(SPACE in text for text in texts)):
             return self._model.encode(list(texts), num_threads=num_threads)
         return [self.encode(text) for text in texts]
 

@@ -92,7 +92,7 @@ class Tokenizer:
 
     @property
     def lossless(self) -> bool:
-        """Whether decode(encode(x)) == x for any text (SentencePiece: any without U+2581, which becomes a space)."""
+        """Whether decode(encode(x)) == x for any text."""
         return self._backend.lossless
 
     def encode(self, text: str) -> list[int]:

@@ -13,7 +13,7 @@ from operator import itemgetter
 
 import numpy as np
 
-SPACES = " \u2581"  # SentencePiece writes spaces as U+2581, and takes U+2581 in a text for a space
+SPACES = " \u2581"  # pieces have U+2581 for a space
 SIGNS = {c for c in map(chr, range(128)) if not c.isalpha() and c not in " \n"}
 REACHES_OVER = re.compile(f"[^{SPACES}][{SPACES}]|\n.|.\n", re.DOTALL)
 LONGEST_KEPT = 32  # longer words hardly come twice [characters]

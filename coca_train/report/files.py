@@ -23,7 +23,7 @@ def write_bytes(path: Path, data: bytes) -> Path:
         temporary.unlink(missing_ok=True)
         raise StorageError(
             f"E-REPORT-01 report {path}: cannot be written ({error.strerror}); a place to write is needed. "
-            f"Fix: free some space or choose another run.root"
+            f"Fix: free some space or choose another folder"
         ) from error
     return path
 

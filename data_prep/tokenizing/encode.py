@@ -1,6 +1,5 @@
 """A chunk of an input to token ids: what a worker does."""
 
-from array import array
 from collections import Counter
 from typing import Any, NamedTuple
 
@@ -16,7 +15,6 @@ from data_prep.selection.rules import Rules
 from data_prep.selection.split import digest_of, split_of
 from data_prep.tokenizing.parts import DOCS, SPLITS
 
-TYPECODES = {2: "H", 4: "i"}
 NO_ID = bytes(16)
 
 
@@ -66,10 +64,9 @@ class Encoder:
         return self._encode(task, source, self._rules[task.source])
 
     def _encode(self, task: Task, source: CorpusSourceConfig, rules: Rules) -> Encoded:
-        encode, eod = self._tokenizer.encode, self._tokenizer.eod
+        encode, end = self._tokenizer.encode_array, np.array([self._tokenizer.eod], self._dtype)
         share = self._config.corpus.valid_share
-        # An array grows from a list in half the time of np.array, and refuses ids it cannot hold.
-        tokens = [array(TYPECODES[self._dtype.itemsize]) for _ in SPLITS]
+        tokens: tuple[list[np.ndarray], ...] = tuple([] for _ in SPLITS)
         counts: Counter[str] = Counter(documents=0, characters=0, bytes=0)
         rejects: list[Reject] = []
         rows: list[tuple[Any, ...]] = []
@@ -84,16 +81,15 @@ class Encoder:
             digest = digest_of(item.text)
             split = split_of(digest, source, share)
             ids = encode(item.text)
-            ids.append(eod)
-            tokens[split].fromlist(ids)
+            tokens[split].extend((ids, end))
             n_bytes = len(item.text.encode())
             name = NO_ID if source.id_field is None or item.id is None else digest_of(item.id)
-            rows.append((item.line, len(ids), len(item.text), n_bytes, split, digest, name))
+            rows.append((item.line, len(ids) + 1, len(item.text), n_bytes, split, digest, name))
             counts["documents"] += 1
             counts["characters"] += len(item.text)
             counts["bytes"] += n_bytes
         little = self._dtype.newbyteorder("<")
-        arrays = tuple(np.frombuffer(ids, self._dtype).astype(little, copy=False) for ids in tokens)
+        arrays = tuple(np.concatenate([np.empty(0, little), *ids]).astype(little, copy=False) for ids in tokens)
         return Encoded(arrays, _table(rows), dict(counts), rejects)
 
 

@@ -31,7 +31,7 @@ def train(
 ) -> bytes:
     """Train on the lines of `texts`; returns the model file. where: the file it is for, in messages.
 
-    Identity normalisation, no dummy prefix; with byte fallback decode(encode(x)) == x for any text without U+2581.
+    Identity normalisation, no dummy prefix; with byte fallback decode(encode(x)) == x for any text.
     Newline and tab are pieces of their own, runs of spaces are learned, digits are split. Ids: 0 <unk>, 1 <s>,
     2 </s> (ends a document).
     threads: a fixed number, never that of the machine: it is written into the model, and under unigram it decides in

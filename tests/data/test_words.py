@@ -68,6 +68,16 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return Tokenizer(path), sentencepiece.SentencePieceProcessor(model_file=str(path)), by_words
 
 
+def by_the_library(case: tuple[Tokenizer, Any, bool], text: str) -> list[int]:
+    """What the library says. It takes U+2581 for a space; where no text is to be lost, its three bytes stand for it."""
+    ours, library, _ = case
+    if not ours.lossless:
+        return library.encode(text)
+    first, *others = text.split("\u2581")
+    bar = [library.piece_to_id(piece) for piece in ("<0xE2>", "<0x96>", "<0x81>")]
+    return sum((bar + library.encode(part) for part in others), library.encode(first))
+
+
 def test_where_words_are_encoded_alone(case: tuple[Tokenizer, Any, bool]) -> None:
     backend = case[0]._backend
     assert isinstance(backend, SentencePiece)
@@ -77,8 +87,7 @@ def test_where_words_are_encoded_alone(case: tuple[Tokenizer, Any, bool]) -> Non
 @settings(max_examples=150, deadline=None)
 @given(TEXTS)
 def test_the_ids_are_those_of_the_library(case: tuple[Tokenizer, Any, bool], text: str) -> None:
-    ours, library, _ = case
-    expected = library.encode(text)
+    ours, expected = case[0], by_the_library(case, text)
     assert ours.encode(text) == expected
     assert ours.encode_array(text).tolist() == expected
     assert ours.encode_batch([text, text], num_threads=1) == [expected, expected]
@@ -88,8 +97,7 @@ def test_the_ids_are_those_of_the_library(case: tuple[Tokenizer, Any, bool], tex
     "text", ["", "\n" * 999, " " * 999, "\u2581 \u2581", TEXT * 9, "x" * 5000, "\n \n" * 500, "\0" * 9]
 )
 def test_long_and_odd_texts(case: tuple[Tokenizer, Any, bool], text: str) -> None:
-    ours, library, _ = case
-    assert ours.encode(text) == library.encode(text)
+    assert case[0].encode(text) == by_the_library(case, text)
 
 
 def test_what_is_forgotten_changes_nothing(case: tuple[Tokenizer, Any, bool], monkeypatch: pytest.MonkeyPatch) -> None:
