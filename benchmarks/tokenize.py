@@ -33,7 +33,7 @@ from benchmarks.cases import Setup
 from benchmarks.measure import MIB, ROOT, machine, median_ratio, say
 from coca_train.data.indexed import IndexedWriter, best_dtype
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.report.tables import markdown
+from coca_train.tables import markdown
 from data_prep.quickstart.gather import installation
 from data_prep.settings import load
 from data_prep.tokenizing.pool import cores

@@ -3,9 +3,11 @@
 import os
 import signal
 from types import FrameType, TracebackType
+from typing import TypeVar
 
 from coca_train import dist
 
+Self = TypeVar("Self", bound="StopRequest")
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
@@ -20,7 +22,7 @@ class StopRequest:
         self.received: str | None = None
         self._process = os.getpid()
 
-    def __enter__(self) -> "StopRequest":
+    def __enter__(self: Self) -> Self:
         self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
         return self
 

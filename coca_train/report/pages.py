@@ -14,11 +14,11 @@ from coca_train.report.tables import (
     extrapolation_page,
     extrapolation_table,
     label,
-    markdown,
     perplexity,
     window_header,
 )
 from coca_train.sinks import read_jsonl
+from coca_train.tables import markdown
 
 
 def write_extrapolation(result: Extrapolation, directory: Path) -> dict[str, Path]:

@@ -5,20 +5,9 @@ from collections.abc import Sequence
 
 from coca_train.evals.extrapolation import Extrapolation
 from coca_train.evals.perplexity import Perplexity
+from coca_train.tables import markdown
 
 ABSENT = "–"  # a cell that cannot be scored; the report says why
-
-
-def markdown(header: Sequence[str], rows: Sequence[Sequence[str]], n_left: int = 1) -> str:
-    """A padded Markdown table; the first n_left columns are aligned left, the others right."""
-    widths = [max(3, *(len(row[i]) for row in [header, *rows])) for i in range(len(header))]
-
-    def line(cells: Sequence[str]) -> str:
-        padded = (c.ljust(w) if i < n_left else c.rjust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True)))
-        return "| " + " | ".join(padded) + " |"
-
-    rule = ["-" * w if i < n_left else "-" * (w - 1) + ":" for i, w in enumerate(widths)]
-    return "\n".join([line(header), line(rule), *(line(row) for row in rows)]) + "\n"
 
 
 def number(value: float | None) -> str:

@@ -9,9 +9,9 @@ from matplotlib.colors import PowerNorm
 from matplotlib.patches import Patch
 
 from coca_train.report.figures import COLOURS, page
+from coca_train.tables import percent, short
 from data_prep.looking.lengths import Lengths
 from data_prep.looking.mixing import Plan
-from data_prep.looking.tables import percent, short
 
 MARKS = (4096, 16384, 65536)  # lengths that are marked [tokens]
 BINS_PER_OCTAVE = 4

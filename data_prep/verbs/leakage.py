@@ -15,10 +15,10 @@ from coca_train.data.files import storage
 from coca_train.data.indexed import IndexedDataset
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.report.files import write_json, write_text
+from coca_train.tables import markdown, percent, plain
 from data_prep.looking.figures import overlap_picture
 from data_prep.looking.finished import Corpus
 from data_prep.looking.overlap import WORST, Overlap, overlaps
-from data_prep.looking.tables import markdown, percent, plain
 from data_prep.readers.base import shown
 from data_prep.schema import PrepareConfig
 

@@ -6,10 +6,10 @@ import shlex
 import yaml
 
 from coca_train.report.files import write_json, write_text
+from coca_train.tables import markdown, percent, plain, short
 from data_prep.looking.figures import mixture_picture
 from data_prep.looking.finished import Corpus
 from data_prep.looking.mixing import EVALUATIONS, Plan, as_json, data_choice, plan
-from data_prep.looking.tables import markdown, percent, plain, short
 from data_prep.schema import PrepareConfig
 
 HEADER = ("group", "source", "documents", "tokens", "share", "drawn", "epochs", "validated on")

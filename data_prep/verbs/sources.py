@@ -2,8 +2,8 @@
 
 import textwrap
 
+from coca_train.tables import WIDTH, n_bytes, percent, plain
 from data_prep.looking.sourcing import look, place
-from data_prep.looking.tables import WIDTH, n_bytes, percent, plain
 from data_prep.schema import PrepareConfig
 
 HEADER = ("source", "kind", "group", "held out", "state", "licence", "files", "size")

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 from coca_train.report.files import write_json, write_text
+from coca_train.tables import markdown, percent, plain, short
 from data_prep.looking.figures import lengths_picture
 from data_prep.looking.finished import Corpus
 from data_prep.looking.lengths import LONG, QUANTILES, Lengths, of_corpus
-from data_prep.looking.tables import markdown, percent, plain, short
 from data_prep.schema import PrepareConfig
 
 WORDS = {"train": "trained on", "valid": "held out"}

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from coca_train.config.errors import DataError
-from data_prep.looking.tables import plain
+from coca_train.tables import plain
 from data_prep.merging.manifest import read
 from data_prep.merging.verifying import verify
 from data_prep.schema import PrepareConfig

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.tables import WIDTH, markdown, n_bytes, percent, plain, short
 from data_prep.__main__ import main
 from data_prep.looking import lengths as module
 from data_prep.looking.figures import lengths_picture
 from data_prep.looking.finished import Corpus
 from data_prep.looking.lengths import QUANTILES, count, of_corpus
-from data_prep.looking.tables import WIDTH, markdown, n_bytes, percent, plain, short
 from tests.data_prep.support_corpus import Made, make, tokenizer
 
 some_lengths = st.lists(st.integers(0, 60) | st.integers(0, 10**6), min_size=1, max_size=80)
