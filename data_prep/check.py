@@ -4,7 +4,7 @@ import inspect
 import re
 from typing import Any
 
-from coca_train.config.check import names, paths
+from coca_train.config.check_data import names, paths
 from coca_train.config.files import choices, config_dir
 from coca_train.config.messages import Problem, nearest
 from data_prep.schema import CorpusConfig, LeakageConfig, LookConfig, MixConfig, TokenizerConfig, WorkConfig

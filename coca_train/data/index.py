@@ -198,9 +198,21 @@ class Index:
             document, start = document + 1, max(start, end)
         return found
 
+    def document_starts(self, first: int, stop: int) -> np.ndarray:
+        """int64 (stop - first,): `document_start` of documents first .. stop - 1; n_documents may be among them."""
+        closed = self._entries[first : min(stop, self._n_closed)]
+        for chunk in range(first // CHUNK, -(-(first + len(closed)) // CHUNK)):
+            self._check_entry(chunk * CHUNK)
+        more = np.arange(max(first, self._n_closed), stop) - self._n_closed + self._last
+        sequences = np.concatenate((closed, more))
+        starts = np.full(len(sequences), self.n_tokens)
+        inside = np.searchsorted(sequences, self.n_sequences)  # they never fall; those behind all sequences are empty
+        if inside:
+            for chunk in range(int(sequences[0]) // CHUNK, int(sequences[inside - 1]) // CHUNK + 1):
+                self._check_sequence(chunk * CHUNK)
+            starts[:inside] = self._pointers[sequences[:inside]] // self.dtype.itemsize
+        return starts
+
     def document_bounds(self) -> np.ndarray:
         """int64 (n_documents + 1,): token offsets; document i is tokens bounds[i] .. bounds[i + 1] - 1."""
-        self._check_all()
-        starts = np.append(self._pointers // self.dtype.itemsize, self.n_tokens)
-        sequences = np.concatenate((self._entries[:-1], np.arange(self._last, self.n_sequences + 1)))
-        return starts[sequences].astype(np.int64)
+        return self.document_starts(0, self.n_documents + 1)

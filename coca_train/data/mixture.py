@@ -7,6 +7,7 @@ after any number of restarts.
 
 import json
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -114,6 +115,9 @@ class Mixture:
         Paths are left out: moved data is the same data. Files below 64 MiB are hashed whole, larger ones in 64 blocks
         of 64 KiB (`of` says which).
         """
+        files = [path for source in self.sources for path in (source.dataset.bin_path, source.dataset.idx_path)]
+        with ThreadPoolExecutor() as pool:  # reading and hashing both let other threads run
+            digests = dict(zip(files, pool.map(digest, files), strict=True))
         return {
             "tokenizer": tokenizer_digest(self.config.tokenizer),
             "order": {
@@ -129,8 +133,8 @@ class Mixture:
                     "on_exhausted": source.config.on_exhausted,
                     "tokens": source.dataset.n_tokens,
                     "documents": source.dataset.n_documents,
-                    "bin": digest(source.dataset.bin_path),
-                    "idx": digest(source.dataset.idx_path),
+                    "bin": digests[source.dataset.bin_path],
+                    "idx": digests[source.dataset.idx_path],
                 }
                 for source in self.sources
             },

@@ -6,12 +6,13 @@ arbitrary finite domains", CT-RSA 2002, sections 4 and 5): a bijection of 0 .. n
 
 import hashlib
 import math
+import struct
 from collections.abc import Sequence
 
 import numpy as np
 
 MASK = (1 << 64) - 1
-N_ROUNDS = 8
+ROUND_KEYS = struct.Struct("<8Q")  # eight rounds
 
 
 def mix(x: int) -> int:
@@ -21,11 +22,15 @@ def mix(x: int) -> int:
     return x ^ (x >> 31)
 
 
+_30, _27, _31 = np.array([30, 27, 31], np.uint64)
+_FIRST, _SECOND = np.array([0xBF58476D1CE4E5B9, 0x94D049BB133111EB], np.uint64)
+
+
 def mix_all(x: np.ndarray) -> np.ndarray:
     """`mix` of each element: uint64 to uint64."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)  # wraps, as & MASK does
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    x = (x ^ (x >> _30)) * _FIRST  # wraps, as & MASK does
+    x = (x ^ (x >> _27)) * _SECOND
+    return x ^ (x >> _31)
 
 
 class Permutation:
@@ -36,8 +41,8 @@ class Permutation:
         self.n = n
         self.a = math.isqrt(n - 1) + 1
         self.b = -(-n // self.a)
-        material = hashlib.blake2b(key.encode(), digest_size=64, person=b"coca_train order").digest()
-        self.round_keys = [int.from_bytes(material[8 * r : 8 * r + 8], "little") for r in range(N_ROUNDS)]
+        material = hashlib.blake2b(key.encode(), digest_size=ROUND_KEYS.size, person=b"coca_train order").digest()
+        self.round_keys = ROUND_KEYS.unpack(material)
 
     def _encrypt(self, x: int) -> int:
         """One pass over the a * b places: left in 0 .. a-1 and right in 0 .. b-1 take turns."""
@@ -64,17 +69,21 @@ def permute(i: int, n: int, key: str) -> int:
 
 def permute_all(permutations: Sequence[Permutation], which: np.ndarray, places: np.ndarray) -> np.ndarray:
     """permutations[which[s]](places[s]) for each s, all at once. which, places and the result: int64 of one length."""
-    sizes = np.array([(p.n, p.a, p.b) for p in permutations], np.uint64)[which]
-    keys = np.array([p.round_keys for p in permutations], np.uint64)[which]
+    numbers = np.array([(p.n, p.a, p.b, *p.round_keys) for p in permutations], np.uint64)[which].T
     out, todo = places.astype(np.uint64), np.arange(len(places))
     while todo.size:
-        (n, a, b), keys_of = sizes[todo].T, keys[todo].T
+        n, a, b, *keys = numbers[:, todo]
         right, left = np.divmod(out[todo], a)
-        for r, key in enumerate(keys_of):  # both terms below the modulus first: their sum must not wrap
+        for r, key in enumerate(keys):
             if r % 2:
-                right = (right + mix_all(left ^ key) % b) % b
+                right = _add(right, mix_all(left ^ key) % b, b)
             else:
-                left = (left + mix_all(right ^ key) % a) % a
+                left = _add(left, mix_all(right ^ key) % a, a)
         out[todo] = right * a + left
         todo = todo[out[todo] >= n]
     return out.astype(np.int64)
+
+
+def _add(x: np.ndarray, y: np.ndarray, modulus: np.ndarray) -> np.ndarray:
+    """(x + y) % modulus of uint64 below the modulus, without the slow division: below it, x + y - modulus wraps."""
+    return np.minimum(x + y, x + y - modulus)

@@ -13,11 +13,10 @@ it (six sources or more), Huffman's tree is taken (Proc. IRE 40, 1952): there W_
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from itertools import compress
 from typing import NamedTuple
-
-import numpy as np
 
 CHAIN_OFF = 2
 
@@ -33,6 +32,20 @@ class Node(NamedTuple):
     def count(self, i: int) -> int:
         """How many of the first i samples that reach this node go to the left."""
         return (2 * i * self.left_weight + self.weight) // (2 * self.weight)
+
+    def turns(self, begin: int, end: int) -> Iterator[int]:
+        """For k from begin to end - 1, which i is the k-th to go left: the first one with count(i + 1) = k + 1.
+
+        That is ceil((2 k W + W) / 2 l) - 1; the division is done once, what follows is added up.
+        """
+        part = 2 * self.left_weight
+        turn, rest = divmod((2 * begin + 1) * self.weight - 1, part)
+        step, more = divmod(2 * self.weight, part)
+        for _ in range(begin, end):
+            yield turn
+            turn, rest = turn + step, rest + more
+            if rest >= part:
+                turn, rest = turn + 1, rest - part
 
 
 class Tree(NamedTuple):
@@ -73,27 +86,26 @@ class Proportions:
             at, i = (node.left, count) if node.count(i + 1) > count else (node.right, i - count)
         return ~at, i
 
-    def locate_all(self, first: int, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """`locate` of samples first .. first + n - 1: int64 (n,) each."""
-        sources, numbers = np.empty(n, np.int64), np.empty(n, np.int64)
-        todo = [(self.tree.root, first, np.arange(n))]  # node, its number of the first sample, which samples reach it
+    def locate_all(self, first: int, n: int) -> tuple[list[int], list[int]]:
+        """`locate` of samples first .. first + n - 1: their sources, and their numbers within them."""
+        sources, numbers = [0] * n, [0] * n
+        todo = [(self.tree.root, first, list(range(n)))]  # node, its number of the first sample, samples that reach it
         while todo:
             at, first, samples = todo.pop()
             if at < 0:
-                sources[samples] = ~at
-                numbers[samples] = np.arange(first, first + len(samples))
+                for number, sample in enumerate(samples, first):
+                    sources[sample], numbers[sample] = ~at, number
                 continue
             node = self.tree.nodes[at]
             begin, end = node.count(first), node.count(first + len(samples))
-            whole, part = 2 * node.weight, 2 * node.left_weight
-            # The k-th sample to the left is the first i with count(i + 1) = k + 1.
-            turns = [-((node.weight + whole * k) // -part) - 1 - first for k in range(begin, end)]
-            goes_right = np.ones(len(samples), bool)
-            goes_right[turns] = False
-            if begin < end:
-                todo.append((node.left, begin, samples[turns]))
-            if end - begin < len(samples):
-                todo.append((node.right, first - begin, samples[goes_right]))
+            to_left, goes_right = [], bytearray(b"\1") * len(samples)
+            for turn in node.turns(begin, end):
+                to_left.append(samples[turn - first])
+                goes_right[turn - first] = False
+            if to_left:
+                todo.append((node.left, begin, to_left))
+            if len(to_left) < len(samples):
+                todo.append((node.right, first - begin, list(compress(samples, goes_right))))
         return sources, numbers
 
     def counts(self, n: int) -> list[int]:

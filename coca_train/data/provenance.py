@@ -12,10 +12,18 @@ from coca_train.data.indexed import IndexedDataset
 
 
 class Origin(NamedTuple):
-    """A document before it was tokenized. input: the raw file or shard, as the manifest names it; line: from 1."""
+    """A document before it was tokenized.
+
+    input: the raw file, folder or shard, as the manifest names it. line: from 1. unit: what `line` counts, with what
+    stands around it: ":" lines of a file, ", file " files of a folder, ", row " rows of a shard.
+    """
 
     input: str
     line: int
+    unit: str = ":"
+
+    def __str__(self) -> str:
+        return f"{self.input}{self.unit}{self.line}"
 
 
 class Part(NamedTuple):
@@ -47,7 +55,7 @@ class Provenance:
 class Origins:
     """`<prefix>.origins.npy`: for each document its input and line; the manifest beside it names the inputs.
 
-    Raises DataError E-TOK-22 when it is not of this dataset.
+    Memory-mapped. A dataset need not have one. Raises DataError E-TOK-22 when it is not of this dataset.
     """
 
     def __init__(self, dataset: IndexedDataset) -> None:
@@ -65,30 +73,38 @@ class Origins:
             what = f"{str(rows.dtype)[:80]} {rows.shape}"
         except (ValueError, EOFError, OSError) as error:
             what = repr(str(error))[:80]
-        raise DataError(
-            f"E-TOK-22 {self.path}: {what}; a row with input and line for each of {n_documents} documents is needed. "
-            "Fix: copy it again, or remove it: documents are then shown without their origin"
+        raise self._damaged(f"{what}; a row with input and line for each of {n_documents} documents is needed")
+
+    def _damaged(self, what: str) -> DataError:
+        return DataError(
+            f"E-TOK-22 {self.path}: {what}. Fix: copy it again (python -m data_prep verify looks at all files), or "
+            "remove it: documents are then shown without their origin"
         )
 
-    def _names(self, dataset: str) -> list[str]:
-        """Names of the inputs by their number; empty when no manifest tells."""
+    def _names(self, dataset: str) -> list[tuple[str, str]]:
+        """Names of the inputs by their number, and what their lines are; empty when no manifest tells."""
         try:
             manifest = json.loads(self.path.with_name("manifest.json").read_text(encoding="utf-8"))
             source = dataset.removesuffix("_train").removesuffix("_valid")
-            return [_shown(input) for input in manifest["sources"][source]["inputs"]]
+            return [_name(input) for input in manifest["sources"][source]["inputs"]]
         except (OSError, ValueError, KeyError, TypeError):
             return []
 
     def of(self, document: int) -> Origin | None:
-        """Where a document comes from."""
+        """Where a document comes from; None when the dataset does not say."""
         if self._rows is None:
             return None
         number, line = int(self._rows["input"][document]), int(self._rows["line"][document])
-        return Origin(self._inputs[number] if number < len(self._inputs) else f"input {number}", line)
+        if not self._inputs:
+            return Origin(f"input {number}", line)
+        if number >= len(self._inputs):
+            raise self._damaged(f"names input {number}; {self.path.with_name('manifest.json')} has {len(self._inputs)}")
+        name, unit = self._inputs[number]
+        return Origin(name, line, unit)
 
 
-def _shown(identity: dict[str, Any]) -> str:
-    """A raw file, or a shard of a data set of the Hugging Face hub."""
+def _name(identity: dict[str, Any]) -> tuple[str, str]:
+    """A raw file, a folder of texts, or a shard of a data set of the Hugging Face hub; and what its lines are."""
     if "hub" in identity:
-        return f"{identity['hub']}[{identity['split']}] shard {identity['shard']}"
-    return str(identity["name"])
+        return f"{identity['hub']}[{identity['split']}] shard {identity['shard']}", ", row "
+    return str(identity["name"]), ", file " if "files" in identity else ":"

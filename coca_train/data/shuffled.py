@@ -35,7 +35,7 @@ class Shuffled:
 
     def places(self, first: int, n: int) -> list[Place]:
         """`place` of samples first .. first + n - 1, quicker than one by one."""
-        sources, numbers = self._proportions.locate_all(first, n)
+        sources, numbers = np.array(self._proportions.locate_all(first, n), np.int64)
         epochs, at = np.divmod(numbers, self._n_windows[sources])
         over = np.flatnonzero((epochs > 0) & self._stops[sources])
         if over.size:

@@ -17,6 +17,7 @@ MARKS = (4096, 16384, 65536)  # lengths that are marked [tokens]
 BINS_PER_OCTAVE = 4
 ROW = 0.85  # height of a histogram, where the rows are 1 apart
 MANY_CELLS = 12  # rows or columns of a heat map up to which its cells hold their number
+LONGEST_LABEL = 32  # characters; of a longer name, a path, its end is shown
 
 
 def mixture_picture(path: Path, planned: Plan) -> None:
@@ -133,7 +134,8 @@ def overlap_picture(
     with page(path, title, subtitle, (max(9.0, size[0]), size[1])) as (axes,):
         top = max(0.05, float(shares.max()))
         image = axes.imshow(100 * shares, cmap="YlOrRd", norm=PowerNorm(0.5, 0, 100 * top), aspect="auto")
-        axes.set_xticks(range(len(held_out)), held_out, rotation=30 if few else 60, ha="right", rotation_mode="anchor")
+        names = [name if len(name) <= LONGEST_LABEL else f"…{name[1 - LONGEST_LABEL :]}" for name in held_out]
+        axes.set_xticks(range(len(names)), names, rotation=30 if few else 60, ha="right", rotation_mode="anchor")
         axes.set_yticks(range(len(trained)), trained)
         axes.set_xlabel("held-out set", fontsize=12)
         axes.grid(False)

@@ -7,8 +7,9 @@ escaped, and so are the brackets that mark what is not text. A line of text begi
 import numpy as np
 
 from coca_train.data.indexed import IndexedDataset
+from coca_train.data.provenance import Origins
 from coca_train.data.tokenizer import Tokenizer
-from data_prep.looking.finished import Origins
+from data_prep.readers.base import shown
 
 OPEN, CLOSE = "⟦", "⟧"  # around what is not text: ends of documents, special tokens, what is left out
 LEFT_OUT = f"{OPEN}…{CLOSE}"
@@ -70,10 +71,16 @@ def chosen_windows(data: IndexedDataset, k: int, seq_len: int) -> list[int]:
     return sorted({min(end // seq_len, n_windows - 1) for end in ends}) if n_windows > 0 else []
 
 
+def whence(origins: Origins, document: int) -> str:
+    """Where a document comes from, to be put behind its number; empty when nothing says."""
+    origin = origins.of(document)
+    return f", {shown(str(origin))}" if origin else ""
+
+
 def document_text(data: IndexedDataset, document: int, origins: Origins, tokenizer: Tokenizer, characters: int) -> str:
     """A heading (which document, from where, how long), and the document."""
     ids = data.document(document)
-    heading = f"document {document} of {data.n_documents:,}, {origins[document]}, {len(ids):,} tokens"
+    heading = f"document {document} of {data.n_documents:,}{whence(origins, document)}, {len(ids):,} tokens"
     return f"--- {heading}\n{lines(shortened(ids, tokenizer, characters))}"
 
 
@@ -90,6 +97,6 @@ def window_text(
     for document, first, behind in pieces:
         begin = data.document_start(document)
         part = f"its tokens {first - begin:,} .. {behind - begin - 1:,}"
-        text += f"  {OPEN}document {document}, {origins[document]}, {part}{CLOSE}\n"
+        text += f"  {OPEN}document {document}{whence(origins, document)}, {part}{CLOSE}\n"
         text += lines(shortened(data.tokens(first, behind), tokenizer, room))
     return text

@@ -81,6 +81,5 @@ def of_dataset(data: IndexedDataset) -> Lengths:
 
 
 def _chunks(data: IndexedDataset) -> Iterator[np.ndarray]:
-    bounds = data.document_bounds()
     for first in range(0, data.n_documents, CHUNK):
-        yield np.diff(bounds[first : first + CHUNK + 1])
+        yield np.diff(data.document_starts(first, min(first + CHUNK, data.n_documents) + 1))

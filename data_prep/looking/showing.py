@@ -16,7 +16,8 @@ from coca_train.data.packings import Edges
 from coca_train.data.provenance import Part, Provenance
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.sinks import read_jsonl
-from data_prep.looking.inspecting import CLOSE, FEWEST_CHARACTERS, OPEN, lines, shortened, visible
+from data_prep.looking.inspecting import CLOSE, FEWEST_CHARACTERS, OPEN, lines, shortened
+from data_prep.readers.base import shown
 
 
 def show(run: str, step: int, rows: int, characters: int, folder: str = "") -> str:
@@ -103,7 +104,7 @@ def row_text(head: str, ids: np.ndarray, from_: Provenance, tokenizer: Tokenizer
 def describe(part: Part) -> str:
     """document 3, books.jsonl.gz:17, its tokens 0 .. 99 of 250."""
     first, last = part.token_start - part.document_start, part.token_stop - part.document_start - 1
-    origin = f", {visible(part.origin.input)}:{part.origin.line}" if part.origin else ""
+    origin = f", {shown(str(part.origin))}" if part.origin else ""
     length = part.document_stop - part.document_start
     return f"document {part.document}{origin}, its tokens {first:,} .. {last:,} of {length:,}"
 

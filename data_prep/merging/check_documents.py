@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from coca_train.data.index import HEADER
 from coca_train.data.indexed import IndexedDataset
 
 
@@ -40,11 +39,7 @@ class Documents:
 
     def _ends(self, data: IndexedDataset, begin: int, end: int) -> np.ndarray:
         """int64: the last token of each document that ends in begin .. end - 1."""
-        before, after = data.document_at(begin), min(data.document_at(end - 1) + 2, data.n_documents)
-        with open(data.idx_path, "rb") as idx:
-            idx.seek(HEADER.size + 4 * data.n_sequences + 8 * (before + 1))
-            starts = np.fromfile(idx, "<i8", after - before - 1) // data.dtype.itemsize
-        ends = np.append(starts, data.n_tokens) - 1
+        ends = data.document_starts(data.document_at(begin) + 1, data.document_at(end - 1) + 2) - 1
         return ends[(ends >= begin) & (ends < end)]
 
     def _tell(self, code: str, data: IndexedDataset, token: int, what: str) -> None:

@@ -4,6 +4,7 @@ import io
 import sys
 
 from coca_train.config.errors import DataError
+from coca_train.data.provenance import Origins
 from data_prep.looking.figures import lengths_picture
 from data_prep.looking.finished import Corpus
 from data_prep.looking.inspecting import chosen_windows, document_text, evenly, window_text
@@ -33,7 +34,8 @@ def run(config: PrepareConfig) -> int:
 
 def _show(corpus: Corpus, name: str, split: str, look: LookConfig) -> None:
     """One dataset: some documents, and of what is trained on some windows."""
-    data, origins = corpus.dataset(name, split), corpus.origins(name, split)
+    data = corpus.dataset(name, split)
+    origins = Origins(data)
     print(f"=== {name}_{split}: {data.n_documents:,} documents, {data.n_tokens:,} tokens\n")
     for document in evenly(data.n_documents, look.documents):
         print(document_text(data, document, origins, corpus.tokenizer, look.characters))

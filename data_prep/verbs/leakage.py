@@ -13,6 +13,7 @@ import numpy as np
 from coca_train.config.errors import DataError
 from coca_train.data.files import storage
 from coca_train.data.indexed import IndexedDataset
+from coca_train.data.provenance import Origins
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.report.files import write_json, write_text
 from coca_train.tables import markdown, percent, plain
@@ -151,8 +152,9 @@ def _worst(corpus: Corpus, found: list[Overlap], table: Table) -> str:
 
 
 def _where(corpus: Corpus, dataset: str, document: int) -> str:
-    """Dataset, number and origin of a document; of a set from elsewhere there is no origin."""
+    """Dataset, number and, where that is known, origin of a document."""
     if dataset not in corpus.manifest["datasets"]:
         return f"{dataset} {document}"
     source, _, split = dataset.rpartition("_")
-    return f"{dataset} {document} ({corpus.origins(source, split)[document]})"
+    origin = Origins(corpus.dataset(source, split)).of(document)
+    return f"{dataset} {document} ({shown(str(origin))})" if origin else f"{dataset} {document}"

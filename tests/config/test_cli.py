@@ -71,11 +71,10 @@ def test_help_is_torch_free_and_quick():
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
 
-def test_a_config_error_is_quick_and_touches_nothing():
+def test_a_config_error_touches_nothing():
     code = (
-        "import sys, resource; from coca_train.cli import main; code = main(['model.n_heads=7']);"
-        "used = resource.getrusage(resource.RUSAGE_SELF); seconds = used.ru_utime + used.ru_stime;"
-        "assert code == 2; assert 'deepspeed' not in sys.modules; assert seconds < 3, seconds;"
+        "import sys; from coca_train.cli import main; code = main(['model.n_heads=7']);"
+        "assert code == 2; assert 'deepspeed' not in sys.modules;"
         "import torch; assert not torch.distributed.is_initialized()"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, stderr=subprocess.DEVNULL)

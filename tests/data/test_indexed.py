@@ -67,6 +67,9 @@ def test_document_index_counts_sequences(tmp_path: Path, doc_idx: list[int], bou
     assert data.document_bounds().tolist() == bounds
     assert data.n_documents == len(bounds) - 1
     starts = bounds[:-1]
+    for first in range(len(bounds) + 1):
+        for stop in range(first, len(bounds) + 1):
+            assert data.document_starts(first, stop).tolist() == bounds[first:stop]
     for token in range(8):
         assert data.document_at(token) == max(i for i, start in enumerate(starts) if start <= token)
         for stop in range(token, 9):
@@ -111,7 +114,10 @@ def test_chunks_of_the_index_fit_together(tmp_path: Path, small_chunks: int, n: 
     write(tmp_path / "x", documents, np.int32)
     data = IndexedDataset(tmp_path / "x")
     assert [data.document(i).tolist() for i in range(n)] == documents
-    assert data.document_bounds().tolist() == np.cumsum([0, *map(len, documents)]).tolist()
+    bounds = np.cumsum([0, *map(len, documents)]).tolist()
+    for first in range(n + 1):
+        assert IndexedDataset(tmp_path / "x").document_starts(first, n + 1).tolist() == bounds[first:]
+    assert data.document_bounds().tolist() == bounds
 
 
 @pytest.mark.parametrize("small_chunks", [False], indirect=True)
@@ -137,6 +143,9 @@ def test_a_huge_index_is_checked_where_it_is_used(tmp_path: Path, small_chunks: 
             assert data.document(i).tolist() == documents[i]
     with pytest.raises(DataError, match=rf"E-TOK-06 .*x.idx .*entry {entry}"):
         data.document_start(entry)
+    for first in range(entry // 3 * 3, entry + 1):
+        with pytest.raises(DataError, match=rf"E-TOK-06 .*x.idx .*entry {entry}"):
+            data.document_starts(first, entry + 1)
     with pytest.raises(DataError, match=rf"E-TOK-06 .*x.idx .*entry {entry}"):
         data.document_bounds()
 

@@ -2,7 +2,6 @@
 
 import itertools
 import random
-import time
 from collections import Counter
 from fractions import Fraction
 
@@ -122,7 +121,7 @@ def test_samples_and_counts_agree(weights: list[float], start: int) -> None:
 @settings(max_examples=200, deadline=None)
 @given(weights=WEIGHTS, first=st.integers(0, 10**18), n=st.integers(1, 80))
 def test_many_samples_at_once_are_what_they_are_one_by_one(weights: list[float], first: int, n: int) -> None:
-    sources, numbers = (found.tolist() for found in Proportions(weights).locate_all(first, n))
+    sources, numbers = Proportions(weights).locate_all(first, n)
     one_by_one = Proportions(weights)
     assert list(zip(sources, numbers, strict=True)) == [one_by_one.locate(i) for i in range(first, first + n)]
 
@@ -201,13 +200,3 @@ def test_longest(weights: list[float], available: int, data: st.DataObject) -> N
     assert proportions.counts(n)[j] == available
     assert proportions.counts(n + 1)[j] == available + 1
     assert proportions.locate(n) == (j, available)
-
-
-def test_fast_enough_for_fifty_billion_tokens() -> None:
-    proportions = Proportions([1 + j / 7 for j in range(30)])
-    permutation = Permutation(50_000_000_000 // 2048, "x")
-    begin = time.process_time()
-    for i in range(10**7, 10**7 + 500):
-        proportions.locate(i)
-        permutation(i)
-    assert (time.process_time() - begin) / 500 < 0.001

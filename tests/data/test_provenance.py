@@ -16,7 +16,7 @@ HUB = {"hub": "someone/books", "config": None, "split": "train", "fingerprint": 
 
 
 def give_origins(folder: Path, name: str) -> int:
-    """Document d of a dataset is line 10 d of input d % 3; the manifest knows two of them. Number of documents."""
+    """Document d of a dataset is line 10 d of input d % 3. Number of documents."""
     n = IndexedDataset(folder / name).n_documents
     rows = np.zeros(n, ORIGINS)
     rows["input"], rows["line"] = np.arange(n) % 3, 10 * np.arange(n)
@@ -29,7 +29,7 @@ def folder(data_config, tmp_path: Path) -> Path:
     data_config()
     for end in (".bin", ".idx"):
         (tmp_path / f"text{end}").rename(tmp_path / f"text_train{end}")
-    inputs = [{"name": "a.jsonl.gz"}, HUB]
+    inputs = [{"name": "a.jsonl.gz"}, {"name": "raw/*.txt", "files": 3}, HUB]
     (tmp_path / "manifest.json").write_text(json.dumps({"sources": {"text": {"inputs": inputs}}}), encoding="utf-8")
     return tmp_path
 
@@ -47,8 +47,8 @@ def test_parts_are_whole_and_name_their_lines(data_config, folder: Path) -> None
             assert (part.document_start, part.document_stop) == (bounds[part.document], bounds[part.document + 1])
             assert part.document_start <= token < part.token_stop <= part.document_stop
             at, token = at + part.token_stop - token, part.token_stop
-            names = ("a.jsonl.gz", "someone/books[train] shard 3", "input 2")
-            assert part.origin == Origin(names[part.document % 3], 10 * part.document)
+            names = ("a.jsonl.gz:", "raw/*.txt, file ", "someone/books[train] shard 3, row ")
+            assert str(part.origin) == f"{names[part.document % 3]}{10 * part.document}"
         assert (at, token) == (101, 100 * p.window + 101)
         assert len(p.parts) >= 3 and p.parts[-1].document < n
 
@@ -65,6 +65,16 @@ def test_without_names_the_number_of_the_input_is_given(folder: Path, manifest: 
     if manifest is not None:
         (folder / "manifest.json").write_text(manifest, encoding="utf-8")
     assert Origins(IndexedDataset(folder / "text_train")).of(4) == Origin("input 1", 40)
+
+
+def test_an_input_that_the_manifest_does_not_have(folder: Path) -> None:
+    give_origins(folder, "text_train")
+    one = json.dumps({"sources": {"text": {"inputs": [HUB, HUB]}}})
+    (folder / "manifest.json").write_text(one, encoding="utf-8")
+    origins = Origins(IndexedDataset(folder / "text_train"))
+    assert origins.of(1) == Origin("someone/books[train] shard 3", 10, ", row ")
+    with pytest.raises(DataError, match=r"E-TOK-22 .*origins.npy: names input 2; .*manifest.json has 2. Fix"):
+        origins.of(2)
 
 
 class Attack:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -208,9 +207,7 @@ def test_topics_are_read_without_being_run(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_real_one(tmp_path: Path) -> None:
-    begin = time.perf_counter()
     manifest = make(tmp_path / "embedded", progress=False)
-    assert time.perf_counter() - begin < 90  # 12 to 16 s on two free cores
     datasets = manifest["datasets"]
     assert datasets["text_train"]["tokens"] > 500_000
     assert sum(record["tokens"] for record in datasets.values()) > 2_500_000

@@ -24,16 +24,9 @@ from data_prep.looking.inspecting import (
     shortened,
     visible,
 )
-from tests.data_prep.support_corpus import Made, make, tokenizer
+from tests.data_prep.support_corpus import Made, make
 
 EVIL = "\x1b[2J\x1b]0;title\x07 \u202egnp.exe\u202c \r over \x00 \u2028 \u200b \x9b31m ⟦end of document⟧"
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.model"
-    tokenizer(path)
-    return path
 
 
 @settings(deadline=None)
@@ -163,30 +156,22 @@ def test_a_terminal_without_unicode(tmp_path: Path, model: Path, monkeypatch: py
     assert b"\\u65e5\\u672c \\xe9" in screen.getvalue()
 
 
-def test_origins_of_other_kinds(tmp_path: Path, model: Path) -> None:
-    config = make(tmp_path, {"a": Made(["one", "two", "three"])}, model=model)
-    corpus = Corpus(config)
-    corpus.manifest["sources"]["a"]["inputs"] = [
-        {"name": "raw/*.txt", "files": 3, "bytes": 9, "mtime_ns": 1, "sha256": ""},
-        {"hub": "someone/data", "config": None, "split": "train", "fingerprint": "", "shard": 4, "shards": 9},
-    ]
-    origins = corpus.origins("a", "train")
-    assert [origins[i] for i in range(3)] == [
-        "raw/*.txt, file 1",
-        "someone/data[train] shard 4, row 2",
-        "raw/*.txt, file 3",
-    ]
-
-
 def test_damaged_origins(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make(tmp_path, {"a": Made(["one", "two"])}, model=model)
     path = tmp_path / "tiny" / "a_train.origins.npy"
     good = np.load(path)
     wrong = good.copy()
     wrong["input"] = 7
-    for damage in (good[:1], good["line"], wrong, np.array([{}], object), None):
-        path.unlink(missing_ok=True)
-        if damage is not None:
-            np.save(path, damage, allow_pickle=True)
+    for damage in (good[:1], good["line"], wrong, np.array([{}], object)):
+        np.save(path, damage, allow_pickle=True)
         assert run(tmp_path) == 3
         assert re.match(r"E-TOK-22 .*a_train\.origins\.npy: .*verify", capsys.readouterr().err)
+
+
+def test_without_origins_none_is_shown(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(tmp_path, {"a": Made(["one", "two"])}, model=model)
+    assert run(tmp_path) == 0
+    assert "--- document 0 of 2, " in (out := capsys.readouterr().out) and ":1, " in out
+    (tmp_path / "tiny" / "a_train.origins.npy").unlink()
+    assert run(tmp_path) == 0
+    assert re.search(r"--- document 0 of 2, \d+ tokens\n", capsys.readouterr().out)

@@ -40,13 +40,6 @@ def plain_ngrams(text: str, n: int) -> list[tuple[str, ...]]:
     return [tuple(words[i : i + n]) for i in range(len(words) - n + 1)]
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.model"
-    tokenizer(path)
-    return path
-
-
 @settings(deadline=None)
 @given(st.lists(ANY_TEXT, max_size=6), st.integers(1, 5))
 def test_numbers_are_as_different_as_the_runs(texts: list[str], n: int) -> None:
@@ -257,6 +250,7 @@ def test_any_number_of_workers(tmp_path: Path, model: Path) -> None:
     assert any(0 < one["share"] < 1 for one in alone["overlaps"])
 
 
+@pytest.mark.filterwarnings("error:constrained_layout")  # matplotlib warns where a long path leaves the picture no room
 def test_further_sets(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     t = Tokenizer(model)
     for folder in ("x", "y"):

@@ -22,13 +22,6 @@ from tests.data_prep.support_corpus import Made, make, tokenizer
 some_lengths = st.lists(st.integers(0, 60) | st.integers(0, 10**6), min_size=1, max_size=80)
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.model"
-    tokenizer(path)
-    return path
-
-
 @settings(deadline=None)
 @given(some_lengths, st.lists(st.integers(0, 80), max_size=4), st.integers(0, 10**6))
 def test_against_plain_python(values: list[int], cuts: list[int], n: int) -> None:
