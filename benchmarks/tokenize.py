@@ -31,6 +31,7 @@ from sentencepiece import SentencePieceProcessor
 
 from benchmarks.cases import Setup
 from benchmarks.measure import MIB, ROOT, machine, median_ratio, say
+from coca_train.config.errors import DataError
 from coca_train.data.indexed import IndexedWriter, best_dtype
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.tables import markdown
@@ -216,6 +217,10 @@ def main(arguments: list[str] | None = None) -> int:
     facts = machine(Setup("cpu", "fp32")) | {"workers": options.workers, "tokenizer": options.tokenizer.name}
     print(", ".join(f"{key}: {value}" for key, value in facts.items()), flush=True)
     tokenizer = options.tokenizer.resolve()
+    try:
+        Tokenizer(tokenizer)
+    except DataError as error:
+        raise SystemExit(str(error)) from error
     with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as scratch:
         folder = Path(scratch)
         file = folder / "text.jsonl"

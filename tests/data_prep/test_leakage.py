@@ -253,10 +253,10 @@ def test_any_number_of_workers(tmp_path: Path, model: Path) -> None:
 @pytest.mark.filterwarnings("error:constrained_layout")  # matplotlib warns where a long path leaves the picture no room
 def test_further_sets(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     t = Tokenizer(model)
-    for folder in ("x", "y"):
+    for folder in ("x" * 90, "y" * 90):
         (tmp_path / folder).mkdir()
         write_dataset(tmp_path / folder / "exam", [LONG, LONG], t)
-    prefixes = [str(tmp_path / folder / "exam") for folder in ("x", "y")]
+    prefixes = [str(tmp_path / folder / "exam") for folder in ("x" * 90, "y" * 90)]
     found = report(tmp_path, {"a": Made([LONG])}, model, f"leakage.against={json.dumps(prefixes)}")
     assert [(one["source"], one["held_out"], one["above"]) for one in found["overlaps"][:2]] == [
         ("a", "exam", 2),
