@@ -1,6 +1,7 @@
 # Every target makes .venv first when it is missing.
 PYTHON ?= python3
 BIN := .venv/bin
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 SCHEMES ?= rope,alibi,coca,coca_strict
 
 .DEFAULT_GOAL := help
@@ -23,10 +24,10 @@ compare: .venv/installed  ## the same training for several schemes, compared: SC
 	$(BIN)/python -m coca_train.compare schemes="$(SCHEMES)"
 
 test: .venv/installed  ## tests, under 8 minutes on 2 cores
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-all: .venv/installed  ## the long ones too (fault campaigns)
-	$(BIN)/python -m pytest -m "slow or not slow"
+	$(PYTEST) -m "slow or not slow"
 
 check: .venv/installed  ## style, types, import layers
 	$(BIN)/ruff check .

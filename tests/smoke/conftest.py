@@ -16,7 +16,8 @@ from data_prep.quickstart.gather import Document
 
 def documents() -> list[Document]:
     """This package's own sources as code, their words as text; per part two long documents to hold out."""
-    sources = [path.read_text(encoding="utf-8") for path in sorted(Path(coca_train.__file__).parent.glob("*/*.py"))]
+    files = sorted(Path(coca_train.__file__).parent.glob("*/*.py"))[:50]
+    sources = [path.read_text(encoding="utf-8") for path in files]
     parts = {"code": sources, "text": [" ".join(re.findall("[a-z]+", source)) for source in sources]}
     found = []
     for part, texts in parts.items():

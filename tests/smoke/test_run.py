@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
+from coca_train.cli import main
+
 
 def losses(run_dir: Path) -> dict[int, float]:
     records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
@@ -101,9 +103,15 @@ def test_two_processes_give_the_losses_of_one(run, tmp_path, stage):
     assert digests[0] == digests[1]
 
 
-def test_what_does_not_fit_the_run_is_refused(run, corpus, tmp_path):
-    quick = ["train.max_steps=4", "eval.extrapolation.enabled=false", "eval.sample_tokens=0"]
-    assert run(*quick).returncode == 0
+def test_what_does_not_fit_the_run_is_refused(run, command, corpus, tmp_path, capsys):
+    quick = ["train.max_steps=4", "eval.extrapolation.enabled=false", "eval.sample_tokens=0", "engine=local"]
+
+    def said(*overrides: str) -> tuple[int, str]:
+        """Exit code and stderr, in this process: starting one takes longer than being refused."""
+        code = main(command(*quick, *overrides)[3:])
+        return code, capsys.readouterr().err
+
+    assert said()[0] == 0
     run_dir = tmp_path / "runs" / "quickstart"
     cases = {
         "model.n_layers=3": (4, "E-CKP-24", "model.n_layers 2 -> 3"),
@@ -112,13 +120,13 @@ def test_what_does_not_fit_the_run_is_refused(run, corpus, tmp_path):
         "run.resume=never": (4, "E-CKP-02", "holds step 4"),
     }
     for override, (code, error, words) in cases.items():
-        result = run(*quick, override)
-        assert (result.returncode, result.stderr.count(error)) == (code, 1), result.stderr
-        assert words in result.stderr
-        assert "Traceback" not in result.stderr
-    missing = run(*quick, f"data.tokenizer={corpus}/none.model", "run.name=other")
-    assert missing.returncode == 3
-    assert "none.model" in missing.stderr
+        found, text = said(override)
+        assert (found, text.count(error)) == (code, 1), text
+        assert words in text
+        assert "Traceback" not in text
+    found, text = said(f"data.tokenizer={corpus}/none.model", "run.name=other")
+    assert found == 3
+    assert "none.model" in text
     assert not (tmp_path / "runs" / "other").exists()
 
     (run_dir / "run.lock").write_text(json.dumps({"pid": os.getpid(), "token": "x"}))
@@ -131,7 +139,7 @@ def test_what_does_not_fit_the_run_is_refused(run, corpus, tmp_path):
         damaged = bytearray(shard.read_bytes())
         damaged[-1] ^= 1
         shard.write_bytes(damaged)
-    refused = run(*quick)
-    assert refused.returncode == 4
-    assert "E-CKP-01" in refused.stderr
-    assert "does not start at step 0" in refused.stderr
+    found, text = said()
+    assert found == 4
+    assert "E-CKP-01" in text
+    assert "does not start at step 0" in text
