@@ -50,12 +50,13 @@ def load_run(run_dir: Path | str, device: str = "auto") -> Run:
     with torch.device("meta"):
         model = build_model(loaded.config, vocab_size(loaded.config, tokenizer))
     where = pick_device(device)
-    model = model.to_empty(device=where)
-    checkpoint.load_weights(found, model)
     dtype = (
         torch.float32 if where == "cpu" and loaded.config.engine.dtype == "fp16" else DTYPES[loaded.config.engine.dtype]
     )
-    return Run(loaded, model.to(dtype).eval(), tokenizer, found.step)
+    model = model.to(dtype).to_empty(device=where)
+    model.tie()
+    checkpoint.load_weights(found, model)
+    return Run(loaded, model.eval(), tokenizer, found.step)
 
 
 def read_record(run_dir: Path) -> dict:

@@ -1,7 +1,8 @@
 """safetensors files, written tensor by tensor and read tensor by tensor: never a whole state in memory.
 
 Layout (github.com/huggingface/safetensors, "Format"): uint64 LE header length, JSON header
-{name: {dtype, shape, data_offsets}}, raw little-endian data. Ours hold float32 only.
+{name: {dtype, shape, data_offsets}}, raw little-endian data. States of a training are float32; files of weights
+alone may keep the half precision they came in.
 """
 
 import hashlib
@@ -10,17 +11,19 @@ import math
 import os
 import struct
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from coca_train.checkpoint import files
 
 HEADER_LIMIT = 100 << 20  # [bytes], the official library's limit
-ITEM = 4  # [bytes], float32
+DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+ALL_FLOAT32: Mapping[str, torch.dtype] = {}
 
 assert sys.byteorder == "little"
 
@@ -29,37 +32,47 @@ class NonFinite(ValueError):
     """A NaN or an infinity where a state is written."""
 
 
-def file_size(spec: dict[str, tuple[int, ...]]) -> int:
-    """Bytes of the data of all tensors of a spec {name: shape}."""
-    return ITEM * sum(math.prod(shape) for shape in spec.values())
+def file_size(spec: dict[str, tuple[int, ...]], dtypes: Mapping[str, torch.dtype] = ALL_FLOAT32) -> int:
+    """Bytes of the data of all tensors of a spec {name: shape}; float32 where `dtypes` does not say otherwise."""
+    return sum(dtypes.get(name, torch.float32).itemsize * math.prod(shape) for name, shape in spec.items())
 
 
 class ShardWriter:
-    """A new safetensors file whose tensors arrive in the order of `spec`. Any method may raise OSError."""
+    """A new safetensors file whose tensors arrive in the order of `spec`. Any method may raise OSError.
 
-    def __init__(self, path: Path, spec: dict[str, tuple[int, ...]], metadata: dict[str, str]) -> None:
+    dtypes: of those tensors that are not float32.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        spec: dict[str, tuple[int, ...]],
+        metadata: dict[str, str],
+        dtypes: Mapping[str, torch.dtype] = ALL_FLOAT32,
+    ) -> None:
         header: dict[str, Any] = {"__metadata__": metadata}
         offset = 0
         for name, shape in spec.items():
-            end = offset + ITEM * math.prod(shape)
-            header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [offset, end]}
+            dtype = dtypes.get(name, torch.float32)
+            end = offset + dtype.itemsize * math.prod(shape)
+            header[name] = {"dtype": NAMES[dtype], "shape": list(shape), "data_offsets": [offset, end]}
             offset = end
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
         self._digest = hashlib.sha256()
         self._bytes = 0
-        self._pending = list(spec.items())
+        self._pending = [(name, shape, dtypes.get(name, torch.float32)) for name, shape in spec.items()]
         self._descriptor = files.create(path)
         self._write(struct.pack("<Q", len(text)) + text)
 
     def write(self, name: str, tensor: Tensor) -> None:
-        """Append one float32 CPU tensor. Raises NonFinite before anything of it is written."""
+        """Append one CPU tensor. Raises NonFinite before anything of it is written."""
         expected = self._pending.pop(0)
-        assert (name, tuple(tensor.shape)) == expected and tensor.dtype == torch.float32, (name, expected)
+        assert (name, tuple(tensor.shape), tensor.dtype) == expected, (name, expected)
         extremes = torch.aminmax(tensor) if tensor.numel() else ()  # one pass; NaN wins
         if not all(math.isfinite(value) for value in extremes):
             raise NonFinite(name)
-        self._write(tensor.contiguous().numpy().reshape(-1).view(np.uint8))
+        self._write(tensor.reshape(-1).view(torch.uint8).numpy())
 
     def _write(self, data: Any) -> None:
         view = memoryview(data)
@@ -100,16 +113,20 @@ class ShardReader:
             self.close()
             raise
 
-    def _check(self, name: str, entry: dict[str, Any]) -> tuple[tuple[int, ...], int]:
+    def _check(self, name: str, entry: dict[str, Any]) -> tuple[tuple[int, ...], int, torch.dtype]:
         shape, (start, end) = tuple(entry["shape"]), entry["data_offsets"]
-        if entry["dtype"] != "F32" or not 0 <= start <= end <= self.bytes - self._start:
+        if entry["dtype"] not in DTYPES or not 0 <= start <= end <= self.bytes - self._start:
             raise ValueError(f"tensor {name} is described as {entry}")
-        if end - start != ITEM * math.prod(shape):
+        dtype = DTYPES[entry["dtype"]]
+        if end - start != dtype.itemsize * math.prod(shape):
             raise ValueError(f"tensor {name} of shape {list(shape)} has {end - start} bytes")
-        return shape, start
+        return shape, start, dtype
 
     def spec(self) -> dict[str, tuple[int, ...]]:
-        return {name: shape for name, (shape, _) in self._entries.items()}
+        return {name: shape for name, (shape, _, _) in self._entries.items()}
+
+    def dtypes(self) -> dict[str, torch.dtype]:
+        return {name: dtype for name, (_, _, dtype) in self._entries.items()}
 
     def sha256(self) -> str:
         """Digest of the whole file, read through the same descriptor as the tensors."""
@@ -119,10 +136,10 @@ class ShardReader:
         return digest.hexdigest()
 
     def tensor(self, name: str) -> Tensor:
-        """One float32 CPU tensor."""
-        shape, start = self._entries[name]
-        data = files.read_at(self._descriptor, self._start + start, ITEM * math.prod(shape))
-        return torch.frombuffer(data, dtype=torch.float32).view(shape) if data else torch.zeros(shape)
+        """One CPU tensor, in the precision of the file."""
+        shape, start, dtype = self._entries[name]
+        data = files.read_at(self._descriptor, self._start + start, dtype.itemsize * math.prod(shape))
+        return torch.frombuffer(data, dtype=dtype).view(shape) if data else torch.zeros(shape, dtype=dtype)
 
     def close(self) -> None:
         os.close(self._descriptor)

@@ -232,7 +232,7 @@ class _Shards:
         tensor, problem = None, ""
         if self._owner[name] == dist.rank():
             try:
-                tensor = self._readers[name].tensor(name)
+                tensor = self._readers[name].tensor(name).float()
             except OSError as error:
                 problem = f"{name} cannot be read: {error}"
         if dist.all_reduce([float(bool(problem))], "max")[0]:

@@ -19,12 +19,12 @@ def chunk_size(vocab_size: int) -> int:
 
 
 class _SummedCrossEntropy(torch.autograd.Function):
-    """Sum of -log p(target). The gradients are formed chunk by chunk in the forward pass."""
+    """Sum of -log p(target). The gradients that are wanted are formed chunk by chunk in the forward pass."""
 
     @staticmethod
     def forward(ctx: Any, x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor) -> Tensor:
-        needs_grad = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
-        grad_x_NC = torch.empty_like(x_NC) if needs_grad else None
+        wants_x, wants_weight = ctx.needs_input_grad[:2]
+        grad_x_NC = torch.empty_like(x_NC) if wants_x else None
         grad_weight_VC = None
         total = x_NC.new_zeros((), dtype=torch.float32)
         wide = torch.promote_types(x_NC.dtype, torch.float32)
@@ -35,22 +35,22 @@ class _SummedCrossEntropy(torch.autograd.Function):
             index_n1 = targets_n.clamp_min(0)[:, None]
             log_p_nV = F.log_softmax(x_nC @ weight_VC.T, dim=-1, dtype=wide)
             total = total - (log_p_nV.gather(1, index_n1) * scored_n1).sum().to(total.dtype)
-            if grad_x_NC is None:
+            if not (wants_x or wants_weight):
                 continue
             one_n1 = torch.ones_like(index_n1, dtype=wide)
             grad_nV = log_p_nV.exp_().scatter_add_(1, index_n1, -one_n1).to(x_NC.dtype)  # p - onehot(target)
-            grad_x_NC[rows] = (grad_nV @ weight_VC) * scored_n1
-            part_VC = (grad_nV.T @ (x_nC * scored_n1)).to(wide)
-            grad_weight_VC = part_VC if grad_weight_VC is None else grad_weight_VC.add_(part_VC)
-        if grad_x_NC is not None and grad_weight_VC is not None:
-            ctx.save_for_backward(grad_x_NC, grad_weight_VC.to(weight_VC.dtype))
+            if grad_x_NC is not None:
+                grad_x_NC[rows] = (grad_nV @ weight_VC) * scored_n1
+            if wants_weight:
+                part_VC = (grad_nV.T @ (x_nC * scored_n1)).to(wide)
+                grad_weight_VC = part_VC if grad_weight_VC is None else grad_weight_VC.add_(part_VC)
+        ctx.save_for_backward(grad_x_NC, None if grad_weight_VC is None else grad_weight_VC.to(weight_VC.dtype))
         return total
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
-        grad_x_NC, grad_weight_VC = ctx.saved_tensors
-        (grad,) = grads
-        return grad_x_NC * grad.to(grad_x_NC.dtype), grad_weight_VC * grad.to(grad_weight_VC.dtype), None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        scaled = [None if saved is None else saved * grads[0].to(saved.dtype) for saved in ctx.saved_tensors]
+        return scaled[0], scaled[1], None
 
 
 def summed_cross_entropy(x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor) -> Tensor:

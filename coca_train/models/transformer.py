@@ -72,7 +72,11 @@ class Transformer(nn.Module):
         )
         self.final_norm = build_norm(model)
         self.head = Head(model.d_model, vocab_size)
-        if model.tie_embeddings:
+        self.tie()
+
+    def tie(self) -> None:
+        """Let the head share the embedding where the config says so; to be called after `to_empty`, which parts them."""
+        if self.config.tie_embeddings:
             assert isinstance(self.embed.weight, nn.Parameter)
             self.head.weight = self.embed.weight
 

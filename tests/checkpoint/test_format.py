@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from coca_train.checkpoint.format import NonFinite, ShardReader, ShardWriter
+from coca_train.checkpoint.format import NonFinite, ShardReader, ShardWriter, file_size
 
 TENSORS = {
     "model/a.weight": torch.randn(3, 4),
@@ -102,3 +102,41 @@ def test_pipes_and_links_are_refused(tmp_path: Path) -> None:
     for name in ("link", "pipe"):
         with pytest.raises(OSError, match=r"."):
             ShardReader(tmp_path / name)
+
+
+HALVES = {
+    "a": torch.randn(3, 5).bfloat16(),
+    "b": torch.randn(7).half(),
+    "c": torch.randn(2),
+    "d": torch.ones(()).half(),
+}
+
+
+def test_weights_keep_their_half_precision(tmp_path: Path) -> None:
+    path, dtypes = tmp_path / "h.safetensors", {name: tensor.dtype for name, tensor in HALVES.items()}
+    spec = {name: tuple(tensor.shape) for name, tensor in HALVES.items()}
+    writer = ShardWriter(path, spec, {}, dtypes)
+    for name, tensor in HALVES.items():
+        writer.write(name, tensor)
+    writer.finish()
+    writer.close()
+    official, reader = load_file(path), ShardReader(path)
+    assert reader.dtypes() == dtypes
+    assert reader.spec() == spec
+    for name, tensor in HALVES.items():
+        assert torch.equal(official[name], tensor) and torch.equal(reader.tensor(name), tensor)
+        assert official[name].dtype == reader.tensor(name).dtype == tensor.dtype
+    reader.close()
+    assert file_size(spec, dtypes) == sum(tensor.nbytes for tensor in HALVES.values())
+    writer = ShardWriter(tmp_path / "n", {"x": (1,)}, {}, {"x": torch.float16})
+    with pytest.raises(NonFinite):
+        writer.write("x", torch.tensor([1e6]).half())
+
+
+def test_float32_files_are_what_they_were(tmp_path: Path) -> None:
+    """Byte for byte, by the layout written out here."""
+    write(tmp_path / "f", {"x": torch.tensor([[1.5, -2.0]])})
+    header = b'{"__metadata__":{"step":"7"},"x":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]}}'
+    header += b" " * (-len(header) % 8)
+    expected = struct.pack("<Q", len(header)) + header + struct.pack("<2f", 1.5, -2.0)
+    assert (tmp_path / "f").read_bytes() == expected

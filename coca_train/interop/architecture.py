@@ -1,0 +1,54 @@
+"""What a model computes, whoever wrote it down: the sections of our configuration that decide it."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from coca_train.config.schema import ModelConfig
+from coca_train.models.transformer import Transformer
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """model.vocab_size is always given here. seq_len: the window the weights were trained with [tokens]."""
+
+    model: ModelConfig
+    position: Any
+    visibility: Any
+    seq_len: int
+
+    @property
+    def n_rows(self) -> int:
+        """Embedding rows [tokens]."""
+        assert self.model.vocab_size is not None
+        return self.model.vocab_size
+
+    @property
+    def head_dim(self) -> int:
+        return self.model.head_dim or self.model.d_model // self.model.n_heads
+
+    @property
+    def n_kv_heads(self) -> int:
+        return self.model.n_kv_heads or self.model.n_heads
+
+    def build(self) -> Transformer:
+        """The model, parameters as the current torch device makes them, not initialised."""
+        return Transformer(self.model, self.position, self.visibility, vocab_size=self.n_rows, max_seq_len=self.seq_len)
+
+    def shapes(self) -> Shapes:
+        """Every parameter's shape, by name; shared ones once."""
+        with torch.device("meta"):
+            outline = self.build()
+        return {name: tuple(parameter.shape) for name, parameter in outline.named_parameters()}
+
+    def sections(self) -> dict[str, Any]:
+        """The same as plain values, as config.yaml and our exports hold them."""
+        return {
+            "model": asdict(self.model),
+            "position": asdict(self.position),
+            "visibility": asdict(self.visibility),
+            "seq_len": self.seq_len,
+        }

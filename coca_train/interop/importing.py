@@ -1,0 +1,88 @@
+"""`import`: weights from anywhere into a run directory that everything here reads."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from coca_train import dist
+from coca_train.checkpoint.format import file_size
+from coca_train.interop import forms, parity, run_directory, to_coca, tokenizer_files, transformers_side
+from coca_train.interop.publish import building
+from coca_train.interop.weights import Source, open_source
+
+
+@dataclass(frozen=True)
+class Options:
+    """See the docstring of __main__."""
+
+    source: str
+    name: str
+    root: str = "runs"
+    position: Literal["as_source", "coca", "coca_strict"] = "as_source"
+    t_from_k: Literal["mean_of_halves", "first_half", "random"] = "mean_of_halves"
+    t_width: Literal["as_source", "half"] = "as_source"
+    keys: Literal["auto", "k", "t"] = "auto"
+    seed: int = 1234
+    tokenizer: str = "auto"
+    ignore: str = ""
+    parity_tokens: int = 2048
+
+
+def run(options: Options) -> Path:
+    """The new run directory. Raises UserError and its subclasses; nothing is left behind then."""
+    run_dir = Path(options.root) / options.name
+    ignore = tuple(key for key in options.ignore.split(",") if key)
+    parity.check_tokens(options.parity_tokens)
+    with open_source(options.source, ignore=ignore, keys=options.keys) as source:
+        made = wanted(source, options)
+        tokenizer_path = tokenizer_files.find(source, options.tokenizer)
+        tokenizer = tokenizer_files.open_for(source, tokenizer_path)
+        configuration = run_directory.configuration(options.name, options.root, made, tokenizer_path)
+        dist.log(f"source    {options.source}: {_described(source)}")
+        if tokenizer is None:
+            dist.log("WARNING: no tokenizer beside the weights; generation and text need one (tokenizer=<file>)")
+        with building(run_dir, file_size(made.shapes, made.dtypes)) as folder:
+            asked = parity.probes(source.architecture, tokenizer, options.parity_tokens)
+            ours = parity.our_logits(source.architecture, source.read)
+            theirs = other_side(source)
+            results = parity.compare(asked, ours, theirs, parity.our_spectra(source.architecture))
+            found = parity.settle(folder, results, _what(source, made), theirs.name)
+            dist.log(parity.lines(found))
+            run_directory.write(folder, configuration, made, tokenizer_path, found)
+    dist.log(f"Done. {run_dir} is a run: {_described(made)}; weights at step 0, no optimizer state.")
+    return run_dir
+
+
+def wanted(source: Source, options: Options) -> Source:
+    """The source as it is, or converted."""
+    if options.position != "as_source":
+        return to_coca.convert(source, options.position, options.t_from_k, options.seed)
+    return to_coca.fold(source) if options.t_width == "half" else source
+
+
+def other_side(source: Source) -> parity.Side:
+    """What the source is compared with: transformers on the same folder, or a class with its weights streamed in."""
+    foreign = source.kind == "huggingface" and source.family in transformers_side.CLASSES
+    if foreign and source.architecture.position.scheme == "rope":
+        return transformers_side.of_folder(source.path)
+    return transformers_side.of_source(source, forms.choose(source.architecture, "auto", source.family))
+
+
+def _what(source: Source, made: Source) -> str:
+    converted = "" if made is source else f", before {_change(made)}"
+    return f"{source.path}{converted}"
+
+
+def _change(made: Source) -> str:
+    return f"T from K ({made.origin['t_from_k']})" if "t_from_k" in made.origin else "folding T"
+
+
+def _described(source: Source) -> str:
+    architecture = source.architecture
+    frequencies = getattr(architecture.position, "frequencies", None)
+    scaling = f"/{frequencies.name}" if frequencies is not None else ""
+    precision = ", ".join(sorted({str(dtype).removeprefix("torch.") for dtype in source.dtypes.values()}))
+    return (
+        f"{source.n_parameters / 1e6:,.1f}M parameters in {precision}, {architecture.position.scheme}{scaling}, "
+        f"{architecture.visibility.name}, trained at {architecture.seq_len:,} tokens"
+    )

@@ -1,0 +1,75 @@
+"""A model without memory, and which of its parameters a stage trains."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from coca_train.build import build_model, vocab_size
+from coca_train.config.errors import UserError
+from coca_train.config.schema import Config
+from coca_train.data.tokenizer import Tokenizer
+from coca_train.engine.base import DTYPES, parameters_on_meta, select_trainable
+from coca_train.models.transformer import Transformer
+
+
+@dataclass(frozen=True)
+class Outline:
+    """A model whose parameters have shapes only, frozen as the stage says, in the stage's compute dtype."""
+
+    config: Config
+    model: Transformer
+    trained: tuple[str, ...]  # names, sorted
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Numbers in every parameter; shared ones count once."""
+        return {name: parameter.numel() for name, parameter in self.model.named_parameters()}
+
+    @property
+    def n_parameters(self) -> int:
+        """All parameters."""
+        return sum(self.sizes.values())
+
+    @property
+    def n_trained(self) -> int:
+        """Those that the stage trains."""
+        sizes = self.sizes
+        return sum(sizes[name] for name in self.trained)
+
+    @property
+    def share(self) -> float:
+        """Trained parameters as a share of all."""
+        return self.n_trained / self.n_parameters
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the model computes in."""
+        return DTYPES[self.config.engine.dtype]
+
+
+def outline(config: Config, trainable: Sequence[str], n_tokens: int | None = None) -> Outline:
+    """The outline of a stage. n_tokens: embedding rows; None: as `embedding_rows` finds them.
+
+    Raises UserError when the vocabulary is not known, or when a pattern matches no parameter.
+    """
+    with parameters_on_meta():
+        model = build_model(config, n_tokens or embedding_rows(config))
+    trained = select_trainable(model, trainable)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(DTYPES[config.engine.dtype])
+    return Outline(config, model, tuple(trained))
+
+
+def embedding_rows(config: Config) -> int:
+    """model.vocab_size, else what the tokenizer's file gives [tokens]. Raises UserError when there is neither."""
+    if config.model.vocab_size is not None:
+        return config.model.vocab_size
+    if not Path(config.data.tokenizer).is_file():
+        raise UserError(
+            f"E-PLN-01 model.vocab_size=null: it is the tokenizer's, and there is no {config.data.tokenizer}; a plan "
+            "needs no data, but the number of embedding rows. Fix: write model.vocab_size=32000 (or what the "
+            "tokenizer will have)"
+        )
+    return vocab_size(config, Tokenizer(config.data.tokenizer))

@@ -1,0 +1,157 @@
+"""One training step on the meta device: what it keeps, needs and computes.
+
+Shape legend: B sequences, T tokens, S keys (memory and tokens), M memory, C d_model.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
+
+from coca_train.models.attention import AttentionContext
+from coca_train.models.kernels import Kernel
+from coca_train.models.transformer import Transformer
+from coca_train.planning.attention import Calls, FusedOperations, kernel_for
+from coca_train.planning.outline import Outline
+from coca_train.planning.watch import Watch
+from coca_train.positions.visibility import Layout
+from coca_train.throughput import flops_per_token
+
+
+@dataclass(frozen=True)
+class Activations:
+    """What one micro batch needs beside weights and optimizer [bytes].
+
+    tables: tokens, angles, biases: there for the whole step. kept: what forward leaves behind for backward. peak: the
+    most of everything at once, tables and kept tensors included.
+    """
+
+    tables: int
+    kept: int
+    peak: int
+
+    @property
+    def working(self) -> int:
+        """Above what is kept, at the worst moment: logits, temporaries, gradients on their way."""
+        return self.peak - self.tables - self.kept
+
+
+def activations(
+    outline: Outline, micro_batch_size: int, device: str, *, checkpointing: bool, keeps_gradients: bool
+) -> Activations:
+    """Watch a forward and backward over micro_batch_size sequences on `device` (cpu or cuda).
+
+    keeps_gradients: whether the gradients of parameters stay until backward has ended (they count in `peak`), or are
+    taken away one by one.
+    """
+    config = outline.config
+    kernel = kernel_for(config.engine.attention, device)
+    outline.model.train()
+    trained = [parameter for parameter in outline.model.parameters() if parameter.requires_grad]
+    hooks = [] if keeps_gradients else [each.register_post_accumulate_grad_hook(_release) for each in trained]
+    with Watch(outline.model.parameters()) as watch:
+        tokens_BT, targets_BT = (
+            torch.empty(micro_batch_size, config.train.seq_len, dtype=torch.int64, device="meta") for _ in range(2)
+        )
+        context, layout = _context(outline.model, config.train.seq_len, kernel)
+        tables = watch.live  # tokens, and what the scheme makes of parameters
+        x_BTC = _hidden(outline, tokens_BT, context, layout, device, checkpointing)
+        loss = outline.model.head(x_BTC, targets_BT)
+        del x_BTC
+        kept = watch.live - tables
+        loss.backward()
+    for hook in hooks:
+        hook.remove()
+    outline.model.zero_grad(set_to_none=True)
+    of_host = _table_bytes(context)
+    return Activations(tables + of_host, kept, watch.peak + of_host)
+
+
+@dataclass(frozen=True)
+class Flops:
+    """FLOPs of one token, activations computed once (what MFU counts; checkpointing computes more)."""
+
+    forward: float
+    backward: float
+
+    @property
+    def total(self) -> float:
+        return self.forward + self.backward
+
+
+def flops(outline: Outline) -> Flops:
+    """Count a step over one sequence, as autograd runs it.
+
+    A frozen weight gets no gradient, and below the lowest trained parameter nothing runs backward. Attention is
+    counted as in `throughput.flops_per_token` (causal: half of all pairs), backward twice forward wherever it runs.
+    """
+    seq_len, model = outline.config.train.seq_len, outline.model
+    width = model.shape.n_heads * model.shape.head_dim
+    of_attention = flops_per_token(0, 1, width, seq_len) / 3
+    outline.model.train()
+    calls = Calls()
+    tokens_BT = torch.empty(1, seq_len, dtype=torch.int64, device="meta")
+    with Watch():  # takes tables of the host along
+        context, layout = _context(model, seq_len, kernel_for(outline.config.engine.attention, "cpu", calls))
+        hidden = partial(_hidden, outline, tokens_BT, context, layout, "cpu", checkpointing=False)
+        with FlopCounterMode(display=False) as forward, torch.no_grad():
+            model.head(hidden())  # logits: the loss makes its gradients as it goes
+        n_forward = calls.forward
+        with FlopCounterMode(display=False) as step:
+            model.head(hidden(), tokens_BT).backward()
+    model.zero_grad(set_to_none=True)
+    once, both = (counter.get_total_flops() / seq_len for counter in (forward, step))
+    return Flops(once + n_forward * of_attention, both - once + 2 * calls.backward * of_attention)
+
+
+def _context(model: Transformer, seq_len: int, kernel: Kernel) -> tuple[AttentionContext, Layout]:
+    """Positions of the host, and the tables the scheme makes of them; with the memory's, where there is one."""
+    n_before = model.position.memory_len
+    pos_BS = torch.arange(n_before + seq_len)[None]
+    pos_BT = pos_BS[:, n_before:] if n_before else pos_BS
+    length = model.visibility.length(n_before + seq_len)
+    layouts = model.visibility.layouts(pos_BT, pos_BS)
+    views = [(model.position(layout.pos_BT, layout.pos_BS, length), layout) for layout in layouts]
+    return AttentionContext(model.position, kernel, views, None), layouts[0]
+
+
+def _hidden(
+    outline: Outline,
+    tokens_BT: Tensor,
+    context: AttentionContext,
+    layout: Layout,
+    device: str,
+    checkpointing: bool,
+) -> Tensor:
+    """Final hidden states: `Transformer.hidden`, with the kernels of planning/attention.py."""
+    model, n_before = outline.model, outline.model.position.memory_len
+    past_BMC = None
+    if n_before:
+        past_BMC = torch.empty(len(tokens_BT), n_before, model.config.d_model, dtype=outline.dtype, device="meta")
+    x_BTC = model.position.embed(model.embed(tokens_BT), layout.text_BT)
+
+    def run(block: nn.Module, x_BTC: Tensor, *rest: object) -> Tensor:
+        with FusedOperations(device):  # here, so that a block that is computed again runs under it too
+            return block(x_BTC, *rest)
+
+    for block in model.blocks:
+        if checkpointing:
+            x_BTC = checkpoint(run, block, x_BTC, context, past_BMC, use_reentrant=False)
+        else:
+            x_BTC = run(block, x_BTC, context, past_BMC)
+    return run(model.final_norm, x_BTC)
+
+
+def _release(parameter: Tensor) -> None:
+    parameter.grad = None
+
+
+def _table_bytes(context: AttentionContext) -> int:
+    """Tables of angles and biases, which all layers share [bytes]; what is there twice counts once."""
+    tensors = [leaf for leaf in tree_leaves([tables for tables, _ in context.views]) if isinstance(leaf, Tensor)]
+    storages = {id(tensor.untyped_storage()): tensor.untyped_storage() for tensor in tensors if not tensor.is_meta}
+    return sum(storage.nbytes() for storage in storages.values())

@@ -1,0 +1,39 @@
+"""A real engine in a process of its own: what it holds once it is made, by the interpreter's own book."""
+
+import gc
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from coca_train import dist, engine
+from coca_train.build import build_model
+from tests.planning.conftest import TINY, configure
+
+
+def held(trainable: list[str], **settings: Any) -> dict[str, int]:
+    """Bytes of all tensors that an engine has made, and the parameters it counts."""
+    config = configure(*TINY, "position=rope")
+    config = replace(config, engine=replace(config.engine, **settings))
+    engine.start(config.engine)
+    before = _alive()
+    built = engine.build(
+        config.engine,
+        config.optim,
+        partial(build_model, config, 320),
+        lambda name, tensor: tensor.zero_(),
+        trainable=trainable,
+        micro_batch_size=2,
+        accumulation=16 // dist.world_size(),
+    )
+    n_bytes = sum(storage.nbytes() for address, storage in _alive().items() if address not in before)
+    sizes = {name: getattr(p, "ds_numel", p.numel()) for name, p in built.model.named_parameters()}
+    built.close()
+    return {"bytes": n_bytes, "all": sum(sizes.values()), "trained": sum(sizes[name] for name in built.trainable)}
+
+
+def _alive() -> dict[int, torch.UntypedStorage]:
+    gc.collect()
+    tensors = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
+    return {each.untyped_storage().data_ptr(): each.untyped_storage() for each in tensors if not each.is_meta}

@@ -1,0 +1,80 @@
+"""Only what differs, in words."""
+
+from dataclasses import replace
+
+from coca_train.planning import differences
+from coca_train.planning.differences import NAMES
+from tests.planning.conftest import TINY, configure
+
+
+def between(before: tuple[str, ...], after: tuple[str, ...]) -> list[str]:
+    return differences(configure(*TINY, *before), configure(*TINY, *after))
+
+
+def test_equal_configurations_differ_in_nothing() -> None:
+    assert between(("position=rope",), ("position=rope",)) == []
+
+
+def test_numbers_are_grouped_and_tokens_of_a_step_follow() -> None:
+    assert between((), ("train.seq_len=32768", "optim.lr=2e-3")) == [
+        "seq_len 64 -> 32,768",
+        "lr 0.001 -> 0.002",
+        "tokens a step 2,048 -> 1,048,576",
+    ]
+
+
+def test_tokens_of_a_step_that_stay_are_not_told() -> None:
+    found = between(
+        ("train.seq_len=128", "train.global_batch_size=32"), ("train.seq_len=64", "train.global_batch_size=64")
+    )
+    assert found == ["seq_len 128 -> 64", "global batch 32 -> 64"]
+
+
+def test_another_choice_is_told_as_a_whole_with_its_options() -> None:
+    found = between(
+        ("position=coca",), ("position=coca", "position/frequencies=linear", "position.frequencies.factor=16")
+    )
+    assert found == ["frequencies plain (theta 10000) -> linear (theta 10000, factor 16)"]
+    found = between((), ("visibility=sliding_window", "visibility.window=64"))
+    assert found == ["visibility causal -> sliding_window (window 64)"]
+
+
+def test_the_same_choice_with_another_option_is_told_by_the_option() -> None:
+    yarn = ("position=rope", "position/frequencies=yarn")
+    found = between((*yarn, "position.frequencies.factor=16"), (*yarn, "position.frequencies.factor=32"))
+    assert found == ["position.frequencies.factor 16 -> 32"]
+
+
+def test_another_scheme_is_one_line() -> None:
+    (line,) = between(("position=coca",), ("position=rope",))
+    assert line == "position coca (variant slack, t_width half, rotary_pct 1) -> rope (rotary_pct 1)"
+
+
+def test_a_mixture_is_told_in_shares() -> None:
+    found = between((), ("data.sources.text.weight=1", "data.sources.code.weight=1"))
+    assert found == ["data text 75.00 % -> 50.00 %", "data code 25.00 % -> 50.00 %"]
+    assert between((), ("data.sources.text.weight=3", "data.sources.code.weight=1")) == []  # the same shares
+    found = between((), ("~data.sources.code",))
+    assert found == ["data text 75.00 % -> 100.00 %", "data code 25.00 % -> none"]
+    assert between((), ("data.sources.code.path=other",)) == [
+        "data.sources.code.path data/embedded/code_train -> other"
+    ]
+
+
+def test_switches_seeds_and_nothing() -> None:
+    found = between((), ("engine.activation_checkpointing=true", "engine.zero_stage=3", "run.seed=99999"))
+    assert found == ["run.seed 1234 -> 99999", "ZeRO 1 -> 3", "activation checkpointing false -> true"]
+    packed = ("data.packing=documents", "data.document_mask=true")
+    found = between(packed, (*packed, "data.upsample_from_tokens=4096", "data.upsample_factor=5"))
+    assert found == ["data.upsample_from_tokens null -> 4,096", "data.upsample_factor 1 -> 5"]
+
+
+def test_every_name_is_of_an_option_there_is() -> None:
+    config = configure(*TINY, "position=rope")
+    for where in NAMES:
+        value: object = config
+        for part in where.split("."):
+            value = getattr(value, part)
+    assert differences(config, replace(config, optim=replace(config.optim, schedule="cosine"))) == [
+        "lr schedule linear -> cosine"
+    ]

@@ -1,0 +1,77 @@
+"""FLOPs of a token: the known formula where everything is trained, hand counts where parts are frozen."""
+
+import pytest
+
+from coca_train.planning.step import flops
+from coca_train.throughput import flops_per_token, matmul_parameters
+from tests.planning.conftest import LLAMA_7B, TINY, K, outlined
+
+# llama_tiny by hand: C = 256, F = 704, V = 320, 6 layers, T = 64; k and v are half as wide (GQA).
+C, F, V, L, T = 256, 704, 320, 6, 64
+Q = OUT = C * C
+KEY = VALUE = C * C // 2
+MLP = 3 * C * F
+BLOCK = Q + KEY + VALUE + OUT + MLP
+ATTENTION = 4 * C * T / 2  # q'k' and the weighing of v over half of all pairs
+FORWARD = 2 * (L * BLOCK + C * V) + L * ATTENTION
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (*TINY, "position=rope"),
+        (*TINY, "position=coca", "model.tie_embeddings=true"),
+        (*TINY, "model.norm=layernorm", "model.bias=true", "model.residual=parallel", "model.activation=gelu"),
+        (*LLAMA_7B, "model.n_layers=3"),
+        ("model=neox_350m", "model.n_layers=2", "position=alibi"),
+    ],
+)
+def test_all_trained_is_6nd_and_attention(words: tuple[str, ...]) -> None:
+    """PaLM, arXiv 2204.02311, appendix B: as throughput.py has it, and a third of it forward."""
+    found = outlined(*words)
+    width = found.model.shape.n_heads * found.model.shape.head_dim
+    seq_len = found.config.train.seq_len
+    known = flops_per_token(matmul_parameters(found.model), found.config.model.n_layers, width, seq_len)
+    counted = flops(found)
+    assert counted.total == pytest.approx(known, rel=1e-12)
+    assert counted.forward == pytest.approx(known / 3, rel=1e-12)
+
+
+def of(*trainable: str) -> float:
+    found = flops(outlined(*TINY, "position=rope", trainable=trainable))
+    assert found.forward == FORWARD
+    assert found.total == found.forward + found.backward
+    return found.backward
+
+
+def test_only_the_head_trained_runs_backward_through_nothing() -> None:
+    assert of("head.weight") == 2 * C * V  # its own gradient
+
+
+def test_below_the_lowest_trained_weight_nothing_runs_backward() -> None:
+    assert of("blocks.5.mlp.down.weight") == 2 * C * V + 2 * C * F  # the head passes it on; one weight gradient
+    assert of("blocks.5.mlp.up.weight") == 2 * C * V + 2 * C * F + 2 * C * F  # through down
+
+
+def test_keys_of_all_layers_trained() -> None:
+    """Below the keys of layer 0 nothing needs a gradient, and q, k, v of layer 0 pass none on."""
+    passed_on = C * V + L * BLOCK - (Q + KEY + VALUE)
+    assert of(*K) == 2 * passed_on + 2 * L * KEY + 2 * L * ATTENTION
+
+
+def test_keys_of_the_last_layers_trained() -> None:
+    passed_on = C * V + 2 * (OUT + MLP) + (Q + KEY + VALUE)
+    assert of("blocks.[45].attention.k.weight") == 2 * passed_on + 2 * 2 * KEY + 2 * 2 * ATTENTION
+
+
+def test_norms_and_embeddings_trained_cost_what_passes_through() -> None:
+    assert of("embed.weight") == 2 * (L * BLOCK + C * V) + 2 * L * ATTENTION
+    assert of("final_norm.weight") == 2 * C * V
+
+
+def test_stage_1_of_coca_llama_7b() -> None:
+    """By hand: N = 6 607 077 376 weights are multiplied with (all but the embedding and the norms)."""
+    n, c, layers, attention = 6_607_077_376, 4096, 32, 4 * 4096 * 2048 / 2
+    found = flops(outlined(*LLAMA_7B[:2], "position=coca", "position.t_width=full_mean", trainable=K))
+    assert found.forward == 2 * n + layers * attention
+    assert found.backward == 2 * (n - 3 * c * c) + 2 * layers * c * c + 2 * layers * attention

@@ -1,0 +1,65 @@
+"""The table of stages and what is told between them."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from coca_train.config.errors import UserError
+from coca_train.planning import schedule
+from coca_train.planning.schedule import n_tokens
+from tests.planning.conftest import TINY, PlannedStage, coca_llama_7b, configure
+
+BEFORE = configure(*TINY, "position=rope", "train.max_steps=100", "optim.schedule=constant")
+LONGER = (*TINY, "position=rope", "train.max_steps=50", "train.seq_len=1024", "train.global_batch_size=16")
+AFTER = configure(*LONGER, "position/frequencies=linear", "position.frequencies.factor=16", "optim.lr=2e-3")
+
+
+def stages(**after: Any) -> tuple[Any, ...]:
+    second = {"first_step": 100, "max_steps": 50, "trainable": ("*",)} | after
+    return PlannedStage("short", BEFORE, ("*.k.weight",), max_steps=100), PlannedStage("long", AFTER, **second)
+
+
+def test_a_row_says_what_a_stage_is() -> None:
+    lines = schedule(stages()).splitlines()
+    assert lines[0].split() == ["stage", "steps", "trains", "seq_len", "batch", "tokens", "lr", "frequencies", "data"]
+    assert lines[2].split() == ["short", "0-100", "4.3", "%", "64", "32", "205k", "0.001", "plain", "text,", "code"]
+    assert " ".join(lines[3].split()) == "long 100-150 100 % 1,024 16 819k 0.002 linear 0.0001 linear 16 text, code"
+    assert all(len(line) <= 120 for line in lines)
+
+
+def test_between_stages_only_what_differs() -> None:
+    assert schedule(stages()).split("\nshort -> long\n")[1].splitlines() == [
+        "  trains 4.3 % -> 100 % of the parameters",
+        "  steps 100 -> 50",
+        "  frequencies plain (theta 10000) -> linear (theta 10000, factor 16)",
+        "  seq_len 64 -> 1,024",
+        "  global batch 32 -> 16",
+        "  lr 0.001 -> 0.002",
+        "  lr schedule constant -> linear",
+        "  tokens a step 2,048 -> 16,384",
+        "  optimizer starts afresh",
+    ]
+
+
+def test_an_equal_stage_differs_in_its_optimizer_alone() -> None:
+    one = PlannedStage("a", BEFORE, ("*",), max_steps=100)
+    found = schedule((one, replace(one, name="b", first_step=100, optimizer="keep")))  # type: ignore[arg-type]
+    assert found.split("\na -> b\n")[1] == "  optimizer goes on with its state\n"
+
+
+def test_one_stage_is_a_table_alone() -> None:
+    assert len(schedule(stages()[:1]).splitlines()) == 3
+
+
+def test_tokens_of_the_papers_stages() -> None:
+    """15 000 steps of 524 288 tokens: the paper's 7.5B are 7.86B exactly."""
+    assert [n_tokens(stage) for stage in coca_llama_7b()] == [7_864_320_000] * 3
+
+
+def test_the_vocabulary_may_be_given_where_the_configuration_has_none(tmp_path: object) -> None:
+    config = configure("model=llama_tiny", f"data.tokenizer={tmp_path}/none", "optim.warmup_steps=0")
+    stage: Any = PlannedStage("only", config, ("head.weight",), max_steps=10)
+    with pytest.raises(UserError, match="E-PLN-01"):
+        schedule((stage,))
+    assert "1.8 %" in schedule((stage,), n_tokens=320)
