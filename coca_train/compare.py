@@ -154,9 +154,7 @@ def finished(run_dir: Path, loaded: Loaded) -> bool:
     config, done = run_dir / "config.yaml", run_dir / "report" / "done.json"
     if not done.exists() or not config.exists() or config.read_text(encoding="utf-8") != loaded.yaml:
         return False
-    return json.loads(done.read_text(encoding="utf-8"))["step"] == sum(
-        stage.max_steps for stage in resolve(loaded.config)
-    )
+    return json.loads(done.read_text(encoding="utf-8"))["step"] == resolve(loaded.config)[-1].last_step
 
 
 def run_child(command: list[str]) -> int:

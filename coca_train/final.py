@@ -19,9 +19,14 @@ from coca_train.report.files import read_json, write_json, write_text
 from coca_train.report.pages import text_of, write_extrapolation, write_loss_curve
 
 
-def final_report(config: Config, run_dir: Path, runner: Engine, tokenizer: Tokenizer, step: int) -> None:
-    """Write the report on the model at `step` and show it. COLLECTIVE. A finished report is not made again."""
-    directory = run_dir / "report"
+def final_report(
+    config: Config, run_dir: Path, runner: Engine, tokenizer: Tokenizer, step: int, stage: str = ""
+) -> None:
+    """Write the report on the model at `step` and show it. COLLECTIVE. A finished report is not made again.
+
+    stage: the report is on a stage that others follow, and goes to report/<stage>.
+    """
+    directory = run_dir / "report" / stage
     done, mark = directory / "done.json", {"step": step, "eval": asdict(config.eval)}
     if dist.on_main(lambda: done.exists() and read_json(done) == mark):
         dist.log(f"The report on step {step} is there already.")

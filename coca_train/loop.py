@@ -36,26 +36,30 @@ def run_stage(
     batches: Iterator[Sequence[Batch]],
     tools: Tools,
     *,
+    first_step: int,
     start_step: int,
     max_steps: int,
 ) -> None:
-    """Train from start_step to max_steps [optimizer steps].
+    """Train a stage from start_step to max_steps [optimizer steps], both counted from its beginning.
+
+    config: the stage's. first_step: steps of the run before the stage; records and checkpoints count from there.
 
     Raises Preempted after a saved checkpoint when a stop was asked for, DivergedError after
     engine.max_skipped_steps non-finite steps in a row.
     """
     skipped_in_a_row, limit = 0, config.engine.timeout_s
     for step in range(start_step, max_steps):
-        with tools.watchdog.section(f"step {step + 1}", limit):
+        done = first_step + step + 1
+        with tools.watchdog.section(f"step {done}", limit):
             started = time.perf_counter()
-            torch.manual_seed(seed_of(config.run.seed, step, dist.rank()))  # no RNG state to save: resume is exact
+            # No RNG state to save: resume is exact.
+            torch.manual_seed(seed_of(config.run.seed, first_step + step, dist.rank()))
             micro_batches = next_batches(batches)
             lr = lr_at(step, config.optim, max_steps)
             result = engine.train_step(micro_batches, lr)
             tools.throughput.add(result.tokens, time.perf_counter() - started)
 
-        done = step + 1
-        is_last = done == max_steps
+        is_last = step + 1 == max_steps
         skipped_in_a_row = skipped_in_a_row + 1 if result.skipped else 0
         if skipped_in_a_row >= config.engine.max_skipped_steps:
             raise DivergedError(
@@ -63,7 +67,7 @@ def run_stage(
                 f"skipped; engine.max_skipped_steps={config.engine.max_skipped_steps}. "
                 "Fix: lower optim.lr, lengthen optim.warmup_steps, or look at the data of these steps"
             )
-        if is_last or result.skipped or done == start_step + 1 or done % config.tracking.log_every_steps == 0:
+        if is_last or result.skipped or step == start_step or done % config.tracking.log_every_steps == 0:
             record = {"loss": result.loss, "lr": lr, "grad_norm": result.grad_norm, **tools.throughput.recent()}
             record |= {"skipped_steps": engine.skipped_steps, "batch_digest": batch_digest(micro_batches)}
             tools.metrics.log(done, record)

@@ -12,6 +12,7 @@ from typing import Any
 from coca_train import dist
 from coca_train.config.schema import Config
 from coca_train.sinks import JsonlSink, ProgressSink, Sink, TensorBoardSink, WandbSink
+from coca_train.stages import resolve
 from coca_train.throughput import Peak, Throughput, flops_per_token, matmul_parameters, peak
 
 __all__ = ["MetricsWriter", "Peak", "Throughput", "flops_per_token", "matmul_parameters", "peak", "shared_config"]
@@ -65,7 +66,7 @@ class MetricsWriter:
             )
         self._sinks.append(JsonlSink(run_dir / "metrics.jsonl", start_step, self._once("jsonl")))
         if tracking.progress_bar:
-            self._sinks.append(ProgressSink(sum_steps(config), start_step))
+            self._sinks.append(ProgressSink(resolve(config)[-1].last_step, start_step))
 
     def _once(self, key: str):
         def warn(message: str) -> None:
@@ -84,8 +85,3 @@ class MetricsWriter:
         for sink in self._sinks:
             sink.close()
         self._sinks = []
-
-
-def sum_steps(config: Config) -> int:
-    """The length of the whole stage schedule [optimizer steps]."""
-    return sum(stage.max_steps or config.train.max_steps for stage in config.stages.values())

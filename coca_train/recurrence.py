@@ -146,5 +146,9 @@ class RecurrentEngine:
                 self.memory.hidden_RLMC[row - mine.start] = row_LMC
         self.memory.length_R.copy_(read(LENGTHS)[mine.start : mine.stop])
 
+    def release(self) -> None:
+        self._engine.release()
+        self.model = nn.Identity()
+
     def close(self) -> None:
         self._engine.close()

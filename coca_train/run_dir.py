@@ -1,7 +1,7 @@
 """A run directory, opened: its configuration, its newest verified weights, its tokenizer."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -14,11 +14,13 @@ from coca_train.data.mixture import tokenizer_digest
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import DTYPES
 from coca_train.models.transformer import Transformer
+from coca_train.stages import resolve, stage_at
 
 
 @dataclass(frozen=True)
 class Run:
-    """A trained model, ready to be asked. step: optimizer steps it was trained for."""
+    """A trained model, ready to be asked. loaded: the configuration of the stage that made it. step: optimizer steps
+    it was trained for."""
 
     loaded: Loaded
     model: Transformer
@@ -47,6 +49,7 @@ def load_run(run_dir: Path | str, device: str = "auto") -> Run:
             f"E-CKP-01 {run_dir}: holds no checkpoint yet; a trained model is needed. Fix: finish the run first: "
             f"python -m coca_train run.name={run_dir.name}"
         )
+    loaded = replace(loaded, config=stage_at(resolve(loaded.config), found.step).config)
     with torch.device("meta"):
         model = build_model(loaded.config, vocab_size(loaded.config, tokenizer))
     where = pick_device(device)

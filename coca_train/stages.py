@@ -1,22 +1,63 @@
-"""The stage schedule: what the config leaves out is inherited from `train`."""
+"""The stage schedule: each stage complete, with its place in the run."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from coca_train.config.schema import Config
+from coca_train.config.stage_configs import stage_config
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage, complete: nothing is left to inherit."""
+    """One stage, complete: nothing is left to inherit.
+
+    config: every section as it holds in this stage. first_step: optimizer steps of all stages before. max_steps: its
+    own length [optimizer steps]. first_sample: where in its data the stage begins [sequences].
+    """
 
     name: str
+    config: Config
     trainable: tuple[str, ...]
+    keeps_optimizer: bool
+    first_step: int
     max_steps: int
+    first_sample: int
+
+    @property
+    def last_step(self) -> int:
+        """Step of the run after which the stage is done."""
+        return self.first_step + self.max_steps
 
 
 def resolve(config: Config) -> tuple[Stage, ...]:
-    """The stages of a run, in order."""
-    return tuple(
-        Stage(name, tuple(stage.trainable), stage.max_steps or config.train.max_steps)
-        for name, stage in config.stages.items()
-    )
+    """The stages of a run, in order. A stage goes on in its data where an earlier one with the same data stopped."""
+    stages: list[Stage] = []
+    for name, own in config.stages.items():
+        complete = stage_config(config, name)
+        before = [stage for stage in stages if _order(stage.config) == _order(complete)]
+        stages.append(
+            Stage(
+                name,
+                complete,
+                tuple(own.trainable),
+                own.optimizer == "keep",
+                stages[-1].last_step if stages else 0,
+                complete.train.max_steps,
+                sum(stage.max_steps * stage.config.train.global_batch_size for stage in before),
+            )
+        )
+    return tuple(stages)
+
+
+def stage_at(stages: tuple[Stage, ...], step: int) -> Stage:
+    """The stage that made the weights at a step of the run; the first one for its beginning."""
+    return next((stage for stage in stages if step <= stage.last_step), stages[-1])
+
+
+def _order(config: Config) -> tuple[Any, ...]:
+    """All that decides which tokens sample number i is."""
+    data, train = config.data, config.train
+    sources = {name: (source.path, source.weight, source.on_exhausted) for name, source in data.sources.items()}
+    packing = (data.packing, data.upsample_from_tokens, data.upsample_factor, train.seq_len)
+    rows = train.global_batch_size if data.order == "stream" else None
+    return sources, data.seed, data.order, rows, packing

@@ -1,5 +1,6 @@
-"""One run, from its config to its report: the only wiring."""
+"""One run, from its config to its report: stage after stage."""
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -8,28 +9,21 @@ import torch
 
 from coca_train import checkpoint, dist, engine
 from coca_train.build import build_model, init_digests, vocab_size
-from coca_train.config.errors import CheckpointError, DataError, DeviceMemoryError, Preempted, StorageError
+from coca_train.checkpoint.manifest import FOLDER
+from coca_train.checkpoint.recovery import step_folders
+from coca_train.config.errors import CheckpointError, DataError, DeviceMemoryError, UserError
 from coca_train.config.load import Loaded
 from coca_train.config.schema import Config, DataConfig
-from coca_train.data.loader import Loader
 from coca_train.data.mixture import Mixture
 from coca_train.data.packings import Edges
 from coca_train.data.presence import require_files
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.data.validation import validation_batches
-from coca_train.engine.base import DTYPES, Engine
-from coca_train.evals.perplexity import validation_loss
-from coca_train.final import final_report
-from coca_train.loop import Tools, run_stage
+from coca_train.engine.base import select_trainable
 from coca_train.metrics import MetricsWriter
-from coca_train.models.certificate import certify
-from coca_train.models.init import init_parameter
-from coca_train.models.transformer import Transformer, count_parameters
-from coca_train.record import open_record
-from coca_train.recurrence import RecurrentEngine
+from coca_train.record import begin_stage, open_record
 from coca_train.signals import StopRequest
-from coca_train.stages import resolve
-from coca_train.throughput import PeakMemory, Throughput, flops_per_token, matmul_parameters, peak
+from coca_train.stage_run import Surroundings, run_one
+from coca_train.stages import Stage, resolve, stage_at
 from coca_train.watchdog import Watchdog, peer_lost
 
 
@@ -60,101 +54,100 @@ def out_of_memory(error: BaseException) -> DeviceMemoryError | None:
 
 def _train(loaded: Loaded) -> None:
     config = loaded.config
-    (stage,) = resolve(config)
+    stages = resolve(config)
     run_dir = Path(config.run.root) / config.run.name
     with ExitStack() as stack:
         signals = stack.enter_context(ExitStack())
         stop = signals.enter_context(StopRequest())
         watchdog = stack.enter_context(Watchdog())
         engine.start(config.engine)
-        prepare_data(config.data)
+        for stage in stages:
+            prepare_data(stage.config.data)
         tokenizer = Tokenizer(config.data.tokenizer)
         n_tokens = vocab_size(config, tokenizer)
         edges = Edges(tokenizer.bos, tokenizer.eod)
-        mixture = Mixture(config.data, config.train.seq_len, n_tokens, config.train.global_batch_size, edges)
+        mixtures = {stage.name: mixture_of(stage.config, n_tokens, edges) for stage in stages}
+        check_lengths(stages, mixtures)
+        check_parameters(stages, n_tokens)
+        start = find_start(config, run_dir)
         lock = stack.enter_context(checkpoint.RunLock(run_dir))
-        record = open_record(run_dir, loaded, mixture.fingerprint(), partial(init_digests, config, n_tokens))
-        meta = checkpoint.Meta(record["run_id"], record["model_digest"], record["fingerprint"], {})
-        found = find_checkpoint(config, run_dir, meta.run_id)
-        with torch.device("meta"):
-            outline = build_model(config, n_tokens)
-        micro_batches = config.train.global_batch_size // (config.train.micro_batch_size * dist.world_size())
-        runner = engine.build(
-            config.engine,
-            config.optim,
-            partial(build_model, config, n_tokens),
-            partial(init_parameter, model=config.model, position=config.position, seed=config.run.seed),
-            trainable=stage.trainable,
-            micro_batch_size=config.train.micro_batch_size,
-            accumulation=micro_batches,
-        )
-        if outline.position.memory_len:
-            runner = RecurrentEngine(
-                runner,
-                n_rows=config.train.global_batch_size // dist.world_size(),
-                n_layers=config.model.n_layers,
-                memory_len=outline.position.memory_len,
-                d_model=config.model.d_model,
-            )
-        start_step = 0
-        if found is not None:
-            checkpoint.load(found, runner, meta)
-            start_step = found.step
-        loader = stack.enter_context(
-            Loader(
-                mixture,
-                config.train.global_batch_size,
-                config.train.micro_batch_size,
-                dist.rank(),
-                dist.world_size(),
-                start_step,
-                config.data.prefetch_steps,
-            )
-        )
-        max_steps = effective_steps(stage.max_steps, loader.max_steps, start_step, run_dir)
-        announce(config, outline, mixture, run_dir, start_step, max_steps)
-        with runner.eval_module() as module:
-            assert isinstance(module, Transformer)
-            certificate = certify(module, runner.device, DTYPES[config.engine.dtype])
-        dist.log(f"certified {config.position.scheme}: {certificate}")
-
-        metrics = MetricsWriter(run_dir, config, start_step)
+        fingerprints = {name: mixture.fingerprint() for name, mixture in mixtures.items()}
+        record = open_record(run_dir, loaded, stages, fingerprints, partial(init_digests, config, n_tokens))
+        found = find_checkpoint(config, run_dir, record["run_id"])
+        metrics = MetricsWriter(run_dir, config, found.step if found else 0)
         stack.callback(metrics.close)
-        throughput = meter(config, outline, runner)
-        tools = Tools(
-            metrics,
-            throughput,
-            stop,
-            watchdog,
-            validate=partial(validate, config, runner, n_tokens),
-            save=Saver(run_dir, runner, meta, lock, config.checkpoint.keep),
-        )
-        try:
-            run_stage(config, runner, loader, tools, start_step=start_step, max_steps=max_steps)
-        except Preempted:
-            runner.close()  # all ranks stop together; after other errors a peer may be gone, and this would wait
-            raise
-        metrics.close()
-        signals.close()  # the model is saved: from here on a signal ends the process at once
-        final_report(config, run_dir, runner, tokenizer, max_steps)
+        around = Surroundings(run_dir, tokenizer, n_tokens, metrics, stop, watchdog, lock, record, len(stages))
+        at = stages.index(stage_at(stages, found.step)) if found else 0
+        for number, stage in enumerate(stages[at:], at):
+            begin_stage(run_dir, record, stage, fingerprints[stage.name])
+            is_last = number == len(stages) - 1
+            borders = frozenset(before.last_step for before in stages[:number])
+            found = run_one(
+                stage,
+                mixtures[stage.name],
+                around,
+                found or start,
+                borders=borders,
+                is_last=is_last,
+                leave=signals.close,
+            )
         farewell(config, run_dir)
-        runner.close()
+        engine.stop()
 
 
-def effective_steps(wanted: int, available: int | None, start_step: int, run_dir: Path) -> int:
-    """Length of the run [optimizer steps]: as configured, or what the data of a source with on_exhausted=stop gives."""
-    steps = wanted if available is None else min(wanted, available)
-    if steps == 0:
-        raise DataError(
-            "E-MIX-01 data.sources: a source with on_exhausted=stop is shorter than one global batch; nothing can be "
-            "trained. Fix: on_exhausted=repeat, or a smaller train.global_batch_size"
-        )
-    if start_step > steps:
+def mixture_of(config: Config, n_tokens: int, edges: Edges) -> Mixture:
+    """The training data of a configuration."""
+    return Mixture(config.data, config.train.seq_len, n_tokens, config.train.global_batch_size, edges)
+
+
+def check_lengths(stages: Sequence[Stage], mixtures: dict[str, Mixture]) -> None:
+    """Of several stages each must have all the data it asks for: where the next begins is known beforehand."""
+    for stage in stages if len(stages) > 1 else ():
+        needed = stage.first_sample + stage.max_steps * stage.config.train.global_batch_size
+        if (there := mixtures[stage.name].max_samples()) is not None and there < needed:
+            raise DataError(
+                f"E-MIX-01 stage {stage.name}: needs {needed:,} windows, a source with on_exhausted=stop ends after "
+                f"{there:,}. Fix: on_exhausted=repeat, or a shorter stage: stages.{stage.name}.max_steps"
+            )
+
+
+def check_parameters(stages: Sequence[Stage], n_tokens: int) -> None:
+    """UserError where a pattern of any stage matches no parameter (E-STG-14), where a stage has other parameters than
+    the first (E-STG-15), or windows longer than a learned table of positions (E-POS-04)."""
+    shapes: list[dict[str, tuple[int, ...]]] = []
+    for stage in stages:
+        with torch.device("meta"):
+            model = build_model(stage.config, n_tokens)
+        select_trainable(model, stage.trainable)
+        longest, seq_len = model.position.max_positions, stage.config.train.seq_len
+        if longest is not None and longest < seq_len and not stage.config.data.document_mask:
+            raise UserError(
+                f"E-POS-04 stage {stage.name}: train.seq_len={seq_len} is beyond the {longest} positions that "
+                f"{stage.config.position.scheme} learns. Fix: position.max_len={seq_len} for the whole run"
+            )
+        shapes.append({name: tuple(parameter.shape) for name, parameter in model.named_parameters()})
+        differing = [name for name in sorted(shapes[0] | shapes[-1]) if shapes[0].get(name) != shapes[-1].get(name)]
+        if differing:
+            shown = "; ".join(f"{name} {shapes[0].get(name)} -> {shapes[-1].get(name)}" for name in differing[:3])
+            raise UserError(
+                f"E-STG-15 stage {stage.name}: has other parameters than stage {stages[0].name}: {shown}; all stages "
+                "of a run have the same ones. Fix: a position section without learned parts of its own in this stage"
+            )
+
+
+def find_start(config: Config, run_dir: Path) -> checkpoint.Found | None:
+    """The newest weights of the run that start.path names; None where the run has its own by now. COLLECTIVE."""
+    if config.start.path is None or dist.on_main(lambda: bool(step_folders(run_dir / FOLDER))):
+        return None
+    path = Path(config.start.path)
+    if not (path / "checkpoints").is_dir():
         raise CheckpointError(
-            f"E-CKP-21 {run_dir}: is at step {start_step}, beyond the {steps} steps asked for; training does not go "
-            f"back. Fix: train.max_steps={start_step} or more, or another run.name"
+            f"E-CKP-26 start.path={path}: no run directory (it has no checkpoints). Fix: give the directory of a run; "
+            "weights from elsewhere become one with: python -m coca_train.interop import"
         )
-    return steps
+    if (found := checkpoint.find(path)) is None:
+        raise CheckpointError(f"E-CKP-26 start.path={path}: holds no finished checkpoint. Fix: finish that run first")
+    return found
 
 
 def farewell(config: Config, run_dir: Path) -> None:
@@ -185,85 +178,6 @@ def prepare_data(data: DataConfig) -> None:
 
         dist.on_main(lambda: embedded.make(data.dir))
     require_files(data)
-
-
-def announce(
-    config: Config, outline: Transformer, mixture: Mixture, run_dir: Path, start_step: int, max_steps: int
-) -> None:
-    """Say what is about to happen, before it does."""
-    total, inner = count_parameters(outline)
-    n_samples = max_steps * config.train.global_batch_size
-    epochs = ", ".join(f"{name} {n:.2f}" for name, n in mixture.epochs(n_samples).items())
-    dist.log(f"run       {run_dir} ({'from step ' + str(start_step) if start_step else 'new'}, {max_steps} steps)")
-    dist.log(
-        f"model     {total / 1e6:.1f}M parameters, {inner / 1e6:.1f}M without embeddings; {config.position.scheme}, "
-        f"{config.visibility.name}"
-    )
-    dist.log(
-        f"data      {n_samples * config.train.seq_len / 1e6:.2f}M tokens: {config.train.global_batch_size} x "
-        f"{config.train.seq_len} a step; epochs of each source: {epochs}"
-    )
-    if max_steps < config.train.max_steps:
-        dist.log(
-            f"data      a source with on_exhausted=stop ends the run at step {max_steps} of {config.train.max_steps}"
-        )
-    dist.log(
-        f"engine    {config.engine.kind}, {dist.world_size()} process(es), {config.engine.dtype}, "
-        f"ZeRO {config.engine.zero_stage if config.engine.kind == 'deepspeed' else '-'}"
-    )
-
-
-def meter(config: Config, outline: Transformer, runner: Engine) -> Throughput:
-    """The throughput meter; says the peak that MFU is measured against."""
-    width = outline.shape.n_heads * outline.shape.head_dim
-    flops = flops_per_token(matmul_parameters(outline), config.model.n_layers, width, config.train.seq_len)
-    limit = peak(runner.device, config.engine.dtype)
-    dist.log(f"MFU       against {limit.source}")
-    return Throughput(flops, limit, dist.world_size(), PeakMemory(runner.device))
-
-
-def validate(config: Config, runner: Engine, n_tokens: int) -> dict[str, float]:
-    """Loss on held-out windows by source [nats per token]. COLLECTIVE."""
-    batches = {
-        name: validation_batches(
-            source.valid_path,
-            config.train.seq_len,
-            config.eval.max_tokens,
-            config.train.micro_batch_size,
-            config.data.document_mask,
-            n_tokens,
-            dist.rank(),
-            dist.world_size(),
-        )
-        for name, source in config.data.sources.items()
-        if source.valid_path
-    }
-    with runner.eval_module() as module:
-        return {f"valid/{name}": loss for name, loss in validation_loss(module, batches).items()}
-
-
-class Saver:
-    """Saves a checkpoint; a failed save costs nothing that is already safe, three in a row end the run."""
-
-    def __init__(
-        self, run_dir: Path, runner: Engine, meta: checkpoint.Meta, lock: checkpoint.RunLock, keep: int
-    ) -> None:
-        self.run_dir, self.runner, self.meta, self.lock, self.keep = run_dir, runner, meta, lock, keep
-        self.failures = 0
-
-    def __call__(self, step: int) -> bool:
-        saved = checkpoint.save(self.run_dir, step, self.runner, self.meta, self.lock)
-        if saved.error is not None:
-            self.failures += 1
-            if self.failures >= checkpoint.MAX_FAILURES:
-                raise StorageError(saved.error)
-            dist.log(
-                f"WARNING: {saved.error} (save {self.failures} of {checkpoint.MAX_FAILURES} that may fail in a row)"
-            )
-            return False
-        self.failures = 0
-        checkpoint.prune(self.run_dir, self.keep, self.meta.run_id)
-        return True
 
 
 def find_checkpoint(config: Config, run_dir: Path, run_id: str) -> checkpoint.Found | None:

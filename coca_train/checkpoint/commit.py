@@ -7,7 +7,7 @@ succeeded does rank 0 write the manifest, sync, make sure it still holds the run
 import errno
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from coca_train import dist
 from coca_train.checkpoint import files, manifest
 from coca_train.checkpoint.format import NonFinite, ShardWriter, file_size
+from coca_train.checkpoint.frozen import Frozen
 from coca_train.checkpoint.lock import RunLock
 from coca_train.checkpoint.manifest import FOLDER, Found, Meta
 from coca_train.checkpoint.recovery import TEMPORARY, TRASH, first_verified, step_folders, verified
@@ -35,8 +36,12 @@ class Saved:
     error: str | None
 
 
-def save(run_dir: Path, step: int, engine: Engine, meta: Meta, lock: RunLock | None = None) -> Saved:
+def save(
+    run_dir: Path, step: int, engine: Engine, meta: Meta, lock: RunLock | None = None, frozen: Frozen | None = None
+) -> Saved:
     """COLLECTIVE. Publish checkpoints/step-XXXXXXXX of the engine's state.
+
+    frozen: where the weights that are not trained come from, exactly; None: from the engine.
 
     Full or failing storage comes back in `Saved.error`. Raises DivergedError when the state is not
     finite and LockedError when another process has taken over the run; nothing is published then.
@@ -50,7 +55,7 @@ def save(run_dir: Path, step: int, engine: Engine, meta: Meta, lock: RunLock | N
         return Saved(target, time.monotonic() - began, size, None)
     folder, error = _on_rank_0(lambda: _open(root, step, size), root)
     if error is None:
-        record, error = _write_shard(root / folder, step, engine, spec, meta)
+        record, error = _write_shard(root / folder, step, engine, spec, meta, frozen)
         reports = dist.all_gather_object((record, error))
         error = next((error for _, error in reports if error), None)
         if error is None:
@@ -106,7 +111,7 @@ def _open(root: Path, step: int, size: int) -> str:
 
 
 def _write_shard(
-    folder: Path, step: int, engine: Engine, spec: dict[str, tuple[int, ...]], meta: Meta
+    folder: Path, step: int, engine: Engine, spec: dict[str, tuple[int, ...]], meta: Meta, frozen: Frozen | None
 ) -> tuple[dict[str, Any] | None, Failure | None]:
     """COLLECTIVE. Write the tensors whose index is this rank's modulo the world size.
 
@@ -125,7 +130,7 @@ def _write_shard(
         if tensor is None or writer is None or failure:
             continue
         try:
-            writer.write(key, tensor)
+            writer.write(key, frozen.tensor(key) if frozen is not None and frozen.holds(key) else tensor)
         except NonFinite:
             failure = ("nonfinite", f"E-CKP-18 step {step}: {key} holds NaN or infinity; nothing was saved. "
                        "Fix: go back to an earlier checkpoint with a lower optim.lr")  # fmt: skip
@@ -175,8 +180,10 @@ def _publish(folder: Path, target: Path, body: dict[str, Any], lock: RunLock | N
         files.remove_tree(trash)
 
 
-def prune(run_dir: Path, keep: int, run_id: str) -> list[str]:
+def prune(run_dir: Path, keep: int, run_id: str, always: Container[int] = ()) -> list[str]:
     """COLLECTIVE. Delete all but the newest `keep` verified checkpoints; names of the deleted.
+
+    always: steps whose checkpoints stay as well.
 
     A folder goes only when `keep` newer ones verify, and by a rename first: a kill in between leaves
     either a whole checkpoint or trash. Storage errors leave the rest for the next time.
@@ -188,7 +195,8 @@ def prune(run_dir: Path, keep: int, run_id: str) -> list[str]:
     for number, folder in enumerate(folders):
         good += verified(folder, run_id, again=False)[0] is not None
         if good == keep:
-            deleted, _ = _on_rank_0(lambda rest=folders[number + 1 :]: [_delete(path) for path in rest], root)
+            rest = [path for path in folders[number + 1 :] if manifest.step_of(path) not in always]
+            deleted, _ = _on_rank_0(lambda rest=rest: [_delete(path) for path in rest], root)
             return deleted or []
     return []
 

@@ -55,6 +55,11 @@ def folder_name(step: int) -> str:
     return f"step-{step:08d}"
 
 
+def step_of(folder: Path) -> int:
+    """The step in the name of a checkpoint's folder."""
+    return int(folder.name.rpartition("-")[2])
+
+
 def shard_name(rank: int, world_size: int) -> str:
     return f"state-{rank:05d}-of-{world_size:05d}.safetensors"
 

@@ -143,6 +143,36 @@ def load(found: Found, engine: Engine, meta: Meta) -> dict[str, Any]:
     return found.manifest["progress"]
 
 
+def begin(found: Found, engine: Engine, keep_optimizer: bool = False) -> None:
+    """COLLECTIVE. Put the weights of another stage, or of another run, into the engine.
+
+    keep_optimizer: Adam's moments too, for the parameters it has them of, and the memory of the rows; all others
+    begin at zero.
+    Raises CheckpointError where the model is another one.
+    """
+    opened = _Shards(found)
+    try:
+        wanted = engine.state_spec()
+        _same_tensors(found, _weights(opened.spec), _weights(wanted))
+
+        def read(name: str) -> Tensor:
+            kept = name.startswith("model/") or (keep_optimizer and opened.spec.get(name) == wanted[name])
+            return opened.read(name) if kept else torch.zeros(wanted[name])
+
+        counters = found.manifest["counters"]
+        counters = {key: counters[key] for key in ("loss_scaler",) if keep_optimizer and key in counters} | {
+            "adam_step": counters.get("adam_step", 0.0) if keep_optimizer else 0.0,
+            "skipped_steps": 0,
+        }
+        engine.load_state(read, counters)
+    finally:
+        opened.close()
+
+
+def _weights(spec: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    return {name: shape for name, shape in spec.items() if name.startswith("model/")}
+
+
 def load_weights(found: Found, module: nn.Module) -> None:
     """Put a checkpoint's weights into a plain module. Not collective: every caller reads the files itself."""
     held = {name: tensor for name, tensor in module.state_dict(keep_vars=True).items()}

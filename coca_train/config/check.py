@@ -165,22 +165,24 @@ def _engine(engine: EngineConfig, world: World) -> list[Problem]:
 def _stages(stages: dict[str, StageConfig]) -> list[Problem]:
     if not stages:
         return [Problem("E-STG-01", ("stages",), "there is no stage", "choose stages=single")]
-    if len(stages) > 1:
-        text = f"{len(stages)} stages ({', '.join(stages)}); one is supported so far"
-        return [Problem("E-STG-02", ("stages",), text, f"remove one: ~stages.{list(stages)[-1]}")]
-    return names("stages", stages)
+    found, first = names("stages", stages), next(iter(stages))
+    if stages[first].optimizer == "keep":
+        text = "no stage comes before the first one, so there is nothing to keep"
+        found.append(Problem("E-STG-02", (f"stages.{first}.optimizer",), text, "write optimizer: fresh"))
+    return found
 
 
-def _schedule(train: TrainConfig, stages: dict[str, StageConfig], optim: OptimConfig) -> list[Problem]:
+def warm_up(train: TrainConfig, optim: OptimConfig) -> list[Problem]:
+    """Of a stage: train.max_steps is its length."""
+    if optim.warmup_steps < train.max_steps:
+        return []
+    text = f"a warm-up of {optim.warmup_steps} steps does not fit into {train.max_steps}"
+    fix = f"write optim.warmup_steps={train.max_steps // 10}"
+    return [Problem("E-CFG-23", ("optim.warmup_steps", "train.max_steps"), text, fix)]
+
+
+def _rates(optim: OptimConfig) -> list[Problem]:
     found = []
-    for name, stage in stages.items():
-        steps = stage.max_steps or train.max_steps
-        key = f"stages.{name}.max_steps" if stage.max_steps else "train.max_steps"
-        if optim.warmup_steps >= steps:
-            text = f"a warm-up of {optim.warmup_steps} steps does not fit into {steps}"
-            found.append(
-                Problem("E-CFG-23", ("optim.warmup_steps", key), text, f"write optim.warmup_steps={steps // 10}")
-            )
     for key in ("min_lr", "warmup_init_lr"):
         if getattr(optim, key) > optim.lr:
             fix = f"write optim.{key}={optim.lr / 10:g}, or raise optim.lr"
@@ -236,7 +238,7 @@ RULES = (
     _device,
     _engine,
     _stages,
-    _schedule,
+    _rates,
     sources,
     packing,
     _paths,

@@ -58,6 +58,8 @@ def needs(annotation: Any, metadata: list[Any]) -> str:
         return f"a list [..] of: {needs(args[0], [])}"
     if origin is tuple:
         return f"a list of {len(args)}: {needs(args[0], [])}"
+    if origin is dict:
+        return "a section"
     if annotation is bool:
         return "true or false"
     if annotation is int:
@@ -75,7 +77,7 @@ def _walk(cls: Any, prefix: str) -> list[Option]:
         key, kind = f"{prefix}{name}", field.annotation
         if is_dataclass(kind):
             found += _walk(kind, f"{key}.")
-        elif get_origin(kind) is dict:
+        elif get_origin(kind) is dict and is_dataclass(get_args(kind)[1]):
             found += _walk(get_args(kind)[1], f"{key}.<name>.")
         elif kind is not Any:
             found.append(Option(key, field.description or "", needs(kind, list(field.metadata))))

@@ -17,6 +17,7 @@ from coca_train.config.overrides import apply, parse
 from coca_train.config.provenance import Sources, read, stop
 from coca_train.config.root import TRAIN, Root
 from coca_train.config.schema import Config
+from coca_train.config.stage_configs import fill_choices, stage_problems
 from coca_train.config.strict import type_sections
 from coca_train.config.templates import fill
 
@@ -70,6 +71,8 @@ def assemble(root: Root, overrides: list[str], config_dirs: tuple[Path, ...] = (
         else:
             composed.sources.command_line[override.key_or_group] = (override.input_line or "").partition("=")[2]
     fill(root, composed.tree, composed.sources, dirs)  # what the command line added
+    if root is TRAIN:
+        fill_choices(composed.tree, composed.sources)
     return Assembled(root, composed.tree, composed.choices, composed.sources, problems, examples)
 
 
@@ -98,6 +101,7 @@ def load_saved(run_dir: str | Path) -> Loaded:
     if not isinstance(tree, dict):
         raise stop(Problem("E-CFG-15", (), "this is not the configuration of a run", "restore the file", str(path)))
     complete(tree)
+    fill(TRAIN, tree, sources, (config_dir(),))
     config, text = finish(Assembled(TRAIN, tree, {}, sources, problems, dict(leaves(tree))), launch=False)
     return Loaded(config, text, [], {})
 
@@ -162,6 +166,8 @@ def finish(a: Assembled, launch: bool) -> tuple[Any, str]:
     blamed = {key for mistake in mistakes for key in mistake.keys}
     mistakes = [mistake for mistake in mistakes if links.get(mistake.keys[0]) not in blamed]  # a copy of a wrong value
     a.problems += [*wrong, *mistakes, *a.root.check(typed, launch)]
+    if a.root is TRAIN and not a.problems:
+        a.problems += stage_problems(a.tree, launch)
     if a.problems:
         raise ConfigError(a.problems, a.lines())
     ordered = {name: a.tree[name] for name in fields_of(a.root.schema)}

@@ -8,6 +8,7 @@ ADDED = {
     "data.upsample_from_tokens": None,
     "data.upsample_factor": 1,
     "data.verify_blocks": True,
+    "start.path": None,
 }
 
 
@@ -15,5 +16,5 @@ def complete(tree: dict[str, Any]) -> None:
     """Give a saved configuration the options it is too old to have."""
     for key, value in ADDED.items():
         section, _, name = key.partition(".")
-        if isinstance(options := tree.get(section), dict):
+        if isinstance(options := tree.setdefault(section, {}), dict):
             options.setdefault(name, value)

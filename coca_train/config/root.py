@@ -56,6 +56,7 @@ TRAIN = Root(
         "position": ("scheme", "coca_train.positions"),
         "visibility": ("name", "coca_train.positions.visibilities"),
     },
+    templates={"stages": "stages/_stage"},
     tags={
         "position.scheme": "position",
         "position.frequencies.name": "position/frequencies",

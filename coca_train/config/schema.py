@@ -63,11 +63,33 @@ class TrainConfig:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
+class StartConfig:
+    """Which weights training begins with."""
+
+    path: str | None = Field(
+        description="run directory, also one that `python -m coca_train.interop import` made; null = initialised anew"
+    )
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class StageConfig:
-    """One stage of the schedule; what is null is inherited from `train`."""
+    """One stage of the schedule. Its sections hold what differs from the run's own; all else is as the run says."""
 
     trainable: list[str] = Field(min_length=1, description="patterns over parameter names (shell style); '*' = all")
-    max_steps: Positive | None = Field(description="length of the stage [optimizer steps]; null = train.max_steps")
+    max_steps: Positive | None = Field(
+        description="length of the stage [optimizer steps]; null = as `tokens` says, or train.max_steps"
+    )
+    tokens: Positive | None = Field(description="the same in [tokens], rounded up to whole steps; null = max_steps")
+    optimizer: Literal["fresh", "keep"] = Field(
+        description="fresh: Adam's moments begin at zero; keep: they go on from the stage before, where it has them"
+    )
+    train: dict[str, Any] = Field(description="e.g. {seq_len: 32768, micro_batch_size: 1}")
+    optim: dict[str, Any] = Field(description="e.g. {lr: 2.0e-5, schedule: constant}")
+    data: dict[str, Any] = Field(description="e.g. {packing: segments}; a source of null is left out")
+    position: dict[str, Any] = Field(description="e.g. {frequencies: {name: linear, factor: 16}}")
+    visibility: dict[str, Any] = Field(description="e.g. {name: sliding_window, window: 4096}")
+    engine: dict[str, Any] = Field(description="e.g. {zero_stage: 3, activation_checkpointing: true}")
+    eval: dict[str, Any] = Field(description="e.g. {every_steps: 50}")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -201,6 +223,7 @@ class Config:
     position: Any = Field(description="How attention knows where a token stands.")
     visibility: Any = Field(description="Which tokens a token sees, and at what distance.")
     train: TrainConfig
+    start: StartConfig
     stages: dict[str, StageConfig] = Field(min_length=1, description="the stage schedule, in order")
     data: DataConfig
     optim: OptimConfig

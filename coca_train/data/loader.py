@@ -1,7 +1,7 @@
 """Steps to batches: each rank's share of every global batch, read ahead by a thread.
 
-The global batch of step s is samples s*G .. (s+1)*G - 1 of the mixture, whatever the world size and the
-accumulation; rank r takes the r-th stretch of G / world_size of them, cut into micro batches.
+The global batch of step s is samples s*G .. (s+1)*G - 1 of the mixture, from first_sample on, whatever the world size
+and the accumulation; rank r takes the r-th stretch of G / world_size of them, cut into micro batches.
 """
 
 import queue
@@ -18,6 +18,8 @@ __all__ = ["IGNORE", "Batch", "Loader", "Mixture", "fingerprint_diff"]
 class Loader:
     """Iterator over steps: next(loader) is the list of this rank's micro batches of one optimizer step.
 
+    first_sample: where in the mixture step 0 begins.
+
     Begins at start_step (nothing has to be skipped: the order is computed). Ends (StopIteration) when a
     source with on_exhausted=stop cannot fill another global batch. prefetch_steps=0: no thread.
     Errors of the thread are raised by next(). Call close(), or use it as a context manager.
@@ -32,6 +34,7 @@ class Loader:
         world_size: int,
         start_step: int,
         prefetch_steps: int,
+        first_sample: int = 0,
     ) -> None:
         assert 0 <= rank < world_size, (rank, world_size)
         assert global_batch_size % (micro_batch_size * world_size) == 0, (
@@ -42,9 +45,9 @@ class Loader:
         assert mixture.global_batch_size in (None, global_batch_size), (mixture.global_batch_size, global_batch_size)
         self.mixture, self.global_batch_size, self.micro_batch_size = mixture, global_batch_size, micro_batch_size
         self.share = global_batch_size // world_size
-        self.first = rank * self.share
+        self.first = first_sample + rank * self.share
         end = mixture.max_samples()
-        self.max_steps = None if end is None else end // global_batch_size
+        self.max_steps = None if end is None else max(0, end - first_sample) // global_batch_size
         self._steps = self._read(start_step)
         self._queue: queue.Queue[list[Batch] | BaseException] = queue.Queue(maxsize=max(prefetch_steps, 1))
         self._closed = threading.Event()

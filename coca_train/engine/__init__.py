@@ -6,9 +6,9 @@ from torch import nn
 
 from coca_train.config.schema import EngineConfig, OptimConfig
 from coca_train.engine.base import Engine, InitParameter, StepResult
-from coca_train.engine.process import start
+from coca_train.engine.process import start, stop
 
-__all__ = ["Engine", "StepResult", "build", "start"]
+__all__ = ["Engine", "StepResult", "build", "start", "stop"]
 
 
 def build(

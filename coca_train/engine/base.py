@@ -98,6 +98,10 @@ class Engine(Protocol):
         """COLLECTIVE. Take over a state; every rank calls `read` with the same names in the same order."""
         ...
 
+    def release(self) -> None:
+        """Give the memory back; the process group stays, for the next engine. Nothing else may be called then."""
+        ...
+
     def close(self) -> None:
         """COLLECTIVE. Leave the process group."""
         ...

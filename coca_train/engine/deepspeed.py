@@ -6,6 +6,7 @@ optimizer states of a second parameter group stay unlinked; setting a ZeRO-3 sta
 """
 
 import contextlib
+import gc
 import io
 import logging
 import math
@@ -257,6 +258,12 @@ class DeepSpeedEngine:
         if self.zero_stage in (1, 2):
             optimizer._hp_optimizer_states_linked = False
             optimizer._lazy_init_hp_params_optimizer_state()
+
+    def release(self) -> None:
+        self._engine.destroy()
+        self.model = nn.Identity()
+        self._parameters, self._engine = {}, None
+        gc.collect()  # engine, optimizer and hooks hold one another
 
     def close(self) -> None:
         process.stop()

@@ -131,5 +131,10 @@ class LocalEngine:
         self._round_weights()
         self.skipped_steps = counters["skipped_steps"]
 
+    def release(self) -> None:
+        self._optimizer.state.clear()
+        self.model = nn.Identity()
+        self._weights, self._masters = {}, {}
+
     def close(self) -> None:
         process.stop()

@@ -75,7 +75,7 @@ class Transformer(nn.Module):
         self.tie()
 
     def tie(self) -> None:
-        """Let the head share the embedding where the config says so; to be called after `to_empty`, which parts them."""
+        """Let the head share the embedding where the config says so; `to_empty` parts them, so call it afterwards."""
         if self.config.tie_embeddings:
             assert isinstance(self.embed.weight, nn.Parameter)
             self.head.weight = self.embed.weight

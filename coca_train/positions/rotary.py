@@ -56,7 +56,7 @@ def turns(pos_BT: Tensor, pos_BS: Tensor, spectrum: Spectrum) -> tuple[Turn, Tur
 
 
 def pieces(x_BTHR: Tensor) -> list[slice]:
-    """Stretches of time of about PIECE elements each (everything at once elsewhere than on a CPU: launches cost more)."""
+    """Stretches of time of about PIECE elements each; everything at once off the CPU, where launches cost more."""
     n = x_BTHR.shape[1]
     step = n if not x_BTHR.is_cpu else max(1, PIECE * n // max(1, x_BTHR.numel()))
     return [slice(start, start + step) for start in range(0, n, step)]

@@ -16,6 +16,7 @@ from coca_train.data.packings import Edges
 from coca_train.data.provenance import Part, Provenance
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.sinks import read_jsonl
+from coca_train.stages import Stage, resolve, stage_at
 from data_prep.looking.inspecting import CLOSE, FEWEST_CHARACTERS, OPEN, lines, shortened
 from data_prep.readers.base import shown
 
@@ -27,7 +28,9 @@ def show(run: str, step: int, rows: int, characters: int, folder: str = "") -> s
     Raises ConfigError or UserError E-RUN-21 when the directory is no run, DataError E-TOK-14 when the data is not what
     the run began with, or gives another batch than was logged.
     """
-    config, record = load_saved(run).config, read_record(Path(run))
+    loaded, record = load_saved(run), read_record(Path(run))
+    stage = stage_at(resolve(loaded.config), step)
+    config, fingerprint = stage.config, fingerprint_of(record, stage)
     data = placed(config.data, Path(folder or record.get("folder", ".")))
     if not Path(data.tokenizer).is_file():
         raise DataError(
@@ -38,12 +41,12 @@ def show(run: str, step: int, rows: int, characters: int, folder: str = "") -> s
     n_rows = config.train.global_batch_size
     edges = Edges(tokenizer.bos, tokenizer.eod)
     mixture = Mixture(data, config.train.seq_len, global_batch_size=n_rows, edges=edges)
-    if (difference := fingerprint_diff(record["fingerprint"], mixture.fingerprint())) is not None:
+    if (difference := fingerprint_diff(fingerprint, mixture.fingerprint())) is not None:
         raise DataError(
             f"E-TOK-14 {run}: the data is not what this run began with: {difference}; only its own data gives its "
             "batches. Fix: restore the data, or say where it is: folder=..."
         )
-    first = (step - 1) * n_rows
+    first = stage.first_sample + (step - 1 - stage.first_step) * n_rows
     batch = mixture.samples(first, n_rows)
     digest = joined([digest_of(batch)])
     text = f"{run} step {step}: {n_rows} rows of {config.train.seq_len} tokens, {_compared(run, step, digest)}\n"
@@ -77,6 +80,17 @@ def read_record(run: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         pass
     raise UserError(f"E-RUN-21 {run}: no run directory (no readable run.json). Fix: give the directory of a run")
+
+
+def fingerprint_of(record: dict[str, Any], stage: Stage) -> dict[str, Any]:
+    """Of the data of a stage. UserError E-RUN-26 when the run has not come to it yet."""
+    begun = {one["name"]: one["fingerprint"] for one in record.get("stages", [])}
+    if stage.first_step and stage.name not in begun:
+        raise UserError(
+            f"E-RUN-26 step={stage.first_step + 1} or more: is in stage {stage.name}, which has not begun. "
+            f"Fix: a step up to {stage.first_step}, or train on"
+        )
+    return begun.get(stage.name, record["fingerprint"])
 
 
 def placed(data: DataConfig, folder: Path) -> DataConfig:

@@ -135,7 +135,6 @@ COMMAND_LINE = [
     (["data.packing=document"], "E-CFG-31", ["data.packing=document", "windows, segments, documents"]),
     (["data.upsample_factor=0"], "E-CFG-05", ["data.upsample_factor=0"]),
     (["~stages.all"], "E-STG-01", ["stages"]),
-    (["+stages.two={trainable: ['*'], max_steps: 5}"], "E-STG-02", ["stages", "2 stages"]),
     (["stages.all.trainable=[]"], "E-CFG-05", ["stages.all.trainable"]),
     (["data.sources.text.weight=0"], "E-STG-08", ["data.sources.text.weight=0", "~data.sources.text"]),
     (["+data.sources.a b={}"], "E-CFG-16", ["data.sources.a b"]),

@@ -14,9 +14,12 @@ from typing import Any
 ERRORS = {"enospc": errno.ENOSPC, "eio": errno.EIO}
 
 
-def install(root: str, at: int = -1, mode: str = "kill", group: bool = False, delay_s: float = 0.0) -> list[str]:
+def install(
+    root: str, at: int = -1, mode: str = "kill", group: bool = False, delay_s: float = 0.0, named: str = ""
+) -> list[str]:
     """Break operation number `at` (0 is the first, -1: none); the growing list of operations.
 
+    named: only operations whose name begins so are counted, and listed.
     mode: "kill" before the operation, "kill_after" it, "torn" in the middle of a write (as "kill" otherwise),
     "later" than it by delay_s, "term": SIGTERM to itself instead,
     "enospc" or "eio": this one and all later operations that need the disk fail.
@@ -31,8 +34,11 @@ def install(root: str, at: int = -1, mode: str = "kill", group: bool = False, de
         return isinstance(path, str | os.PathLike) and os.path.abspath(os.fspath(path)).startswith(prefix)
 
     def step(name: str, path: Any, action: Any, torn: Any = None) -> Any:
+        called = f"{name} {Path(os.fspath(path)).name}"
+        if not called.startswith(named):
+            return action()
         number = len(log)
-        log.append(f"{name} {Path(os.fspath(path)).name}")
+        log.append(called)
         if mode in ERRORS and 0 <= at <= number and name in ("open", "write", "fsync", "mkdir", "rename", "replace"):
             raise OSError(ERRORS[mode], os.strerror(ERRORS[mode]), os.fspath(path))
         if number == at and mode == "torn" and torn is not None:

@@ -16,11 +16,13 @@ from coca_train.final import final_report, write_sample
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
 from coca_train.record import open_record
+from coca_train.stages import resolve
 
 
 def test_settings_are_fixed_once_a_checkpoint_depends_on_them(tmp_path):
     def start(*overrides, data="same"):
-        return open_record(tmp_path, load(list(overrides)), {"data": data}, dict)
+        loaded = load(list(overrides))
+        return open_record(tmp_path, loaded, resolve(loaded.config), {"all": {"data": data}}, dict)
 
     first = start()
     assert start()["settings"] == first["settings"]
@@ -42,14 +44,15 @@ def test_a_run_older_than_an_option_goes_on_without_a_word(tmp_path, monkeypatch
     """Its record lacks the option; what it did then is what is chosen now, so nothing has changed."""
 
     def start(*overrides):
-        return open_record(tmp_path, load(list(overrides)), {"data": "same"}, dict)
+        loaded = load(list(overrides))
+        return open_record(tmp_path, loaded, resolve(loaded.config), {"all": {"data": "same"}}, dict)
 
     record = start()
     assert record["folder"] == os.getcwd()
     (tmp_path / "checkpoints" / "step-00000001").mkdir(parents=True)
     for key in ADDED:
         del record["settings"][key]
-    del record["folder"]
+    del record["folder"], record["stages"]
     (tmp_path / "run.json").write_text(json.dumps(record))
     start()
     assert "CHANGED" not in capsys.readouterr().err

@@ -10,7 +10,7 @@ from coca_train.config.errors import CheckpointError, DataError, StorageError
 from coca_train.config.load import load
 from coca_train.engine.base import StepResult
 from coca_train.loop import Tools, next_batches, run_stage
-from coca_train.train import effective_steps
+from coca_train.stage_run import effective_steps
 
 
 def test_length_of_a_run(tmp_path):
@@ -79,7 +79,7 @@ def drive(saves: list[bool], losses: list[float] | None = None) -> Recorder:
     tools = Tools(
         cast(Any, tool), cast(Any, tool), cast(Any, tool), cast(Any, tool), lambda: {"valid/x": 1.0}, tool.save
     )
-    run_stage(config, cast(Any, engine), iter([[]] * 4), tools, start_step=0, max_steps=4)
+    run_stage(config, cast(Any, engine), iter([[]] * 4), tools, first_step=0, start_step=0, max_steps=4)
     return tool
 
 

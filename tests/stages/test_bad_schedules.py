@@ -1,0 +1,91 @@
+"""What is refused before the first step of the first stage, however late in the schedule it lies."""
+
+from pathlib import Path
+
+import pytest
+
+from coca_train.config.errors import UserError
+from tests.stages.support import Runs, manifest, schedule, stage, weights
+
+A, B = stage("a", "max_steps: 1"), stage("b", "max_steps: 1")
+STOP = "data: {sources: {text: {on_exhausted: stop}}}"
+
+
+def nothing_done(run: Path) -> bool:
+    metrics = run / "metrics.jsonl"
+    return not (run / "checkpoints").exists() and not (metrics.exists() and metrics.read_text())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([A, B, stage("c", "max_steps: 1, trainable: ['blocks.*.attn.k']")], "E-STG-14 .*'blocks.*.attn.k'"),
+        ([A, stage("b", f"max_steps: 2000, {STOP}")], r"E-MIX-01 stage b: needs 8,000 windows, .*stages.b.max_steps"),
+        (
+            [stage("a", f"max_steps: 100, {STOP}"), stage("b", f"max_steps: 900, {STOP}")],
+            "E-MIX-01 stage b: needs 4,000",
+        ),
+        ([A, B, "start.path=nowhere"], "E-CKP-26 start.path=nowhere: no run directory"),
+        (
+            ["position=learned", A, stage("b", "max_steps: 1, train: {seq_len: 48}")],
+            "E-POS-04 stage b: .*seq_len=48 .*24 positions",
+        ),
+        ([A, stage("b", "max_steps: 1, position: {frequencies: {name: clex}}")], "E-STG-15 stage b: .*None -> "),
+        (
+            [A, stage("b", "max_steps: 1, data: {sources: {text: {path: nowhere}}}")],
+            r"E-TOK-01 data: 2 of 9 files are missing [^+]*nowhere\.bin",
+        ),
+        ([stage("a", "max_steps: 1, optimizer: keep")], "E-STG-02 "),
+    ],
+    ids=["pattern", "too short", "too short together", "no start", "learned", "clex", "no data", "keep first"],
+)
+def test_refused_before_anything_is_done(runs: Runs, words: list[str], message: str) -> None:
+    said = [word for word in words if not word.startswith("+stages")]
+    with pytest.raises(UserError, match=message):
+        runs.train("r", *schedule(*[word for word in words if word.startswith("+stages")]), *said)
+    assert nothing_done(runs.folder / "r")
+
+
+def test_start_from_another_model_or_an_unfinished_run_is_refused(runs: Runs) -> None:
+    source = runs.train("source", *schedule(A), "model.d_ff=40")
+    with pytest.raises(UserError, match=r"E-CKP-14 .*source.*mlp.*saved \(40, 32\), model \(48, 32\)"):
+        runs.train("r", *schedule(A, B), f"start.path={source}")
+    assert nothing_done(runs.folder / "r")
+    (runs.folder / "empty" / "checkpoints").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"E-CKP-26 .*holds no finished checkpoint"):
+        runs.train("r", *schedule(A, B), f"start.path={runs.folder}/empty")
+
+
+def test_a_start_is_needed_once(runs: Runs) -> None:
+    """When the run has weights of its own, it goes on without those it began with."""
+    source = runs.train("source", *schedule(A))
+    words = [*schedule(A, B), f"start.path={source}"]
+    whole = runs.train("whole", *words)
+    assert weights(whole, 1) != weights(source, 1) and manifest(whole, 1)["counters"]["adam_step"] == 1
+    run = runs.train("r", *words, crash_at=2)
+    source.rename(runs.folder / "gone")
+    runs.train("r", *words)
+    assert weights(run, 2) == weights(whole, 2)
+    with pytest.raises(UserError, match=r"E-CKP-24 .*start\.path .*source' -> None"):
+        runs.train("r", *schedule(A, B))
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_weights_of_another_run_are_not_rounded_where_they_are_not_trained(runs: Runs, dtype: str) -> None:
+    """Across stages and resumes; those that are trained are not rounded to begin with either."""
+    source = runs.train("source", *schedule(stage("a", "max_steps: 2")))
+    k, v = "blocks.*.attention.k.*", "blocks.*.attention.v.*"
+    stages = schedule(stage("k", f"max_steps: 2, trainable: ['{k}']"), stage("v", f"max_steps: 2, trainable: ['{v}']"))
+    words = [
+        *stages,
+        f"start.path={source}",
+        "optim.lr=1e-30",
+        "optim.min_lr=0",
+        "optim.warmup_init_lr=0",
+        "optim.weight_decay=0",
+    ]
+    runs.train("r", *words, "checkpoint.save_every_steps=1", dtype=dtype, crash_at=2)
+    runs.train("r", *words, "checkpoint.save_every_steps=1", dtype=dtype, crash_at=4)
+    run = runs.train("r", *words, dtype=dtype)
+    assert weights(run, 2) == weights(source, 2)
+    assert weights(run, 4) == weights(source, 2)
