@@ -43,10 +43,11 @@ def rows(found: Assembled) -> Rows:
 
 
 def _keys(tree: Any, prefix: str = "") -> list[str]:
-    """Dotted keys of everything that is no section; a list is one value."""
+    """Dotted keys of everything, sections before what is in them; a list is one value."""
     if not isinstance(tree, dict):
         return [prefix]
-    return [key for name, value in tree.items() for key in _keys(value, f"{prefix}.{name}" if prefix else str(name))]
+    inside = [key for name, value in tree.items() for key in _keys(value, f"{prefix}.{name}" if prefix else str(name))]
+    return [prefix, *inside] if prefix else inside
 
 
 def choice_lines(found: Assembled, dirs: tuple[Path, ...] = ()) -> list[str]:

@@ -39,7 +39,7 @@ def between(stages: Sequence[Stage], outlines: Sequence[Outline]) -> list[str]:
     if before.max_steps != after.max_steps:
         lines.append(f"steps {before.max_steps:,} -> {after.max_steps:,}")
     lines += [line for line in differences(before.config, after.config) if not line.startswith("steps ")]
-    kept = "goes on with its state" if after.optimizer == "keep" else "starts afresh"
+    kept = "goes on with its state" if after.keeps_optimizer else "starts afresh"
     return [*lines, f"optimizer {kept}"]
 
 

@@ -1,9 +1,7 @@
 """Configurations and stages to plan, without files of data."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import pytest
 
@@ -11,6 +9,7 @@ from coca_train.config.load import assemble, finish
 from coca_train.config.root import TRAIN
 from coca_train.config.schema import Config
 from coca_train.planning.outline import Outline, outline
+from coca_train.stages import Stage
 from tests.faults.fork_server import ForkServer, shared
 
 TINY = ("model=llama_tiny", "model.vocab_size=320", "train.seq_len=64")  # 6 layers, d_model 256, d_ff 704, GQA 8:4
@@ -28,27 +27,20 @@ def outlined(*overrides: str, trainable: Sequence[str] = ("*",)) -> Outline:
     return outline(configure(*overrides), trainable)
 
 
-@dataclass(frozen=True)
-class PlannedStage:
-    """A stage as coca_train.stages.Stage has it."""
-
-    name: str
-    config: Config
-    trainable: tuple[str, ...]
-    optimizer: str = "fresh"
-    first_step: int = 0
-    max_steps: int = 15_000
-    first_sample: int = 0
+def planned(
+    name: str, config: Config, trainable: Sequence[str], *, first_step: int = 0, max_steps: int = 15_000
+) -> Stage:
+    """A stage with an optimizer of its own."""
+    return Stage(name, config, tuple(trainable), False, first_step, max_steps, 0)
 
 
-def coca_llama_7b(*overrides: str) -> tuple[Any, ...]:
+def coca_llama_7b(*overrides: str) -> tuple[Stage, ...]:
     """The CoCA paper's three stages: 32 GPUs x 8 x 2048, 15 000 steps each (section 4.3)."""
     words = ("position=coca", "position.t_width=full_mean", "train.micro_batch_size=8", "train.global_batch_size=256")
     config = configure(*LLAMA_7B[:2], *words, "train.max_steps=15000", *overrides)
     patterns = {"t": K, "qtv": QKV, "all": ("*",)}
     return tuple(
-        PlannedStage(name, config, trainable, first_step=15_000 * i)
-        for i, (name, trainable) in enumerate(patterns.items())
+        planned(name, config, trainable, first_step=15_000 * i) for i, (name, trainable) in enumerate(patterns.items())
     )
 
 

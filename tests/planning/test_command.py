@@ -4,7 +4,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,22 +12,14 @@ from coca_train.planning.cost import Cluster, Cost, cost
 from coca_train.planning.gpus import GPUS, find, peak_of
 from coca_train.planning.outline import outline
 from coca_train.planning.pages import plan as page
+from coca_train.stages import Stage
 from coca_train.throughput import gpu_peak
-from tests.planning.conftest import TINY, PlannedStage, coca_llama_7b
+from tests.planning.conftest import TINY, coca_llama_7b
 
 A100 = Cluster(32, GPUS["a100_80gb"], 0.4)
 
 
-@pytest.fixture(autouse=True)
-def _one_stage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What coca_train.stages.resolve gives for one stage."""
-    monkeypatch.setattr(
-        "coca_train.stages.resolve",
-        lambda config: (PlannedStage("all", config, ("*",), max_steps=config.train.max_steps),),
-    )
-
-
-def of(stage: Any) -> Cost:
+def of(stage: Stage) -> Cost:
     return cost(stage, outline(stage.config, stage.trainable), A100)
 
 

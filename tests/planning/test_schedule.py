@@ -8,16 +8,17 @@ import pytest
 from coca_train.config.errors import UserError
 from coca_train.planning import schedule
 from coca_train.planning.schedule import n_tokens
-from tests.planning.conftest import TINY, PlannedStage, coca_llama_7b, configure
+from coca_train.stages import Stage
+from tests.planning.conftest import TINY, coca_llama_7b, configure, planned
 
 BEFORE = configure(*TINY, "position=rope", "train.max_steps=100", "optim.schedule=constant")
 LONGER = (*TINY, "position=rope", "train.max_steps=50", "train.seq_len=1024", "train.global_batch_size=16")
 AFTER = configure(*LONGER, "position/frequencies=linear", "position.frequencies.factor=16", "optim.lr=2e-3")
 
 
-def stages(**after: Any) -> tuple[Any, ...]:
+def stages(**after: Any) -> tuple[Stage, ...]:
     second = {"first_step": 100, "max_steps": 50, "trainable": ("*",)} | after
-    return PlannedStage("short", BEFORE, ("*.k.weight",), max_steps=100), PlannedStage("long", AFTER, **second)
+    return planned("short", BEFORE, ("*.k.weight",), max_steps=100), planned("long", AFTER, **second)
 
 
 def test_a_row_says_what_a_stage_is() -> None:
@@ -43,8 +44,8 @@ def test_between_stages_only_what_differs() -> None:
 
 
 def test_an_equal_stage_differs_in_its_optimizer_alone() -> None:
-    one = PlannedStage("a", BEFORE, ("*",), max_steps=100)
-    found = schedule((one, replace(one, name="b", first_step=100, optimizer="keep")))  # type: ignore[arg-type]
+    one = planned("a", BEFORE, ("*",), max_steps=100)
+    found = schedule((one, replace(one, name="b", first_step=100, keeps_optimizer=True)))
     assert found.split("\na -> b\n")[1] == "  optimizer goes on with its state\n"
 
 
@@ -59,7 +60,7 @@ def test_tokens_of_the_papers_stages() -> None:
 
 def test_the_vocabulary_may_be_given_where_the_configuration_has_none(tmp_path: object) -> None:
     config = configure("model=llama_tiny", f"data.tokenizer={tmp_path}/none", "optim.warmup_steps=0")
-    stage: Any = PlannedStage("only", config, ("head.weight",), max_steps=10)
+    stage = planned("only", config, ("head.weight",), max_steps=10)
     with pytest.raises(UserError, match="E-PLN-01"):
         schedule((stage,))
     assert "1.8 %" in schedule((stage,), n_tokens=320)

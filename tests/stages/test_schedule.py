@@ -127,14 +127,13 @@ def mixture_of(run: Path, number: int = 0) -> Mixture:
 
 
 def test_a_larger_batch_goes_on_in_the_same_data(runs: Runs) -> None:
-    long = runs.train("long", "train.max_steps=8")
-    run = runs.train(
-        "r", *schedule(stage("one", "max_steps: 2"), stage("two", "max_steps: 3, train: {global_batch_size: 8}"))
-    )
-    assert logged(run, "batch_digest")[:2] == logged(long, "batch_digest")[:2]
-    sums = [int(digest, 16) for digest in logged(long, "batch_digest")]
-    pairs = [f"{(a + b) % 2**64:016x}" for a, b in zip(sums[2::2], sums[3::2], strict=True)]
-    assert logged(run, "batch_digest")[2:] == pairs
+    long = runs.train("long", "train.max_steps=9")
+    larger = stage("two", "max_steps: 3, train: {global_batch_size: 8}")
+    run = runs.train("r", *schedule(stage("one", "max_steps: 2"), larger, stage("three", "max_steps: 1")))
+    wanted, found = logged(long, "batch_digest"), logged(run, "batch_digest")
+    sums = [int(digest, 16) for digest in wanted[2:8]]
+    pairs = [f"{(a + b) % 2**64:016x}" for a, b in zip(sums[::2], sums[1::2], strict=True)]
+    assert found == [*wanted[:2], *pairs, wanted[8]]
 
 
 def test_rates_are_those_of_the_stage_and_its_own_step(runs: Runs) -> None:
