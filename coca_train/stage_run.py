@@ -61,7 +61,8 @@ def run_one(
     leave: called when all is saved and only the report is to be made.
     """
     config, run_dir, run_id = stage.config, around.run_dir, around.record["run_id"]
-    meta = checkpoint.Meta(run_id, around.record["model_digest"], mixture.fingerprint(), {"stage": stage.name})
+    fingerprint = next(one["fingerprint"] for one in around.record["stages"] if one["name"] == stage.name)
+    meta = checkpoint.Meta(run_id, around.record["model_digest"], fingerprint, {"stage": stage.name})
     resumed = found is not None and found.manifest["run_id"] == run_id and found.step > stage.first_step
     with ExitStack() as stack:
         with torch.device("meta"):
