@@ -58,6 +58,10 @@ def _kinds(corpus: CorpusConfig) -> list[Problem]:
             found.append(
                 Problem("E-CFG-50", (f"{key}.{needed}", f"{key}.kind"), text, f"write {key}.{needed}={example}")
             )
+        if source.hub_files and source.kind != "hub":
+            text = f"a source of kind {source.kind} does not read it"
+            fix = f"write {key}.hub_files=[] and {key}.files=[…]"
+            found.append(Problem("E-CFG-50", (f"{key}.hub_files", f"{key}.kind"), text, fix))
         if getattr(source, other):
             text = f"a source of kind {source.kind} does not read it"
             fix = f"write {key}.{other}={'[]' if other == 'files' else 'null'}, or another {key}.kind"

@@ -67,5 +67,5 @@ def place(source: CorpusSourceConfig) -> str:
     """Where the source is read from, for people."""
     if source.kind != "hub":
         return shown(" ".join(source.files))
-    parts: list[Any] = [source.hub, source.hub_config, source.hub_split]
+    parts: list[Any] = [source.hub, source.hub_config, source.hub_split, *source.hub_files]
     return "hub: " + shown(", ".join(str(part) for part in parts if part))

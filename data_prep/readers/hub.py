@@ -19,11 +19,12 @@ def inputs(name: str, source: CorpusSourceConfig) -> list[Input]:
     if not source.hub:
         raise DataError(
             f"E-RAW-01 {name}: hub is empty; the name of a data set or a local folder is needed. "
-            f"Fix: set corpus.sources.{name}.hub"
+            f"About it: {shown(source.about) or 'nothing known'}. Fix: set corpus.sources.{name}.hub"
         )
     data, fingerprint = _opened(source)
     label = source.hub + (f"/{source.hub_config}" if source.hub_config else "")
-    hub = {"hub": source.hub, "config": source.hub_config, "split": source.hub_split, "fingerprint": fingerprint}
+    hub: dict[str, Any] = {"hub": source.hub, "config": source.hub_config, "split": source.hub_split}
+    hub |= {"fingerprint": fingerprint} | ({"files": source.hub_files} if source.hub_files else {})
     made = []
     for shard in range(data.num_shards):
         path = f"{label}[{source.hub_split}] shard {shard}/{data.num_shards}"
@@ -35,7 +36,7 @@ def inputs(name: str, source: CorpusSourceConfig) -> list[Input]:
 def _opened(source: CorpusSourceConfig) -> tuple[Any, str]:
     """The streamed data set and its fingerprint (hash of the revision and of the list of files)."""
     try:
-        return _load(source.hub or "", source.hub_config, source.hub_split)
+        return _load(source.hub or "", source.hub_config, source.hub_split, tuple(source.hub_files))
     except UserError:
         raise
     except Exception as error:  # `datasets` raises whatever its loaders and the network raise
@@ -43,12 +44,12 @@ def _opened(source: CorpusSourceConfig) -> tuple[Any, str]:
             f"E-RAW-24 {shown(source.hub or '')} (configuration {source.hub_config}, split {source.hub_split}): cannot "
             f"be had: {_words(error)}; a data set that can be read is needed. "
             f"About it: {shown(source.about) or 'nothing known'}. "
-            "Fix: check its name and the network; log in with `hf auth login` where consent is asked"
+            "Fix: check its name, its hub_files and the network; log in with `hf auth login` where consent is asked"
         ) from error
 
 
 @functools.lru_cache(maxsize=4)
-def _load(name: str, config: str | None, split: str) -> tuple[Any, str]:
+def _load(name: str, config: str | None, split: str, files: tuple[str, ...]) -> tuple[Any, str]:
     try:
         import datasets
     except ImportError as error:
@@ -56,7 +57,7 @@ def _load(name: str, config: str | None, split: str) -> tuple[Any, str]:
             f"E-RAW-25 {shown(name)}: `datasets` is not installed; it reads data sets of the hub. "
             "Fix: pip install 'coca-train[data]'"
         ) from error
-    builder = datasets.load_dataset_builder(name, config)
+    builder = datasets.load_dataset_builder(name, config, data_files={split: list(files)} if files else None)
     return builder.as_streaming_dataset(split=split), str(builder.hash)
 
 

@@ -40,7 +40,7 @@ DOCS = np.dtype(
 )
 COUNTS = ("documents", "characters", "bytes")  # of what is kept; every other count is a rule's
 # What a source is read from, and what is only told about it, decides no byte of a part.
-NOT_SETTINGS = ("files", "hub", "about", "licence", "group", "weight")
+NOT_SETTINGS = ("files", "hub", "hub_files", "about", "licence", "group", "weight")
 ABSENT = "nothing"
 
 

@@ -30,6 +30,7 @@ SOURCE = CorpusSourceConfig(
     hub=None,
     hub_config=None,
     hub_split="train",
+    hub_files=[],
     text_field="text",
     id_field=None,
     group="text",

@@ -36,6 +36,7 @@ WRONG = [
         ["command line corpus.sources.text.files=", "does not read it", "write corpus.sources.text.files=[]"],
     ),
     ([FILES, "corpus.sources.text.hub=x"], "E-CFG-50", ["corpus.sources.text.hub=x", "text.hub=null"]),
+    ([FILES, "corpus.sources.text.hub_files=[x]"], "E-CFG-50", ["does not read it", "text.hub_files=[]"]),
     (["corpus.sources.text.files=a.jsonl"], "E-CFG-04", ["is text", 'text.files=["a.jsonl"]']),
     (["corpus.sources.text.files=[1]"], "E-CFG-04", ["corpus.sources.text.files", "a list [..] of: text"]),
     (["corpus.sources.text.files=[~/a]"], "E-CFG-16", ["not readable"]),

@@ -84,6 +84,22 @@ def test_identity_tells_when_the_files_change(tables: CorpusSourceConfig, tmp_pa
     assert inputs("mine", tables)[0].identity() != first[0]
 
 
+def test_only_some_of_its_files(tables: CorpusSourceConfig, tmp_path: Path) -> None:
+    everything = inputs("mine", tables)[0].identity()
+    for split, patterns, shards in (
+        ("train", ["*-00001-*"], ["1"]),
+        ("train", ["*-00002-*", "*-00000-*"], ["2", "0"]),
+        ("mine", ["train-0000[12]*"], ["1", "2"]),
+    ):
+        some = of(str(tables.hub), hub_split=split, hub_files=patterns)
+        found = inputs("mine", some)
+        read = [parsed(chunks(one, some, work_of(), None), some)[0].text.split()[1] for one in found]
+        assert sorted(read) == sorted(shards) and found[0].path.startswith(f"{tables.hub}[{split}] shard 0/")
+        assert found[0].identity() != everything and found[0].identity()["files"] == patterns
+    assert "E-RAW-24" in complaint(of(str(tables.hub), hub_files=["*.csv"]))
+    assert everything.keys() == {"hub", "config", "split", "shard", "shards", "fingerprint"}  # as before hub_files
+
+
 def test_jsonl_folder_and_bad_records(tmp_path: Path) -> None:
     lines = [line("a", n=1), line(None, n=2), line("b\0", n=3), line("x" * 200, n=4), line("c", n=5)]
     (tmp_path / "set").mkdir()
