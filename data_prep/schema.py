@@ -36,7 +36,7 @@ class CorpusSourceConfig:
     hub_config: str | None = Field(description="configuration of the data set (hub only); null = its default")
     hub_split: str = Field(description="split of the data set (hub only)")
     hub_files: list[str] = Field(
-        description="paths or glob patterns inside the data set, such as data/python/*; [] = all of its split (hub only)"
+        description="paths or patterns inside the data set, such as data/python/*; [] = all of its split (hub only)"
     )
     text_field: str = Field(description="dotted field that holds the text (not for text)")
     id_field: str | None = Field(description="dotted field that names a document; must be unique; null = none")

@@ -93,8 +93,9 @@ def test_only_some_of_its_files(tables: CorpusSourceConfig, tmp_path: Path) -> N
     ):
         some = of(str(tables.hub), hub_split=split, hub_files=patterns)
         found = inputs("mine", some)
-        read = [parsed(chunks(one, some, work_of(), None), some)[0].text.split()[1] for one in found]
-        assert sorted(read) == sorted(shards) and found[0].path.startswith(f"{tables.hub}[{split}] shard 0/")
+        first = [parsed(chunks(one, some, work_of(), None), some)[0] for one in found]
+        assert sorted(text.split()[1] for text in texts(first)) == sorted(shards)
+        assert found[0].path.startswith(f"{tables.hub}[{split}] shard 0/")
         assert found[0].identity() != everything and found[0].identity()["files"] == patterns
     assert "E-RAW-24" in complaint(of(str(tables.hub), hub_files=["*.csv"]))
     assert everything.keys() == {"hub", "config", "split", "shard", "shards", "fingerprint"}  # as before hub_files
