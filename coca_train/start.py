@@ -39,7 +39,8 @@ def find_start(
             raise Preempted("stopped while importing start.path, nothing is kept; the same command imports it again")
 
     if not dist.on_main(begins_from.exists):
-        dist.log(f"start     importing {config.start.path} into {begins_from}; all ranks wait for rank 0")
+        wait = "; the other ranks wait" if dist.world_size() > 1 else ""
+        dist.log(f"start     importing {config.start.path} into {begins_from}{wait}")
         lock.alone(lambda: starting.bring(config, run_dir, proceed))
     if (found := checkpoint.find(begins_from)) is None:
         raise CheckpointError(

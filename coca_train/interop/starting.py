@@ -34,8 +34,9 @@ def check(config: Config, n_tokens: int, run_dir: Path) -> None:
     n_tokens: rows of the embedding. Raises as `open_source`, and UserError: E-STA-02 another model, E-STA-03 another
     position scheme, E-STA-04 what was imported before is something else, E-IOP-17 no transformers.
     """
-    with importing.open_options(_options(config, run_dir)) as source:
-        options = _converting(_options(config, run_dir), source.architecture, config)
+    asked = _options(config, run_dir)
+    with importing.open_options(asked) as source:
+        options = _converting(asked, source.architecture, config)
         _compare(config, n_tokens, importing.wanted(source, options).architecture)
         if (run_dir / NAME).exists():
             _same_import(run_dir / NAME, importing.provenance(source, options), config)
@@ -50,8 +51,9 @@ def bring(config: Config, run_dir: Path, proceed: Callable[[], None]) -> None:
     """
     for unfinished in run_dir.glob(f".tmp-{NAME}-*"):
         files.remove_tree(unfinished)
-    with importing.open_options(_options(config, run_dir)) as source:
-        options = _converting(_options(config, run_dir), source.architecture, config)
+    asked = _options(config, run_dir)
+    with importing.open_options(asked) as source:
+        options = _converting(asked, source.architecture, config)
         importing.bring(_asking(source, proceed), options)
 
 
