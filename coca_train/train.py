@@ -9,8 +9,6 @@ import torch
 
 from coca_train import checkpoint, dist, engine
 from coca_train.build import build_model, init_digests, vocab_size
-from coca_train.checkpoint.manifest import FOLDER
-from coca_train.checkpoint.recovery import step_folders
 from coca_train.config.errors import CheckpointError, DataError, DeviceMemoryError, UserError
 from coca_train.config.load import Loaded
 from coca_train.config.schema import Config, DataConfig
@@ -24,6 +22,7 @@ from coca_train.record import begin_stage, open_record
 from coca_train.signals import StopRequest
 from coca_train.stage_run import Surroundings, run_one
 from coca_train.stages import Stage, resolve, stage_at
+from coca_train.start import check_start, find_start
 from coca_train.watchdog import Watchdog, peer_lost
 
 
@@ -69,8 +68,9 @@ def _train(loaded: Loaded) -> None:
         mixtures = {stage.name: mixture_of(stage.config, n_tokens, edges) for stage in stages}
         check_lengths(stages, mixtures)
         check_parameters(stages, n_tokens)
-        start = find_start(config, run_dir)
+        begins_from = check_start(config, run_dir, tokenizer, n_tokens)
         lock = stack.enter_context(checkpoint.RunLock(run_dir))
+        start = find_start(config, run_dir, begins_from, lock, stop)
         fingerprints = {name: mixture.fingerprint() for name, mixture in mixtures.items()}
         record = open_record(run_dir, loaded, stages, fingerprints, partial(init_digests, config, n_tokens))
         found = find_checkpoint(config, run_dir, record["run_id"])
@@ -135,40 +135,40 @@ def check_parameters(stages: Sequence[Stage], n_tokens: int) -> None:
             )
 
 
-def find_start(config: Config, run_dir: Path) -> checkpoint.Found | None:
-    """The newest weights of the run that start.path names; None where the run has its own by now. COLLECTIVE."""
-    if config.start.path is None or dist.on_main(lambda: bool(step_folders(run_dir / FOLDER))):
-        return None
-    path = Path(config.start.path)
-    if not (path / "checkpoints").is_dir():
-        raise CheckpointError(
-            f"E-CKP-26 start.path={path}: no run directory (it has no checkpoints). Fix: give the directory of a run; "
-            "weights from elsewhere become one with: python -m coca_train.interop import"
-        )
-    if (found := checkpoint.find(path)) is None:
-        raise CheckpointError(f"E-CKP-26 start.path={path}: holds no finished checkpoint. Fix: finish that run first")
-    return found
-
-
 def farewell(config: Config, run_dir: Path) -> None:
     """Where everything lies and what to try next."""
-    prompt = config.eval.sample_prompt or "The"
-    made = {
+    dist.log(f"Done. Everything lies in {run_dir}:\n{made(config, run_dir)}Try next:\n{next_commands(config, run_dir)}")
+
+
+def made(config: Config, run_dir: Path) -> str:
+    """The files of a finished run, a line for each."""
+    *before, _ = config.stages
+    goes_on = "with a larger train.max_steps" if not before else "with one more stage in the schedule"
+    files = {
         "loss_curve.png": "training and validation loss",
         "report/extrapolation.png": "perplexity beyond the training window (.md and .json beside it)",
+        **{f"report/{stage}": f"the report on stage {stage}" for stage in before},
         "metrics.jsonl": "every logged step and validation",
         "config.yaml": "every setting",
-        "checkpoints": "the model; the same command with a larger train.max_steps goes on",
+        "checkpoints": f"the model; the same command {goes_on} goes on",
     }
-    lies = "".join(f"  {name:26s} {what}\n" for name, what in made.items() if (run_dir / name).exists())
-    dist.log(
-        f"Done. Everything lies in {run_dir}:\n{lies}"
-        f"Try next:\n"
-        f"  python -m coca_train.generate run={run_dir} prompt={prompt!r}\n"
-        f"  python -m coca_train position=rope run.name=rope\n"
-        f"  python -m coca_train.compare schemes=rope,alibi,coca,coca_strict\n"
-        f"  python -m coca_train --help"
-    )
+    return "".join(f"  {name:26s} {what}\n" for name, what in files.items() if (run_dir / name).exists())
+
+
+def next_commands(config: Config, run_dir: Path) -> str:
+    """Commands for a finished run: one that began from other weights is not the quickstart's comparison of schemes."""
+    prompt = config.eval.sample_prompt or "The"
+    comparing = [
+        "python -m coca_train position=rope run.name=rope",
+        "python -m coca_train.compare schemes=rope,alibi,coca,coca_strict",
+    ]
+    tuned = config.start.path is not None or len(config.stages) > 1
+    commands = [
+        f"python -m coca_train.generate run={run_dir} prompt={prompt!r}",
+        *([f"python -m coca_train.interop export run={run_dir} to={run_dir}-hf"] if tuned else comparing),
+        "python -m coca_train --help",
+    ]
+    return "\n".join(f"  {command}" for command in commands)
 
 
 def prepare_data(data: DataConfig) -> None:

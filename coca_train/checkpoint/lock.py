@@ -7,16 +7,18 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from coca_train import dist
 from coca_train.checkpoint import files
-from coca_train.config.errors import LockedError, StorageError, UserError
+from coca_train.config.errors import LockedError, PeerLost, StorageError, UserError
 
 HEARTBEAT_S = 30.0
 STALE_AFTER_S = 4 * HEARTBEAT_S
+LOOK_S = 0.5
 NAME = "run.lock"
 
 
@@ -49,6 +51,7 @@ class RunLock:
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
         self._path = run_dir / NAME
+        self._mark = run_dir / f".{NAME}.alone"  # while rank 0 works for all
         self._token = os.urandom(8).hex()
         self._stop = threading.Event()
         self._heart: threading.Thread | None = None
@@ -92,6 +95,42 @@ class RunLock:
         if holder.get("token") != self._token:
             raise self._locked(holder, "took over this run while we were out")
 
+    def alone(self, action: Callable[[], None]) -> None:
+        """COLLECTIVE, while the lock is held. As dist.on_main, for work of minutes.
+
+        The others look at a file of rank 0 meanwhile: no collective waits, so engine.timeout_s has no say. Raises
+        PeerLost on the others when rank 0 gives no sign of life.
+        """
+        problem: Exception | None = None
+        dist.on_main(lambda: files.replace_text(self._mark, ""))
+        if dist.is_main():
+            try:
+                action()
+            except Exception as error:
+                problem = error
+            finally:
+                self._mark.unlink(missing_ok=True)
+        else:
+            self._watch()
+        if (problem := dist.broadcast_object(problem)) is not None:
+            raise problem
+
+    def _watch(self) -> None:
+        """Wait until rank 0 has removed its mark, as long as its heart beats."""
+        beat, since = 0.0, time.monotonic()
+        while os.path.lexists(self._mark):
+            with contextlib.suppress(OSError):
+                seen = self._path.lstat().st_mtime
+                if seen != beat:
+                    beat, since = seen, time.monotonic()
+            if time.monotonic() > since + STALE_AFTER_S:
+                raise PeerLost(
+                    f"E-RUN-15 rank {dist.rank()}: another rank is gone (no sign of life of rank 0 for "
+                    f"{STALE_AFTER_S:.0f} s in {self._path}). Fix: look at the first error above, then run the same "
+                    "command again"
+                )
+            time.sleep(LOOK_S)
+
     def _acquire(self) -> None:
         os.makedirs(self._run_dir, exist_ok=True)
         with self._directory():
@@ -109,6 +148,7 @@ class RunLock:
                 "token": self._token,
             }
             files.replace_text(self._path, json.dumps(card))
+            self._mark.unlink(missing_ok=True)
 
     def _directory(self) -> "_Flock":
         return _Flock(self._run_dir)

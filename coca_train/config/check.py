@@ -21,6 +21,7 @@ from coca_train.config.schema import (
     OptimConfig,
     RunConfig,
     StageConfig,
+    StartConfig,
     TrackingConfig,
     TrainConfig,
 )
@@ -190,8 +191,9 @@ def _rates(optim: OptimConfig) -> list[Problem]:
     return found
 
 
-def _paths(run: RunConfig, data: DataConfig) -> list[Problem]:
-    return paths({"run.root": run.root, "data.dir": data.dir, "data.tokenizer": data.tokenizer})
+def _paths(run: RunConfig, data: DataConfig, start: StartConfig) -> list[Problem]:
+    given = {"run.root": run.root, "data.dir": data.dir, "data.tokenizer": data.tokenizer}
+    return paths(given | ({"start.path": start.path} if start.path is not None else {}))
 
 
 def _seeds(run: RunConfig, data: DataConfig) -> list[Problem]:

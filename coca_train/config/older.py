@@ -9,6 +9,11 @@ ADDED = {
     "data.upsample_factor": 1,
     "data.verify_blocks": True,
     "start.path": None,
+    "start.check_tokenizer": True,
+    "start.t_from_k": "mean_of_halves",
+    "start.keys": "auto",
+    "start.ignore": [],
+    "start.parity_tokens": 2048,
 }
 
 

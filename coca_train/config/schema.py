@@ -67,8 +67,20 @@ class StartConfig:
     """Which weights training begins with."""
 
     path: str | None = Field(
-        description="run directory, also one that `python -m coca_train.interop import` made; null = initialised anew"
+        description="run directory, or Hugging Face folder (imported first, into `start` of this run's directory); "
+        "null = initialised anew"
     )
+    check_tokenizer: bool = Field(
+        description="refuse weights that were trained with another tokenizer file; false: you know that the ids agree"
+    )
+    t_from_k: Literal["mean_of_halves", "first_half", "random"] = Field(
+        description="of a RoPE folder into a CoCA run: how T is made from K (docs/interop.md)"
+    )
+    keys: Literal["auto", "k", "t"] = Field(
+        description="what a folder's key projections are; t: CoCA's official GPT-NeoX weights"
+    )
+    ignore: list[str] = Field(description="keys of a folder's config.json known to change nothing")
+    parity_tokens: Positive = Field(description="[tokens] of each probe that an imported folder is compared with")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -10,7 +10,8 @@ import (key=value): a run directory, which generation, evaluation and `start.pat
   name, root       the new run is <root>/<name>
   position         as_source, coca or coca_strict: T is made from K
   t_from_k         mean_of_halves, first_half or random
-  t_width          as_source or half: fold the full-width T of CoCA's official weights
+  t_width          half or full_mean, of a T made from K (as_source: half); half folds the full-width T of CoCA's
+                   official weights
   keys             auto, k or t: what a folder's key projections are (t: CoCA's official GPT-NeoX weights)
   seed             of t_from_k=random
   tokenizer        auto (the one beside the weights), none, or a file

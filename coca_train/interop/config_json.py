@@ -103,7 +103,7 @@ class Keys:
             shown = ", ".join(f"{key}={self._values[key]!r}" for key in left)[:300]
             raise self.wrong(
                 shown, "it is not known here and may change what the model computes",
-                f"when it changes nothing, add ignore={','.join(left)}",
+                f"when it changes nothing, ignore={','.join(left)} (in a training start.ignore=[{','.join(left)}])",
             )  # fmt: skip
 
     def take(self, key: str, default: Any = None) -> Any:

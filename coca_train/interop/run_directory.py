@@ -12,7 +12,7 @@ import yaml
 
 from coca_train.checkpoint import files, manifest
 from coca_train.config.interpolate import leaves
-from coca_train.config.load import Assembled, finish, load
+from coca_train.config.load import Assembled, assemble, finish
 from coca_train.config.provenance import Sources
 from coca_train.config.root import TRAIN
 from coca_train.config.schema import Config
@@ -59,7 +59,7 @@ def write(
 
 def defaults() -> str:
     """config.yaml of a training as it is without any choice."""
-    return load([]).yaml
+    return finish(assemble(TRAIN, []), launch=False)[1]
 
 
 def configuration(name: str, root: str, source: Source, tokenizer: Path | None) -> tuple[Config, str]:

@@ -1,5 +1,6 @@
 """The safetensors files of a Hugging Face folder, read tensor by tensor. Never a pickle."""
 
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -10,9 +11,11 @@ from torch import Tensor
 
 from coca_train.checkpoint.format import DTYPES
 from coca_train.config.errors import CheckpointError, UserError
+from coca_train.data.files import digest
 from coca_train.interop.architecture import Shapes
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+READ = ("config.json", INDEX, "tokenizer.model", "tokenizer.json")
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 PLAIN_NAME = re.compile(r"[\w.-]+\.safetensors")
 # Tables that older transformers saved beside the weights; they follow from config.json.
@@ -99,6 +102,12 @@ class Folder:
 
     def close(self) -> None:
         self._files.clear()
+
+
+def content(path: Path) -> str:
+    """SHA-256 over names and digests of a folder's weights, configuration and tokenizer (samples of large files)."""
+    read = [*path.glob("*.safetensors"), *(path / name for name in READ if (path / name).is_file())]
+    return hashlib.sha256(json.dumps({file.name: digest(file) for file in sorted(read)}).encode()).hexdigest()
 
 
 def _damaged(path: Path, what: str) -> CheckpointError:

@@ -6,6 +6,9 @@ mean_of_halves  row j = (row j + row j + D/2) / 2; what the authors' code comput
 first_half      row j = row j
 random          as a new run would begin, from a seed
 
+With t_width=full_mean T keeps D rows a head and the model averages the halves: the same functions, from W_K as it is,
+or from its first half twice.
+
 All else is kept as it is. The result is no trained CoCA model yet: stage 1 of the paper trains T.
 """
 
@@ -22,11 +25,12 @@ from coca_train.models.init import init_parameter
 from coca_train.positions.schemes.coca import fold_full_mean
 
 How = Literal["mean_of_halves", "first_half", "random"]
+Width = Literal["half", "full_mean"]
 VARIANTS = {"coca": "slack", "coca_strict": "strict"}
 KEYS = ("attention.k.weight", "attention.k.bias")
 
 
-def convert(source: Source, position: str, how: How, seed: int = 0) -> Source:
+def convert(source: Source, position: str, how: How, seed: int = 0, t_width: Width = "half") -> Source:
     """The same weights with CoCA in the place of RoPE. position: coca (slack) or coca_strict. seed: of `random`.
 
     Precision stays; means are formed in float32. Raises UserError E-IOP-14 where there is no K to take T from.
@@ -41,7 +45,7 @@ def convert(source: Source, position: str, how: How, seed: int = 0) -> Source:
     section = {
         "scheme": "coca",
         "variant": VARIANTS[position],
-        "t_width": "half",
+        "t_width": t_width,
         "rotary_pct": 1.0,
         "frequencies": asdict(before.frequencies),
     }
@@ -57,10 +61,11 @@ def convert(source: Source, position: str, how: How, seed: int = 0) -> Source:
             return made.to(source.dtypes[name])
         k = source.read(name)
         if how == "first_half":
-            return k.unflatten(0, (architecture.n_kv_heads, 2, -1))[:, 0].flatten(0, 1)
-        return fold_full_mean(k.float(), architecture.n_kv_heads).to(k.dtype)
+            first = k.unflatten(0, (architecture.n_kv_heads, 2, -1))[:, :1]
+            return (first if t_width == "half" else torch.cat((first, first), 1)).flatten(0, 2)
+        return k if t_width == "full_mean" else fold_full_mean(k.float(), architecture.n_kv_heads).to(k.dtype)
 
-    origin = source.origin | {"t_from_k": how, "seed": seed if how == "random" else None}
+    origin = source.origin | {"t_from_k": how, "t_width": t_width, "seed": seed if how == "random" else None}
     return replace(source, architecture=architecture, shapes=shapes, read=read, origin=origin)
 
 

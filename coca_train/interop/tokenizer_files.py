@@ -8,6 +8,7 @@ from coca_train import dist
 from coca_train.checkpoint import files
 from coca_train.config.errors import DataError
 from coca_train.config.load import load_saved
+from coca_train.data.files import digest
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.interop.parity import TEXT
 from coca_train.interop.weights import Source
@@ -31,6 +32,11 @@ def find(source: Source, asked: str) -> Path | None:
         path = Path(load_saved(source.path).config.data.tokenizer)
         return path if path.is_file() else None
     return next((source.path / name for name in MAIN if (source.path / name).is_file()), None)
+
+
+def digests(folder: Path) -> dict[str, Path]:
+    """SHA-256 of every tokenizer file in a folder that our Tokenizer could read, and the file."""
+    return {digest(folder / name)["sha256"]: folder / name for name in MAIN if (folder / name).is_file()}
 
 
 def open_for(source: Source, path: Path | None) -> Tokenizer | None:

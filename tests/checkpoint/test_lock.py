@@ -5,13 +5,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from coca_train.checkpoint import RunLock, lock
-from coca_train.config.errors import LockedError, StorageError
+from coca_train.config.errors import LockedError, PeerLost, StorageError
 from tests.faults.fork_server import ForkServer, values
 
 HOLD = """
@@ -121,3 +122,44 @@ def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="E-RUN-09") as caught, RunLock(tmp_path / "file"):
         pass
     assert caught.value.exit_code == 7
+
+
+def other_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience_s: float) -> RunLock:
+    """A rank that looks at a run in which rank 0 works alone."""
+    (tmp_path / "run.lock").write_text("{}")
+    (tmp_path / ".run.lock.alone").write_text("")
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr(lock, "STALE_AFTER_S", patience_s)
+    monkeypatch.setattr(lock, "LOOK_S", 0.02)
+    return RunLock(tmp_path)
+
+
+def test_the_others_wait_as_long_as_the_heart_beats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Longer than a silent one is given."""
+    waiting = threading.Thread(target=other_rank(tmp_path, monkeypatch, 1.5)._watch)
+    waiting.start()
+    for beat in range(18):
+        time.sleep(0.1)
+        os.utime(tmp_path / "run.lock", (beat, beat))
+    assert waiting.is_alive()
+    (tmp_path / ".run.lock.alone").unlink()
+    waiting.join(5)
+    assert not waiting.is_alive()
+
+
+def test_the_others_give_up_when_it_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(PeerLost, match=r"E-RUN-15 rank 1: .*no sign of life of rank 0.*Fix: "):
+        other_rank(tmp_path, monkeypatch, 0.2)._watch()
+
+
+def test_rank_0_works_alone_and_leaves_no_mark(tmp_path: Path) -> None:
+    """Done or failed; and the mark of a process that was killed is gone with the next holder."""
+    mark, seen = tmp_path / ".run.lock.alone", list[bool]()
+    mark.write_text("")
+    with RunLock(tmp_path) as held:
+        assert not mark.exists()
+        held.alone(lambda: seen.append(mark.exists()))
+        with pytest.raises(KeyError):
+            held.alone(lambda: {}["nothing"])
+    assert seen == [True]
+    assert not mark.exists()

@@ -2,59 +2,24 @@
 
 import os
 import random
-import shutil
 import signal
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.faults import real
-from tests.faults.fork_server import ForkServer, Rank, slow_unless
+from tests.faults.fork_server import ForkServer, slow_unless
+from tests.faults.runs import Runs
 
-TARGET = "tests.faults.real:run"
 KILLS = int(os.environ.get("COCA_KILLS", "40"))
-
-
-class Runs:
-    """Two-rank runs of one configuration, and the uninterrupted one they must end like."""
-
-    def __init__(self, server: ForkServer, folder: Path, settings: Sequence[str] = ()) -> None:
-        (folder / "data").mkdir()
-        self.server, self.folder = server, folder
-        self.command = [*real.TINY, *real.prepare(folder / "data"), f"run.root={folder}/runs", "run.name=r", *settings]
-        self.run_dir = folder / "runs" / "r"
-        ended = self.launch(inject={"root": str(self.run_dir)})
-        assert [rank.code for rank in ended] == [0, 0], ended[0].text
-        self.operations = [rank.value["operations"] for rank in ended]
-        self.wanted = real.final_state(self.run_dir)
-        assert self.wanted[0] == 10 and len(self.wanted[2]) == 10
-
-    def launch(self, **options: Any) -> list[Rank]:
-        return self.server.run(TARGET, {"overrides": self.command}, ranks=2, fail_fast_s=1.0, **options)
-
-    def fresh(self) -> None:
-        shutil.rmtree(self.run_dir, ignore_errors=True)
-
-    def finish(self) -> str:
-        """The same command again until it is done; all it said."""
-        said = ""
-        for _ in range(3):
-            ended = self.launch()
-            said += ended[0].text
-            if [rank.code for rank in ended] == [0, 0]:
-                break
-        else:
-            raise AssertionError(f"not done after three launches: {said[-5000:]} {ended[1].text[-3000:]}")
-        assert real.final_state(self.run_dir) == self.wanted
-        assert not real.leftovers(self.run_dir)
-        return said
 
 
 @pytest.fixture(scope="module", params=slow_unless(["bf16"], ["bf16", "fp32"]))
 def runs(request: pytest.FixtureRequest, server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    return Runs(server, tmp_path_factory.mktemp("end-to-end"), [f"engine.dtype={request.param}"])
+    folder = tmp_path_factory.mktemp("end-to-end")
+    words = [*real.TINY, *real.prepare(folder), f"engine.dtype={request.param}"]
+    made = Runs(server, "tests.faults.real:run", words, folder / "runs")
+    assert made.wanted[0] == 10 and len(made.wanted[2]) == 10
+    return made
 
 
 def operations_of_save(runs: Runs, rank: int, step: int) -> list[int]:

@@ -2,7 +2,6 @@
 
 import os
 import random
-import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,10 @@ from typing import Any
 import pytest
 
 from tests.faults import real
-from tests.faults.fork_server import ForkServer, Rank, slow_unless
+from tests.faults.fork_server import ForkServer, slow_unless
+from tests.faults.runs import Runs
 from tests.stages.support import logged, run, saved, schedule, stage, state, steps, weights
 
-TARGET = "tests.stages.support:run"
 KILLS = int(os.environ.get("COCA_KILLS", "30"))
 K, QKV = "blocks.*.attention.k.*", "blocks.*.attention.[qkv].*"
 LAST = "max_steps: 3, train: {seq_len: 48}, optim: {lr: 0.02}, position: {frequencies: {name: linear, factor: 2}}"
@@ -29,22 +28,8 @@ SCHEDULE = [
 BORDERS = (3, 6)
 
 
-class Runs:
-    """Runs of the schedule; `wanted` is what is left of one that nobody killed."""
-
-    def __init__(self, server: ForkServer, folder: Path) -> None:
-        (folder / "data").mkdir(parents=True)
-        self.server, self.folder = server, folder
-        self.words = [*real.TINY, *SCHEDULE, *real.prepare(folder / "data"), f"run.root={folder}"]
-        self.run_dir = folder / "r"
-        ended = self.launch(inject={"root": str(self.run_dir)})
-        assert [rank.code for rank in ended] == [0, 0], ended[0].text
-        self.operations = [rank.value["operations"] for rank in ended]
-        self.wanted = self.left()
-
-    def launch(self, *words: str, name: str = "r", ranks: int = 2, **options: Any) -> list[Rank]:
-        arguments = {"overrides": [*self.words, f"run.name={name}", *words]}
-        return self.server.run(TARGET, arguments, ranks=ranks, fail_fast_s=1.0, **options)
+class StagedRuns(Runs):
+    """Runs of the schedule."""
 
     def train(self, name: str, *words: str, ranks: int = 1) -> Path:
         """A run that must end well; its directory."""
@@ -65,9 +50,6 @@ class Runs:
         assert step == 9 and [record["step"] for record in steps(self.run_dir)] == list(range(1, 10))
         return digest, losses, [state(self.run_dir, border) for border in BORDERS]
 
-    def fresh(self) -> None:
-        shutil.rmtree(self.run_dir, ignore_errors=True)
-
     def kill(self, **inject: Any) -> int:
         """Launch and kill; the newest step that is saved."""
         ended = self.launch(inject={"root": str(self.run_dir)} | inject)
@@ -75,16 +57,7 @@ class Runs:
         return max(saved(self.run_dir), default=0)
 
     def finish(self) -> str:
-        said = ""
-        for _ in range(3):
-            ended = self.launch()
-            said += ended[0].text
-            if [rank.code for rank in ended] == [0, 0]:
-                break
-        else:
-            raise AssertionError(f"not done after three launches: {said[-5000:]} {ended[1].text[-3000:]}")
-        assert self.left() == self.wanted
-        assert not real.leftovers(self.run_dir)
+        said = super().finish()
         assert {path.parent.name for path in self.run_dir.rglob("done.json")} == {"k", "qkv", "report"}
         return said
 
@@ -114,11 +87,12 @@ def stop_in_step(overrides: list[str], step: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def runs(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    return Runs(server, tmp_path_factory.mktemp("stages"))
+def runs(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> StagedRuns:
+    folder = tmp_path_factory.mktemp("stages")
+    return StagedRuns(server, "tests.stages.support:run", [*real.TINY, *SCHEDULE, *real.prepare(folder)], folder)
 
 
-def test_each_stage_changes_what_it_trains(runs: Runs) -> None:
+def test_each_stage_changes_what_it_trains(runs: StagedRuns) -> None:
     assert saved(runs.run_dir) == [3, 6, 8, 9]
     first, second, third = (weights(runs.run_dir, step) for step in (*BORDERS, 9))
     moved = {name for name in first if first[name] != second[name]}
@@ -129,7 +103,7 @@ def test_each_stage_changes_what_it_trains(runs: Runs) -> None:
 NOTE = {"named": "replace .run.json", "ranks": [0], "at": 0}  # of a resumed run: that its next stage begins
 
 
-def test_killed_inside_the_saves_at_both_borders_and_between_the_stages(runs: Runs) -> None:
+def test_killed_inside_the_saves_at_both_borders_and_between_the_stages(runs: StagedRuns) -> None:
     """One run, killed four times: each launch goes on where the one before died."""
     runs.fresh()
     inside = next(n for n in runs.saves(0)[3] if runs.operations[0][n].startswith("write state-00000")) + 1
@@ -143,7 +117,7 @@ def test_killed_inside_the_saves_at_both_borders_and_between_the_stages(runs: Ru
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-def test_killed_at_random_moments(runs: Runs) -> None:
+def test_killed_at_random_moments(runs: StagedRuns) -> None:
     """Up to 0.2 s after any file operation; every third kill at a border. `COCA_KILLS` of them."""
     choose = random.Random(5)
     outcomes: dict[int, int] = {}
@@ -165,7 +139,7 @@ def test_killed_at_random_moments(runs: Runs) -> None:
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("border", BORDERS)
 @pytest.mark.parametrize("rank", [0, 1])
-def test_killed_at_every_file_operation_of_a_border(runs: Runs, border: int, rank: int) -> None:
+def test_killed_at_every_file_operation_of_a_border(runs: StagedRuns, border: int, rank: int) -> None:
     """The save, the report, the note of the next stage, up to the next save."""
     for at in runs.saves(rank)[border]:
         runs.fresh()
@@ -177,7 +151,7 @@ CASES = [(dtype, zero) for dtype in ("bf16", "fp32") for zero in (0, 1, 2, 3) if
 
 
 @pytest.mark.parametrize(("dtype", "zero"), slow_unless([("bf16", 3)], CASES))
-def test_frozen_weights_of_another_run_are_never_rounded(runs: Runs, dtype: str, zero: int) -> None:
+def test_frozen_weights_of_another_run_are_never_rounded(runs: StagedRuns, dtype: str, zero: int) -> None:
     """start.path: a run in float32. k, then q, k and v are trained; all else stays what it was there, to the bit."""
     source = runs.folder / "source"
     if not source.exists():
@@ -193,7 +167,7 @@ def test_frozen_weights_of_another_run_are_never_rounded(runs: Runs, dtype: str,
         assert keys == {name for name in begun if any(f".attention.{letter}." in name for letter in part)}
 
 
-def test_another_number_of_ranks_in_the_middle_of_stages(runs: Runs) -> None:
+def test_another_number_of_ranks_in_the_middle_of_stages(runs: StagedRuns) -> None:
     """1 -> 2 -> 1 ranks, stopped within stages 1 and 2: the same batches, the same losses within rounding."""
     words = ["engine.dtype=fp32", "engine.zero_stage=1"]
     whole = runs.train("whole", *words)

@@ -10,6 +10,7 @@ from transformers.models.llama import modeling_llama
 from coca_train.config.errors import UserError
 from coca_train.interop import parity, to_coca
 from coca_train.interop.weights import open_source
+from coca_train.positions.schemes.coca import fold_full_mean
 from tests.interop import models
 
 K = "blocks.1.attention.k.weight"
@@ -31,6 +32,26 @@ def test_rows_of_t_by_hand(model):
             a, b = k[head * D + pair], k[head * D + pair + D // 2]
             torch.testing.assert_close(mean[head * D // 2 + pair], (a + b) / 2, rtol=0, atol=0)
             assert torch.equal(first[head * D // 2 + pair], a)
+
+
+@pytest.mark.parametrize("how", ["mean_of_halves", "first_half"])
+def test_t_of_full_width_is_the_same_function(how, model, bring):
+    """Its halves averaged are the T of half width; K itself where that is asked for."""
+    with open_source(model()) as source:
+        k = source.read(K)
+        full = converted(source, how, t_width="full_mean")
+        t, half = full.read(K), converted(source, how).read(K)
+    assert full.architecture.position.t_width == "full_mean"
+    assert t.shape == full.shapes[K] == (G * D, C)
+    torch.testing.assert_close(fold_full_mean(t, G), half, rtol=0, atol=0)
+    assert torch.equal(t, k) == (how == "mean_of_halves")
+    run = bring(model(), position="coca", t_from_k=how, t_width="full_mean")
+    assert models.same(our_logits(run), our_logits(bring(model(), "half", position="coca", t_from_k=how)))
+
+
+def test_full_width_is_of_a_t_made_from_k(model, bring):
+    with pytest.raises(UserError, match=r"E-IOP-14.*t_width=full_mean.*position=coca"):
+        bring(model(), t_width="full_mean")
 
 
 def test_random_is_what_a_new_run_would_begin_with(model):

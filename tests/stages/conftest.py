@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from coca_train.config import load as config_load
 from coca_train.config.compose import Composed, compose
 from coca_train.config.root import Root
 from tests.faults import real
+from tests.stages.starting import SIZES, tokenizer_of
 from tests.stages.support import Runs, leave_out
 
 
@@ -32,3 +34,20 @@ def runs(tmp_path: Path, corpus: list[str], monkeypatch: pytest.MonkeyPatch) -> 
     again = lambda root, groups, dirs: copy.deepcopy(composed(root, tuple(groups.items()), dirs))  # noqa: E731
     monkeypatch.setattr(config_load, "compose", again)
     return Runs(tmp_path, corpus, monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def llama(tmp_path_factory: pytest.TempPathFactory, corpus: list[str]) -> Path:
+    """A folder as transformers writes it, with the tokenizer of the corpus beside it; not to be written to."""
+    pytest.importorskip("transformers")
+    from tests.interop import models
+
+    folder = models.write(tmp_path_factory.mktemp("hub") / "llama", "llama", **SIZES)
+    shutil.copy(tokenizer_of(corpus), folder / "tokenizer.model")
+    return folder
+
+
+@pytest.fixture
+def spoilt(llama: Path, tmp_path: Path) -> Path:
+    """The same, to be changed."""
+    return Path(shutil.copytree(llama, tmp_path / "spoilt"))

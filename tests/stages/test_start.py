@@ -1,0 +1,178 @@
+"""Training that begins from a Hugging Face folder: imported once, and only if it is the run's model."""
+
+import json
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coca_train.config.errors import CheckpointError, Preempted, UserError
+from coca_train.interop import run_directory
+from tests.faults import real
+from tests.stages.starting import LLAMA, SIZES, STILL, begin, edit, imported, tokenizer_of
+from tests.stages.support import Runs, record, weights
+
+
+def test_a_folder_is_as_good_as_its_import(runs: Runs, llama: Path) -> None:
+    """The same weights to the bit, with the parity check beside them; only the first launch imports."""
+    by_hand = begin(runs, imported(llama, runs.folder, "by_hand"), name="b")
+    run = begin(runs, llama)
+    assert weights(run, 1) == weights(by_hand, 1)
+    assert json.loads((run / "start" / "parity.json").read_text())["passed"]
+    before = (run / "start" / "run.json").stat().st_mtime_ns
+    shutil.rmtree(run / "checkpoints")
+    again = begin(runs, llama)
+    assert weights(again, 1) == weights(by_hand, 1)
+    assert (again / "start" / "run.json").stat().st_mtime_ns == before
+    assert not real.leftovers(run)
+
+
+@pytest.mark.parametrize("t_width", ["half", "full_mean"])
+@pytest.mark.parametrize("t_from_k", ["mean_of_halves", "first_half"])
+def test_a_rope_folder_into_a_coca_run(runs: Runs, llama: Path, t_from_k: str, t_width: str) -> None:
+    """As import makes it with the run's settings: T of the width that the run says."""
+    words = ["position=coca_strict", f"position.t_width={t_width}", "position.frequencies.theta=500"]
+    run = begin(runs, llama, *words, f"start.t_from_k={t_from_k}")
+    options = {"position": "coca_strict", "t_from_k": t_from_k, "t_width": t_width}
+    source = imported(llama, runs.folder, "by_hand", **options)
+    assert weights(run, 1) == weights(source, 0)
+    assert record(run / "start")["imported"]["asked"]["t_from_k"] == t_from_k
+
+
+def test_what_was_imported_from_something_else_is_refused(runs: Runs, spoilt: Path) -> None:
+    """Other options, or other files under the same name; tokens of the probes do not matter."""
+    words = ["position=coca", "position.frequencies.theta=500"]
+    run = begin(runs, spoilt, *words)
+    shutil.rmtree(run / "checkpoints")
+    with pytest.raises(UserError, match=r"E-STA-04 .*/r/start: .*t_from_k mean_of_halves -> first_half.*Fix: "):
+        begin(runs, spoilt, *words, "start.t_from_k=first_half")
+    begin(runs, spoilt, *words, "start.parity_tokens=7")
+    shutil.rmtree(run / "checkpoints")
+    data = bytearray((spoilt / "model.safetensors").read_bytes())
+    data[-1] ^= 1
+    (spoilt / "model.safetensors").write_bytes(data)
+    with pytest.raises(UserError, match=r"E-STA-04 .*other files in .*spoilt; "):
+        begin(runs, spoilt, *words)
+
+
+def test_official_weights_are_folded_where_the_run_has_half_the_width(runs: Runs, spoilt: Path) -> None:
+    """keys=t: the folder's key projections are T of full width."""
+    words = ["position=coca", "position.frequencies.theta=500", "start.keys=t"]
+    run = begin(runs, spoilt, *words)
+    assert record(run / "start")["imported"]["asked"]["t_width"] == "half"
+    wide = begin(runs, spoilt, *words, "position.t_width=full_mean", name="wide")
+    assert record(wide / "start")["imported"]["asked"]["t_width"] == "as_source"
+
+
+MISMATCHES = {
+    "width": (
+        {"num_hidden_layers": 3, "intermediate_size": 40},
+        "model.d_ff is 40 there, 48 here; model.n_layers",
+    ),
+    "norm": ({"rms_norm_eps": 1e-5}, r"norm_eps is 1e-05 there, 1e-06 here. Fix: model.norm_eps=1e-05$"),
+    "heads": ({"num_key_value_heads": 1}, "model.n_kv_heads is 1 there, 2 here"),
+    "rows": ({"vocab_size": 65}, "Fix: model.vocab_size=65"),
+    "tied": ({"tie_word_embeddings": True}, "Fix: model.tie_embeddings=true"),
+}
+
+
+@pytest.mark.parametrize("case", MISMATCHES)
+def test_another_model_is_refused_before_weights_are_read(
+    runs: Runs, tmp_path: Path, case: str, corpus: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.interop import models
+
+    changes, words = MISMATCHES[case]
+    folder = models.write(tmp_path / case, "llama", **(SIZES | {"rms_norm_eps": 1e-6} | changes))
+    shutil.copy(tokenizer_of(corpus), folder / "tokenizer.model")
+    monkeypatch.setattr("coca_train.interop.shards.Folder.read", never)
+    with pytest.raises(UserError, match=f"E-STA-02 start.path=.*{case}: .*{words}"):
+        begin(runs, folder)
+    assert not (runs.folder / "r").exists()
+
+
+def never(*_: Any) -> None:
+    raise AssertionError("this must not be reached")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["position=alibi", "~position.frequencies"], r"E-STA-03 .*is rope, the run's is alibi; .*Fix: position=rope"),
+        (["model.activation=gelu"], "E-STA-02 .*model.activation is swiglu there, gelu here"),
+        (["model.bias=true"], "model.bias is false there, true here"),
+        (["position.rotary_pct=0.5"], "position.rotary_pct is 1.0 there, 0.5 here"),
+    ],
+    ids=["alibi", "activation", "bias", "rotary"],
+)
+def test_another_model_of_the_run_is_refused(runs: Runs, llama: Path, words: list[str], message: str) -> None:
+    said = [word for word in LLAMA if "theta" not in word or words[0] != "position=alibi"]
+    with pytest.raises(UserError, match=message):
+        runs.train("r", *said, *STILL, f"start.path={llama}", *[word for word in words if word[0] != "~"])
+    assert not (runs.folder / "r").exists()
+
+
+def test_other_frequencies_are_announced(runs: Runs, llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are the run's to choose: interpolation begins so."""
+    words = ["position/frequencies=linear", "position.frequencies.factor=4", "position.frequencies.theta=500"]
+    run = begin(runs, llama, *words, "visibility=sliding_window", "visibility.window=12")
+    said = capsys.readouterr().err
+    line = next(line for line in said.splitlines() if line.startswith("CHANGED since the weights"))
+    assert "position.frequencies.name plain -> linear" in line
+    assert "position.frequencies.factor null -> 4.0" in line
+    assert "visibility.name causal -> sliding_window" in line
+    assert "theta" not in line
+    assert weights(run, 1) == weights(run / "start", 0)
+
+
+def test_pickles_unknown_keys_and_no_transformers(runs: Runs, spoilt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As import refuses them, before anything is written."""
+    edit(spoilt, surprise=3)
+    with pytest.raises(UserError, match=r"E-IOP-04 .*surprise=3.*start\.ignore=\[surprise\]"):
+        begin(runs, spoilt)
+    with monkeypatch.context() as patch:
+        patch.setitem(__import__("sys").modules, "transformers", None)
+        with pytest.raises(UserError, match=r"E-IOP-17 .*pip install 'coca-train\[interop\]'"):
+            begin(runs, spoilt, "start.ignore=[surprise]")
+    (spoilt / "model.safetensors").rename(spoilt / "pytorch_model.bin")
+    with pytest.raises(UserError, match="E-IOP-02"):
+        begin(runs, spoilt, "start.ignore=[surprise]")
+    assert not (runs.folder / "r").exists()
+    (spoilt / "pytorch_model.bin").rename(spoilt / "model.safetensors")
+    begin(runs, spoilt, "start.ignore=[surprise]")
+
+
+def test_a_folder_that_is_neither(runs: Runs) -> None:
+    (runs.folder / "empty").mkdir()
+    with pytest.raises(CheckpointError, match=r"E-CKP-26 .*no run directory .* no Hugging Face folder .*hf download"):
+        begin(runs, runs.folder / "empty")
+    with pytest.raises(UserError, match=r"E-CFG-29 .*start\.path"):
+        runs.train("r", "start.path='~/llama'")
+
+
+def test_a_failed_parity_check_leaves_nothing_to_begin_from(
+    runs: Runs, llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coca_train.interop.parity.BOUND", 1e-12)
+    with pytest.raises(CheckpointError, match="E-IOP-13"):
+        begin(runs, llama)
+    assert not list((runs.folder / "r").glob("*start*"))
+    assert not real.leftovers(runs.folder / "r")
+
+
+def test_asked_to_stop_while_importing(runs: Runs, llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 75, nothing is kept, the same command imports again."""
+    checkpoint = run_directory._checkpoint
+
+    def asked(*arguments: Any) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        checkpoint(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_directory, "_checkpoint", asked)
+        with pytest.raises(Preempted, match=r"stopped while importing start\.path"):
+            begin(runs, llama)
+    assert not list((runs.folder / "r").glob("*start*"))
+    assert weights(begin(runs, llama), 1)
