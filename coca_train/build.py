@@ -1,14 +1,16 @@
 """From a config to its parts: vocabulary, model, initial weights; for training and all that loads a run."""
 
 import hashlib
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from coca_train.config.errors import DataError
-from coca_train.config.schema import Config
+from coca_train.config.schema import Config, LoraConfig
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.models.init import init_parameter
+from coca_train.models.trainable import adapt
 from coca_train.models.transformer import Transformer
 
 VOCAB_MULTIPLE = 64  # embedding rows are rounded up to this: matrix kernels like round numbers
@@ -36,6 +38,17 @@ def build_model(config: Config, n_tokens: int) -> Transformer:
         attention=config.engine.attention,
         activation_checkpointing=config.engine.activation_checkpointing,
     )
+
+
+def build_adapted(config: Config, n_tokens: int, trainable: Sequence[str], lora: LoraConfig | None) -> Transformer:
+    """`build_model` as a stage trains it: with adapters for what matches the patterns `trainable`; lora None: without.
+
+    Raises UserError where adapters do not fit (E-STG-14, 16, 17) or peft is missing (E-STG-18).
+    """
+    model = build_model(config, n_tokens)
+    if lora is not None:
+        adapt(model, trainable, lora)
+    return model
 
 
 def init_digests(config: Config, n_tokens: int) -> dict[str, str]:

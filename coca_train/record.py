@@ -127,6 +127,7 @@ def _entry(stage: Stage, fingerprint: dict[str, Any]) -> dict[str, Any]:
     settings |= {
         f"stages.{stage.name}.trainable": stage.trainable,
         f"stages.{stage.name}.optimizer": "keep" if stage.keeps_optimizer else "fresh",
+        f"stages.{stage.name}.lora": None if stage.lora is None else asdict(stage.lora),
         f"stages.{stage.name}.first_sample": stage.first_sample,
     }
     return {"name": stage.name, "settings": _plain(settings), "fingerprint": fingerprint}

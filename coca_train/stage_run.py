@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Container
 from contextlib import ExitStack
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,20 +10,21 @@ from typing import Any, NamedTuple
 import torch
 
 from coca_train import checkpoint, dist, engine
-from coca_train.build import build_model
+from coca_train.build import build_adapted
 from coca_train.config.errors import CheckpointError, DataError, Preempted, StorageError
 from coca_train.config.schema import Config
 from coca_train.data.loader import Loader
 from coca_train.data.mixture import Mixture
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.data.validation import validation_batches
-from coca_train.engine.base import DTYPES, Engine, select_trainable
+from coca_train.engine.base import DTYPES, Engine, InitParameter
 from coca_train.evals.perplexity import validation_loss
 from coca_train.final import final_report
 from coca_train.loop import Tools, run_stage
 from coca_train.metrics import MetricsWriter
 from coca_train.models.certificate import certify
 from coca_train.models.init import init_parameter
+from coca_train.models.trainable import select_trainable
 from coca_train.models.transformer import Transformer, count_parameters
 from coca_train.recurrence import RecurrentEngine
 from coca_train.signals import StopRequest
@@ -62,22 +64,24 @@ def run_one(
     """
     config, run_dir, run_id = stage.config, around.run_dir, around.record["run_id"]
     fingerprint = next(one["fingerprint"] for one in around.record["stages"] if one["name"] == stage.name)
-    meta = checkpoint.Meta(run_id, around.record["model_digest"], fingerprint, {"stage": stage.name})
+    lora = None if stage.lora is None else asdict(stage.lora)
+    meta = checkpoint.Meta(run_id, around.record["model_digest"], fingerprint, {"stage": stage.name}, lora)
     resumed = found is not None and found.manifest["run_id"] == run_id and found.step > stage.first_step
     with ExitStack() as stack:
         with torch.device("meta"):
-            outline = build_model(config, around.n_tokens)
+            outline = build_adapted(config, around.n_tokens, stage.trainable, stage.lora)
         select_trainable(outline, stage.trainable)
-        runner = build_engine(stage, outline, around.n_tokens)
+        init = partial(init_parameter, model=config.model, position=config.position, seed=config.run.seed)
+        runner = build_engine(stage, outline, around.n_tokens, init)
         start_step = 0
         if found is not None and resumed:
             checkpoint.load(found, runner, meta)
             start_step = found.step - stage.first_step
         elif found is not None:
-            checkpoint.begin(found, runner, stage.keeps_optimizer)
+            checkpoint.begin(found, runner, init, stage.keeps_optimizer)
         frozen = None
         if found is not None and config.engine.dtype != "fp32":
-            frozen = stack.enter_context(checkpoint.Frozen(found, runner.trainable))
+            frozen = stack.enter_context(checkpoint.Frozen(found, runner.trainable, resumed))
         loader = stack.enter_context(
             Loader(
                 mixture,
@@ -127,14 +131,14 @@ def run_one(
     return last
 
 
-def build_engine(stage: Stage, outline: Transformer, n_tokens: int) -> Engine:
+def build_engine(stage: Stage, outline: Transformer, n_tokens: int, init: InitParameter) -> Engine:
     """The engine of a stage over initial weights. COLLECTIVE."""
     config = stage.config
     runner = engine.build(
         config.engine,
         config.optim,
-        partial(build_model, config, n_tokens),
-        partial(init_parameter, model=config.model, position=config.position, seed=config.run.seed),
+        partial(build_adapted, config, n_tokens, stage.trainable, stage.lora),
+        init,
         trainable=stage.trainable,
         micro_batch_size=config.train.micro_batch_size,
         accumulation=config.train.global_batch_size // (config.train.micro_batch_size * dist.world_size()),
@@ -186,6 +190,8 @@ def announce(
         trained = sum(p.numel() for p in outline.parameters() if p.requires_grad)
         place = f"steps {stage.first_step + 1} to {stage.last_step}"
         dist.log(f"stage     {stage.name}: {place}, trains {100 * trained / total:.1f} % of the parameters")
+    if stage.lora is not None:
+        dist.log(f"LoRA      rank {stage.lora.rank}, alpha {stage.lora.alpha:g}")
     dist.log(f"run       {around.run_dir} ({start}, {steps} steps)")
     dist.log(
         f"model     {total / 1e6:.1f}M parameters, {inner / 1e6:.1f}M without embeddings; {config.position.scheme}, "

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from coca_train.config.schema import Config
+from coca_train.config.schema import Config, LoraConfig
 from coca_train.config.stage_configs import stage_config
 
 
@@ -12,7 +12,8 @@ class Stage:
     """One stage, complete: nothing is left to inherit.
 
     config: every section as it holds in this stage. first_step: optimizer steps of all stages before. max_steps: its
-    own length [optimizer steps]. first_sample: where in its data the stage begins [sequences].
+    own length [optimizer steps]. first_sample: where in its data the stage begins [sequences]. lora: of the adapters;
+    None: matrices are trained in full.
     """
 
     name: str
@@ -22,6 +23,7 @@ class Stage:
     first_step: int
     max_steps: int
     first_sample: int
+    lora: LoraConfig | None = None
 
     @property
     def last_step(self) -> int:
@@ -44,6 +46,7 @@ def resolve(config: Config) -> tuple[Stage, ...]:
                 stages[-1].last_step if stages else 0,
                 complete.train.max_steps,
                 sum(stage.max_steps * stage.config.train.global_batch_size for stage in before),
+                own.lora if own.lora.rank is not None else None,
             )
         )
     return tuple(stages)

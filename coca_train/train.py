@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from coca_train import checkpoint, dist, engine
-from coca_train.build import build_model, init_digests, vocab_size
+from coca_train.build import build_adapted, build_model, init_digests, vocab_size
 from coca_train.config.errors import CheckpointError, DataError, DeviceMemoryError, UserError
 from coca_train.config.load import Loaded
 from coca_train.config.schema import Config, DataConfig
@@ -16,8 +16,8 @@ from coca_train.data.mixture import Mixture
 from coca_train.data.packings import Edges
 from coca_train.data.presence import require_files
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.engine.base import select_trainable
 from coca_train.metrics import MetricsWriter
+from coca_train.models.trainable import select_trainable
 from coca_train.record import begin_stage, open_record
 from coca_train.signals import StopRequest
 from coca_train.stage_run import Surroundings, run_one
@@ -112,13 +112,15 @@ def check_lengths(stages: Sequence[Stage], mixtures: dict[str, Mixture]) -> None
 
 
 def check_parameters(stages: Sequence[Stage], n_tokens: int) -> None:
-    """UserError where a pattern of any stage matches no parameter (E-STG-14), where a stage has other parameters than
-    the first (E-STG-15), or windows longer than a learned table of positions (E-POS-04)."""
+    """UserError where a pattern of any stage matches no parameter (E-STG-14), where adapters do not fit (E-STG-16, 17),
+    where a stage has other parameters than the first (E-STG-15), or windows longer than a learned table of positions
+    (E-POS-04)."""
     shapes: list[dict[str, tuple[int, ...]]] = []
     for stage in stages:
         with torch.device("meta"):
             model = build_model(stage.config, n_tokens)
-        select_trainable(model, stage.trainable)
+            adapted = build_adapted(stage.config, n_tokens, stage.trainable, stage.lora)
+        select_trainable(adapted, stage.trainable)
         longest, seq_len = model.position.max_positions, stage.config.train.seq_len
         if longest is not None and longest < seq_len and not stage.config.data.document_mask:
             raise UserError(

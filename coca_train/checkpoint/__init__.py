@@ -5,6 +5,7 @@ from coca_train.checkpoint.frozen import Frozen
 from coca_train.checkpoint.lock import RunLock
 from coca_train.checkpoint.manifest import Found, Meta
 from coca_train.checkpoint.recovery import begin, find, load, load_weights, sweep
+from coca_train.checkpoint.weights import Weights, open_weights
 
 __all__ = [
     "MAX_FAILURES",
@@ -13,10 +14,12 @@ __all__ = [
     "Meta",
     "RunLock",
     "Saved",
+    "Weights",
     "begin",
     "find",
     "load",
     "load_weights",
+    "open_weights",
     "prune",
     "save",
     "sweep",

@@ -161,7 +161,7 @@ def _manifest(step: int, engine: Engine, meta: Meta, records: list[Any]) -> dict
         "counters": engine.counters(),
         "progress": meta.progress,
         "files": records,
-    }
+    } | ({} if meta.lora is None else {manifest.LORA: meta.lora})
 
 
 def _publish(folder: Path, target: Path, body: dict[str, Any], lock: RunLock | None) -> None:

@@ -10,31 +10,30 @@ from torch import Tensor
 
 from coca_train.checkpoint.format import ShardReader
 from coca_train.checkpoint.manifest import Found
+from coca_train.checkpoint.weights import MODEL, Weights
 
 
 class Frozen:
     """The weights of a verified checkpoint but for those that are trained. Each rank reads for itself.
 
+    resumed: the checkpoint is one of the stage itself, and its adapters are still apart; else they are merged.
     The files stay open, so that the checkpoint may be deleted meanwhile. A context manager. Raises OSError.
     """
 
-    def __init__(self, found: Found, trainable: Iterable[str]) -> None:
-        trained = {f"model/{name}" for name in trainable}
-        self._files = [ShardReader(found.path / entry["name"]) for entry in found.manifest["files"]]
-        self._owner = {
-            key: file for file in self._files for key in file.spec() if key.startswith("model/") and key not in trained
-        }
+    def __init__(self, found: Found, trainable: Iterable[str], resumed: bool) -> None:
+        files = [ShardReader(found.path / entry["name"]) for entry in found.manifest["files"]]
+        self._weights = Weights(found, files, merged=not resumed)
+        self._names = self._weights.spec.keys() - set(trainable)
 
     def holds(self, key: str) -> bool:
-        return key in self._owner
+        return key.startswith(MODEL) and key.removeprefix(MODEL) in self._names
 
     def tensor(self, key: str) -> Tensor:
         """One float32 CPU tensor."""
-        return self._owner[key].tensor(key).float()
+        return self._weights.tensor(key.removeprefix(MODEL)).float()
 
     def __enter__(self) -> "Frozen":
         return self
 
     def __exit__(self, *_: object) -> None:
-        for file in self._files:
-            file.close()
+        self._weights.close()

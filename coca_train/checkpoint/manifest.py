@@ -21,6 +21,7 @@ KEYS = {
     "format", "run_id", "step", "world_size", "zero_stage", "dtype", "trainable",
     "model_digest", "data_fingerprint", "counters", "progress", "files", "digest",
 }  # fmt: skip
+LORA = "lora"  # a further key of checkpoints with adapters: programs that know none refuse them
 
 
 class Refused(ValueError):
@@ -41,13 +42,14 @@ class Meta:
     """What a checkpoint must agree with to continue a run.
 
     run_id: the run's own name for itself. model_digest, data_fingerprint: what the model and the data are.
-    progress: the loop's own counters, given back on resume; JSON.
+    progress: the loop's own counters, given back on resume; JSON. lora: rank and alpha of the adapters in the state.
     """
 
     run_id: str
     model_digest: str
     data_fingerprint: dict[str, Any]
     progress: dict[str, Any]
+    lora: dict[str, Any] | None = None
 
 
 def folder_name(step: int) -> str:
@@ -86,7 +88,7 @@ def read(path: Path) -> dict[str, Any]:
         raise Refused(f"E-CKP-08 {NAME} cannot be read: {error}") from None
     if not isinstance(manifest, dict) or manifest.get("digest") != digest_of(manifest):
         raise Refused(f"E-CKP-08 {NAME} is damaged: its digest differs")
-    if manifest.get("format") != FORMAT or set(manifest) != KEYS:
+    if manifest.get("format") != FORMAT or set(manifest) - {LORA} != KEYS:
         raise Refused(f"E-CKP-09 format {manifest.get('format')!r}, this version reads {FORMAT}")
     if folder_name(manifest["step"]) != path.name:
         raise Refused(f"E-CKP-13 the manifest is of step {manifest['step']}")

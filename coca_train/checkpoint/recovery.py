@@ -12,8 +12,10 @@ from coca_train import dist
 from coca_train.checkpoint import files, manifest
 from coca_train.checkpoint.format import ShardReader
 from coca_train.checkpoint.manifest import FOLDER, STEP_FOLDER, Found, Meta, Refused
+from coca_train.checkpoint.weights import MODEL, open_weights, plain, read_merged
 from coca_train.config.errors import CheckpointError, DataError
-from coca_train.engine.base import Engine
+from coca_train.engine.base import Engine, InitParameter
+from coca_train.models.lora import adapter_of, is_adapter
 
 TEMPORARY = ".tmp-"
 TRASH = ".trash-"
@@ -143,9 +145,10 @@ def load(found: Found, engine: Engine, meta: Meta) -> dict[str, Any]:
     return found.manifest["progress"]
 
 
-def begin(found: Found, engine: Engine, keep_optimizer: bool = False) -> None:
-    """COLLECTIVE. Put the weights of another stage, or of another run, into the engine.
+def begin(found: Found, engine: Engine, init: InitParameter, keep_optimizer: bool = False) -> None:
+    """COLLECTIVE. Put the weights of another stage, or of another run, into the engine; its adapters are merged.
 
+    init: fills one parameter by its name; the adapters of the stage that begins have its values.
     keep_optimizer: Adam's moments too, for the parameters it has them of, and the memory of the rows; all others
     begin at zero.
     Raises CheckpointError where the model is another one.
@@ -153,10 +156,18 @@ def begin(found: Found, engine: Engine, keep_optimizer: bool = False) -> None:
     opened = _Shards(found)
     try:
         wanted = engine.state_spec()
-        _same_tensors(found, _weights(opened.spec), _weights(wanted))
+        _same_tensors(found, plain(opened.spec), plain(wanted))
 
         def read(name: str) -> Tensor:
-            kept = name.startswith("model/") or (keep_optimizer and opened.spec.get(name) == wanted[name])
+            if name.startswith(MODEL) and is_adapter(name):
+                init(name.removeprefix(MODEL), fresh := torch.empty(wanted[name]))
+                return fresh
+            if name.startswith(MODEL):
+                weight = read_merged(name, found, opened.spec, opened.read)
+                if adapter_of(name)[0] not in opened.spec:
+                    return weight
+                return dist.broadcast_tensor(weight if dist.is_main() else None, wanted[name], 0)  # one rank's rounding
+            kept = keep_optimizer and opened.spec.get(name) == wanted[name]
             return opened.read(name) if kept else torch.zeros(wanted[name])
 
         counters = found.manifest["counters"]
@@ -169,29 +180,17 @@ def begin(found: Found, engine: Engine, keep_optimizer: bool = False) -> None:
         opened.close()
 
 
-def _weights(spec: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    return {name: shape for name, shape in spec.items() if name.startswith("model/")}
-
-
 def load_weights(found: Found, module: nn.Module) -> None:
     """Put a checkpoint's weights into a plain module. Not collective: every caller reads the files itself."""
     held = {name: tensor for name, tensor in module.state_dict(keep_vars=True).items()}
     missing = set(dict(module.named_parameters()))
-    for entry in found.manifest["files"]:
-        try:
-            reader = manifest.open_shard(found.path, entry)
-        except Refused as refusal:
-            raise CheckpointError(f"E-CKP-01 {found.path}: {refusal}. Fix: restore the checkpoint") from None
-        for key, shape in reader.spec().items():
-            name = key.removeprefix("model/")
-            if key == name:
-                continue
+    with open_weights(found) as weights:
+        for name, shape in weights.spec.items():
             if name not in held or tuple(held[name].shape) != shape:
                 raise _other_model(found, f"{name} {list(shape)} has no place in it")
             with torch.no_grad():
-                held[name].copy_(reader.tensor(key))
+                held[name].copy_(weights.tensor(name))
             missing.discard(name)
-        reader.close()
     if missing:
         raise _other_model(found, f"{', '.join(sorted(missing)[:5])} not in the checkpoint")
 

@@ -170,7 +170,22 @@ def _stages(stages: dict[str, StageConfig]) -> list[Problem]:
     if stages[first].optimizer == "keep":
         text = "no stage comes before the first one, so there is nothing to keep"
         found.append(Problem("E-STG-02", (f"stages.{first}.optimizer",), text, "write optimizer: fresh"))
+    for before, (name, stage) in zip([None, *stages.values()], stages.items(), strict=False):
+        key = f"stages.{name}.optimizer"
+        adapted = stage.lora.rank is not None or (before is not None and before.lora.rank is not None)
+        if stage.optimizer == "keep" and adapted and name != first:
+            text = "adapters begin and end with their stage, and Adam's moments of them are of no use to another"
+            found.append(Problem("E-STG-19", (key,), text, f"write {key}=fresh"))
     return found
+
+
+def _peft(stages: dict[str, StageConfig], world: World) -> list[Problem]:
+    """Asks for the world because it is about launches only: a trained run is read without peft."""
+    if find_spec("peft") is not None:
+        return []
+    text = "peft is not installed, which makes the adapters; it is the extra 'lora'"
+    keys = [f"stages.{name}.lora.rank" for name, stage in stages.items() if stage.lora.rank is not None]
+    return [Problem("E-STG-18", (key,), text, "pip install peft") for key in keys]
 
 
 def warm_up(train: TrainConfig, optim: OptimConfig) -> list[Problem]:
@@ -240,6 +255,7 @@ RULES = (
     _device,
     _engine,
     _stages,
+    _peft,
     _rates,
     sources,
     packing,

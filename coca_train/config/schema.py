@@ -84,6 +84,17 @@ class StartConfig:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
+class LoraConfig:
+    """Low-rank adapters in place of weight matrices (arXiv 2106.09685)."""
+
+    rank: Positive | None = Field(
+        description="every weight matrix of a linear layer that `trainable` matches is trained as W + alpha/rank B A, "
+        "B and A of this rank (needs the lora extra); null = in full"
+    )
+    alpha: float = Field(gt=0, description="alpha/rank scales what the adapters add")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class StageConfig:
     """One stage of the schedule. Its sections hold what differs from the run's own; all else is as the run says."""
 
@@ -95,6 +106,7 @@ class StageConfig:
     optimizer: Literal["fresh", "keep"] = Field(
         description="fresh: Adam's moments begin at zero; keep: they go on from the stage before, where it has them"
     )
+    lora: LoraConfig = Field(description="low-rank adapters")
     train: dict[str, Any] = Field(description="e.g. {seq_len: 32768, micro_batch_size: 1}")
     optim: dict[str, Any] = Field(description="e.g. {lr: 2.0e-5, schedule: constant}")
     data: dict[str, Any] = Field(description="e.g. {packing: segments}; a source of null is left out")

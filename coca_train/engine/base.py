@@ -4,8 +4,6 @@ The model an engine runs maps (tokens_BT, targets_BT, pos_BT, doc_BT) to the flo
 next-token losses [nats] over the targets that are not -100. A micro batch with a memory hands it on as `memory`.
 """
 
-import difflib
-import fnmatch
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -14,8 +12,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from coca_train.config.errors import UserError
 from coca_train.config.schema import OptimConfig
+from coca_train.models.lora import named_parameters
 from coca_train.models.memory import Memory
 from coca_train.optim import parameter_groups
 
@@ -107,27 +105,6 @@ class Engine(Protocol):
         ...
 
 
-def select_trainable(model: nn.Module, patterns: Sequence[str]) -> list[str]:
-    """Freeze every parameter that no pattern (shell style) matches; the sorted names of the others.
-
-    Raises UserError naming the nearest parameters when a pattern matches nothing.
-    """
-    names = [name for name, _ in model.named_parameters()]
-    chosen: set[str] = set()
-    for pattern in patterns:
-        matched = fnmatch.filter(names, pattern)
-        if not matched:
-            nearest = difflib.get_close_matches(pattern, names, n=3, cutoff=0.0)
-            raise UserError(
-                f"E-STG-14 stages trainable: pattern {pattern!r} matches no parameter; "
-                f"nearest names: {', '.join(nearest)}. Fix: use one of the names, or '*' for all"
-            )
-        chosen.update(matched)
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name in chosen)
-    return sorted(chosen)
-
-
 @contextmanager
 def parameters_on_meta() -> Iterator[None]:
     """Modules built inside have parameters without memory; their buffers are real.
@@ -162,7 +139,7 @@ def materialise(
 
     made: called with the new parameters of each module (ZeRO-3 shards them at once).
     """
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    names = {id(parameter): name for name, parameter in named_parameters(model)}
     real: dict[int, nn.Parameter] = {}
     for module in model.modules():
         fresh = []
@@ -202,7 +179,7 @@ def persistent_buffers(model: nn.Module) -> dict[str, Tensor]:
 
 def spec_of(model: nn.Module, trainable: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """Names and shapes of a state: weights and buffers, then both moments of each trained parameter."""
-    shapes = {name: tuple(getattr(p, "ds_shape", p.shape)) for name, p in model.named_parameters()}
+    shapes = {name: tuple(getattr(p, "ds_shape", p.shape)) for name, p in named_parameters(model)}
     spec = {f"model/{name}": shape for name, shape in shapes.items()}
     spec |= {f"model/{name}": tuple(buffer.shape) for name, buffer in persistent_buffers(model).items()}
     return spec | {f"{key}/{name}": shapes[name] for name in trainable for key in MOMENTS}

@@ -24,6 +24,8 @@ from coca_train import dist
 from coca_train.config.schema import EngineConfig, OptimConfig
 from coca_train.engine import base, process
 from coca_train.engine.base import InitParameter, Keep, MicroBatch, ReadTensor, StepResult
+from coca_train.models.lora import named_parameters
+from coca_train.models.trainable import select_trainable
 
 LOSS_SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 NEVER = 10**12
@@ -83,7 +85,7 @@ class DeepSpeedEngine:
         settings = deepspeed_config(config, optim, micro_batch_size, accumulation)
         with base.parameters_on_meta():
             module = model_fn()
-        self.trainable = base.select_trainable(module, trainable)
+        self.trainable = select_trainable(module, trainable)
         dtype = base.DTYPES[config.dtype]
         with contextlib.redirect_stdout(io.StringIO()):  # memory reports that no setting turns off
             if config.zero_stage == 3:
@@ -100,7 +102,7 @@ class DeepSpeedEngine:
             )[0]
         process.bound_waits(config.timeout_s)
         self.model: nn.Module = self._engine.module
-        self._parameters: dict[str, Any] = dict(self.model.named_parameters())
+        self._parameters: dict[str, Any] = dict(named_parameters(self.model))
         self._start_moments(0.0)
 
     # ---- training

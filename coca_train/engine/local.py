@@ -13,6 +13,8 @@ from coca_train.config.errors import UserError
 from coca_train.config.schema import EngineConfig, OptimConfig
 from coca_train.engine import base, process
 from coca_train.engine.base import InitParameter, Keep, MicroBatch, ReadTensor, StepResult
+from coca_train.models.lora import named_parameters
+from coca_train.models.trainable import select_trainable
 
 
 class LocalEngine:
@@ -48,9 +50,9 @@ class LocalEngine:
         self._max_grad_norm = optim.max_grad_norm
         with base.parameters_on_meta():
             self.model = model_fn()
-        self.trainable = base.select_trainable(self.model, trainable)
+        self.trainable = select_trainable(self.model, trainable)
         base.materialise(self.model, init, self.device, base.DTYPES[config.dtype])
-        self._weights = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        self._weights = {name: p for name, p in named_parameters(self.model) if p.requires_grad}
         self._masters = self._weights
         if config.dtype != "fp32":
             self._masters = {name: p.detach().float().requires_grad_() for name, p in self._weights.items()}
@@ -110,7 +112,7 @@ class LocalEngine:
         return base.spec_of(self.model, self.trainable)
 
     def named_state(self, keep: Keep = lambda index: True) -> Iterator[tuple[str, Tensor | None]]:
-        held = dict(self.model.named_parameters()) | base.persistent_buffers(self.model) | self._masters
+        held = dict(named_parameters(self.model)) | base.persistent_buffers(self.model) | self._masters
         for index, key in enumerate(self.state_spec()):
             part, name = key.split("/", 1)
             tensor = held[name] if part == "model" else self._optimizer.state[self._masters[name]][part]
@@ -123,7 +125,7 @@ class LocalEngine:
     @torch.no_grad()
     def load_state(self, read: ReadTensor, counters: dict[str, Any]) -> None:
         base.start_moments(self._optimizer, list(self._masters.values()), counters["adam_step"])
-        held = dict(self.model.named_parameters()) | base.persistent_buffers(self.model) | self._masters
+        held = dict(named_parameters(self.model)) | base.persistent_buffers(self.model) | self._masters
         for key in self.state_spec():
             part, name = key.split("/", 1)
             target = held[name] if part == "model" else self._optimizer.state[self._masters[name]][part]

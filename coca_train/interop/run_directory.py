@@ -11,6 +11,7 @@ import torch
 import yaml
 
 from coca_train.checkpoint import files, manifest
+from coca_train.checkpoint.weights import MODEL
 from coca_train.config.interpolate import leaves
 from coca_train.config.load import Assembled, assemble, finish
 from coca_train.config.provenance import Sources
@@ -19,7 +20,7 @@ from coca_train.config.schema import Config
 from coca_train.data.mixture import tokenizer_digest
 from coca_train.interop import shard_files
 from coca_train.interop.tokenizer_files import FOLDER, copy, main_name
-from coca_train.interop.weights import PREFIX, Source
+from coca_train.interop.weights import Source
 from coca_train.record import digest, flatten, versions
 
 DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
@@ -95,7 +96,7 @@ def _checkpoint(folder: Path, source: Source, record: dict[str, Any], dtype: str
         source.shapes,
         source.dtypes,
         source.read,
-        prefix=PREFIX,
+        prefix=MODEL,
         metadata=identity,
     )
     body = {

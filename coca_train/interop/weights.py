@@ -1,7 +1,6 @@
 """Weights under our parameter names, wherever they lie: a Hugging Face folder, or a run of ours."""
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -11,15 +10,12 @@ import torch
 from torch import Tensor
 
 from coca_train import checkpoint
-from coca_train.checkpoint import manifest
 from coca_train.config.errors import CheckpointError, UserError
 from coca_train.config.load import load_saved
 from coca_train.interop import config_json, names, official
 from coca_train.interop.architecture import Architecture, Shapes
 from coca_train.interop.shards import Folder
 from coca_train.run_dir import read_record
-
-PREFIX = "model/"  # of the weights in a checkpoint of ours
 
 
 @dataclass(frozen=True)
@@ -149,20 +145,13 @@ def _run(path: Path) -> Source:
     found = checkpoint.find(path, record["run_id"])
     if found is None:
         raise CheckpointError(f"E-CKP-01 {path}: holds no checkpoint yet. Fix: finish the run first")
-    opened, owner = ExitStack(), {}
-    for entry in found.manifest["files"]:
-        try:
-            reader = manifest.open_shard(found.path, entry)
-        except manifest.Refused as refusal:  # found good a moment ago
-            raise CheckpointError(f"E-CKP-01 {found.path}: {refusal}. Fix: restore the checkpoint") from None
-        opened.callback(reader.close)
-        owner |= {name.removeprefix(PREFIX): reader for name in reader.spec() if name.startswith(PREFIX)}
-    rows = owner["embed.weight"].spec()[PREFIX + "embed.weight"][0]
+    weights = checkpoint.open_weights(found)
+    rows = weights.spec["embed.weight"][0]
     config = loaded.config
     model = replace(config.model, vocab_size=rows)
     architecture = Architecture(model, config.position, config.visibility, config.train.seq_len)
     shapes = architecture.shapes()
-    stored = {name: reader.spec()[PREFIX + name] for name, reader in owner.items()}
+    stored = weights.spec
     if stored != shapes:
         differing = sorted(name for name in stored.keys() | shapes.keys() if stored.get(name) != shapes.get(name))
         raise _refused(7, found.path, f"{_some(differing)} differ", "the weights must be those of config.yaml's model")
@@ -172,9 +161,9 @@ def _run(path: Path) -> Source:
         family=record.get("imported", {}).get("model_type", ""),
         architecture=architecture,
         shapes=shapes,
-        dtypes={name: owner[name].dtypes()[PREFIX + name] for name in shapes},
-        read=lambda name: owner[name].tensor(PREFIX + name),
-        close=opened.close,
+        dtypes={name: weights.dtype(name) for name in shapes},
+        read=weights.tensor,
+        close=weights.close,
         origin={
             "run": config.run.name,
             "run_id": record["run_id"],

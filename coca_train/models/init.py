@@ -9,6 +9,7 @@ from torch import Tensor
 
 from coca_train import positions
 from coca_train.config.schema import ModelConfig
+from coca_train.models.lora import init_adapter, is_adapter
 
 RESIDUAL_OUTPUTS = ("attention.out.weight", "mlp.down.weight")
 
@@ -21,7 +22,8 @@ def seed_of(*parts: object) -> int:
 
 @torch.no_grad()
 def init_parameter(name: str, parameter: Tensor, model: ModelConfig, position: Any, seed: int) -> None:
-    """Fill one parameter in place: norms 1, biases 0, matrices N(0, init_std), a position scheme's as it says.
+    """Fill one parameter in place: norms 1, biases 0, matrices N(0, init_std), a position scheme's as it says, an
+    adapter so that it changes nothing yet.
 
     position: the scheme's settings.
 
@@ -34,6 +36,8 @@ def init_parameter(name: str, parameter: Tensor, model: ModelConfig, position: A
         values = torch.empty(parameter.shape, dtype=torch.float32)
         own(values, generator)
         parameter.copy_(values)
+    elif is_adapter(name):
+        init_adapter(name, parameter, generator)
     elif name.endswith("norm.weight"):
         parameter.fill_(1.0)
     elif name.endswith(".bias"):

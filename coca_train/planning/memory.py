@@ -7,6 +7,7 @@ from functools import cached_property
 import torch
 
 from coca_train.config.schema import Config
+from coca_train.models.lora import named_parameters
 from coca_train.planning.outline import Outline
 from coca_train.planning.states import Counts, States, states
 from coca_train.planning.step import Activations, activations
@@ -74,7 +75,7 @@ class Memory:
 def memory(outline: Outline, n_gpus: int, device: str, watch: Callable[..., Activations] = activations) -> Memory:
     """Memory of a stage on each of n_gpus. device: cpu or cuda. watch: `activations`, or one that remembers."""
     config = outline.config
-    parameters = dict(outline.model.named_parameters())
+    parameters = dict(named_parameters(outline.model))
     vectors = sum(parameters[name].numel() for name in outline.trained if parameters[name].ndim < 2)
     counts = Counts(outline.n_parameters, outline.n_trained, vectors)
     rows = config.train.global_batch_size // n_gpus  # sequences of this GPU

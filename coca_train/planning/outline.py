@@ -6,11 +6,13 @@ from pathlib import Path
 
 import torch
 
-from coca_train.build import build_model, vocab_size
+from coca_train.build import build_adapted, vocab_size
 from coca_train.config.errors import UserError
-from coca_train.config.schema import Config
+from coca_train.config.schema import Config, LoraConfig
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.engine.base import DTYPES, parameters_on_meta, select_trainable
+from coca_train.engine.base import DTYPES, parameters_on_meta
+from coca_train.models.lora import named_parameters
+from coca_train.models.trainable import select_trainable
 from coca_train.models.transformer import Transformer
 
 
@@ -25,7 +27,7 @@ class Outline:
     @property
     def sizes(self) -> dict[str, int]:
         """Numbers in every parameter; shared ones count once."""
-        return {name: parameter.numel() for name, parameter in self.model.named_parameters()}
+        return {name: parameter.numel() for name, parameter in named_parameters(self.model)}
 
     @property
     def n_parameters(self) -> int:
@@ -49,13 +51,15 @@ class Outline:
         return DTYPES[self.config.engine.dtype]
 
 
-def outline(config: Config, trainable: Sequence[str], n_tokens: int | None = None) -> Outline:
-    """The outline of a stage. n_tokens: embedding rows; None: as `embedding_rows` finds them.
+def outline(
+    config: Config, trainable: Sequence[str], n_tokens: int | None = None, lora: LoraConfig | None = None
+) -> Outline:
+    """The outline of a stage, its adapters included. n_tokens: embedding rows; None: as `embedding_rows` finds them.
 
-    Raises UserError when the vocabulary is not known, or when a pattern matches no parameter.
+    Raises UserError when the vocabulary is not known, when a pattern matches no parameter, or adapters do not fit.
     """
     with parameters_on_meta():
-        model = build_model(config, n_tokens or embedding_rows(config))
+        model = build_adapted(config, n_tokens or embedding_rows(config), trainable, lora)
     trained = select_trainable(model, trainable)
     for parameter in model.parameters():
         parameter.data = parameter.data.to(DTYPES[config.engine.dtype])

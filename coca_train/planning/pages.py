@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from coca_train import tables
 from coca_train.planning.cost import Cluster, Cost
 from coca_train.planning.gpus import GIB
-from coca_train.planning.schedule import share, told
+from coca_train.planning.schedule import lora, share, told
 from coca_train.tables import short
 
 SHOWN = 0.005 * GIB  # a component below this is not listed
@@ -42,6 +42,7 @@ def _stage(cost: Cost, cluster: Cluster) -> str:
     lines = [
         f"stage {cost.stage.name}",
         f"  trains    {share(outline)} of the parameters: {outline.n_trained:,} of {outline.n_parameters:,}",
+        *([] if cost.stage.lora is None else [f"  LoRA      {lora(cost.stage)}"]),
         f"  tokens    {short(cost.n_tokens)}: {cost.stage.max_steps:,} steps of "
         f"{train.global_batch_size:,} x {train.seq_len:,}",
         f"  FLOPs     a token: {short(per_token.forward)} forward + {short(per_token.backward)} backward; "

@@ -15,7 +15,7 @@ def schedule(stages: Sequence[Stage], n_tokens: int | None = None) -> str:
 
     n_tokens: embedding rows; None: model.vocab_size or the tokenizer's (UserError when neither is known).
     """
-    outlines = [outline(stage.config, stage.trainable, n_tokens) for stage in stages]
+    outlines = [outline(stage.config, stage.trainable, n_tokens, stage.lora) for stage in stages]
     return told(stages, outlines)
 
 
@@ -36,6 +36,8 @@ def between(stages: Sequence[Stage], outlines: Sequence[Outline]) -> list[str]:
     if outlines[0].trained != outlines[1].trained:
         shares = [share(each) for each in outlines]
         lines.append(f"trains {shares[0]} -> {shares[1]} of the parameters")
+    if before.lora != after.lora:
+        lines.append(f"LoRA {lora(before)} -> {lora(after)}")
     if before.max_steps != after.max_steps:
         lines.append(f"steps {before.max_steps:,} -> {after.max_steps:,}")
     lines += [line for line in differences(before.config, after.config) if not line.startswith("steps ")]
@@ -46,6 +48,11 @@ def between(stages: Sequence[Stage], outlines: Sequence[Outline]) -> list[str]:
 def share(outline: Outline) -> str:
     """Trained parameters in per cent, one digit behind the point as papers give them."""
     return "100 %" if outline.n_trained == outline.n_parameters else f"{outline.share:.1%}".replace("%", " %")
+
+
+def lora(stage: Stage) -> str:
+    """The adapters of a stage in words."""
+    return "none" if stage.lora is None else f"rank {stage.lora.rank}, alpha {stage.lora.alpha:g}"
 
 
 def n_tokens(stage: Stage) -> int:

@@ -33,6 +33,7 @@ PRELOAD = (
     "deepspeed",
     "deepspeed.runtime.zero.muon.original_muon",
     "torch._inductor.compile_fx",
+    "peft",
     "coca_train.train",
     "coca_train.final",
     "coca_train.config.load",

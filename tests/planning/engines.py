@@ -8,12 +8,14 @@ from typing import Any
 import torch
 
 from coca_train import dist, engine
-from coca_train.build import build_model
+from coca_train.build import build_adapted
+from coca_train.config.schema import LoraConfig
+from coca_train.models.lora import named_parameters
 from tests.planning.conftest import TINY, configure
 
 
-def held(trainable: list[str], **settings: Any) -> dict[str, int]:
-    """Bytes of all tensors that an engine has made, and the parameters it counts."""
+def held(trainable: list[str], rank: int | None = None, **settings: Any) -> dict[str, int]:
+    """Bytes of all tensors that an engine has made, and the parameters it counts. rank: of adapters."""
     config = configure(*TINY, "position=rope")
     config = replace(config, engine=replace(config.engine, **settings))
     engine.start(config.engine)
@@ -21,16 +23,20 @@ def held(trainable: list[str], **settings: Any) -> dict[str, int]:
     built = engine.build(
         config.engine,
         config.optim,
-        partial(build_model, config, 320),
-        lambda name, tensor: tensor.zero_(),
+        partial(build_adapted, config, 320, trainable, None if rank is None else LoraConfig(rank=rank, alpha=16.0)),
+        _zeros,
         trainable=trainable,
         micro_batch_size=2,
         accumulation=16 // dist.world_size(),
     )
     n_bytes = sum(storage.nbytes() for address, storage in _alive().items() if address not in before)
-    sizes = {name: getattr(p, "ds_numel", p.numel()) for name, p in built.model.named_parameters()}
+    sizes = {name: getattr(p, "ds_numel", p.numel()) for name, p in named_parameters(built.model)}
     built.close()
     return {"bytes": n_bytes, "all": sum(sizes.values()), "trained": sum(sizes[name] for name in built.trainable)}
+
+
+def _zeros(name: str, tensor: torch.Tensor) -> None:
+    tensor.zero_()
 
 
 def _alive() -> dict[int, torch.UntypedStorage]:

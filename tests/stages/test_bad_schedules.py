@@ -1,13 +1,17 @@
 """What is refused before the first step of the first stage, however late in the schedule it lies."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
+from coca_train.config import check
 from coca_train.config.errors import UserError
+from coca_train.run_dir import load_run
 from tests.stages.support import Runs, manifest, schedule, stage, weights
 
 A, B = stage("a", "max_steps: 1"), stage("b", "max_steps: 1")
+LORA, MLP = "lora: {rank: 2}", "['blocks.*.mlp.*']"
 STOP = "data: {sources: {text: {on_exhausted: stop}}}"
 
 
@@ -36,14 +40,49 @@ def nothing_done(run: Path) -> bool:
             r"E-TOK-01 data: 2 of 9 files are missing [^+]*nowhere\.bin",
         ),
         ([stage("a", "max_steps: 1, optimizer: keep")], "E-STG-02 "),
+        (
+            [A, stage("b", f"max_steps: 1, {LORA}, trainable: ['embed.*', '*norm*']")],
+            "E-STG-16 .*embed.*no weight matr",
+        ),
+        ([A, stage("b", f"max_steps: 1, lora: {{rank: 33}}, trainable: {MLP}")], r"E-STG-17 .*=33: .*mlp.* side of 32"),
+        ([A, stage("b", "max_steps: 1, lora: {rank: 0}")], r"E-CFG-05 .*stages.b.lora.rank=0: it needs .* > 0"),
+        ([A, stage("b", "max_steps: 1, lora: {rank: 2, alpha: 0}")], r"E-CFG-05 .*stages.b.lora.alpha=0"),
+        ([A, stage("b", f"max_steps: 1, {LORA}, optimizer: keep")], r"E-STG-19 .*stages.b.optimizer=keep"),
+        ([stage("a", f"max_steps: 1, {LORA}"), stage("b", "optimizer: keep")], r"E-STG-19 .*stages.b.optimizer=keep"),
     ],
-    ids=["pattern", "too short", "too short together", "no start", "learned", "clex", "no data", "keep first"],
+    ids=[
+        "pattern",
+        "too short",
+        "too short together",
+        "no start",
+        "learned",
+        "clex",
+        "no data",
+        "keep first",
+        "no matrix",
+        "rank",
+        "rank 0",
+        "alpha 0",
+        "keep adapted",
+        "keep behind adapted",
+    ],
 )
 def test_refused_before_anything_is_done(runs: Runs, words: list[str], message: str) -> None:
     said = [word for word in words if not word.startswith("+stages")]
     with pytest.raises(UserError, match=message):
         runs.train("r", *schedule(*[word for word in words if word.startswith("+stages")]), *said)
     assert nothing_done(runs.folder / "r")
+
+
+def test_without_peft_a_stage_with_adapters_is_refused(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the door; a run that is there is read without it."""
+    run = runs.train("made", *schedule(stage("a", f"max_steps: 1, {LORA}")))
+    monkeypatch.setattr(check, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(UserError, match=r"E-STG-18 .*stages.b.lora.rank=2: peft is not installed.*pip install peft"):
+        runs.train("r", *schedule(A, stage("b", f"max_steps: 1, {LORA}")))
+    assert nothing_done(runs.folder / "r")
+    load_run(run, "cpu")
 
 
 def test_start_from_another_model_or_an_unfinished_run_is_refused(runs: Runs) -> None:
