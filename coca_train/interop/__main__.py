@@ -25,6 +25,7 @@ export: a folder for transformers, with no code of ours where a class of theirs 
   form             auto (native where one fits), native, own, llama, mistral or gpt_neox
   tokenizer        auto (the run's), none, or a file
   parity_tokens    tokens of each parity probe
+  merge            true: the whole model; false: the adapters of a LoRA stage alone, for peft, in float32
 
 verify: the same parity check between two that exist
   run              directory of a run, or a Hugging Face folder

@@ -14,6 +14,7 @@ from coca_train.checkpoint import files
 from coca_train.checkpoint.format import file_size
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.interop import card, forms, names, own, parity, shard_files, tokenizer_files, transformers_side
+from coca_train.interop.adapters import write_adapters
 from coca_train.interop.architecture import Shapes
 from coca_train.interop.config_json import NAME, OWN
 from coca_train.interop.publish import building
@@ -33,6 +34,7 @@ class Options:
     form: Literal["auto", "native", "own", "llama", "mistral", "gpt_neox"] = "auto"
     tokenizer: str = "auto"
     parity_tokens: int = 2048
+    merge: bool = True
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ def run(options: Options) -> Path:
     """The new folder. Raises UserError and its subclasses; nothing is left behind then."""
     parity.check_tokens(options.parity_tokens)
     to = Path(options.to)
+    if not options.merge:
+        return write_adapters(Path(options.run), to, options.form)
     with open_source(options.run) as source:
         config = forms.choose(source.architecture, options.form, source.family)
         path = tokenizer_files.find(source, options.tokenizer)

@@ -1,0 +1,60 @@
+"""What leaves a run after a LoRA stage: merged weights for transformers, or the adapters for peft."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from peft import PeftModel
+from safetensors.torch import load_file
+
+from coca_train.config.errors import UserError
+from coca_train.interop import exporting
+from coca_train.run_dir import load_run
+from tests.stages.support import Runs, schedule, stage, weights
+
+LLAMA = [
+    "position=rope", "optim.lr=0.01", "model.norm=rmsnorm", "model.activation=swiglu", "model.residual=sequential",
+    "model.bias=false", "model.tie_embeddings=false",
+]  # fmt: skip
+QV = "trainable: ['blocks.*.attention.[qv].*', 'blocks.*.mlp.down.*'], lora: {rank: 4, alpha: 8}"
+FULL, ADAPTED = stage("full", "max_steps: 2"), stage("adapted", f"max_steps: 3, {QV}")
+
+
+def export(run: Path, to: str, **options: object) -> Path:
+    words = {"tokenizer": "none", "parity_tokens": 16} | options
+    return exporting.run(exporting.Options(str(run), str(run.parent / to), **words))  # pyright: ignore[reportArgumentType]
+
+
+def test_peft_puts_exported_adapters_on_the_exported_base(runs: Runs) -> None:
+    """A run, then a LoRA stage from it: transformers with the base, peft with the adapters, our merged model."""
+    base = export(runs.train("base", *schedule(FULL), *LLAMA), "base-hf")
+    run = runs.train("tuned", *schedule(ADAPTED), *LLAMA, f"start.path={runs.folder}/base")
+    folder = export(run, "adapters", merge=False)
+    assert sorted(path.name for path in folder.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
+    tokens_BT = torch.arange(20)[None]
+    plain = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32).eval()
+    with torch.no_grad():
+        before = plain(input_ids=tokens_BT).logits.clone()
+        theirs = PeftModel.from_pretrained(plain, str(folder)).eval()(input_ids=tokens_BT).logits
+        ours = load_run(run, "cpu").model(tokens_BT)
+    assert torch.allclose(theirs, ours, atol=1e-5)
+    assert not torch.allclose(before, ours, atol=1e-3)
+    assert len(load_file(folder / "adapter_model.safetensors")) == 2 * 2 * 3
+
+
+@pytest.mark.parametrize(
+    ("stages", "words", "why"),
+    [
+        ([FULL], LLAMA, "its newest checkpoint is not of a stage with lora.rank"),
+        ([stage("a", "max_steps: 1, trainable: ['*.q.weight', '*norm*'], lora: {rank: 2}")], LLAMA, r"in full as well"),
+        ([stage("a", "max_steps: 1, trainable: ['*.q.weight'], lora: {rank: 2}")], ["position=coca"], "no class of"),
+        ([stage("a", "max_steps: 1, trainable: ['*.q.weight'], lora: {rank: 2}")], ["position=rope"], "in one matrix"),
+    ],
+    ids=["no adapters", "norms", "own form", "fused"],
+)
+def test_adapters_that_peft_could_not_put_anywhere(runs: Runs, stages: list[str], words: list[str], why: str) -> None:
+    run = runs.train("r", *schedule(*stages), *words)
+    with pytest.raises(UserError, match=rf"E-IOP-21 .*merge=false: .*{why}.*Fix: merge=true"):
+        export(run, "out", merge=False)
+    assert weights(run, 2 if why.startswith("its") else 1) and not (runs.folder / "out").exists()
