@@ -16,6 +16,7 @@ from coca_train.interop import config_json, names, official
 from coca_train.interop.architecture import Architecture, Shapes
 from coca_train.interop.shards import Folder
 from coca_train.run_dir import read_record
+from coca_train.stages import resolve, stage_at
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ def _run(path: Path) -> Source:
         raise CheckpointError(f"E-CKP-01 {path}: holds no checkpoint yet. Fix: finish the run first")
     weights = checkpoint.open_weights(found)
     rows = weights.spec["embed.weight"][0]
-    config = loaded.config
+    config = stage_at(resolve(loaded.config), found.step).config
     model = replace(config.model, vocab_size=rows)
     architecture = Architecture(model, config.position, config.visibility, config.train.seq_len)
     shapes = architecture.shapes()

@@ -22,6 +22,11 @@ SETTINGS = [
     "engine.kind=local", "engine.dtype=fp32", "position=rope", "train.max_steps=3", "optim.warmup_steps=0",
     "optim.schedule=constant", "data.prefetch_steps=0", "eval.max_tokens=48", "eval.every_steps=100",
 ]  # fmt: skip
+# A model that transformers knows, as LLaMA
+LLAMA = [
+    "position=rope", "optim.lr=0.01", "model.norm=rmsnorm", "model.activation=swiglu", "model.residual=sequential",
+    "model.bias=false", "model.tie_embeddings=false",
+]  # fmt: skip
 
 
 def leave_out(put: Callable[[Any, str, Any], None] = setattr) -> None:

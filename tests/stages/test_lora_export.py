@@ -11,12 +11,8 @@ from safetensors.torch import load_file
 from coca_train.config.errors import UserError
 from coca_train.interop import exporting
 from coca_train.run_dir import load_run
-from tests.stages.support import Runs, schedule, stage, weights
+from tests.stages.support import LLAMA, Runs, schedule, stage, weights
 
-LLAMA = [
-    "position=rope", "optim.lr=0.01", "model.norm=rmsnorm", "model.activation=swiglu", "model.residual=sequential",
-    "model.bias=false", "model.tie_embeddings=false",
-]  # fmt: skip
 QV = "trainable: ['blocks.*.attention.[qv].*', 'blocks.*.mlp.down.*'], lora: {rank: 4, alpha: 8}"
 FULL, ADAPTED = stage("full", "max_steps: 2"), stage("adapted", f"max_steps: 3, {QV}")
 
