@@ -62,7 +62,7 @@ def _main(argv: list[str]) -> int:
     stages = resolve(config)
     for stage in stages:
         check_launch(stage.config, cluster)
-    costs = [cost(stage, outline(stage.config, stage.trainable), cluster) for stage in stages]
+    costs = [cost(stage, outline(stage.config, stage.trainable), cluster, stages) for stage in stages]
     print(plan(config.run.name, costs, cluster), end="")
     return 0
 

@@ -35,7 +35,8 @@ def between(stages: Sequence[Stage], outlines: Sequence[Outline]) -> list[str]:
     lines = []
     if outlines[0].trained != outlines[1].trained:
         shares = [share(each) for each in outlines]
-        lines.append(f"trains {shares[0]} -> {shares[1]} of the parameters")
+        others = ", others" if shares[0] == shares[1] else ""
+        lines.append(f"trains {shares[0]} -> {shares[1]} of the parameters{others}")
     if before.max_steps != after.max_steps:
         lines.append(f"steps {before.max_steps:,} -> {after.max_steps:,}")
     lines += [line for line in differences(before.config, after.config) if not line.startswith("steps ")]

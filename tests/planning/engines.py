@@ -17,20 +17,24 @@ def held(trainable: list[str], **settings: Any) -> dict[str, int]:
     config = configure(*TINY, "position=rope")
     config = replace(config, engine=replace(config.engine, **settings))
     engine.start(config.engine)
-    before = _alive()
+    gc.freeze()  # what is there already is none of the engine's
     built = engine.build(
         config.engine,
         config.optim,
         partial(build_model, config, 320),
-        lambda name, tensor: tensor.zero_(),
+        _fill,
         trainable=trainable,
         micro_batch_size=2,
         accumulation=16 // dist.world_size(),
     )
-    n_bytes = sum(storage.nbytes() for address, storage in _alive().items() if address not in before)
+    n_bytes = sum(storage.nbytes() for storage in _alive().values())
     sizes = {name: getattr(p, "ds_numel", p.numel()) for name, p in built.model.named_parameters()}
     built.close()
     return {"bytes": n_bytes, "all": sum(sizes.values()), "trained": sum(sizes[name] for name in built.trainable)}
+
+
+def _fill(name: str, tensor: torch.Tensor) -> None:
+    tensor.zero_()
 
 
 def _alive() -> dict[int, torch.UntypedStorage]:

@@ -22,7 +22,7 @@ def planned(*words: str, n_gpus: int = 1, device: str = "cpu", trainable: tuple[
 def test_rows_add_up_to_what_a_step_needs(dtype: str, batch: int) -> None:
     found = planned(f"engine.dtype={dtype}", f"train.global_batch_size={batch}")
     assert sum(found.rows.values()) == pytest.approx(found.training)
-    assert found.rows["not at the same time"] <= 0
+    assert min(found.rows.values()) >= 0
     assert found.training == max(found.phases["forward and backward"], found.phases["optimizer step"])
 
 
@@ -94,9 +94,9 @@ def test_then_checkpointing_then_zero_then_gpus() -> None:
 def test_two_changes_where_one_does_not_do() -> None:
     found = change(lambda c, n: c.engine.activation_checkpointing and c.train.micro_batch_size == 2)
     assert found == Change(micro_batch_size=2, activation_checkpointing=True)
-    assert str(found) == "train.micro_batch_size=2 engine.activation_checkpointing=true"
+    assert found and found.typed() == "train.micro_batch_size=2 engine.activation_checkpointing=true"
     found = change(lambda c, n: n == 8 and c.engine.zero_stage == 3)
-    assert str(found) == "engine.zero_stage=3 gpus=8"
+    assert found and found.typed() == "engine.zero_stage=3 gpus=8"
 
 
 def test_what_is_set_already_is_no_change_and_nothing_may_do() -> None:
