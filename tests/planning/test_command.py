@@ -19,6 +19,7 @@ from coca_train.stages import Stage, resolve
 from coca_train.throughput import gpu_peak
 from tests.planning.conftest import TINY, coca_llama_7b, configure
 
+ONE = (*TINY, "model.n_layers=1", "position=rope")
 A100 = Cluster(32, GPUS["a100_80gb"], 0.4)
 
 
@@ -63,6 +64,7 @@ def test_the_table_is_the_memory_as_set(costs: list[Cost]) -> None:
     lines = page("two layers", costs[:1], A100).splitlines()
     assert not any(line.startswith("all stages") for line in lines)
     found = costs[0].memory
+    assert found[True].activations.kept < found[False].activations.kept
     assert "ZeRO gathered weights" not in "".join(lines)
     for name, without, with_it in (
         ("Adam's moments", found[False].states.moments, found[True].states.moments),
@@ -81,7 +83,7 @@ def test_the_table_is_the_memory_as_set(costs: list[Cost]) -> None:
 
 
 def test_what_checkpointing_computes_again_is_not_in_the_hours() -> None:
-    (stage,) = stages_of(*TINY, "engine=local", "engine.activation_checkpointing=true", "train.global_batch_size=16")
+    (stage,) = stages_of(*ONE, "engine=local", "engine.activation_checkpointing=true", "train.global_batch_size=16")
     found = of(stage, Cluster(1, GPUS["a100_80gb"], 0.4))
     text = page("small", [found], Cluster(1, GPUS["a100_80gb"], 0.4))
     assert "; MFU leaves out the forward that checkpointing computes again\n" in text
@@ -107,7 +109,7 @@ def test_what_does_not_fit_is_said_with_a_change_that_fits() -> None:
 
 
 SHARDED = ("engine.zero_stage=3", "engine.bucket_size=1000", "engine.activation_checkpointing=true")
-SMALL = (*TINY, "position=rope", *SHARDED, "train.micro_batch_size=1", "train.global_batch_size=64")
+SMALL = (*ONE, *SHARDED, "train.micro_batch_size=1", "train.global_batch_size=64")
 
 
 def stages_of(*words: str) -> tuple[Stage, ...]:
@@ -117,16 +119,17 @@ def stages_of(*words: str) -> tuple[Stage, ...]:
 def test_only_what_a_run_can_have_counts_and_validations_too() -> None:
     """ZeRO 3 makes a full copy of the weights then, of which a step holds 1e9 at most."""
     words = (*SHARDED, "model.n_layers=1", "model.d_ff=120000", "train.seq_len=8", "train.micro_batch_size=1")
+    words = (*words, "train.global_batch_size=64")
     (stage,) = stages_of("model=llama_7b", *words)
     needed = of(stage).memory[True]
     assert needed.training < needed.total == needed.phases["validation"]
     for share, fits in ((1.0001, True), (0.9999, False), (0.98, False)):
         found = of(stage, Cluster(32, gpu(share * needed.total), 0.4))
         assert found.fits is fits
-    little = Cluster(32, gpu(needed.training), 0.4)
+    little = Cluster(32, gpu(1.001 * needed.training), 0.4)  # more of them would not help: the copy stays
     found = of(stage, little)
     assert (found.fits, found.change) == (False, None)
-    has = f"{needed.training / 2**30:,.1f} GiB"
+    has = f"{1.001 * needed.training / 2**30:,.1f} GiB"
     assert f"DOES NOT FIT into {has}, whatever is changed of micro batch, check" in page("small", [found], little)
 
 
@@ -139,6 +142,9 @@ def test_more_gpus_where_nothing_else_is_left_and_every_stage_can_have_them() ->
     train = replace(stage.config.train, global_batch_size=8)
     other = replace(stage, name="other", config=replace(stage.config, train=train))
     assert of(stage, cluster, (stage, other)).change is None  # its 8 sequences do not go to 16
+    (wide,) = stages_of(*SMALL, "train.micro_batch_size=2", "train.global_batch_size=16")
+    both = Change(micro_batch_size=1, n_gpus=16)
+    assert of(wide, cluster, (wide,)).change == both
 
 
 def test_a_report_that_does_not_fit_is_said_and_costs_no_change() -> None:
@@ -160,10 +166,10 @@ def test_a_change_of_one_stage_is_typed_so_that_it_has_an_effect() -> None:
         (("stages.all.train.micro_batch_size=8",), "stages.all.train.micro_batch_size=2"),
         ((), "train.micro_batch_size=2"),
     ):
-        stages = stages_of(*TINY, "position=rope", *words)
+        stages = stages_of(*ONE, *words)
         found = replace(of(stages[0]), fits=False, change=change)
         assert f"; the smallest change that fits: {typed}\n" in page("small", [found], A100)
-        assert resolve(configure(*TINY, "position=rope", *words, typed))[0].config.train.micro_batch_size == 2
+        assert resolve(configure(*ONE, *words, typed))[0].config.train.micro_batch_size == 2
 
 
 @pytest.mark.slow
@@ -245,13 +251,13 @@ def test_a_recipe_of_one_layer(name: str, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_the_command_line_reaches_the_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    local = (*TINY, "position=rope", "engine=local")
+    local = (*ONE, "engine=local")
     assert said(*local, capsys=capsys).startswith(
         "plan of quickstart: 1 x NVIDIA A100-SXM4-80GB, 40 % MFU of NVIDIA A100-SXM4-80GB: 19.5 TFLOP/s dense fp32"
     )
     assert ": 1 x NVIDIA H200, 100 % MFU of" in said(*local, "gpu=h200", "mfu=1", "engine.device=cuda", capsys=capsys)
     assert ": 1 x this host's CPU, " in said(*local, "gpu=h200", "engine.device=cpu", capsys=capsys)
-    fp16 = (*TINY, "position=rope", "engine.dtype=fp16", "gpus=2")
+    fp16 = (*ONE, "engine.dtype=fp16", "gpus=2")
     assert ": 2 x NVIDIA A100" in said(*fp16, capsys=capsys)  # and is not refused where there is no GPU
     (tmp_path / "experiment").mkdir()
     text = "# @package _global_\nrun:\n  name: mine\n"
@@ -261,7 +267,7 @@ def test_the_command_line_reaches_the_plan(capsys: pytest.CaptureFixture[str], t
 
 
 def test_every_stage_is_planned_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    text = said(*TINY, "position=rope", *THREE, "stages.qtv.train.seq_len=128", capsys=capsys)
+    text = said(*ONE, *THREE, "stages.qtv.train.seq_len=128", capsys=capsys)
     found = re.findall(r"FLOPs     a token: (\S+) forward.*?micro batch 16 x (\d+),", text, re.S)
     assert [length for _, length in found] == ["64", "128", "64"]
     assert found[0][0] == found[2][0] != found[1][0]

@@ -26,6 +26,12 @@ def test_then_checkpointing_then_zero_then_gpus() -> None:
     assert change(lambda c, n: n >= 16) == Change(n_gpus=16, micro_batch_size=4)  # 64 rows, 4 each: 8 is too many
 
 
+def test_one_change_comes_before_two() -> None:
+    assert change(lambda c, n: n > 4 or (c.engine.activation_checkpointing and c.engine.zero_stage == 2)) == Change(
+        n_gpus=8
+    )
+
+
 def test_two_changes_where_one_does_not_do() -> None:
     found = change(lambda c, n: c.engine.activation_checkpointing and c.train.micro_batch_size == 2)
     assert found == Change(micro_batch_size=2, activation_checkpointing=True)
