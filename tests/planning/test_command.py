@@ -133,6 +133,14 @@ def test_only_what_a_run_can_have_counts_and_validations_too() -> None:
     assert f"DOES NOT FIT into {has}, whatever is changed of micro batch, check" in page("small", [found], little)
 
 
+def test_it_must_fit_as_it_is_set() -> None:
+    (stage,) = stages_of(*ONE, "train.global_batch_size=16", "train.seq_len=512")
+    needed = of(stage, Cluster(1, gpu(1), 0.4)).memory
+    assert needed[True].total < needed[False].total
+    found = of(stage, Cluster(1, gpu((needed[True].total + needed[False].total) / 2), 0.4))
+    assert not found.fits
+
+
 def test_more_gpus_where_nothing_else_is_left_and_every_stage_can_have_them() -> None:
     (stage,) = stages_of(*SMALL)
     needed = {n: of(stage, Cluster(n, gpu(1), 0.4)).memory[True].total for n in (8, 16, 32)}
