@@ -62,7 +62,7 @@ def activations(
         tables = watch.live  # tokens, and what the scheme makes of parameters
         with torch.no_grad():
             model.head(_hidden(outline, tokens_BT, context, layout, device, checkpointing=False), targets_BT)
-        reading, watch.peak = watch.peak, watch.live
+        reading = watch.peak  # less than what is to come
         x_BTC = _hidden(outline, tokens_BT, context, layout, device, checkpointing)
         loss = model.head(x_BTC, targets_BT)
         del x_BTC

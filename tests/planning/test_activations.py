@@ -157,6 +157,7 @@ def test_reading_keeps_nothing() -> None:
     """A forward of as many layers as one likes needs what one of them does."""
     few, many = (planned(*SMALL, "position=rope", f"model.n_layers={n}") for n in (2, 6))
     assert few.reading == many.reading < many.kept
+    assert few.reading > few.tables + 2 * 64 * (2 * 256 + 3 * 704) * 2  # x and its norm, gate, up and their product
 
 
 def attended(name: str, device: str, n: int, rows: int = 1) -> tuple[int, int]:

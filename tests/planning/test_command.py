@@ -91,7 +91,7 @@ def test_what_checkpointing_computes_again_is_not_in_the_hours() -> None:
 
 
 def test_long_runs_are_told_in_days_too(costs: list[Cost]) -> None:
-    for hours, told in ((47.9, "47.9 hours, 1,533 GPU hours"), (1260, "1,260 hours (52.5 days), 40,320 GPU hours")):
+    for hours, told in ((47.9, "47.9 hours, 1,533 GPU hours"), (60, "60 hours (2.5 days), 1,920 GPU hours")):
         assert f"  time      {told}\n" in page("long", [replace(costs[0], hours=hours)], A100)
 
 
@@ -129,6 +129,8 @@ def test_only_what_a_run_can_have_counts_and_validations_too() -> None:
     little = Cluster(32, gpu(1.001 * needed.training), 0.4)  # more of them would not help: the copy stays
     found = of(stage, little)
     assert (found.fits, found.change) == (False, None)
+    shown = " ".join(page("small", [found], little).split())
+    assert f"a step needs {of(stage).memory[False].training / 2**30:,.2f} {needed.training / 2**30:,.2f} most" in shown
     has = f"{1.001 * needed.training / 2**30:,.1f} GiB"
     assert f"DOES NOT FIT into {has}, whatever is changed of micro batch, check" in page("small", [found], little)
 
