@@ -62,7 +62,8 @@ def _main(argv: list[str]) -> int:
     stages = resolve(config)
     for stage in stages:
         check_launch(stage.config, cluster)
-    costs = [cost(stage, outline(stage.config, stage.trainable, lora=stage.lora), cluster) for stage in stages]
+    outlines = [outline(stage.config, stage.trainable, lora=stage.lora) for stage in stages]
+    costs = [cost(stage, each, cluster, stages) for stage, each in zip(stages, outlines, strict=True)]
     print(plan(config.run.name, costs, cluster), end="")
     return 0
 

@@ -1,5 +1,6 @@
 """A stage's whole cost: FLOPs, hours, memory, and what to change where it does not fit."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache, partial
 from typing import Any
@@ -43,15 +44,18 @@ class Cost:
     change: Change | None
 
 
-def cost(stage: Stage, outline: Outline, cluster: Cluster) -> Cost:
-    """Plan one stage, which `check_launch` has let through."""
+def cost(stage: Stage, outline: Outline, cluster: Cluster, stages: Sequence[Stage] = ()) -> Cost:
+    """Plan one stage, which `check_launch` has let through. stages: of the whole run, which has as many GPUs."""
     config = stage.config
+    others = [other.config.train for other in stages if other.name != stage.name]
     remembered = cache(partial(activations, outline))  # what is changed below leaves the model as it is
 
     def watch(_: Outline, *what: object, **how: object) -> Activations:
         return remembered(*what, **how)
 
     def fits(changed: Config, n_gpus: int) -> bool:
+        if any(train.global_batch_size % (train.micro_batch_size * n_gpus) for train in others):
+            return False
         return memory(replace(outline, config=changed), n_gpus, cluster.gpu.kind, watch).total <= cluster.gpu.usable
 
     found = {}

@@ -17,12 +17,13 @@ class Change:
     zero_stage: int | None = None
     n_gpus: int | None = None
 
-    def __str__(self) -> str:
-        """As it would be typed."""
+    def typed(self, stage: str = "") -> str:
+        """As it would be typed. stage: for this stage alone."""
+        place = f"stages.{stage}." if stage else ""
         words = {
-            "train.micro_batch_size": self.micro_batch_size,
-            "engine.activation_checkpointing": "true" if self.activation_checkpointing else None,
-            "engine.zero_stage": self.zero_stage,
+            f"{place}train.micro_batch_size": self.micro_batch_size,
+            f"{place}engine.activation_checkpointing": "true" if self.activation_checkpointing else None,
+            f"{place}engine.zero_stage": self.zero_stage,
             "gpus": self.n_gpus,
         }
         return " ".join(f"{key}={value}" for key, value in words.items() if value is not None)

@@ -23,31 +23,28 @@ class Memory:
     states: States
     activations: Activations
     recurrent: int  # a memory of the text before, where the scheme has one
+    report_batches: float  # what the report reads at once, in micro batches; 0: it is not made
     of_device: float  # what the device's own libraries take
 
     @property
-    def gradients(self) -> int:
-        """Where autograd leaves them, and where they are added up."""
-        return self.states.own_gradients + self.states.summed_gradients
-
-    @property
     def rows(self) -> dict[str, float]:
-        """Component -> bytes; together they are `training`: the last one takes off what is not there with the rest."""
+        """Component -> bytes, at the moment of a step that needs most; together they are `training`."""
         s, a = self.states, self.activations
-        rows = {
+        in_backward = self.training == self.phases["forward and backward"]
+        own = min(s.own_gradients, a.working) if in_backward else s.own_gradients  # they come while others go
+        return {
             "weights": s.weights,
             "master weights": s.masters,
             "Adam's moments": s.moments,
-            "gradients": self.gradients,
+            "gradients": own + s.summed_gradients,
             "ZeRO buckets": s.buckets,
             "ZeRO gathered weights": s.gathered,
-            "tables, tokens": a.tables + self.recurrent,
-            "activations kept": a.kept,
-            "logits and working": max(0, a.working - s.own_gradients),
-            "for a moment after backward": s.afterwards,
+            "tables, tokens": self.recurrent + in_backward * a.tables,
+            "activations kept": in_backward * a.kept,
+            "logits and working": in_backward * (a.working - own),
+            "copies after backward": 0 if in_backward else s.afterwards,
             "CUDA, NCCL (assumed)": self.of_device,
         }
-        return rows | {"not at the same time": self.training - sum(rows.values())}
 
     @cached_property
     def phases(self) -> dict[str, float]:
@@ -55,11 +52,21 @@ class Memory:
         s, lasting = self.states, self.states.lasting + self.recurrent + self.of_device
         training = lasting + s.summed_gradients + s.buckets + s.gathered
         return {
-            "start": self.of_device + s.starting,
+            "start": max(self.of_device + s.starting, lasting + s.between),
             "forward and backward": training + self.activations.peak,
             "optimizer step": training + s.own_gradients + s.afterwards,
-            "validation": lasting + s.summed_gradients + s.buckets + s.validating,
+            "validation": self._reading(1),
         }
+
+    @property
+    def report(self) -> float:
+        """The most while the report is made, its longest windows above all; 0: it is not made [bytes]."""
+        return self._reading(self.report_batches) if self.report_batches else 0
+
+    def _reading(self, batches: float) -> float:
+        s = self.states
+        held = s.lasting + s.between + s.validating + self.recurrent + self.of_device
+        return held + self.activations.reading * batches
 
     @property
     def training(self) -> float:
@@ -68,7 +75,7 @@ class Memory:
 
     @property
     def total(self) -> float:
-        """The most there is at once in a run."""
+        """The most there is at once in a run, up to its report."""
         return max(self.phases.values())
 
 
@@ -81,16 +88,27 @@ def memory(outline: Outline, n_gpus: int, device: str, watch: Callable[..., Acti
     rows = config.train.global_batch_size // n_gpus  # sequences of this GPU
     accumulates = rows > config.train.micro_batch_size
     held = states(config.engine, counts, n_gpus, accumulates)
+    # Where micro batches are added up in place, gradients are there all the time from the second one on.
+    stays = bool(held.own_gradients) and accumulates and not (config.engine.kind == "local" and held.summed_gradients)
     seen = watch(
         outline,
         config.train.micro_batch_size,
         device,
         checkpointing=config.engine.activation_checkpointing,
-        keeps_gradients=bool(held.own_gradients) and not accumulates,
+        keeps_gradients=bool(held.own_gradients) and not stays,
     )
-    if held.own_gradients and accumulates:  # from the second micro batch on they are there all the time
+    if stays:
         seen = replace(seen, peak=seen.peak + held.own_gradients)
-    return Memory(held, seen, _recurrent(config, outline, rows), CUDA if device == "cuda" else 0)
+    of_device = CUDA if device == "cuda" else 0
+    return Memory(held, seen, _recurrent(config, outline, rows), _report_batches(config), of_device)
+
+
+def _report_batches(config: Config) -> float:
+    """Tokens that the report reads at once, in micro batches; 0: there is none."""
+    wanted, train = config.eval.extrapolation, config.train
+    longest = max(wanted.multiples) * train.seq_len
+    tokens = max(longest, wanted.micro_batch_tokens) if wanted.enabled else 0
+    return tokens / (train.micro_batch_size * train.seq_len)
 
 
 def _recurrent(config: Config, outline: Outline, rows: int) -> int:

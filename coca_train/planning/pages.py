@@ -9,6 +9,7 @@ from coca_train.planning.schedule import lora, share, told
 from coca_train.tables import short
 
 SHOWN = 0.005 * GIB  # a component below this is not listed
+WINDOWS = "eval.extrapolation.multiples, or a smaller eval.extrapolation.micro_batch_tokens"
 
 
 def plan(name: str, costs: Sequence[Cost], cluster: Cluster) -> str:
@@ -47,7 +48,7 @@ def _stage(cost: Cost, cluster: Cluster) -> str:
         f"{train.global_batch_size:,} x {train.seq_len:,}",
         f"  FLOPs     a token: {short(per_token.forward)} forward + {short(per_token.backward)} backward; "
         f"in all {per_token.total * cost.n_tokens:.2e}",
-        f"  time      {_hours([cost], cluster)}",
+        f"  time      {_hours([cost], cluster)}{_again(cost)}",
         f"  memory    of one GPU [GiB], micro batch {train.micro_batch_size} x {train.seq_len:,}, "
         f"{cost.stage.config.engine.dtype}, {_engine(cost)}",
         "",
@@ -56,6 +57,11 @@ def _stage(cost: Cost, cluster: Cluster) -> str:
         f"  {_verdict(cost, cluster)}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _again(cost: Cost) -> str:
+    checkpoints = cost.stage.config.engine.activation_checkpointing
+    return "; MFU leaves out the forward that checkpointing computes again" if checkpoints else ""
 
 
 def _engine(cost: Cost) -> str:
@@ -78,13 +84,20 @@ def _memory(cost: Cost) -> str:
     rows += [
         (f"most in {name}", *(f"{memory.phases[name] / GIB:,.2f}" for memory in found)) for name in found[0].phases
     ]
+    if found[0].report:
+        rows.append(("most in the final report", *(f"{memory.report / GIB:,.2f}" for memory in found)))
     return tables.plain(header, rows)
 
 
 def _verdict(cost: Cost, cluster: Cluster) -> str:
     has = cluster.gpu.usable / GIB
     if cost.fits:
-        return f"fits into {has:,.1f} GiB"
+        as_set = cost.memory[cost.stage.config.engine.activation_checkpointing]
+        late = as_set.report > cluster.gpu.usable
+        return f"fits into {has:,.1f} GiB" + f"; ITS REPORT DOES NOT: shorter {WINDOWS}" * late
     if cost.change is None:
         return f"DOES NOT FIT into {has:,.1f} GiB, whatever is changed of micro batch, checkpointing, ZeRO and GPUs"
-    return f"DOES NOT FIT into {has:,.1f} GiB; the smallest change that fits: {cost.change}"
+    stage, own = cost.stage, cost.stage.config.stages.get(cost.stage.name)
+    alone = len(stage.config.stages) > 1 or bool(own and (own.train or own.engine))
+    words = cost.change.typed(stage.name if alone else "")
+    return f"DOES NOT FIT into {has:,.1f} GiB; the smallest change that fits: {words}"

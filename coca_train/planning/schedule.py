@@ -35,7 +35,8 @@ def between(stages: Sequence[Stage], outlines: Sequence[Outline]) -> list[str]:
     lines = []
     if outlines[0].trained != outlines[1].trained:
         shares = [share(each) for each in outlines]
-        lines.append(f"trains {shares[0]} -> {shares[1]} of the parameters")
+        others = ", others" if shares[0] == shares[1] else ""
+        lines.append(f"trains {shares[0]} -> {shares[1]} of the parameters{others}")
     if before.lora != after.lora:
         lines.append(f"LoRA {lora(before)} -> {lora(after)}")
     if before.max_steps != after.max_steps:

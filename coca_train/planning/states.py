@@ -40,8 +40,9 @@ class States:
     """Bytes on one GPU.
 
     own_gradients: those of the parameters as autograd leaves them, which stay until the step. summed_gradients: where
-    micro batches are added up, sharded or not. afterwards: what is needed for a moment after backward. starting: the
-    most that is held while the model is made. validating: a full copy of sharded weights, in validations.
+    micro batches are added up, sharded or not. between: what of gradients and buckets is there from the start on, and
+    stays between steps. afterwards: what is needed for a moment after backward. starting: the most that is held while
+    the model is made. validating: a full copy of sharded weights, in validations.
     """
 
     weights: int
@@ -50,6 +51,7 @@ class States:
     own_gradients: int
     summed_gradients: int
     buckets: int
+    between: int
     gathered: int
     afterwards: int
     starting: int
@@ -77,6 +79,7 @@ def _local(engine: EngineConfig, counts: Counts, n_gpus: int, accumulates: bool)
         own_gradients=b * counts.trained,
         summed_gradients=summed,
         buckets=0,
+        between=0,
         gathered=0,
         afterwards=2 * counts.trained if low and not accumulates else 0,
         starting=b * counts.all,
@@ -92,6 +95,7 @@ def _zero_0(engine: EngineConfig, counts: Counts, n_gpus: int, accumulates: bool
         own_gradients=4 * counts.trained,
         summed_gradients=0,
         buckets=0,
+        between=0,
         gathered=0,
         afterwards=4 * min(counts.trained, REDUCED_AT_ONCE),
         starting=4 * counts.all,
@@ -115,6 +119,7 @@ def _zero_1(engine: EngineConfig, counts: Counts, n_gpus: int, accumulates: bool
         own_gradients=b * counts.trained,
         summed_gradients=summed,
         buckets=buckets,
+        between=summed,
         gathered=0,
         afterwards=afterwards,
         starting=_made_in_float32(b, counts),
@@ -133,6 +138,7 @@ def _zero_2(engine: EngineConfig, counts: Counts, n_gpus: int, accumulates: bool
         own_gradients=0,
         summed_gradients=4 * shard if wide else b * shard * (2 if accumulates else 1),
         buckets=(b + 4 if wide else b) * engine.bucket_size,
+        between=0,
         gathered=0,
         afterwards=afterwards,
         starting=_made_in_float32(b, counts),
@@ -143,14 +149,15 @@ def _zero_2(engine: EngineConfig, counts: Counts, n_gpus: int, accumulates: bool
 def _zero_3(engine: EngineConfig, counts: Counts, n_gpus: int, accumulates: bool) -> States:
     b, shard = BYTES[engine.dtype], _shard(counts.trained, n_gpus)
     sums = 4 if engine.dtype == "bf16" else b
-    at_once = min(shard, SUB_GROUP)
+    at_once, buffer = min(shard, SUB_GROUP), sums * engine.bucket_size  # which is copied rank by rank to be summed
     return States(
         weights=b * _shard(counts.all, n_gpus),
         masters=4 * shard,
         moments=MOMENTS * shard,
         own_gradients=0,
         summed_gradients=sums * shard,
-        buckets=sums * engine.bucket_size,
+        buckets=buffer + sums * min(engine.bucket_size, counts.trained),
+        between=sums * shard + buffer,
         gathered=b * min(counts.all, LIVE) if n_gpus > 1 else 0,
         afterwards=(sums + (4 if engine.dtype == "fp16" else 0)) * at_once,
         starting=b * _shard(counts.all, n_gpus),

@@ -27,12 +27,13 @@ class Activations:
     """What one micro batch needs beside weights and optimizer [bytes].
 
     tables: tokens, angles, biases: there for the whole step. kept: what forward leaves behind for backward. peak: the
-    most of everything at once, tables and kept tensors included.
+    most of everything at once, tables and kept tensors included. reading: the same where there is no backward.
     """
 
     tables: int
     kept: int
     peak: int
+    reading: int
 
     @property
     def working(self) -> int:
@@ -48,27 +49,30 @@ def activations(
     keeps_gradients: whether the gradients of parameters stay until backward has ended (they count in `peak`), or are
     taken away one by one.
     """
-    config = outline.config
+    config, model = outline.config, outline.model
     kernel = kernel_for(config.engine.attention, device)
-    outline.model.train()
-    trained = [parameter for parameter in outline.model.parameters() if parameter.requires_grad]
+    model.train()
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     hooks = [] if keeps_gradients else [each.register_post_accumulate_grad_hook(_release) for each in trained]
-    with Watch(outline.model.parameters()) as watch:
-        tokens_BT, targets_BT = (
-            torch.empty(micro_batch_size, config.train.seq_len, dtype=torch.int64, device="meta") for _ in range(2)
+    with Watch(model.parameters()) as watch:
+        tokens_BT, targets_BT, _pos_BT = (
+            torch.empty(micro_batch_size, config.train.seq_len, dtype=torch.int64, device="meta") for _ in range(3)
         )
-        context, layout = _context(outline.model, config.train.seq_len, kernel)
+        context, layout = _context(model, micro_batch_size, config.train.seq_len, kernel)
         tables = watch.live  # tokens, and what the scheme makes of parameters
+        with torch.no_grad():
+            model.head(_hidden(outline, tokens_BT, context, layout, device, checkpointing=False), targets_BT)
+        reading = watch.peak  # less than what is to come
         x_BTC = _hidden(outline, tokens_BT, context, layout, device, checkpointing)
-        loss = outline.model.head(x_BTC, targets_BT)
+        loss = model.head(x_BTC, targets_BT)
         del x_BTC
         kept = watch.live - tables
         loss.backward()
     for hook in hooks:
         hook.remove()
-    outline.model.zero_grad(set_to_none=True)
+    model.zero_grad(set_to_none=True)
     of_host = _table_bytes(context)
-    return Activations(tables + of_host, kept, watch.peak + of_host)
+    return Activations(tables + of_host, kept, watch.peak + of_host, reading + of_host)
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,7 @@ def flops(outline: Outline) -> Flops:
     calls = Calls()
     tokens_BT = torch.empty(1, seq_len, dtype=torch.int64, device="meta")
     with Watch():  # takes tables of the host along
-        context, layout = _context(model, seq_len, kernel_for(outline.config.engine.attention, "cpu", calls))
+        context, layout = _context(model, 1, seq_len, kernel_for(outline.config.engine.attention, "cpu", calls))
         hidden = partial(_hidden, outline, tokens_BT, context, layout, "cpu", checkpointing=False)
         with FlopCounterMode(display=False) as forward, torch.no_grad():
             model.head(hidden())  # logits: the loss makes its gradients as it goes
@@ -108,10 +112,10 @@ def flops(outline: Outline) -> Flops:
     return Flops(once + n_forward * of_attention, both - once + 2 * calls.backward * of_attention)
 
 
-def _context(model: Transformer, seq_len: int, kernel: Kernel) -> tuple[AttentionContext, Layout]:
+def _context(model: Transformer, n_rows: int, seq_len: int, kernel: Kernel) -> tuple[AttentionContext, Layout]:
     """Positions of the host, and the tables the scheme makes of them; with the memory's, where there is one."""
     n_before = model.position.memory_len
-    pos_BS = torch.arange(n_before + seq_len)[None]
+    pos_BS = torch.arange(n_before + seq_len).expand(n_rows, -1)  # every row has its own, as the data gives them
     pos_BT = pos_BS[:, n_before:] if n_before else pos_BS
     length = model.visibility.length(n_before + seq_len)
     layouts = model.visibility.layouts(pos_BT, pos_BS)

@@ -19,23 +19,23 @@ def held(trainable: list[str], rank: int | None = None, **settings: Any) -> dict
     config = configure(*TINY, "position=rope")
     config = replace(config, engine=replace(config.engine, **settings))
     engine.start(config.engine)
-    before = _alive()
+    gc.freeze()  # what is there already is none of the engine's
     built = engine.build(
         config.engine,
         config.optim,
         partial(build_adapted, config, 320, trainable, None if rank is None else LoraConfig(rank=rank, alpha=16.0)),
-        _zeros,
+        _fill,
         trainable=trainable,
         micro_batch_size=2,
         accumulation=16 // dist.world_size(),
     )
-    n_bytes = sum(storage.nbytes() for address, storage in _alive().items() if address not in before)
+    n_bytes = sum(storage.nbytes() for storage in _alive().values())
     sizes = {name: getattr(p, "ds_numel", p.numel()) for name, p in named_parameters(built.model)}
     built.close()
     return {"bytes": n_bytes, "all": sum(sizes.values()), "trained": sum(sizes[name] for name in built.trainable)}
 
 
-def _zeros(name: str, tensor: torch.Tensor) -> None:
+def _fill(name: str, tensor: torch.Tensor) -> None:
     tensor.zero_()
 
 

@@ -1,11 +1,20 @@
 """Activations: against what autograd really keeps on the CPU, and against a published count."""
 
+from dataclasses import astuple
+
 import pytest
 import torch
 from torch import nn
 
 from coca_train.build import build_model
+from coca_train.models.attention import AttentionContext
+from coca_train.models.scores import Part
+from coca_train.planning import step
+from coca_train.planning.attention import kernel_for
 from coca_train.planning.step import Activations, activations
+from coca_train.planning.watch import Watch
+from coca_train.positions.base import Terms
+from coca_train.positions.visibility import Layout, Rule
 from tests.planning.conftest import TINY, configure, outlined
 from tests.positions.support import shipped
 
@@ -36,8 +45,9 @@ def kept(*words: str, trained: str = "") -> int:
         return tensor
 
     tokens_BT = torch.zeros(2, config.train.seq_len, dtype=torch.int64)
+    pos_BT = torch.arange(config.train.seq_len).expand(2, -1)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        model(tokens_BT, tokens_BT)
+        model(tokens_BT, tokens_BT, pos_BT)
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in packed}
     shared = tokens_BT.untyped_storage().data_ptr()
     return sum(s.nbytes() for address, s in storages.items() if address not in own | {shared})
@@ -70,8 +80,8 @@ def test_float32_and_what_checkpointing_keeps() -> None:
     assert planned(*words).kept > 3 * found.kept
 
 
-def per_layer(*words: str, **how: bool) -> float:
-    counts = [planned(*words, f"model.n_layers={n}", device="cuda", **how).kept for n in (2, 3)]
+def per_layer(*words: str, checkpointing: bool = False) -> float:
+    counts = [planned(*words, f"model.n_layers={n}", device="cuda", checkpointing=checkpointing).kept for n in (2, 3)]
     return counts[1] - counts[0]
 
 
@@ -109,10 +119,91 @@ def test_gradients_that_stay_are_counted_once_each() -> None:
     assert 0.5 * n_bytes < staying.peak - released.peak <= n_bytes
 
 
-def test_activations_grow_with_the_micro_batch_and_tables_do_not() -> None:
+def test_one_model_may_be_watched_in_every_way() -> None:
+    """What is watched leaves nothing behind: no hook, no gradient, no table."""
+    found = outlined(*SMALL, "position=rope", "engine.dtype=bf16", "train.seq_len=16")
+    ways = [(checkpointing, keeps) for checkpointing in (False, True) for keeps in (False, True)]
+    seen = [
+        [activations(found, 2, "cpu", checkpointing=way, keeps_gradients=keeps) for way, keeps in ways]
+        for _ in range(2)
+    ]
+    assert seen[0] == seen[1] and len(set(seen[0])) == 4
+    assert {each.reading for each in seen[0]} == {seen[0][0].reading}
+
+
+def test_dropout_keeps_its_masks() -> None:
+    words = (*SMALL, "position=rope", "engine.dtype=fp32")
+    with_masks = (*words, "model.dropout=0.1")
+    assert planned(*with_masks).kept - planned(*words).kept == pytest.approx(kept(*with_masks) - kept(*words), rel=0.01)
+    assert planned(*with_masks).kept > planned(*words).kept
+
+
+def test_tables_of_the_host_are_there_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = (*SMALL, "position=rope")
+    before = planned(*words)
+    tables = step._table_bytes
+    monkeypatch.setattr(step, "_table_bytes", lambda context: tables(context) + 10**9)
+    after = planned(*words)
+    assert [b - a for a, b in zip(astuple(before), astuple(after), strict=True)] == [10**9, 0, 10**9, 10**9]
+
+
+def test_a_table_that_is_seen_twice_is_there_once() -> None:
+    table = torch.zeros(100)
+    context = AttentionContext(None, None, [((table, table[10:], torch.zeros(5)), None)], None)  # type: ignore[arg-type]
+    assert step._table_bytes(context) == 400 + 20
+
+
+def test_reading_keeps_nothing() -> None:
+    """A forward of as many layers as one likes needs what one of them does."""
+    few, many = (planned(*SMALL, "position=rope", f"model.n_layers={n}") for n in (2, 6))
+    assert few.reading == many.reading < many.kept
+    assert few.reading > few.tables + 2 * 64 * (2 * 256 + 3 * 704) * 2  # x and its norm, gate, up and their product
+
+
+def attended(name: str, device: str, n: int, rows: int = 1) -> tuple[int, int]:
+    """Bytes that are kept, and the most there are, in attention over n tokens, 4 heads of 16, in bf16."""
+    heads = (rows, n, 4, 16)
+    with Watch() as watch:
+        q, k, v = (torch.empty(heads, dtype=torch.bfloat16, device="meta", requires_grad=True) for _ in range(3))
+        pos_BT = torch.arange(n)[None]
+        layout = Layout(Rule(window=8), pos_BT, pos_BT, pos_BT, pos_BT, None, True, True)
+        out = kernel_for(name, device)([Part(q, k, Terms(), layout)], v, 1.0)
+        held = watch.live
+        grad = torch.empty_like(out)
+        out.backward(grad)
+        return held, watch.peak
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_attention_by_tiles_by_hand(rows: int) -> None:
+    """q, k, v, the output and its gradient in bf16, a log-sum-exp; then gradients in float32, before they are cast,
+    four tiles of 128 x 512 scores. A fused kernel needs neither: three gradients in bf16, one of them turned round when
+    the log-sum-exp is gone."""
+    n, tile = 2048, 4 * rows * 4 * 128 * 512 * 4
+    one, lse = rows * n * 4 * 16 * 2, rows * n * 4 * 4
+    assert attended("blocked", "cpu", n, rows) == (4 * one + lse, 5 * one + lse + 3 * 2 * one + tile)
+    assert attended("flex", "cuda", n, rows) == (4 * one + lse, 9 * one)
+
+
+def test_which_kernel_runs() -> None:
+    """A window is no plain causal mask: fused attention hands it to `blocked`, which keeps scores up to 1,024 keys."""
+    assert attended("sdpa", "cuda", 2048) == attended("blocked", "cuda", 2048)
+    assert attended("sdpa", "cuda", 512) == attended("blocked", "cuda", 512) != attended("eager", "cuda", 512)
+    assert attended("auto", "cuda", 2048) == attended("flex", "cuda", 2048)
+    assert attended("auto", "cpu", 2048) == attended("blocked", "cpu", 2048)
+    assert attended("eager", "cpu", 1024)[1] > 3 * attended("blocked", "cpu", 2048)[1]
+
+
+def test_what_flex_cannot_look_up_goes_to_blocked() -> None:
+    words = (*TINY, "position=shaw", "model.n_layers=1", "train.micro_batch_size=1", "train.seq_len=2048")
+    auto, blocked = (planned(*words, f"engine.attention={name}", device="cuda") for name in ("auto", "blocked"))
+    assert auto == blocked
+
+
+def test_activations_and_tables_grow_with_the_micro_batch() -> None:
     one, two = (planned(*TINY, "position=rope", f"train.micro_batch_size={n}") for n in (4, 8))
     assert two.kept / one.kept == pytest.approx(2, rel=0.05)
-    assert one.tables - 2 * 4 * 64 * 8 == 2 * 64 * 32 * 4  # cos and sin of 64 positions; tokens and targets
+    assert one.tables - 3 * 4 * 64 * 8 == 2 * 4 * 64 * 32 * 4  # cos and sin; tokens, targets and positions
 
 
 def test_long_attention_is_linear_in_memory_on_both_devices() -> None:

@@ -1,7 +1,9 @@
 """`python -m coca_train.plan`: what is printed, and what is refused in words."""
 
+import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,29 +11,36 @@ import pytest
 
 from coca_train import plan
 from coca_train.planning.cost import Cluster, Cost, cost
-from coca_train.planning.gpus import GPUS, find, peak_of
+from coca_train.planning.fit import Change
+from coca_train.planning.gpus import GPUS, Gpu, find, peak_of
 from coca_train.planning.outline import outline
 from coca_train.planning.pages import plan as page
-from coca_train.stages import Stage
+from coca_train.stages import Stage, resolve
 from coca_train.throughput import gpu_peak
-from tests.planning.conftest import TINY, coca_llama_7b
+from tests.planning.conftest import TINY, coca_llama_7b, configure
 
+ONE = (*TINY, "model.n_layers=1", "position=rope")
 A100 = Cluster(32, GPUS["a100_80gb"], 0.4)
 
 
-def of(stage: Stage) -> Cost:
-    return cost(stage, outline(stage.config, stage.trainable), A100)
+def of(stage: Stage, cluster: Cluster = A100, stages: Sequence[Stage] = ()) -> Cost:
+    return cost(stage, outline(stage.config, stage.trainable), cluster, stages)
+
+
+def gpu(memory: float) -> Gpu:
+    """An A100 of which a run can have this much [bytes]."""
+    return replace(GPUS["a100_80gb"], memory=memory / 0.97)
 
 
 @pytest.fixture(scope="module")
 def costs() -> list[Cost]:
     """The paper's stages of two layers."""
-    return [of(stage) for stage in coca_llama_7b("model.n_layers=2")]
+    return [of(stage) for stage in coca_llama_7b("model.n_layers=2", "model.vocab_size=2000")]
 
 
 def test_hours(costs: list[Cost]) -> None:
     """tokens x FLOPs / (32 x 312 TFLOP/s x 0.4): by hand for the last stage, 6 N and attention."""
-    n = 2 * (4 * 4096**2 + 3 * 4096 * 11008) + 32000 * 4096
+    n = 2 * (4 * 4096**2 + 3 * 4096 * 11008) + 2000 * 4096
     flops = 6 * n + 12 * 2 * 4096 * 2048 / 2
     assert costs[2].hours == pytest.approx(15_000 * 524_288 * flops / (32 * 312e12 * 0.4) / 3600)
     assert costs[0].hours < costs[1].hours < costs[2].hours
@@ -50,15 +59,127 @@ def test_what_fits_is_said_to_fit(costs: list[Cost]) -> None:
     assert all(len(line) <= 120 for line in text.splitlines())
 
 
+def test_the_table_is_the_memory_as_set(costs: list[Cost]) -> None:
+    """Left all activations, right with checkpointing, in GiB; what is nothing is left out."""
+    lines = page("two layers", costs[:1], A100).splitlines()
+    assert not any(line.startswith("all stages") for line in lines)
+    found = costs[0].memory
+    assert found[True].activations.kept < found[False].activations.kept
+    assert "ZeRO gathered weights" not in "".join(lines)
+    for name, without, with_it in (
+        ("Adam's moments", found[False].states.moments, found[True].states.moments),
+        ("activations kept", found[False].activations.kept, found[True].activations.kept),
+        ("a step needs", found[False].training, found[True].training),
+        ("most in optimizer step", *(found[on].phases["optimizer step"] for on in (False, True))),
+        ("most in the final report", found[False].report, found[True].report),
+    ):
+        assert f"{name} {without / 2**30:,.2f} {with_it / 2**30:,.2f}" in [" ".join(line.split()) for line in lines]
+    assert "component all activations (as set) checkpointing" in [" ".join(line.split()) for line in lines]
+    tokens, per_token = costs[0].n_tokens, costs[0].per_token
+    assert lines[lines.index("stage t") + 3].endswith(
+        f"; in all {tokens * (per_token.forward + per_token.backward):.2e}"
+    )
+    assert lines[lines.index("stage t") + 5].endswith("micro batch 8 x 2,048, bf16, ZeRO 1")
+
+
+def test_what_checkpointing_computes_again_is_not_in_the_hours() -> None:
+    (stage,) = stages_of(*ONE, "engine=local", "engine.activation_checkpointing=true", "train.global_batch_size=16")
+    found = of(stage, Cluster(1, GPUS["a100_80gb"], 0.4))
+    text = page("small", [found], Cluster(1, GPUS["a100_80gb"], 0.4))
+    assert "; MFU leaves out the forward that checkpointing computes again\n" in text
+    assert "local engine\n" in text and "checkpointing (as set)" in text
+
+
+def test_long_runs_are_told_in_days_too(costs: list[Cost]) -> None:
+    for hours, told in ((47.9, "47.9 hours, 1,533 GPU hours"), (60, "60 hours (2.5 days), 1,920 GPU hours")):
+        assert f"  time      {told}\n" in page("long", [replace(costs[0], hours=hours)], A100)
+
+
 def test_what_does_not_fit_is_said_with_a_change_that_fits() -> None:
-    stage = coca_llama_7b("model.n_layers=8", "train.seq_len=8192")[2]
-    found = of(stage)
+    stage = coca_llama_7b("model.n_layers=2", "model.vocab_size=2000", "train.seq_len=8192")[2]
+    cluster = Cluster(32, GPUS["rtx_3090"], 0.4)
+    found = of(stage, cluster)
     assert not found.fits and found.change is not None
-    assert f"  DOES NOT FIT into 76.7 GiB; the smallest change that fits: {found.change}" in page("8k", [found], A100)
+    said = f"  DOES NOT FIT into 22.8 GiB; the smallest change that fits: {found.change.typed()}"
+    assert said in page("8k", [found], cluster)
     changed = found.change.applied(stage.config)
-    again = of(replace(stage, config=changed))
+    again = of(replace(stage, config=changed), cluster)
     assert again.fits and again.change is None
-    assert again.memory[changed.engine.activation_checkpointing].total <= A100.gpu.usable
+    assert again.memory[changed.engine.activation_checkpointing].total <= cluster.gpu.usable
+
+
+SHARDED = ("engine.zero_stage=3", "engine.bucket_size=1000", "engine.activation_checkpointing=true")
+SMALL = (*ONE, *SHARDED, "train.micro_batch_size=1", "train.global_batch_size=64")
+
+
+def stages_of(*words: str) -> tuple[Stage, ...]:
+    return resolve(configure(*words))
+
+
+def test_only_what_a_run_can_have_counts_and_validations_too() -> None:
+    """ZeRO 3 makes a full copy of the weights then, of which a step holds 1e9 at most."""
+    words = (*SHARDED, "model.n_layers=1", "model.d_ff=120000", "train.seq_len=8", "train.micro_batch_size=1")
+    words = (*words, "train.global_batch_size=64")
+    (stage,) = stages_of("model=llama_7b", *words)
+    needed = of(stage).memory[True]
+    assert needed.training < needed.total == needed.phases["validation"]
+    for share, fits in ((1.0001, True), (0.9999, False), (0.98, False)):
+        found = of(stage, Cluster(32, gpu(share * needed.total), 0.4))
+        assert found.fits is fits
+    little = Cluster(32, gpu(1.001 * needed.training), 0.4)  # more of them would not help: the copy stays
+    found = of(stage, little)
+    assert (found.fits, found.change) == (False, None)
+    shown = " ".join(page("small", [found], little).split())
+    assert f"a step needs {of(stage).memory[False].training / 2**30:,.2f} {needed.training / 2**30:,.2f} most" in shown
+    has = f"{1.001 * needed.training / 2**30:,.1f} GiB"
+    assert f"DOES NOT FIT into {has}, whatever is changed of micro batch, check" in page("small", [found], little)
+
+
+def test_it_must_fit_as_it_is_set() -> None:
+    (stage,) = stages_of(*ONE, "train.global_batch_size=16", "train.seq_len=512")
+    needed = of(stage, Cluster(1, gpu(1), 0.4)).memory
+    assert needed[True].total < needed[False].total
+    found = of(stage, Cluster(1, gpu((needed[True].total + needed[False].total) / 2), 0.4))
+    assert not found.fits
+
+
+def test_more_gpus_where_nothing_else_is_left_and_every_stage_can_have_them() -> None:
+    (stage,) = stages_of(*SMALL)
+    needed = {n: of(stage, Cluster(n, gpu(1), 0.4)).memory[True].total for n in (8, 16, 32)}
+    cluster = Cluster(8, gpu(needed[16]), 0.4)
+    assert of(stage, cluster).change == Change(n_gpus=16)
+    assert of(stage, Cluster(8, gpu(needed[16] - 1), 0.4)).change == Change(n_gpus=32)
+    train = replace(stage.config.train, global_batch_size=8)
+    other = replace(stage, name="other", config=replace(stage.config, train=train))
+    assert of(stage, cluster, (stage, other)).change is None  # its 8 sequences do not go to 16
+    (wide,) = stages_of(*SMALL, "train.micro_batch_size=2", "train.global_batch_size=16")
+    both = Change(micro_batch_size=1, n_gpus=16)
+    assert of(wide, cluster, (wide,)).change == both
+
+
+def test_a_report_that_does_not_fit_is_said_and_costs_no_change() -> None:
+    (stage,) = stages_of(*SMALL, "eval.extrapolation.multiples=[1,1024]")
+    cluster = Cluster(1, gpu(1.01 * of(stage, Cluster(1, gpu(1), 0.4)).memory[True].total), 0.4)
+    found = of(stage, cluster)
+    assert found.fits and found.memory[True].report > cluster.gpu.usable
+    assert "GiB; ITS REPORT DOES NOT: shorter eval.extrapolation.multiples, or" in page("small", [found], cluster)
+
+
+THREE = ("stages=coca_three", "optim.min_lr=1e-5")
+
+
+def test_a_change_of_one_stage_is_typed_so_that_it_has_an_effect() -> None:
+    """Of several stages only one is to be changed, and what a stage says of itself a run cannot change."""
+    change = Change(micro_batch_size=2)
+    for words, typed in (
+        (THREE, "stages.t.train.micro_batch_size=2"),
+        (("stages.all.train.micro_batch_size=8",), "stages.all.train.micro_batch_size=2"),
+        ((), "train.micro_batch_size=2"),
+    ):
+        stages = stages_of(*ONE, *words)
+        found = replace(of(stages[0]), fits=False, change=change)
+        assert f"; the smallest change that fits: {typed}\n" in page("small", [found], A100)
+        assert resolve(configure(*ONE, *words, typed))[0].config.train.micro_batch_size == 2
 
 
 @pytest.mark.slow
@@ -109,10 +230,64 @@ def test_what_is_refused(words: tuple[str, ...], said: str, capsys: pytest.Captu
     assert (code, capsys.readouterr().err[: len(said)]) == (2, said)
 
 
+def test_all_that_is_refused_is_refused_before_anything_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coca_train.planning.outline.build_adapted", None)
+    for words in (("gpu=v100_32gb",), ("gpus=3",), ("engine=local", "gpus=2")):
+        assert plan.run(plan._main, [*TINY, *words]) == 2
+
+
+RECIPES = {
+    "coca_llama_7b": (32, "4 sources", "2,048", ("t -> qtv", "qtv -> all")),
+    "pi_llama_7b_32k": (32, "linear 16", "32,768", ()),
+    "yarn_llama2_7b_128k": (8, "yarn 32", "65,536", ("all -> to_128k",)),
+    "yarn_mistral_7b_128k": (8, "yarn 16", "16,384", ("all -> to_128k",)),
+}
+
+
+def said(*words: str, capsys: pytest.CaptureFixture[str]) -> str:
+    assert plan.run(plan._main, list(words)) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_of_one_layer(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    n_gpus, of_row, seq_len, borders = RECIPES[name]
+    small = ("model.n_layers=1", "model.vocab_size=2000")
+    text = said(f"+experiment={name}", *small, f"gpus={n_gpus}", capsys=capsys)
+    assert text.startswith(f"plan of {name}: {n_gpus} x NVIDIA A100-SXM4-80GB, 40 % MFU of NVIDIA A100-SXM4-80GB: 312 ")
+    assert of_row in text and seq_len in text
+    assert [line for line in text.splitlines() if " -> " in line and not line.startswith(" ")] == list(borders)
+    assert text.count("  fits into 76.7 GiB") == len(borders) + 1
+
+
+def test_the_command_line_reaches_the_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    local = (*ONE, "engine=local")
+    assert said(*local, capsys=capsys).startswith(
+        "plan of quickstart: 1 x NVIDIA A100-SXM4-80GB, 40 % MFU of NVIDIA A100-SXM4-80GB: 19.5 TFLOP/s dense fp32"
+    )
+    assert ": 1 x NVIDIA H200, 100 % MFU of" in said(*local, "gpu=h200", "mfu=1", "engine.device=cuda", capsys=capsys)
+    assert ": 1 x this host's CPU, " in said(*local, "gpu=h200", "engine.device=cpu", capsys=capsys)
+    fp16 = (*ONE, "engine.dtype=fp16", "gpus=2")
+    assert ": 2 x NVIDIA A100" in said(*fp16, capsys=capsys)  # and is not refused where there is no GPU
+    (tmp_path / "experiment").mkdir()
+    text = "# @package _global_\nrun:\n  name: mine\n"
+    (tmp_path / "experiment" / "mine.yaml").write_text(text)
+    with_folder = said(*local, "+experiment=mine", f"--config-dir={tmp_path}", capsys=capsys)
+    assert with_folder.startswith("plan of mine: ")
+
+
+def test_every_stage_is_planned_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(*ONE, *THREE, "stages.qtv.train.seq_len=128", capsys=capsys)
+    found = re.findall(r"FLOPs     a token: (\S+) forward.*?micro batch 16 x (\d+),", text, re.S)
+    assert [length for _, length in found] == ["64", "128", "64"]
+    assert found[0][0] == found[2][0] != found[1][0]
+
+
 def test_every_gpu_is_one_that_throughput_knows() -> None:
     for name, gpu in GPUS.items():
         assert gpu_peak(gpu.device, "fp16", tf32=False) is not None, name
         assert find(name) is gpu
         assert gpu.usable == pytest.approx(0.97 * gpu.memory)
-    assert peak_of(GPUS["a100_80gb"], "bf16").flops == 312e12
+    assert [peak_of(GPUS["a100_80gb"], dtype).flops for dtype in ("bf16", "fp32")] == [312e12, 19.5e12]
+    assert GPUS["a100_80gb"].memory == 79.1 * 1024**3
     assert find("cpu").memory == int(Path("/proc/meminfo").read_text().split()[1]) * 1024

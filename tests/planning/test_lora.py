@@ -62,6 +62,6 @@ def test_engines_hold_what_is_planned(server: ForkServer, kind: str, dtype: str,
     ranks = values(server.run("tests.planning.engines:held", job, ranks=n_ranks))
     assert (ranks[0]["all"], ranks[0]["trained"]) == (adapted().n_parameters, ADAPTERS)
     plan = states(replace(configure(*TINY).engine, **given), Counts(ranks[0]["all"], ADAPTERS, 0), n_ranks, False)
-    expected = plan.lasting + (plan.summed_gradients if zero in (1, 3) else 0) + (plan.buckets if zero == 3 else 0)
+    expected = plan.lasting + plan.between
     for rank in ranks:
         assert rank["bytes"] == pytest.approx(expected, rel=0.01)

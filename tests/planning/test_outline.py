@@ -51,6 +51,11 @@ def test_nothing_is_allocated_and_frozen_is_frozen() -> None:
     assert found.n_trained == 320 * 256 + 6 * 256
 
 
+def test_nearly_all_is_not_all() -> None:
+    assert share(outlined(*TINY, trainable=("embed.*", "head.*", "blocks.*"))) == "100.0 %"
+    assert share(outlined(*TINY)) == "100 %"
+
+
 def test_shared_embeddings_count_once() -> None:
     apart, tied = (outlined(*TINY, f"model.tie_embeddings={tie}") for tie in ("false", "true"))
     assert apart.n_parameters - tied.n_parameters == 320 * 256
