@@ -6,12 +6,14 @@ from coca_train import checkpoint, dist
 from coca_train.checkpoint.manifest import FOLDER
 from coca_train.checkpoint.recovery import step_folders
 from coca_train.config.errors import CheckpointError, DataError, Preempted, UserError
+from coca_train.config.load import load_saved
 from coca_train.config.schema import Config
 from coca_train.data.files import digest
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.interop import starting, tokenizer_files
 from coca_train.run_dir import read_record
 from coca_train.signals import StopRequest
+from coca_train.stages import resolve
 
 
 def check_start(config: Config, run_dir: Path, tokenizer: Tokenizer, n_tokens: int) -> Path | None:
@@ -46,7 +48,18 @@ def find_start(
         raise CheckpointError(
             f"E-CKP-26 start.path={config.start.path}: holds no finished checkpoint. Fix: finish that run first"
         )
+    dist.on_main(lambda: _say_if_unfinished(config, begins_from, found.step))
     return found
+
+
+def _say_if_unfinished(config: Config, run_dir: Path, step: int) -> None:
+    """A run that is still at work, or was stopped, gives weights too: perhaps not those that were meant."""
+    try:
+        last_step = 0 if "imported" in read_record(run_dir) else resolve(load_saved(run_dir).config)[-1].last_step
+    except UserError:
+        return  # its weights are all that is asked for
+    if step < last_step:
+        dist.log(f"WARNING: start.path={config.start.path} has not ended: it is at step {step:,} of {last_step:,}")
 
 
 def _check(config: Config, run_dir: Path, tokenizer: Tokenizer, n_tokens: int) -> Path | None:

@@ -12,7 +12,7 @@ from coca_train.config.errors import CheckpointError, Preempted, UserError
 from coca_train.interop import run_directory
 from tests.faults import real
 from tests.stages.starting import LLAMA, SIZES, STILL, begin, edit, imported, tokenizer_of
-from tests.stages.support import Runs, record, weights
+from tests.stages.support import Runs, record, schedule, stage, weights
 
 
 def test_a_folder_is_as_good_as_its_import(runs: Runs, llama: Path) -> None:
@@ -27,6 +27,17 @@ def test_a_folder_is_as_good_as_its_import(runs: Runs, llama: Path) -> None:
     assert weights(again, 1) == weights(by_hand, 1)
     assert (again / "start" / "run.json").stat().st_mtime_ns == before
     assert not real.leftovers(run)
+
+
+def test_a_run_that_has_not_ended_is_told(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    two = schedule(stage("a", "max_steps: 2"), stage("b", "max_steps: 2"))
+    source = runs.train("source", *LLAMA, *two, crash_at=3)
+    begin(runs, source, name="early")
+    assert f"WARNING: start.path={source} has not ended: it is at step 2 of 4" in capsys.readouterr().err
+    runs.train("source", *LLAMA, *two)
+    capsys.readouterr()
+    begin(runs, source, name="late")
+    assert "has not ended" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("t_width", ["half", "full_mean"])
