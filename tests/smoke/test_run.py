@@ -86,7 +86,7 @@ def test_a_terminated_run_resumes_bit_for_bit(run, command, environment, tmp_pat
     assert weights(metrics.parent, 40) == weights(tmp_path / "runs" / "whole", 40)
 
 
-@pytest.mark.parametrize("stage", [1, 3])
+@pytest.mark.parametrize("stage", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_two_processes_give_the_losses_of_one(run, tmp_path, stage):
     one = run("run.name=one", "eval.extrapolation.enabled=false", "eval.sample_tokens=0")
     two = run("run.name=two", f"engine.zero_stage={stage}", processes=2)
