@@ -202,7 +202,6 @@ def _wait(pids: list[int], job: dict[str, Any]) -> list[int]:
             _, rank, number = pending.pop(0)
             _send([pid for n, pid in enumerate(pids) if rank in (n, -1) and pid not in codes], number)
         if now > end:
-            _send([pid for pid in pids if pid not in codes], signal.SIGCONT)
             _send([pid for pid in pids if pid not in codes], signal.SIGKILL)
         for pid in pids:
             if pid not in codes and (status := os.waitpid(pid, os.WNOHANG))[0]:
