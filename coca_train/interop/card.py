@@ -12,6 +12,7 @@ from coca_train.config.load import load_saved
 from coca_train.interop.config_json import OWN
 from coca_train.interop.weights import Source
 from coca_train.run_dir import read_record
+from coca_train.stages import resolve
 from coca_train.tables import markdown
 
 
@@ -93,18 +94,22 @@ def _figures(parity: dict[str, Any]) -> list[list[str]]:
 
 
 def _data(source: Source) -> str:
-    """Sources, weights and licences, as far as the run and the manifests of its data tell."""
+    """By stage: sources, weights and licences, as far as the run and the manifests of its data tell."""
     if source.kind != "run":
         return "Not known: these weights came from a Hugging Face folder.\n"
-    sources = read_record(source.path)["fingerprint"].get("sources")
-    if not sources:
+    record = read_record(source.path)
+    if not record["fingerprint"].get("sources"):
         return "Not known: these weights were imported.\n"
-    config = load_saved(source.path).config.data
+    trained = [stage for stage in resolve(load_saved(source.path).config) if stage.first_step < source.origin["step"]]
+    only = {"name": trained[0].name, "fingerprint": record["fingerprint"]}  # of a run older than stages
+    begun = {entry["name"]: entry["fingerprint"]["sources"] for entry in record.get("stages", [only])}
     rows = [
-        [name, f"{entry['weight']:g}", f"{entry['tokens']:,}", _licences(config.sources[name].path)]
-        for name, entry in sources.items()
+        [stage.name, name, f"{entry['weight']:g}", f"{entry['tokens']:,}", _licences(data[name].path)]
+        for stage in trained
+        for data in [stage.config.data.sources]
+        for name, entry in begun[stage.name].items()
     ]
-    return markdown(["source", "weight", "tokens", "licences"], rows)
+    return markdown(["stage", "source", "weight", "tokens", "licences"], rows)
 
 
 def _licences(prefix: str) -> str:

@@ -16,6 +16,8 @@ def test_an_export_has_the_frequencies_and_the_window_of_its_stage(runs: Runs) -
     exported = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     assert exported.config.rope_parameters["rope_type"] == "linear" and exported.config.rope_parameters["factor"] == 2
     assert exported.config.max_position_embeddings == 48
+    card = (folder / "README.md").read_text()
+    assert "| short | " in card and "| long  | " in card  # what each stage read
     tokens_BT = torch.arange(1, 41)[None]
     with torch.no_grad():
         theirs, ours = exported(input_ids=tokens_BT).logits, load_run(run, "cpu").model(tokens_BT)
