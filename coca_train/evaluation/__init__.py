@@ -1,0 +1,1 @@
+"""Evaluation: a grid of checkpoints, variants and points, measured cell by cell by one suite."""

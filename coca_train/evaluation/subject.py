@@ -1,0 +1,46 @@
+"""A model under evaluation, and what a suite is told besides."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from coca_train.config.load import Variant
+from coca_train.data.tokenizer import Tokenizer
+from coca_train.evals.results import Measured, Point
+from coca_train.models.transformer import Transformer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A model in evaluation mode, on its device. While a cell is measured, the cell's variant is put on it.
+
+    variants: by name, the first is what it was trained with (model.position.settings at the start).
+    """
+
+    facts: Measured
+    path: Path
+    model: Transformer
+    tokenizer: Tokenizer
+    variants: Mapping[str, Variant]
+
+    @property
+    def name(self) -> str:
+        return self.facts.name
+
+    @property
+    def training_window(self) -> int:
+        """[tokens]"""
+        return self.facts.training_window
+
+
+@dataclass(frozen=True, kw_only=True)
+class Around:
+    """What all cells share. points: of the grid, ascending where they are lengths. texts: documents by source, as plain
+    text, read once (`texts()`); empty where the suite needs none. progress: told what share of the cell is done (0 to 1).
+    """
+
+    points: tuple[Point, ...]
+    texts: Callable[[], Mapping[str, list[str]]]
+    seed: int
+    micro_batch_tokens: int  # positions a forward pass may hold, all rows together
+    progress: Callable[[float], None] = lambda share: None

@@ -1,0 +1,38 @@
+"""Suites: one file each. A config names one (`eval.suite`), as it names a position scheme.
+
+Each module holds
+* `Settings`: a frozen pydantic dataclass, its own options, `suite: Literal["<name>"]` among them;
+* `VERSION`: counted up whenever the same inputs would give other numbers; cells of older versions are measured anew;
+* `points(settings, lengths) -> tuple[Point, ...]`: the last axis of the grid; lengths: what grid.lengths asks for [tokens];
+* `prepare(settings, subject, around) -> material`: what is measured on this model, made once (tokens, prompts);
+* `fingerprint(material, point) -> str`: digest of the material that a cell at this point reads;
+* `impossible(settings, subject, point, material) -> str`: why the cell cannot be measured, in words; "" when it can;
+* `measure(settings, subject, point, material, around) -> part`: this rank's share of one cell, as plain JSON. It must not
+  call a collective: a rank that runs out of memory would leave the others waiting;
+* `combine(settings, point, material, parts) -> result`: the cell's result from all ranks' parts, by rank; plain JSON, the
+  same numbers for every world size;
+* `page(settings, evaluation) -> Document`: what there is to see (report/blocks.py).
+"""
+
+import sys
+from types import ModuleType
+from typing import Any
+
+from coca_train.positions import registry
+
+_package = sys.modules[__name__]
+
+
+def suite_names() -> list[str]:
+    """What `eval.suite` may be: the files of this folder."""
+    return registry.names(_package)
+
+
+def suite_module(name: str) -> ModuleType:
+    """The module evaluation/suites/<name>.py. UserError when there is no such file."""
+    return registry.module(_package, name)
+
+
+def settings(value: Any) -> Any:
+    """A mapping with the key `suite`, typed by that suite's own Settings (errors: see registry.settings)."""
+    return registry.settings(_package, "suite", value)

@@ -1,0 +1,128 @@
+"""What a report is made of: sections of text, tables and pictures, as plain data that every renderer understands.
+
+A suite says what there is to see; HTML, Markdown, CSV, LaTeX, PNG and SVG are made of the same blocks.
+Figures that are not our own (a paper's) carry theirs=True and are shown as such, never mixed with ours.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Value:
+    """One figure. number: what is compared and exported, in full; None: there is none. text: as shown."""
+
+    text: str
+    number: float | None = None
+    note: str = ""  # of a tooltip and a footnote: why it is missing, its interval
+
+
+MISSING = Value("–")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """label: one text a label column. values: one a column of figures."""
+
+    label: tuple[str, ...]
+    values: tuple[Value, ...]
+    theirs: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """name: of its files, letters, digits and dashes, unique in a report. best: which figure of a column is set in bold,
+    among ours and among theirs separately; "" = none."""
+
+    name: str
+    title: str
+    label_columns: tuple[str, ...]
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+    best: Literal["low", "high", ""] = ""
+    note: str = ""  # one or two sentences below it: definition, unit, what is missing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One curve. low, high: its interval, where known. Points that are not finite are left out."""
+
+    label: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    low: tuple[float | None, ...] | None = None
+    high: tuple[float | None, ...] | None = None
+    theirs: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lines:
+    """Curves over one axis. marks: (x, words) of vertical lines, such as the training window."""
+
+    name: str
+    title: str
+    alt: str  # the picture in words, for who cannot see it
+    x_label: str
+    y_label: str
+    lines: tuple[Line, ...]
+    x_log: bool = False
+    y_log: bool = False
+    y_limits: tuple[float | None, float | None] = (None, None)
+    marks: tuple[tuple[float, str], ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeatMap:
+    """One panel. values: row by row, from the top; None: nothing measured there."""
+
+    title: str
+    x_names: tuple[str, ...]
+    y_names: tuple[str, ...]
+    values: tuple[tuple[float | None, ...], ...]
+    mark_after_x: int | None = None  # a line after this many columns: the training window
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeatMaps:
+    """Panels with the same axes and the same colours from low to high, dark = high."""
+
+    name: str
+    title: str
+    alt: str
+    x_label: str
+    y_label: str
+    panels: tuple[HeatMap, ...]
+    low: float
+    high: float
+    form: str = "{:.2f}"  # of a figure in its square
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text:
+    """Paragraphs of plain words; a paragraph of lines that begin with "* " is a list, `code` is set as code."""
+
+    text: str
+
+
+Block = Text | Table | Lines | HeatMaps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    title: str
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """A report. summary: what a newcomer should take away, one sentence each. facts: what was run, label and value.
+    command: how to run it again."""
+
+    title: str
+    summary: Sequence[str]
+    sections: Sequence[Section]
+    facts: Sequence[tuple[str, str]]
+    command: str
