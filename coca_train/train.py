@@ -16,6 +16,7 @@ from coca_train.data.mixture import Mixture
 from coca_train.data.packings import Edges
 from coca_train.data.presence import require_files
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.engine.process import ran_out
 from coca_train.metrics import MetricsWriter
 from coca_train.models.trainable import select_trainable
 from coca_train.record import begin_stage, open_record
@@ -41,8 +42,7 @@ def train(loaded: Loaded) -> None:
 
 def out_of_memory(error: BaseException) -> DeviceMemoryError | None:
     """The error to exit with (code 8) when `error` says that memory ran out, on a GPU or in the host; else None."""
-    of_host = isinstance(error, MemoryError) or "DefaultCPUAllocator: can't allocate memory" in str(error)
-    if not of_host and not isinstance(error, torch.OutOfMemoryError):
+    if not ran_out(error):
         return None
     return DeviceMemoryError(
         f"E-RUN-16 rank {dist.rank()}: out of memory ({(str(error) or 'host memory').splitlines()[0][:200]}). "

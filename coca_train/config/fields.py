@@ -10,13 +10,8 @@ from pydantic.fields import FieldInfo
 
 from coca_train.config.root import TRAIN, Root
 
-POSITIONS = Path(__file__).resolve().parents[1] / "positions"
-# Folders with the modules that type a section of a training: where their options stand, and the group that chooses one.
-_FOLDERS = {
-    "schemes": ("position.", "position"),
-    "frequencies": ("position.frequencies.", "position/frequencies"),
-    "visibilities": ("visibility.", "visibility"),
-}
+PACKAGE = Path(__file__).resolve().parents[1]
+POSITIONS = PACKAGE / "positions"
 
 
 @dataclass(frozen=True)
@@ -132,21 +127,22 @@ def _description(node: ast.expr | None, known: dict[str, str]) -> str:
     return ""
 
 
-def module_options() -> dict[str, str]:
-    """Dotted keys below `position` and `visibility` over all their modules, with their descriptions."""
-    found = {key: f"set by {group}=<choice>" for key, group in TRAIN.tags.items()}
-    for folder, (prefix, _) in _FOLDERS.items():
-        for path in sorted((POSITIONS / folder).glob("[a-z]*.py")):
+def module_options(root: Root = TRAIN) -> dict[str, str]:
+    """Dotted keys of the sections that modules type, over all their modules, with their descriptions."""
+    found = {key: f"set by {group}=<choice>" for key, group in root.tags.items()}
+    nested = {folder.prefix.rstrip(".") for folder in root.module_folders}
+    for folder, prefix, _ in root.module_folders:
+        for path in sorted((PACKAGE / folder).glob("[a-z]*.py")):
             for name, text in described(path).items():
-                if f"{prefix}{name}" != "position.frequencies" and not found.get(f"{prefix}{name}"):
+                if f"{prefix}{name}" not in nested and not found.get(f"{prefix}{name}"):
                     found[f"{prefix}{name}"] = text
     return found
 
 
-def modules_with(key: str) -> str:
+def modules_with(root: Root, key: str) -> str:
     """`visibility=sinks`, … : the modules that have the option at a dotted key; empty when none has."""
-    for folder, (prefix, group) in _FOLDERS.items():
-        names = [path.stem for path in sorted((POSITIONS / folder).glob("[a-z]*.py")) if key in _keys(path, prefix)]
+    for folder, prefix, group in root.module_folders:
+        names = [path.stem for path in sorted((PACKAGE / folder).glob("[a-z]*.py")) if key in _keys(path, prefix)]
         if names:
             return f"{group}={' or '.join(names)}"
     return ""

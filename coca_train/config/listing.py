@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from coca_train.config.fields import Option, module_options, options, sections
-from coca_train.config.files import choices, config_dir, summary
+from coca_train.config.files import choices, summary
 from coca_train.config.interpolate import leaves, lookup
 from coca_train.config.load import Assembled, assemble
 from coca_train.config.messages import ConfigError, show
@@ -35,7 +35,7 @@ def rows(found: Assembled) -> Rows:
         except KeyError:
             continue
         listed[option.key.split(".")[0]].append((option, value))
-    described = module_options() if found.root.modules else {}
+    described = module_options(found.root)
     for section in found.root.modules:
         for key, value in leaves(found.tree[section], section):
             listed[section].append((Option(key, described.get(key, ""), ""), value))
@@ -55,7 +55,7 @@ def choice_lines(found: Assembled, dirs: tuple[Path, ...] = ()) -> list[str]:
     lines = ["CHOICES (group=choice; * is chosen)"]
     for group in found.root.groups:
         lines += ["", f"  {group}"]
-        for name, path in choices(group, (config_dir(), *dirs)).items():
+        for name, path in choices(group, found.root.dirs(dirs)).items():
             mark = "*" if found.choices.get(group) == name else " "
             lines.append(f"   {mark} {name:<22} {_first(summary(path), found.root.command)}")
     return lines
@@ -84,7 +84,7 @@ def tables(found: Assembled, values: str) -> list[str]:
     lines = ["## Choices"]
     for group in found.root.groups:
         lines += ["", f"### `{group}=`", "", "| choice | what it is |", "|---|---|"]
-        lines += [f"| `{name}` | {_cell(summary(path))} |" for name, path in choices(group, (config_dir(),)).items()]
+        lines += [f"| `{name}` | {_cell(summary(path))} |" for name, path in choices(group, found.root.dirs()).items()]
     lines += ["", "## Options"]
     for section, title in titles.items():
         head = ["| option | " + values + " | what it is | needs |", "|---|---|---|---|"]
@@ -95,9 +95,11 @@ def tables(found: Assembled, values: str) -> list[str]:
         ]
     if found.root.modules:
         shown = {option.key for section in found.root.modules for option, _ in listed[section]}
-        lines += ["", "Options of other schemes, scalings and visibilities:", ""]
+        lines += ["", "Options of the other choices:", ""]
         lines += ["| option | what it is |", "|---|---|"]
-        lines += [f"| `{key}` | {_cell(text)} |" for key, text in module_options().items() if key not in shown]
+        lines += [
+            f"| `{key}` | {_cell(text)} |" for key, text in module_options(found.root).items() if key not in shown
+        ]
     return lines
 
 

@@ -58,7 +58,7 @@ class Assembled:
 
 def assemble(root: Root, overrides: list[str], config_dirs: tuple[Path, ...] = ()) -> Assembled:
     """Files, choices and overrides as one plain tree. Raises ConfigError for files that cannot be read."""
-    dirs = (config_dir(), *config_dirs)
+    dirs = root.dirs(config_dirs)
     parsed = parse(root, overrides, dirs, [option.key for option in options(root)])
     composed = compose(root, parsed.groups, dirs)
     problems = [*parsed.problems, *composed.problems]

@@ -96,7 +96,7 @@ def _told(
 
 def _unknown(root: Root, key: str, known: list[str]) -> Problem:
     """A key that nobody has, or that belongs to another scheme, scaling or visibility than the chosen one."""
-    if root.modules and (owners := modules_with(key)):
+    if root.modules and (owners := modules_with(root, key)):
         return Problem("E-CFG-01", (key,), "the chosen one has no such option", f"choose {owners}, or leave it away")
     return _no_such_key(root, key, known)
 

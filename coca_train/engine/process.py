@@ -63,6 +63,12 @@ def start(config: EngineConfig) -> torch.device:
     return device
 
 
+def ran_out(error: BaseException) -> bool:
+    """Whether an error says that memory ran out, on a GPU or in the host."""
+    of_host = isinstance(error, MemoryError) or "DefaultCPUAllocator: can't allocate memory" in str(error)
+    return of_host or isinstance(error, torch.OutOfMemoryError)
+
+
 def bound_waits(timeout_s: int) -> None:
     """Give every process group the timeout. DeepSpeed makes groups that wait 30 minutes whatever one asked for."""
     world = torch_dist.distributed_c10d._world

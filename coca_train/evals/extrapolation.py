@@ -22,7 +22,7 @@ import torch
 
 from coca_train import dist
 from coca_train.config.load import Variant
-from coca_train.evals.perplexity import Perplexity, Scores, score_documents, sliding_windows, summarise
+from coca_train.evals.perplexity import Perplexity, Scores, score_documents, summarise, tokens_read
 from coca_train.evals.positions import PositionLoss, position_loss
 
 ALL = "all"  # the sources together
@@ -138,7 +138,7 @@ def extrapolate(
     texts = {source: ds for source, ds in texts.items() if ds}
     sizes = {s: sum(n_bytes(d[1:]) for d in ds) if n_bytes else None for s, ds in texts.items()}
     planned, absent = plan(model, variants, windows)
-    work = sum(_tokens_read(d, w, training_window) for _, w in planned for ds in texts.values() for d in ds)
+    work = sum(tokens_read(len(d) - 1, w, training_window) for _, w in planned for ds in texts.values() for d in ds)
     total = _Progress(work)
     cells: list[Cell] = []
     positions: list[PositionLoss] = []
@@ -229,10 +229,6 @@ def _together(parts: Any) -> Scores:
     """The scores of several texts as one."""
     documents, positions = zip(*parts, strict=True)
     return Scores(np.concatenate(documents), np.sum(positions, axis=0))
-
-
-def _tokens_read(document: np.ndarray, window: int, stride: int) -> int:
-    return sum(w.stop - w.start for w in sliding_windows(len(document) - 1, window, stride))
 
 
 class _Progress:

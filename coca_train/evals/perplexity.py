@@ -97,10 +97,31 @@ def score_documents(
 ) -> Scores:
     """NLL and number of predictions, summed for each document and for each bin of positions.
 
+    model, progress: as in score_share. The ranks of a distributed run share the work and all get the whole result.
+    COLLECTIVE.
+    """
+    mine = score_share(
+        model, documents, window=window, stride=stride, micro_batch_tokens=micro_batch_tokens, progress=progress
+    )
+    whole = np.asarray(dist.all_reduce([*mine.documents.ravel().tolist(), *mine.positions.ravel().tolist()]))
+    n = mine.documents.size
+    return Scores(whole[:n].reshape(mine.documents.shape), whole[n:].reshape(mine.positions.shape))
+
+
+def score_share(
+    model: nn.Module,
+    documents: Sequence[np.ndarray],
+    *,
+    window: int,
+    stride: int,
+    micro_batch_tokens: int,
+    progress: Callable[[int], None] = lambda n_tokens: None,
+) -> Scores:
+    """This rank's share of the sums: those of all ranks, added up, are the whole.
+
     model: has .hidden(tokens_BT, pos_BT=, length=) -> x_BTC and .nll(x_BTC, targets_BT) -> float32.
     Windows of equal shape go through the model together, up to micro_batch_tokens (at least one).
-    The ranks of a distributed run share the work and all get the whole result. COLLECTIVE.
-    progress: told the tokens read, batch by batch.
+    progress: told the tokens that all ranks read, batch by batch.
     """
     batches = _batches([len(d) - 1 for d in documents], window, stride, micro_batch_tokens)
     sums, by_position = np.zeros((len(documents), 2)), np.zeros((window, 2))
@@ -119,9 +140,7 @@ def score_documents(
                         by_position[: len(nll_T), 0] += nll_T
                         by_position[: len(nll_T), 1] += 1
             progress(sum(w.stop - w.start for b in batches[first : first + n_ranks] for _, w in b))
-    bins = binned(by_position)
-    whole = np.asarray(dist.all_reduce([*sums.ravel().tolist(), *bins.ravel().tolist()]))
-    return Scores(whole[: sums.size].reshape(sums.shape), whole[sums.size :].reshape(bins.shape))
+    return Scores(sums, binned(by_position))
 
 
 def _batches(lengths: Sequence[int], window: int, stride: int, micro_batch_tokens: int) -> list[list[Placed]]:
@@ -162,16 +181,21 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         model.train(was_training)
 
 
-def summarise(sums: np.ndarray, n_bytes: int | None = None, seed: int = 0) -> Perplexity:
+def tokens_read(n_predictions: int, window: int, stride: int) -> int:
+    """By all windows over one document: what measuring it costs [tokens]."""
+    return sum(w.stop - w.start for w in sliding_windows(n_predictions, window, stride))
+
+
+def summarise(sums: np.ndarray, n_bytes: int | None = None, seed: int = 0, resamples: int = RESAMPLES) -> Perplexity:
     """Perplexity over documents from the sums (n_documents, 2) of score_documents.
 
-    The 95 % interval is a percentile bootstrap over documents (1 000 resamples, seeded): documents,
-    not tokens, are what was drawn. n_bytes: size of the scored text in UTF-8, if known.
+    The 95 % interval is a percentile bootstrap over documents (seeded): documents, not tokens, are what was drawn.
+    n_bytes: size of the scored text in UTF-8, if known.
     """
     nll, count = float(sums[:, 0].sum()), int(sums[:, 1].sum())
     low = high = None
     if len(sums) > 1:
-        draws = np.random.default_rng(seed).integers(0, len(sums), (RESAMPLES, len(sums)))
+        draws = np.random.default_rng(seed).integers(0, len(sums), (resamples, len(sums)))
         losses = sums[draws, 0].sum(1) / sums[draws, 1].sum(1)
         edges = np.quantile(losses, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
         low, high = (_exp(float(edge)) for edge in edges)

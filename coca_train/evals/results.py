@@ -22,7 +22,7 @@ class Measured:
     n_parameters: int
     step: int | None
     weights: str  # digest
-    variants: tuple[str, ...]  # the first is its own, under the name of its frequencies and visibility
+    variants: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +62,25 @@ class Evaluation:
         return None
 
     def rows(self) -> list[tuple[Measured, str]]:
-        """Every model under every variant, in order."""
-        return [(subject, variant) for subject in self.subjects for variant in subject.variants]
+        """Every model under every variant that could be measured somewhere, in order."""
+        tried = {(cell.subject, cell.variant) for cell in self.cells if cell.status != "impossible"}
+        return [(s, variant) for s in self.subjects for variant in s.variants if (s.name, variant) in tried]
+
+    def label(self, subject: Measured, variant: str) -> str:
+        """What a row is called: the model, and the variant where there are several."""
+        return subject.name if len(subject.variants) == 1 else f"{subject.name}, {variant}"
+
+    def absences(self) -> list[str]:
+        """What was not measured and why, a sentence each; equal reasons of one row together."""
+        found: dict[tuple[str, str, str], list[Point]] = {}
+        for cell in self.cells:
+            if cell.status != "done":
+                words = "out of memory" if cell.status == "out_of_memory" else cell.reason
+                found.setdefault((cell.subject, cell.variant, words), []).append(cell.point)
+        return [
+            f"{subject}, {variant}{'' if len(at) == len(self.points) else ' at ' + ', '.join(map(str, at))}: {words}"
+            for (subject, variant, words), at in found.items()
+        ]
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

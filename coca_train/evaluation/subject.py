@@ -14,13 +14,14 @@ from coca_train.models.transformer import Transformer
 class Subject:
     """A model in evaluation mode, on its device. While a cell is measured, the cell's variant is put on it.
 
-    variants: by name, the first is what it was trained with (model.position.settings at the start).
+    own: what it was trained with. variants: of the grid, by name.
     """
 
     facts: Measured
     path: Path
     model: Transformer
     tokenizer: Tokenizer
+    own: Variant
     variants: Mapping[str, Variant]
 
     @property
@@ -35,12 +36,15 @@ class Subject:
 
 @dataclass(frozen=True, kw_only=True)
 class Around:
-    """What all cells share. points: of the grid, ascending where they are lengths. texts: documents by source, as plain
-    text, read once (`texts()`); empty where the suite needs none. progress: told what share of the cell is done (0 to 1).
+    """What all cells share.
+
+    points: of the grid, ascending where they are lengths. texts: documents by source, as plain text, read when first
+    asked for. progress: told what share of the cell is done (0 to 1).
     """
 
     points: tuple[Point, ...]
     texts: Callable[[], Mapping[str, list[str]]]
+    max_documents: int  # of each source
     seed: int
     micro_batch_tokens: int  # positions a forward pass may hold, all rows together
     progress: Callable[[float], None] = lambda share: None

@@ -32,8 +32,10 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """name: of its files, letters, digits and dashes, unique in a report. best: which figure of a column is set in bold,
-    among ours and among theirs separately; "" = none."""
+    """name: of its files; letters, digits and dashes, unique in a report.
+
+    best: which figure of a column is set in bold, among ours and among theirs separately; "" = none.
+    """
 
     name: str
     title: str

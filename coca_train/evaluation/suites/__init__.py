@@ -3,14 +3,16 @@
 Each module holds
 * `Settings`: a frozen pydantic dataclass, its own options, `suite: Literal["<name>"]` among them;
 * `VERSION`: counted up whenever the same inputs would give other numbers; cells of older versions are measured anew;
-* `points(settings, lengths) -> tuple[Point, ...]`: the last axis of the grid; lengths: what grid.lengths asks for [tokens];
+* `CACHED`: False where the same cell measured again is another measurement (times);
+* `points(settings, lengths) -> tuple[Point, ...]`: the last axis of the grid; lengths: those of grid.lengths [tokens];
 * `prepare(settings, subject, around) -> material`: what is measured on this model, made once (tokens, prompts);
+* `work(settings, point, material) -> float`: what the cell costs, in any unit, for the progress bar;
 * `fingerprint(material, point) -> str`: digest of the material that a cell at this point reads;
 * `impossible(settings, subject, point, material) -> str`: why the cell cannot be measured, in words; "" when it can;
-* `measure(settings, subject, point, material, around) -> part`: this rank's share of one cell, as plain JSON. It must not
-  call a collective: a rank that runs out of memory would leave the others waiting;
-* `combine(settings, point, material, parts) -> result`: the cell's result from all ranks' parts, by rank; plain JSON, the
-  same numbers for every world size;
+* `measure(settings, subject, point, material, around) -> part`: this rank's share of one cell, as plain JSON. It must
+  not call a collective: a rank that runs out of memory would leave the others waiting;
+* `combine(settings, point, material, parts) -> result`: the cell's result from all ranks' parts, by rank; plain JSON,
+  the same numbers for every world size;
 * `page(settings, evaluation) -> Document`: what there is to see (report/blocks.py).
 """
 

@@ -1,0 +1,105 @@
+"""An evaluation from its configuration to its report."""
+
+import platform
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+
+from coca_train import __version__, dist
+from coca_train.config.errors import UserError
+from coca_train.config.load import load
+from coca_train.engine import process
+from coca_train.evals.results import Evaluation, Point
+from coca_train.evaluation.grid import run_grid
+from coca_train.evaluation.root import CELLS
+from coca_train.evaluation.schema import EvaluateConfig
+from coca_train.evaluation.store import Store
+from coca_train.evaluation.subject import Around
+from coca_train.evaluation.suites import suite_module
+from coca_train.evaluation.texts import TextStore
+from coca_train.interop.weights import open_source
+from coca_train.record import versions
+from coca_train.report.files import write_json
+from coca_train.report.render import write_report
+
+
+def evaluate(config: EvaluateConfig, command: str) -> Path:
+    """Measure the grid, write results.json and the report; the folder they are in. COLLECTIVE.
+
+    Raises UserError and its kin for everything a user can mend, before the first cell is measured where possible.
+    """
+    process.start(
+        replace(load([]).config.engine, kind="local", device=config.work.device, timeout_s=config.work.timeout_s)
+    )
+    suite, root = suite_module(config.eval.suite), Path(config.work.root)
+    names = subject_names(config)
+    points: tuple[Point, ...] = suite.points(config.eval, lengths(config))
+    around = Around(
+        points=points,
+        texts=TextStore(config.text, config.grid.checkpoints),
+        max_documents=config.text.max_documents,
+        seed=config.work.seed,
+        micro_batch_tokens=config.work.micro_batch_tokens,
+    )
+    subjects, cells = run_grid(config, names, points, around, Store(root / CELLS))
+    evaluation = Evaluation(
+        suite=config.eval.suite,
+        name=config.work.name or config.eval.suite,
+        settings=asdict(config.eval),
+        subjects=tuple(subjects),
+        points=points,
+        cells=tuple(cells),
+        facts=facts(config),
+        command=command,
+    )
+    directory = root / evaluation.name
+    dist.on_main(lambda: _write(config, evaluation, directory))
+    process.stop()
+    return directory
+
+
+def _write(config: EvaluateConfig, evaluation: Evaluation, directory: Path) -> None:
+    write_json(directory / "results.json", evaluation.to_json())
+    write_report(suite_module(evaluation.suite).page(config.eval, evaluation), directory)
+
+
+def subject_names(config: EvaluateConfig) -> list[str]:
+    """What the report calls the checkpoints. UserError E-EVAL-06 when two would be called the same."""
+    names = config.grid.names or [Path(path).resolve().name for path in config.grid.checkpoints]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UserError(
+            f"E-EVAL-06 grid.checkpoints: two folders are called {twice[0]}; the report needs names that differ. "
+            "Fix: grid.names=[one,two]"
+        )
+    return names
+
+
+def lengths(config: EvaluateConfig) -> tuple[int, ...]:
+    """[tokens], ascending; multiples are of the shortest training window among the checkpoints."""
+    shortest = 0
+    if any(isinstance(length, str) for length in config.grid.lengths):
+        windows = []
+        for path in config.grid.checkpoints:
+            with open_source(path) as source:
+                windows.append(source.architecture.seq_len)
+        shortest = min(windows)
+    asked = [int(n[:-1]) * shortest if isinstance(n, str) else n for n in config.grid.lengths]
+    return tuple(sorted(set(asked)))
+
+
+def facts(config: EvaluateConfig) -> tuple[tuple[str, str], ...]:
+    """What computed it, label and value."""
+    made = versions()
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() and config.work.device != "cpu" else ""
+    return (
+        ("suite", config.eval.suite),
+        (
+            "made with",
+            f"coca_train {__version__}, torch {torch.__version__}, commit {made.get('commit', 'unknown')[:12]}",
+        ),
+        ("computed on", gpu or f"CPU ({platform.machine()}, {torch.get_num_threads()} threads)"),
+        ("processes", str(dist.world_size())),
+        ("seed", str(config.work.seed)),
+    )

@@ -1,0 +1,45 @@
+"""Measured cells, kept by their content: what was measured decides the name of the file, nothing else does.
+
+The key is a digest of everything a result depends on: suite, its version and settings, weights, variant, point, the
+material read, seed and precision. Device, number of ranks and micro batch are not in it. So a killed evaluation goes on
+where it stopped, another grid finds the cells it shares, and a changed text or weight is never taken for the old one.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from coca_train.report.files import encode, read_json, write_json
+
+FORMAT = 1
+
+
+class Store:
+    """One JSON file a cell in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def key(self, content: Mapping[str, Any]) -> str:
+        """Digest of plain JSON values."""
+        text = json.dumps(encode({"format": FORMAT, **content}), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def get(self, content: Mapping[str, Any]) -> dict[str, Any] | None:
+        """{result, seconds} of a measured cell; None when there is none, or its file is damaged."""
+        try:
+            found = read_json(self._path(content))
+        except (OSError, ValueError):
+            return None
+        complete = isinstance(found, dict) and {"result", "seconds"} <= found.keys()
+        return found if complete else None
+
+    def put(self, content: Mapping[str, Any], result: Mapping[str, Any], seconds: float) -> None:
+        """Keep a cell, with what it is the result of for people. Raises StorageError when the disk refuses."""
+        write_json(self._path(content), {"content": content, "result": result, "seconds": seconds})
+
+    def _path(self, content: Mapping[str, Any]) -> Path:
+        key = self.key(content)
+        return self.folder / key[:2] / f"{key}.json"

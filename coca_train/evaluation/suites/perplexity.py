@@ -1,0 +1,141 @@
+"""Suite `perplexity`: how well long documents are predicted, by context window (definition: evals/perplexity.py).
+
+document_tokens says which predictions a window is measured on:
+* longest: every document is cut to the longest window of the grid, so all windows score the very same predictions
+  (CoCA paper 4.2, tables 1 and 4: documents cut to 32 768, stride 512);
+* window: every document is cut to the window itself, one window a document (YaRN, tables 1 and 2: "truncated at");
+* whole: nothing is cut, and a document counts when it is at least min_document_tokens long (YaRN, table 4).
+A document cut to n has n + 1 tokens where it has that many, so that it has n predictions.
+
+At each point: perplexity and its 95 % interval (bootstrap over documents), bits per token and per byte, predictions,
+and the loss by position of each document's first window (evals/positions.py).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from dataclasses import dataclass as plain_dataclass
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from coca_train.config.schema import STRICT, Positive
+from coca_train.evals.extrapolation import ALL, positions_needed
+from coca_train.evals.perplexity import Scores, score_share, summarise, tokens_read
+from coca_train.evals.positions import position_loss
+from coca_train.evals.results import Evaluation, Point
+from coca_train.evaluation.pages.perplexity import perplexity_page
+from coca_train.evaluation.subject import Around, Subject
+from coca_train.evaluation.texts import Texts, digest, tokenised
+from coca_train.report.blocks import Document
+
+VERSION = 1
+CACHED = True
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Settings:
+    """Perplexity of long documents by context window."""
+
+    suite: Literal["perplexity"]
+    stride: Positive | None = Field(
+        description="tokens between the beginnings of two windows; CoCA paper 512, YaRN 256; null: the training "
+        "window. A window that is shorter takes its own length"
+    )
+    document_tokens: Literal["longest", "window", "whole"] = Field(
+        description="what is scored: documents cut to the longest window of the grid, to each window, or whole"
+    )
+    min_document_tokens: Positive | None = Field(
+        description="shorter documents are left out [tokens]; null: the longest window of the grid"
+    )
+    bootstrap_resamples: Positive = Field(description="draws of the 95 % interval over documents")
+
+
+@plain_dataclass(frozen=True)
+class Material:
+    """What one model reads: documents of at least the longest window, cut for each window; strides [tokens]."""
+
+    settings: Settings
+    texts: Texts
+    longest: int
+    stride: int
+    seed: int
+
+    def documents(self, window: int) -> dict[str, list[np.ndarray]]:
+        """By source."""
+        n = {"longest": self.longest, "window": window, "whole": None}[self.settings.document_tokens]
+        end = None if n is None else n + 1
+        return {source: [d[:end] for d in documents] for source, documents in self.texts.documents.items()}
+
+    def stride_of(self, window: int) -> int:
+        return min(self.stride, window)
+
+
+def points(settings: Settings, lengths: Sequence[int]) -> tuple[Point, ...]:
+    return tuple(lengths)
+
+
+def prepare(settings: Settings, subject: Subject, around: Around) -> Material:
+    longest = max(point for point in around.points if isinstance(point, int))
+    texts = tokenised(subject, around, settings.min_document_tokens or longest)
+    return Material(settings, texts, longest, settings.stride or subject.training_window, around.seed)
+
+
+def work(settings: Settings, point: int, material: Material) -> float:
+    lengths = [len(d) - 1 for documents in material.documents(point).values() for d in documents]
+    return float(sum(tokens_read(n, point, material.stride_of(point)) for n in lengths))
+
+
+def fingerprint(material: Material, point: int) -> str:
+    return f"{digest(material.documents(point))} stride {material.stride_of(point)}"
+
+
+def impossible(settings: Settings, subject: Subject, point: int, material: Material) -> str:
+    limit = subject.model.position.max_positions
+    if limit is not None and positions_needed(subject.model, point) > limit:
+        return f"{subject.facts.scheme} has {limit:,} positions, and these windows need more"
+    return ""
+
+
+def measure(settings: Settings, subject: Subject, point: int, material: Material, around: Around) -> dict[str, Any]:
+    total, done = work(settings, point, material), 0
+
+    def told(n_tokens: int) -> None:
+        nonlocal done
+        done += n_tokens
+        around.progress(done / total)
+
+    return {
+        source: [
+            part.tolist()
+            for part in score_share(
+                subject.model,
+                documents,
+                window=point,
+                stride=material.stride_of(point),
+                micro_batch_tokens=around.micro_batch_tokens,
+                progress=told,
+            )
+        ]
+        for source, documents in material.documents(point).items()
+    }
+
+
+def combine(settings: Settings, point: int, material: Material, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """By source, and all together: the fields of `Perplexity`, and the loss by position; and the stride."""
+    texts, made = material.documents(point), {}
+    whole = {source: Scores(*(np.sum([p[source][i] for p in parts], axis=0) for i in (0, 1))) for source in texts}
+    size = {source: sum(material.texts.n_bytes(d[1:]) for d in documents) for source, documents in texts.items()}
+    if len(whole) > 1:
+        documents, positions = zip(*whole.values(), strict=True)
+        whole[ALL], size[ALL] = Scores(np.concatenate(documents), np.sum(positions, axis=0)), sum(size.values())
+    for source, scores in whole.items():
+        found = summarise(scores.documents, size[source], material.seed, settings.bootstrap_resamples)
+        curve = position_loss(scores.positions, source, "", point)
+        made[source] = asdict(found) | {"ends": list(curve.ends), "loss_by_position": list(curve.loss)}
+    return {"stride": material.stride_of(point), "sources": made}
+
+
+def page(settings: Settings, evaluation: Evaluation) -> Document:
+    return perplexity_page(settings, evaluation)

@@ -1,0 +1,155 @@
+"""The text of an evaluation: files, or what a run held out; the documents a model is measured on.
+
+Held-out sets are token files; their documents come back as text, so that models with other tokenizers read the same.
+A model of a Hugging Face folder whose tokenizer has a token that begins a text gets it in front of every document; it
+is read and never scored. Runs get none, as their training texts have none.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from coca_train.config.errors import DataError
+from coca_train.config.load import load_saved
+from coca_train.config.schema import Config
+from coca_train.data.indexed import IndexedDataset
+from coca_train.data.tokenizer import Tokenizer
+from coca_train.evaluation.schema import TextConfig
+from coca_train.evaluation.subject import Around, Subject
+from data_prep import readers
+from data_prep.readers.base import Reject
+from data_prep.schema import CorpusSourceConfig, FilterConfig, WorkConfig
+
+KINDS = {".parquet": "parquet", ".txt": "text", ".md": "text"}  # everything else is read as .jsonl
+NO_FILTER = FilterConfig(
+    min_chars=1, max_chars=None, language_field=None, languages=[], licence_field=None, licences=[], stars_field=None,
+    min_stars=0, quality=[],
+)  # fmt: skip
+READING = WorkConfig(
+    workers=1, shard="0/1", on_error="stop", max_reject_share=0.0, max_line_bytes=1 << 30, chunk_bytes=1 << 22,
+    part_bytes=1 << 28, progress_bar=False,
+)  # fmt: skip
+
+
+class TextStore:
+    """Documents by source, read when first asked for. checkpoints: where held-out sets are looked for."""
+
+    def __init__(self, config: TextConfig, checkpoints: Sequence[str]) -> None:
+        self._config, self._checkpoints = config, checkpoints
+
+    @cached_property
+    def _texts(self) -> Mapping[str, list[str]]:
+        if self._config.files:
+            return _of_files(self._config)
+        return _held_out(self._config, self._checkpoints)
+
+    def __call__(self) -> Mapping[str, list[str]]:
+        """Raises DataError E-EVAL-04 when there is none, and what a reader finds wrong in a file."""
+        return self._texts
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Documents as one model reads them, int64 token ids. skipped: how many were too short, by source."""
+
+    documents: Mapping[str, list[np.ndarray]]
+    skipped: Mapping[str, int]
+    tokenizer: Tokenizer
+
+    def n_bytes(self, tokens: np.ndarray) -> int:
+        """Size in UTF-8 of the text of some tokens [bytes]."""
+        return len(self.tokenizer.decode(tokens.tolist()).encode("utf-8"))
+
+    @cached_property
+    def digest(self) -> str:
+        return digest(self.documents)
+
+
+def digest(documents: Mapping[str, Sequence[np.ndarray]]) -> str:
+    """Of sources, documents, tokens."""
+    whole = hashlib.sha256()
+    for source, texts in documents.items():
+        whole.update(f"{source} {len(texts)}\n".encode())
+        for text in texts:
+            whole.update(f"{len(text)}\n".encode())
+            whole.update(np.ascontiguousarray(text, dtype="<i8").tobytes())
+    return whole.hexdigest()
+
+
+def tokenised(subject: Subject, around: Around, min_tokens: int, max_documents: int | None = None) -> Texts:
+    """Documents of at least min_tokens [tokens], at most max_documents of each source, evenly chosen.
+
+    Raises DataError E-EVAL-05 when no document is long enough.
+    """
+    limit = around.max_documents if max_documents is None else max_documents
+    begin = [subject.tokenizer.bos] if subject.facts.kind == "huggingface" and subject.tokenizer.bos is not None else []
+    documents, skipped, longest = {}, {}, 0
+    for source, texts in around.texts().items():
+        encoded = [np.asarray(begin + subject.tokenizer.encode(text), dtype=np.int64) for text in texts]
+        fitting = [tokens for tokens in encoded if len(tokens) >= min_tokens]
+        longest = max([longest, *map(len, encoded)])
+        skipped[source], n = len(encoded) - len(fitting), min(limit, len(fitting))
+        if fitting:
+            documents[source] = [fitting[i * len(fitting) // n] for i in range(n)]
+    if not documents:
+        raise DataError(
+            f"E-EVAL-05 text: no document has {min_tokens:,} tokens (the longest has {longest:,}); windows this long "
+            "need one. Fix: shorter grid.lengths, or text.files with longer documents"
+        )
+    return Texts(documents, skipped, subject.tokenizer)
+
+
+def _of_files(config: TextConfig) -> dict[str, list[str]]:
+    """By file name without its endings; parts of one set (books-00000-of-00004) together."""
+    found: dict[str, list[str]] = {}
+    for pattern in config.files:
+        kind = KINDS.get(Path(pattern).suffix, "jsonl")
+        source = CorpusSourceConfig(
+            kind=kind, files=[pattern], hub=None, hub_config=None, hub_split="test", hub_files=[],
+            text_field=config.text_field, id_field=None, group="text", weight=None, hold_out="all", licence="",
+            about="", filter=NO_FILTER,
+        )  # fmt: skip
+        name = Path(pattern).name.split(".")[0].split("-0")[0].rstrip("-*") or "text"
+        found.setdefault(name, []).extend(_read(name, source))
+    return found
+
+
+def _read(name: str, source: CorpusSourceConfig) -> Iterator[str]:
+    for input in readers.inputs(name, source):
+        for chunk in readers.chunks(input, source, READING, None):
+            for document in readers.documents(input.path, source, READING, chunk):
+                if isinstance(document, Reject):
+                    raise document.error(input.path)
+                yield document.text
+
+
+def _held_out(config: TextConfig, checkpoints: Sequence[str]) -> dict[str, list[str]]:
+    run = next((path for path in checkpoints if (Path(path) / "run.json").is_file()), None)
+    if run is None:
+        raise DataError(
+            "E-EVAL-04 text.files: no text, and no checkpoint is a run that held some out. "
+            "Fix: text.files=[books.jsonl.gz]"
+        )
+    saved: Config = load_saved(run).config
+    prefixes = {name: s.valid_path for name, s in saved.data.sources.items() if s.valid_path}
+    unknown = sorted(set(config.sources) - set(prefixes))
+    if unknown or not prefixes:
+        raise DataError(
+            f"E-EVAL-04 text.sources: {run} held out {', '.join(prefixes) or 'nothing'}"
+            f"{'' if not unknown else f', not {unknown[0]}'}. Fix: name one of these, or give text.files"
+        )
+    tokenizer = Tokenizer(saved.data.tokenizer)
+    return {
+        name: _decoded(prefix, tokenizer)
+        for name, prefix in prefixes.items()
+        if not config.sources or name in config.sources
+    }
+
+
+def _decoded(prefix: str, tokenizer: Tokenizer) -> list[str]:
+    dataset = IndexedDataset(prefix)
+    return [tokenizer.decode(dataset.document(i).tolist()) for i in range(dataset.n_documents)]
