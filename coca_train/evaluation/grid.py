@@ -6,7 +6,7 @@ concluded, so that a rank that ran out of memory leaves no other waiting.
 
 import gc
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from types import ModuleType
 from typing import Any
@@ -108,7 +108,7 @@ def _cell(place: Place, material: Any, around: Around, store: Store) -> Cell:
     return place.record(status="done", result=result, seconds=seconds)
 
 
-def _measure(place: Place, material: Any, around: Around) -> tuple[list[Mapping[str, Any]], str]:
+def _measure(place: Place, material: Any, around: Around) -> tuple[list[Any], str]:
     """Every rank's part; or why there is none: memory that ran out on any of them."""
     part, reason = None, ""
     try:

@@ -8,7 +8,6 @@ import torch
 
 from coca_train import __version__, dist
 from coca_train.config.errors import UserError
-from coca_train.config.load import load
 from coca_train.engine import process
 from coca_train.evals.results import Evaluation, Point
 from coca_train.evaluation.grid import run_grid
@@ -16,6 +15,7 @@ from coca_train.evaluation.root import CELLS
 from coca_train.evaluation.schema import EvaluateConfig
 from coca_train.evaluation.store import Store
 from coca_train.evaluation.subject import Around
+from coca_train.evaluation.subjects import usual
 from coca_train.evaluation.suites import suite_module
 from coca_train.evaluation.texts import TextStore
 from coca_train.interop.weights import open_source
@@ -29,9 +29,7 @@ def evaluate(config: EvaluateConfig, command: str) -> Path:
 
     Raises UserError and its kin for everything a user can mend, before the first cell is measured where possible.
     """
-    process.start(
-        replace(load([]).config.engine, kind="local", device=config.work.device, timeout_s=config.work.timeout_s)
-    )
+    process.start(replace(usual().engine, kind="local", device=config.work.device, timeout_s=config.work.timeout_s))
     suite, root = suite_module(config.eval.suite), Path(config.work.root)
     names = subject_names(config)
     points: tuple[Point, ...] = suite.points(config.eval, lengths(config))

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -84,9 +85,15 @@ def _of_folder(source: Source, device: str) -> tuple[Transformer, Tokenizer, Con
 
 def _config(source: Source) -> Config:
     """The configuration of a training that would have such weights, for the checks of its variants."""
-    usual, made = load([]).config, source.architecture
-    train = replace(usual.train, seq_len=made.seq_len)
-    return replace(usual, model=made.model, position=made.position, visibility=made.visibility, train=train)
+    made = source.architecture
+    train = replace(usual().train, seq_len=made.seq_len)
+    return replace(usual(), model=made.model, position=made.position, visibility=made.visibility, train=train)
+
+
+@cache
+def usual() -> Config:
+    """The configuration of a training without any choice."""
+    return load([]).config
 
 
 def _digest(source: Source) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -24,7 +25,11 @@ from data_prep import readers
 from data_prep.readers.base import Reject
 from data_prep.schema import CorpusSourceConfig, FilterConfig, WorkConfig
 
-KINDS = {".parquet": "parquet", ".txt": "text", ".md": "text"}  # everything else is read as .jsonl
+KINDS: dict[str, Literal["parquet", "text"]] = {
+    ".parquet": "parquet",
+    ".txt": "text",
+    ".md": "text",
+}  # everything else is read as .jsonl
 NO_FILTER = FilterConfig(
     min_chars=1, max_chars=None, language_field=None, languages=[], licence_field=None, licences=[], stars_field=None,
     min_stars=0, quality=[],
@@ -107,11 +112,10 @@ def _of_files(config: TextConfig) -> dict[str, list[str]]:
     """By file name without its endings; parts of one set (books-00000-of-00004) together."""
     found: dict[str, list[str]] = {}
     for pattern in config.files:
-        kind = KINDS.get(Path(pattern).suffix, "jsonl")
         source = CorpusSourceConfig(
-            kind=kind, files=[pattern], hub=None, hub_config=None, hub_split="test", hub_files=[],
-            text_field=config.text_field, id_field=None, group="text", weight=None, hold_out="all", licence="",
-            about="", filter=NO_FILTER,
+            kind=KINDS.get(Path(pattern).suffix, "jsonl"), files=[pattern], hub=None, hub_config=None, hub_split="test",
+            hub_files=[], text_field=config.text_field, id_field=None, group="text", weight=None, hold_out="all",
+            licence="", about="", filter=NO_FILTER,
         )  # fmt: skip
         name = Path(pattern).name.split(".")[0].split("-0")[0].rstrip("-*") or "text"
         found.setdefault(name, []).extend(_read(name, source))

@@ -1,0 +1,48 @@
+"""Two tiny models with tokenizers, written by transformers, and some text."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("transformers")
+
+TEXT = "the cat sat on a mat while rain fell over old houses and nobody in town spoke of it again"
+WORDS = TEXT.split()
+
+
+def sentences(seed: int, n_words: int) -> str:
+    """Made-up text, the same every time."""
+    import random
+
+    chosen = random.Random(seed)
+    return " ".join(chosen.choice(WORDS) for _ in range(n_words))
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory) -> Callable[[str], Path]:
+    """folders(name): a Llama of 24 positions, vocabulary 512; names make different weights. Not to be written to."""
+    made: dict[str, Path] = {}
+
+    def folder(name: str = "one") -> Path:
+        from tests.data.vocabularies import sentencepiece_model
+        from tests.interop import models
+
+        if name not in made:
+            range_ = 0.15 + 0.01 * len(made)
+            path = tmp_path_factory.mktemp("subjects") / name
+            models.write(path, "llama_gqa", vocab_size=512, initializer_range=range_)
+            sentencepiece_model(path / "tokenizer.model")
+            made[name] = path
+        return made[name]
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def books(tmp_path_factory) -> Path:
+    """Three documents of some hundred tokens, a .jsonl file."""
+    path = tmp_path_factory.mktemp("text") / "books.jsonl"
+    path.write_text("".join(json.dumps({"text": sentences(i, 120 + 30 * i)}) + "\n" for i in range(3)))
+    return path

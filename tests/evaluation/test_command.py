@@ -1,0 +1,106 @@
+"""What a user types: help, short forms, bad input in one line."""
+
+import json
+
+import pytest
+
+from coca_train import evaluate
+from coca_train.command import run
+
+
+@pytest.fixture
+def typed(capsys, tmp_path, books):
+    """typed("word", ...): exit code and what stderr says."""
+
+    def call(*words: str) -> tuple[int, str]:
+        argv = [*words, f"work.root={tmp_path / 'made'}"]
+        if not any(word.startswith("text.files") for word in words):
+            argv.append(f"text.files=[{books}]")
+        code = run(evaluate._main, argv)
+        return code, capsys.readouterr().err
+
+    return call
+
+
+def test_help_lists_suites_and_options(capsys):
+    assert evaluate._main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    for words in ("* perplexity", "grid.checkpoints=", "eval.stride=", "torchrun"):
+        assert words in shown
+
+
+def test_cfg_job_shows_short_forms_written_out(capsys):
+    assert evaluate._main(["--cfg", "job", "checkpoint=runs/a,runs/b"]) == 0
+    shown = capsys.readouterr().out
+    assert "- runs/a\n  - runs/b\n" in shown
+    assert "suite: perplexity" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "id", "says"),
+    [
+        (["+eval=preplexity", "checkpoint=x"], "E-CFG-32", "perplexity"),
+        (["checkpoint="], "E-CFG", "grid.checkpoints"),
+        (["checkpoint=nowhere"], "E-IOP-01", "no such folder"),
+        (["checkpoint=a/same,b/same"], "E-EVAL-06", "same"),
+        (["checkpoint=a,b", "grid.names=[one]"], "E-EVAL-01", "1 names for 2 checkpoints"),
+        (["checkpoint=a,a"], "E-EVAL-01", "a is there twice"),
+        (["checkpoint=x", "eval.strid=3"], "E-CFG-01", "eval.stride"),
+        (["checkpoint=x", "eval.suite=passkey"], "E-CFG", "eval"),
+        (["checkpoint=x", "grid.lengths=[4y]"], "E-CFG", "grid.lengths"),
+        (["checkpoint=x", "grid.lengths=[]"], "E-CFG", "grid.lengths"),
+        (["checkpoint=x", "work.name=cells"], "E-EVAL-01", "work.name"),
+        (["checkpoint=x", "--grid.lengths=3"], "E-CFG-38", "no dashes"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_before_anything_is_opened(typed, words, id, says):
+    code, said = typed(*words)
+    assert code != 0
+    assert id in said
+    assert says in said
+    assert "Traceback" not in said
+    assert "Fix:" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "id", "says"),
+    [
+        (["grid.frequencies=[yarm]"], "E-CFG-32", "yarn"),
+        (["grid.frequencies=[yarn@factor]"], "E-EVAL-02", "choice@option:value"),
+        (["grid.frequencies=[yarn@faktor:4]"], "E-CFG", "faktor"),
+        (["grid.visibilities=[sinks@window:-3]"], "E-CFG", "window"),
+        (["text.files=[nowhere.jsonl]"], "E-RAW-01", "nowhere.jsonl"),
+        (["grid.lengths=[4000]"], "E-EVAL-05", "no document has 4,000 tokens"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_model_in_hand(typed, folders, words, id, says):
+    code, said = typed(f"checkpoint={folders('one')}", *words)
+    assert code != 0
+    assert id in said
+    assert says in said
+    assert "Traceback" not in said
+
+
+def test_no_text_at_all(typed, folders):
+    code, said = typed(f"checkpoint={folders('one')}", "text.files=[]")
+    assert code != 0
+    assert "E-EVAL-04" in said
+    assert "text.files=" in said
+
+
+def test_a_model_without_tokenizer(typed, tmp_path, folders):
+    import shutil
+
+    bare = shutil.copytree(folders("one"), tmp_path / "bare")
+    (bare / "tokenizer.model").unlink()
+    code, said = typed(f"checkpoint={bare}")
+    assert code != 0
+    assert "E-EVAL-03" in said
+
+
+def test_a_bad_line_in_a_text_names_file_and_line(typed, tmp_path, folders):
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text(json.dumps({"text": "good"}) + "\n{broken\n")
+    code, said = typed(f"checkpoint={folders('one')}", f"text.files=[{bad}]")
+    assert code != 0
+    assert "bad.jsonl:2" in said

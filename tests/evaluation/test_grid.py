@@ -1,0 +1,163 @@
+"""The whole of an evaluation on tiny models: numbers from outside, cells kept, memory that runs out, what cannot be."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from coca_train.data.tokenizer import Tokenizer
+from coca_train.evaluation import run
+from coca_train.evaluation.root import load
+from coca_train.evaluation.suites import perplexity
+from tests.interop.test_perplexity import one_window_at_a_time
+
+WINDOWS = (12, 24, 48)
+
+
+@pytest.fixture
+def evaluate(tmp_path, folders, books):
+    """evaluate("grid.…=…", ...): the results of suite `perplexity` on one model; cells are kept between calls."""
+
+    def made(*words: str, checkpoint: str = ""):
+        checkpoint = checkpoint or str(folders("one"))
+        usual = [f"checkpoint={checkpoint}", f"text.files=[{books}]", f"work.root={tmp_path / 'made'}", "eval.stride=7"]
+        config, _ = load([*usual, f"grid.lengths=[{','.join(map(str, WINDOWS))}]", *words])
+        directory = run.evaluate(config, "the command")
+        return json.loads((directory / "results.json").read_text())
+
+    return made
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """The points measured from now on."""
+    measured, measure = [], perplexity.measure
+
+    def counting(settings, subject, point, material, around):
+        measured.append(point)
+        return measure(settings, subject, point, material, around)
+
+    monkeypatch.setattr(perplexity, "measure", counting)
+    return measured
+
+
+def test_the_figures_are_those_of_a_plain_loop_over_transformers(evaluate, folders, books):
+    found = evaluate()
+    tokenizer = Tokenizer(folders("one") / "tokenizer.model")
+    texts = [json.loads(line)["text"] for line in books.read_text().splitlines()]
+    documents = [torch.tensor([tokenizer.bos, *tokenizer.encode(text)][:49]).numpy() for text in texts]
+    for cell in found["cells"]:
+        stride = min(7, cell["point"])
+        nll = sum(one_window_at_a_time(folders("one"), d, cell["point"], stride) for d in documents)
+        result = cell["result"]["sources"]["books"]
+        assert result["n_tokens"] == 3 * 48
+        assert result["perplexity"] == pytest.approx(math.exp(nll / (3 * 48)), rel=1e-5)
+        n_bytes = sum(len(tokenizer.decode(d[1:].tolist()).encode()) for d in documents)
+        assert result["bits_per_byte"] == pytest.approx(nll / math.log(2) / n_bytes, rel=1e-5)
+        assert result["ci_low"] < result["perplexity"] < result["ci_high"]
+
+
+def test_a_cell_is_measured_once(evaluate, counted):
+    first = evaluate("grid.lengths=[12,48]")
+    assert counted == [12, 48]
+    again = evaluate("grid.lengths=[12,24,48]", "work.micro_batch_tokens=64", "work.name=again")
+    assert counted == [12, 48, 24]
+    assert [cell["result"] for cell in again["cells"] if cell["point"] != 24] == [c["result"] for c in first["cells"]]
+
+
+@pytest.mark.parametrize("other", ["eval.stride=5", "work.seed=1", "work.dtype=bf16", "grid.frequencies=[linear]"])
+def test_another_question_is_measured_anew(evaluate, counted, other):
+    evaluate("grid.lengths=[12]")
+    evaluate("grid.lengths=[12]", other)
+    assert counted == [12, 12]
+
+
+def test_another_text_or_model_is_measured_anew(evaluate, counted, tmp_path, folders, books):
+    evaluate("grid.lengths=[12]")
+    (tmp_path / "other.jsonl").write_text(books.read_text().replace("cat", "dog"))
+    evaluate("grid.lengths=[12]", f"text.files=[{tmp_path / 'other.jsonl'}]")
+    evaluate("grid.lengths=[12]", checkpoint=str(folders("two")))
+    assert counted == [12, 12, 12]
+
+
+def test_a_killed_grid_goes_on_where_it_stopped(evaluate, monkeypatch, counted):
+    measure, calls = perplexity.measure, []
+
+    def killed(*arguments):
+        calls.append(arguments[2])
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return measure(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(perplexity, "measure", killed)
+        with pytest.raises(KeyboardInterrupt):
+            evaluate()
+    assert counted == [12, 24]
+    evaluate()
+    assert counted == [12, 24, 48]
+
+
+def test_a_damaged_cell_is_measured_again(evaluate, counted, tmp_path):
+    evaluate("grid.lengths=[12]")
+    (cell,) = (tmp_path / "made/cells").rglob("*.json")
+    cell.write_text(cell.read_text()[:100])
+    evaluate("grid.lengths=[12]")
+    assert counted == [12, 12]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+    ],
+)
+def test_out_of_memory_is_a_cell_and_the_grid_goes_on(evaluate, monkeypatch, error):
+    measure = perplexity.measure
+
+    def small(settings, subject, point, material, around):
+        if point == 24:
+            raise error
+        return measure(settings, subject, point, material, around)
+
+    monkeypatch.setattr(perplexity, "measure", small)
+    found = {cell["point"]: cell for cell in evaluate()["cells"]}
+    assert [found[w]["status"] for w in WINDOWS] == ["done", "out_of_memory", "done"]
+    assert "rank 0" in found[24]["reason"]
+
+
+def test_a_bug_is_not_taken_for_a_lack_of_memory(evaluate, monkeypatch):
+    def wrong(*arguments):
+        raise RuntimeError("shapes differ")
+
+    monkeypatch.setattr(perplexity, "measure", wrong)
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        evaluate()
+
+
+def test_variants_are_rows_and_those_that_cannot_be_say_why(evaluate):
+    found = evaluate("grid.frequencies=[own,dynamic_ntk@alpha:4,clex]", "grid.visibilities=[own,segments@length:12]")
+    by_variant = {(c["variant"], c["point"]): c for c in found["cells"]}
+    same = {
+        by_variant[name, 12]["result"]["sources"]["books"]["perplexity"] for name in ("plain", "dynamic_ntk (alpha 4)")
+    }
+    assert len(same) == 1  # within the training window the factor is 1
+    far = {n: by_variant[n, 48]["result"]["sources"]["books"]["perplexity"] for n in ("plain", "dynamic_ntk (alpha 4)")}
+    assert far["plain"] != far["dynamic_ntk (alpha 4)"]
+    segments = "plain, segments (length 12)"
+    assert by_variant[segments, 48]["result"] != by_variant["plain", 48]["result"]
+    clex = [cell for cell in found["cells"] if cell["variant"].startswith("clex")]
+    assert {cell["status"] for cell in clex} == {"impossible"}
+    assert "parameters of its own" in clex[0]["reason"]
+
+
+@pytest.mark.parametrize(("choice", "n_predictions"), [("longest", 3 * 24), ("window", 3 * 12), ("whole", None)])
+def test_what_is_scored(evaluate, choice, n_predictions, folders, books):
+    found = evaluate("grid.lengths=[12,24]", f"eval.document_tokens={choice}", "eval.min_document_tokens=24")
+    texts = [json.loads(line)["text"] for line in books.read_text().splitlines()]
+    encode = Tokenizer(folders("one") / "tokenizer.model").encode
+    expected = n_predictions or sum(len(encode(text)) for text in texts)
+    assert found["cells"][0]["result"]["sources"]["books"]["n_tokens"] == expected
