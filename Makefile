@@ -38,8 +38,9 @@ check: .venv/installed  ## style, types, import layers
 bench: .venv/installed  ## speed and memory against transformers, as ratios in one run
 	$(BIN)/python -m benchmarks.run
 
-docs: .venv/installed  ## regenerate docs/configuration.md, data_configuration.md, schemes.md and figures
+docs: .venv/installed  ## regenerate docs/*configuration.md, schemes.md and figures
 	$(BIN)/python -m coca_train.config.help --markdown > docs/configuration.md
 	$(BIN)/python -m data_prep --markdown > docs/data_configuration.md
+	$(BIN)/python -m coca_train.evaluate --markdown > docs/evaluation_configuration.md
 	$(BIN)/python -m coca_train.schemes --markdown > docs/schemes.md
 	$(BIN)/python -m coca_train.schemes figures=docs/figures

@@ -13,7 +13,10 @@ from coca_train.evaluation.schema import EvaluateConfig
 def problems(sections: dict[str, Any], launch: bool) -> list[Problem]:
     """Rules over sections that are right by themselves."""
     found, grid, work = [], sections.get("grid"), sections.get("work")
-    if grid is not None and grid.names and len(grid.names) != len(grid.checkpoints):
+    if grid is not None and not grid.checkpoints:
+        text = "there is no model to measure"
+        found.append(Problem("E-EVAL-01", ("grid.checkpoints",), text, "give one or more: checkpoint=runs/quickstart"))
+    elif grid is not None and grid.names and len(grid.names) != len(grid.checkpoints):
         text = f"{len(grid.names)} names for {len(grid.checkpoints)} checkpoints"
         found.append(Problem("E-EVAL-01", ("grid.names",), text, "name each checkpoint once, or none: grid.names=[]"))
     for key in ("checkpoints", "names", "frequencies", "visibilities", "lengths"):
@@ -41,6 +44,7 @@ EVALUATE = Root(
     place="work.root and work.name",
     modules={"eval": ("suite", "coca_train.evaluation.suites")},
     module_folders=(ModuleFolder("evaluation/suites", "eval.", "eval"),),
+    from_top=("eval",),
     tags={"eval.suite": "eval"},
 )
 

@@ -77,13 +77,13 @@ def subject_names(config: EvaluateConfig) -> list[str]:
 def lengths(config: EvaluateConfig) -> tuple[int, ...]:
     """[tokens], ascending; multiples are of the shortest training window among the checkpoints."""
     shortest = 0
-    if any(isinstance(length, str) for length in config.grid.lengths):
+    if any(length.endswith("x") for length in config.grid.lengths):
         windows = []
         for path in config.grid.checkpoints:
             with open_source(path) as source:
                 windows.append(source.architecture.seq_len)
         shortest = min(windows)
-    asked = [int(n[:-1]) * shortest if isinstance(n, str) else n for n in config.grid.lengths]
+    asked = [int(n[:-1]) * shortest if n.endswith("x") else int(n) for n in config.grid.lengths]
     return tuple(sorted(set(asked)))
 
 

@@ -1,20 +1,30 @@
 """The shape of an evaluation: frozen, typed, described. Values live in `configs/evaluation/*.yaml`, never here."""
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Name, Positive
 
-Multiple = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,5}x$")]
+
+def _length(value: Any) -> str:
+    """512 or 4x, as text."""
+    text = str(value)
+    if isinstance(value, bool) or not re.fullmatch(r"[1-9][0-9]{0,8}x?", text):
+        raise ValueError(f"{text!r} is no length; 512 [tokens], or 4x, four times the training window, is one")
+    return text
+
+
+Length = Annotated[str, BeforeValidator(_length)]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class GridConfig:
     """Which models, under which variants, at which lengths: every combination is a cell."""
 
-    checkpoints: Annotated[list[str], Field(min_length=1)] = Field(
+    checkpoints: list[str] = Field(
         description="run directories and Hugging Face folders; checkpoint=a,b is short for it"
     )
     names: list[Name] = Field(description="what the report calls them, in the same order; []: the folders' own names")
@@ -24,7 +34,7 @@ class GridConfig:
     visibilities: Annotated[list[str], Field(min_length=1)] = Field(
         description="own: as trained; or choices of visibility, with options: sliding_window@window:256"
     )
-    lengths: Annotated[list[int | Multiple], Field(min_length=1)] = Field(
+    lengths: Annotated[list[Length], Field(min_length=1)] = Field(
         description="lengths [tokens], or multiples of the shortest training window: 4x"
     )
 
@@ -34,11 +44,14 @@ class TextConfig:
     """The text that is read, for suites that need one."""
 
     files: list[str] = Field(
-        description="files or patterns: .jsonl, .jsonl.gz, .jsonl.zst, .parquet, .txt; []: the held-out documents of "
-        "the first checkpoint that is a run"
+        description="files or patterns: .jsonl, .jsonl.gz, .jsonl.zst, .parquet, .txt; []: those of text.corpus"
     )
     text_field: str = Field(description="where a record of a .jsonl or .parquet file has its text; dots go inside")
-    sources: list[str] = Field(description="of the held-out sets, only these; []: all")
+    corpus: str | None = Field(
+        description="a choice of configs/corpus: its sources with hold_out=all, as they are, not tokenized before; "
+        "null: the documents that the first checkpoint that is a run held out"
+    )
+    sources: list[str] = Field(description="of the corpus or the held-out sets, only these; []: all")
     max_documents: Positive = Field(
         description="documents of each source at most, evenly chosen among those long enough"
     )

@@ -1,4 +1,4 @@
-"""The text of an evaluation: files, or what a run held out; the documents a model is measured on.
+"""The text of an evaluation: files, a corpus, or what a run held out; the documents a model is measured on.
 
 Held-out sets are token files; their documents come back as text, so that models with other tokenizers read the same.
 A model of a Hugging Face folder whose tokenizer has a token that begins a text gets it in front of every document; it
@@ -24,6 +24,7 @@ from coca_train.evaluation.subject import Around, Subject
 from data_prep import readers
 from data_prep.readers.base import Reject
 from data_prep.schema import CorpusSourceConfig, FilterConfig, WorkConfig
+from data_prep.settings import load as load_corpus
 
 KINDS: dict[str, Literal["parquet", "text"]] = {
     ".parquet": "parquet",
@@ -48,9 +49,12 @@ class TextStore:
 
     @cached_property
     def _texts(self) -> Mapping[str, list[str]]:
-        if self._config.files:
-            return _of_files(self._config)
-        return _held_out(self._config, self._checkpoints)
+        config = self._config
+        if config.files:
+            return _of_files(config)
+        if config.corpus is not None:
+            return _of_corpus(config.corpus, config.sources)
+        return _held_out(config.sources, self._checkpoints)
 
     def __call__(self) -> Mapping[str, list[str]]:
         """Raises DataError E-EVAL-04 when there is none, and what a reader finds wrong in a file."""
@@ -131,7 +135,14 @@ def _read(name: str, source: CorpusSourceConfig) -> Iterator[str]:
                 yield document.text
 
 
-def _held_out(config: TextConfig, checkpoints: Sequence[str]) -> dict[str, list[str]]:
+def _of_corpus(choice: str, wanted: Sequence[str]) -> dict[str, list[str]]:
+    """Of a corpus, what is held out as a whole."""
+    sources = {n: s for n, s in load_corpus([f"corpus={choice}"]).corpus.sources.items() if s.hold_out == "all"}
+    chosen = _chosen(f"corpus {choice}", list(sources), wanted)
+    return {name: list(_read(name, sources[name])) for name in chosen}
+
+
+def _held_out(wanted: Sequence[str], checkpoints: Sequence[str]) -> dict[str, list[str]]:
     run = next((path for path in checkpoints if (Path(path) / "run.json").is_file()), None)
     if run is None:
         raise DataError(
@@ -140,18 +151,19 @@ def _held_out(config: TextConfig, checkpoints: Sequence[str]) -> dict[str, list[
         )
     saved: Config = load_saved(run).config
     prefixes = {name: s.valid_path for name, s in saved.data.sources.items() if s.valid_path}
-    unknown = sorted(set(config.sources) - set(prefixes))
-    if unknown or not prefixes:
-        raise DataError(
-            f"E-EVAL-04 text.sources: {run} held out {', '.join(prefixes) or 'nothing'}"
-            f"{'' if not unknown else f', not {unknown[0]}'}. Fix: name one of these, or give text.files"
-        )
     tokenizer = Tokenizer(saved.data.tokenizer)
-    return {
-        name: _decoded(prefix, tokenizer)
-        for name, prefix in prefixes.items()
-        if not config.sources or name in config.sources
-    }
+    return {name: _decoded(prefixes[name], tokenizer) for name in _chosen(run, list(prefixes), wanted)}
+
+
+def _chosen(where: str, offered: Sequence[str], wanted: Sequence[str]) -> Sequence[str]:
+    """All, or those wanted. Raises DataError E-EVAL-04 when there are none, or one is not offered."""
+    unknown = next((name for name in wanted if name not in offered), None)
+    if not offered or unknown is not None:
+        raise DataError(
+            f"E-EVAL-04 text.sources: {where} holds out {', '.join(offered) or 'nothing'}"
+            f"{'' if unknown is None else f', not {unknown}'}. Fix: name one of these, or give text.files"
+        )
+    return wanted or offered
 
 
 def _decoded(prefix: str, tokenizer: Tokenizer) -> list[str]:

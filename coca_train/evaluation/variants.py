@@ -69,7 +69,8 @@ def _variant(config: Config, words: list[str]) -> Variant:
     except ConfigError as error:
         if all(problem.id in IMPOSSIBLE for problem in error.problems):
             return Variant(config.position, config.visibility, "; ".join(p.message for p in error.problems))
-        raise
+        where = "in grid.frequencies and grid.visibilities it is written choice@option:value"
+        raise ConfigError(error.problems, [f"{line} ({where})" for line in error.lines]) from None
     return Variant(varied.position, varied.visibility)
 
 

@@ -1,11 +1,13 @@
 """What a user types: help, short forms, bad input in one line."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from coca_train import evaluate
 from coca_train.command import run
+from coca_train.evaluation.help import markdown
 
 
 @pytest.fixture
@@ -29,6 +31,11 @@ def test_help_lists_suites_and_options(capsys):
         assert words in shown
 
 
+def test_docs_are_up_to_date():
+    path = Path(__file__).resolve().parents[2] / "docs" / "evaluation_configuration.md"
+    assert path.read_text(encoding="utf-8") == markdown(), "run: make docs"
+
+
 def test_cfg_job_shows_short_forms_written_out(capsys):
     assert evaluate._main(["--cfg", "job", "checkpoint=runs/a,runs/b"]) == 0
     shown = capsys.readouterr().out
@@ -40,7 +47,7 @@ def test_cfg_job_shows_short_forms_written_out(capsys):
     ("words", "id", "says"),
     [
         (["+eval=preplexity", "checkpoint=x"], "E-CFG-32", "perplexity"),
-        (["checkpoint="], "E-CFG", "grid.checkpoints"),
+        (["checkpoint="], "E-EVAL-01", "grid.checkpoints"),
         (["checkpoint=nowhere"], "E-IOP-01", "no such folder"),
         (["checkpoint=a/same,b/same"], "E-EVAL-06", "same"),
         (["checkpoint=a,b", "grid.names=[one]"], "E-EVAL-01", "1 names for 2 checkpoints"),

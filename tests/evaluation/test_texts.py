@@ -1,0 +1,103 @@
+"""Where the text comes from, and which documents of it are read."""
+
+import gzip
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from coca_train.config.errors import DataError
+from coca_train.evaluation.schema import TextConfig
+from coca_train.evaluation.texts import Texts, TextStore, digest, tokenised
+
+NOTHING = {"files": [], "text_field": "text", "corpus": None, "sources": [], "max_documents": 100}
+
+
+def store(**changes) -> TextStore:
+    return TextStore(TextConfig(**(NOTHING | changes)), [])
+
+
+class Letters:
+    """A token a letter; 1 begins a text."""
+
+    bos = 1
+
+    def encode(self, text):
+        return [ord(letter) for letter in text]
+
+    def decode(self, ids):
+        return "".join(chr(i) for i in ids if i != self.bos)
+
+
+def around(texts, max_documents=100):
+    return SimpleNamespace(texts=lambda: texts, max_documents=max_documents)
+
+
+def subject(kind="run"):
+    return SimpleNamespace(tokenizer=Letters(), facts=SimpleNamespace(kind=kind))
+
+
+def test_files_of_every_kind_are_sources_by_name(tmp_path):
+    (tmp_path / "a.txt").write_text("plain text")
+    parts = {"books-00000-of-00002.jsonl": "one", "books-00001-of-00002.jsonl": "two"}
+    for name, text in parts.items():
+        (tmp_path / name).write_text(json.dumps({"inner": {"text": text}}) + "\n")
+    found = store(files=[f"{tmp_path}/books-*.jsonl", f"{tmp_path}/a.txt"], text_field="inner.text")()
+    assert found == {"books": ["one", "two"], "a": ["plain text"]}
+
+
+def test_a_corpus_gives_what_it_holds_out_and_nothing_it_trains_on(tmp_path, monkeypatch):
+    monkeypatch.setenv("COCA_TRAIN_RAW", str(tmp_path))
+    for name in ("books_train-0", "books_valid", "wiki_valid", "code_valid"):
+        record = {"text": f"text of {name}", "meta": {"id": name}}
+        (tmp_path / f"{name}.jsonl.gz").write_bytes(gzip.compress(json.dumps(record).encode() + b"\n"))
+    found = store(corpus="paper_miniature", sources=["books_eval", "code_eval"])()
+    assert found == {"books_eval": ["text of books_valid"], "code_eval": ["text of code_valid"]}
+    with pytest.raises(DataError, match=r"E-EVAL-04 text.sources: corpus paper_miniature holds out .* not books"):
+        store(corpus="paper_miniature", sources=["books"])()
+
+
+def test_documents_are_chosen_evenly_among_those_long_enough():
+    texts = {"a": ["x" * n for n in (5, 30, 31, 32, 33)], "b": ["y" * 9]}
+    found = tokenised(subject(), around(texts, max_documents=2), min_tokens=30)  # type: ignore[arg-type]
+    assert {name: [len(d) for d in documents] for name, documents in found.documents.items()} == {"a": [30, 32]}
+    assert found.skipped == {"a": 1, "b": 1}
+    with pytest.raises(DataError, match=r"no document has 34 tokens .the longest has 33."):
+        tokenised(subject(), around(texts), min_tokens=34)  # type: ignore[arg-type]
+
+
+def test_only_imported_models_get_the_token_that_begins_a_text():
+    texts = {"a": ["xyz"]}
+    own = tokenised(subject("run"), around(texts), 1)  # type: ignore[arg-type]
+    imported = tokenised(subject("huggingface"), around(texts), 1)  # type: ignore[arg-type]
+    assert own.documents["a"][0].tolist() == [120, 121, 122]
+    assert imported.documents["a"][0].tolist() == [1, 120, 121, 122]
+    assert imported.n_bytes(imported.documents["a"][0][1:]) == 3
+
+
+def test_the_digest_is_of_sources_borders_and_tokens():
+    def of(**documents):
+        return digest({name: [np.array(d) for d in ds] for name, ds in documents.items()})
+
+    made = of(a=[[1, 2], [3]])
+    assert made == of(a=[[1, 2], [3]])
+    assert len({made, of(b=[[1, 2], [3]]), of(a=[[1], [2, 3]]), of(a=[[1, 2], [4]]), of(a=[[1, 2]], b=[[3]])}) == 5
+
+
+def test_bytes_are_of_the_text_in_utf8():
+    texts = Texts({}, {}, Letters())  # type: ignore[arg-type]
+    assert texts.n_bytes(np.array([ord("ä"), ord("€"), 1, ord("a")])) == 2 + 3 + 1
+
+
+def test_held_out_documents_come_back_as_text(tmp_path, folders):
+    """As a run keeps them: token files, decoded with its own tokenizer."""
+    from coca_train.data.tokenizer import Tokenizer
+    from coca_train.evaluation import texts as module
+    from tests.data.conftest import write
+
+    tokenizer = Tokenizer(Path(folders("one")) / "tokenizer.model")
+    wanted = ["the cat sat\non a mat", "  rain – €"]
+    write(tmp_path / "held", [[*tokenizer.encode(text), tokenizer.eod] for text in wanted])
+    assert module._decoded(str(tmp_path / "held"), tokenizer) == wanted
