@@ -31,7 +31,7 @@ NAMES = {
 
 @cache
 def _carried() -> Mapping[str, Any]:
-    return json.loads(files(__package__).joinpath("paper_tables.json").read_text(encoding="utf-8"))
+    return json.loads(files("coca_train.report").joinpath("paper_tables.json").read_text(encoding="utf-8"))
 
 
 def source(paper: str) -> Mapping[str, str]:

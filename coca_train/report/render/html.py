@@ -13,7 +13,9 @@ from coca_train.report.render.html_blocks import block_html, inline
 
 
 def html_text(document: Document) -> str:
-    style, script = (files(__package__).joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    style, script = (
+        files("coca_train.report.render").joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js")
+    )
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
     title = escape(document.title)
