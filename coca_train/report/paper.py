@@ -1,0 +1,97 @@
+"""What the papers printed, to be shown beside our own figures, always as theirs.
+
+CoCA (Zhu et al., ACL 2024, arXiv 2309.08646): tables 1 to 5 as printed. Tables 1 to 4 have one figure for each length
+of `context()` [tokens]: perplexity on 100 documents of PG-19 (stride 512), or the share of 100 passkeys retrieved.
+YaRN (Peng et al., arXiv 2309.00071): the numbers of its running text (`table("yarn_text")`), no tables.
+A figure is None where the paper ran out of memory, and math.inf where it printed "inf".
+"""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from coca_train.report.blocks import MISSING, Line, Row, Value
+
+Series = Mapping[str, Sequence[float | None]]  # by method, a figure for each length of `context()`
+
+OUT_OF_MEMORY = Value("–", note="out of memory in the paper")
+NOT_PRINTED = Value(MISSING.text, note="not in the paper")
+NAMES = {
+    "alibi": "ALiBi",
+    "rope": "RoPE",
+    "coca": "CoCA",
+    "llama7b": "LLaMA-7B",
+    "dynamic_ntk": "dynamic NTK",
+    "pi": "PI",
+}
+
+
+@cache
+def _carried() -> Mapping[str, Any]:
+    return json.loads(files("coca_train.report").joinpath("paper_tables.json").read_text(encoding="utf-8"))
+
+
+def source(paper: str) -> Mapping[str, str]:
+    """Title, authors, venue and arXiv id of "coca" or "yarn", and what was carried over."""
+    return dict(_carried()["papers"][paper])
+
+
+def context() -> tuple[int, ...]:
+    """The lengths of CoCA's tables 1 to 4 [tokens]."""
+    return tuple(_carried()["context"])
+
+
+def table(name: str) -> Mapping[str, Any]:
+    """A table as printed, nested as in paper_tables.json: table1_perplexity, table2_passkey, table3_slack_vs_strict,
+    table4_pi, table5_opencompass; coca_text and yarn_text for numbers of the running text. Raises KeyError."""
+    return _numbers(_carried()[name])
+
+
+def _numbers(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return tuple(_numbers(item) for item in value)
+    return math.inf if value == "inf" else value
+
+
+def method(name: str) -> str:
+    """A method as readers know it: coca+dynamic_ntk is CoCA + dynamic NTK."""
+    return " + ".join(NAMES.get(part, part) for part in name.split("+"))
+
+
+def rows(
+    series: Series,
+    lengths: Sequence[int],
+    form: str = "{:,.2f}",
+    label: Callable[[str], tuple[str, ...]] = lambda name: (method(name),),
+) -> tuple[Row, ...]:
+    """A row of a table for each method, theirs, with a figure for each of our lengths [tokens].
+
+    form: of a figure. label: the row's words from the method's name, one for each label column.
+    """
+    places = {length: index for index, length in enumerate(context())}
+    return tuple(
+        Row(
+            label=label(name),
+            values=tuple(_value(printed[places[n]], form) if n in places else NOT_PRINTED for n in lengths),
+            theirs=True,
+        )
+        for name, printed in series.items()
+    )
+
+
+def _value(number: float | None, form: str) -> Value:
+    return OUT_OF_MEMORY if number is None else Value(form.format(number), number)
+
+
+def lines(series: Series) -> tuple[Line, ...]:
+    """A curve for each method, theirs, over the paper's own lengths; what it could not measure is left out."""
+    return tuple(
+        Line(label=method(name), x=tuple(x for x, _ in points), y=tuple(y for _, y in points), theirs=True)
+        for name, printed in series.items()
+        if (points := [(float(x), y) for x, y in zip(context(), printed, strict=True) if y is not None])
+    )

@@ -1,0 +1,174 @@
+"""Blocks of a report as HTML. Every text goes through `escape`; every id is made of a block's name."""
+
+from html import escape
+from urllib.parse import quote
+
+from coca_train.report.blocks import Block, HeatMap, HeatMaps, Lines, Row, Table, Text, Value
+from coca_train.report.render.chart import NARROW, WIDE, chart, swatch
+from coca_train.report.render.colours import RAMP, hex_of, ink_on, ramp, share_of
+from coca_train.report.render.csv_tables import csv_text
+from coca_train.report.render.latex import latex_text
+from coca_train.report.render.reading import (
+    PAPER,
+    best_places,
+    data_table,
+    is_list,
+    items,
+    legend,
+    letter,
+    paragraphs,
+    pieces,
+    reasons,
+)
+
+TAG = f'<span class="tag">{PAPER}</span>'
+
+
+def block_html(block: Block) -> str:
+    if isinstance(block, Text):
+        return f'<div class="prose">{prose(block.text)}</div>'
+    inner = _table_block(block) if isinstance(block, Table) else _picture(block)
+    return (
+        f'<div class="block" id="block-{block.name}" role="group" aria-labelledby="title-{block.name}">'
+        f'<h3 id="title-{block.name}">{escape(block.title)}</h3>{inner}</div>'
+    )
+
+
+def prose(text: str) -> str:
+    found = []
+    for lines in paragraphs(text):
+        if is_list(lines):
+            found.append(f"<ul>{''.join(f'<li>{inline(item)}</li>' for item in items(lines))}</ul>")
+        else:
+            found.append(f"<p>{inline(' '.join(lines))}</p>")
+    return "".join(found)
+
+
+def inline(text: str) -> str:
+    return "".join(f"<code>{escape(words)}</code>" if code else escape(words) for code, words in pieces(text))
+
+
+def _table_block(table: Table) -> str:
+    latex = _download(f"{table.name}.tex", "LaTeX", latex_text(table))
+    return f"{_grid(table)}{_below(table)}<p class=tools>{_notes_button(table)}{_csv(table)}{latex}</p>"
+
+
+def _csv(table: Table) -> str:
+    return _download(f"{table.name}.csv", "CSV", csv_text(table))
+
+
+def _download(name: str, words: str, text: str) -> str:
+    """A file that the page itself carries."""
+    return f'<a download="{name}" href="data:text/plain;charset=utf-8,{quote(text)}">{words}</a>'
+
+
+def _notes_button(table: Table) -> str:
+    if not any(v.note and v.number is not None for row in table.rows for v in row.values):
+        return ""
+    return '<button type="button" class="notes" aria-pressed="false">Show intervals and notes</button>'
+
+
+def _grid(table: Table, caption: str = "") -> str:
+    best, notes = best_places(table), reasons(table)
+    rows = []
+    for index, row in enumerate(table.rows):
+        labels = _labels(row)
+        cells = [_cell(value, (index, column) in best, notes) for column, value in enumerate(row.values)]
+        rows.append(f"<tr{' class=theirs' if row.theirs else ''}>{''.join(labels + cells)}</tr>")
+    kinds = ["", *[" class=more"] * (len(table.label_columns) - 1), *[" class=figure"] * len(table.columns)]
+    names = (*table.label_columns, *table.columns)
+    header = "".join(f'<th scope="col"{kind}>{escape(name)}</th>' for kind, name in zip(kinds, names, strict=True))
+    name = escape(caption or table.title)
+    return (
+        f'<div class="scroll" tabindex="0" role="group" aria-label="{name}"><table class="data">'
+        f"<caption>{name}</caption><thead><tr>{header}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _labels(row: Row) -> list[str]:
+    """A cell for each label; on narrow screens all of them stand in the first."""
+    first, *more = map(escape, row.label)
+    rest = f'<span class="rest">{", ".join(more)}</span>' if more else ""
+    tag = f" {TAG}" if row.theirs else ""
+    return [
+        f'<th scope="row">{first}{tag}{rest}</th>',
+        *(f'<th scope="row" class="more">{label}</th>' for label in more),
+    ]
+
+
+def _cell(value: Value, best: bool, notes: list[str]) -> str:
+    text = f"<strong>{escape(value.text)}</strong>" if best else escape(value.text)
+    hover = f' title="{escape(value.note)}"' if value.note else ""
+    if value.number is None:
+        mark = f"<sup>{letter(notes.index(value.note))}</sup>" if value.note else ""
+        return f"<td{hover}>{text}{mark}</td>"
+    note = f'<small class="note">{escape(value.note)}</small>' if value.note else ""
+    return f'<td data-number="{value.number!r}"{hover}>{text}{note}</td>'
+
+
+def _below(table: Table) -> str:
+    """Definition, what bold and the mark mean, and why figures are missing."""
+    found = [f"<p>{inline(words)}</p>" for words in (table.note, legend(table)) if words]
+    footnotes = [f"<li><sup>{letter(i)}</sup> {escape(note)}</li>" for i, note in enumerate(reasons(table))]
+    found += [f"<ul class=footnotes>{''.join(footnotes)}</ul>"] if footnotes else []
+    return f"<div class=below>{''.join(found)}</div>" if found else ""
+
+
+def _picture(block: Lines | HeatMaps) -> str:
+    note = f"<div class=below><p>{inline(block.note)}</p></div>" if block.note else ""
+    table = data_table(block)
+    if isinstance(block, HeatMaps):  # its squares are a table already
+        return f"<p class=below>{escape(block.alt)}</p>{_panels(block)}{note}<p class=tools>{_csv(table)}</p>"
+    grid = _grid(table, f"Figures of: {block.title}")
+    figures = f"<details><summary>The figures as a table</summary>{grid}{_below(table)}</details>"
+    picture = f"<figure>{chart(block, WIDE)}{chart(block, NARROW)}{_legend(block)}</figure>"
+    return f"{picture}{note}{figures}<p class=tools>{_csv(table)}</p>"
+
+
+def _legend(block: Lines) -> str:
+    """A button for each curve, which hides and shows it."""
+    entries = [
+        f'<li><button type="button" aria-pressed="true" data-line="{index}">{swatch(index, line.theirs)}'
+        f"<span>{escape(line.label)}{f' {TAG}' if line.theirs else ''}</span></button></li>"
+        for index, line in enumerate(block.lines)
+    ]
+    listed = f'<ul class="legend" aria-label="Curves; press to hide or show">{"".join(entries)}</ul>'
+    return f"<figcaption>{listed}</figcaption>"
+
+
+def _panels(block: HeatMaps) -> str:
+    stops = ", ".join(hex_of(colour) for colour in RAMP)
+    key = (
+        f'<p class="key"><span>{escape(block.form.format(block.low))}</span> <span class="bar" style="background:'
+        f'linear-gradient(90deg, {stops})"></span> <span>{escape(block.form.format(block.high))}</span></p>'
+    )
+    panels = "".join(_panel(block, panel) for panel in block.panels)
+    edge = any(panel.mark_after_x is not None for panel in block.panels)
+    words = '<span class="edge-key"></span> end of the training window' if edge else ""
+    return f'<div class="panels">{panels}</div><div class="keys">{key}<p>{words}</p></div>'
+
+
+def _panel(block: HeatMaps, panel: HeatMap) -> str:
+    def edge(column: int) -> str:
+        return ' class="edge"' if column + 1 == panel.mark_after_x else ""
+
+    rows = []
+    for name, values in zip(panel.y_names, panel.values, strict=True):
+        squares = "".join(_square(block, value, edge(column)) for column, value in enumerate(values))
+        rows.append(f'<tr><th scope="row">{escape(name)}</th>{squares}</tr>')
+    names = "".join(f'<th scope="col"{edge(column)}>{escape(name)}</th>' for column, name in enumerate(panel.x_names))
+    title = escape(panel.title)
+    return (
+        f'<div class="scroll" tabindex="0" role="group" aria-label="{title}"><table class="heat">'
+        f'<caption>{title}</caption><thead><tr><td></td><th scope="colgroup" colspan="{len(panel.x_names)}" '
+        f'class="axis">{escape(block.x_label)}</th></tr><tr><th scope="col" class="axis">{escape(block.y_label)}</th>'
+        f"{names}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _square(block: HeatMaps, value: float | None, edge: str) -> str:
+    if value is None:
+        return f'<td{edge} title="nothing measured"><span class="none">–</span></td>'
+    colour = ramp(share_of(value, block.low, block.high))
+    look = f"background:{hex_of(colour)};color:{hex_of(ink_on(colour))}"
+    return f'<td{edge} style="{look}">{escape(block.form.format(value))}</td>'

@@ -1,0 +1,120 @@
+"""Curves and heat maps as PNG and SVG, by matplotlib. The same blocks give the same bytes: no dates, ids by a fixed
+salt, and letters as outlines, so that a picture looks the same wherever it is opened."""
+
+import io
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+
+from coca_train.report.blocks import HeatMap, HeatMaps, Lines
+from coca_train.report.figures import COLOURS, MARKERS, Curve, Look, draw
+from coca_train.report.render.colours import RAMP, hex_of, ink_on, ramp, share_of
+from coca_train.report.render.reading import PAPER
+from coca_train.report.render.scales import limits, tick_text, ticks, x_ticks
+
+SALT = "coca_train"  # of the ids inside an SVG
+DPI = 140
+X_TICKS, Y_TICKS = 10, 9
+OURS, THEIRS = ("-", "-."), ("--", ":")  # lines of the first seven curves, of the next
+SQUARE = 0.62  # [inch]
+PANELS_A_ROW = 3
+MARK = "#c2185b"  # what is drawn at the training window
+
+
+def picture(block: Lines | HeatMaps) -> dict[str, bytes]:
+    """PNG and SVG by suffix."""
+    with matplotlib.rc_context({"svg.hashsalt": SALT, "svg.fonttype": "path", "text.parse_math": False}):
+        sheet = _lines(block) if isinstance(block, Lines) else _heat_maps(block)
+        return {"png": _saved(sheet, "png"), "svg": _saved(sheet, "svg")}
+
+
+def _saved(sheet: Figure, kind: str) -> bytes:
+    buffer = io.BytesIO()
+    sheet.savefig(buffer, format=kind, dpi=DPI, metadata={"Date": None} if kind == "svg" else None)
+    return buffer.getvalue()
+
+
+@contextmanager
+def _sheet(
+    title: str, size: tuple[float, float], rows: int = 1, columns: int = 1
+) -> Iterator[tuple[Figure, list[Any]]]:
+    sheet = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(sheet)
+    axes = sheet.subplots(rows, columns, squeeze=False).ravel().tolist()
+    sheet.suptitle(title, fontsize=14, fontweight="bold")
+    yield sheet, axes
+
+
+def look(index: int, theirs: bool) -> Look:
+    """As in the page: those that are not ours have open markers and broken lines."""
+    turn, colour = divmod(index, len(COLOURS))
+    marker = MARKERS[(colour + turn) % len(MARKERS)]
+    return Look(COLOURS[colour], marker, (THEIRS if theirs else OURS)[turn % 2])
+
+
+def _lines(block: Lines) -> Figure:
+    xs = [x for line in block.lines for x in line.x] + [x for x, _ in block.marks]
+    ends = [v for line in block.lines for bound in (line.y, line.low or (), line.high or ()) for v in bound]
+    x_limits = limits(xs, block.x_log)
+    y_limits = limits([v for v in ends if v is not None], block.y_log, block.y_limits)
+    with _sheet(block.title, (10, 5.6 + 0.22 * math.ceil(len(block.lines) / 3))) as (sheet, (axes,)):
+        for value, words in block.marks:
+            axes.axvline(value, color=MARK, linewidth=1.3, linestyle=(0, (2, 2)), label=words)
+        for index, line in enumerate(block.lines):
+            label = f"{line.label} ({PAPER})" if line.theirs else line.label
+            curve = Curve(label=label, look=look(index, line.theirs), x=line.x, y=line.y, low=line.low, high=line.high)
+            draw(axes, curve)
+        scales = {"xscale": "log" if block.x_log else "linear", "yscale": "log" if block.y_log else "linear"}
+        axes.set(**scales, xlim=x_limits, ylim=y_limits, xlabel=block.x_label, ylabel=block.y_label)
+        places = x_ticks(block, *x_limits, X_TICKS)
+        axes.set_xticks(places, [tick_text(t) for t in places])
+        places = ticks(*y_limits, block.y_log, Y_TICKS)
+        axes.set_yticks(places, [tick_text(t) for t in places])
+        axes.minorticks_off()
+        axes.grid(True, color="0.9", linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+        sheet.legend(loc="outside lower center", ncols=3, fontsize=9.5, frameon=False, handlelength=3.6)
+    return sheet
+
+
+def _heat_maps(block: HeatMaps) -> Figure:
+    columns = min(PANELS_A_ROW, len(block.panels))
+    rows = math.ceil(len(block.panels) / columns)
+    wide = max(len(panel.x_names) for panel in block.panels)
+    high = max(len(panel.y_names) for panel in block.panels)
+    size = (columns * (SQUARE * wide + 0.9) + 0.4, rows * (SQUARE * 0.75 * high + 1.0) + 0.5)
+    with _sheet(block.title, size, rows, columns) as (sheet, axes):
+        for one, panel in zip(axes, block.panels, strict=False):
+            _panel(one, block, panel)
+        for one in axes[len(block.panels) :]:
+            one.set_visible(False)
+        if any(panel.mark_after_x is not None for panel in block.panels):
+            sheet.supxlabel("vertical line: end of the training window", fontsize=9, color=MARK)
+    return sheet
+
+
+def _panel(axes: Any, block: HeatMaps, panel: HeatMap) -> None:
+    colours = LinearSegmentedColormap.from_list("ramp", [hex_of(colour) for colour in RAMP])
+    numbers = [[math.nan if value is None else value for value in row] for row in panel.values]
+    axes.imshow(numbers, cmap=colours, vmin=block.low, vmax=block.high, aspect="auto")
+    for i, row in enumerate(panel.values):
+        for j, value in enumerate(row):
+            ink = "0.4" if value is None else hex_of(ink_on(ramp(share_of(value, block.low, block.high))))
+            text = "–" if value is None else block.form.format(value)
+            axes.text(j, i, text, ha="center", va="center", fontsize=9, color=ink)
+    axes.set_title(panel.title, fontsize=11)
+    axes.set_xticks(range(len(panel.x_names)), panel.x_names, fontsize=9)
+    axes.set_yticks(range(len(panel.y_names)), panel.y_names, fontsize=9)
+    axes.set_xlabel(block.x_label, fontsize=10)
+    axes.set_ylabel(block.y_label, fontsize=10)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    if panel.mark_after_x is not None:
+        axes.axvline(panel.mark_after_x - 0.5, color=MARK, linewidth=3)

@@ -1,0 +1,140 @@
+"""What every renderer reads out of a block: which figures are best, what is missing and why, a picture's data."""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+
+from coca_train.report.blocks import Document, HeatMaps, Lines, Row, Table, Text, Value
+
+PAPER = "paper"  # the word that marks a row or a curve that is not ours
+NAME = re.compile(r"[A-Za-z0-9-]+")
+MARKED = "The rows marked “paper” are the paper's figures, not ours."
+BOLD = "Bold: the {} of a column"
+
+
+def named_blocks(document: Document) -> Iterator[Table | Lines | HeatMaps]:
+    """All that gets files of its own, in order. Raises ValueError for a name that is not unique, or not a file's."""
+    seen: set[str] = set()
+    for section in document.sections:
+        for block in section.blocks:
+            if isinstance(block, Text):
+                continue
+            if block.name in seen or not NAME.fullmatch(block.name):
+                raise ValueError(f"block name {block.name!r}: must be letters, digits and dashes, and unique")
+            seen.add(block.name)
+            yield block
+
+
+def best_places(table: Table) -> set[tuple[int, int]]:
+    """(row, column) of the best figures, among ours and among theirs: the extreme, and what reads the same as it.
+
+    A group of one row has none: there is nothing to compare.
+    """
+    places: set[tuple[int, int]] = set()
+    if not table.best:
+        return places
+    for theirs in (False, True):
+        group = [index for index, row in enumerate(table.rows) if row.theirs == theirs]
+        if len(group) < 2:
+            continue
+        for column in range(len(table.columns)):
+            figures = {index: table.rows[index].values[column] for index in group}
+            numbers = [v.number for v in figures.values() if v.number is not None and math.isfinite(v.number)]
+            if not numbers:
+                continue
+            extreme = min(numbers) if table.best == "low" else max(numbers)
+            texts = {v.text for v in figures.values() if v.number == extreme}
+            places |= {(index, column) for index, v in figures.items() if v.number is not None and v.text in texts}
+    return places
+
+
+def legend(table: Table) -> str:
+    """What bold and the mark mean, in this table."""
+    words = []
+    theirs = any(row.theirs for row in table.rows)
+    if best_places(table):
+        what = BOLD.format("lowest figure" if table.best == "low" else "highest figure")
+        words.append(what + (", ours and the paper's apart." if theirs else "."))
+    if theirs:
+        words.append(MARKED)
+    return " ".join(words)
+
+
+def reasons(table: Table) -> list[str]:
+    """Why figures are missing, each reason once, in reading order: the footnotes."""
+    notes = [v.note for row in table.rows for v in row.values if v.number is None and v.note]
+    return list(dict.fromkeys(notes))
+
+
+def letter(index: int) -> str:
+    """Of a footnote: a … z, aa …"""
+    return chr(97 + index) if index < 26 else letter(index // 26 - 1) + letter(index % 26)
+
+
+def shown(number: float) -> str:
+    """A number people can read: four significant digits, no exponent below a million."""
+    if not math.isfinite(number):
+        return str(number)
+    if number == int(number) and abs(number) < 1e15:
+        return f"{int(number):,}"
+    return f"{number:,.0f}" if 9999.5 <= abs(number) < 1e6 else f"{number:,.4g}"
+
+
+def data_table(block: Lines | HeatMaps) -> Table:
+    """The figures of a picture: a row for each curve, or for each line of a panel."""
+    if isinstance(block, Lines):
+        return _curves(block)
+    columns = tuple(dict.fromkeys(name for panel in block.panels for name in panel.x_names))
+    rows = []
+    for panel in block.panels:
+        for name, values in zip(panel.y_names, panel.values, strict=True):
+            found = dict(zip(panel.x_names, values, strict=True))
+            cells = tuple(_cell(found.get(x), block.form) for x in columns)
+            rows.append(Row(label=(panel.title, name), values=cells))
+    labels = ("panel", block.y_label)
+    return Table(name=block.name, title=block.title, label_columns=labels, columns=columns, rows=tuple(rows))
+
+
+def _cell(number: float | None, form: str) -> Value:
+    return Value("–") if number is None else Value(form.format(number), number)
+
+
+def _curves(block: Lines) -> Table:
+    xs = sorted({x for line in block.lines for x in line.x})
+    rows = []
+    for line in block.lines:
+        nothing = (None,) * len(line.x)
+        points = zip(line.x, line.y, line.low or nothing, line.high or nothing, strict=True)
+        found = {x: _point(y, low, high) for x, y, low, high in points}
+        rows.append(Row(label=(line.label,), values=tuple(found.get(x, Value("–")) for x in xs), theirs=line.theirs))
+    columns = tuple(shown(x) for x in xs)
+    note = f"Columns: {block.x_label}. Figures: {block.y_label}."
+    return Table(
+        name=block.name, title=block.title, label_columns=("curve",), columns=columns, rows=tuple(rows), note=note
+    )
+
+
+def _point(y: float, low: float | None, high: float | None) -> Value:
+    note = "" if low is None or high is None else f"{shown(low)} to {shown(high)}"
+    return Value(shown(y), y, note)
+
+
+def paragraphs(text: str) -> list[list[str]]:
+    """Paragraphs of a Text as their lines; see `is_list`."""
+    blocks = re.split(r"\n\s*\n", text.strip())
+    return [[line.strip() for line in block.splitlines()] for block in blocks if block.strip()]
+
+
+def is_list(lines: Sequence[str]) -> bool:
+    """A paragraph that begins with "* "; lines without it go on with the item above."""
+    return lines[0].startswith("* ")
+
+
+def items(lines: Sequence[str]) -> list[str]:
+    """The items of a list, their lines joined."""
+    return [item.strip() for item in re.split(r"(?:^|\n)\* ", "\n".join(lines)) if item.strip()]
+
+
+def pieces(text: str) -> list[tuple[bool, str]]:
+    """(is code, words) in order, of a text with `code` in it."""
+    return [(index % 2 == 1, part) for index, part in enumerate(re.split(r"`([^`]*)`", text)) if part]

@@ -1,0 +1,83 @@
+"""Axes of a chart: limits, ticks that people would choose, and where a value lies."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coca_train.report.blocks import Lines
+from coca_train.report.render.reading import shown
+
+PADDING = 0.04  # of the span of an axis, at either end
+KIBI = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """From values low … high to the places start … end [px]."""
+
+    low: float
+    high: float
+    log: bool
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        low, high, value = (math.log(v) if self.log else v for v in (self.low, self.high, value))
+        return self.start + (self.end - self.start) * (value - low) / (high - low)
+
+    def holds(self, value: float) -> bool:
+        return math.isfinite(value) and (value > 0 or not self.log)
+
+
+def limits(
+    values: Sequence[float], log: bool, fixed: tuple[float | None, float | None] = (None, None)
+) -> tuple[float, float]:
+    """Of an axis that shows all finite values; `fixed` has the last word. Never empty."""
+    usable = [v for v in values if math.isfinite(v) and (v > 0 or not log)] or [1.0]
+    low, high = (math.log(v) if log else v for v in (min(usable), max(usable)))
+    margin = (high - low) * PADDING or max(abs(low), 1.0) * PADDING
+    low, high = (math.exp(v) if log else v for v in (low - margin, high + margin))
+    low = low if fixed[0] is None or (log and fixed[0] <= 0) else fixed[0]
+    high = high if fixed[1] is None else fixed[1]
+    return (low, high) if high > low else (low, low * 2 if log else low + 1)
+
+
+def ticks(low: float, high: float, log: bool, wanted: int) -> list[float]:
+    """At most about `wanted` round numbers between low and high."""
+    if not log:
+        return _linear_ticks(low, high, wanted)
+    for digits in (range(1, 10), (1, 2, 5), (1, 3), (1,)):
+        found = [t for power in _powers(low, high) for digit in digits if low <= (t := digit * 10.0**power) <= high]
+        if len(found) <= wanted:
+            return found if len(found) > 2 else _linear_ticks(low, high, wanted)
+    return found[:: math.ceil(len(found) / wanted)]
+
+
+def _powers(low: float, high: float) -> range:
+    return range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+
+
+def _linear_ticks(low: float, high: float, wanted: int) -> list[float]:
+    rough = (high - low) / max(wanted - 1, 1)
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * digit for digit in (1, 2, 2.5, 5, 10) if power * digit >= rough * (1 - 1e-9))
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [round(index * step, 12) for index in range(first, last + 1)]
+
+
+def x_ticks(block: Lines, low: float, high: float, wanted: int) -> list[float]:
+    """Where the curves have their points when those are few, else round numbers."""
+    points = sorted({x for line in block.lines for x in line.x if low <= x <= high})
+    if not block.x_log or len(points) > 2 * wanted:
+        return ticks(low, high, block.x_log, wanted)
+    every = math.ceil(len(points) / wanted) or 1
+    return points[::-1][::every][::-1]
+
+
+def tick_text(value: float) -> str:
+    """512, 4,096, 16k (of 1,024), 0.25, 2e6"""
+    if abs(value) >= 10_000 and value % KIBI == 0:
+        return f"{value / KIBI:,.0f}k"
+    if abs(value) >= 1e6:
+        return f"{value:.3g}".replace("e+0", "e").replace("e+", "e")
+    return shown(value)

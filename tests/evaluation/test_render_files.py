@@ -1,0 +1,108 @@
+"""All files of a report: which there are, the same bytes each time, and what its pictures show."""
+
+import hashlib
+import io
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from coca_train.report.blocks import Document, Section
+from coca_train.report.figures import COLOURS
+from coca_train.report.render import pictures, write_report
+from coca_train.report.render.scales import limits, tick_text, ticks, x_ticks
+from tests.evaluation.demo import curves, heat_maps, perplexity_table
+
+PLACES = {
+    "report.html",
+    "report.md",
+    *(f"tables/{name}.csv" for name in ("perplexity", "perplexity-curves", "passkey")),
+    "tables/perplexity.tex",
+    *(f"figures/{name}.{kind}" for name in ("perplexity-curves", "passkey") for kind in ("png", "svg")),
+}
+
+
+def test_writes_everything_and_the_same_each_time(tmp_path):
+    small = Document(
+        title="t",
+        summary=(),
+        sections=(Section(title="s", blocks=(perplexity_table(), curves(), small_maps())),),
+        facts=(),
+        command="c",
+    )
+    digests = []
+    for name in ("one", "two"):
+        paths = write_report(small, tmp_path / name)
+        assert set(paths) == PLACES
+        assert {str(p.relative_to(tmp_path / name)) for p in (tmp_path / name).rglob("*") if p.is_file()} == PLACES
+        digests.append({place: hashlib.sha256(path.read_bytes()).hexdigest() for place, path in paths.items()})
+    assert digests[0] == digests[1]
+
+
+def small_maps():
+    maps = heat_maps()
+    return type(maps)(**{**vars(maps), "title": "$\\x$ is not mathematics", "panels": maps.panels[2:3]})
+
+
+def test_a_name_twice_writes_nothing(tmp_path):
+    section = Section(title="s", blocks=(curves(), curves()))
+    with pytest.raises(ValueError, match="perplexity-curves"):
+        write_report(Document(title="", summary=(), sections=(section,), facts=(), command=""), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_picture_of_curves(monkeypatch):
+    seen = []
+    original = pictures._saved
+    monkeypatch.setattr(pictures, "_saved", lambda sheet, kind: seen.append(sheet) or original(sheet, kind))
+    made = pictures.picture(curves())
+    image = np.asarray(Image.open(io.BytesIO(made["png"])))
+    assert image.shape[0] > 600 and image.std() > 10
+    svg = made["svg"].decode()
+    assert "<text" not in svg and "dc:date" not in svg
+    (axes,) = seen[0].axes
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    assert [t.get_text() for t in axes.get_xticklabels()] == ["512", "1,024", "2,048", "4,096", "8,192", "16k", "32k"]
+    drawn = {line.get_label(): line for line in axes.lines}
+    np.testing.assert_array_equal(drawn["ALiBi"].get_ydata(), curves().lines[2].y)
+    assert list(drawn["training window (512)"].get_xdata()) == [512, 512]
+    assert drawn["RoPE (paper)"].get_linestyle() == "--" and drawn["RoPE"].get_linestyle() == "-"
+    assert len(drawn["RoPE (paper)"].get_xdata()) == 5  # inf is left out
+    assert drawn["CoCA + dynamic NTK (paper)"].get_color() == COLOURS[0]
+    assert {t.get_text() for t in seen[0].legends[0].get_texts()} == set(drawn)
+
+
+def test_picture_of_a_heat_map(monkeypatch):
+    seen = []
+    monkeypatch.setattr(pictures, "_saved", lambda sheet, kind: seen.append(sheet) or b"")
+    pictures.picture(small_maps())
+    (axes,) = seen[0].axes
+    values = heat_maps().panels[2].values
+    assert [t.get_text() for t in axes.texts] == ["–" if v is None else f"{v:.2f}" for row in values for v in row]
+    assert axes.images[0].get_clim() == (0.0, 1.0)
+    assert list(axes.lines[0].get_xdata()) == [0.5, 0.5]
+    assert re.search("training window", seen[0].get_supxlabel())
+
+
+def test_limits():
+    assert limits([1.0, 3.0], log=False) == pytest.approx((0.92, 3.08))
+    assert limits([1.0, 100.0, float("inf"), -5.0], log=True) == pytest.approx((100**-0.04, 100**1.04))
+    assert limits([1.0, 3.0], False, (0.0, 1.0)) == (0.0, 1.0)
+    assert limits([2.0], False)[0] < 2 < limits([2.0], False)[1]
+    low, high = limits([], True)
+    assert 0 < low < 1 < high
+
+
+def test_ticks():
+    assert ticks(0, 1, False, 6) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1.0])
+    assert ticks(0.92, 3.08, False, 5) == [1.0, 2.0, 3.0]
+    assert ticks(15, 9000, True, 9) == [20, 50, 100, 200, 500, 1000, 2000, 5000]
+    assert ticks(15, 9000, True, 7) == [30, 100, 300, 1000, 3000]
+    assert ticks(1, 1e12, True, 7) == [1, 1e2, 1e4, 1e6, 1e8, 1e10, 1e12]
+    assert ticks(20, 22, True, 9) == pytest.approx([20, 20.25, 20.5, 20.75, 21, 21.25, 21.5, 21.75, 22])
+    assert x_ticks(curves(), 400, 40000, 10) == [512, 1024, 2048, 4096, 8192, 16384, 32768]
+    assert x_ticks(curves(), 400, 40000, 5) == [512, 2048, 8192, 32768]
+    places = (512, 8192, 16384, 131072, 20000, 0.25, 2e6, 1e12)
+    texts = ["512", "8,192", "16k", "128k", "20,000", "0.25", "2e6", "1e12"]
+    assert [tick_text(t) for t in places] == texts

@@ -1,0 +1,216 @@
+"""The page of a report, as source; test_page_in_browser.py opens it."""
+
+import base64
+import csv
+import hashlib
+import html
+import io
+import itertools
+import re
+from importlib.resources import files
+from urllib.parse import unquote
+
+import pytest
+
+from coca_train.report.blocks import Document, HeatMap, HeatMaps, Line, Lines, Row, Section, Table, Value
+from coca_train.report.figures import COLOURS, MARKERS
+from coca_train.report.render import colours
+from coca_train.report.render.chart import SYMBOLS, WIDE, chart, looks
+from coca_train.report.render.html import html_text
+from coca_train.report.render.html_blocks import block_html
+from tests.evaluation.demo import curves, document, heat_maps, perplexity_table
+from tests.evaluation.page_parser import Page
+
+CSS = files("coca_train.report.render").joinpath("page.css").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def source():
+    return html_text(document())
+
+
+@pytest.fixture(scope="module")
+def page(source):
+    return Page(source)
+
+
+def test_tags_close_ids_are_unique_references_live(page):
+    ids = page.ids()
+    assert len(ids) == len(set(ids)) > 10
+    assert page.references() - set(ids) == set()
+    assert len(page.references()) == 4 + 3 + 1  # sections, blocks, the skip link
+
+
+def test_loads_nothing_from_outside(source, page):
+    assert not re.findall(r"https?://|@import|url\((?!#)", source.replace(html.escape(document().command), ""))
+    for tag, attributes in page.elements:
+        assert "src" not in attributes and "srcset" not in attributes
+        assert not [name for name in attributes if name.startswith("on")]
+        if tag in ("a", "link"):
+            assert attributes["href"].startswith(("#", "data:")), attributes
+    (policy,) = [a["content"] for _, a in page.elements if a.get("http-equiv") == "Content-Security-Policy"]
+    assert policy.startswith("default-src 'none';")
+
+
+def test_its_script_is_the_one_the_policy_lets_run(source):
+    (script,) = re.findall(r"<script>(.*?)</script>", source, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in source
+
+
+def test_words_are_escaped(source, page):
+    assert source.count("<script>") == 1
+    assert "<script>alert(1)</script>" in page.text
+    assert "How far does <CoCA> reach? Perplexity & passkeys" in page.text
+    assert 'name="<demo>"' in page.text
+    assert "max_positions < window & more" in page.text
+
+
+def test_words_are_escaped_in_every_field():
+    bad = "<i x=\"y'>&"
+    line = Line(label=bad, x=(1.0, 2.0), y=(1.0, 2.0))
+    lines = Lines(name="l", title=bad, alt=bad, x_label=bad, y_label=bad, lines=(line,), marks=((1.0, bad),), note=bad)
+    panel = HeatMap(title=bad, x_names=(bad,), y_names=(bad,), values=((1.0,),))
+    maps = HeatMaps(name="h", title=bad, alt=bad, x_label=bad, y_label=bad, panels=(panel,), low=0, high=1, note=bad)
+    row = Row(label=(bad,), values=(Value(bad, None, bad),))
+    table = Table(name="t", title=bad, label_columns=(bad,), columns=(bad,), rows=(row, row), note=bad)
+    section = Section(title=bad, blocks=(lines, maps, table))
+    made = Document(title=bad, summary=(bad,), sections=(section,), facts=((bad, bad),), command=bad)
+    page = Page(html_text(made))
+    assert not [tag for tag, _ in page.elements if tag == "i"]
+    assert page.text.count(bad) > 20
+
+
+def cells_of(source, row):
+    """The cells of a row of the first table, by what its head begins with."""
+    return re.findall(r"<td[^>]*>(.*?)</td>", re.findall(rf'<tr[^>]*><th scope="row">{row}.*?</tr>', source)[0])
+
+
+def test_best_in_bold_missing_explained_theirs_marked(source):
+    alibi = cells_of(source, "ALiBi<")
+    assert alibi[1].startswith("<strong>23.22</strong><small") and alibi[6] == "–<sup>a</sup>"
+    assert cells_of(source, "RoPE<")[1].startswith("90.30<small")
+    theirs = cells_of(source, 'ALiBi <span class="tag">paper</span>')
+    assert theirs[0] == "<strong>18.69</strong>" and theirs[1] == "21.27" and theirs[6] == "–<sup>c</sup>"
+    assert source.count("<tr class=theirs>") == 4 + 3
+    assert "<li><sup>c</sup> out of memory in the paper</li>" in source
+    assert '<td title="out of memory">' in source
+
+
+def test_numbers_to_sort_by_are_whole():
+    found = re.findall(r'data-number="([^"]*)"', block_html(perplexity_table()))
+    numbers = [v.number for row in perplexity_table().rows for v in row.values if v.number is not None]
+    assert [float(text) for text in found] == numbers
+
+
+def test_downloads_carry_the_tables(page):
+    (text,) = [unquote(a["href"].split(",", 1)[1]) for _, a in page.elements if a.get("download") == "perplexity.csv"]
+    head, first, *_ = csv.reader(io.StringIO(text))
+    assert head[:4] == ["model", "frequencies", "steps", "512"] and float(first[3]) == 21.5
+    names = [a["download"] for _, a in page.elements if "download" in a]
+    assert names == ["perplexity.csv", "perplexity.tex", "perplexity-curves.csv", "passkey.csv"]
+
+
+def test_headings_and_landmarks(page):
+    levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch("h[1-6]", tag)]
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
+    tags = [tag for tag, _ in page.elements]
+    assert [tags.count(name) for name in ("header", "main", "nav")] == [1, 1, 1]
+    assert tags.count("caption") == tags.count("table") == 1 + 1 + 6
+    assert all("scope" in attributes for tag, attributes in page.elements if tag == "th")
+
+
+def test_curves_can_be_told_apart_without_colour():
+    ours = [looks(index, False)[1:] for index in range(14)]
+    theirs = [looks(index, True)[1:] for index in range(14)]
+    assert len(set(ours)) == len(set(theirs)) == 14
+    assert not {dashes for _, dashes in ours} & {dashes for _, dashes in theirs}
+    assert set(SYMBOLS) == set(MARKERS)
+    assert len({looks(index, False) for index in range(49)}) == 49
+
+
+def test_chart_puts_points_where_they_belong():
+    line = Line(label="a", x=(1.0, 10.0, 100.0, 1000.0), y=(1.0, 2.0, float("inf"), 3.0))
+    block = Lines(
+        name="l", title="", alt="words", x_label="", y_label="", lines=(line,), x_log=True, marks=((10.0, "here"),)
+    )
+    drawn = chart(block, WIDE)
+    places = [
+        tuple(map(float, p)) for p in re.findall(r'class="dot" transform="translate\(([\d.]+) ([\d.]+)\)"', drawn)
+    ]
+    (x0, y0), (x1, y1), (x3, y3) = places
+    assert (x3 - x0) == pytest.approx(3 * (x1 - x0), abs=0.3)
+    assert (y0 - y3) == pytest.approx(2 * (y0 - y1), abs=0.3) and y3 < y0
+    assert f'<path class="mark" d="M{x1} ' in drawn
+    assert "<title>a at 10: 2</title>" in drawn and "inf" not in drawn
+    assert drawn.count('<path class="stroke"') == 1
+
+
+def test_chart_of_nothing_and_of_one_point():
+    for line in (
+        Line(label="a", x=(), y=()),
+        Line(label="a", x=(5.0,), y=(5.0,)),
+        Line(label="a", x=(0.0,), y=(-1.0,)),
+    ):
+        for log in (False, True):
+            block = Lines(
+                name="l",
+                title="",
+                alt="",
+                x_label="",
+                y_label="",
+                lines=(line,),
+                x_log=log,
+                y_log=log,
+                marks=((0.0, "zero"),),
+            )
+            assert ("zero" in Page(block_html(block)).text) == (not log)
+
+
+def test_heat_map_squares(source):
+    squares = re.findall(r'<td(?: class="edge")? style="background:(#\w{6});color:(#\w{6})">([\d.]+)</td>', source)
+    values = [v for panel in heat_maps().panels for row in panel.values for v in row if v is not None]
+    assert len(squares) == len(values) == 6 * 42 - 12
+    for (ground, ink, text), value in zip(squares, values, strict=True):
+        assert text == f"{value:.2f}"
+        assert colours.contrast(rgb(ground), rgb(ink)) >= 4.5
+    assert source.count('<td title="nothing measured">') == 12
+    assert source.count('<th scope="col" class="edge">512</th>') == 6
+
+
+def rgb(text):
+    return tuple(int(text[i : i + 2], 16) for i in (1, 3, 5))
+
+
+def test_contrast_as_defined():
+    assert colours.contrast((0, 0, 0), (255, 255, 255)) == pytest.approx(21)
+    assert colours.contrast((119, 119, 119), (255, 255, 255)) == pytest.approx(
+        4.48, abs=0.005
+    )  # #777, known to fail AA
+    shades = [sum(colours.ramp(i / 50)) for i in range(51)]
+    assert shades == sorted(shades, reverse=True) and len(set(shades)) == 51
+    assert colours.ramp(-1) == colours.RAMP[0] and colours.ramp(2) == colours.RAMP[-1]
+
+
+def test_colours_of_the_page_can_be_seen_in_light_and_dark():
+    named = dict(re.findall(r"--([\w-]+): light-dark\((#\w{6}, #\w{6})\)", CSS))
+    pairs = {name: [rgb(colour) for colour in both.split(", ")] for name, both in named.items()}
+    for theme in (0, 1):
+
+        def contrast(one, other, theme=theme):
+            return colours.contrast(pairs[one][theme], pairs[other][theme])
+
+        for ink in ("ink", "soft", "accent", "edge"):
+            assert contrast(ink, "page") >= 4.5, (ink, theme)
+        for ink, ground in (
+            ("ink", "theirs"),
+            ("soft", "theirs"),
+            ("ink", "panel"),
+            ("soft", "panel"),
+            ("tag-ink", "tag"),
+        ):
+            assert contrast(ink, ground) >= 4.5, (ink, ground, theme)
+        for index in range(len(COLOURS)):
+            assert contrast(f"c{index}", "page") >= 3, (index, theme)
+    assert len(curves().lines) > len(COLOURS)

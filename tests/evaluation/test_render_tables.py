@@ -1,0 +1,130 @@
+"""Tables of a report as CSV, LaTeX and Markdown, and what all forms read out of a table."""
+
+import csv
+import io
+import math
+
+import pytest
+
+from coca_train.report.blocks import MISSING, Document, HeatMap, HeatMaps, Row, Section, Table, Text, Value
+from coca_train.report.render.csv_tables import csv_text
+from coca_train.report.render.latex import latex_text
+from coca_train.report.render.markdown import markdown_text
+from coca_train.report.render.reading import best_places, data_table, letter, named_blocks, reasons, shown
+from tests.evaluation.demo import curves, document, perplexity_table
+
+OOM = Value("–", note="out of memory")
+
+
+def table(*rows, best="low", note=""):
+    """Rows of (label, figures, theirs)."""
+    made = tuple(Row(label=(label,), values=tuple(values), theirs=theirs) for label, values, theirs in rows)
+    columns = tuple("abcdef"[: len(rows[0][1])])
+    return Table(name="t", title="T", label_columns=("model",), columns=columns, rows=made, best=best, note=note)
+
+
+def values(*numbers):
+    return [MISSING if n is None else Value(f"{n:.2f}", n) for n in numbers]
+
+
+def test_best_among_ours_and_among_theirs():
+    rows = (
+        ("a", values(3.0, 5.0, None, math.inf), False),
+        ("b", values(2.0, 5.001, None, math.nan), False),
+        ("c", values(1.0, 1.0, 1.0, 1.0), True),
+        ("d", values(9.0, 9.0, 9.0, 9.0), True),
+    )
+    low = {(1, 0), (0, 1), (1, 1), *((2, column) for column in range(4))}  # 5.001 reads the same as 5
+    assert best_places(table(*rows)) == low
+    high = {(0, 0), (1, 1), (0, 1), *((3, column) for column in range(4))}
+    assert best_places(table(*rows, best="high")) == high
+    assert best_places(table(*rows, best="")) == set()
+    assert best_places(table(*rows[:1], *rows[2:])) == {(1, column) for column in range(4)}
+
+
+def test_csv_gives_back_every_number():
+    odd = [0.1 + 0.2, 1e-300, 123456789.123456789, math.inf, -0.0, 5]
+    rows = (('x, "y"\nz', [Value("?", n) for n in odd], False), ("p", [OOM, *values(1, 2, 3, 4), Value("yes")], True))
+    head, ours, theirs = csv.reader(io.StringIO(csv_text(table(*rows))))
+    assert head == ["model", *"abcdef", "whose", "note: a"]
+    assert ours[0] == 'x, "y"\nz'
+    assert [float(text) for text in ours[1:7]] == odd
+    assert math.copysign(1, float(ours[5])) == -1
+    assert ours[7:] == ["ours", ""]
+    assert theirs == ["p", "", "1", "2", "3", "4", "yes", "paper", "out of memory"]
+
+
+def test_latex():
+    text = latex_text(
+        table(
+            (r"50 % of_a & b#1 \x {~^} $α$ <λ>", values(1.0, 2.0), False),
+            ("b", [Value("3.00", 3.0), OOM], False),
+            ("c", values(0.5, 0.5), True),
+            note="Of `books_test`.",
+        )
+    )
+    assert r"50 \% of\_a \& b\#1 \textbackslash{}x \{\textasciitilde{}\textasciicircum{}\} \$$\alpha$\$" in text
+    assert r"\textless{}$\lambda$\textgreater{} & \textbf{1.00} & \textbf{2.00} \\" in text
+    assert r"b & 3.00 & --\rlap{$^{\mathrm{a}}$} \\" + "\n\\midrule\n" in text
+    assert r"c\rlap{$^\dagger$} & 0.50 & 0.50 \\" + "\n\\bottomrule" in text
+    assert r"\begin{tabular}{lrr}" in text and r"\label{tab:t}" in text
+    assert r"Of \texttt{books\_test}." in text and r"$^{\mathrm{a}}$~out of memory." in text
+    assert "rows with a dagger are the paper's" in text
+    assert text.count("{") - text.count(r"\{") == text.count("}") - text.count(r"\}")
+
+
+def test_markdown():
+    text = markdown_text(document())
+    assert "<script>" not in text and "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    (row,) = [line for line in text.splitlines() if line.startswith("| ALiBi *(paper)*")]
+    assert [cell.strip() for cell in row.split("|")[4:7]] == ["**18.69**", "21.27", "28.20"]
+    assert row.rstrip(" |").endswith("–<sup>c</sup>") and "<sup>c</sup> out of memory in the paper." in text
+    assert "](figures/perplexity-curves.png)" in text and "](figures/passkey.png)" in text
+    assert "* documents shorter than the window are left out, which the table says." in text
+    assert f"```\n{document().command}\n```" in text
+    assert "tokens of `books_test`." in text
+
+
+def test_markdown_of_words_that_look_like_it():
+    section = Section(title="a*b_c", blocks=(Text(text="x `y_z*` [w]\n\n* one\n  more\n* two"),))
+    text = markdown_text(Document(title="#", summary=(), sections=(section,), facts=(), command="a ``` b"))
+    assert "## a\\*b\\_c" in text and "x `y_z*` \\[w\\]" in text and "* one more\n* two" in text
+    assert "````\na ``` b\n````" in text
+
+
+def test_reasons_once_in_order():
+    assert reasons(perplexity_table()) == [
+        "out of memory",
+        "max_positions < window & more",
+        "out of memory in the paper",
+    ]
+    assert [letter(i) for i in (0, 25, 26, 51, 52, 701, 702)] == ["a", "z", "aa", "az", "ba", "zz", "aaa"]
+
+
+def test_data_of_pictures():
+    found = data_table(curves())
+    assert found.columns == ("512", "1,024", "2,048", "4,096", "8,192", "16,384", "32,768")
+    assert [row.theirs for row in found.rows] == [False] * 5 + [True] * 3
+    assert found.rows[4].values[0].note == "19.35 to 24.08"
+    assert found.rows[5].values[1].number == 411.5
+    panel = HeatMap(title="p", x_names=("1", "2"), y_names=("top", "end"), values=((0.25, None), (1.0, 0.5)))
+    maps = HeatMaps(name="h", title="h", alt="", x_label="x", y_label="y", panels=(panel,), low=0, high=1)
+    rows = data_table(maps).rows
+    assert [(row.label, [v.number for v in row.values]) for row in rows] == [
+        (("p", "top"), [0.25, None]),
+        (("p", "end"), [1.0, 0.5]),
+    ]
+    assert rows[0].values[0].text == "0.25"
+
+
+def test_numbers_people_can_read():
+    numbers = (512, 21.5, 0.0123446, 3899.69387, 98765.4, 2.5e7, math.inf, 1.0)
+    assert [shown(n) for n in numbers] == ["512", "21.5", "0.01234", "3,900", "98,765", "25,000,000", "inf", "1"]
+
+
+@pytest.mark.parametrize("names", [("a", "a"), ("a b",), ("../a",), ("",)])
+def test_names_must_be_a_files_and_unique(names):
+    blocks = [Table(name=n, title="", label_columns=("l",), columns=(), rows=()) for n in names]
+    made = Document(title="", summary=(), sections=(Section(title="", blocks=blocks),), facts=(), command="")
+    with pytest.raises(ValueError, match="block name"):
+        list(named_blocks(made))
