@@ -33,7 +33,7 @@ def _main(argv: list[str]) -> int:
     from coca_train.evaluation.run import evaluate
 
     directory = evaluate(config, command_line(argv))
-    dist.log(f"Report: {directory / 'index.html'} (tables and figures beside it)")
+    dist.log(f"Report: {directory / 'report.html'} (tables and figures beside it)")
     return 0
 
 

@@ -22,7 +22,7 @@ Measure how far a model's context reaches. Every model, variant and length is a 
   --debug            show the traceback of an error
 """
 FOOT = (
-    "The report: <work.root>/<work.name>/index.html. The same command goes on where it stopped. See docs/evaluation.md"
+    "The report: <work.root>/<work.name>/report.html. The same command goes on where it stopped. See docs/evaluation.md"
 )
 
 

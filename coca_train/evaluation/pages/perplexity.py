@@ -5,6 +5,7 @@ from typing import Any
 
 from coca_train.evals.extrapolation import ALL
 from coca_train.evals.results import Evaluation, Measured
+from coca_train.report import paper
 from coca_train.report.blocks import MISSING, Document, Line, Lines, Row, Section, Table, Text, Value
 
 DEFINITION = (
@@ -72,7 +73,24 @@ def _table(evaluation: Evaluation, source: str) -> Table:
         f"perplexity-{source}",
         "Perplexity by context window [tokens]",
         value,
-        "Lower is better. All figures of a column are over the same predictions.",
+        "Lower is better. All our figures of a column are over the same predictions. The paper's are of its own models "
+        "(350M class and LLaMA-7B), text (PG-19) and tokens.",
+        _theirs(evaluation),
+    )
+
+
+def _theirs(evaluation: Evaluation) -> tuple[Row, ...]:
+    """CoCA's tables 1 and 4 at our windows; none where no window is among its lengths."""
+    windows = [point for point in evaluation.points if isinstance(point, int)]
+    if not set(windows) & set(paper.context()):
+        return ()
+    return tuple(
+        row
+        for name, series in (
+            ("table 1", paper.table("table1_perplexity")),
+            ("table 4", paper.table("table4_pi")["ppl"]),
+        )
+        for row in paper.rows(series, windows, label=lambda method, name=name: (paper.method(method), f"CoCA, {name}"))
     )
 
 
@@ -92,7 +110,13 @@ def _bits(evaluation: Evaluation, source: str) -> Table:
 
 
 def _by_window(
-    evaluation: Evaluation, source: str, name: str, title: str, value: Callable[[Mapping[str, Any]], Value], note: str
+    evaluation: Evaluation,
+    source: str,
+    name: str,
+    title: str,
+    value: Callable[[Mapping[str, Any]], Value],
+    note: str,
+    theirs: tuple[Row, ...] = (),
 ) -> Table:
     rows = []
     for subject, variant in evaluation.rows():
@@ -106,7 +130,7 @@ def _by_window(
         title=title,
         label_columns=("model", "variant"),
         columns=tuple(_multiple(evaluation, point) for point in evaluation.points),
-        rows=tuple(rows),
+        rows=(*rows, *theirs),
         best="low",
         note=note,
     )
