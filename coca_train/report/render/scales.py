@@ -76,7 +76,7 @@ def x_ticks(block: Lines, low: float, high: float, wanted: int) -> list[float]:
 
 def tick_text(value: float) -> str:
     """512, 4,096, 16k (of 1,024), 0.25, 2e6"""
-    if abs(value) >= 10_000 and value % KIBI == 0:
+    if 10_000 <= abs(value) < 1e9 and value % KIBI == 0:
         return f"{value / KIBI:,.0f}k"
     if abs(value) >= 1e6:
         return f"{value:.3g}".replace("e+0", "e").replace("e+", "e")
