@@ -16,6 +16,8 @@ DEFINITION = (
     "the UTF-8 size of the text. Intervals: 95 %, percentile bootstrap over documents."
 )
 
+FEW = 3  # curves whose intervals can be told apart
+
 
 def perplexity_page(settings: Any, evaluation: Evaluation) -> Document:
     sources = _sources(evaluation)
@@ -148,7 +150,7 @@ def _blocks(evaluation: Evaluation, source: str) -> list[Any]:
 
 
 def _curves(evaluation: Evaluation, source: str) -> Lines:
-    lines = []
+    lines, banded = [], len(evaluation.rows()) <= FEW
     for subject, variant in evaluation.rows():
         found = {p: _found(evaluation, subject, variant, p, source) for p in evaluation.points}
         known = {point: result for point, result in found.items() if result}
@@ -157,8 +159,8 @@ def _curves(evaluation: Evaluation, source: str) -> Lines:
                 label=evaluation.label(subject, variant),
                 x=tuple(float(point) for point in known),
                 y=tuple(result["perplexity"] for result in known.values()),
-                low=tuple(result["ci_low"] for result in known.values()),
-                high=tuple(result["ci_high"] for result in known.values()),
+                low=tuple(result["ci_low"] for result in known.values()) if banded else None,
+                high=tuple(result["ci_high"] for result in known.values()) if banded else None,
             )
         )
     return Lines(

@@ -1,0 +1,62 @@
+"""Two processes: the same numbers as one, and memory that runs out on one of them stops neither the other nor the grid."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).resolve().parents[2]
+SHORT_OF_MEMORY = """
+import os, sys
+from coca_train import evaluate
+from coca_train.evaluation.suites import perplexity
+measure = perplexity.measure
+def small(settings, subject, point, material, around):
+    if point == 24 and os.environ["RANK"] == "1":
+        raise MemoryError
+    return measure(settings, subject, point, material, around)
+perplexity.measure = small
+sys.exit(evaluate.run(evaluate._main, sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def started(tmp_path, folders, books):
+    """started(processes, script=None): the results of an evaluation in processes of its own."""
+
+    def run(processes: int, script: str = "") -> list[dict]:
+        name = f"made{processes}"
+        words = [f"checkpoint={folders('one')}", f"text.files=[{books}]", "grid.lengths=[12,24,48]", "eval.stride=7"]
+        words += [f"work.root={tmp_path}", f"work.name={name}", "work.device=cpu", "work.micro_batch_tokens=96"]
+        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+        (tmp_path / "script.py").write_text(script)
+        target = [str(tmp_path / "script.py")] if script else ["-m", "coca_train.evaluate"]
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        subprocess.run([*launch, *target, *words], cwd=tmp_path, env=environment, check=True, timeout=300)
+        cells = json.loads((tmp_path / name / "results.json").read_text())["cells"]
+        for file in (tmp_path / "cells").rglob("*.json"):
+            file.unlink()
+        return cells
+
+    return run
+
+
+def test_two_ranks_give_what_one_gives(started):
+    alone, together = started(1), started(2)
+    assert len(alone) == len(together) == 3
+    for one, two in zip(alone, together, strict=True):
+        assert one["status"] == two["status"] == "done"
+        for key in ("perplexity", "n_tokens", "ci_low", "loss_by_position"):
+            assert two["result"]["sources"]["books"][key] == pytest.approx(
+                one["result"]["sources"]["books"][key], rel=1e-6
+            )
+
+
+def test_one_rank_short_of_memory(started):
+    cells = {cell["point"]: cell for cell in started(2, SHORT_OF_MEMORY)}
+    assert [cells[point]["status"] for point in (12, 24, 48)] == ["done", "out_of_memory", "done"]
+    assert "rank 1" in cells[24]["reason"]
