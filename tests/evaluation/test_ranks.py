@@ -1,4 +1,4 @@
-"""Two processes: the same numbers as one, and memory that runs out on one of them stops neither the other nor the grid."""
+"""Two processes: the numbers of one; and memory that runs out on one of them stops neither the other nor the grid."""
 
 import json
 import os
