@@ -72,13 +72,14 @@ def test_words_are_escaped_in_every_field():
     lines = Lines(name="l", title=bad, alt=bad, x_label=bad, y_label=bad, lines=(line,), marks=((1.0, bad),), note=bad)
     panel = HeatMap(title=bad, x_names=(bad,), y_names=(bad,), values=((1.0,),))
     maps = HeatMaps(name="h", title=bad, alt=bad, x_label=bad, y_label=bad, panels=(panel,), low=0, high=1, note=bad)
-    row = Row(label=(bad,), values=(Value(bad, None, bad),))
-    table = Table(name="t", title=bad, label_columns=(bad,), columns=(bad,), rows=(row, row), note=bad)
+    row = Row(label=(bad,), values=(Value(bad, None, bad), Value(bad, 1.0, bad)))
+    table = Table(name="t", title=bad, label_columns=(bad,), columns=(bad, bad), rows=(row, row), note=bad, best="low")
     section = Section(title=bad, blocks=(lines, maps, table))
     made = Document(title=bad, summary=(bad,), sections=(section,), facts=((bad, bad),), command=bad)
     page = Page(html_text(made))
     assert not [tag for tag, _ in page.elements if tag == "i"]
     assert page.text.count(bad) > 20
+    assert [a["aria-label"] for tag, a in page.elements if tag == "svg" and "aria-label" in a] == [bad, bad]
 
 
 def cells_of(source, row):
@@ -175,6 +176,8 @@ def test_heat_map_squares(source):
     for (ground, ink, text), value in zip(squares, values, strict=True):
         assert text == f"{value:.2f}"
         assert colours.contrast(rgb(ground), rgb(ink)) >= 4.5
+    shades = [sum(rgb(ground)) for _, (ground, _, _) in sorted(zip(values, squares, strict=True))]
+    assert shades == sorted(shades, reverse=True) and len(set(shades)) > 100  # dark = high
     assert source.count('<td title="nothing measured">') == 12
     assert source.count('<th scope="col" class="edge">512</th>') == 6
 
