@@ -177,7 +177,7 @@ def test_heat_map_squares(source):
         assert text == f"{value:.2f}"
         assert colours.contrast(rgb(ground), rgb(ink)) >= 4.5
     shades = [sum(rgb(ground)) for _, (ground, _, _) in sorted(zip(values, squares, strict=True))]
-    assert shades == sorted(shades, reverse=True) and len(set(shades)) > 100  # dark = high
+    assert shades == sorted(shades, reverse=True) and len(set(shades)) > 40  # dark = high
     assert source.count('<td title="nothing measured">') == 12
     assert source.count('<th scope="col" class="edge">512</th>') == 6
 
