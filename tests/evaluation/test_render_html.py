@@ -7,21 +7,18 @@ import html
 import io
 import itertools
 import re
-from importlib.resources import files
 from urllib.parse import unquote
 
 import pytest
 
 from coca_train.report.blocks import Document, HeatMap, HeatMaps, Line, Lines, Row, Section, Table, Value
-from coca_train.report.figures import COLOURS, MARKERS
+from coca_train.report.figures import MARKERS
 from coca_train.report.render import colours
 from coca_train.report.render.chart import SYMBOLS, WIDE, chart, looks
 from coca_train.report.render.html import html_text
 from coca_train.report.render.html_blocks import block_html
-from tests.evaluation.demo import curves, document, heat_maps, perplexity_table
+from tests.evaluation.demo import document, heat_maps, perplexity_table
 from tests.evaluation.page_parser import Page
-
-CSS = files("coca_train.report.render").joinpath("page.css").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -184,36 +181,3 @@ def test_heat_map_squares(source):
 
 def rgb(text):
     return tuple(int(text[i : i + 2], 16) for i in (1, 3, 5))
-
-
-def test_contrast_as_defined():
-    assert colours.contrast((0, 0, 0), (255, 255, 255)) == pytest.approx(21)
-    assert colours.contrast((119, 119, 119), (255, 255, 255)) == pytest.approx(
-        4.48, abs=0.005
-    )  # #777, known to fail AA
-    shades = [sum(colours.ramp(i / 50)) for i in range(51)]
-    assert shades == sorted(shades, reverse=True) and len(set(shades)) == 51
-    assert colours.ramp(-1) == colours.RAMP[0] and colours.ramp(2) == colours.RAMP[-1]
-
-
-def test_colours_of_the_page_can_be_seen_in_light_and_dark():
-    named = dict(re.findall(r"--([\w-]+): light-dark\((#\w{6}, #\w{6})\)", CSS))
-    pairs = {name: [rgb(colour) for colour in both.split(", ")] for name, both in named.items()}
-    for theme in (0, 1):
-
-        def contrast(one, other, theme=theme):
-            return colours.contrast(pairs[one][theme], pairs[other][theme])
-
-        for ink in ("ink", "soft", "accent", "edge"):
-            assert contrast(ink, "page") >= 4.5, (ink, theme)
-        for ink, ground in (
-            ("ink", "theirs"),
-            ("soft", "theirs"),
-            ("ink", "panel"),
-            ("soft", "panel"),
-            ("tag-ink", "tag"),
-        ):
-            assert contrast(ink, ground) >= 4.5, (ink, ground, theme)
-        for index in range(len(COLOURS)):
-            assert contrast(f"c{index}", "page") >= 3, (index, theme)
-    assert len(curves().lines) > len(COLOURS)
