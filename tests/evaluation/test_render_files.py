@@ -2,17 +2,20 @@
 
 import hashlib
 import io
+import math
 import re
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from coca_train.report.blocks import Document, Section
+from coca_train.report.blocks import Document, HeatMap, HeatMaps, Lines, Section, Table, Text
 from coca_train.report.figures import COLOURS
 from coca_train.report.render import pictures, write_report
+from coca_train.report.render.html_blocks import block_html
 from coca_train.report.render.scales import limits, tick_text, ticks, x_ticks
 from tests.evaluation.demo import curves, heat_maps, perplexity_table
+from tests.evaluation.page_parser import Page
 
 PLACES = {
     "report.html",
@@ -83,6 +86,23 @@ def test_picture_of_a_heat_map(monkeypatch):
     assert axes.images[0].get_clim() == (0.0, 1.0)
     assert list(axes.lines[0].get_xdata()) == [0.5, 0.5]
     assert re.search("training window", seen[0].get_supxlabel())
+
+
+def test_a_report_of_nothing(tmp_path):
+    lines = Lines(name="l", title="", alt="", x_label="", y_label="", lines=(), x_log=True, y_log=True)
+    maps = HeatMaps(name="h", title="", alt="", x_label="", y_label="", panels=(), low=0, high=0)
+    table = Table(name="t", title="", label_columns=("l",), columns=(), rows=(), best="low")
+    section = Section(title="", blocks=(Text(text=""), lines, maps, table))
+    paths = write_report(Document(title="", summary=(), sections=(section,), facts=(), command=""), tmp_path)
+    assert Page(paths["report.html"].read_text()).open == []
+
+
+def test_squares_without_a_finite_figure():
+    panel = HeatMap(title="p", x_names=("1", "2", "3"), y_names=("y",), values=((math.inf, math.nan, 0.0),))
+    maps = HeatMaps(name="h", title="", alt="", x_label="", y_label="", panels=(panel,), low=0, high=0)
+    assert pictures.picture(maps)["png"]
+    squares = re.findall(r"<td( style[^>]*)?>(\w[^<]*)</td>", block_html(maps))
+    assert [(bool(look), text) for look, text in squares] == [(False, "inf"), (False, "nan"), (True, "0.00")]
 
 
 def test_limits():

@@ -3,6 +3,8 @@
 Luminance and contrast as WCAG 2.2 defines them (https://www.w3.org/TR/WCAG22/#dfn-contrast-ratio).
 """
 
+import math
+
 Rgb = tuple[int, int, int]
 
 RAMP: tuple[Rgb, ...] = ((247, 250, 253), (203, 222, 240), (116, 175, 214), (36, 111, 176), (9, 45, 98))
@@ -18,9 +20,11 @@ def ramp(share: float) -> Rgb:
     return red, green, blue
 
 
-def share_of(value: float, low: float, high: float) -> float:
-    """How far `value` is from low to high; 0 where these are one."""
-    return (value - low) / (high - low) if high > low else 0.0
+def ground(value: float | None, low: float, high: float) -> Rgb | None:
+    """The colour of a figure's square, on a ramp from low to high; None where there is no finite figure."""
+    if value is None or not math.isfinite(value):
+        return None
+    return ramp((value - low) / (high - low) if high > low else 0.0)
 
 
 def ink_on(colour: Rgb) -> Rgb:

@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 from coca_train.report.blocks import Block, HeatMap, HeatMaps, Lines, Row, Table, Text, Value
 from coca_train.report.render.chart import NARROW, WIDE, chart, swatch
-from coca_train.report.render.colours import RAMP, hex_of, ink_on, ramp, share_of
+from coca_train.report.render.colours import RAMP, ground, hex_of, ink_on
 from coca_train.report.render.csv_tables import csv_text
 from coca_train.report.render.latex import latex_text
 from coca_train.report.render.reading import (
@@ -120,7 +120,7 @@ def _picture(block: Lines | HeatMaps) -> str:
     if isinstance(block, HeatMaps):  # its squares are a table already
         return f"<p class=below>{escape(block.alt)}</p>{_panels(block)}{note}<p class=tools>{_csv(table)}</p>"
     grid = _grid(table, f"Figures of: {block.title}")
-    figures = f"<details><summary>The figures as a table</summary>{grid}{_below(table)}</details>"
+    figures = f"<details><summary>The figures as a table</summary>{grid}{_below(table)}{_notes_button(table)}</details>"
     picture = f"<figure>{chart(block, WIDE)}{chart(block, NARROW)}{_legend(block)}</figure>"
     return f"{picture}{note}{figures}<p class=tools>{_csv(table)}</p>"
 
@@ -169,6 +169,6 @@ def _panel(block: HeatMaps, panel: HeatMap) -> str:
 def _square(block: HeatMaps, value: float | None, edge: str) -> str:
     if value is None:
         return f'<td{edge} title="nothing measured"><span class="none">–</span></td>'
-    colour = ramp(share_of(value, block.low, block.high))
-    look = f"background:{hex_of(colour)};color:{hex_of(ink_on(colour))}"
-    return f'<td{edge} style="{look}">{escape(block.form.format(value))}</td>'
+    colour = ground(value, block.low, block.high)
+    look = f' style="background:{hex_of(colour)};color:{hex_of(ink_on(colour))}"' if colour else ""
+    return f"<td{edge}{look}>{escape(block.form.format(value))}</td>"

@@ -53,7 +53,8 @@ const order = { none: "ascending", ascending: "descending", descending: "none" }
 function value(row, column) {
   const cell = row.cells[column];
   if (cell.tagName === "TH") return cell.textContent;
-  return cell.dataset.number === undefined ? null : Number(cell.dataset.number.replace("inf", "Infinity"));
+  const number = Number((cell.dataset.number ?? "nan").replace("inf", "Infinity"));
+  return Number.isNaN(number) ? null : number;
 }
 
 function compare(a, b, sign) {

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from coca_train.report.blocks import HeatMap, HeatMaps, Lines
 from coca_train.report.figures import COLOURS, MARKERS, Curve, Look, draw
-from coca_train.report.render.colours import RAMP, hex_of, ink_on, ramp, share_of
+from coca_train.report.render.colours import RAMP, ground, hex_of, ink_on
 from coca_train.report.render.reading import PAPER
 from coca_train.report.render.scales import limits, tick_text, ticks, x_ticks
 
@@ -80,15 +80,16 @@ def _lines(block: Lines) -> Figure:
         axes.grid(True, color="0.9", linewidth=0.8)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
-        sheet.legend(loc="outside lower center", ncols=3, fontsize=9.5, frameon=False, handlelength=3.6)
+        if axes.lines:
+            sheet.legend(loc="outside lower center", ncols=3, fontsize=9.5, frameon=False, handlelength=3.6)
     return sheet
 
 
 def _heat_maps(block: HeatMaps) -> Figure:
-    columns = min(PANELS_A_ROW, len(block.panels))
-    rows = math.ceil(len(block.panels) / columns)
-    wide = max(len(panel.x_names) for panel in block.panels)
-    high = max(len(panel.y_names) for panel in block.panels)
+    columns = min(PANELS_A_ROW, len(block.panels)) or 1
+    rows = math.ceil(len(block.panels) / columns) or 1
+    wide = max((len(panel.x_names) for panel in block.panels), default=1)
+    high = max((len(panel.y_names) for panel in block.panels), default=1)
     size = (columns * (SQUARE * wide + 0.9) + 0.4, rows * (SQUARE * 0.75 * high + 1.0) + 0.5)
     with _sheet(block.title, size, rows, columns) as (sheet, axes):
         for one, panel in zip(axes, block.panels, strict=False):
@@ -106,7 +107,8 @@ def _panel(axes: Any, block: HeatMaps, panel: HeatMap) -> None:
     axes.imshow(numbers, cmap=colours, vmin=block.low, vmax=block.high, aspect="auto")
     for i, row in enumerate(panel.values):
         for j, value in enumerate(row):
-            ink = "0.4" if value is None else hex_of(ink_on(ramp(share_of(value, block.low, block.high))))
+            colour = ground(value, block.low, block.high)
+            ink = hex_of(ink_on(colour)) if colour else "0.4"
             text = "–" if value is None else block.form.format(value)
             axes.text(j, i, text, ha="center", va="center", fontsize=9, color=ink)
     axes.set_title(panel.title, fontsize=11)
