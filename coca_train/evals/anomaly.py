@@ -1,18 +1,18 @@
 """The rotational anomaly of a model on real text: its initial angles, sampled, in every layer and head (see angles.py).
 
 A text of T tokens is read once, dynamic frequencies at l = T. Of its T (T - 1) / 2 pairs of a query at m and an earlier
-key at n, `n_pairs` are drawn with replacement, each as likely as any other (two different places, seeded by the document,
-so that every model and every variant is asked about the same places). What is tallied is a share of drawn pairs.
+key at n, `n_pairs` are drawn with replacement, each as likely as any other: two different places, seeded by the
+document, so that every model and every variant is asked about the same places. All shares are of drawn pairs.
 
 The vectors are those the scheme rotates:
 
 rope, xpos   q and k as projected. With grouped keys a key meets every query of its group.
-coca         q_m, and k_n = q_m ∘ (t_n, t_n) with t_n >= 0 as the scheme has it after its ReLU (Eq. 6 to 8). Where t_n is
-             0 there is no key, hence no angle.
+coca         q_m, and k_n = q_m ∘ (t_n, t_n) with t_n >= 0 as the scheme has it after its ReLU (Eq. 6 to 8). Where t_n
+             is 0 there is no key, hence no angle.
 
 `placed` tallies the angle a pair really has: that between the two vectors whose inner product is the score's term, less
 (m - n) θ_j. It is the initial angle for rope, xpos and strict CoCA. Slack CoCA rotates t_n instead of the key
-(Eq. 11 without Eq. 12), so its term is that of R_m q_m and q_m ∘ R_n (t_n, t_n), and this angle departs from 0 as n grows.
+(Eq. 11 without Eq. 12), so its term is that of R_m q_m and q_m ∘ R_n (t_n, t_n): this angle departs from 0 as n grows.
 
 Shape legend: B texts, T positions, P sampled pairs, H query heads, G key heads, J pairs of features, C d_model.
 """

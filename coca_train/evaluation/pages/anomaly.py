@@ -13,9 +13,9 @@ ABOUT = (
     "m - n < (2π - Θ)/θ_j: the abnormal region. CoCA's keys are collinear with their queries, so Θ = 0."
 )
 SHARES = (
-    "Shares of sampled pairs of tokens n < m, over all layers, heads and pairs of features that have an angle. weighted: "
-    "by |q||k|. as placed: of the angle that is left of the real one after the rotation by (m - n)θ_j, which differs from "
-    "Θ for slack CoCA only (Eq. 11 without Eq. 12 rotates t, not the key). without: no angle, because a vector is 0 (t = 0)."
+    "Shares of sampled pairs of tokens n < m, over all layers, heads and pairs of features that have an angle. "
+    "weighted: by |q||k|. as placed: of the angle in the score less (m - n)θ_j, which differs from Θ for slack CoCA only "
+    "(Eq. 11 without Eq. 12 rotates t, not the key). without: no angle, because a vector is 0 (t = 0)."
 )
 
 
@@ -113,7 +113,7 @@ def _heads(evaluation: Evaluation) -> list[Block]:
             HeatMaps(
                 name=f"anomaly-heads-{index + 1}",
                 title=f"Anomalous share of {subject.name}",
-                alt=f"Share of pairs with an initial angle beyond 180 degrees in each layer and head of {subject.name}.",
+                alt=f"Share of pairs that begin beyond 180 degrees, in each layer and head of {subject.name}.",
                 x_label="head",
                 y_label="layer",
                 panels=panels,
@@ -157,7 +157,7 @@ def _borders(evaluation: Evaluation) -> Table:
         label_columns=("model", "variant", "border"),
         columns=tuple(f"{point:,}" for point in evaluation.points),
         rows=tuple(found),
-        note="k: where an abnormal region ends, once at most; -q and q: every 2π, at odd and even multiples of π (Eq. 4).",
+        note="k: where an abnormal region ends, once at most; -q and q: at odd and even multiples of π (Eq. 4).",
     )
 
 
