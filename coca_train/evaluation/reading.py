@@ -1,29 +1,35 @@
-"""Documents that are read from their beginning, the same ones at every length of the grid."""
+"""Documents that are read from their beginning in one window, the same ones at every length of the grid."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from coca_train.evals.extrapolation import positions_needed
-from coca_train.evals.results import Point
 from coca_train.evaluation.subject import Around, Subject
-from coca_train.evaluation.texts import tokenised
+from coca_train.evaluation.texts import digest, tokenised
+
+EVERYTHING = 10**9  # documents: which of them are read is chosen here
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """texts: all sources', one after the other; sources: of each text. longest: how far all of them reach, which is
-    `longest` predictions, so longest + 1 tokens; 0: there are none."""
+    """Documents by source that all have more than `longest` tokens, so that they have `longest` predictions."""
 
-    texts: Sequence[np.ndarray]
-    sources: Sequence[str]
+    documents: Mapping[str, Sequence[np.ndarray]]
     longest: int
-    digest: str
 
-    def problem(self, subject: Subject, point: Point) -> str:
+    @property
+    def texts(self) -> list[np.ndarray]:
+        """All sources', one after the other."""
+        return [document for documents in self.documents.values() for document in documents]
+
+    def digest(self, length: int) -> str:
+        """Of what a window of this length reads and predicts."""
+        return digest({source: [d[: length + 1] for d in documents] for source, documents in self.documents.items()})
+
+    def problem(self, subject: Subject, length: int) -> str:
         """Why this length cannot be read by the model as it stands, in words; "" when it can."""
-        length = int(point)
         if length > self.longest:
             return f"no document has {length + 1:,} tokens"
         limit = subject.model.position.max_positions
@@ -33,19 +39,27 @@ class Reading:
 
     def batches(self, length: int, micro_batch_tokens: int) -> list[list[int]]:
         """Indices of texts that are read together; the same for every world size, so that all sizes round alike."""
-        size = max(1, micro_batch_tokens // length)
-        return [list(range(i, min(i + size, len(self.texts)))) for i in range(0, len(self.texts), size)]
+        size, n = max(1, micro_batch_tokens // length), len(self.texts)
+        return [list(range(i, min(i + size, n))) for i in range(0, n, size)]
 
 
-def longest_reading(subject: Subject, around: Around, max_documents: int) -> Reading:
-    """Documents with as many tokens as the longest point that some document reaches."""
-    for length in sorted((int(point) for point in around.points), reverse=True):
-        texts = tokenised(subject, around, length + 1, max_documents)
-        if any(texts.documents.values()):
-            return Reading(
-                texts=[document for documents in texts.documents.values() for document in documents],
-                sources=[source for source, documents in texts.documents.items() for _ in documents],
-                longest=length,
-                digest=texts.digest,
-            )
-    return Reading(texts=(), sources=(), longest=0, digest="")
+def read_whole_grid(subject: Subject, around: Around) -> Reading:
+    """Documents with more tokens than the longest point that any document has, evenly chosen.
+
+    Raises DataError E-EVAL-05 when none is long enough for the shortest point.
+    """
+    return read_longest(subject, around, [int(point) for point in around.points])
+
+
+def read_longest(subject: Subject, around: Around, lengths: Sequence[int]) -> Reading:
+    """Documents with more tokens than the longest of these lengths that any document has (errors: as above)."""
+    found = tokenised(subject, around, min(lengths) + 1, EVERYTHING).documents
+    most = max(len(document) for documents in found.values() for document in documents)
+    longest = max(length for length in lengths if length < most)
+    chosen = {}
+    for source, documents in found.items():
+        fitting = [document for document in documents if len(document) > longest]
+        n = min(around.max_documents, len(fitting))
+        if fitting:
+            chosen[source] = [fitting[i * len(fitting) // n] for i in range(n)]
+    return Reading(documents=chosen, longest=longest)

@@ -61,7 +61,7 @@ def test_the_page_shows_curves_octaves_and_growing_context(found):
     assert [line.label for line in curves["position-loss"].lines] == [
         "rope, plain (L = 64)",
         "rope, dynamic_linear (L = 64)",
-        "learned, plain (L = 32)",
+        "learned (L = 32)",
     ]
     assert curves["position-loss"].lines[0].x[-1] == pytest.approx(math.sqrt(55 * 64))  # 54 = 2^5.75
     assert curves["position-loss"].marks == ((32.0, "training window"),)

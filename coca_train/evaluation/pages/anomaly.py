@@ -4,7 +4,7 @@ from typing import Any
 
 from coca_train.evals.angles import BINS, BORDERS
 from coca_train.evals.results import Cell, Evaluation, Measured
-from coca_train.evaluation.pages.cells import done, figure, rows, windows
+from coca_train.evaluation.pages.cells import done, figure, not_measured, rows, windows
 from coca_train.report.blocks import Block, Document, HeatMap, HeatMaps, Line, Lines, Row, Section, Table, Text, Value
 
 ABOUT = (
@@ -22,13 +22,14 @@ SHARES = (
 def page(settings: Any, evaluation: Evaluation) -> Document:
     """The document; models without angles appear with the reason."""
     return Document(
-        title="Rotational anomaly",
+        title=f"Rotational anomaly: {evaluation.name}",
         summary=_summary(evaluation),
         sections=(
             Section(title="Initial angles", blocks=(Text(text=ABOUT), _shares(evaluation), *_densities(evaluation))),
             Section(title="By layer and head", blocks=_heads(evaluation)),
             Section(title="Borders by length", blocks=(_abnormal(evaluation), _borders(evaluation))),
             Section(title="How far the anomaly reaches", blocks=_reach(evaluation)),
+            *not_measured(evaluation),
         ),
         facts=evaluation.facts,
         command=evaluation.command,
@@ -167,7 +168,7 @@ def _reach(evaluation: Evaluation) -> list[Block]:
         cells = done(evaluation, subject, variant)
         if not cells:
             continue
-        result, label = cells[-1][1].result, f"{subject.name}, {variant}"
+        result, label = cells[-1][1].result, evaluation.label(subject, variant)
         known = [(float(j), tokens) for j, tokens in enumerate(result["reach_by_pair"]) if tokens is not None]
         if known:
             x, y = zip(*known, strict=True)

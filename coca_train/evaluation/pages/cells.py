@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from coca_train.evals.results import Cell, Evaluation, Measured, Point
-from coca_train.report.blocks import Line, Row, Value
+from coca_train.report.blocks import Line, Row, Section, Text, Value
 
 WORDS = {"out_of_memory": "OOM", "impossible": "–"}
 
@@ -35,13 +35,21 @@ def line(evaluation: Evaluation, subject: Measured, variant: str, pick: Pick) ->
     if not known:
         return None
     x, y = zip(*known, strict=True)
-    return Line(label=f"{subject.name}, {variant}", x=tuple(map(float, x)), y=y)
+    return Line(label=evaluation.label(subject, variant), x=tuple(map(float, x)), y=y)
 
 
 def done(evaluation: Evaluation, subject: Measured, variant: str) -> list[tuple[Point, Cell]]:
     """The cells of a row that have a result, in the order of the points."""
     cells = ((point, evaluation.find(subject.name, variant, point)) for point in evaluation.points)
     return [(point, cell) for point, cell in cells if cell is not None and cell.status == "done"]
+
+
+def not_measured(evaluation: Evaluation) -> tuple[Section, ...]:
+    """What is missing and why; nothing when all is there."""
+    lines = evaluation.absences()
+    if not lines:
+        return ()
+    return (Section(title="Not measured", blocks=(Text(text="\n".join(f"* {line}" for line in lines)),)),)
 
 
 def windows(evaluation: Evaluation) -> tuple[tuple[float, str], ...]:

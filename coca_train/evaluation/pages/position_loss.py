@@ -5,13 +5,13 @@ from typing import Any
 
 from coca_train.evals.first_window import by_octave
 from coca_train.evals.results import Evaluation, Measured
-from coca_train.evaluation.pages.cells import done, figure, line, rows, windows
+from coca_train.evaluation.pages.cells import done, figure, line, not_measured, rows, windows
 from coca_train.report.blocks import Document, Line, Lines, Row, Section, Table, Text, Value
 
 ABOUT = (
     "The position of a prediction is its context: how many tokens of the document stand before it in the window. One "
-    "window is read from the beginning of each document. A curve shows context and place in the document together, which "
-    "is the same for all models with one tokenizer: compare curves at one position."
+    "window is read from the beginning of each document. A curve shows context and place in the document together; "
+    "both are the same for all models with one tokenizer, so compare curves at one position."
 )
 GROWING = (
     "At context L the model reads the first L tokens, dynamic frequencies adapt to L, and the last {block} predictions "
@@ -23,11 +23,12 @@ def page(settings: Any, evaluation: Evaluation) -> Document:
     """The document; what could not be measured appears with its reason."""
     growing = Text(text=GROWING.format(block=settings.block))
     return Document(
-        title="Loss by position",
+        title=f"Loss by position: {evaluation.name}",
         summary=_summary(evaluation),
         sections=(
             Section(title="Loss by position", blocks=(Text(text=ABOUT), _curves(evaluation), _octaves(evaluation))),
             Section(title="Growing context", blocks=(growing, _growing(evaluation), _perplexities(evaluation))),
+            *not_measured(evaluation),
         ),
         facts=evaluation.facts,
         command=evaluation.command,
@@ -60,7 +61,7 @@ def _curves(evaluation: Evaluation) -> Lines:
             result = _pooled(cell.result)
             firsts = [1, *(end + 1 for end in result["ends"][:-1])]
             middles = tuple(math.sqrt(first * end) for first, end in zip(firsts, result["ends"], strict=True))
-            label = f"{subject.name}, {variant} (L = {int(point):,})"
+            label = f"{evaluation.label(subject, variant)} (L = {int(point):,})"
             lines.append(Line(label=label, x=middles, y=tuple(result["loss"])))
     return Lines(
         name="position-loss",

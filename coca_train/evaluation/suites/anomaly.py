@@ -1,7 +1,7 @@
 """The rotational anomaly: at which angles queries and keys begin, which borders they cross (evals/angles.py, anomaly.py).
 
 A cell reads the first L tokens of every document, with L the length of the grid, in one window. All lengths read the
-same documents, those with as many tokens as the longest length that some document has. Shares are over sampled pairs of
+same documents: those with more tokens than the longest length that any document has. Shares are over sampled pairs of
 tokens, all heads and all pairs of features that have an angle.
 """
 
@@ -18,11 +18,12 @@ from coca_train.evals.angles import BORDERS, add
 from coca_train.evals.anomaly import anomaly_sums, problem, slowed_pairs
 from coca_train.evals.results import Evaluation, Point
 from coca_train.evaluation.pages import anomaly as pages
-from coca_train.evaluation.reading import Reading, longest_reading
+from coca_train.evaluation.reading import Reading, read_whole_grid
 from coca_train.evaluation.subject import Around, Subject
 from coca_train.report.blocks import Document
 
 VERSION = 1
+CACHED = True
 FIGURES = 9  # significant digits of what is not counted: world sizes agree to more
 
 
@@ -31,7 +32,6 @@ class Settings:
     """Initial angles between queries and keys."""
 
     suite: Literal["anomaly"]
-    documents: Positive = Field(description="documents of each source at most")
     pairs: Positive = Field(description="pairs of tokens drawn from each document, the same for all models")
 
 
@@ -40,35 +40,38 @@ def points(settings: Settings, lengths: Sequence[int]) -> tuple[Point, ...]:
 
 
 def prepare(settings: Settings, subject: Subject, around: Around) -> Reading:
-    return longest_reading(subject, around, settings.documents)
+    return read_whole_grid(subject, around)
 
 
-def fingerprint(material: Reading, point: Point) -> str:
-    return material.digest
+def work(settings: Settings, point: int, material: Reading) -> float:
+    return float(point * len(material.texts))
 
 
-def impossible(settings: Settings, subject: Subject, point: Point, material: Reading) -> str:
+def fingerprint(material: Reading, point: int) -> str:
+    return material.digest(point)
+
+
+def impossible(settings: Settings, subject: Subject, point: int, material: Reading) -> str:
     visibility = subject.model.visibility.settings.name
     if visibility != "causal":
         return f"borders are counted over all earlier keys; {visibility} hides some of them, or places them elsewhere"
     return problem(subject.model.position) or material.problem(subject, point)
 
 
-def measure(settings: Settings, subject: Subject, point: Point, material: Reading, around: Around) -> dict[str, Any]:
+def measure(settings: Settings, subject: Subject, point: int, material: Reading, around: Around) -> dict[str, Any]:
     """This rank's sums over its share of the documents. The first rank adds how far the frequencies are slowed."""
-    length = int(point)
-    batches = material.batches(length, around.micro_batch_tokens)
+    batches = material.batches(point, around.micro_batch_tokens)
     mine = batches[dist.rank() :: dist.world_size()]
     found = []
     for done, batch in enumerate(mine):
-        texts, keys = [material.texts[i][:length] for i in batch], batch
+        texts, keys = [material.texts[i][:point] for i in batch], batch
         found.append(anomaly_sums(subject.model, texts, keys, n_pairs=settings.pairs, seed=around.seed))
         around.progress((done + 1) / len(mine))
     sums = {name: values.tolist() for name, values in add(found).items()} if found else {}
-    return {"sums": sums, "slowed": slowed_pairs(subject.model.position, length)}
+    return {"sums": sums, "slowed": slowed_pairs(subject.model.position, point)}
 
 
-def combine(settings: Settings, point: Point, material: Reading, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def combine(settings: Settings, point: int, material: Reading, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Shares, by layer and head and by pair. Lists are by layer, then head, then pair or bin."""
     sums = add({name: np.asarray(v) for name, v in part["sums"].items()} for part in parts if part["sums"])
     known_NHJ, anomalous_NHJ, weight_NH2 = sums["known"], sums["anomalous"], sums["weight"]
