@@ -14,7 +14,7 @@ ABOUT = (
 )
 SHARES = (
     "Shares of sampled pairs of tokens n < m, over all layers, heads and pairs of features that have an angle. "
-    "weighted: by |q||k|. as placed: of the angle in the score less (m - n)θ_j, which differs from Θ for slack CoCA only "
+    "weighted: by |q||k|. as placed: of the angle in the score less (m - n)θ_j, which is not Θ for slack CoCA only "
     "(Eq. 11 without Eq. 12 rotates t, not the key). without: no angle, because a vector is 0 (t = 0)."
 )
 

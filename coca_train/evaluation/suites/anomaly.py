@@ -1,4 +1,4 @@
-"""The rotational anomaly: at which angles queries and keys begin, which borders they cross (evals/angles.py, anomaly.py).
+"""The rotational anomaly: at which angles queries and keys begin, and which borders they cross (evals/angles.py).
 
 A cell reads the first L tokens of every document, with L the length of the grid, in one window. All lengths read the
 same documents: those with more tokens than the longest length that any document has. Shares are over sampled pairs of
