@@ -2,7 +2,7 @@
 
 On a GPU: torch's peak of allocated memory less what was allocated before. On a CPU, Linux only: the highest resident
 memory less that before the work, in a fresh process with random weights of the same shapes, where freed blocks go back
-to the system at once and a small warm-up came first; elsewhere memory cannot be measured. The cache of a prefill counts.
+to the system at once and a small warm-up came first. Elsewhere it cannot be measured. The cache of a prefill counts.
 """
 
 import json

@@ -6,8 +6,8 @@ One sequence of L random tokens, the run's kernel, precision and device.
 * decode: one more token with a cache that holds L tokens and those decoded before, at dynamic length L + new [s].
 * training: loss of L predictions, forward and backward, no optimizer step [s].
 
-Competitors take turns (A B C A B C), after one turn each that does not count, so that what disturbs the machine disturbs
-all of them. A ratio is the median, lowest and highest over the turns of mine / theirs within one turn.
+Competitors take turns (A B C A B C), after one turn each that does not count, so that what disturbs the machine
+disturbs all of them. A ratio is the median, lowest and highest over the turns of mine / theirs within one turn.
 
 A twin has the same network and plain causal attention under another scheme. It shares every parameter of the same name
 and shape with the model, so it takes no further memory for them; other values would take the same time.
