@@ -30,7 +30,7 @@ from coca_train.positions import visibilities
 
 Work = Literal["prefill", "decode", "training"]
 Baseline = Literal["rope", "nope"]
-Turn = Callable[[], None]
+Turn = Callable[[], object]
 
 PLAIN: dict[str, dict[str, Any]] = {
     "rope": {"scheme": "rope", "rotary_pct": 1.0, "frequencies": {"name": "plain", "theta": 10000.0}},

@@ -66,6 +66,8 @@ def test_the_page_shows_curves_octaves_and_growing_context(found):
     assert curves["position-loss"].lines[0].x[-1] == pytest.approx(math.sqrt(55 * 64))  # 54 = 2^5.75
     assert curves["position-loss"].marks == ((32.0, "training window"),)
     assert curves["growing-context"].lines[0].x == (32.0, 64.0)
+    growing = curves["growing-context"].lines[0]
+    assert growing.low[1] <= growing.y[1] <= growing.high[1]
     octaves = tables(document)["position-loss-octaves"]
     assert octaves.columns == ("1", "2", "3 to 4", "5 to 8", "9 to 16", "17 to 32", "33 to 64")
     assert row(octaves, "learned", "plain").values[-1].number is None

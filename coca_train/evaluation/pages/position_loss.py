@@ -1,6 +1,7 @@
 """What there is to see of the loss by position: curves, means by octave, perplexity at growing context."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from coca_train.evals.first_window import by_octave
@@ -106,8 +107,9 @@ def _growing(evaluation: Evaluation) -> Lines:
             for key in ("perplexity", "ci_low", "ci_high")
         )
         if curve is not None:
-            edges = {"low": low.y, "high": high.y} if low is not None and high is not None else {}
-            lines.append(Line(label=curve.label, x=curve.x, y=curve.y, **edges))
+            if low is not None and high is not None:  # a single document has no interval
+                curve = replace(curve, low=low.y, high=high.y)
+            lines.append(curve)
     return Lines(
         name="growing-context",
         title="Perplexity of the last tokens at growing context",

@@ -85,7 +85,7 @@ def measure(settings: Settings, subject: Subject, point: int, material: None, ar
         found = in_turns(turns, settings.rounds, device)
         seconds[name] = {who: [s / per_turn for s in values] for who, values in found.items()}
         around.progress(done / (len(settings.works) + settings.memory))
-    held = [name for name in settings.works if name != "decode"] if settings.memory else []
+    held: list[Work] = [name for name in settings.works if name != "decode"] if settings.memory else []
     peak = {who: peak_bytes(each, held, point) if held else {} for who, each in competitors.items()}
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     return {"seconds": seconds, "peak": peak, "device": where}
