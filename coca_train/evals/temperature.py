@@ -1,0 +1,80 @@
+"""The temperature of attention under other rotary frequencies (YaRN, arXiv 2309.00071, appendix A.2).
+
+1/√t multiplies the rotated queries and the rotated keys, hence the scores by 1/t. It takes the place of the temperature
+that the frequencies bring (1 for all but YaRN's); the frequencies stay. YaRN recommends 1/√t = 0.1 ln s + 1 (Eq. 25).
+
+A document of N predictions is read in one window and cut into segments of `block` predictions, the last one as long as
+there are left. The change of a segment is (ppl(t) - ppl(1)) / ppl(1) (Eq. 26), ppl the exp of its mean NLL; that of a
+whole document is the same of all its predictions. Means are over documents. The best 1/√t of a document's segment is
+the one with its lowest NLL, the smallest of those where several are equal.
+
+Shape legend: N documents, S segments, V values of 1/√t.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from coca_train.positions.frequencies import Spectrum, _shared
+
+
+class _Scaled(nn.Module):
+    """Frequencies with another temperature."""
+
+    def __init__(self, own: nn.Module, scale: float) -> None:
+        super().__init__()
+        self.own, self.scale = own, scale
+
+    def forward(self, length: int) -> Spectrum:
+        return self.own(length)._replace(temperature=self.scale)
+
+
+@contextmanager
+def attention_scale(model: Any, scale: float) -> Iterator[None]:
+    """Give a rotary scheme this 1/√t for as long as the context lasts."""
+    position = model.position
+    own = position.frequencies
+    position.frequencies = _Scaled(own, scale)
+    try:
+        yield
+    finally:
+        position.frequencies = own
+
+
+def recommended(frequencies: Any, length: int) -> float:
+    """YaRN's 1/√t for these frequencies (their Settings): s is their factor, or l/L of dynamic ones at this length."""
+    factor = getattr(frequencies, "factor", None)
+    if factor is None and (original := getattr(frequencies, "original_seq_len", None)) is not None:
+        factor = _shared.dynamic_factor(length, original)
+    return _shared.yarn_temperature(factor or 1.0)
+
+
+def segments(n_predictions: int, block: int) -> list[int]:
+    """Predictions in each segment."""
+    whole, rest = divmod(n_predictions, block)
+    return [block] * whole + [rest] * (rest > 0)
+
+
+def segment_sums(nll_T: np.ndarray, block: int) -> list[float]:
+    """NLL [nats] of each segment of one document."""
+    return np.add.reduceat(nll_T, np.arange(0, len(nll_T), block)).tolist()
+
+
+def changes(nll_NS: np.ndarray, base_NS: np.ndarray, n_S: np.ndarray) -> np.ndarray:
+    """Mean relative change of the perplexity of each segment, then of the whole document: (S + 1,)."""
+
+    def with_whole(x: np.ndarray) -> np.ndarray:
+        return np.concatenate((x, x.sum(-1, keepdims=True)), -1)
+
+    return np.expm1(with_whole(nll_NS - base_NS) / with_whole(n_S)).mean(0)
+
+
+def times_best(nll: Mapping[float, np.ndarray]) -> dict[float, list[int]]:
+    """By 1/√t, how many documents have their lowest NLL there: in each segment, then on the whole."""
+    scales = sorted(nll)
+    nll_VNS = np.stack([np.concatenate((nll[v], nll[v].sum(1, keepdims=True)), 1) for v in scales])
+    best_NS = nll_VNS.argmin(0)
+    return {scale: (best_NS == index).sum(0).tolist() for index, scale in enumerate(scales)}

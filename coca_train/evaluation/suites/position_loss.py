@@ -1,0 +1,79 @@
+"""Loss by position, and perplexity at growing context (YaRN B.3; definitions in evals/first_window.py).
+
+A cell reads the first L tokens of every document in one window, L being its length of the grid. All lengths read the
+same documents: those with more tokens than the longest length that any document has. `all`: all sources together.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import islice
+from typing import Any, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from coca_train import dist
+from coca_train.config.schema import STRICT, Positive
+from coca_train.evals.extrapolation import ALL
+from coca_train.evals.first_window import first_window_nll, first_windows, reduced
+from coca_train.evals.results import Evaluation, Point
+from coca_train.evaluation.pages import position_loss as pages
+from coca_train.evaluation.reading import Reading, read_whole_grid
+from coca_train.evaluation.subject import Around, Subject
+from coca_train.report.blocks import Document
+
+VERSION = 1
+CACHED = True
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Settings:
+    """Loss by position, and perplexity at growing context."""
+
+    suite: Literal["position_loss"]
+    block: Positive = Field(description="last predictions of each length whose perplexity is told [tokens]; YaRN: 256")
+
+
+def points(settings: Settings, lengths: Sequence[int]) -> tuple[Point, ...]:
+    return tuple(lengths)
+
+
+def prepare(settings: Settings, subject: Subject, around: Around) -> Reading:
+    return read_whole_grid(subject, around)
+
+
+def work(settings: Settings, point: int, material: Reading) -> float:
+    return float(point * len(material.texts))
+
+
+def fingerprint(material: Reading, point: int) -> str:
+    return material.digest(point)
+
+
+def impossible(settings: Settings, subject: Subject, point: int, material: Reading) -> str:
+    return material.problem(subject, point)
+
+
+def measure(settings: Settings, subject: Subject, point: int, material: Reading, around: Around) -> dict[str, Any]:
+    """This rank's documents: by index, what first_window.reduced keeps of each."""
+    mine = material.batches(point, around.micro_batch_tokens)[dist.rank() :: dist.world_size()]
+    found: dict[str, list[float]] = {}
+    for done, batch in enumerate(mine):
+        nll_BT = first_window_nll(subject.model, [material.texts[i] for i in batch], point)
+        found |= {str(i): reduced(nll_T, settings.block) for i, nll_T in zip(batch, nll_BT, strict=True)}
+        around.progress((done + 1) / len(mine))
+    return found
+
+
+def combine(settings: Settings, point: int, material: Reading, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """By source, FirstWindows as plain JSON; the last source is the one a comparison is about."""
+    documents = {index: sums for part in parts for index, sums in part.items()}
+    in_order = iter(documents[str(index)] for index in range(len(documents)))
+    by_source = {source: list(islice(in_order, len(texts))) for source, texts in material.documents.items()}
+    if len(by_source) > 1:
+        by_source[ALL] = [sums for members in by_source.values() for sums in members]
+    return {source: asdict(first_windows(members, point, settings.block)) for source, members in by_source.items()}
+
+
+def page(settings: Settings, evaluation: Evaluation) -> Document:
+    return pages.page(settings, evaluation)

@@ -1,0 +1,111 @@
+"""Time and memory by length, beside plain attention of the same shape (definitions in evals/speed.py, evals/peak.py).
+
+A cell measures the model under its variant and a twin for each baseline, in turns. Times are this machine's at this
+moment: they are never taken from an earlier measurement. Under torchrun the first rank measures, the others wait.
+"""
+
+import statistics
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from coca_train import dist
+from coca_train.config.schema import STRICT, Positive
+from coca_train.evals.extrapolation import positions_needed
+from coca_train.evals.peak import peak_bytes
+from coca_train.evals.results import OWN, Evaluation, Point
+from coca_train.evals.speed import Baseline, Work, in_turns, ratio, turn, twin
+from coca_train.evaluation.pages import speed as pages
+from coca_train.evaluation.subject import Around, Subject
+from coca_train.positions import rotary
+from coca_train.report.blocks import Document
+
+VERSION = 1
+CACHED = False
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Settings:
+    """Time and memory by length."""
+
+    suite: Literal["speed"]
+    works: Annotated[list[Work], Field(min_length=1)] = Field(
+        description="prefill: reading; decode: one token with a cache; training: forward and backward"
+    )
+    baselines: list[Baseline] = Field(description="plain attention of the same shape: rope; nope, without positions")
+    rounds: Positive = Field(description="turns that count; medians are over them")
+    new_tokens: Positive = Field(description="tokens decoded in one turn")
+    memory: bool = Field(description="measure peak memory too; on a CPU in a process of its own, some seconds each")
+
+
+def points(settings: Settings, lengths: Sequence[int]) -> tuple[Point, ...]:
+    return tuple(lengths)
+
+
+def prepare(settings: Settings, subject: Subject, around: Around) -> None:
+    """No text is read."""
+
+
+def work(settings: Settings, point: int, material: None) -> float:
+    return float(point)
+
+
+def fingerprint(material: None, point: int) -> str:
+    return ""
+
+
+def impossible(settings: Settings, subject: Subject, point: int, material: None) -> str:
+    model = subject.model
+    decoded = (settings.rounds + 1) * settings.new_tokens if "decode" in settings.works else 0
+    limit = model.position.max_positions
+    if limit is not None and positions_needed(model, point + decoded) > limit:
+        return f"{model.position.settings.scheme} has {limit:,} positions, and {point + decoded:,} tokens are read"
+    if "rope" in settings.baselines:
+        found = rotary.width_problems(model.config, 1.0)
+        return f"no rope of this shape to compare with: {found[0][1]}" if found else ""
+    return ""
+
+
+def measure(settings: Settings, subject: Subject, point: int, material: None, around: Around) -> dict[str, Any]:
+    """On the first rank: seconds of every turn and peak bytes, by work and competitor."""
+    if dist.rank():
+        return {}
+    model = subject.model
+    competitors = {OWN: model} | {name: twin(model, name) for name in settings.baselines}
+    device = model.embed.weight.device
+    seconds: dict[str, dict[str, list[float]]] = {}
+    for done, name in enumerate(settings.works, 1):
+        turns = {
+            who: turn(each, name, point, settings.new_tokens, settings.rounds) for who, each in competitors.items()
+        }
+        per_turn = settings.new_tokens if name == "decode" else 1
+        found = in_turns(turns, settings.rounds, device)
+        seconds[name] = {who: [s / per_turn for s in values] for who, values in found.items()}
+        around.progress(done / (len(settings.works) + settings.memory))
+    held: list[Work] = [name for name in settings.works if name != "decode"] if settings.memory else []
+    peak = {who: peak_bytes(each, held, point) if held else {} for who, each in competitors.items()}
+    where = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    return {"seconds": seconds, "peak": peak, "device": where}
+
+
+def combine(settings: Settings, point: int, material: None, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """seconds: medians by work and competitor. ratio: own to each baseline. peak: [bytes] by competitor and work."""
+    first = parts[0]
+    return {
+        "seconds": {
+            name: {who: statistics.median(values) for who, values in by.items()}
+            for name, by in first["seconds"].items()
+        },
+        "ratio": {
+            name: {who: ratio(by[OWN], by[who]) for who in by if who != OWN} for name, by in first["seconds"].items()
+        },
+        "peak": first["peak"],
+        "device": first["device"],
+    }
+
+
+def page(settings: Settings, evaluation: Evaluation) -> Document:
+    return pages.page(settings, evaluation)

@@ -1,0 +1,89 @@
+"""Attention temperature under a variant's frequencies (YaRN A.2; definitions in evals/temperature.py).
+
+The points are values of 1/√t, and 1 is always among them: changes are relative to it. Every document is cut to
+document_tokens predictions and read in one window, to which dynamic frequencies adapt.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from coca_train import dist
+from coca_train.config.schema import STRICT, Positive
+from coca_train.evals.first_window import first_window_nll
+from coca_train.evals.results import Evaluation, Point
+from coca_train.evals.temperature import attention_scale, recommended, segment_sums, segments
+from coca_train.evaluation.pages import temperature as pages
+from coca_train.evaluation.reading import Reading, read_longest
+from coca_train.evaluation.subject import Around, Subject
+from coca_train.report.blocks import Document
+
+VERSION = 1
+CACHED = True
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Settings:
+    """Perplexity by attention temperature."""
+
+    suite: Literal["temperature"]
+    scales: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=2)] = Field(
+        description="values of 1/√t that are tried; 1.0 must be one of them"
+    )
+    document_tokens: Positive = Field(description="predictions of each document, in one window; YaRN: 16384 [tokens]")
+    block: Positive = Field(description="length of a segment; YaRN: 2048 [tokens]")
+
+    def __post_init__(self) -> None:
+        if 1.0 not in self.scales or len(set(self.scales)) < len(self.scales):
+            raise ValueError(f"scales ({self.scales}) must hold 1.0, which changes are relative to, and no value twice")
+
+
+def points(settings: Settings, lengths: Sequence[int]) -> tuple[Point, ...]:
+    return tuple(f"{scale:g}" for scale in sorted(settings.scales))
+
+
+def prepare(settings: Settings, subject: Subject, around: Around) -> Reading:
+    return read_longest(subject, around, [settings.document_tokens])
+
+
+def work(settings: Settings, point: str, material: Reading) -> float:
+    return float(settings.document_tokens * len(material.texts))
+
+
+def fingerprint(material: Reading, point: str) -> str:
+    return material.digest(material.longest)
+
+
+def impossible(settings: Settings, subject: Subject, point: str, material: Reading) -> str:
+    if not hasattr(subject.model.position, "frequencies"):
+        return f"{subject.model.position.settings.scheme} rotates nothing, and the temperature is in the rotation"
+    return material.problem(subject, settings.document_tokens)
+
+
+def measure(settings: Settings, subject: Subject, point: str, material: Reading, around: Around) -> dict[str, Any]:
+    """This rank's documents: by index, the NLL of each segment."""
+    model, length, texts = subject.model, settings.document_tokens, material.texts
+    mine = material.batches(length, around.micro_batch_tokens)[dist.rank() :: dist.world_size()]
+    found: dict[str, list[float]] = {}
+    with attention_scale(model, float(point)):
+        for done, batch in enumerate(mine):
+            nll_BT = first_window_nll(model, [texts[i] for i in batch], length)
+            found |= {str(i): segment_sums(nll_T, settings.block) for i, nll_T in zip(batch, nll_BT, strict=True)}
+            around.progress((done + 1) / len(mine))
+    return {"nll": found, "recommended": recommended(model.position.settings.frequencies, length)}
+
+
+def combine(settings: Settings, point: str, material: Reading, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """nll: [nats] by document and segment. tokens: predictions of each segment. recommended: YaRN's 1/√t."""
+    documents = {index: sums for part in parts for index, sums in part["nll"].items()}
+    return {
+        "nll": [documents[str(index)] for index in range(len(documents))],
+        "tokens": segments(settings.document_tokens, settings.block),
+        "recommended": parts[0]["recommended"],
+    }
+
+
+def page(settings: Settings, evaluation: Evaluation) -> Document:
+    return pages.page(settings, evaluation)
