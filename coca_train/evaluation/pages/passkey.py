@@ -28,9 +28,9 @@ Asked = Mapping[str, Any]  # a case of a cell's result
 DEFINITION = (
     "A prompt has the task, filler, a sentence with a key of five digits, filler, and the question; as many fillers "
     "as keep it within the length. The answer is greedy and comes on top; it is right when the key stands in it as a "
-    "whole number. Depth is the share of the fillers before the key; distance is that of its sentence's beginning from "
-    "the end of the prompt [tokens]. Dynamic frequencies see the length and the new tokens throughout. Intervals: 95 %, "
-    "Wilson."
+    "whole number. Depth is the share of the fillers before the key; distance is how far its sentence begins from the "
+    "end of the prompt [tokens]. Dynamic frequencies see the length and the new tokens throughout. Intervals are "
+    "Wilson's, 95 %."
 )
 RANGES = (  # of distance, in training windows of the model: from, below
     ("within the window", 0, 1),
