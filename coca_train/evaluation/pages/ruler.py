@@ -6,7 +6,7 @@ from typing import Any
 
 from coca_train.evals.results import Evaluation, Measured
 from coca_train.evals.ruler import TASKS
-from coca_train.evaluation.pages.cells import figure, windows
+from coca_train.evaluation.pages.cells import figure, not_measured, windows
 from coca_train.report.blocks import (
     MISSING,
     Block,
@@ -43,9 +43,10 @@ def ruler_page(evaluation: Evaluation) -> Document:
             blocks=[*_maps(evaluation, scores, tasks, lengths), _table(evaluation, tasks, lengths)],
         ),
     ]
-    if missing := evaluation.absences():
-        sections.append(Section(title="Not measured", blocks=[Text(text="\n".join(f"* {line}" for line in missing))]))
-    sections.append(Section(title="Definition", blocks=[Text(text=DEFINITION), Text(text=asked)]))
+    sections += [
+        *not_measured(evaluation),
+        Section(title="Definition", blocks=[Text(text=DEFINITION), Text(text=asked)]),
+    ]
     return Document(
         title=f"Tasks in the manner of RULER: {evaluation.name}",
         summary=_summary(evaluation, scores, tasks, lengths),
