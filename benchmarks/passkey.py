@@ -62,7 +62,7 @@ def works(model: Transformer, prompts: Sequence[Sequence[int]], options: argpars
 
 
 def timed(work: Callable[[], Answers], device: str) -> tuple[float, Answers]:
-    """Seconds a case, and the answers. On the CPU seconds of the process, so that others on the machine count little."""
+    """Seconds a case, and the answers. On the CPU they are the process's own, so that other work counts little."""
     if device == "cpu":
         begin = time.process_time()
         found = work()
