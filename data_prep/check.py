@@ -7,7 +7,15 @@ from typing import Any
 from coca_train.config.check_data import names, paths
 from coca_train.config.files import choices, config_dir
 from coca_train.config.messages import Problem, nearest
-from data_prep.schema import CorpusConfig, LeakageConfig, LookConfig, MixConfig, TokenizerConfig, WorkConfig
+from data_prep.schema import (
+    CorpusConfig,
+    LeakageConfig,
+    LookConfig,
+    MixConfig,
+    RetrievalConfig,
+    TokenizerConfig,
+    WorkConfig,
+)
 
 LONGEST_LINE = 2**31 - 1  # what pyarrow's columns and a pickle's frames hold without further thought
 
@@ -30,8 +38,10 @@ def _names(corpus: CorpusConfig, mix: MixConfig) -> list[Problem]:
     return found
 
 
-def _paths(corpus: CorpusConfig, tokenizer: TokenizerConfig, leakage: LeakageConfig) -> list[Problem]:
-    given = {"corpus.dir": corpus.dir, "tokenizer.path": tokenizer.path}
+def _paths(
+    corpus: CorpusConfig, tokenizer: TokenizerConfig, leakage: LeakageConfig, retrieval: RetrievalConfig
+) -> list[Problem]:
+    given = {"corpus.dir": corpus.dir, "tokenizer.path": tokenizer.path, "retrieval.dir": retrieval.dir}
     if tokenizer.import_from is not None:
         given["tokenizer.import_from"] = tokenizer.import_from
     found = paths(given)

@@ -70,6 +70,12 @@ VERBS = {
         "Before `tokenize`. Needs the quality extra: pip install 'coca-train[quality]'.",
         ("corpus", "near_duplicates", "work"),
     ),
+    "retrieval": Verb(
+        "write passkey prompts with their answers, to train models that retrieve",
+        "Makes retrieval.dir/passkey_train.jsonl.gz and passkey_valid.jsonl.gz; the same options give the same bytes.\n"
+        "corpus=retrieval_miniature shows how they are mixed with other text.",
+        ("corpus", "retrieval"),
+    ),
     "show": Verb("print the batch of any training step with its provenance, from the run directory alone"),
     "embedded": Verb("make the quickstart's corpus from this Python installation (no network)"),
 }

@@ -144,6 +144,20 @@ class LookConfig:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
+class RetrievalConfig:
+    """The passkey prompts that `retrieval` writes."""
+
+    dir: str = Field(description="folder of passkey_train.jsonl.gz and passkey_valid.jsonl.gz")
+    n_documents: Positive = Field(description="prompts in passkey_train.jsonl.gz")
+    n_valid_documents: Positive = Field(description="prompts in passkey_valid.jsonl.gz")
+    max_repeats: int = Field(
+        ge=0,
+        description="a prompt has 0 to so many repeats of the filler, each number as likely; the key stands anywhere",
+    )
+    seed: int = Field(ge=0, description="seed of keys, lengths and places")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class PrepareConfig:
     """Everything `python -m data_prep` can be told."""
 
@@ -154,3 +168,4 @@ class PrepareConfig:
     near_duplicates: NearDuplicatesConfig
     leakage: LeakageConfig
     look: LookConfig
+    retrieval: RetrievalConfig

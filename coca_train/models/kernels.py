@@ -18,6 +18,7 @@ from coca_train.positions.base import Terms
 from coca_train.positions.visibility import may_see
 
 QUERY_BLOCK = 128  # rows of scores alive at once in `blocked` [queries]
+MASK_BLOCK = 512  # rows of the mask alive at once in `sdpa` behind a cache [queries]
 RECOMPUTE_ABOVE = 1024  # `blocked` keeps no scores for the backward pass beyond this many keys
 BLOCKED_BELOW = 1024  # on CPU in bfloat16, blocked products beat the fused kernel up to this many keys
 
@@ -83,15 +84,35 @@ def sdpa(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
     """torch's fused attention: O(T) memory. Plain causal scores only; anything else goes to `blocked`."""
     part = parts[0]
     n_queries, n_keys, width = part.q_BTHE.shape[1], v_BSGD.shape[1], v_BSGD.shape[-1]
-    if not is_plain(parts) or n_queries not in (1, n_keys):
+    if not is_plain(parts):
         return blocked(parts, v_BSGD, scale)
     n_heads = part.q_BTHE.shape[2]
     q_BHTE = part.q_BTHE.transpose(1, 2)
     k_BHSE, v_BHSD = (repeat_heads(x.transpose(1, 2), n_heads) for x in (part.k_BSGE, v_BSGD))
     if q_BHTE.shape[-1] != width:  # fused kernels want one width for q, k and v
         v_BHSD = F.pad(v_BHSD, (0, q_BHTE.shape[-1] - width))
-    out_BHTE = F.scaled_dot_product_attention(q_BHTE, k_BHSE, v_BHSD, is_causal=n_queries > 1, scale=scale)
+    if n_queries in (1, n_keys):
+        out_BHTE = F.scaled_dot_product_attention(q_BHTE, k_BHSE, v_BHSD, is_causal=n_queries > 1, scale=scale)
+    else:
+        out_BHTE = _behind_cache(q_BHTE, k_BHSE, v_BHSD, scale)
     return out_BHTE[..., :width].transpose(1, 2)
+
+
+def _behind_cache(q_BHTE: Tensor, k_BHSE: Tensor, v_BHSE: Tensor, scale: float) -> Tensor:
+    """Causal attention of the last T of S tokens. torch's causal mask begins at the first key, so they bring their
+    own, some rows at a time."""
+    n_queries, n_keys, out = q_BHTE.shape[2], k_BHSE.shape[2], []
+    for start in range(0, n_queries, MASK_BLOCK):
+        q_BHtE = q_BHTE[:, :, start : start + MASK_BLOCK]
+        before, rows = n_keys - n_queries + start, q_BHtE.shape[2]
+        seen_ts = torch.ones(rows, before + rows, dtype=torch.bool, device=q_BHTE.device).tril(before)
+        keys = slice(0, before + rows)
+        out.append(
+            F.scaled_dot_product_attention(
+                q_BHtE, k_BHSE[:, :, keys], v_BHSE[:, :, keys], attn_mask=seen_ts, scale=scale
+            )
+        )
+    return torch.cat(out, dim=2)
 
 
 def choose(parts: Sequence[Part], n_keys: int, device: str = "") -> str:

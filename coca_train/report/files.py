@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ def write_bytes(path: Path, data: bytes) -> Path:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
         raise StorageError(
             f"E-REPORT-01 report {path}: cannot be written ({error.strerror}); a place to write is needed. "
             f"Fix: free some space or choose another folder"

@@ -77,6 +77,7 @@ def flat(terms):
 @pytest.fixture
 def _small_tiles(monkeypatch):
     monkeypatch.setattr(kernels, "QUERY_BLOCK", 4)
+    monkeypatch.setattr(kernels, "MASK_BLOCK", 2)
     monkeypatch.setattr(kernels, "RECOMPUTE_ABOVE", 9)
     monkeypatch.setattr(online, "QUERY_TILE", 3)
     monkeypatch.setattr(online, "KEY_TILE", 4)

@@ -1,0 +1,104 @@
+"""Suite `passkey`: at which lengths, depths and distances a model finds a number in filler (evals/passkey.py).
+
+At each length: `accuracy`, the share of cases whose answer has the key as a whole number, its 95 % interval (Wilson),
+`contained`, the share with the key's digits anywhere, and the cases: key, depth, distance, found, and the answer's
+first characters. Answers are greedy. An end-of-document token ends one; what a model would say after it does not count.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from coca_train.config.schema import STRICT, Positive
+from coca_train.evals import passkey
+from coca_train.evals.passkey import Case
+from coca_train.evals.proportion import wilson
+from coca_train.evals.results import Evaluation, Point
+from coca_train.evaluation.answers import answers, begin, digest, gathered, no_positions
+from coca_train.evaluation.pages.passkey import passkey_page
+from coca_train.evaluation.subject import Around, Subject
+from coca_train.report.blocks import Document
+
+VERSION = 1
+CACHED = True
+ANSWER_CHARACTERS = 40  # of each answer that are kept
+
+Material = Mapping[Point, Sequence[Case]]  # by length
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Settings:
+    """Passkey retrieval."""
+
+    suite: Literal["passkey"]
+    n_cases: Positive = Field(description="prompts of each length; CoCA paper 100, YaRN 10")
+    max_new_tokens: Positive = Field(description="length of an answer, which comes on top of the prompt [tokens]")
+    places: Literal["uniform", "even"] = Field(
+        description="where the key stands. uniform: drawn for each case (YaRN); even: at n_depths depths in turn, from "
+        "right behind the task to right before the question"
+    )
+    n_depths: Positive = Field(description="depths of places=even, and rows of the heat maps")
+
+
+def points(settings: Settings, lengths: Sequence[int]) -> tuple[Point, ...]:
+    return tuple(lengths)
+
+
+def prepare(settings: Settings, subject: Subject, around: Around) -> Material:
+    return {
+        length: passkey.cases(
+            subject.tokenizer.encode,
+            int(length),
+            settings.n_cases,
+            places=settings.places,
+            n_depths=settings.n_depths,
+            seed=around.seed,
+            begin=begin(subject),
+        )
+        for length in around.points
+    }
+
+
+def work(settings: Settings, point: int, material: Material) -> float:
+    """[tokens]"""
+    return float(sum(len(case.tokens) + settings.max_new_tokens for case in material[point]))
+
+
+def fingerprint(material: Material, point: Point) -> str:
+    return digest((case.tokens, [str(case.key)]) for case in material[point])
+
+
+def impossible(settings: Settings, subject: Subject, point: int, material: Material) -> str:
+    if not material[point]:
+        least = len(begin(subject)) + len(subject.tokenizer.encode(passkey.prompt(passkey.LOWEST, 0, 0)))
+        return f"{point:,} tokens have no room for the task, the key and the question, which take about {least}"
+    return no_positions(subject, [case.tokens for case in material[point]], settings.max_new_tokens)
+
+
+def measure(settings: Settings, subject: Subject, point: int, material: Material, around: Around) -> Any:
+    prompts = [case.tokens for case in material[point]]
+    return answers(subject, prompts, point, settings.max_new_tokens, around)
+
+
+def combine(settings: Settings, point: int, material: Material, parts: Sequence[Any]) -> dict[str, Any]:
+    cases, texts = material[point], gathered(parts)
+    found = [passkey.found(case.key, text) for case, text in zip(cases, texts, strict=True)]
+    contained = [passkey.contained(case.key, text) for case, text in zip(cases, texts, strict=True)]
+    low, high = wilson(sum(found), len(found))
+    return {
+        "accuracy": sum(found) / len(found),
+        "low": low,
+        "high": high,
+        "contained": sum(contained) / len(found),
+        "n_cases": len(found),
+        "cases": [
+            {"key": c.key, "depth": c.depth, "distance": c.distance, "found": f, "answer": t[:ANSWER_CHARACTERS]}
+            for c, f, t in zip(cases, found, texts, strict=True)
+        ],
+    }
+
+
+def page(settings: Settings, evaluation: Evaluation) -> Document:
+    return passkey_page(evaluation, settings.n_depths)

@@ -1,0 +1,37 @@
+"""Passkey prompts with their answers, as text to train on (evals/passkey.py has the prompt).
+
+A document has n fillers, n uniform in 0 ... max_repeats, x of them before the key, x uniform in 0 ... n; a key of five
+digits; and behind the question the answer, "The passkey is 12345.", on a line of its own, which ends the document.
+One generator draws n, x and key of every document in turn, those of the training file first.
+"""
+
+import gzip
+import io
+import json
+import random
+from collections.abc import Iterator
+
+from coca_train.evals.passkey import HIGHEST, LOWEST, prompt
+
+
+def document(draw: random.Random, max_repeats: int) -> str:
+    """One text."""
+    n_fillers = draw.randint(0, max_repeats)
+    n_before = draw.randint(0, n_fillers)
+    key = draw.randint(LOWEST, HIGHEST)
+    return f"{prompt(key, n_before, n_fillers - n_before)}\nThe passkey is {key}.\n"
+
+
+def lines(draw: random.Random, split: str, n_documents: int, max_repeats: int) -> Iterator[str]:
+    """Of a .jsonl file: text, and meta.id, which names a document."""
+    for index in range(n_documents):
+        record = {"text": document(draw, max_repeats), "meta": {"id": f"{split}-{index}"}}
+        yield json.dumps(record) + "\n"
+
+
+def compressed(text: Iterator[str]) -> bytes:
+    """As gzip, without name and time, so that the same text gives the same bytes."""
+    buffer = io.BytesIO()
+    with gzip.GzipFile(filename="", mode="wb", fileobj=buffer, mtime=0) as file:
+        file.writelines(line.encode() for line in text)
+    return buffer.getvalue()

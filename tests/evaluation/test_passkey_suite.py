@@ -1,0 +1,184 @@
+"""The suite passkey: what a cell's result is, that ranks and batches do not change it, and what its page shows."""
+
+import re
+
+import pytest
+import yaml
+
+from coca_train.config.files import config_dir
+from coca_train.evals.results import Cell
+from coca_train.evaluation.pages.passkey import passkey_page
+from coca_train.evaluation.pages.passkey_places import depth_row
+from coca_train.evaluation.suites import passkey, settings
+from coca_train.report.blocks import HeatMaps, Lines, Table
+from tests.evaluation.asking import around, cell, evaluation, measured, parrot, subject
+
+SMALL = {"suite": "passkey", "n_cases": 6, "max_new_tokens": 8, "places": "even", "n_depths": 3}
+KEY = re.compile(r"The passkey is (\d+)\.")
+
+
+def small(**options):
+    return settings({**SMALL, **options})
+
+
+def test_the_yaml_is_whole():
+    text = yaml.safe_load((config_dir() / "evaluation/eval/passkey.yaml").read_text())
+    assert (settings(text).n_cases, settings(text).max_new_tokens) == (100, 64)  # CoCA paper B.1
+
+
+@pytest.mark.parametrize("micro_batch_tokens", [1, 1400, 100_000])
+@pytest.mark.parametrize("n_ranks", [1, 2, 5])
+def test_a_cell_is_the_same_for_every_batch_and_world(monkeypatch, micro_batch_tokens, n_ranks):
+    who, expected = subject(), None
+    for about, ranks in (
+        (around(600, micro_batch_tokens=100_000), 1),
+        (around(600, micro_batch_tokens=micro_batch_tokens), n_ranks),
+    ):
+        result = cell(passkey, small(), who, 600, about, ranks, monkeypatch)
+        expected = expected or result
+    assert result == expected
+    assert len({case["answer"] for case in result["cases"]}) > 1
+
+
+def test_right_answers_are_counted(monkeypatch):
+    """Half of the answers right, a sixth right but for a digit behind it."""
+    prompts = []
+
+    def answer(prompt):
+        prompts.append(prompt)
+        key, turn = KEY.findall(prompt)[0], len(prompts) % 6
+        return f"\nThe passkey is {key}.\n" + "x" * 90 if turn < 3 else f"{key}7" if turn == 3 else "I do not know"
+
+    parrot(monkeypatch, passkey, answer)
+    result = cell(passkey, small(n_cases=12), subject(), 900, around(900))
+    assert (result["accuracy"], result["contained"], result["n_cases"]) == (0.5, pytest.approx(8 / 12), 12)
+    assert (result["low"], result["high"]) == pytest.approx((0.2538, 0.7462), abs=1e-4)  # 6 of 12
+    assert all(len(prompt) <= 900 for prompt in prompts)
+    assert [case["depth"] for case in result["cases"][:3]] == [0, 4 / 7, 1]  # of seven fillers
+    for case, prompt in zip(result["cases"], prompts, strict=True):
+        assert prompt[-case["distance"] :].startswith(f"The passkey is {case['key']}.")
+        assert len(case["answer"]) <= 40
+
+
+def test_what_cannot_be_asked():
+    about, learned = around(100, 300, 1000), subject("learned")
+    material = passkey.prepare(small(), learned, about)
+    assert "no room" in passkey.impossible(small(), learned, 100, material)
+    assert passkey.impossible(small(), learned, 300, material) == ""
+    assert "learned has 300 positions" in passkey.impossible(small(), learned, 1000, material)
+    assert passkey.impossible(small(), subject(), 1000, material) == ""
+
+
+def test_the_fingerprint_is_of_prompts_and_keys():
+    marks = [
+        passkey.fingerprint(passkey.prepare(small(**options), who, around(600, seed=seed)), 600)
+        for options, who, seed in (
+            ({}, subject(), 0), ({}, subject("alibi"), 0), ({}, subject(), 1), ({"n_cases": 7}, subject(), 0),
+            ({"places": "uniform"}, subject(), 0), ({}, subject(kind="huggingface"), 0),
+        )
+    ]  # fmt: skip
+    assert marks[0] == marks[1]
+    assert len(set(marks)) == 5
+
+
+def test_a_folder_of_hugging_face_has_its_beginning():
+    for kind, first in (("huggingface", 1), ("run", ord("T"))):
+        material = passkey.prepare(small(), subject(kind=kind), around(600))
+        assert {case.tokens[0] for case in material[600]} == {first}
+
+
+def case(found, depth=0.0, distance=100):
+    return {"key": 12345, "depth": depth, "distance": distance, "found": found, "answer": ""}
+
+
+def done(subject, point, cases, variant="plain"):
+    n = sum(c["found"] for c in cases)
+    result = {"accuracy": n / len(cases), "cases": cases, "n_cases": len(cases)}
+    return Cell(subject=subject, variant=variant, point=point, status="done", result=result)
+
+
+@pytest.fixture
+def page():
+    """Two models of different windows; 512 and 1024, 1024 of the second out of memory."""
+    near, far = case(True, 1.0, 100), case(False, 0.0, 400)
+    cells = [
+        done("one", 512, [near, near, near, far]),
+        done(
+            "one", 1024, [case(True, 0.5, 512), case(False, 0.4, 2047), case(False, 0.6, 2048), case(True, 0.5, 9000)]
+        ),
+        done("two", 512, [far]),
+        Cell(subject="two", variant="plain", point=1024, status="out_of_memory", reason="no room"),
+    ]
+    subjects = [measured("one", window=512), measured("two", window=400)]
+    found = passkey_page(evaluation("passkey", SMALL, subjects, (512, 1024), cells), n_depths=3)
+    return found, {
+        block.name: block for section in found.sections for block in section.blocks if hasattr(block, "name")
+    }
+
+
+def test_the_table_by_length(page):
+    table = page[1]["passkey-accuracy"]
+    assert isinstance(table, Table)
+    ours = [row for row in table.rows if not row.theirs]
+    assert [[value.number for value in row.values] for row in ours] == [[0.75, 0.5], [0.0, None]]
+    assert ours[1].values[1].text == "OOM"
+    assert "3 of 4; 95 % interval 0.30 to 0.95" in ours[0].values[0].note
+    theirs = {row.label: [value.number for value in row.values] for row in table.rows if row.theirs}
+    assert theirs["RoPE + dynamic NTK", "CoCA, table 2"] == [0.99, 1.0]  # table 2
+    assert theirs["CoCA + dynamic NTK + strict, alpha 2", "CoCA, table 3"] == [1.0, 0.87]  # table 3: 0.99 - 0.12
+    assert theirs["LLaMA-7B + CoCA + PI", "CoCA, table 4"] == [1, 1]  # table 4
+
+
+def test_nothing_of_the_paper_at_other_lengths():
+    found = evaluation("passkey", SMALL, [measured("one")], (700,), [done("one", 700, [case(True)])])
+    (table,) = [
+        b for s in passkey_page(found, 3).sections for b in s.blocks if getattr(b, "name", "") == "passkey-accuracy"
+    ]
+    assert len(table.rows) == 1
+
+
+def test_inside_and_outside_of_the_window(page):
+    inside, outside = page[1]["passkey-inside-window"], page[1]["passkey-outside-window"]
+    assert isinstance(inside, Lines)
+    assert [(line.label, line.x, line.y) for line in inside.lines] == [("one", (512.0,), (0.75,))]
+    assert [(line.label, line.x, line.y) for line in outside.lines] == [
+        ("one", (1024.0,), (0.5,)),
+        ("two", (512.0,), (0.0,)),
+    ]
+    assert inside.lines[0].low == pytest.approx((0.3006,), abs=1e-4)  # Wilson, 3 of 4
+
+
+def test_ranges_of_distance_are_in_windows_of_the_model(page):
+    table = page[1]["passkey-by-distance"]
+    numbers = [[value.number for value in row.values] for row in table.rows]
+    assert numbers == [[0.75, 0.5, 0.0, 1.0], [None, 0.0, None, None]]
+
+
+def test_the_heat_map(page):
+    maps = page[1]["passkey-depth"]
+    assert isinstance(maps, HeatMaps)
+    one, two = maps.panels
+    assert one.values == ((0.0, None), (None, 0.5), (1.0, None))
+    assert two.values == ((0.0, None), (None, None), (None, None))
+    assert (one.mark_after_x, two.mark_after_x) == (1, None)
+    assert one.y_names == ("0%", "50%", "100%")
+
+
+@pytest.mark.parametrize("n_fillers", [9, 12, 15, 28, 400])
+def test_every_depth_of_an_even_grid_has_its_row(n_fillers):
+    for row in range(10):
+        assert depth_row(round(n_fillers * row / 9) / n_fillers, 10) == row
+
+
+def test_what_is_said(page):
+    document, _ = page
+    assert document.summary == [
+        "one finds 75% at best, in prompts of 512 tokens.",
+        "two finds 0% at best, in prompts of 512 tokens.",
+    ]
+    assert any(
+        "out of memory" in block.text
+        for section in document.sections
+        for block in section.blocks
+        if hasattr(block, "text")
+    )
