@@ -23,7 +23,7 @@ LETTERS = SimpleNamespace(encode=lambda text: [ord(letter) % 101 for letter in t
 
 def settings(suite: str, **changes: Any) -> Any:
     """A suite's shipped settings, with changes."""
-    return suites.settings(yaml.safe_load((CONFIGS / f"{suite}.yaml").read_text()) | changes)
+    return suites.settings(yaml.safe_load((CONFIGS / f"{suite}.yaml").read_text())["eval"] | changes)
 
 
 def subject(name: str, scheme: Any, frequencies: Sequence[dict[str, Any]] = (), config: Any = NEOX) -> Subject:

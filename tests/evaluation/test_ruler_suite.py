@@ -22,7 +22,7 @@ def small(**options):
 
 
 def test_the_yaml_is_whole():
-    text = yaml.safe_load((config_dir() / "evaluation/eval/ruler.yaml").read_text())
+    text = yaml.safe_load((config_dir() / "evaluation/eval/ruler.yaml").read_text())["eval"]
     assert settings(text).tasks == list(TASKS)
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from coca_train.evals.extrapolation import ALL
 from coca_train.evals.results import Evaluation, Measured
+from coca_train.evaluation.pages.cells import figure, not_measured, rows, windows
 from coca_train.report import paper
 from coca_train.report.blocks import MISSING, Document, Line, Lines, Row, Section, Table, Text, Value
 
@@ -31,9 +32,7 @@ def perplexity_page(settings: Any, evaluation: Evaluation) -> Document:
             blocks=[*_positions(evaluation, main)],
         )
     )
-    missing = evaluation.absences()
-    if missing:
-        sections.append(Section(title="Not measured", blocks=[Text(text="\n".join(f"* {line}" for line in missing))]))
+    sections += not_measured(evaluation)
     sections.append(Section(title="Definition", blocks=[Text(text=DEFINITION)]))
     return Document(
         title=f"Perplexity by context window: {evaluation.name}",
@@ -53,14 +52,6 @@ def _found(
 ) -> Mapping[str, Any] | None:
     cell = evaluation.find(subject.name, variant, point)
     return None if cell is None else cell.result.get("sources", {}).get(source)
-
-
-def _why(evaluation: Evaluation, subject: Measured, variant: str, point: Any) -> Value:
-    """A figure that is not there, and why."""
-    cell = evaluation.find(subject.name, variant, point)
-    if cell is None or cell.status == "done":
-        return MISSING
-    return Value("OOM" if cell.status == "out_of_memory" else MISSING.text, None, cell.reason)
 
 
 def _table(evaluation: Evaluation, source: str) -> Table:
@@ -83,8 +74,8 @@ def _table(evaluation: Evaluation, source: str) -> Table:
 
 def _theirs(evaluation: Evaluation) -> tuple[Row, ...]:
     """CoCA's tables 1 and 4 at our windows; none where no window is among its lengths."""
-    windows = [point for point in evaluation.points if isinstance(point, int)]
-    if not set(windows) & set(paper.context()):
+    lengths = [point for point in evaluation.points if isinstance(point, int)]
+    if not set(lengths) & set(paper.context()):
         return ()
     return tuple(
         row
@@ -92,7 +83,7 @@ def _theirs(evaluation: Evaluation) -> tuple[Row, ...]:
             ("table 1", paper.table("table1_perplexity")),
             ("table 4", paper.table("table4_pi")["ppl"]),
         )
-        for row in paper.rows(series, windows, label=lambda method, name=name: (paper.method(method), f"CoCA, {name}"))
+        for row in paper.rows(series, lengths, label=lambda method, name=name: (paper.method(method), f"CoCA, {name}"))
     )
 
 
@@ -120,19 +111,19 @@ def _by_window(
     note: str,
     theirs: tuple[Row, ...] = (),
 ) -> Table:
-    rows = []
-    for subject, variant in evaluation.rows():
-        values = []
-        for point in evaluation.points:
-            found = _found(evaluation, subject, variant, point, source)
-            values.append(value(found) if found else _why(evaluation, subject, variant, point))
-        rows.append(Row(label=(subject.name, variant), values=tuple(values)))
+    def values(subject: Measured, variant: str) -> tuple[Value, ...]:
+        found = {point: _found(evaluation, subject, variant, point, source) for point in evaluation.points}
+        return tuple(
+            value(result) if result else figure(evaluation.find(subject.name, variant, point), lambda result: None)
+            for point, result in found.items()
+        )
+
     return Table(
         name=name,
         title=title,
         label_columns=("model", "variant"),
         columns=tuple(_multiple(evaluation, point) for point in evaluation.points),
-        rows=(*rows, *theirs),
+        rows=(*rows(evaluation, values), *theirs),
         best="low",
         note=note,
     )
@@ -172,7 +163,7 @@ def _curves(evaluation: Evaluation, source: str) -> Lines:
         lines=tuple(lines),
         x_log=True,
         y_log=True,
-        marks=_marks(evaluation),
+        marks=windows(evaluation),
     )
 
 
@@ -198,15 +189,10 @@ def _positions(evaluation: Evaluation, source: str) -> list[Lines]:
             y_label="loss [nats per token]",
             lines=tuple(lines),
             x_log=True,
-            marks=_marks(evaluation),
+            marks=windows(evaluation),
             note="First window of each document only: at one position all models are measured on the same tokens.",
         )
     ]
-
-
-def _marks(evaluation: Evaluation) -> tuple[tuple[float, str], ...]:
-    windows = sorted({subject.training_window for subject in evaluation.subjects})
-    return tuple((float(w), f"trained with {w:,}") for w in windows)
 
 
 def _summary(evaluation: Evaluation, source: str) -> list[str]:
