@@ -1,0 +1,1 @@
+"""What there is to see of each suite's results: report blocks."""
