@@ -24,8 +24,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import lm_eval
 import numpy as np
-from lm_eval import __version__ as VERSION
 from lm_eval.api.model import LM, TemplateLM
 from lm_eval.evaluator import evaluate
 from lm_eval.evaluator_utils import get_sample_size
@@ -37,6 +37,7 @@ from coca_train.data.tokenizer import Tokenizer
 from coca_train.evals.likelihood import Request, clip, likelihoods
 from coca_train.generation import generate
 
+VERSION = lm_eval.__version__
 RESAMPLES = 1000  # of the harness's bootstrap, for metrics whose standard error has no formula
 Answers = dict[str, Any]  # answer by key_of(request)
 
@@ -116,7 +117,7 @@ class Adapter(TemplateLM):
         return likelihoods(self.model, clipped, batch_tokens=self.reading.batch_tokens, progress=self.progress)
 
     def _generate(self, context: str, options: dict[str, Any]) -> str:
-        wanted = normalize_gen_kwargs(options)
+        wanted = _wanted(options)
         n_new, stops = wanted["max_gen_toks"], [stop for stop in wanted["until"] if stop]
         tokens = self.tok_encode(context) or [self.reading.begin]
         kept = tokens[-(self.reading.window - n_new) :]
@@ -132,6 +133,11 @@ class Adapter(TemplateLM):
         new = generate(self.model, kept, n_new, eod=self.text.eod, stop=ended)
         self.progress(1)
         return postprocess_generated_text(said(new), stops, think_end_token=None)
+
+
+def _wanted(options: dict[str, Any]) -> dict[str, Any]:
+    """max_gen_toks, until and do_sample of a request to generate, whatever a task calls them."""
+    return dict(normalize_gen_kwargs(options))
 
 
 class _Told(LM):
@@ -192,9 +198,7 @@ def load_task(index: TaskManager, name: str, num_fewshot: int | None, limit: int
     except Exception as error:  # data sets, their hub and task files fail in every way there is
         words = str(error).strip().splitlines() or [""]
         raise ValueError(f"task {name} cannot be loaded: {type(error).__name__}: {words[0][:200]}") from error
-    sampled = [
-        r for r in requests if r.request_type == "generate_until" and normalize_gen_kwargs(r.args[1])["do_sample"]
-    ]
+    sampled = [r for r in requests if r.request_type == "generate_until" and _wanted(r.args[1])["do_sample"]]
     if sampled:
         raise ValueError(f"task {name} asks for sampled answers; only the most probable ones are generated")
     return Loaded(tree, limit, seed, requests)
@@ -227,7 +231,7 @@ def too_long(adapter: Adapter, requests: Sequence[Any]) -> str:
     window = adapter.reading.window
     for request in requests:
         if request.request_type == "generate_until":
-            if (n_new := normalize_gen_kwargs(request.args[1])["max_gen_toks"]) >= window:
+            if (n_new := _wanted(request.args[1])["max_gen_toks"]) >= window:
                 return f"{n_new:,} new tokens leave no room for a prompt in a window of {window:,}"
         elif request.request_type == "loglikelihood" and len(adapter.text.encode(request.args[1])) > window:
             return f"a continuation is longer than the window of {window:,} tokens"

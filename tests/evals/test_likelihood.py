@@ -91,6 +91,7 @@ def test_only_equal_lengths_share_a_batch_where_frequencies_follow_the_length():
     assert length_is_unseen(build(), 1000)
     assert length_is_unseen(dynamic, WINDOW)
     assert not length_is_unseen(dynamic, WINDOW + 1)
+    assert not length_is_unseen(build("position=coca", "position/frequencies=clex"), 2)
     rows = [(1,) * 4, (2,) * 6, (3,) * 6, (4,) * 4, (5,) * 5]
     assert [[len(row) for row in batch] for batch in batches(rows, 18, mixed=True)] == [[6, 6, 5], [4, 4]]
     assert [[len(row) for row in batch] for batch in batches(rows, 18, mixed=False)] == [[6, 6], [5], [4, 4]]

@@ -130,7 +130,7 @@ def test_word_perplexity_equals_sums_over_windows(suite, subject, monkeypatch):
 
 
 @torch.no_grad()
-def test_generation_is_greedy_and_ends_before_its_stop(suite, subject):
+def test_generation_is_greedy_and_ends_before_its_stop(suite, subject, monkeypatch):
     from coca_train.evals import harness
 
     prompt, tokens = "one, two, three,", subject.tokenizer.encode("one, two, three,")
@@ -138,13 +138,18 @@ def test_generation_is_greedy_and_ends_before_its_stop(suite, subject):
         tokens.append(int(subject.model(torch.tensor([tokens]))[0, -1].argmax()))
     text = subject.tokenizer.decode(tokens).removeprefix(prompt)
     adapter = harness.Adapter(subject.model, subject.tokenizer, harness.Reading(window=64, batch_tokens=64, begin=2))
+    made, hidden = [], subject.model.hidden
+    monkeypatch.setattr(subject.model, "hidden", lambda *given, **options: made.append(1) or hidden(*given, **options))
 
     def said(**options) -> str:
+        made.clear()
         return adapter.generate_until([SimpleNamespace(args=(prompt, {"max_gen_toks": 12, **options}))])[0]
 
     assert said(until=["\x00"]) == text
     stop = text[5:7]
+    assert len(made) == 12
     assert said(until=[stop]) == text.split(stop)[0]
+    assert len(made) < 12  # it stops there
     assert adapter.n_clipped == 0
     assert said(max_gen_toks=60) != ""  # 4 tokens of the prompt are left
     assert adapter.n_clipped == 1
@@ -184,13 +189,17 @@ def test_fingerprints_follow_what_is_asked(suite, subject):
         {"point": "own_lands"},
     )
     assert len({first, *(digest(**change) for change in changes)}) == 7
+    material = suite.prepare(settings(suite, "own_capitals"), subject, around())
+    material.tasks["own_capitals"].requests.pop()
+    assert suite.fingerprint(material, "own_capitals") != first
 
 
 def test_the_first_documents_only_and_it_says_so(suite, subject, monkeypatch):
-    found, _ = cells(suite, settings(suite, "own_lands", limit=3), subject, monkeypatch)
+    found, _ = cells(suite, settings(suite, "own_lands", limit=3, num_fewshot=2), subject, monkeypatch)
     assert found["own_lands"]["tasks"]["own_lands"] | {"version": ""} == {
         "version": "", "num_fewshot": 0, "original": 7, "effective": 3
     }  # fmt: skip
+    assert found["own_lands"]["n_requests"] == 8
 
 
 def test_what_cannot_be_asked_has_its_reason(suite, subject):

@@ -87,7 +87,9 @@ def prepare(settings: Settings, subject: Subject, around: Around) -> Material:
     if not dist.is_main():
         load()
     everywhere = dist.all_gather_object(problems)
-    merged = {name: next((found[name] for found in everywhere if found[name]), "") for name in settings.tasks}
+    merged: dict[Point, str] = {
+        name: next((found[name] for found in everywhere if found[name]), "") for name in settings.tasks
+    }
     return Material(tasks, merged, adapter, tokenizer.digest)
 
 
