@@ -7,30 +7,35 @@ frequencies see the length of that row.
 
 Requests with the same row (choices of one token after the same question) share it. Rows go through the model in
 batches, padded on the right: under causal attention no token sees what comes after it, so the padding is never read.
-Where tables depend on the length, only rows of one length share a batch.
+Rows with a context of SHARED_FROM tokens or more in common compute it once and go on from copies of its cache, which
+holds un-rotated keys. Where tables depend on the length, only rows of one length share a batch, and no context.
 
 Shape legend: B rows, T longest row, C d_model, N scored tokens of a batch, V vocab_size.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from coca_train.evals.perplexity import evaluating
+from coca_train.models.cache import KVCache
 
 PIECE = 1024  # scored tokens whose logits are held at once
+SHARED_FROM = 128  # a shorter context is computed with each row: larger batches are worth more
+
+Row = tuple[int, ...]
 
 
 class Request(NamedTuple):
     """Token ids."""
 
-    context: tuple[int, ...]
-    continuation: tuple[int, ...]
+    context: Row
+    continuation: Row
 
     @property
-    def row(self) -> tuple[int, ...]:
+    def row(self) -> Row:
         """What the model reads."""
         return (*self.context, *self.continuation[:-1])
 
@@ -66,24 +71,51 @@ def likelihoods(
     """
     if not all(request.context and request.continuation for request in requests):
         raise ValueError("a context and a continuation of at least one token each are needed")
-    by_row: dict[tuple[int, ...], list[int]] = {}
+    by_row: dict[Row, list[int]] = {}
     for index, request in enumerate(requests):
         by_row.setdefault(request.row, []).append(index)
+    contexts = {row: requests[indices[0]].context for row, indices in by_row.items()}
     found: list[Likelihood | None] = [None] * len(requests)
+    trunk = None
     with evaluating(model):
-        for rows in batches(
-            list(by_row), batch_tokens, mixed=length_is_unseen(model, max(map(len, by_row), default=1))
-        ):
-            asked = [(place, index) for place, row in enumerate(rows) for index in by_row[row]]
-            for (_, index), answer in zip(asked, _score(model, rows, requests, asked), strict=True):
+        fixed = length_is_unseen(model, max(map(len, by_row), default=1))
+        for batch in plan(contexts, batch_tokens, fixed):
+            if batch.n_shared and (trunk is None or trunk.row != batch.rows[0][: batch.n_shared]):
+                trunk = _prefilled(model, batch.rows[0][: batch.n_shared])
+            x_BTC = _hidden(model, batch, trunk)
+            asked = [(place, index) for place, row in enumerate(batch.rows) for index in by_row[row]]
+            for (_, index), answer in zip(asked, _score(model, x_BTC, batch, requests, asked), strict=True):
                 found[index] = answer
             progress(len(asked))
     return [answer for answer in found if answer is not None]
 
 
-def batches(rows: Sequence[tuple[int, ...]], batch_tokens: int, mixed: bool) -> Iterator[list[tuple[int, ...]]]:
+class Batch(NamedTuple):
+    """Rows that go through the model together, the longest first. n_shared: tokens at their beginning that are computed
+    once and are the same in all of them."""
+
+    rows: list[Row]
+    n_shared: int = 0
+
+
+def plan(contexts: Mapping[Row, Row], batch_tokens: int, fixed: bool) -> Iterator[Batch]:
+    """Batches of all rows. contexts: the beginning of each row. fixed: no table depends on the length."""
+    by_context: dict[Row, list[Row]] = {}
+    for row, context in contexts.items():
+        by_context.setdefault(context, []).append(row)
+    alone: list[Row] = []
+    for context, rows in by_context.items():
+        if fixed and len(rows) > 1 and len(context) >= SHARED_FROM:
+            # The last token of the context is read with the row: what follows it is what is asked.
+            yield from (Batch(batch, len(context) - 1) for batch in batches(rows, batch_tokens, mixed=True))
+        else:
+            alone += rows
+    yield from map(Batch, batches(alone, batch_tokens, mixed=fixed))
+
+
+def batches(rows: Sequence[Row], batch_tokens: int, mixed: bool) -> Iterator[list[Row]]:
     """Rows, the longest first, in batches. mixed: rows of several lengths may share one."""
-    batch: list[tuple[int, ...]] = []
+    batch: list[Row] = []
     for row in sorted(rows, key=len, reverse=True):
         if batch and ((len(batch) + 1) * len(batch[0]) > batch_tokens or not (mixed or len(row) == len(batch[0]))):
             yield batch
@@ -93,6 +125,29 @@ def batches(rows: Sequence[tuple[int, ...]], batch_tokens: int, mixed: bool) -> 
         yield batch
 
 
+class Trunk(NamedTuple):
+    """What rows begin with, and its keys and values."""
+
+    row: Row
+    cache: KVCache
+
+
+def _prefilled(model: Any, row: Row) -> Trunk:
+    cache = KVCache(len(model.blocks), len(row), model.visibility.keep())
+    model.hidden(torch.tensor([row], device=next(model.parameters()).device), cache=cache)
+    return Trunk(row, cache)
+
+
+def _hidden(model: Any, batch: Batch, trunk: Trunk | None) -> Tensor:
+    """Last hidden states x_BTC behind the shared tokens, of rows that are padded on the right."""
+    longest = len(batch.rows[0])
+    padded = [row[batch.n_shared :] + (0,) * (longest - len(row)) for row in batch.rows]
+    tokens_BT = torch.tensor(padded, device=next(model.parameters()).device)
+    if trunk is None or not batch.n_shared:
+        return model.hidden(tokens_BT, length=longest)
+    return model.hidden(tokens_BT, length=longest, cache=trunk.cache.fork(len(batch.rows), longest))
+
+
 def length_is_unseen(model: Any, longest: int) -> bool:
     """Whether texts of 1 to `longest` tokens have the same frequencies: dynamic ones change beyond some length only."""
     frequencies = getattr(model.position, "frequencies", None)
@@ -100,25 +155,19 @@ def length_is_unseen(model: Any, longest: int) -> bool:
         return True
     with torch.no_grad():
         first, last = (frequencies(model.visibility.length(length)) for length in (1, longest))
-    if first.positions_N is not None or last.positions_N is not None:
-        return False
     return first.temperature == last.temperature and torch.equal(first.inv_freq_J, last.inv_freq_J)
 
 
 def _score(
-    model: Any, rows: Sequence[tuple[int, ...]], requests: Sequence[Request], asked: Sequence[tuple[int, int]]
+    model: Any, x_BTC: Tensor, batch: Batch, requests: Sequence[Request], asked: Sequence[tuple[int, int]]
 ) -> list[Likelihood]:
     """Of each (place in the batch, index of the request)."""
-    device = next(model.parameters()).device
-    longest = len(rows[0])
-    tokens_BT = torch.tensor([row + (0,) * (longest - len(row)) for row in rows], device=device)
-    x_BTC = model.hidden(tokens_BT, length=longest)
     continuations = [requests[index].continuation for _, index in asked]
-    ends = [len(rows[place]) for place, _ in asked]
+    ends = [len(batch.rows[place]) - batch.n_shared for place, _ in asked]
     x_NC = torch.cat(
         [x_BTC[place, end - len(k) : end] for (place, _), end, k in zip(asked, ends, continuations, strict=True)]
     )
-    target_N = torch.tensor([token for k in continuations for token in k], device=device)
+    target_N = torch.tensor([token for k in continuations for token in k], device=x_BTC.device)
     pieces = zip(x_NC.split(PIECE), target_N.split(PIECE), strict=True)
     parts = [_tokens(model, x_MC, target_M) for x_MC, target_M in pieces]
     log_p_N, best_N = (torch.cat(column).cpu() for column in zip(*parts, strict=True))

@@ -3,6 +3,8 @@
 Shape legend: B batch, T new positions, S all positions in hand, G key/value heads, K cached key width, D value width.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -53,7 +55,42 @@ class KVCache:
         buffer[:, self.length - new.shape[1] : self.length] = new
         return buffer[:, : self.length]
 
+    def fork(self, n_rows: int, capacity: int) -> "KVCache":
+        """A cache of its own with n_rows rows, each of which goes on from this one's text."""
+        made = KVCache(len(self._keys), capacity, self.keep)
+        made.length, made._pos_BS = self.length, self._pos_BS
+        for mine, theirs in ((self._keys, made._keys), (self._values, made._values)):
+            for layer, buffer in enumerate(mine):
+                if buffer is None:
+                    continue
+                held = self.length if self.keep is None else buffer.shape[1]
+                room = capacity if self.keep is None else held
+                copy = theirs[layer] = buffer.new_empty(n_rows, room, *buffer.shape[2:])
+                copy[:, :held] = buffer[:, :held]
+        return made
+
+    @classmethod
+    def joined(cls, parts: Sequence["KVCache"]) -> "KVCache":
+        """The rows of all parts, in order. The parts hold the same positions; they are emptied, layer by layer."""
+        first = parts[0]
+        if len(parts) == 1:
+            return first
+        made = cls(len(first._keys), first.capacity, first.keep)
+        made.length, made._pos_BS = first.length, first._pos_BS
+        for layer in range(len(first._keys)):
+            made._keys[layer] = _rows([part._keys for part in parts], layer)
+            made._values[layer] = _rows([part._values for part in parts], layer)
+        return made
+
     @property
     def n_bytes(self) -> int:
         """Memory of what is held [bytes]."""
         return sum(t.numel() * t.element_size() for t in self._keys + self._values if t is not None)
+
+
+def _rows(stores: Sequence[list[Tensor | None]], layer: int) -> Tensor:
+    """One layer of all the stores, row below row; it is taken out of them."""
+    found = [buffer for store in stores if (buffer := store[layer]) is not None]
+    for store in stores:
+        store[layer] = None
+    return torch.cat(found)

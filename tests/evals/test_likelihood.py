@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from coca_train.config.load import load
+from coca_train.evals import likelihood
 from coca_train.evals.likelihood import Request, batches, clip, length_is_unseen, likelihoods
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
@@ -53,12 +54,13 @@ CASES = [
 
 
 @pytest.mark.parametrize("words", CASES, ids=" ".join)
-def test_equals_one_plain_forward_a_request(words):
+def test_equals_one_plain_forward_a_request(words, monkeypatch):
     model, asked = build(*words), requests()
-    for batch_tokens in (1, 150):
+    wanted = [plain(model, request) for request in asked]
+    for shared_from, batch_tokens in ((4, 1), (4, 150), (1000, 1), (1000, 150)):
+        monkeypatch.setattr(likelihood, "SHARED_FROM", shared_from)
         found = likelihoods(model, asked, batch_tokens=batch_tokens)
-        for request, one in zip(asked, found, strict=True):
-            total, greedy = plain(model, request)
+        for (total, greedy), one in zip(wanted, found, strict=True):
             assert one.total == pytest.approx(total, abs=2e-4)
             assert one.greedy == greedy
 
@@ -73,17 +75,40 @@ def test_the_most_probable_continuation_is_greedy():
     assert [found.greedy for found in likelihoods(model, [best, other], batch_tokens=64)] == [True, False]
 
 
-def test_choices_of_one_token_share_a_row(monkeypatch):
+@pytest.fixture
+def counted(monkeypatch):
+    """A model, and the shapes of the tokens it read."""
     model, shapes = build(), []
     hidden = model.hidden
 
-    def counted(tokens_BT, **options):
+    def counting(tokens_BT, **options):
         shapes.append(tuple(tokens_BT.shape))
         return hidden(tokens_BT, **options)
 
-    monkeypatch.setattr(model, "hidden", counted)
+    monkeypatch.setattr(model, "hidden", counting)
+    return model, shapes
+
+
+def test_choices_of_one_token_share_a_row(counted):
+    model, shapes = counted
     likelihoods(model, [Request((1, 2, 3), (n,)) for n in range(9)], batch_tokens=1000)
     assert shapes == [(1, 3)]
+
+
+def test_a_long_context_is_read_once(counted):
+    model, shapes = counted
+    long, other = (1,) * 200, (2,) * 130
+    asked = [Request(long, (n, 5, 6)) for n in range(3)] + [Request(other, (7, 8)), Request(long, (9,))]
+    likelihoods(model, asked, batch_tokens=420)  # two rows of 202 tokens a batch
+    # The last token of the context is read with each choice; what nobody shares goes whole.
+    assert shapes == [(1, 199), (2, 3), (2, 3), (1, 131)]
+
+
+def test_no_context_is_shared_where_frequencies_follow_the_length(counted, monkeypatch):
+    monkeypatch.setattr(likelihood, "length_is_unseen", lambda model, longest: False)
+    model, shapes = counted
+    likelihoods(model, [Request((1,) * 200, (n, 5)) for n in range(3)], batch_tokens=1000)
+    assert shapes == [(3, 201)]
 
 
 def test_only_equal_lengths_share_a_batch_where_frequencies_follow_the_length():
@@ -91,7 +116,7 @@ def test_only_equal_lengths_share_a_batch_where_frequencies_follow_the_length():
     assert length_is_unseen(build(), 1000)
     assert length_is_unseen(dynamic, WINDOW)
     assert not length_is_unseen(dynamic, WINDOW + 1)
-    assert not length_is_unseen(build("position=coca", "position/frequencies=clex"), 2)
+    assert not length_is_unseen(build("position=coca", "position/frequencies=clex"), WINDOW + 1)
     rows = [(1,) * 4, (2,) * 6, (3,) * 6, (4,) * 4, (5,) * 5]
     assert [[len(row) for row in batch] for batch in batches(rows, 18, mixed=True)] == [[6, 6, 5], [4, 4]]
     assert [[len(row) for row in batch] for batch in batches(rows, 18, mixed=False)] == [[6, 6], [5], [4, 4]]

@@ -49,21 +49,21 @@ def probe_of(position: str, monkeypatch, documents) -> tuple[Any, Probe]:
 
 @pytest.mark.parametrize("position", ["rope", "coca", "alibi"])
 def test_losses_are_those_of_plain_forwards_and_the_model_is_as_before(position, monkeypatch):
-    document = np.random.default_rng(0).integers(0, VOCAB, 2 * WINDOW + 1)
-    model, probe = probe_of(position, monkeypatch, {"text": [document]})
+    documents = np.random.default_rng(0).integers(0, VOCAB, (2, 2 * WINDOW + 1))
+    model, probe = probe_of(position, monkeypatch, {"text": [documents[0]], "code": [documents[1]]})
     before, random = (model.position, model.visibility, model.training), torch.get_rng_state()
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     record = probe(10)
     assert (model.position, model.visibility, model.training) == before
     assert torch.equal(torch.get_rng_state(), random)
     assert all(torch.equal(tensor, weights[name]) for name, tensor in model.state_dict().items())
-    tokens = torch.from_numpy(document)[None]
+    tokens = torch.from_numpy(documents)
     with torch.no_grad():
         model.eval()
-        whole = float(model(tokens[:, :-1], tokens[:, 1:])) / (2 * WINDOW)
+        whole = float(model(tokens[:, :-1], tokens[:, 1:])) / (4 * WINDOW)
         halves = [float(model(tokens[:, a : a + WINDOW], tokens[:, a + 1 : a + WINDOW + 1])) for a in (0, WINDOW)]
     assert record["probe/plain/32"] == pytest.approx(whole, rel=1e-5)
-    assert record["probe/plain/16"] == pytest.approx(sum(halves) / (2 * WINDOW), rel=1e-5)
+    assert record["probe/plain/16"] == pytest.approx(sum(halves) / (4 * WINDOW), rel=1e-5)
     assert record["probe/training_window"] == 16
     if position != "alibi":
         assert record["probe/dynamic_ntk/16"] == record["probe/plain/16"]
