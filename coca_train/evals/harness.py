@@ -260,40 +260,6 @@ def definition(task: Loaded) -> str:
     return json.dumps(told, sort_keys=True, default=lambda thing: getattr(thing, "__qualname__", type(thing).__name__))
 
 
-def summary(task: Loaded, name: str, answers: Answers) -> dict[str, Any]:
-    """The harness's results as plain JSON: see evaluation/suites/harness.py."""
-    found = score(task, answers)
-    metrics = {
-        each: _metrics(values, found["higher_is_better"].get(each, {})) for each, values in found["results"].items()
-    }
-    tasks = {
-        each: {
-            "version": str(found["versions"][each]),
-            "num_fewshot": found["n-shot"][each],
-            **found["n-samples"][each],
-        }
-        for each in task.tree["tasks"]
-    }
-    return {"main": next(iter(metrics.get(name, {}).values()), None), "metrics": metrics, "tasks": tasks}
-
-
-def _metrics(values: Mapping[str, Any], higher_is_better: Mapping[str, Any]) -> dict[str, Any]:
-    """Metrics of one task: the keys of `values` are `acc,none`, metric and filter, and `acc_stderr,none`."""
-    found = {}
-    for key, value in values.items():
-        metric, _, chosen = key.partition(",")
-        if not chosen or metric.endswith("_stderr") or not isinstance(value, int | float):
-            continue
-        error = values.get(f"{metric}_stderr,{chosen}")
-        found[metric if chosen == "none" else f"{metric} ({chosen})"] = {
-            "metric": metric,
-            "value": float(value),
-            "stderr": float(error) if isinstance(error, int | float) else None,
-            "higher_is_better": higher_is_better.get(metric),
-        }
-    return found
-
-
 def score(task: Loaded, answers: Answers) -> Mapping[str, Any]:
     """The harness's own results (lm_eval.result_schema) from the answers to all requests."""
     for each in task.tree["tasks"].values():

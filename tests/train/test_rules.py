@@ -91,7 +91,9 @@ def test_saves_validations_and_records_come_when_they_are_due():
 
 def test_probes_come_when_they_are_asked_for_and_found_something():
     def steps(*words: str) -> list[int]:
-        return [step for step, record in drive([True, True], None, *words).records if "probe/x/8" in record]
+        records = drive([True, True], None, *words).records
+        assert all(record for _, record in records)
+        return [step for step, record in records if "probe/x/8" in record]
 
     assert steps() == []
     assert steps("eval.extrapolation.every_steps=2") == [4]

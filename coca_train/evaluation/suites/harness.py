@@ -16,6 +16,7 @@ from pydantic.dataclasses import dataclass
 from coca_train import dist
 from coca_train.config.errors import UserError
 from coca_train.config.schema import STRICT, Positive
+from coca_train.evals.harness_results import summary
 from coca_train.evals.results import Evaluation, Point
 from coca_train.evaluation.pages import harness as pages
 from coca_train.evaluation.subject import Around, Subject
@@ -124,7 +125,8 @@ def measure(settings: Settings, subject: Subject, point: Point, material: Materi
 
 def combine(settings: Settings, point: Point, material: Material, parts: Sequence[Any]) -> dict[str, Any]:
     answers = {key: answer for part in parts for key, answer in part["answers"].items()}
-    found = _harness().summary(material.tasks[point], str(point), answers)
+    task = material.tasks[point]
+    found = summary(_harness().score(task, answers), list(task.tree["tasks"]), str(point))
     return found | {name: sum(part[name] for part in parts) for name in ("n_clipped", "n_requests")}
 
 
