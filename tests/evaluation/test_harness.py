@@ -5,6 +5,7 @@ import math
 import re
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -31,8 +32,7 @@ def subject(tmp_path_factory) -> Subject:
     size = {"vocab_size": tokenizer.vocab_size, "max_seq_len": WINDOW}
     model = Transformer(config.model, config.position, config.visibility, **size)
     init_weights(model, config.model, seed=1)
-    facts = SimpleNamespace(name="random", training_window=WINDOW)
-    return Subject(facts=facts, path=Path("x"), model=model.eval(), tokenizer=tokenizer, variants={})  # type: ignore[arg-type]
+    return cast(Any, SimpleNamespace(name="random", training_window=WINDOW, model=model.eval(), tokenizer=tokenizer))
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,7 @@ def suite(monkeypatch):
 
 
 def around(seed: int = 0) -> Around:
-    return Around(points=(), texts=dict, seed=seed, micro_batch_tokens=700)
+    return cast(Any, SimpleNamespace(seed=seed, micro_batch_tokens=700, progress=lambda share: None))
 
 
 def settings(suite, *tasks: str, **changes):
@@ -65,6 +65,7 @@ def cells(suite, wanted, subject, monkeypatch, n_ranks: int = 1):
     found = {}
     for point in suite.points(wanted, []):
         assert suite.impossible(wanted, subject, point, material) == ""
+        assert suite.work(wanted, point, material) > 100
         parts = []
         for rank in range(n_ranks):
             monkeypatch.setenv("RANK", str(rank))
@@ -206,6 +207,7 @@ def test_what_cannot_be_asked_has_its_reason(suite, subject):
     wanted = settings(suite, "own_lands", "own_counting", window=6)
     problems = suite.prepare(wanted, subject, around()).problems
     assert "continuation is longer than the window of 6" in problems["own_lands"]
+    assert suite.work(wanted, "own_counting", suite.prepare(wanted, subject, around())) == 0
     assert problems["own_counting"] == "6 new tokens leave no room for a prompt in a window of 6"
 
 

@@ -1,1 +1,1 @@
-"""What there is to see of each suite's results: report blocks."""
+"""What there is to see of a suite's results, where it is more than its module has room for."""

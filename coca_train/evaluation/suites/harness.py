@@ -23,6 +23,7 @@ from coca_train.evaluation.subject import Around, Subject
 from coca_train.report.blocks import Document
 
 VERSION = 1
+CACHED = True
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -92,6 +93,13 @@ def prepare(settings: Settings, subject: Subject, around: Around) -> Material:
         name: next((found[name] for found in everywhere if found[name]), "") for name in settings.tasks
     }
     return Material(tasks, merged, adapter, tokenizer.digest)
+
+
+def work(settings: Settings, point: Point, material: Material) -> float:
+    """[characters] of all requests."""
+    if material.problems[point]:
+        return 0.0
+    return float(sum(len(text) for r in material.tasks[point].requests for text in r.args if isinstance(text, str)))
 
 
 def fingerprint(material: Material, point: Point) -> str:
