@@ -20,8 +20,9 @@ import logging
 import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
+from io import StringIO
 from typing import Any
 
 import lm_eval
@@ -189,7 +190,7 @@ def load_task(index: TaskManager, name: str, num_fewshot: int | None, limit: int
     None = all. Raises ValueError with the reason in words: no such task, no data, or requests we do not answer.
     """
     try:
-        with _seeded(seed):
+        with _seeded(seed), redirect_stderr(StringIO()):  # a bar for each of its steps
             tree = index.load([name])
             for task in tree["tasks"].values():
                 own = task.get_config("num_fewshot")
@@ -264,6 +265,7 @@ def score(task: Loaded, answers: Answers) -> Mapping[str, Any]:
     """The harness's own results (lm_eval.result_schema) from the answers to all requests."""
     for each in task.tree["tasks"].values():
         each.set_fewshot_seed(task.seed)
-    found = evaluate(_Told(answers), task.tree, limit=task.limit, bootstrap_iters=RESAMPLES, log_samples=False)
+    with redirect_stderr(StringIO()):
+        found = evaluate(_Told(answers), task.tree, limit=task.limit, bootstrap_iters=RESAMPLES, log_samples=False)
     assert found is not None
     return found

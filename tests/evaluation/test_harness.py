@@ -65,7 +65,7 @@ def cells(suite, wanted, subject, monkeypatch, n_ranks: int = 1):
     found = {}
     for point in suite.points(wanted, []):
         assert suite.impossible(wanted, subject, point, material) == ""
-        assert suite.work(wanted, point, material) > 100
+        assert suite.work(wanted, point, material) > 0
         parts = []
         for rank in range(n_ranks):
             monkeypatch.setenv("RANK", str(rank))

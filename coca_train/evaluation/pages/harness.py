@@ -82,7 +82,7 @@ def _overview(evaluation: Evaluation, name: str, title: str, points: Sequence[Po
         for subject, variant in evaluation.rows()
     )
     theirs = tuple(_theirs(points))
-    note = "Shares in per cent, ± one standard error."
+    note = "Shares in per cent, ± one standard error." if best == "high" else "Perplexities and the like, as they are."
     if theirs:
         note += " The paper's figures are OpenCompass's, whose prompts differ: they show the order of magnitude."
     columns = tuple(map(str, points))
