@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from coca_train.evals.extrapolation import NothingToScore, extrapolate
 from coca_train.generation import check_positions, generate
 from coca_train.report.files import read_json, write_json, write_text
 from coca_train.report.pages import text_of, write_extrapolation, write_loss_curve
+from coca_train.report.reach import write_reach
 
 
 def final_report(
@@ -27,16 +29,25 @@ def final_report(
     stage: the report is on a stage that others follow, and goes to report/<stage>.
     """
     directory = run_dir / "report" / stage
-    done, mark = directory / "done.json", {"step": step, "eval": asdict(config.eval)}
+    done, mark = directory / "done.json", {"step": step, "eval": _asked(config)}
     if dist.on_main(lambda: done.exists() and read_json(done) == mark):
         dist.log(f"The report on step {step} is there already.")
         return
     dist.on_main(lambda: write_loss_curve(run_dir, config.run.name))
+    for sentence in dist.on_main(lambda: write_reach(run_dir, config.run.name)):
+        dist.log(f"reach     {sentence}")
     if config.eval.extrapolation.enabled:
         report_extrapolation(config, directory, runner, tokenizer)
     if config.eval.sample_prompt and config.eval.sample_tokens:
         write_sample(config, directory, runner, tokenizer)
     dist.on_main(lambda: write_json(done, mark))
+
+
+def _asked(config: Config) -> dict[str, Any]:
+    """What the report depends on: probes during the training do not make another one."""
+    asked = asdict(config.eval)
+    del asked["extrapolation"]["every_steps"], asked["extrapolation"]["probe_documents"]
+    return asked
 
 
 def write_sample(config: Config, directory: Path, runner: Engine, tokenizer: Tokenizer) -> None:

@@ -10,7 +10,7 @@ With fixed frequencies both are the same.
 Shape legend: B = 1, T positions, V vocab_size.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -30,6 +30,7 @@ def generate(
     top_p: float = 1.0,
     generator: torch.Generator | None = None,
     eod: int | None = None,
+    stop: Callable[[list[int]], bool] = lambda new: False,
     dynamic_length: Literal["sequence", "step"] = "sequence",
     use_cache: bool = True,
 ) -> list[int]:
@@ -37,7 +38,8 @@ def generate(
 
     temperature 0: greedy. top_k: sample among the k most probable (0: all). top_p: among the fewest
     whose probabilities reach p together (nucleus, arXiv 1904.09751). generator: source of randomness on
-    the CPU, required to sample reproducibly. use_cache False recomputes the whole sequence each step.
+    the CPU, required to sample reproducibly. stop: told the new tokens after each one; True ends the text there.
+    use_cache False recomputes the whole sequence each step.
     Raises ValueError for an empty prompt, sampling options out of range, or more tokens than there are positions.
     """
     check_options(tokens, max_new_tokens, temperature, top_k, top_p)
@@ -51,6 +53,8 @@ def generate(
             if token == eod:
                 break
             new.append(token)
+            if stop(new):
+                break
         return new
     finally:
         model.train(was_training)

@@ -28,6 +28,7 @@ class Tools(NamedTuple):
     watchdog: Watchdog
     validate: Callable[[], dict[str, float]]
     save: Callable[[int], bool]  # False: the save failed, and the last good checkpoint is untouched
+    probe: Callable[[int], dict[str, float]]  # how far context reaches; empty: nothing to tell
 
 
 def run_stage(
@@ -48,6 +49,7 @@ def run_stage(
     engine.max_skipped_steps non-finite steps in a row.
     """
     skipped_in_a_row, limit = 0, config.engine.timeout_s
+    probe_every = config.eval.extrapolation.every_steps
     for step in range(start_step, max_steps):
         done = first_step + step + 1
         with tools.watchdog.section(f"step {done}", limit):
@@ -74,6 +76,11 @@ def run_stage(
         if is_last or done % config.eval.every_steps == 0:
             with tools.watchdog.section(f"validation at step {done}", limit):
                 tools.metrics.log(done, tools.validate())
+        if probe_every and done % probe_every == 0:
+            with tools.watchdog.section(f"probe at step {done}", limit):
+                record = tools.probe(done)
+            if record:
+                tools.metrics.log(done, record)
 
         stopping = tools.stop.requested() and not is_last
         if is_last or stopping or done % config.checkpoint.save_every_steps == 0:

@@ -2,6 +2,7 @@
 
 Records of a training step: loss [nats per token], lr, grad_norm, tokens_per_s, mfu (a fraction),
 peak_memory_mib (so far), skipped_steps, batch_digest. Of a validation: valid/<source> [nats per token].
+Of a probe of reach: probe/<variant>/<window> [nats per token] and what it costs (probe.py).
 """
 
 import dataclasses

@@ -26,6 +26,7 @@ from coca_train.models.certificate import certify
 from coca_train.models.init import init_parameter
 from coca_train.models.trainable import select_trainable
 from coca_train.models.transformer import Transformer, count_parameters
+from coca_train.probe import Probe
 from coca_train.recurrence import RecurrentEngine
 from coca_train.signals import StopRequest
 from coca_train.stages import Stage
@@ -107,6 +108,7 @@ def run_one(
             around.watchdog,
             validate=partial(validate, config, runner, around.n_tokens),
             save=Saver(run_dir, runner, meta, around.lock, config.checkpoint.keep, borders, frozen),
+            probe=Probe(config, runner, stage.first_step + start_step),
         )
         try:
             run_stage(

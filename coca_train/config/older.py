@@ -13,6 +13,8 @@ ADDED = {
     "start.t_from_k": "mean_of_halves",
     "start.keys": "auto",
     "start.ignore": [],
+    "eval.extrapolation.every_steps": 0,
+    "eval.extrapolation.probe_documents": 2,
     "start.parity_tokens": 2048,
 }
 
@@ -20,6 +22,9 @@ ADDED = {
 def complete(tree: dict[str, Any]) -> None:
     """Give a saved configuration the options it is too old to have."""
     for key, value in ADDED.items():
-        section, _, name = key.partition(".")
-        if isinstance(options := tree.setdefault(section, {}), dict):
+        *sections, name = key.split(".")
+        options: Any = tree
+        for section in sections:
+            options = options.setdefault(section, {}) if isinstance(options, dict) else None
+        if isinstance(options, dict):
             options.setdefault(name, value)

@@ -215,7 +215,7 @@ class TrackingConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ExtrapolationConfig:
-    """Perplexity far beyond the training window, after training."""
+    """Perplexity far beyond the training window, after training and, if asked for, every so many steps of it."""
 
     enabled: bool = Field(description="make the extrapolation report at the end of the run")
     multiples: list[Positive] = Field(min_length=1, description="window lengths [multiples of train.seq_len]")
@@ -225,6 +225,10 @@ class ExtrapolationConfig:
         description="held-out documents scored per source (each at least as long as the longest window)"
     )
     micro_batch_tokens: Positive = Field(description="[tokens] per forward")
+    every_steps: int = Field(
+        ge=0, description="time between probes of the same windows during training [steps]; 0 = none"
+    )
+    probe_documents: Positive = Field(description="held-out documents such a probe scores per source")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

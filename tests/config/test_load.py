@@ -3,6 +3,8 @@
 import os
 import re
 from dataclasses import FrozenInstanceError, replace
+from functools import reduce
+from operator import getitem
 
 import pytest
 import yaml
@@ -120,8 +122,8 @@ def test_a_run_older_than_an_option_reads_back_as_it_was(tmp_path):
     loaded = load(["run.seed=7"])
     tree = yaml.safe_load(loaded.yaml)
     for key in ADDED:
-        section, name = key.split(".")
-        del tree[section][name]
+        *sections, name = key.split(".")
+        del reduce(getitem, sections, tree)[name]
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(tree))
     assert load_saved(tmp_path).config == loaded.config
     assert loaded.config.data.packing == "windows"

@@ -73,6 +73,7 @@ def test_a_report_is_made_again_when_the_evaluation_changes(tmp_path, capsys):
 
     assert report()
     assert not report()
+    assert not report("eval.extrapolation.every_steps=5")  # what was probed on the way is no other report
     assert report("eval.max_tokens=4096")
     assert report("eval.max_tokens=4096", step=2)
 

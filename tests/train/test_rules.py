@@ -66,10 +66,9 @@ class Recorder:
         return self.saves.pop(0)
 
 
-def drive(saves: list[bool], losses: list[float] | None = None) -> Recorder:
-    config = load(
-        ["train.max_steps=4", "optim.warmup_steps=0", "checkpoint.save_every_steps=2", "eval.every_steps=3"]
-    ).config
+def drive(saves: list[bool], losses: list[float] | None = None, *words: str) -> Recorder:
+    steps = ["train.max_steps=4", "optim.warmup_steps=0", "checkpoint.save_every_steps=2", "eval.every_steps=3"]
+    config = load([*steps, *words]).config
     tool = Recorder(saves)
     skipped = [loss != loss for loss in losses or [1.0] * 4]
     engine = SimpleNamespace(
@@ -77,7 +76,7 @@ def drive(saves: list[bool], losses: list[float] | None = None) -> Recorder:
         train_step=lambda batches, lr: StepResult(loss=1.0, grad_norm=1.0, skipped=skipped.pop(0), tokens=8),
     )
     tools = Tools(
-        cast(Any, tool), cast(Any, tool), cast(Any, tool), cast(Any, tool), lambda: {"valid/x": 1.0}, tool.save
+        *[cast(Any, tool)] * 4, lambda: {"valid/x": 1.0}, tool.save, lambda step: {"probe/x/8": 1.0} if step > 2 else {}
     )
     run_stage(config, cast(Any, engine), iter([[]] * 4), tools, first_step=0, start_step=0, max_steps=4)
     return tool
@@ -88,6 +87,17 @@ def test_saves_validations_and_records_come_when_they_are_due():
     assert tool.saved == [2, 4]
     assert [step for step, record in tool.records if "valid/x" in record] == [3, 4]
     assert [step for step, record in tool.records if "loss" in record] == [1, 4]
+
+
+def test_probes_come_when_they_are_asked_for_and_found_something():
+    def steps(*words: str) -> list[int]:
+        records = drive([True, True], None, *words).records
+        assert all(record for _, record in records)
+        return [step for step, record in records if "probe/x/8" in record]
+
+    assert steps() == []
+    assert steps("eval.extrapolation.every_steps=2") == [4]
+    assert steps("eval.extrapolation.every_steps=1") == [3, 4]
 
 
 def test_the_last_save_must_succeed():

@@ -1,0 +1,154 @@
+"""Tasks of lm-evaluation-harness, and your own task files of its form (evals/harness.py).
+
+A point is the name of a task, or of a group of tasks. Result of a cell: `main`, the figure of the overview: of a group
+what the harness makes of its tasks together, of a task its first metric (`acc` where there is one); `metrics`, all of
+them with standard errors, by task; `tasks`, version, few-shot examples, documents asked and documents there are;
+`n_requests` and `n_clipped`, those that lost tokens on the left.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from coca_train import dist
+from coca_train.config.errors import UserError
+from coca_train.config.schema import STRICT, Positive
+from coca_train.evals.harness_results import summary
+from coca_train.evals.results import Evaluation, Point
+from coca_train.evaluation.pages import harness as pages
+from coca_train.evaluation.subject import Around, Subject
+from coca_train.report.blocks import Document
+
+VERSION = 1
+CACHED = True
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Settings:
+    """Tasks and how they are asked."""
+
+    suite: Literal["harness"]
+    tasks: list[str] = Field(min_length=1, description="names of tasks or groups of lm-evaluation-harness, or your own")
+    include_path: str | None = Field(description="folder with task files of your own; null = none")
+    num_fewshot: int | None = Field(ge=0, description="examples before each question; null = as each task says")
+    limit: Positive | None = Field(description="documents asked of each task; null = all of them")
+    window: Positive | None = Field(
+        description="tokens read at once, what is longer loses its left [tokens]; null = the training window"
+    )
+    begin: Literal["eod", "bos"] = Field(
+        description="token before a text without context: the end of a document, or the begin-of-text token"
+    )
+    begin_always: bool = Field(description="that token before every context too (LLaMA, with begin=bos)")
+
+
+class Material(NamedTuple):
+    """problems: by point, why a task cannot be asked. tasks: evals.harness.Loaded by point. adapter: of this model."""
+
+    tasks: Mapping[Point, Any]
+    problems: Mapping[Point, str]
+    adapter: Any
+    tokenizer: str  # digest
+
+
+def points(settings: Settings, lengths: Sequence[int]) -> tuple[Point, ...]:
+    return tuple(dict.fromkeys(settings.tasks))
+
+
+def prepare(settings: Settings, subject: Subject, around: Around) -> Material:
+    """COLLECTIVE. Rank 0 loads first, so that a data set is fetched once; a task lost on one rank is lost on all."""
+    harness = _harness()
+    tokenizer = subject.tokenizer
+    begin = tokenizer.eod if settings.begin == "eod" else tokenizer.bos
+    if begin is None:
+        raise UserError(
+            f"E-EVL-31 eval.begin=bos: the tokenizer of {subject.name} has no begin-of-text token. Fix: eval.begin=eod"
+        )
+    reading = harness.Reading(
+        window=settings.window or subject.training_window,
+        batch_tokens=around.micro_batch_tokens,
+        begin=begin,
+        begin_always=settings.begin_always,
+    )
+    adapter = harness.Adapter(subject.model, tokenizer, reading)
+    tasks: dict[Point, Any] = {}
+    problems: dict[Point, str] = {}
+
+    def load() -> None:
+        index = harness.find_tasks(settings.tasks, settings.include_path)
+        for name in settings.tasks:
+            try:
+                tasks[name] = harness.load_task(index, name, settings.num_fewshot, settings.limit, around.seed)
+                problems[name] = harness.too_long(adapter, tasks[name].requests)
+            except ValueError as error:
+                problems[name] = str(error)
+
+    dist.on_main(load)
+    if not dist.is_main():
+        load()
+    everywhere = dist.all_gather_object(problems)
+    merged: dict[Point, str] = {
+        name: next((found[name] for found in everywhere if found[name]), "") for name in settings.tasks
+    }
+    return Material(tasks, merged, adapter, tokenizer.digest)
+
+
+def work(settings: Settings, point: Point, material: Material) -> float:
+    """[characters] of all requests."""
+    if material.problems[point]:
+        return 0.0
+    return float(sum(len(text) for r in material.tasks[point].requests for text in r.args if isinstance(text, str)))
+
+
+def fingerprint(material: Material, point: Point) -> str:
+    """Of every request, the tokenizer, how requests are read, and the harness that counts."""
+    harness = _harness()
+    known = [material.tokenizer, repr(material.adapter.reading), harness.VERSION]
+    if point in material.tasks:
+        task = material.tasks[point]
+        known += [f"{task.limit} {task.seed}", *map(harness.key_of, task.requests), harness.definition(task)]
+    return hashlib.sha256("\n".join(known).encode()).hexdigest()
+
+
+def impossible(settings: Settings, subject: Subject, point: Point, material: Material) -> str:
+    return material.problems[point]
+
+
+def measure(settings: Settings, subject: Subject, point: Point, material: Material, around: Around) -> dict[str, Any]:
+    harness = _harness()
+    mine = harness.share(material.tasks[point].requests, dist.rank(), dist.world_size())
+    adapter, done = material.adapter, 0
+
+    def progress(n_requests: int) -> None:
+        nonlocal done
+        done += n_requests
+        around.progress(min(1.0, done / len(mine)))
+
+    adapter.n_clipped, adapter.progress = 0, progress
+    answers = harness.answer(adapter, mine)
+    return {"answers": answers, "n_clipped": adapter.n_clipped, "n_requests": len(mine)}
+
+
+def combine(settings: Settings, point: Point, material: Material, parts: Sequence[Any]) -> dict[str, Any]:
+    answers = {key: answer for part in parts for key, answer in part["answers"].items()}
+    task = material.tasks[point]
+    found = summary(_harness().score(task, answers), list(task.tree["tasks"]), str(point))
+    return found | {name: sum(part[name] for part in parts) for name in ("n_clipped", "n_requests")}
+
+
+def page(settings: Settings, evaluation: Evaluation) -> Document:
+    return pages.page(evaluation)
+
+
+def _harness() -> Any:
+    """The adapter, when it is needed: the package behind it is an extra, and takes seconds to import."""
+    try:
+        from coca_train.evals import harness
+    except ImportError as error:
+        raise UserError(
+            f"E-EVL-30 eval.suite=harness: the package lm_eval is not installed ({error}); it is part of the extra "
+            "'harness'. Fix: pip install 'coca-train[harness]'"
+        ) from error
+    return harness

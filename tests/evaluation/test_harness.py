@@ -1,0 +1,277 @@
+"""Figures of lm-evaluation-harness through our adapter, against sums over plain forwards of whole sequences."""
+
+import json
+import math
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from coca_train.config.load import load
+from coca_train.data.tokenizer import Tokenizer
+from coca_train.evals.results import Cell, Evaluation, Measured
+from coca_train.evaluation.subject import Around, Subject
+from coca_train.models.init import init_weights
+from coca_train.models.transformer import Transformer
+from tests.data.vocabularies import sentencepiece_model
+
+pytest.importorskip("lm_eval")
+TASKS = Path("tests/evaluation/tasks")
+WINDOW = 64
+SHAPE = ["model.n_layers=2", "model.d_model=32", "model.n_heads=2", "model.d_ff=64", "model.init_std=0.3"]
+
+
+@pytest.fixture(scope="module")
+def subject(tmp_path_factory) -> Subject:
+    """A random model that has opinions."""
+    tokenizer = Tokenizer(sentencepiece_model(tmp_path_factory.mktemp("tokenizer") / "t.model"))
+    config = load([f"train.seq_len={WINDOW}", *SHAPE]).config
+    size = {"vocab_size": tokenizer.vocab_size, "max_seq_len": WINDOW}
+    model = Transformer(config.model, config.position, config.visibility, **size)
+    init_weights(model, config.model, seed=1)
+    return cast(Any, SimpleNamespace(name="random", training_window=WINDOW, model=model.eval(), tokenizer=tokenizer))
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, monkeypatch):
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.getbasetemp() / "datasets")
+
+
+@pytest.fixture
+def suite(monkeypatch):
+    """The suite; the paper's table is not what is tested."""
+    from coca_train.evaluation.suites import harness
+
+    return harness
+
+
+def around(seed: int = 0) -> Around:
+    return cast(Any, SimpleNamespace(seed=seed, micro_batch_tokens=700, progress=lambda share: None))
+
+
+def settings(suite, *tasks: str, **changes):
+    given = {"num_fewshot": None, "limit": None, "window": None, "begin": "eod", "begin_always": False} | changes
+    return suite.Settings(suite="harness", tasks=list(tasks), include_path=str(TASKS), **given)
+
+
+def cells(suite, wanted, subject, monkeypatch, n_ranks: int = 1):
+    """Results by point, measured in shares, and the material."""
+    material = suite.prepare(wanted, subject, around())
+    found = {}
+    for point in suite.points(wanted, []):
+        assert suite.impossible(wanted, subject, point, material) == ""
+        assert suite.work(wanted, point, material) > 0
+        parts = []
+        for rank in range(n_ranks):
+            monkeypatch.setenv("RANK", str(rank))
+            monkeypatch.setenv("WORLD_SIZE", str(n_ranks))
+            parts.append(json.loads(json.dumps(suite.measure(wanted, subject, point, material, around()))))
+        monkeypatch.delenv("RANK")
+        monkeypatch.delenv("WORLD_SIZE")
+        found[point] = json.loads(json.dumps(suite.combine(wanted, point, material, parts)))
+    return found, material
+
+
+def lines(name: str) -> list[dict]:
+    return [json.loads(line) for line in (TASKS / f"{name}.jsonl").read_text().splitlines()]
+
+
+@torch.no_grad()
+def log_p(subject, tokens: list[int], n: int) -> float:
+    """Of the last n tokens."""
+    given = torch.tensor([tokens])
+    table = subject.model(given[:, :-1]).double().log_softmax(-1)[0]
+    return float(sum(table[place - 1, tokens[place]] for place in range(len(tokens) - n, len(tokens))))
+
+
+def test_choices_equal_sums_over_plain_forwards(suite, subject, monkeypatch):
+    acc, norm = [], []
+    for doc in lines("capitals"):
+        # The harness moves the space at the context's end to the choice, and puts one of its own between.
+        before = subject.tokenizer.encode(f"Question: where is {doc['town']}?\nAnswer:")
+        sums = []
+        for choice in doc["lands"]:
+            whole = subject.tokenizer.encode(f"Question: where is {doc['town']}?\nAnswer:  {choice}")
+            assert whole[: len(before)] == before
+            sums.append(log_p(subject, whole, len(whole) - len(before)))
+        acc.append(max(range(len(sums)), key=sums.__getitem__) == doc["right"])
+        shares = [total / len(choice) for total, choice in zip(sums, doc["lands"], strict=True)]
+        norm.append(max(range(len(sums)), key=shares.__getitem__) == doc["right"])
+    found, _ = cells(suite, settings(suite, "own_lands"), subject, monkeypatch)
+    metrics = found["own_lands"]["metrics"]["own_lands"]
+    assert acc != norm
+    for name, hits in (("acc", acc), ("acc_norm", norm)):
+        mean = sum(hits) / len(hits)
+        assert metrics[name]["value"] == pytest.approx(mean)
+        assert metrics[name]["stderr"] == pytest.approx(math.sqrt(mean * (1 - mean) / (len(hits) - 1)))
+    assert found["own_lands"]["main"] == metrics["acc"]
+    assert found["own_lands"]["tasks"]["own_lands"] == {
+        "version": "1.0", "num_fewshot": 0, "original": 7, "effective": 7
+    }  # fmt: skip
+    assert (found["own_lands"]["n_clipped"], found["own_lands"]["n_requests"]) == (0, 18)
+
+
+def test_word_perplexity_equals_sums_over_windows(suite, subject, monkeypatch):
+    window, total, words = 48, 0.0, 0
+    for doc in lines("tales"):
+        tokens = [subject.tokenizer.eod, *subject.tokenizer.encode(doc["tale"])]
+        for first in range(1, len(tokens), window):
+            last = min(first + window, len(tokens))
+            total += log_p(subject, tokens[max(0, last - window - 1) : last], last - first)
+        words += len(re.split(r"\s+", doc["tale"]))
+    assert len(tokens) < window < len(subject.tokenizer.encode(lines("tales")[0]["tale"]))
+    found, _ = cells(suite, settings(suite, "own_tales", window=window), subject, monkeypatch)
+    assert found["own_tales"]["main"]["value"] == pytest.approx(math.exp(-total / words), rel=1e-4)
+    assert found["own_tales"]["main"]["metric"] == "word_perplexity"
+
+
+@torch.no_grad()
+def test_generation_is_greedy_and_ends_before_its_stop(suite, subject, monkeypatch):
+    from coca_train.evals import harness
+
+    prompt, tokens = "one, two, three,", subject.tokenizer.encode("one, two, three,")
+    for _ in range(12):
+        tokens.append(int(subject.model(torch.tensor([tokens]))[0, -1].argmax()))
+    text = subject.tokenizer.decode(tokens).removeprefix(prompt)
+    adapter = harness.Adapter(subject.model, subject.tokenizer, harness.Reading(window=64, batch_tokens=64, begin=2))
+    made, hidden = [], subject.model.hidden
+    monkeypatch.setattr(subject.model, "hidden", lambda *given, **options: made.append(1) or hidden(*given, **options))
+
+    def said(**options) -> str:
+        made.clear()
+        return adapter.generate_until([SimpleNamespace(args=(prompt, {"max_gen_toks": 12, **options}))])[0]
+
+    assert said(until=["\x00"]) == text
+    stop = text[5:7]
+    assert len(made) == 12
+    assert said(until=[stop]) == text.split(stop)[0]
+    assert len(made) < 12  # it stops there
+    assert adapter.n_clipped == 0
+    assert said(max_gen_toks=60) != ""  # 4 tokens of the prompt are left
+    assert adapter.n_clipped == 1
+
+
+def test_shares_of_ranks_make_the_same_result(suite, subject, monkeypatch):
+    wanted = settings(suite, "own_both", "own_tales", "own_counting")
+    alone, material = cells(suite, wanted, subject, monkeypatch)
+    shared, _ = cells(suite, wanted, subject, monkeypatch, n_ranks=3)
+    for point in alone:
+        assert shared[point]["tasks"] == alone[point]["tasks"]
+        assert shared[point]["n_requests"] == alone[point]["n_requests"]
+        for task, metrics in alone[point]["metrics"].items():
+            for name, metric in metrics.items():
+                assert shared[point]["metrics"][task][name]["value"] == pytest.approx(metric["value"], rel=1e-5)
+    both = alone["own_both"]
+    hits = [both["metrics"][task]["acc"]["value"] for task in ("own_capitals", "own_lands")]
+    assert both["main"]["value"] == pytest.approx(sum(hits) / 2)
+    assert both["tasks"]["own_capitals"]["num_fewshot"] == 2
+    contexts = {request.args[0] for request in material.tasks["own_both"].requests}
+    assert any(context.count("lies in") == 3 for context in contexts)
+
+
+def test_fingerprints_follow_what_is_asked(suite, subject):
+    def digest(point="own_capitals", seed=0, **changes) -> str:
+        material = suite.prepare(settings(suite, point, **changes), subject, around(seed))
+        return suite.fingerprint(material, point)
+
+    first = digest()
+    assert digest() == first
+    changes = (
+        {"seed": 1},
+        {"num_fewshot": 1},
+        {"limit": 3},
+        {"window": 32},
+        {"begin_always": True},
+        {"point": "own_lands"},
+    )
+    assert len({first, *(digest(**change) for change in changes)}) == 7
+    material = suite.prepare(settings(suite, "own_capitals"), subject, around())
+    material.tasks["own_capitals"].requests.pop()
+    assert suite.fingerprint(material, "own_capitals") != first
+
+
+def test_the_first_documents_only_and_it_says_so(suite, subject, monkeypatch):
+    found, _ = cells(suite, settings(suite, "own_lands", limit=3, num_fewshot=2), subject, monkeypatch)
+    assert found["own_lands"]["tasks"]["own_lands"] | {"version": ""} == {
+        "version": "", "num_fewshot": 0, "original": 7, "effective": 3
+    }  # fmt: skip
+    assert found["own_lands"]["n_requests"] == 8
+
+
+def test_what_cannot_be_asked_has_its_reason(suite, subject):
+    wanted = settings(suite, "own_lands", "own_counting", window=6)
+    problems = suite.prepare(wanted, subject, around()).problems
+    assert "continuation is longer than the window of 6" in problems["own_lands"]
+    assert suite.work(wanted, "own_counting", suite.prepare(wanted, subject, around())) == 0
+    assert problems["own_counting"] == "6 new tokens leave no room for a prompt in a window of 6"
+
+
+def test_a_context_that_does_not_fit_is_clipped_and_counted(suite, subject, monkeypatch):
+    found, _ = cells(suite, settings(suite, "own_capitals", window=24), subject, monkeypatch)
+    assert found["own_capitals"]["n_clipped"] == found["own_capitals"]["n_requests"] == 18
+
+
+def test_where_a_continuation_begins(subject):
+    from coca_train.evals import harness
+
+    def pair(context: str, continuation: str, **changes):
+        reading = harness.Reading(window=64, batch_tokens=64, begin=99, **changes)
+        return harness.Adapter(subject.model, subject.tokenizer, reading)._encode_pair(context, continuation)
+
+    encode = subject.tokenizer.encode
+    assert pair("where ", "is") == (encode("where"), encode("where is")[len(encode("where")) :])
+    assert pair("where", " is", begin_always=True)[0] == [99, *encode("where")]
+    whole = encode("import")
+    merged = next(n for n in range(1, 6) if len(encode("import"[:n])) >= len(whole))
+    assert pair("import"[:merged], "import"[merged:]) == (whole[:-1] or [99], whole[-1:])
+
+
+def test_page_shows_ours_and_says_what_is_missing(suite, subject, monkeypatch):
+    found, _ = cells(suite, settings(suite, "own_lands", "own_tales"), subject, monkeypatch)
+    who = Measured(
+        name="mine", path="p", kind="run", scheme="rope", training_window=64, n_parameters=1, step=1, weights="w",
+        variants=("plain",),
+    )  # fmt: skip
+    done = [Cell(subject="mine", variant="plain", point=p, status="done", result=r) for p, r in found.items()]
+    absent = Cell(subject="mine", variant="plain", point="copa", status="impossible", reason="no network")
+    points = ("own_lands", "own_tales", "copa")
+    evaluation = Evaluation(
+        suite="harness", name="n", settings={"limit": None}, subjects=[who], points=points, cells=[*done, absent],
+        facts=[], command="c",
+    )  # fmt: skip
+    printed = {"columns": ("llama7b",), "COPA": (72,)}
+    monkeypatch.setattr(suite.pages.paper, "table", lambda name: printed)
+    document = suite.page(None, evaluation)
+    higher, lower = (block for block in document.sections[0].blocks if hasattr(block, "rows"))
+    assert higher.columns == ("own_lands", "copa")
+    assert higher.rows[0].values[0].number == pytest.approx(100 * found["own_lands"]["main"]["value"])
+    assert higher.rows[0].values[1].note == "no network"
+    assert (higher.rows[1].theirs, higher.rows[1].values[1].number) == (True, 72.0)
+    assert lower.columns == ("own_tales",)
+    words = "\n".join(block.text for section in document.sections for block in section.blocks if hasattr(block, "text"))
+    assert "copa, mine: no network" in words
+    assert "OCNLI: not in lm-evaluation-harness" in words
+    assert "all documents" in document.summary[0]
+
+
+@pytest.mark.slow
+def test_simple_evaluate_of_the_harness_itself_gives_the_same(suite, subject, monkeypatch):
+    from lm_eval import simple_evaluate
+
+    from coca_train.evals import harness
+
+    found, material = cells(suite, settings(suite, "own_capitals", "own_tales", "own_counting"), subject, monkeypatch)
+    manager = harness.find_tasks(["own_capitals"], str(TASKS))
+    adapter = harness.Adapter(subject.model, subject.tokenizer, material.adapter.reading)
+    theirs = simple_evaluate(
+        adapter, tasks=list(found), task_manager=manager, bootstrap_iters=100, fewshot_random_seed=0, random_seed=0,
+        numpy_random_seed=0,
+    )  # fmt: skip
+    for task, cell in found.items():
+        for name, metric in cell["metrics"][task].items():
+            assert theirs["results"][task][f"{name},none"] == pytest.approx(metric["value"], rel=1e-5)
