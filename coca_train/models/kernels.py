@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention.bias import causal_lower_right
 
 from coca_train.models.flex import flex, serves
 from coca_train.models.online import online
@@ -20,6 +21,7 @@ from coca_train.positions.visibility import may_see
 QUERY_BLOCK = 128  # rows of scores alive at once in `blocked` [queries]
 RECOMPUTE_ABOVE = 1024  # `blocked` keeps no scores for the backward pass beyond this many keys
 BLOCKED_BELOW = 1024  # on CPU in bfloat16, blocked products beat the fused kernel up to this many keys
+MASK_PAIRS = 2**24  # largest mask for the last of the queries: on the CPU it is made, 64 MiB in float32
 
 Kernel = Callable[[Sequence[Part], Tensor, float], Tensor]
 
@@ -80,17 +82,20 @@ def blocked(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
 
 
 def sdpa(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
-    """torch's fused attention: O(T) memory. Plain causal scores only; anything else goes to `blocked`."""
+    """torch's fused attention: O(T) memory, on the CPU up to MASK_PAIRS more. Plain causal scores only; anything else
+    goes to `blocked`, and so do some of the queries when a mask for them would be too large."""
     part = parts[0]
     n_queries, n_keys, width = part.q_BTHE.shape[1], v_BSGD.shape[1], v_BSGD.shape[-1]
-    if not is_plain(parts) or n_queries not in (1, n_keys):
+    some = 1 < n_queries < n_keys
+    if not is_plain(parts) or (some and n_queries * n_keys > MASK_PAIRS):
         return blocked(parts, v_BSGD, scale)
     n_heads = part.q_BTHE.shape[2]
     q_BHTE = part.q_BTHE.transpose(1, 2)
     k_BHSE, v_BHSD = (repeat_heads(x.transpose(1, 2), n_heads) for x in (part.k_BSGE, v_BSGD))
     if q_BHTE.shape[-1] != width:  # fused kernels want one width for q, k and v
         v_BHSD = F.pad(v_BHSD, (0, q_BHTE.shape[-1] - width))
-    out_BHTE = F.scaled_dot_product_attention(q_BHTE, k_BHSE, v_BHSD, is_causal=n_queries > 1, scale=scale)
+    mask, whole = causal_lower_right(n_queries, n_keys) if some else None, n_queries == n_keys > 1
+    out_BHTE = F.scaled_dot_product_attention(q_BHTE, k_BHSE, v_BHSD, mask, is_causal=whole, scale=scale)
     return out_BHTE[..., :width].transpose(1, 2)
 
 
