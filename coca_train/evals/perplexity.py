@@ -117,13 +117,15 @@ def score_share(
     stride: int,
     micro_batch_tokens: int,
     progress: Callable[[int], None] = lambda n_tokens: None,
+    first: Callable[[int, np.ndarray], None] = lambda index, nll_T: None,
 ) -> Scores:
     """This rank's share of the sums: those of all ranks, added up, are the whole.
 
     model: has .hidden(tokens_BT, pos_BT=, length=, last=n) -> x_BnC of the last n positions, and
     .nll(x_BnC, targets_Bn) -> float32.
     Windows of equal shape go through the model together, up to micro_batch_tokens, CPU_TOKENS on a CPU (at least one).
-    progress: told the tokens that all ranks read, batch by batch.
+    progress: told the tokens that all ranks read, batch by batch. first: told what this rank found for a document's
+    first window, which begins with the document: its index and nll_T [nats].
     """
     device = next(model.parameters()).device
     if device.type == "cpu":
@@ -132,9 +134,9 @@ def score_share(
     sums, by_position = np.zeros((len(documents), 2)), np.zeros((window, 2))
     n_ranks, rank = dist.world_size(), dist.rank()
     with evaluating(model):
-        for first in range(0, len(batches), n_ranks):
+        for begin in range(0, len(batches), n_ranks):
             # Every rank makes the same number of forwards (ZeRO-3's are collective); what is over counts nothing.
-            mine = first + rank
+            mine = begin + rank
             batch = batches[min(mine, len(batches) - 1)]
             nll_BT = _score(model, documents, batch, window, device)
             if mine < len(batches):
@@ -143,7 +145,8 @@ def score_share(
                     if w.start == 0:
                         by_position[: len(nll_T), 0] += nll_T
                         by_position[: len(nll_T), 1] += 1
-            progress(sum(w.stop - w.start for b in batches[first : first + n_ranks] for _, w in b))
+                        first(index, nll_T)
+            progress(sum(w.stop - w.start for b in batches[begin : begin + n_ranks] for _, w in b))
     return Scores(sums, binned(by_position))
 
 
