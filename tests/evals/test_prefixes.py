@@ -97,16 +97,34 @@ def test_the_suite_measures_each_window_where_the_length_matters(measured):
         assert min(counts.values()) > 0
 
 
-def test_the_longest_window_is_not_cut_from_a_shorter_one():
-    model = build(LLAMA, rope(YARN)).double().eval()
-    settings, around = (
-        SimpleNamespace(document_tokens="window"),
-        SimpleNamespace(micro_batch_tokens=48, progress=lambda part: None),
-    )
+@pytest.fixture
+def one_by_one():
+    """A suite's measure on one material and model: (window) -> predictions scored, and the forward passes it took."""
+    model, n = build(LLAMA, rope(YARN)).double().eval(), []
+    model.final_norm.register_forward_hook(lambda *_: n.append(1))
+    settings = SimpleNamespace(document_tokens="window")
+    around = SimpleNamespace(micro_batch_tokens=48, progress=lambda part: None)
     material = suite.Material(settings, SimpleNamespace(documents={"a": documents(24)}), 24, 8, 0)  # type: ignore[arg-type]
-    for window in WINDOWS:
+
+    def made(window):
+        n.clear()
         found = suite.measure(settings, SimpleNamespace(model=model), window, material, around)  # type: ignore[arg-type]
-        assert np.sum(found["a"][0], axis=0)[1] == sum(len(d) - 1 for d in documents(window))
+        return np.sum(found["a"][0], axis=0)[1], len(n)
+
+    return made
+
+
+def test_a_longer_window_is_not_cut_from_a_shorter_one(one_by_one):
+    for window in WINDOWS:
+        count, forwards = one_by_one(window)
+        assert count == sum(len(d) - 1 for d in documents(window))
+        assert forwards > 0
+
+
+def test_no_rank_cuts_when_another_has_nothing_to_cut(one_by_one, monkeypatch):
+    one_by_one(24)
+    monkeypatch.setattr(suite.dist, "all_gather_object", lambda mine: [mine, 0])
+    assert one_by_one(16)[1] > 0
 
 
 def test_equal_tables_are_equal_tensors_values_and_tuples():

@@ -21,6 +21,7 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from coca_train import dist
 from coca_train.config.schema import STRICT, Positive
 from coca_train.evals.extrapolation import ALL, positions_needed
 from coca_train.evals.perplexity import Scores, score_share, summarise, tokens_read
@@ -108,7 +109,8 @@ def measure(settings: Settings, subject: Subject, point: int, material: Material
     total, done, model, found = work(settings, point, material), 0, subject.model, {}
     variant, documents = (model.position.settings, model.visibility.settings), material.documents(point)
     longer, kept = material.passes.get(variant, (0, {}))
-    if longer >= point and same_at(model, longer, point):
+    everywhere = dist.all_gather_object(longer)  # a rank that ran out of memory has no share to cut
+    if min(everywhere) == max(everywhere) >= point and same_at(model, longer, point):
         return {source: _plain(cut(kept[source], len(documents[source]), point)) for source in documents}
     curves: dict[str, dict[int, np.ndarray]] = {source: {} for source in documents}
 
