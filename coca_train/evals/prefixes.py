@@ -4,7 +4,7 @@ Where every document is cut to its window, one window a document, the prediction
 those of window W, with the same contexts: nothing that comes later is ever seen. So their NLLs are those of W, cut,
 unless something else than the contexts changes with the window: what dynamic frequencies make of l. Whether it does
 is asked of the position scheme itself: it does not where its tables are the same for both lengths. Equal to measuring
-each window but for rounding, since kernels are chosen by the length.
+each window but for rounding, since kernels are chosen by the length: up to 1e-4 nats in bfloat16 on a CPU.
 """
 
 from collections.abc import Mapping
