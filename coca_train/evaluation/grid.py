@@ -44,11 +44,13 @@ def run_grid(
                 total = sum(work.values()) * len(subject.variants) * (len(names) - number)
                 progress = Progress(total, config.work.progress_bar)
             for label, variant in subject.variants.items():
-                for point in points:
+                row = []
+                for point in reversed(points):  # the longest first: what others may be cut from, and memory's worst
                     progress.cell(f"{name}, {label}, {point}", work[point])
                     told = replace(around, progress=progress.share)
                     place = Place(suite, config.eval, subject, label, variant, point)
-                    cells.append(_cell(place, material, told, store))
+                    row.append(_cell(place, material, told, store))
+                cells += reversed(row)
             put(subject.model, subject.own)
             subjects.append(subject.facts)
             del subject, material

@@ -49,7 +49,7 @@ class Attention(nn.Module):
         return self.k(x_C).unflatten(-1, (self.n_kv_heads, self.key_dim))
 
     def forward(self, x_BTC: Tensor, context: AttentionContext, past_BMC: Tensor | None = None) -> Tensor:
-        """past_BMC: hidden states of the previous segment, in front of the keys (segment recurrence)."""
+        """past_BMC: hidden states of positions that are no queries, in front of the keys."""
         x_BSC = x_BTC if past_BMC is None else torch.cat((past_BMC, x_BTC), dim=1)
         q_BTHD, k_BSGK = self.project_q(x_BTC), self.project_k(x_BSC)
         v_BSGD = self.v(x_BSC).unflatten(-1, (self.n_kv_heads, self.head_dim))

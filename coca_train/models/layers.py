@@ -45,7 +45,7 @@ class Block(nn.Module):
         self.mlp = MLP(model)
 
     def forward(self, x_BTC: Tensor, context: AttentionContext, past_BMC: Tensor | None = None) -> Tensor:
-        """past_BMC: this block's inputs at the positions before, as keys and values only (segment recurrence)."""
+        """past_BMC: this block's inputs at the positions before, as keys and values only."""
         normed_past = None if past_BMC is None else self.attention_norm(past_BMC)
         attended_BTC = self.attention(self.attention_norm(x_BTC), context, normed_past)
         if self.parallel:

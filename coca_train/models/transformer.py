@@ -116,13 +116,15 @@ class Transformer(nn.Module):
         length: int | None = None,
         cache: KVCache | None = None,
         memory: Memory | None = None,
+        last: int | None = None,
     ) -> Tensor:
         """Final hidden states x_BTC.
 
         pos_BT: integer positions; None counts on from the cache's end. doc_BT: document ids, when attention
         must not cross documents. length: the sequence length dynamic frequencies adapt to [tokens]; None: all
         positions in hand. memory: the previous segment's hidden states, and where the next ones are left; its
-        tokens stand directly before this segment's, in the same document.
+        tokens stand directly before this segment's, in the same document. last: how many of the final positions
+        are wanted, None: all; the last layer computes no more than keys and values for the others.
         """
         if pos_BT is None:
             start = 0 if cache is None else cache.length
@@ -135,19 +137,29 @@ class Transformer(nn.Module):
             assert cache is None, "a memory and a cache both stand before the segment"
             pos_BS, doc_BS = _behind(memory, pos_BT, doc_BT)
         length = self.visibility.length(length or pos_BS.shape[1])
-        layouts = self.visibility.layouts(pos_BT, pos_BS, doc_BS)
-        views = [(self.position(layout.pos_BT, layout.pos_BS, length), layout) for layout in layouts]
-        context = AttentionContext(self.position, KERNELS[self.attention], views, cache)
-        x_BTC = self.position.embed(self.embed(tokens_BT), layouts[0].text_BT)
+        context = self._context(pos_BT, pos_BS, doc_BS, length, cache)
+        x_BTC = self.position.embed(self.embed(tokens_BT), context.views[0][1].text_BT)
         for layer, block in enumerate(self.blocks):
             past_BMC = None if memory is None else memory.hidden[layer]
             if memory is not None:
                 memory.keep(x_BTC)
+            if last is not None and last < x_BTC.shape[1] and layer == len(self.blocks) - 1:
+                assert memory is None, "a memory is for training, where every position counts"
+                context = self._context(pos_BT[:, -last:], pos_BS, doc_BS, length, cache)
+                past_BMC, x_BTC = x_BTC[:, :-last], x_BTC[:, -last:]
             if self.activation_checkpointing and self.training:
                 x_BTC = checkpoint(block, x_BTC, context, past_BMC, use_reentrant=False)
             else:
                 x_BTC = block(x_BTC, context, past_BMC)
         return self.final_norm(x_BTC)
+
+    def _context(
+        self, pos_BT: Tensor, pos_BS: Tensor, doc_BS: Tensor | None, length: int, cache: KVCache | None
+    ) -> AttentionContext:
+        """What the layers share when the queries are the last T of the S positions."""
+        layouts = self.visibility.layouts(pos_BT, pos_BS, doc_BS)
+        views = [(self.position(layout.pos_BT, layout.pos_BS, length), layout) for layout in layouts]
+        return AttentionContext(self.position, KERNELS[self.attention], views, cache)
 
     def forward(
         self,

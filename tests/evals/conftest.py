@@ -38,13 +38,21 @@ class FakeModel(nn.Module):
     def set_visibility(self, settings) -> None:
         self.visibility = visibilities.build(settings)
 
-    def hidden(self, tokens_BT: Tensor, pos_BT: Tensor | None = None, doc_BT=None, length: int | None = None) -> Tensor:
+    def hidden(
+        self,
+        tokens_BT: Tensor,
+        pos_BT: Tensor | None = None,
+        doc_BT=None,
+        length: int | None = None,
+        last: int | None = None,
+    ) -> Tensor:
         assert pos_BT is not None
         assert self.limit is None or self.visibility.place(pos_BT, pos_BT, None)[0].max() < self.limit
         self.shapes.append(tuple(tokens_BT.shape))
         seen_BT = tokens_BT.cumsum(1) / torch.arange(1, tokens_BT.shape[1] + 1)
         length_BT = torch.full_like(seen_BT, float(length or tokens_BT.shape[1]))
-        return torch.stack([seen_BT, pos_BT.float().expand_as(seen_BT), length_BT], dim=-1)
+        whole_BTC = torch.stack([seen_BT, pos_BT.float().expand_as(seen_BT), length_BT], dim=-1)
+        return whole_BTC[:, -(last or whole_BTC.shape[1]) :]
 
     def nll(self, hidden_BTC: Tensor, targets_BT: Tensor) -> Tensor:
         seen, pos, length = hidden_BTC.unbind(-1)

@@ -6,7 +6,7 @@ import torch
 
 from coca_train.data.batch import Batch
 from coca_train.evals import perplexity
-from coca_train.evals.perplexity import score_documents, sliding_windows, summarise, validation_loss
+from coca_train.evals.perplexity import score_documents, score_share, sliding_windows, summarise, validation_loss
 
 
 def document(n, seed=0):
@@ -143,6 +143,31 @@ def test_ranks_share_the_windows_and_make_equally_many_forwards(fake_model, monk
     np.testing.assert_allclose(sum(part.positions for part in parts), alone.positions)
     assert len(set(forwards)) == 1
     assert all(part.documents.sum() > 0 for part in parts)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_shares_of_any_number_of_ranks_add_up_to_the_whole(fake_model, monkeypatch, seed):
+    rng = np.random.default_rng(seed)
+    docs = [document(int(n), i) for i, n in enumerate(rng.integers(2, 90, rng.integers(1, 6)))]
+    window = int(rng.integers(1, 40))
+    stride, micro = int(rng.integers(1, window + 1)), int(rng.integers(1, 200))
+    for n_ranks in (1, 2, 3):
+        monkeypatch.setattr(perplexity.dist, "world_size", lambda n=n_ranks: n)
+        shares = []
+        for rank in range(n_ranks):
+            monkeypatch.setattr(perplexity.dist, "rank", lambda rank=rank: rank)
+            shares.append(score_share(fake_model(), docs, window=window, stride=stride, micro_batch_tokens=micro))
+        documents = sum(share.documents for share in shares)
+        np.testing.assert_allclose(documents[:, 0], [plain_loop(d, window, stride) for d in docs], rtol=1e-5)
+        assert documents[:, 1].tolist() == [len(d) - 1 for d in docs]
+        assert sum(share.positions[:, 1].sum() for share in shares) == sum(min(len(d) - 1, window) for d in docs)
+
+
+def test_a_forward_on_a_cpu_stays_within_its_cache(fake_model, monkeypatch):
+    monkeypatch.setattr(perplexity, "CPU_TOKENS", 32)
+    model = fake_model()
+    score_documents(model, [document(65, seed) for seed in range(5)], window=16, stride=16, micro_batch_tokens=10**6)
+    assert max(rows * length for rows, length in model.shapes) == 32
 
 
 def test_all_sums_are_those_of_all_ranks(fake_model, monkeypatch):

@@ -10,7 +10,7 @@ from coca_train.models.loss import summed_cross_entropy, token_nll
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch):
-    monkeypatch.setattr(loss, "chunk_size", lambda vocab_size: 5)
+    monkeypatch.setattr(loss, "chunk_size", lambda vocab_size, n_logits=0: 5)
 
 
 def example(dtype=torch.float64):

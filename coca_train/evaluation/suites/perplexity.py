@@ -4,6 +4,7 @@ document_tokens says which predictions a window is measured on:
 * longest: every document is cut to the longest window of the grid, so all windows score the very same predictions
   (CoCA paper 4.2, tables 1 and 4: documents cut to 32 768, stride 512);
 * window: every document is cut to the window itself, one window a document (YaRN, tables 1 and 2: "truncated at");
+  where nothing depends on the window's length, the longest one's pass gives all (evals/prefixes.py);
 * whole: nothing is cut, and a document counts when it is at least min_document_tokens long (YaRN, table 4).
 A document cut to n has n + 1 tokens where it has that many, so that it has n predictions.
 
@@ -12,7 +13,7 @@ and the loss by position of each document's first window (evals/positions.py).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, field
 from dataclasses import dataclass as plain_dataclass
 from typing import Any, Literal
 
@@ -20,10 +21,12 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from coca_train import dist
 from coca_train.config.schema import STRICT, Positive
 from coca_train.evals.extrapolation import ALL, positions_needed
 from coca_train.evals.perplexity import Scores, score_share, summarise, tokens_read
 from coca_train.evals.positions import position_loss
+from coca_train.evals.prefixes import Curves, cut, same_at
 from coca_train.evals.results import Evaluation, Point
 from coca_train.evaluation.pages.perplexity import perplexity_page
 from coca_train.evaluation.subject import Around, Subject
@@ -54,13 +57,17 @@ class Settings:
 
 @plain_dataclass(frozen=True)
 class Material:
-    """What one model reads: documents of at least the longest window, cut for each window; strides [tokens]."""
+    """What one model reads: documents of at least the longest window, cut for each window; strides [tokens].
+
+    passes: by variant, the window measured before and what it gave, by source; for what can be cut from it.
+    """
 
     settings: Settings
     texts: Texts
     longest: int
     stride: int
     seed: int
+    passes: dict[Any, tuple[int, Mapping[str, Curves]]] = field(default_factory=dict)
 
     def documents(self, window: int) -> dict[str, list[np.ndarray]]:
         """By source."""
@@ -99,27 +106,37 @@ def impossible(settings: Settings, subject: Subject, point: int, material: Mater
 
 
 def measure(settings: Settings, subject: Subject, point: int, material: Material, around: Around) -> dict[str, Any]:
-    total, done = work(settings, point, material), 0
+    total, done, model, found = work(settings, point, material), 0, subject.model, {}
+    variant, documents = (model.position.settings, model.visibility.settings), material.documents(point)
+    longer, kept = material.passes.get(variant, (0, {}))
+    everywhere = dist.all_gather_object(longer)  # a rank that ran out of memory has no share to cut
+    if min(everywhere) == max(everywhere) >= point and same_at(model, longer, point):
+        return {source: _plain(cut(kept[source], len(documents[source]), point)) for source in documents}
+    curves: dict[str, dict[int, np.ndarray]] = {source: {} for source in documents}
 
     def told(n_tokens: int) -> None:
         nonlocal done
         done += n_tokens
         around.progress(done / total)
 
-    return {
-        source: [
-            part.tolist()
-            for part in score_share(
-                subject.model,
-                documents,
-                window=point,
-                stride=material.stride_of(point),
-                micro_batch_tokens=around.micro_batch_tokens,
-                progress=told,
-            )
-        ]
-        for source, documents in material.documents(point).items()
-    }
+    for source in documents:
+        scores = score_share(
+            model,
+            documents[source],
+            window=point,
+            stride=material.stride_of(point),
+            micro_batch_tokens=around.micro_batch_tokens,
+            progress=told,
+            first=curves[source].__setitem__,
+        )
+        found[source] = _plain(scores)
+    if settings.document_tokens == "window":
+        material.passes[variant] = point, curves
+    return found
+
+
+def _plain(scores: Scores) -> list[Any]:
+    return [part.tolist() for part in scores]
 
 
 def combine(settings: Settings, point: int, material: Material, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
