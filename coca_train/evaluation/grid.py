@@ -75,7 +75,7 @@ class Place:
         return {
             "suite": self.settings.suite,
             "version": self.suite.VERSION,
-            "settings": asdict(self.settings),
+            "settings": {k: v for k, v in asdict(self.settings).items() if k not in self.suite.AXIS},
             "weights": self.subject.facts.weights,
             "training_window": self.subject.training_window,
             "variant": described(self.variant),

@@ -4,6 +4,7 @@ Each module holds
 * `Settings`: a frozen pydantic dataclass, its own options, `suite: Literal["<name>"]` among them;
 * `VERSION`: counted up whenever the same inputs would give other numbers; cells of older versions are measured anew;
 * `CACHED`: False where the same cell measured again is another measurement (times);
+* `AXIS`: options that only list the points; a cell does not depend on them;
 * `points(settings, lengths) -> tuple[Point, ...]`: the last axis of the grid; lengths: those of grid.lengths [tokens];
 * `prepare(settings, subject, around) -> material`: what is measured on this model, made once (tokens, prompts);
 * `work(settings, point, material) -> float`: what the cell costs, in any unit, for the progress bar;

@@ -24,6 +24,7 @@ from coca_train.report.blocks import Document
 
 VERSION = 1
 CACHED = True
+AXIS = ()
 FIGURES = 9  # significant digits of what is not counted: world sizes agree to more
 
 

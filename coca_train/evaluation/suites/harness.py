@@ -24,6 +24,7 @@ from coca_train.report.blocks import Document
 
 VERSION = 1
 CACHED = True
+AXIS = ("tasks",)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -64,7 +65,7 @@ def prepare(settings: Settings, subject: Subject, around: Around) -> Material:
     begin = tokenizer.eod if settings.begin == "eod" else tokenizer.bos
     if begin is None:
         raise UserError(
-            f"E-EVL-31 eval.begin=bos: the tokenizer of {subject.name} has no begin-of-text token. Fix: eval.begin=eod"
+            f"E-EVAL-31 eval.begin=bos: the tokenizer of {subject.name} has no begin-of-text token. Fix: eval.begin=eod"
         )
     reading = harness.Reading(
         window=settings.window or subject.training_window,
@@ -148,7 +149,7 @@ def _harness() -> Any:
         from coca_train.evals import harness
     except ImportError as error:
         raise UserError(
-            f"E-EVL-30 eval.suite=harness: the package lm_eval is not installed ({error}); it is part of the extra "
+            f"E-EVAL-30 eval.suite=harness: the package lm_eval is not installed ({error}); it is part of the extra "
             "'harness'. Fix: pip install 'coca-train[harness]'"
         ) from error
     return harness

@@ -23,6 +23,7 @@ from coca_train.report.blocks import Document
 
 VERSION = 1
 CACHED = True
+AXIS = ()
 ANSWER_CHARACTERS = 40  # of each answer that are kept
 
 Material = Mapping[Point, Sequence[Case]]  # by length

@@ -35,6 +35,7 @@ from coca_train.report.blocks import Document
 
 VERSION = 1
 CACHED = True
+AXIS = ()
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -24,6 +24,7 @@ from coca_train.report.blocks import Document
 
 VERSION = 1
 CACHED = True
+AXIS = ("tasks",)
 ANSWER_CHARACTERS = 80  # of each answer that are kept
 
 Material = Mapping[Point, Sequence[Asked]]

@@ -25,6 +25,7 @@ from coca_train.report.blocks import Document
 
 VERSION = 1
 CACHED = False
+AXIS = ()
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

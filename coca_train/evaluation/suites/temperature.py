@@ -22,6 +22,7 @@ from coca_train.report.blocks import Document
 
 VERSION = 1
 CACHED = True
+AXIS = ("scales",)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
