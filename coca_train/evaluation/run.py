@@ -27,7 +27,8 @@ from coca_train.report.render import write_report
 def evaluate(config: EvaluateConfig, command: str) -> Path:
     """Measure the grid, write results.json and the report; the folder they are in. COLLECTIVE.
 
-    Raises UserError and its kin for everything a user can mend, before the first cell is measured where possible.
+    Raises UserError and its kin for everything a user can mend, before the first cell is measured where possible;
+    E-EVAL-07, when all is written, if not a single cell has a result.
     """
     process.start(replace(usual().engine, kind="local", device=config.work.device, timeout_s=config.work.timeout_s))
     suite, root = suite_module(config.eval.suite), Path(config.work.root)
@@ -54,6 +55,11 @@ def evaluate(config: EvaluateConfig, command: str) -> Path:
     directory = root / evaluation.name
     dist.on_main(lambda: _write(config, evaluation, directory))
     process.stop()
+    if not any(cell.status == "done" for cell in cells):
+        raise UserError(
+            f"E-EVAL-07 eval={evaluation.name}: no cell could be measured: {evaluation.absences()[0]}. "
+            f"Fix: ask for something else; {directory / 'report.html'} has all reasons"
+        )
     return directory
 
 

@@ -88,6 +88,14 @@ def test_what_is_wrong_with_a_model_in_hand(typed, folders, words, id, says):
     assert "Traceback" not in said
 
 
+def test_nothing_but_impossible_cells_is_no_success(typed, folders, tmp_path):
+    code, said = typed(f"checkpoint={folders('one')}", "grid.frequencies=[clex]", "grid.lengths=[12]")
+    assert code != 0
+    assert "E-EVAL-07" in said
+    assert "parameters of its own" in said
+    assert (tmp_path / "made/perplexity/report.html").exists()
+
+
 def test_no_text_at_all(typed, folders):
     code, said = typed(f"checkpoint={folders('one')}", "text.files=[]")
     assert code != 0
