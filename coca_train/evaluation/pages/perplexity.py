@@ -22,16 +22,13 @@ FEW = 3  # curves whose intervals can be told apart
 
 def perplexity_page(settings: Any, evaluation: Evaluation) -> Document:
     sources = _sources(evaluation)
-    main = ALL if ALL in sources else sources[0]
+    main = ALL if ALL in sources else next(iter(sources), "")
     rest = [source for source in sources if source != main]
-    sections = [Section(title=f"Perplexity, {main}", blocks=[*_blocks(evaluation, main)])]
-    sections += [Section(title=f"Perplexity, {source}", blocks=[_table(evaluation, source)]) for source in rest]
-    sections.append(
-        Section(
-            title="Loss by position",
-            blocks=[*_positions(evaluation, main)],
-        )
-    )
+    sections = []
+    if sources:
+        sections.append(Section(title=f"Perplexity, {main}", blocks=_blocks(evaluation, main)))
+        sections += [Section(title=f"Perplexity, {source}", blocks=[_table(evaluation, source)]) for source in rest]
+        sections.append(Section(title="Loss by position", blocks=[_positions(evaluation, main)]))
     sections += not_measured(evaluation)
     sections.append(Section(title="Definition", blocks=[Text(text=DEFINITION)]))
     return Document(
@@ -167,7 +164,7 @@ def _curves(evaluation: Evaluation, source: str) -> Lines:
     )
 
 
-def _positions(evaluation: Evaluation, source: str) -> list[Lines]:
+def _positions(evaluation: Evaluation, source: str) -> Lines:
     """Loss by position in the longest window of each row."""
     lines = []
     for subject, variant in evaluation.rows():
@@ -180,19 +177,17 @@ def _positions(evaluation: Evaluation, source: str) -> list[Lines]:
         middles = [((before + 1) * end) ** 0.5 for before, end in zip([0, *ends[:-1]], ends, strict=True)]
         label = evaluation.label(subject, variant)
         lines.append(Line(label=label, x=tuple(middles), y=tuple(found["loss_by_position"])))
-    return [
-        Lines(
-            name=f"loss-by-position-{source}",
-            title="Loss by position in the longest window",
-            alt="Mean loss against the position of the prediction in its window, one curve a model and variant.",
-            x_label="position: tokens before the prediction",
-            y_label="loss [nats per token]",
-            lines=tuple(lines),
-            x_log=True,
-            marks=windows(evaluation),
-            note="First window of each document only: at one position all models are measured on the same tokens.",
-        )
-    ]
+    return Lines(
+        name=f"loss-by-position-{source}",
+        title="Loss by position in the longest window",
+        alt="Mean loss against the position of the prediction in its window, one curve a model and variant.",
+        x_label="position: tokens before the prediction",
+        y_label="loss [nats per token]",
+        lines=tuple(lines),
+        x_log=True,
+        marks=windows(evaluation),
+        note="First window of each document only: at one position all models are measured on the same tokens.",
+    )
 
 
 def _summary(evaluation: Evaluation, source: str) -> list[str]:
