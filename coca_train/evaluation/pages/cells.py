@@ -1,6 +1,7 @@
 """Cells as figures of a table and points of a curve; what every page needs."""
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from coca_train.evals.results import Cell, Evaluation, Measured, Point
@@ -50,6 +51,15 @@ def not_measured(evaluation: Evaluation) -> tuple[Section, ...]:
     if not lines:
         return ()
     return (Section(title="Not measured", blocks=(Text(text="\n".join(f"* {line}" for line in lines)),)),)
+
+
+def file_names(names: Sequence[str]) -> dict[str, str]:
+    """For each name a part of a block's name: letters, digits and dashes, different for different names."""
+    plain = {name: re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-") for name in names}
+    return {
+        name: text if text and list(plain.values()).count(text) == 1 else f"{text}-{number}".strip("-")
+        for number, (name, text) in enumerate(plain.items(), 1)
+    }
 
 
 def windows(evaluation: Evaluation) -> tuple[tuple[float, str], ...]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from coca_train.evals.extrapolation import ALL
 from coca_train.evals.results import Evaluation, Measured
-from coca_train.evaluation.pages.cells import figure, not_measured, rows, windows
+from coca_train.evaluation.pages.cells import figure, file_names, not_measured, rows, windows
 from coca_train.report import paper
 from coca_train.report.blocks import MISSING, Document, Line, Lines, Row, Section, Table, Text, Value
 
@@ -44,6 +44,10 @@ def _sources(evaluation: Evaluation) -> list[str]:
     return list(dict.fromkeys(source for cell in evaluation.cells for source in cell.result.get("sources", {})))
 
 
+def _file(evaluation: Evaluation, source: str) -> str:
+    return file_names(_sources(evaluation))[source]
+
+
 def _found(
     evaluation: Evaluation, subject: Measured, variant: str, point: Any, source: str
 ) -> Mapping[str, Any] | None:
@@ -60,7 +64,7 @@ def _table(evaluation: Evaluation, source: str) -> Table:
     return _by_window(
         evaluation,
         source,
-        f"perplexity-{source}",
+        f"perplexity-{_file(evaluation, source)}",
         "Perplexity by context window [tokens]",
         value,
         "Lower is better. All our figures of a column are over the same predictions. The paper's are of its own models "
@@ -92,7 +96,7 @@ def _bits(evaluation: Evaluation, source: str) -> Table:
     return _by_window(
         evaluation,
         source,
-        f"bits-per-byte-{source}",
+        f"bits-per-byte-{_file(evaluation, source)}",
         "Bits per byte by context window [tokens]",
         value,
         "Comparable between tokenizers, as perplexity is not.",
@@ -152,7 +156,7 @@ def _curves(evaluation: Evaluation, source: str) -> Lines:
             )
         )
     return Lines(
-        name=f"perplexity-curves-{source}",
+        name=f"perplexity-curves-{_file(evaluation, source)}",
         title="Perplexity by context window",
         alt="Perplexity against context window, one curve a model and variant; the table below has the figures.",
         x_label="context window [tokens]",
@@ -178,7 +182,7 @@ def _positions(evaluation: Evaluation, source: str) -> Lines:
         label = evaluation.label(subject, variant)
         lines.append(Line(label=label, x=tuple(middles), y=tuple(found["loss_by_position"])))
     return Lines(
-        name=f"loss-by-position-{source}",
+        name=f"loss-by-position-{_file(evaluation, source)}",
         title="Loss by position in the longest window",
         alt="Mean loss against the position of the prediction in its window, one curve a model and variant.",
         x_label="position: tokens before the prediction",

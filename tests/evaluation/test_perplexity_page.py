@@ -1,0 +1,81 @@
+"""The page of suite `perplexity` from made-up cells."""
+
+import re
+
+import pytest
+
+from coca_train.evals.results import Cell, Evaluation, Measured
+from coca_train.evaluation.pages.cells import file_names
+from coca_train.evaluation.pages.perplexity import perplexity_page
+from coca_train.report.render import write_report
+
+WINDOWS = (512, 1024, 2048)
+
+
+def result(perplexity: float, *sources: str) -> dict:
+    found = {
+        "perplexity": perplexity, "ci_low": perplexity - 1, "ci_high": perplexity + 1, "bits_per_byte": 1.25,
+        "n_documents": 3, "n_tokens": 300, "n_bytes": 1000, "ends": [1, 2], "loss_by_position": [3.0, 2.5],
+    }  # fmt: skip
+    return {"stride": 512, "sources": dict.fromkeys(sources, found)}
+
+
+def evaluation(*sources: str) -> Evaluation:
+    figures = {"rope": (20.0, 40.0, 90.0), "coca": (21.0, 30.0, 50.0)}
+    subjects = tuple(
+        Measured(
+            name=name,
+            path=name,
+            kind="run",
+            scheme=name,
+            training_window=512,
+            n_parameters=1,
+            step=1,
+            weights="0",
+            variants=("plain", "yarn"),
+        )
+        for name in figures
+    )
+    cells = [
+        Cell(subject=name, variant="plain", point=window, status="done", result=result(figure, *sources))
+        for name, row in figures.items()
+        for window, figure in zip(WINDOWS, row, strict=True)
+    ]
+    cells += [
+        Cell(subject=name, variant="yarn", point=window, status="impossible", reason="no frequencies")
+        for name in figures
+        for window in WINDOWS
+    ]
+    return Evaluation(
+        suite="perplexity", name="made-up", settings={}, subjects=subjects, points=WINDOWS, cells=tuple(cells),
+        facts=(), command="",
+    )  # fmt: skip
+
+
+def blocks(document) -> dict:
+    return {block.name: block for section in document.sections for block in section.blocks if hasattr(block, "name")}
+
+
+def test_rows_windows_and_what_the_paper_has():
+    table = blocks(perplexity_page(None, evaluation("books")))["perplexity-books"]
+    assert table.columns == ("512 (1x)", "1,024 (2x)", "2,048 (4x)")
+    ours = [(row.label, [value.number for value in row.values]) for row in table.rows if not row.theirs]
+    assert ours == [(("rope", "plain"), [20.0, 40.0, 90.0]), (("coca", "plain"), [21.0, 30.0, 50.0])]
+    theirs = {row.label: [value.number for value in row.values] for row in table.rows if row.theirs}
+    assert theirs["RoPE", "CoCA, table 1"] == [19.66, 411.5, 3276.0]
+    assert theirs["LLaMA-7B + CoCA + PI", "CoCA, table 4"] == [9.65, 8.19, 8.37]
+
+
+def test_what_it_says_at_a_glance():
+    best, least = perplexity_page(None, evaluation("books")).summary
+    assert "2,048 tokens coca, plain predicts best: perplexity 50.00" in best
+    assert "coca, plain loses least: 2.38 times" in least
+
+
+@pytest.mark.parametrize("sources", [("books_test",), ("a_b", "a-b"), ("€", "<script>"), ("all", "books", "code")])
+def test_any_name_of_a_source_is_a_file_name(sources, tmp_path):
+    paths = write_report(perplexity_page(None, evaluation(*sources)), tmp_path)
+    assert sum(path.startswith("tables/perplexity-") and path.endswith(".tex") for path in paths) == len(sources)
+    names = file_names(sources)
+    assert len(set(names.values())) == len(sources)
+    assert all(re.fullmatch(r"[A-Za-z0-9-]+", name) for name in names.values())
