@@ -7,9 +7,7 @@ import numpy as np
 
 from coca_train.evals.extrapolation import positions_needed
 from coca_train.evaluation.subject import Around, Subject
-from coca_train.evaluation.texts import digest, tokenised
-
-EVERYTHING = 10**9  # documents: which of them are read is chosen here
+from coca_train.evaluation.texts import EVERYTHING, digest, tokenised
 
 
 @dataclass(frozen=True, kw_only=True)

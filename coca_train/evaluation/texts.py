@@ -26,6 +26,7 @@ from data_prep.readers.base import Reject
 from data_prep.schema import CorpusSourceConfig, FilterConfig, WorkConfig
 from data_prep.settings import load as load_corpus
 
+EVERYTHING = 10**9  # documents: all there are
 KINDS: dict[str, Literal["parquet", "text"]] = {
     ".parquet": "parquet",
     ".txt": "text",

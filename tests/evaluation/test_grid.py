@@ -154,6 +154,13 @@ def test_variants_are_rows_and_those_that_cannot_be_say_why(evaluate):
     assert "parameters of its own" in clex[0]["reason"]
 
 
+def test_windows_that_no_document_fills_are_left_out(evaluate):
+    cells = {cell["point"]: cell for cell in evaluate("grid.lengths=[12,24,3000]")["cells"]}
+    assert [cells[window]["status"] for window in (12, 24, 3000)] == ["done", "done", "impossible"]
+    assert cells[3000]["reason"] == "no document has 3,000 tokens"
+    assert cells[12]["result"]["sources"]["books"]["n_tokens"] == 3 * 24
+
+
 @pytest.mark.parametrize(("choice", "n_predictions"), [("longest", 3 * 24), ("window", 3 * 12), ("whole", None)])
 def test_what_is_scored(evaluate, choice, n_predictions, folders, books):
     found = evaluate("grid.lengths=[12,24]", f"eval.document_tokens={choice}", "eval.min_document_tokens=24")

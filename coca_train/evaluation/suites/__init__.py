@@ -11,7 +11,7 @@ Each module holds
 * `fingerprint(material, point) -> str`: digest of the material that a cell at this point reads;
 * `impossible(settings, subject, point, material) -> str`: why the cell cannot be measured, in words; "" when it can;
 * `measure(settings, subject, point, material, around) -> part`: this rank's share of one cell, as plain JSON. It must
-  not call a collective: a rank that runs out of memory would leave the others waiting;
+  not call a collective once it computes: a rank that runs out of memory would leave the others waiting;
 * `combine(settings, point, material, parts) -> result`: the cell's result from all ranks' parts, by rank; plain JSON,
   the same numbers for every world size;
 * `page(settings, evaluation) -> Document`: what there is to see (report/blocks.py).

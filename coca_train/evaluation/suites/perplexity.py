@@ -30,7 +30,7 @@ from coca_train.evals.prefixes import Curves, cut, same_at
 from coca_train.evals.results import Evaluation, Point
 from coca_train.evaluation.pages.perplexity import perplexity_page
 from coca_train.evaluation.subject import Around, Subject
-from coca_train.evaluation.texts import Texts, digest, tokenised
+from coca_train.evaluation.texts import EVERYTHING, Texts, digest, tokenised
 from coca_train.report.blocks import Document
 
 VERSION = 1
@@ -51,7 +51,8 @@ class Settings:
         description="what is scored: documents cut to the longest window of the grid, to each window, or whole"
     )
     min_document_tokens: Positive | None = Field(
-        description="shorter documents are left out [tokens]; null: the longest window of the grid"
+        description="shorter documents are left out [tokens]; null: the longest window of the grid "
+        "that any document fills"
     )
     bootstrap_resamples: Positive = Field(description="draws of the 95 % interval over documents")
 
@@ -85,7 +86,12 @@ def points(settings: Settings, lengths: Sequence[int]) -> tuple[Point, ...]:
 
 
 def prepare(settings: Settings, subject: Subject, around: Around) -> Material:
-    longest = max(point for point in around.points if isinstance(point, int))
+    windows = sorted(point for point in around.points if isinstance(point, int))
+    longest = windows[-1]
+    if settings.min_document_tokens is None:
+        found = tokenised(subject, around, windows[0], EVERYTHING).documents
+        most = max(len(document) for documents in found.values() for document in documents)
+        longest = max(window for window in windows if window <= most)
     texts = tokenised(subject, around, settings.min_document_tokens or longest)
     return Material(settings, texts, longest, settings.stride or subject.training_window, around.seed)
 
@@ -100,6 +106,8 @@ def fingerprint(material: Material, point: int) -> str:
 
 
 def impossible(settings: Settings, subject: Subject, point: int, material: Material) -> str:
+    if point > material.longest:
+        return f"no document has {point:,} tokens"
     limit = subject.model.position.max_positions
     if limit is not None and positions_needed(subject.model, point) > limit:
         return f"{subject.facts.scheme} has {limit:,} positions, and these windows need more"
