@@ -51,7 +51,6 @@ def run_grid(
                     place = Place(suite, config.eval, subject, label, variant, point)
                     row.append(_cell(place, material, told, store))
                 cells += reversed(row)
-            put(subject.model, subject.own)
             subjects.append(subject.facts)
             del subject, material
             _free()

@@ -2,6 +2,8 @@
 
 import json
 import math
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -168,3 +170,11 @@ def test_what_is_scored(evaluate, choice, n_predictions, folders, books):
     encode = Tokenizer(folders("one") / "tokenizer.model").encode
     expected = n_predictions or sum(len(encode(text)) for text in texts)
     assert found["cells"][0]["result"]["sources"]["books"]["n_tokens"] == expected
+
+
+def test_multiples_are_of_the_shortest_training_window(monkeypatch):
+    windows = {"long": 128, "short": 32}
+    opened = lambda path: nullcontext(SimpleNamespace(architecture=SimpleNamespace(seq_len=windows[path])))  # noqa: E731
+    monkeypatch.setattr(run, "open_source", opened)
+    config, _ = load(["checkpoint=long,short", "grid.lengths=[4x,100,1x]"])
+    assert run.lengths(config) == (32, 100, 128)
