@@ -1,18 +1,21 @@
 """`python -m benchmarks.perplexity`: the row of a long-context table, ours beside loops of one window at a time.
 
 A row is the perplexity of documents of 16 training windows, read in windows of 1, 2, 4, 8 and 16 training windows,
-stride = training window (CoCA paper, table 1). All read the same tokens in the same process and take turns; the weights
-are random. ours: `score_documents`. plain: the same model, window by window, all logits in float32, predictions made
-before masked in the cross-entropy. transformers: that loop over GPTNeoXForCausalLM of the same shape (the peer).
-cut: documents cut to each window instead (YaRN, tables 1 and 2); measured for the row as a whole, since one pass of
-ours gives every window.
+stride = training window (CoCA paper, table 1), or cut to each window (YaRN, tables 1 and 2). All read the same tokens
+in the same process and take turns. ours: `score_share`, each window by itself and all windows of the row together, as
+the suite `perplexity` does where nothing depends on the window's length. plain: the same model, window by window, all
+logits in float32, predictions made before masked in the cross-entropy. transformers: that loop over the peer.
+
+Without --checkpoint, weights are random and the peer is a GPTNeoXForCausalLM of the same shape. With it, the peer is
+the run's export, and its loss is ours.
 
 Tokens are those that the loop reads. Ratios: the loop's time over ours, so above 1 we are faster; median (range).
 """
 
 import argparse
 import statistics
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,10 +27,12 @@ from torch.nn import functional as F
 from benchmarks.cases import DTYPES, Setup
 from benchmarks.measure import interleaved_seconds, machine, median_ratio, say
 from coca_train.config.load import load
-from coca_train.evals.perplexity import score_documents, score_share, sliding_windows, tokens_read
-from coca_train.evals.prefixes import cut
+from coca_train.evals.perplexity import score_share
+from coca_train.evals.windows import Row, sliding_windows, tokens_read
+from coca_train.interop import exporting
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
+from coca_train.run_dir import load_run
 from coca_train.tables import markdown
 
 MULTIPLES = (1, 2, 4, 8, 16)
@@ -81,58 +86,36 @@ def plain(logits: Logits, documents: Sequence[np.ndarray], window: int, stride: 
     return nll / count
 
 
-def ours(model: Transformer, documents: Sequence[np.ndarray], window: int, options: argparse.Namespace) -> float:
-    """Mean NLL [nats per token]."""
-    scores = score_documents(
-        model, documents, window=window, stride=options.window, micro_batch_tokens=options.micro_batch_tokens
-    )
-    return scores.documents[:, 0].sum() / scores.documents[:, 1].sum()
+def ours(model: Transformer, documents: Sequence[np.ndarray], rows: Sequence[Row], options: Any) -> list[float]:
+    """Mean NLL [nats per token] of each row."""
+    found = [scores.documents.sum(0) for scores in score_share(model, documents, rows, options.micro_batch_tokens)]
+    return [nll / count for nll, count in found]
 
 
-def ours_cut(model: Transformer, documents: Sequence[np.ndarray], windows: Sequence[int], options: Any) -> list[float]:
-    """Mean NLL of the documents cut to each window: one pass, then cuts."""
-    curves: dict[int, np.ndarray] = {}
-    score_share(
-        model, documents, window=windows[-1], stride=options.window, micro_batch_tokens=options.micro_batch_tokens,
-        first=curves.__setitem__,
-    )  # fmt: skip
-    sums = [cut(curves, len(documents), window).documents.sum(0) for window in windows]
-    return [nll / count for nll, count in sums]
-
-
-def bench(options: argparse.Namespace, vocab_size: int) -> list[list[str]]:
-    """A row of cells for each window, for all of them, and for documents cut to each window."""
-    torch.manual_seed(0)
-    model, windows = model_of(options, vocab_size), [options.window * m for m in MULTIPLES]
-    peer: Any = peer_of(model, options)
+def bench(model: Transformer, peer: Any, options: argparse.Namespace) -> list[list[str]]:
+    """A line for each window, for all of them, and for documents cut to each window."""
     loops: dict[str, Logits] = {PLAIN: model, PEER: lambda tokens: peer(input_ids=tokens).logits}
-    random = np.random.default_rng(0)
+    random, windows = np.random.default_rng(0), [options.window * m for m in MULTIPLES]
+    vocab_size, stride = model.embed.num_embeddings, options.window
     documents = [random.integers(0, vocab_size, windows[-1] + 1) for _ in range(options.documents)]
-    setup, rows = replace(Setup(options.device, options.dtype), vocab_size=vocab_size), []
-    row: dict[str, list[float]] = {}
-    for window in windows:
-        say(f"vocabulary {vocab_size:,}, window {window:,}")
-        works: dict[str, Callable[[], Any]] = {OURS: lambda w=window: ours(model, documents, w, options)}
-        for name, logits in loops.items():
-            works[name] = lambda f=logits, w=window: plain(f, documents, w, options.window, options.device)
-        difference = works[OURS]() - works[PLAIN]()
+    setup = replace(Setup(options.device, options.dtype), vocab_size=vocab_size)
+
+    def line(name: str, rows: Sequence[Row]) -> list[str]:
+        say(f"vocabulary {vocab_size:,}, {name}")
+        read = [(row, [d[: row.cut and row.cut + 1] for d in documents]) for row in rows]
+        works: dict[str, Callable[[], list[float]]] = {OURS: lambda: ours(model, documents, rows, options)}
+        for loop, logits in loops.items():
+            works[loop] = lambda f=logits: [plain(f, ds, row.window, stride, options.device) for row, ds in read]
+        found = {name: work() for name, work in works.items()}
+        compared = [PLAIN, PEER] if options.checkpoint else [PLAIN]
+        apart = max(abs(a - b) for loop in compared for a, b in zip(found[OURS], found[loop], strict=True))
+        n_tokens = sum(tokens_read(len(d) - 1, row.window, stride) for row, ds in read for d in ds)
         seconds = interleaved_seconds(works, setup, options.rounds)
-        n_tokens = options.documents * tokens_read(windows[-1], window, options.window)
-        rows.append(cells(vocab_size, f"{window:,}", n_tokens, seconds, f"{difference:.0e}"))
-        row = {
-            name: [a + b for a, b in zip(row.get(name, [0.0] * len(t)), t, strict=True)] for name, t in seconds.items()
-        }
-    total = options.documents * sum(tokens_read(windows[-1], window, options.window) for window in windows)
-    rows.append(cells(vocab_size, "all", total, row, ""))
-    say(f"vocabulary {vocab_size:,}, documents cut to each window")
-    works = {OURS: lambda: ours_cut(model, documents, windows, options)}
-    for name, logits in loops.items():
-        works[name] = lambda f=logits: [
-            plain(f, [d[: w + 1] for d in documents], w, options.window, options.device) for w in windows
-        ]
-    difference = max(abs(a - b) for a, b in zip(works[OURS](), works[PLAIN](), strict=True))
-    seconds = interleaved_seconds(works, setup, options.rounds)
-    return [*rows, cells(vocab_size, "cut, all", options.documents * sum(windows), seconds, f"{difference:.0e}")]
+        return cells(vocab_size, name, n_tokens, seconds, f"{apart:.0e}")
+
+    whole, cut = [Row(window, stride) for window in windows], [Row(window, stride, window) for window in windows]
+    alone = [line(f"{row.window:,}", [row]) for row in whole]
+    return [*alone, line("all, together", whole), line("all, cut to each", cut)]
 
 
 def cells(vocab_size: int, window: str, n_tokens: int, seconds: dict[str, list[float]], difference: str) -> list[str]:
@@ -148,12 +131,31 @@ def cells(vocab_size: int, window: str, n_tokens: int, seconds: dict[str, list[f
     ]
 
 
+def pairs(options: argparse.Namespace) -> Iterator[tuple[Transformer, Any]]:
+    """Models and their peers."""
+    if not options.checkpoint:
+        for vocab_size in options.vocabularies:
+            model = model_of(options, vocab_size)
+            yield model, peer_of(model, options)
+        return
+    from transformers import AutoModelForCausalLM
+
+    model = load_run(options.checkpoint).model
+    stored: Any = {dtype: name for name, dtype in DTYPES.items()}[next(model.parameters()).dtype]
+    with tempfile.TemporaryDirectory() as folder:
+        said = exporting.Options(run=options.checkpoint, to=f"{folder}/export", form="native", dtype=stored)
+        peer: Any = AutoModelForCausalLM.from_pretrained(exporting.run(said))
+    dtype = DTYPES[options.dtype]
+    yield model.to(options.device, dtype).eval(), peer.to(options.device, dtype).eval()
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.perplexity", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--dtype", choices=list(DTYPES), default="bf16")
+    parser.add_argument("--checkpoint", help="a run with RoPE; default: random weights")
     parser.add_argument("--position", default="rope", help="configs/position/<name>.yaml")
     parser.add_argument("--vocabularies", nargs="+", type=int, default=[8192, 32000])
     parser.add_argument("--window", type=int, default=256, help="training window and stride [tokens]")
@@ -166,12 +168,12 @@ def main(arguments: list[str] | None = None) -> None:
     print(
         "  ".join(f"{key}: {value}" for key, value in machine(Setup(options.device, options.dtype)).items()), flush=True
     )
-    rows = [line for vocab_size in options.vocabularies for line in bench(options, vocab_size)]
+    rows = [line for model, peer in pairs(options) for line in bench(model, peer, options)]
     speeds, ratios = (
         [f"{name} [tokens/s]" for name in (OURS, PLAIN, PEER)],
         [f"{name} / ours" for name in (PLAIN, PEER)],
     )
-    print(markdown(["vocabulary", "window", *speeds, *ratios, "loss, ours - plain [nats]"], rows))
+    print(markdown(["vocabulary", "window", *speeds, *ratios, "loss apart [nats]"], rows))
 
 
 if __name__ == "__main__":

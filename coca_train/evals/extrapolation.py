@@ -22,8 +22,9 @@ import torch
 
 from coca_train import dist
 from coca_train.config.load import Variant
-from coca_train.evals.perplexity import Perplexity, Scores, score_documents, summarise, tokens_read
+from coca_train.evals.perplexity import Perplexity, Scores, score_documents, summarise
 from coca_train.evals.positions import PositionLoss, position_loss
+from coca_train.evals.windows import tokens_read
 
 ALL = "all"  # the sources together
 

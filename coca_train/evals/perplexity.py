@@ -1,17 +1,6 @@
-"""Perplexity by sliding windows, and validation loss by source.
+"""Perplexity by sliding windows (definition: windows.py), and validation loss by source.
 
-Definition (Press et al., arXiv 2108.12409 appendix B and 2012.15832; CoCA paper 4.2). A document is
-tokens x_0 ... x_N; its N predictions are x_1 ... x_N (nothing precedes x_0, so it is never scored).
-A window of length W that begins at a reads x_a ... x_{a+W-1} and predicts x_{a+1} ... x_{a+W}.
-Windows begin at 0, s, 2s ... (stride s <= W) until every prediction is made; the last one ends with
-the document. Each window scores only predictions no earlier window made: the first all of its own,
-with contexts of 1 ... W tokens, every later one its last s, with contexts of W - s + 1 ... W tokens.
-So every prediction counts exactly once, whatever W and s. Positions start at 0 at each window's
-first token, no state crosses windows, and dynamic frequencies see l = W in every window, also in a
-last one that is shorter. Perplexity = exp(sum of NLL / number of predictions), NLL in nats, float32
-per token, summed in float64.
-
-Shape legend: B windows of one length, T window length, C d_model.
+Shape legend: B passes of one shape, T their length, n the predictions wanted of each, C d_model.
 """
 
 import math
@@ -27,20 +16,11 @@ from torch import nn
 from coca_train import dist
 from coca_train.data.batch import Batch
 from coca_train.evals.positions import binned
-
-Placed = tuple[int, "Window"]  # a window and the index of its document
+from coca_train.evals.windows import Pass, Row, batches, passes, stretches
 
 CPU_TOKENS = 4096  # of a forward on a CPU: more only leaves its cache, up to a third slower
 CONFIDENCE = 0.95
 RESAMPLES = 1000
-
-
-class Window(NamedTuple):
-    """Reads tokens [start, stop) and scores the predictions of tokens [scored + 1, stop + 1)."""
-
-    start: int
-    stop: int
-    scored: int
 
 
 class Scores(NamedTuple):
@@ -70,23 +50,6 @@ class Perplexity:
         return self.nll_sum / self.n_tokens
 
 
-def sliding_windows(n_predictions: int, window: int, stride: int) -> Iterator[Window]:
-    """The windows over one document, see the module's definition.
-
-    Raises ValueError unless 1 <= stride <= window and there is something to predict.
-    """
-    if not 1 <= stride <= window:
-        raise ValueError(f"stride {stride} must lie between 1 and the window {window}: otherwise tokens are left out")
-    if n_predictions < 1:
-        raise ValueError("a document of fewer than 2 tokens has nothing to predict")
-    scored = start = 0
-    while scored < n_predictions:
-        stop = min(start + window, n_predictions)
-        yield Window(start, stop, scored)
-        scored = stop
-        start += stride
-
-
 def score_documents(
     model: nn.Module,
     documents: Sequence[np.ndarray],
@@ -101,9 +64,7 @@ def score_documents(
     model, progress: as in score_share. The ranks of a distributed run share the work and all get the whole result.
     COLLECTIVE.
     """
-    mine = score_share(
-        model, documents, window=window, stride=stride, micro_batch_tokens=micro_batch_tokens, progress=progress
-    )
+    (mine,) = score_share(model, documents, [Row(window, stride)], micro_batch_tokens, progress)
     whole = np.asarray(dist.all_reduce([*mine.documents.ravel().tolist(), *mine.positions.ravel().tolist()]))
     n = mine.documents.size
     return Scores(whole[:n].reshape(mine.documents.shape), whole[n:].reshape(mine.positions.shape))
@@ -112,68 +73,55 @@ def score_documents(
 def score_share(
     model: nn.Module,
     documents: Sequence[np.ndarray],
-    *,
-    window: int,
-    stride: int,
+    rows: Sequence[Row],
     micro_batch_tokens: int,
     progress: Callable[[int], None] = lambda n_tokens: None,
-    first: Callable[[int, np.ndarray], None] = lambda index, nll_T: None,
-) -> Scores:
-    """This rank's share of the sums: those of all ranks, added up, are the whole.
+) -> list[Scores]:
+    """This rank's share of the sums of every row: those of all ranks, added up, are the whole.
 
-    model: has .hidden(tokens_BT, pos_BT=, length=, last=n) -> x_BnC of the last n positions, and
-    .nll(x_BnC, targets_Bn) -> float32.
-    Windows of equal shape go through the model together, up to micro_batch_tokens, CPU_TOKENS on a CPU (at least one).
-    progress: told the tokens that all ranks read, batch by batch. first: told what this rank found for a document's
-    first window, which begins with the document: its index and nll_T [nats].
+    model: has .hidden(tokens_BT, pos_BT=, length=, wanted=) -> x_BnC of some stretches of positions, and
+    .nll(x_BnC, targets_Bn) -> float32. Several rows share passes: only for models that treat
+    them alike (windows.same_at). Passes of equal shape go through the model together, up to micro_batch_tokens,
+    CPU_TOKENS on a CPU (at least one). progress: told the tokens that all ranks read, batch by batch.
     """
     device = next(model.parameters()).device
     if device.type == "cpu":
         micro_batch_tokens = min(micro_batch_tokens, CPU_TOKENS)
-    batches = _batches([len(d) - 1 for d in documents], window, stride, micro_batch_tokens)
-    sums, by_position = np.zeros((len(documents), 2)), np.zeros((window, 2))
+    work = batches(passes([len(d) - 1 for d in documents], rows), micro_batch_tokens)
+    sums = [np.zeros((len(documents), 2)) for _ in rows]
+    by_position = [np.zeros((row.window, 2)) for row in rows]
     n_ranks, rank = dist.world_size(), dist.rank()
     with evaluating(model):
-        for begin in range(0, len(batches), n_ranks):
+        for begin in range(0, len(work), n_ranks):
             # Every rank makes the same number of forwards (ZeRO-3's are collective); what is over counts nothing.
             mine = begin + rank
-            batch = batches[min(mine, len(batches) - 1)]
-            nll_BT = _score(model, documents, batch, window, device)
-            if mine < len(batches):
-                for (index, w), nll_T in zip(batch, nll_BT, strict=True):
-                    sums[index] += nll_T.sum(), len(nll_T)
-                    if w.start == 0:
-                        by_position[: len(nll_T), 0] += nll_T
-                        by_position[: len(nll_T), 1] += 1
-                        first(index, nll_T)
-            progress(sum(w.stop - w.start for b in batches[begin : begin + n_ranks] for _, w in b))
-    return Scores(sums, binned(by_position))
-
-
-def _batches(lengths: Sequence[int], window: int, stride: int, micro_batch_tokens: int) -> list[list[Placed]]:
-    """Windows grouped by (length, scored predictions), then cut to the micro-batch; longest first."""
-    groups: dict[tuple[int, int], list[Placed]] = {}
-    for index, n_predictions in enumerate(lengths):
-        for w in sliding_windows(n_predictions, window, stride):
-            groups.setdefault((w.stop - w.start, w.stop - w.scored), []).append((index, w))
-    batches = []
-    for (length, _), members in sorted(groups.items(), reverse=True):
-        size = max(1, micro_batch_tokens // length)
-        batches += [members[i : i + size] for i in range(0, len(members), size)]
-    return batches
+            batch = work[min(mine, len(work) - 1)]
+            nll_BT = _score(model, documents, batch, rows, device)
+            if mine < len(work):
+                for each, nll_T in zip(batch, nll_BT, strict=True):
+                    for part in each.parts:
+                        nll_P = nll_T[part.begin : part.end]
+                        sums[part.row][each.document] += nll_P.sum(), len(nll_P)
+                        if each.start == 0:
+                            by_position[part.row][part.begin : part.end] += np.stack((nll_P, np.ones_like(nll_P)), 1)
+            progress(sum(each.length for b in work[begin : begin + n_ranks] for each in b))
+    return [Scores(*pair) for pair in zip(sums, map(binned, by_position), strict=True)]
 
 
 def _score(
-    model: Any, documents: Sequence[np.ndarray], batch: Sequence[Placed], length: int, device: Any
+    model: Any, documents: Sequence[np.ndarray], batch: Sequence[Pass], rows: Sequence[Row], device: Any
 ) -> np.ndarray:
-    """NLL of each window's scored predictions, the last of the window: nll_BT float64."""
-    rows = [documents[index][w.start : w.stop + 1] for index, w in batch]
-    window_BT = torch.from_numpy(np.stack(rows).astype(np.int64)).to(device)
-    tokens_BT, targets_BT = window_BT[:, :-1], window_BT[:, 1:]
-    n_scored = batch[0][1].stop - batch[0][1].scored
-    pos_1T = torch.arange(tokens_BT.shape[1], device=device)[None]
-    x_BTC = model.hidden(tokens_BT, pos_BT=pos_1T, length=length, last=n_scored)
-    return model.nll(x_BTC, targets_BT[:, -n_scored:]).double().cpu().numpy()
+    """NLL of every prediction of passes of one shape, nll_BT float64; NaN where no row scores it."""
+    parts, length = batch[0].parts, batch[0].length
+    read = [documents[each.document][each.start : each.stop + 1] for each in batch]
+    tokens_BT = torch.from_numpy(np.stack(read).astype(np.int64)).to(device)
+    pos_1T = torch.arange(length, device=device)[None]
+    wanted, window = stretches(parts), max(rows[part.row].window for part in parts)
+    x_BnC = model.hidden(tokens_BT[:, :-1], pos_BT=pos_1T, length=window, wanted=wanted)
+    wanted_n = np.concatenate([np.arange(*stretch) for stretch in wanted])
+    nll_BT = np.full((len(batch), length), np.nan)
+    nll_BT[:, wanted_n] = model.nll(x_BnC, tokens_BT[:, wanted_n + 1]).double().cpu().numpy()
+    return nll_BT
 
 
 @contextmanager
@@ -186,11 +134,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             yield
     finally:
         model.train(was_training)
-
-
-def tokens_read(n_predictions: int, window: int, stride: int) -> int:
-    """By all windows over one document: what measuring it costs [tokens]."""
-    return sum(w.stop - w.start for w in sliding_windows(n_predictions, window, stride))
 
 
 def summarise(sums: np.ndarray, n_bytes: int | None = None, seed: int = 0, resamples: int = RESAMPLES) -> Perplexity:

@@ -14,14 +14,13 @@ from coca_train.models.transformer import Transformer
 class Subject:
     """A model in evaluation mode, on its device. While a cell is measured, the cell's variant is put on it.
 
-    own: what it was trained with. variants: of the grid, by name.
+    variants: of the grid, by name.
     """
 
     facts: Measured
     path: Path
     model: Transformer
     tokenizer: Tokenizer
-    own: Variant
     variants: Mapping[str, Variant]
 
     @property

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from coca_train.config.errors import DataError
-from coca_train.config.load import Variant, load
+from coca_train.config.load import load
 from coca_train.config.schema import Config
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import DTYPES
@@ -54,7 +54,6 @@ def open_subject(
         path=Path(path),
         model=model,
         tokenizer=tokenizer,
-        own=Variant(config.position, config.visibility),
         variants=found,
     )
 

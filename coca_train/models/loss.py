@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 IGNORE = -100  # a target that is not scored
 LOGITS_PER_CHUNK = 2**23  # float32 logits alive at once: 32 MiB
-CACHED_LOGITS = 2**21  # without gradients on the CPU: what the cache holds, over twice as fast as 2**23
+CACHED_LOGITS = 2**19  # without gradients on the CPU: small enough that buffers are reused, twice as fast as 2**23
 
 
 def chunk_size(vocab_size: int, n_logits: int = LOGITS_PER_CHUNK) -> int:

@@ -3,6 +3,7 @@
 Shape legend: B batch, T time, S all positions with the cache's or the memory's, M memory, C d_model, V vocab_size.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -116,15 +117,16 @@ class Transformer(nn.Module):
         length: int | None = None,
         cache: KVCache | None = None,
         memory: Memory | None = None,
-        last: int | None = None,
+        wanted: Sequence[tuple[int, int]] | None = None,
     ) -> Tensor:
         """Final hidden states x_BTC.
 
         pos_BT: integer positions; None counts on from the cache's end. doc_BT: document ids, when attention
         must not cross documents. length: the sequence length dynamic frequencies adapt to [tokens]; None: all
         positions in hand. memory: the previous segment's hidden states, and where the next ones are left; its
-        tokens stand directly before this segment's, in the same document. last: how many of the final positions
-        are wanted, None: all; the last layer computes no more than keys and values for the others.
+        tokens stand directly before this segment's, in the same document. wanted: stretches [begin, end) of the
+        sequence, None: all of it; x_BTC are theirs, one after the other, and the last layer computes no more than
+        keys and values for the rest.
         """
         if pos_BT is None:
             start = 0 if cache is None else cache.length
@@ -139,19 +141,30 @@ class Transformer(nn.Module):
         length = self.visibility.length(length or pos_BS.shape[1])
         context = self._context(pos_BT, pos_BS, doc_BS, length, cache)
         x_BTC = self.position.embed(self.embed(tokens_BT), context.views[0][1].text_BT)
-        for layer, block in enumerate(self.blocks):
+        for layer, block in enumerate(self.blocks[:-1] if wanted else self.blocks):
             past_BMC = None if memory is None else memory.hidden[layer]
             if memory is not None:
                 memory.keep(x_BTC)
-            if last is not None and last < x_BTC.shape[1] and layer == len(self.blocks) - 1:
-                assert memory is None, "a memory is for training, where every position counts"
-                context = self._context(pos_BT[:, -last:], pos_BS, doc_BS, length, cache)
-                past_BMC, x_BTC = x_BTC[:, :-last], x_BTC[:, -last:]
             if self.activation_checkpointing and self.training:
                 x_BTC = checkpoint(block, x_BTC, context, past_BMC, use_reentrant=False)
             else:
                 x_BTC = block(x_BTC, context, past_BMC)
+        if wanted:
+            assert cache is None, "a cache holds every layer"
+            assert memory is None, "a memory is for training, where every position counts"
+            x_BTC = self._stretches(x_BTC, wanted, pos_BT, doc_BT, length)
         return self.final_norm(x_BTC)
+
+    def _stretches(
+        self, x_BTC: Tensor, wanted: Sequence[tuple[int, int]], pos_BT: Tensor, doc_BT: Tensor | None, length: int
+    ) -> Tensor:
+        """The last layer at the wanted positions; those before each stretch are keys and values only."""
+        made = []
+        for begin, end in wanted:
+            doc_BS = None if doc_BT is None else doc_BT[:, :end]
+            context = self._context(pos_BT[:, begin:end], pos_BT[:, :end], doc_BS, length, None)
+            made.append(self.blocks[-1](x_BTC[:, begin:end], context, x_BTC[:, :begin] if begin else None))
+        return torch.cat(made, dim=1)
 
     def _context(
         self, pos_BT: Tensor, pos_BS: Tensor, doc_BS: Tensor | None, length: int, cache: KVCache | None

@@ -44,7 +44,7 @@ class FakeModel(nn.Module):
         pos_BT: Tensor | None = None,
         doc_BT=None,
         length: int | None = None,
-        last: int | None = None,
+        wanted=None,
     ) -> Tensor:
         assert pos_BT is not None
         assert self.limit is None or self.visibility.place(pos_BT, pos_BT, None)[0].max() < self.limit
@@ -52,7 +52,8 @@ class FakeModel(nn.Module):
         seen_BT = tokens_BT.cumsum(1) / torch.arange(1, tokens_BT.shape[1] + 1)
         length_BT = torch.full_like(seen_BT, float(length or tokens_BT.shape[1]))
         whole_BTC = torch.stack([seen_BT, pos_BT.float().expand_as(seen_BT), length_BT], dim=-1)
-        return whole_BTC[:, -(last or whole_BTC.shape[1]) :]
+        stretches = wanted or [(0, whole_BTC.shape[1])]
+        return torch.cat([whole_BTC[:, begin:end] for begin, end in stretches], dim=1)
 
     def nll(self, hidden_BTC: Tensor, targets_BT: Tensor) -> Tensor:
         seen, pos, length = hidden_BTC.unbind(-1)

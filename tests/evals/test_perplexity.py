@@ -6,7 +6,8 @@ import torch
 
 from coca_train.data.batch import Batch
 from coca_train.evals import perplexity
-from coca_train.evals.perplexity import score_documents, score_share, sliding_windows, summarise, validation_loss
+from coca_train.evals.perplexity import score_documents, score_share, summarise, validation_loss
+from coca_train.evals.windows import Row
 
 
 def document(n, seed=0):
@@ -43,21 +44,6 @@ def test_the_plain_loop_can_tell_strides_apart(fake_model):
     doc = document(65)
     sums = score_documents(fake_model(), [doc], window=16, stride=8, micro_batch_tokens=64).documents
     assert abs(sums[0, 0] - plain_loop(doc, 16, 4)) > 1e-3
-
-
-@pytest.mark.parametrize("stride", [0, 17])
-def test_a_stride_that_would_leave_tokens_out_is_refused(stride):
-    with pytest.raises(ValueError, match="between 1 and the window 16"):
-        list(sliding_windows(64, 16, stride))
-
-
-def test_windows_tile_the_predictions():
-    for n in range(1, 70):
-        for window, stride in [(16, 16), (16, 4), (7, 3), (64, 1)]:
-            windows = list(sliding_windows(n, window, stride))
-            covered = [t for w in windows for t in range(w.scored, w.stop)]
-            assert covered == list(range(n))
-            assert all(w.start <= w.scored < w.stop <= w.start + window for w in windows)
 
 
 def test_batches_hold_up_to_the_micro_batch_and_do_not_change_the_result(fake_model):
@@ -156,7 +142,7 @@ def test_the_shares_of_any_number_of_ranks_add_up_to_the_whole(fake_model, monke
         shares = []
         for rank in range(n_ranks):
             monkeypatch.setattr(perplexity.dist, "rank", lambda rank=rank: rank)
-            shares.append(score_share(fake_model(), docs, window=window, stride=stride, micro_batch_tokens=micro))
+            shares += score_share(fake_model(), docs, [Row(window, stride)], micro)
         documents = sum(share.documents for share in shares)
         np.testing.assert_allclose(documents[:, 0], [plain_loop(d, window, stride) for d in docs], rtol=1e-5)
         assert documents[:, 1].tolist() == [len(d) - 1 for d in docs]

@@ -38,14 +38,12 @@ def subject(position: str = "rope", kind: str = "run") -> Subject:
     config = composed(position)
     model = Transformer(config.model, config.position, config.visibility, vocab_size=256, max_seq_len=WINDOW)
     init_weights(model, config.model, seed=1)
-    own = Variant(config.position, config.visibility)
     return Subject(
         facts=measured(position, kind=kind),
         path=Path("nowhere"),
         model=model.eval(),
         tokenizer=Bytes(),  # type: ignore[arg-type]
-        own=own,
-        variants={"plain": own},
+        variants={"plain": Variant(config.position, config.visibility)},
     )
 
 

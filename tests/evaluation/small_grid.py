@@ -46,9 +46,7 @@ def subject(name: str, scheme: Any, frequencies: Sequence[dict[str, Any]] = (), 
         weights="",
         variants=tuple(found),
     )
-    return Subject(
-        facts=facts, path=Path("runs/x"), model=model, tokenizer=LETTERS, own=next(iter(found.values())), variants=found
-    )  # type: ignore[arg-type]
+    return Subject(facts=facts, path=Path("runs/x"), model=model, tokenizer=LETTERS, variants=found)  # type: ignore[arg-type]
 
 
 def around(points: Sequence[Any], texts: dict[str, list[str]], micro_batch_tokens: int = 256) -> Around:

@@ -1,12 +1,12 @@
-"""Suite `perplexity`: how well long documents are predicted, by context window (definition: evals/perplexity.py).
+"""Suite `perplexity`: how well long documents are predicted, by context window (definition: evals/windows.py).
 
 document_tokens says which predictions a window is measured on:
 * longest: every document is cut to the longest window of the grid, so all windows score the very same predictions
   (CoCA paper 4.2, tables 1 and 4: documents cut to 32 768, stride 512);
 * window: every document is cut to the window itself, one window a document (YaRN, tables 1 and 2: "truncated at");
-  where nothing depends on the window's length, the longest one's pass gives all (evals/prefixes.py);
 * whole: nothing is cut, and a document counts when it is at least min_document_tokens long (YaRN, table 4).
-A document cut to n has n + 1 tokens where it has that many, so that it has n predictions.
+A document cut to n has n + 1 tokens where it has that many, so that it has n predictions. Where nothing depends on
+the window's length, the longest window's cell measures the others on the way, and theirs take no time.
 
 At each point: perplexity and its 95 % interval (bootstrap over documents), bits per token and per byte, predictions,
 and the loss by position of each document's first window (evals/positions.py).
@@ -24,10 +24,10 @@ from pydantic.dataclasses import dataclass
 from coca_train import dist
 from coca_train.config.schema import STRICT, Positive
 from coca_train.evals.extrapolation import ALL, positions_needed
-from coca_train.evals.perplexity import Scores, score_share, summarise, tokens_read
+from coca_train.evals.perplexity import Scores, score_share, summarise
 from coca_train.evals.positions import position_loss
-from coca_train.evals.prefixes import Curves, cut, same_at
 from coca_train.evals.results import Evaluation, Point
+from coca_train.evals.windows import Row, passes, same_at, tokens_read
 from coca_train.evaluation.pages.perplexity import perplexity_page
 from coca_train.evaluation.subject import Around, Subject
 from coca_train.evaluation.texts import EVERYTHING, Texts, digest, tokenised
@@ -57,28 +57,33 @@ class Settings:
     bootstrap_resamples: Positive = Field(description="draws of the 95 % interval over documents")
 
 
+Sums = dict[str, list[Any]]  # by source: `Scores` as plain lists
+
+
 @plain_dataclass(frozen=True)
 class Material:
-    """What one model reads: documents of at least the longest window, cut for each window; strides [tokens].
+    """What one model reads: documents of at least the longest window, windows and stride [tokens].
 
-    passes: by variant, the window measured before and what it gave, by source; for what can be cut from it.
+    found: by variant and window, this rank's share of what was measured on the way to a longer window.
     """
 
     settings: Settings
     texts: Texts
-    longest: int
+    windows: tuple[int, ...]
     stride: int
     seed: int
-    passes: dict[Any, tuple[int, Mapping[str, Curves]]] = field(default_factory=dict)
+    found: dict[tuple[Any, int], Sums] = field(default_factory=dict)
+
+    def row(self, window: int) -> Row:
+        """How documents are read in this window."""
+        cut = {"longest": self.windows[-1], "window": window, "whole": None}[self.settings.document_tokens]
+        return Row(window, min(self.stride, window), cut)
 
     def documents(self, window: int) -> dict[str, list[np.ndarray]]:
-        """By source."""
-        n = {"longest": self.longest, "window": window, "whole": None}[self.settings.document_tokens]
-        end = None if n is None else n + 1
+        """What is scored in this window, by source."""
+        cut = self.row(window).cut
+        end = None if cut is None else cut + 1
         return {source: [d[:end] for d in documents] for source, documents in self.texts.documents.items()}
-
-    def stride_of(self, window: int) -> int:
-        return min(self.stride, window)
 
 
 def points(settings: Settings, lengths: Sequence[int]) -> tuple[Point, ...]:
@@ -87,26 +92,26 @@ def points(settings: Settings, lengths: Sequence[int]) -> tuple[Point, ...]:
 
 def prepare(settings: Settings, subject: Subject, around: Around) -> Material:
     windows = sorted(point for point in around.points if isinstance(point, int))
-    longest = windows[-1]
     if settings.min_document_tokens is None:
         found = tokenised(subject, around, windows[0], EVERYTHING).documents
         most = max(len(document) for documents in found.values() for document in documents)
-        longest = max(window for window in windows if window <= most)
-    texts = tokenised(subject, around, settings.min_document_tokens or longest)
-    return Material(settings, texts, longest, settings.stride or subject.training_window, around.seed)
+        windows = [window for window in windows if window <= most]
+    texts = tokenised(subject, around, settings.min_document_tokens or windows[-1])
+    return Material(settings, texts, tuple(windows), settings.stride or subject.training_window, around.seed)
 
 
 def work(settings: Settings, point: int, material: Material) -> float:
+    row = material.row(point)
     lengths = [len(d) - 1 for documents in material.documents(point).values() for d in documents]
-    return float(sum(tokens_read(n, point, material.stride_of(point)) for n in lengths))
+    return float(sum(tokens_read(n, row.window, row.stride) for n in lengths))
 
 
 def fingerprint(material: Material, point: int) -> str:
-    return f"{digest(material.documents(point))} stride {material.stride_of(point)}"
+    return f"{digest(material.documents(point))} stride {material.row(point).stride}"
 
 
 def impossible(settings: Settings, subject: Subject, point: int, material: Material) -> str:
-    if point > material.longest:
+    if point > material.windows[-1]:
         return f"no document has {point:,} tokens"
     limit = subject.model.position.max_positions
     if limit is not None and positions_needed(subject.model, point) > limit:
@@ -114,38 +119,29 @@ def impossible(settings: Settings, subject: Subject, point: int, material: Mater
     return ""
 
 
-def measure(settings: Settings, subject: Subject, point: int, material: Material, around: Around) -> dict[str, Any]:
-    total, done, model, found = work(settings, point, material), 0, subject.model, {}
-    variant, documents = (model.position.settings, model.visibility.settings), material.documents(point)
-    longer, kept = material.passes.get(variant, (0, {}))
-    everywhere = dist.all_gather_object(longer)  # a rank that ran out of memory has no share to cut
-    if min(everywhere) == max(everywhere) >= point and same_at(model, longer, point):
-        return {source: _plain(cut(kept[source], len(documents[source]), point)) for source in documents}
-    curves: dict[str, dict[int, np.ndarray]] = {source: {} for source in documents}
+def measure(settings: Settings, subject: Subject, point: int, material: Material, around: Around) -> Sums:
+    model = subject.model
+    variant = (model.position.settings, model.visibility.settings)
+    known = material.found.get((variant, point))
+    if all(dist.all_gather_object(known is not None)):  # a rank that ran out of memory has not found its share
+        assert known is not None
+        return known
+    windows = [window for window in material.windows if window <= point and same_at(model, point, window)]
+    rows = [material.row(window) for window in windows]
+    documents, done = material.texts.documents, 0
+    total = sum(each.length for ds in documents.values() for each in passes([len(d) - 1 for d in ds], rows))
 
     def told(n_tokens: int) -> None:
         nonlocal done
         done += n_tokens
         around.progress(done / total)
 
-    for source in documents:
-        scores = score_share(
-            model,
-            documents[source],
-            window=point,
-            stride=material.stride_of(point),
-            micro_batch_tokens=around.micro_batch_tokens,
-            progress=told,
-            first=curves[source].__setitem__,
-        )
-        found[source] = _plain(scores)
-    if settings.document_tokens == "window":
-        material.passes[variant] = point, curves
-    return found
-
-
-def _plain(scores: Scores) -> list[Any]:
-    return [part.tolist() for part in scores]
+    found: dict[int, Sums] = {window: {} for window in windows}
+    for source, ds in documents.items():
+        for window, scores in zip(windows, score_share(model, ds, rows, around.micro_batch_tokens, told), strict=True):
+            found[window][source] = [part.tolist() for part in scores]
+    material.found.update({(variant, window): sums for window, sums in found.items()})
+    return found[point]
 
 
 def combine(settings: Settings, point: int, material: Material, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -160,7 +156,7 @@ def combine(settings: Settings, point: int, material: Material, parts: Sequence[
         found = summarise(scores.documents, size[source], material.seed, settings.bootstrap_resamples)
         curve = position_loss(scores.positions, source, "", point)
         made[source] = asdict(found) | {"ends": list(curve.ends), "loss_by_position": list(curve.loss)}
-    return {"stride": material.stride_of(point), "sources": made}
+    return {"stride": material.row(point).stride, "sources": made}
 
 
 def page(settings: Settings, evaluation: Evaluation) -> Document:

@@ -1,9 +1,8 @@
-"""`hidden(last=n)` is the end of the whole result: every scheme, every visibility, every attention kernel."""
+"""`hidden(wanted=)` is a part of the whole result: every scheme, every visibility, every attention kernel."""
 
 import pytest
 import torch
 
-from coca_train.models.cache import KVCache
 from coca_train.positions import visibilities
 from tests.models.conftest import LLAMA, NEOX, SCHEMES, build, settings
 
@@ -39,46 +38,51 @@ def wide(tokens_BT):
     return made
 
 
+STRETCHES = [[(32, 33)], [(28, 33)], [(0, 9), (14, 16), (27, 33)], [(0, 4)], [(0, 33)]]
+
+
+def taken(whole, wanted):
+    return torch.cat([whole[:, begin:end] for begin, end in wanted], dim=1)
+
+
 @torch.no_grad()
 @pytest.mark.parametrize(("scheme", "rules"), list(pairs()))
 def test_every_scheme_and_visibility(wide, scheme, rules):
     model, tokens = wide(LLAMA, scheme, rules)
-    whole = model.hidden(tokens)
-    for last in (1, 5):
-        torch.testing.assert_close(model.hidden(tokens, last=last), whole[:, -last:], atol=1e-11, rtol=1e-11)
+    whole, tolerance = model.hidden(tokens), 1e-6 if scheme == "xpos" else 1e-11  # its float32 powers move with the end
+    for wanted in STRETCHES[1:3]:
+        found = model.hidden(tokens, wanted=wanted)
+        torch.testing.assert_close(found, taken(whole, wanted), atol=tolerance, rtol=tolerance)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("attention", ["eager", "sdpa", "blocked", "auto"])
 def test_every_kernel_and_parallel_residuals(wide, attention):
     model, tokens = wide(NEOX, "rope", attention=attention)
-    torch.testing.assert_close(model.hidden(tokens, last=6), model.hidden(tokens)[:, -6:], atol=1e-11, rtol=1e-11)
+    whole = model.hidden(tokens)
+    for wanted in STRETCHES:
+        found = model.hidden(tokens, wanted=wanted)
+        torch.testing.assert_close(found, taken(whole, wanted), atol=1e-11, rtol=1e-11)
 
 
 @torch.no_grad()
 def test_documents_stay_apart(wide):
     model, tokens = wide(NEOX, "coca")
-    doc = (torch.arange(33) >= 30).long()[None].expand(2, -1)
-    pos = torch.cat((torch.arange(30), torch.arange(3)))[None].expand(2, -1)
-    whole = model.hidden(tokens, pos_BT=pos, doc_BT=doc)
-    torch.testing.assert_close(model.hidden(tokens, pos_BT=pos, doc_BT=doc, last=7), whole[:, -7:])
+    doc = (torch.arange(33) >= 20).long()[None].expand(2, -1)
+    pos = torch.cat((torch.arange(20), torch.arange(13)))[None].expand(2, -1)
+    whole, wanted = model.hidden(tokens, pos_BT=pos, doc_BT=doc), [(10, 22), (26, 33)]
+    torch.testing.assert_close(model.hidden(tokens, pos_BT=pos, doc_BT=doc, wanted=wanted), taken(whole, wanted))
 
 
 @torch.no_grad()
-def test_all_positions_and_more_are_the_whole(wide):
-    model, tokens = wide(LLAMA, "rope")
-    whole = model.hidden(tokens)
-    assert torch.equal(model.hidden(tokens, last=33), whole)
-    assert torch.equal(model.hidden(tokens, last=99), whole)
-
-
-@torch.no_grad()
-def test_a_cache_holds_the_positions_that_were_not_wanted(wide):
-    model, tokens = wide(LLAMA, "rope")
-    cache = KVCache(2, 33)
-    model.hidden(tokens[:, :20], cache=cache, last=1)
-    after = model.hidden(tokens[:, 20:], cache=cache, last=4)
-    torch.testing.assert_close(after, model.hidden(tokens)[:, -4:], atol=1e-11, rtol=1e-11)
+def test_lengths_reach_the_last_layer(wide):
+    """Dynamic frequencies see the length that was said, not that of a stretch."""
+    dynamic = {"name": "dynamic_ntk", "theta": 10000.0, "alpha": 1.0, "original_seq_len": 8}
+    model, tokens = wide(LLAMA, {"scheme": "rope", "rotary_pct": 1.0, "frequencies": dynamic})
+    whole = model.hidden(tokens, length=48)
+    found = model.hidden(tokens, length=48, wanted=STRETCHES[2])
+    torch.testing.assert_close(found, taken(whole, STRETCHES[2]), atol=1e-11, rtol=1e-11)
+    assert not torch.allclose(found, taken(model.hidden(tokens), STRETCHES[2]))
 
 
 @torch.no_grad()
@@ -87,5 +91,5 @@ def test_the_last_layer_computes_no_more_than_is_wanted(wide):
     shapes = []
     for block in model.blocks:
         block.mlp.register_forward_hook(lambda module, given, made: shapes.append(made.shape[1]))
-    model.hidden(tokens, last=5)
-    assert shapes == [33, 5]
+    model.hidden(tokens, wanted=[(3, 5), (28, 33)])
+    assert shapes == [33, 2, 5]

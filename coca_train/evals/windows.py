@@ -1,0 +1,148 @@
+"""Which tokens a window reads and which predictions it scores; and the passes through a model that several share.
+
+Definition (Press et al., arXiv 2108.12409 appendix B and 2012.15832; CoCA paper 4.2). A document is
+tokens x_0 ... x_N; its N predictions are x_1 ... x_N (nothing precedes x_0, so it is never scored).
+A window of length W that begins at a reads x_a ... x_{a+W-1} and predicts x_{a+1} ... x_{a+W}.
+Windows begin at 0, s, 2s ... (stride s <= W) until every prediction is made; the last one ends with
+the document. Each window scores only predictions no earlier window made: the first all of its own,
+with contexts of 1 ... W tokens, every later one its last s, with contexts of W - s + 1 ... W tokens.
+So every prediction counts exactly once, whatever W and s. Positions start at 0 at each window's
+first token, no state crosses windows, and dynamic frequencies see l = W in every window, also in a
+last one that is shorter. Perplexity = exp(sum of NLL / number of predictions), NLL in nats, float32
+per token, summed in float64.
+
+A row of a table is one window length. Windows of several rows that begin at the same token are prefixes of the
+longest of them, and nothing that comes later is ever seen: one pass over the longest gives all their predictions, with
+the same contexts. That holds unless something else than the contexts changes with W: what dynamic frequencies make of
+l. Whether it does is asked of the position scheme itself (same_at). Equal to measuring each window but for rounding,
+since kernels are chosen by the length: up to 1e-4 nats in bfloat16 on a CPU.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+PROBED = 8  # positions whose tables are compared [tokens]
+
+
+class Window(NamedTuple):
+    """Reads tokens [start, stop) and scores the predictions of tokens [scored + 1, stop + 1)."""
+
+    start: int
+    stop: int
+    scored: int
+
+
+class Row(NamedTuple):
+    """How documents are read: their first `cut` predictions (None: all) in windows of one length [tokens]."""
+
+    window: int
+    stride: int
+    cut: int | None = None
+
+
+class Part(NamedTuple):
+    """Predictions [begin, end) of a pass that the row of this index scores."""
+
+    row: int
+    begin: int
+    end: int
+
+
+class Pass(NamedTuple):
+    """Tokens [start, stop) of one document, read together."""
+
+    document: int
+    start: int
+    stop: int
+    parts: tuple[Part, ...]
+
+    @property
+    def length(self) -> int:
+        return self.stop - self.start
+
+
+def sliding_windows(n_predictions: int, window: int, stride: int) -> Iterator[Window]:
+    """The windows over one document, see the module's definition.
+
+    Raises ValueError unless 1 <= stride <= window and there is something to predict.
+    """
+    if not 1 <= stride <= window:
+        raise ValueError(f"stride {stride} must lie between 1 and the window {window}: otherwise tokens are left out")
+    if n_predictions < 1:
+        raise ValueError("a document of fewer than 2 tokens has nothing to predict")
+    scored = start = 0
+    while scored < n_predictions:
+        stop = min(start + window, n_predictions)
+        yield Window(start, stop, scored)
+        scored = stop
+        start += stride
+
+
+def tokens_read(n_predictions: int, window: int, stride: int) -> int:
+    """By all windows over one document [tokens]."""
+    return sum(w.stop - w.start for w in sliding_windows(n_predictions, window, stride))
+
+
+def passes(lengths: Sequence[int], rows: Sequence[Row]) -> list[Pass]:
+    """What is read so that every row is scored: one pass for all windows that begin at the same token.
+
+    lengths: predictions in each document.
+    """
+    begun: dict[tuple[int, int], list[tuple[int, Window]]] = {}
+    for index, row in enumerate(rows):
+        for document, length in enumerate(lengths):
+            n_predictions = length if row.cut is None else min(length, row.cut)
+            for window in sliding_windows(n_predictions, row.window, row.stride):
+                begun.setdefault((document, window.start), []).append((index, window))
+    return [
+        Pass(
+            document,
+            start,
+            max(w.stop for _, w in windows),
+            tuple(Part(row, w.scored - start, w.stop - start) for row, w in windows),
+        )
+        for (document, start), windows in begun.items()
+    ]
+
+
+def batches(work: Sequence[Pass], micro_batch_tokens: int) -> list[list[Pass]]:
+    """Passes grouped by length and parts, then cut to the micro-batch (at least one); longest first, and first
+    those that score from their beginning."""
+    groups: dict[tuple[int, tuple[Part, ...]], list[Pass]] = {}
+    for each in work:
+        groups.setdefault((each.length, each.parts), []).append(each)
+    made = []
+    for (length, _), members in sorted(groups.items(), key=lambda group: (-group[0][0], group[0][1])):
+        size = max(1, micro_batch_tokens // length)
+        made += [members[i : i + size] for i in range(0, len(members), size)]
+    return made
+
+
+def stretches(parts: Sequence[Part]) -> list[tuple[int, int]]:
+    """[begin, end) of everything that some part scores: in order, and apart from each other."""
+    made: list[tuple[int, int]] = []
+    for begin, end in sorted((part.begin, part.end) for part in parts):
+        if made and begin <= made[-1][1]:
+            made[-1] = made[-1][0], max(end, made[-1][1])
+        else:
+            made.append((begin, end))
+    return made
+
+
+@torch.no_grad()
+def same_at(model: Any, one: int, other: int) -> bool:
+    """Whether the model, a Transformer, treats equal positions equally in windows of both lengths [tokens]."""
+    pos_1T = torch.arange(PROBED, device=next(model.parameters()).device)[None]
+    tables = [model.position(pos_1T, pos_1T, model.visibility.length(length)) for length in (one, other)]
+    return _equal(*tables)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Of tables: tensors, plain values, and tuples of them."""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, tuple) and type(one) is type(other):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    return type(one) is type(other) and bool(one == other)
