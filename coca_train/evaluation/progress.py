@@ -1,30 +1,45 @@
-"""How far an evaluation is: one bar over the work of all cells, on rank 0."""
+"""How far an evaluation is, on rank 0: one bar over the work of all cells, or lines where stderr is no terminal."""
 
+import sys
+import time
 from typing import Any
 
 from coca_train import dist
+from coca_train.sinks import clock
+
+LINE_EVERY_S = 30.0
 
 
 class Progress:
-    """total: work of all cells, in any unit that is the same for all. shown: whether there is to be a bar at all."""
+    """total: work of all cells, in any unit that is the same for all. shown: whether there is to be anything at all."""
 
     def __init__(self, total: float, shown: bool) -> None:
         from tqdm import tqdm
 
-        off = True if not (dist.is_main() and shown) else None  # None: off when stderr is no terminal
+        shown = shown and dist.is_main()
         form = "{desc} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
-        self._bar: Any = tqdm(total=total, bar_format=form, disable=off, leave=False)
+        self._bar: Any = tqdm(total=total, bar_format=form, disable=None if shown else True, leave=False)
+        self._lines = shown and not sys.stderr.isatty()
+        self._total, self._words = total, ""
         self._before = self._work = 0.0
+        self._began = self._said = time.monotonic()
 
     def cell(self, words: str, work: float) -> None:
         """A cell begins."""
         self._bar.set_description_str(words, refresh=False)
+        self._words = words
         self._before, self._work = self._before + self._work, work
         self.share(0.0)
 
     def share(self, share: float) -> None:
         """So much of the present cell is done, 0 to 1."""
-        self._bar.update(min(self._before + share * self._work, self._bar.total or 0) - self._bar.n)
+        done = min(self._before + share * self._work, self._total)
+        self._bar.update(done - self._bar.n)
+        now = time.monotonic()
+        if self._lines and done and now - self._said >= LINE_EVERY_S:
+            self._said = now
+            left = (now - self._began) * (self._total - done) / done
+            print(f"{done / self._total:.0%}  {self._words}  left {clock(left)}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         self._bar.close()

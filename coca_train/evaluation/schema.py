@@ -72,7 +72,7 @@ class WorkConfig:
     )
     seed: int = Field(ge=0, description="of everything drawn at random: places, keys, bootstrap")
     timeout_s: Positive = Field(description="how long one rank waits for the others at the end of a cell [s]")
-    progress_bar: bool = Field(description="show a bar with the time left, where stderr is a terminal")
+    progress_bar: bool = Field(description="show a bar with the time left; lines, where stderr is no terminal")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
