@@ -31,33 +31,45 @@ def run_grid(
     config: EvaluateConfig, names: Sequence[str], points: tuple[Point, ...], around: Around, store: Store
 ) -> tuple[list[Measured], list[Cell]]:
     """Measure, or find among what was measured, every cell. COLLECTIVE. names: of the checkpoints."""
-    suite, subjects, cells = suite_module(config.eval.suite), [], []
-    progress: Progress | None = None
+    grid, subjects, cells = config.grid, [], []
+    progress = Progress(config.work.progress_bar)
     try:
-        for number, (path, name) in enumerate(zip(config.grid.checkpoints, names, strict=True)):
+        for number, (path, name) in enumerate(zip(grid.checkpoints, names, strict=True)):
             subject = open_subject(
-                path, name, config.grid.frequencies, config.grid.visibilities, config.work.device, config.work.dtype
+                path, name, grid.frequencies, grid.visibilities, config.work.device, config.work.dtype
             )
-            material = suite.prepare(config.eval, subject, around)
-            work = {point: suite.work(config.eval, point, material) for point in points}
-            if progress is None:  # the others are taken to be as much work as the first
-                total = sum(work.values()) * len(subject.variants) * (len(names) - number)
-                progress = Progress(total, config.work.progress_bar)
-            for label, variant in subject.variants.items():
-                row = []
-                for point in reversed(points):  # the longest first: what others may be cut from, and memory's worst
-                    progress.cell(f"{name}, {label}, {point}", work[point])
-                    told = replace(around, progress=progress.share)
-                    place = Place(suite, config.eval, subject, label, variant, point)
-                    row.append(_cell(place, material, told, store))
-                cells += reversed(row)
+            cells += _cells(subject, config, points, around, store, progress, len(names) - number)
             subjects.append(subject.facts)
-            del subject, material
+            del subject
             _free()
     finally:
-        if progress is not None:
-            progress.close()
+        progress.close()
     return subjects, cells
+
+
+def _cells(
+    subject: Subject,
+    config: EvaluateConfig,
+    points: Sequence[Point],
+    around: Around,
+    store: Store,
+    progress: Progress,
+    n_models: int,
+) -> list[Cell]:
+    """Of one model, the first of n_models that are left."""
+    suite = suite_module(config.eval.suite)
+    material, rows = suite.prepare(config.eval, subject, around), []
+    for label, variant in subject.variants.items():
+        # The longest first: what others are taken from, and memory's worst.
+        row = [Place(suite, config.eval, subject, label, variant, point) for point in reversed(points)]
+        found = {place: _without_measuring(place, material, around, store) for place in row}
+        rows.append((found, _work([place for place, cell in found.items() if cell is None], material)))
+    progress.expect(sum(sum(work.values()) for _, work in rows), n_models)
+    for found, work in rows:
+        for place, each in work.items():
+            progress.cell(f"{subject.name}, {place.label}, {place.point}", each)
+            found[place] = _measured(place, material, replace(around, progress=progress.share), store)
+    return [cell for found, _ in rows for cell in reversed(found.values()) if cell is not None]
 
 
 class Place:
@@ -88,24 +100,40 @@ class Place:
         return Cell(subject=self.subject.name, variant=self.label, point=self.point, **what)
 
 
-def _cell(place: Place, material: Any, around: Around, store: Store) -> Cell:
+def _without_measuring(place: Place, material: Any, around: Around, store: Store) -> Cell | None:
+    """A cell that is impossible, or known already."""
     if place.variant.problem:
         return place.record(status="impossible", reason=place.variant.problem)
     put(place.subject.model, place.variant)
     reason = place.suite.impossible(place.settings, place.subject, place.point, material)
     if reason:
         return place.record(status="impossible", reason=reason)
-    content, kept = place.content(material, around), place.suite.CACHED
-    known = dist.on_main(lambda: store.get(content) if kept else None)
-    if known is not None:
-        return place.record(status="done", result=known["result"], seconds=known["seconds"])
+    if not place.suite.CACHED:
+        return None
+    known = dist.on_main(lambda: store.get(place.content(material, around)))
+    return None if known is None else place.record(status="done", result=known["result"], seconds=known["seconds"])
+
+
+def _work(row: Sequence[Place], material: Any) -> dict[Place, float]:
+    """Of places under one variant, measured in this order, in the suite's own unit."""
+    if not row:
+        return {}
+    first = row[0]
+    put(first.subject.model, first.variant)
+    work = first.suite.work(first.settings, first.subject, [place.point for place in row], material)
+    return dict(zip(row, work, strict=True))
+
+
+def _measured(place: Place, material: Any, around: Around, store: Store) -> Cell:
+    put(place.subject.model, place.variant)
     began = time.perf_counter()
     parts, reason = _measure(place, material, around)
     if reason:
         return place.record(status="out_of_memory", reason=reason)
     result = place.suite.combine(place.settings, place.point, material, parts)
     seconds = time.perf_counter() - began
-    dist.on_main(lambda: store.put(content, result, seconds) if kept else None)
+    if place.suite.CACHED:
+        dist.on_main(lambda: store.put(place.content(material, around), result, seconds))
     return place.record(status="done", result=result, seconds=seconds)
 
 

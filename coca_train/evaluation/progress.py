@@ -11,18 +11,23 @@ LINE_EVERY_S = 30.0
 
 
 class Progress:
-    """total: work of all cells, in any unit that is the same for all. shown: whether there is to be anything at all."""
+    """Work is in any unit that is the same for all cells. shown: whether there is to be anything at all."""
 
-    def __init__(self, total: float, shown: bool) -> None:
+    def __init__(self, shown: bool) -> None:
         from tqdm import tqdm
 
         shown = shown and dist.is_main()
         form = "{desc} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
-        self._bar: Any = tqdm(total=total, bar_format=form, disable=None if shown else True, leave=False)
+        self._bar: Any = tqdm(total=0, bar_format=form, disable=None if shown else True, leave=False)
         self._lines = shown and not sys.stderr.isatty()
-        self._total, self._words = total, ""
+        self._total, self._words = 0.0, ""
         self._before = self._work = 0.0
         self._began = self._said = time.monotonic()
+
+    def expect(self, work: float, n_models: int) -> None:
+        """So much is left of the present model, and of each of the n_models - 1 after it, as far as one knows."""
+        self._before, self._work = self._before + self._work, 0.0
+        self._total = self._bar.total = self._before + work * n_models
 
     def cell(self, words: str, work: float) -> None:
         """A cell begins."""

@@ -187,6 +187,23 @@ def test_no_rank_rests_when_another_has_to_measure(measured, monkeypatch):
     assert min(counts.values()) > 0
 
 
+def test_the_work_of_a_cell_is_what_it_reads():
+    """Of three windows and documents of 39, 24, 23 and 29 predictions, and again 39: by hand."""
+
+    def work(frequencies, points):
+        model = build(LLAMA, rope(frequencies)).eval()
+        settings = SimpleNamespace(document_tokens="window")
+        texts = SimpleNamespace(documents={"a": documents(99), "b": documents(99)[:1]})
+        material = suite.Material(settings, texts, WINDOWS, 8, 0)  # type: ignore[arg-type]
+        return suite.work(settings, SimpleNamespace(model=model), points, material)  # type: ignore[arg-type]
+
+    longest = 24 + 24 + 23 + 24 + 24
+    assert work(YARN, [24, 16, 8]) == [longest, 0, 0]
+    assert work(YARN, [16, 8]) == [5 * 16, 0]
+    assert work(YARN, [8]) == [5 * 8]
+    assert work(DYNAMIC, [24, 16, 8]) == [longest, 5 * 16, 5 * 8]
+
+
 def test_equal_tables_are_equal_tensors_values_and_tuples():
     one = (torch.ones(2), 1.0, None, (torch.zeros(1),))
     assert _equal(one, (torch.ones(2), 1.0, None, (torch.zeros(1),)))

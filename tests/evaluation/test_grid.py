@@ -10,6 +10,7 @@ import torch
 
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.evaluation import run
+from coca_train.evaluation.progress import Progress
 from coca_train.evaluation.root import load
 from coca_train.evaluation.suites import perplexity
 from tests.interop.test_perplexity import one_window_at_a_time
@@ -66,6 +67,18 @@ def test_a_cell_is_measured_once(evaluate, counted):
     again = evaluate("grid.lengths=[12,24,48]", "work.micro_batch_tokens=64", "work.name=again")
     assert counted == [48, 12, 24]
     assert [cell["result"] for cell in again["cells"] if cell["point"] != 24] == [c["result"] for c in first["cells"]]
+
+
+def test_the_time_left_is_that_of_what_waits(evaluate, monkeypatch, folders):
+    told = []
+    monkeypatch.setattr(Progress, "expect", lambda self, work, n_models: told.append((work, n_models)))
+    both = f"{folders('one')},{folders('two')}"
+    evaluate("grid.lengths=[48]")
+    evaluate("grid.lengths=[48]", checkpoint=both)
+    (alone, _), (first, models), (second, last) = told
+    assert alone == second > 0
+    assert first == 0  # kept
+    assert (models, last) == (2, 1)
 
 
 @pytest.mark.parametrize("other", ["eval.stride=5", "work.seed=1", "work.dtype=bf16", "grid.frequencies=[linear]"])

@@ -65,7 +65,7 @@ def cells(suite, wanted, subject, monkeypatch, n_ranks: int = 1):
     found = {}
     for point in suite.points(wanted, []):
         assert suite.impossible(wanted, subject, point, material) == ""
-        assert suite.work(wanted, point, material) > 0
+        assert suite.work(wanted, subject, [point], material)[0] > 0
         parts = []
         for rank in range(n_ranks):
             monkeypatch.setenv("RANK", str(rank))
@@ -207,7 +207,6 @@ def test_what_cannot_be_asked_has_its_reason(suite, subject):
     wanted = settings(suite, "own_lands", "own_counting", window=6)
     problems = suite.prepare(wanted, subject, around()).problems
     assert "continuation is longer than the window of 6" in problems["own_lands"]
-    assert suite.work(wanted, "own_counting", suite.prepare(wanted, subject, around())) == 0
     assert problems["own_counting"] == "6 new tokens leave no room for a prompt in a window of 6"
 
 

@@ -14,7 +14,9 @@ def clock(monkeypatch):
 
 
 def test_lines_name_the_cell_and_the_time_left(clock, capsys):
-    bar = Progress(total=100.0, shown=True)
+    bar = Progress(shown=True)
+    bar.expect(200.0, n_models=2)
+    bar.expect(50.0, n_models=2)
     bar.cell("rope, own, 512", 40.0)
     clock[0] += 29.0
     bar.share(0.25)  # too soon
@@ -33,7 +35,8 @@ def test_lines_name_the_cell_and_the_time_left(clock, capsys):
 def test_nothing_is_said_when_unwanted_or_on_another_rank(clock, capsys, monkeypatch):
     for shown, rank in ((False, 0), (True, 1)):
         monkeypatch.setattr(progress.dist, "rank", lambda rank=rank: rank)
-        bar = Progress(total=100.0, shown=shown)
+        bar = Progress(shown)
+        bar.expect(100.0, n_models=1)
         bar.cell("a", 100.0)
         clock[0] += 60.0
         bar.share(0.5)

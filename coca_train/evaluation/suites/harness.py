@@ -96,11 +96,10 @@ def prepare(settings: Settings, subject: Subject, around: Around) -> Material:
     return Material(tasks, merged, adapter, tokenizer.digest)
 
 
-def work(settings: Settings, point: Point, material: Material) -> float:
+def work(settings: Settings, subject: Subject, points: Sequence[Point], material: Material) -> list[float]:
     """[characters] of all requests."""
-    if material.problems[point]:
-        return 0.0
-    return float(sum(len(text) for r in material.tasks[point].requests for text in r.args if isinstance(text, str)))
+    asked = [material.tasks[point].requests for point in points]
+    return [float(sum(len(text) for r in requests for text in r.args if isinstance(text, str))) for requests in asked]
 
 
 def fingerprint(material: Material, point: Point) -> str:

@@ -62,9 +62,9 @@ def prepare(settings: Settings, subject: Subject, around: Around) -> Material:
     }
 
 
-def work(settings: Settings, point: int, material: Material) -> float:
+def work(settings: Settings, subject: Subject, points: Sequence[int], material: Material) -> list[float]:
     """[tokens]"""
-    return float(sum(len(case.tokens) + settings.max_new_tokens for case in material[point]))
+    return [float(sum(len(case.tokens) + settings.max_new_tokens for case in material[point])) for point in points]
 
 
 def fingerprint(material: Material, point: Point) -> str:

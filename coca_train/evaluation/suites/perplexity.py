@@ -12,7 +12,7 @@ At each point: perplexity and its 95 % interval (bootstrap over documents), bits
 and the loss by position of each document's first window (evals/positions.py).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, field
 from dataclasses import dataclass as plain_dataclass
 from typing import Any, Literal
@@ -27,7 +27,7 @@ from coca_train.evals.extrapolation import ALL, positions_needed
 from coca_train.evals.perplexity import Scores, score_share, summarise
 from coca_train.evals.positions import position_loss
 from coca_train.evals.results import Evaluation, Point
-from coca_train.evals.windows import Row, passes, same_at, tokens_read
+from coca_train.evals.windows import Row, passes, same_at
 from coca_train.evaluation.pages.perplexity import perplexity_page
 from coca_train.evaluation.subject import Around, Subject
 from coca_train.evaluation.texts import EVERYTHING, Texts, digest, tokenised
@@ -100,10 +100,14 @@ def prepare(settings: Settings, subject: Subject, around: Around) -> Material:
     return Material(settings, texts, tuple(windows), settings.stride or subject.training_window, around.seed)
 
 
-def work(settings: Settings, point: int, material: Material) -> float:
-    row = material.row(point)
-    lengths = [len(d) - 1 for documents in material.documents(point).values() for d in documents]
-    return float(sum(tokens_read(n, row.window, row.stride) for n in lengths))
+def work(settings: Settings, subject: Subject, points: Sequence[int], material: Material) -> list[float]:
+    """[tokens] that are read for each window and, on the way, for shorter ones."""
+    made, measured = [], set[int]()
+    for point in points:
+        rows = _rows(subject, point, material)
+        made.append(0.0 if point in measured else float(_tokens_read(material, rows.values())))
+        measured |= rows.keys()
+    return made
 
 
 def fingerprint(material: Material, point: int) -> str:
@@ -126,22 +130,36 @@ def measure(settings: Settings, subject: Subject, point: int, material: Material
     if all(dist.all_gather_object(known is not None)):  # a rank that ran out of memory has not found its share
         assert known is not None
         return known
-    windows = [window for window in material.windows if window <= point and same_at(model, point, window)]
-    rows = [material.row(window) for window in windows]
-    documents, done = material.texts.documents, 0
-    total = sum(each.length for ds in documents.values() for each in passes([len(d) - 1 for d in ds], rows))
+    rows, done = _rows(subject, point, material), 0
+    total = _tokens_read(material, rows.values())
 
     def told(n_tokens: int) -> None:
         nonlocal done
         done += n_tokens
         around.progress(done / total)
 
-    found: dict[int, Sums] = {window: {} for window in windows}
-    for source, ds in documents.items():
-        for window, scores in zip(windows, score_share(model, ds, rows, around.micro_batch_tokens, told), strict=True):
+    found: dict[int, Sums] = {window: {} for window in rows}
+    for source, documents in material.texts.documents.items():
+        made = score_share(model, documents, list(rows.values()), around.micro_batch_tokens, told)
+        for window, scores in zip(rows, made, strict=True):
             found[window][source] = [part.tolist() for part in scores]
     material.found.update({(variant, window): sums for window, sums in found.items()})
     return found[point]
+
+
+def _rows(subject: Subject, point: int, material: Material) -> dict[int, Row]:
+    """By window, what the passes for this one measure: it and shorter ones."""
+    windows = [window for window in material.windows if window <= point and same_at(subject.model, point, window)]
+    return {window: material.row(window) for window in windows}
+
+
+def _tokens_read(material: Material, rows: Iterable[Row]) -> int:
+    every = list(rows)
+    return sum(
+        each.length
+        for documents in material.texts.documents.values()
+        for each in passes([len(document) - 1 for document in documents], every)
+    )
 
 
 def combine(settings: Settings, point: int, material: Material, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

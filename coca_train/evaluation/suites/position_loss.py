@@ -43,8 +43,9 @@ def prepare(settings: Settings, subject: Subject, around: Around) -> Reading:
     return read_whole_grid(subject, around)
 
 
-def work(settings: Settings, point: int, material: Reading) -> float:
-    return float(point * len(material.texts))
+def work(settings: Settings, subject: Subject, points: Sequence[int], material: Reading) -> list[float]:
+    """[tokens]"""
+    return [float(point * len(material.texts)) for point in points]
 
 
 def fingerprint(material: Reading, point: int) -> str:

@@ -87,9 +87,10 @@ def prepare(settings: Settings, subject: Subject, around: Around) -> Material:
     }
 
 
-def work(settings: Settings, point: Point, material: Material) -> float:
+def work(settings: Settings, subject: Subject, points: Sequence[Point], material: Material) -> list[float]:
     """[tokens]"""
-    return float(sum(len(asked.tokens) + TASKS[parted(point)[0]].max_new_tokens for asked in material[point]))
+    n_new = {point: TASKS[parted(point)[0]].max_new_tokens for point in points}
+    return [float(sum(len(asked.tokens) + n_new[point] for asked in material[point])) for point in points]
 
 
 def fingerprint(material: Material, point: Point) -> str:

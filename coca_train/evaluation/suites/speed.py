@@ -50,8 +50,8 @@ def prepare(settings: Settings, subject: Subject, around: Around) -> None:
     """No text is read."""
 
 
-def work(settings: Settings, point: int, material: None) -> float:
-    return float(point)
+def work(settings: Settings, subject: Subject, points: Sequence[int], material: None) -> list[float]:
+    return [float(point) for point in points]
 
 
 def fingerprint(material: None, point: int) -> str:

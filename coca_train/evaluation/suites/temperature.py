@@ -49,8 +49,8 @@ def prepare(settings: Settings, subject: Subject, around: Around) -> Reading:
     return read_longest(subject, around, [settings.document_tokens])
 
 
-def work(settings: Settings, point: str, material: Reading) -> float:
-    return float(settings.document_tokens * len(material.texts))
+def work(settings: Settings, subject: Subject, points: Sequence[str], material: Reading) -> list[float]:
+    return [float(settings.document_tokens * len(material.texts))] * len(points)
 
 
 def fingerprint(material: Reading, point: str) -> str:
