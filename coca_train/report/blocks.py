@@ -19,6 +19,7 @@ class Value:
 
 
 MISSING = Value("–")
+MAX_BANDS = 6  # intervals of one picture
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +74,11 @@ class Lines:
     y_limits: tuple[float | None, float | None] = (None, None)
     marks: tuple[tuple[float, str], ...] = ()
     note: str = ""
+
+    @property
+    def shows_intervals(self) -> bool:
+        """Bands of more curves than MAX_BANDS only hide one another; their numbers are in the figure's table."""
+        return sum(line.low is not None for line in self.lines) <= MAX_BANDS
 
 
 @dataclass(frozen=True, kw_only=True)

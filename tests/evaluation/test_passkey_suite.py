@@ -182,3 +182,32 @@ def test_what_is_said(page):
         for block in section.blocks
         if hasattr(block, "text")
     )
+
+
+@pytest.mark.parametrize(
+    ("shares", "words"),
+    [
+        (
+            {"plain": (1, 0), "ntk": (1, 1)},
+            "finds at least nine of ten passkeys in prompts of up to 1,024 tokens (ntk)",
+        ),
+        (
+            {"plain": (1, 0), "ntk": (1, 0)},
+            "nine of ten passkeys in prompts of up to 512 tokens, whatever the variant;",
+        ),
+        ({"plain": (1,), "ntk": ()}, "nine of ten passkeys in prompts of up to 512 tokens (plain);"),
+        ({"plain": (0, 0), "ntk": (0, 0.5)}, "finds 50% at best, in prompts of 1,024 tokens (ntk)."),
+        ({"plain": (0, 0), "ntk": (0, 0)}, "finds 0% at best, in prompts of 512 tokens, whatever the variant."),
+        ({"plain": (), "ntk": ()}, ""),
+    ],
+)
+def test_one_sentence_says_what_variants_make_of_a_model(shares, words):
+    cells = [
+        done("one", point, [case(True)] * round(2 * share) + [case(False)] * round(2 - 2 * share), variant)
+        for variant, row in shares.items()
+        for point, share in zip((512, 1024), row, strict=False)
+    ]
+    found = evaluation("passkey", SMALL, [measured("one", ("plain", "ntk"))], (512, 1024), cells)
+    summary = passkey_page(found, 3).summary
+    assert len(summary) == bool(words)
+    assert not words or words in summary[0]

@@ -145,6 +145,13 @@ def test_chart_puts_points_where_they_belong():
     assert drawn.count('<path class="stroke"') == 1
 
 
+@pytest.mark.parametrize(("n_lines", "n_bands"), [(6, 6), (7, 0)])
+def test_intervals_that_would_hide_one_another_are_not_drawn(n_lines, n_bands):
+    line = Line(label="one", x=(1.0, 2.0), y=(1.0, 2.0), low=(0.5, 1.5), high=(1.5, 2.5))
+    block = Lines(name="b", title="b", alt="b", x_label="x", y_label="y", lines=(line,) * n_lines)
+    assert chart(block, WIDE).count('class="band"') == n_bands
+
+
 def test_chart_of_nothing_and_of_one_point():
     for line in (
         Line(label="a", x=(), y=()),

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import takewhile
 
-from coca_train.evals.results import Evaluation, Measured
+from coca_train.evals.results import Cell, Evaluation, Measured
 from coca_train.evaluation.pages.cells import done, figure, not_measured, rows
 from coca_train.evaluation.pages.passkey_places import by_depth, by_distance, by_length, by_window, share
 from coca_train.report import paper
@@ -86,18 +86,40 @@ def _by_alpha() -> paper.Series:
 
 
 def _summary(evaluation: Evaluation) -> list[str]:
-    """How far each row reaches."""
+    """How far each model reaches, and under which variants."""
     said = []
-    for subject, variant in evaluation.rows():
-        cells = done(evaluation, subject, variant)
-        reached = [point for point, _ in takewhile(lambda pair: pair[1].result["accuracy"] >= 0.9, cells)]
-        label = evaluation.label(subject, variant)
-        if reached:
+    for subject in evaluation.subjects:
+        by_variant = {variant: done(evaluation, subject, variant) for variant in subject.variants}
+        measured = {variant: cells for variant, cells in by_variant.items() if cells}
+        if not measured:
+            continue
+        reach = {variant: _reach(cells) for variant, cells in measured.items()}
+        farthest = max(reach.values())
+        if farthest:
+            under = _under([variant for variant, n in reach.items() if n == farthest], len(by_variant))
             said.append(
-                f"{label} finds at least nine of ten passkeys in prompts of up to {reached[-1]:,} tokens; its training "
-                f"window is {subject.training_window:,}."
+                f"{subject.name} finds at least nine of ten passkeys in prompts of up to {farthest:,} tokens{under}; "
+                f"its training window is {subject.training_window:,}."
             )
-        elif cells:
-            best, cell = max(cells, key=lambda pair: pair[1].result["accuracy"])
-            said.append(f"{label} finds {cell.result['accuracy']:.0%} at best, in prompts of {best:,} tokens.")
+        else:
+            every = [
+                (cell.result["accuracy"], -point, variant)
+                for variant, cells in measured.items()
+                for point, cell in cells
+            ]
+            best, point, _ = max(every)
+            under = _under([v for found, n, v in every if (found, n) == (best, point)], len(by_variant))
+            said.append(f"{subject.name} finds {best:.0%} at best, in prompts of {-point:,} tokens{under}.")
     return said
+
+
+def _reach(cells: Sequence[tuple[int, Cell]]) -> int:
+    """The longest prompt [tokens] up to which nine of ten are found; 0: not in the shortest."""
+    reached = [point for point, _ in takewhile(lambda pair: pair[1].result["accuracy"] >= 0.9, cells)]
+    return reached[-1] if reached else 0
+
+
+def _under(variants: Sequence[str], n_variants: int) -> str:
+    if n_variants == 1:
+        return ""
+    return ", whatever the variant" if len(variants) == n_variants else f" ({', '.join(variants)})"

@@ -68,7 +68,7 @@ def chart(block: Lines, sheet: Sheet) -> str:
     x = Scale(low=x_low, high=x_high, log=block.x_log, start=LEFT, end=sheet.width - RIGHT)
     y = Scale(low=y_low, high=y_high, log=block.y_log, start=sheet.height - BOTTOM, end=top)
     clip = f"clip-{block.name}-{sheet.kind}"
-    drawn = "".join(_curve(line, index, x, y) for index, line in enumerate(block.lines))
+    drawn = "".join(_curve(line, index, x, y, block.shows_intervals) for index, line in enumerate(block.lines))
     return (
         f'<svg class="chart {sheet.kind}" viewBox="0 0 {sheet.width} {sheet.height}" role="img" '
         f'aria-label="{escape(block.alt)}"><clipPath id="{clip}"><rect x="{LEFT}" y="{top - 6}" '
@@ -104,11 +104,11 @@ def _marks(block: Lines, x: Scale, y: Scale) -> Iterator[str]:
         yield f'<text class="words" x="{place + shift:.1f}" y="{height}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
-def _curve(line: Line, index: int, x: Scale, y: Scale) -> str:
+def _curve(line: Line, index: int, x: Scale, y: Scale, bands: bool) -> str:
     classes, marker, dashes = looks(index, line.theirs)
     points = [(a, b) for a, b in zip(line.x, line.y, strict=True) if x.holds(a) and y.holds(b)]
     path = "L".join(f"{x(a):.1f} {y(b):.1f}" for a, b in points)
-    parts = [_band(line, x, y)]
+    parts = [_band(line, x, y)] if bands else []
     if points:
         parts.append(f'<path class="stroke" d="M{path}" stroke-dasharray="{dashes}"/>')
     for a, b in points[:: math.ceil(len(points) / MARKERS_A_LINE) or 1]:

@@ -68,7 +68,8 @@ def _lines(block: Lines) -> Figure:
             axes.axvline(value, color=MARK, linewidth=1.3, linestyle=(0, (2, 2)), label=words)
         for index, line in enumerate(block.lines):
             label = f"{line.label} ({PAPER})" if line.theirs else line.label
-            curve = Curve(label=label, look=look(index, line.theirs), x=line.x, y=line.y, low=line.low, high=line.high)
+            low, high = (line.low, line.high) if block.shows_intervals else (None, None)
+            curve = Curve(label=label, look=look(index, line.theirs), x=line.x, y=line.y, low=low, high=high)
             draw(axes, curve)
         scales = {"xscale": "log" if block.x_log else "linear", "yscale": "log" if block.y_log else "linear"}
         axes.set(**scales, xlim=x_limits, ylim=y_limits, xlabel=block.x_label, ylabel=block.y_label)
