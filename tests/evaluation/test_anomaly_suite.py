@@ -1,5 +1,7 @@
 """The suite anomaly: which text a cell reads, that ranks add up to one, what the page says."""
 
+from dataclasses import replace
+
 import pytest
 
 from coca_train.evaluation.suites import anomaly
@@ -55,6 +57,9 @@ def test_the_page_sets_coca_beside_the_others(found):
     assert [value.text for value in row(borders, "coca", "plain", "k").values] == ["0.00", "0.00", "–"]
     assert [line.label for line in lines(document)["anomaly-angles"].lines] == ["rope", "coca"]
     assert sum(lines(document)["anomaly-angles"].lines[0].y) == pytest.approx(36)
+    assert lines(document)["anomaly-angles"].y_log  # CoCA's one full bin is 36 times a uniform one
+    only = anomaly.page(settings("anomaly", **SMALL), replace(found, subjects=found.subjects[:1]))
+    assert not lines(only)["anomaly-angles"].y_log
     assert [line.label for line in lines(document)["anomaly-reach"].lines] == ["rope, plain", "rope, linear"]
     assert len(document.summary) == 2
 

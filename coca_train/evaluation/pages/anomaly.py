@@ -7,6 +7,8 @@ from coca_train.evals.results import Cell, Evaluation, Measured
 from coca_train.evaluation.pages.cells import done, figure, not_measured, rows, windows
 from coca_train.report.blocks import Block, Document, HeatMap, HeatMaps, Line, Lines, Row, Section, Table, Text, Value
 
+PILED_UP = 10.0  # a density beyond which the others would be flat lines
+
 ABOUT = (
     "Pair j of a head begins at the angle Θ from its key to its query, counter-clockwise, before any rotation. With "
     "Θ > π (anomalous; scenario (d) of the CoCA paper) the score first rises while the distance grows, for as long as "
@@ -85,6 +87,8 @@ def _densities(evaluation: Evaluation) -> list[Block]:
         lines.append(Line(label=subject.name, x=middles, y=density))
     if not lines:
         return []
+    piled_up = max(max(line.y) for line in lines) > PILED_UP
+    empty = " Logarithmic; empty bins are left out." if piled_up else ""
     block = Lines(
         name="anomaly-angles",
         title="Distribution of the initial angle",
@@ -92,8 +96,9 @@ def _densities(evaluation: Evaluation) -> list[Block]:
         x_label="initial angle Θ [degrees]",
         y_label="density (1 = uniform)",
         lines=tuple(lines),
+        y_log=piled_up,
         marks=((180.0, "anomalous beyond"),),
-        note=f"{BINS} bins of ten degrees, all layers, heads and pairs; as trained, at the shortest length.",
+        note=f"{BINS} bins of ten degrees, all layers, heads and pairs; as trained, at the shortest length.{empty}",
     )
     return [block]
 
