@@ -49,9 +49,9 @@ def read_whole_grid(subject: Subject, around: Around) -> Reading:
     return read_longest(subject, around, [int(point) for point in around.points])
 
 
-def read_longest(subject: Subject, around: Around, lengths: Sequence[int]) -> Reading:
+def read_longest(subject: Subject, around: Around, lengths: Sequence[int], asked_by: str = "grid.lengths") -> Reading:
     """Documents with more tokens than the longest of these lengths that any document has (errors: as above)."""
-    found = tokenised(subject, around, min(lengths) + 1, EVERYTHING).documents
+    found = tokenised(subject, around, min(lengths) + 1, EVERYTHING, asked_by).documents
     most = max(len(document) for documents in found.values() for document in documents)
     longest = max(length for length in lengths if length < most)
     chosen = {}

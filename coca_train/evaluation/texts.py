@@ -90,10 +90,16 @@ def digest(documents: Mapping[str, Sequence[np.ndarray]]) -> str:
     return whole.hexdigest()
 
 
-def tokenised(subject: Subject, around: Around, min_tokens: int, max_documents: int | None = None) -> Texts:
+def tokenised(
+    subject: Subject,
+    around: Around,
+    min_tokens: int,
+    max_documents: int | None = None,
+    asked_by: str = "grid.lengths",
+) -> Texts:
     """Documents of at least min_tokens [tokens], at most max_documents of each source, evenly chosen.
 
-    Raises DataError E-EVAL-05 when no document is long enough.
+    asked_by: the option that min_tokens comes from. Raises DataError E-EVAL-05 when no document is long enough.
     """
     limit = around.max_documents if max_documents is None else max_documents
     begin = [subject.tokenizer.bos] if subject.facts.kind == "huggingface" and subject.tokenizer.bos is not None else []
@@ -108,7 +114,7 @@ def tokenised(subject: Subject, around: Around, min_tokens: int, max_documents: 
     if not documents:
         raise DataError(
             f"E-EVAL-05 text: no document has {min_tokens:,} tokens (the longest has {longest:,}); windows this long "
-            "need one. Fix: shorter grid.lengths, or text.files with longer documents"
+            f"need one. Fix: a smaller {asked_by}, or text.files with longer documents"
         )
     return Texts(documents, skipped, subject.tokenizer)
 

@@ -96,7 +96,9 @@ def prepare(settings: Settings, subject: Subject, around: Around) -> Material:
         found = tokenised(subject, around, windows[0], EVERYTHING).documents
         most = max(len(document) for documents in found.values() for document in documents)
         windows = [window for window in windows if window <= most]
-    texts = tokenised(subject, around, settings.min_document_tokens or windows[-1])
+        texts = tokenised(subject, around, windows[-1])
+    else:
+        texts = tokenised(subject, around, settings.min_document_tokens, asked_by="eval.min_document_tokens")
     return Material(settings, texts, tuple(windows), settings.stride or subject.training_window, around.seed)
 
 
