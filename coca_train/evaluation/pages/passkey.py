@@ -89,14 +89,16 @@ def _summary(evaluation: Evaluation) -> list[str]:
     """How far each model reaches, and under which variants."""
     said = []
     for subject in evaluation.subjects:
-        by_variant = {variant: done(evaluation, subject, variant) for variant in subject.variants}
-        measured = {variant: cells for variant, cells in by_variant.items() if cells}
+        measured = {}
+        for variant in subject.variants:
+            cells = [(int(point), cell) for point, cell in done(evaluation, subject, variant)]
+            measured |= {variant: cells} if cells else {}
         if not measured:
             continue
         reach = {variant: _reach(cells) for variant, cells in measured.items()}
         farthest = max(reach.values())
         if farthest:
-            under = _under([variant for variant, n in reach.items() if n == farthest], len(by_variant))
+            under = _under([variant for variant, n in reach.items() if n == farthest], len(subject.variants))
             said.append(
                 f"{subject.name} finds at least nine of ten passkeys in prompts of up to {farthest:,} tokens{under}; "
                 f"its training window is {subject.training_window:,}."
@@ -108,7 +110,7 @@ def _summary(evaluation: Evaluation) -> list[str]:
                 for point, cell in cells
             ]
             best, point, _ = max(every)
-            under = _under([v for found, n, v in every if (found, n) == (best, point)], len(by_variant))
+            under = _under([v for found, n, v in every if (found, n) == (best, point)], len(subject.variants))
             said.append(f"{subject.name} finds {best:.0%} at best, in prompts of {-point:,} tokens{under}.")
     return said
 
