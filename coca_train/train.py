@@ -168,6 +168,7 @@ def next_commands(config: Config, run_dir: Path) -> str:
     tuned = config.start.path is not None or len(config.stages) > 1
     commands = [
         f"python -m coca_train.generate run={run_dir} prompt={prompt!r}",
+        f"python -m coca_train.evaluate checkpoint={run_dir}",
         *([f"python -m coca_train.interop export run={run_dir} to={run_dir}-hf"] if tuned else comparing),
         "python -m coca_train --help",
     ]

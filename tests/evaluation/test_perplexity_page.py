@@ -1,6 +1,7 @@
 """The page of suite `perplexity` from made-up cells."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -70,6 +71,15 @@ def test_what_it_says_at_a_glance():
     best, least = perplexity_page(None, evaluation("books")).summary
     assert "2,048 tokens coca, plain predicts best: perplexity 50.00" in best
     assert "coca, plain loses least: 2.38 times" in least
+
+
+def test_a_model_alone_is_compared_with_itself():
+    found = evaluation("books")
+    alone = replace(found, subjects=found.subjects[1:], cells=tuple(c for c in found.cells if c.subject == "coca"))
+    (said,) = perplexity_page(None, alone).summary
+    assert (
+        said == "coca, plain: perplexity 21.00 in windows of 512 tokens, 50.00 in windows of 2,048, 2.38 times as much."
+    )
 
 
 @pytest.mark.parametrize("sources", [("books_test",), ("a_b", "a-b"), ("€", "<script>"), ("all", "books", "code")])

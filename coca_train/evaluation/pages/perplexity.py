@@ -196,27 +196,29 @@ def _positions(evaluation: Evaluation, source: str) -> Lines:
 
 def _summary(evaluation: Evaluation, source: str) -> list[str]:
     """How far each model reaches: what its longest window costs, and who is best there."""
-    said, last = [], {}
+    ends: dict[str, tuple[int, int, float, float]] = {}  # shortest and longest window, perplexity there
     for subject, variant in evaluation.rows():
-        known = {p: f for p in evaluation.points if (f := _found(evaluation, subject, variant, p, source))}
+        known = {int(p): f for p in evaluation.points if (f := _found(evaluation, subject, variant, p, source))}
         if len(known) > 1:
-            first, longest = min(known), max(known)
-            last[evaluation.label(subject, variant)] = (
-                longest,
-                known[longest]["perplexity"],
-                known[first]["perplexity"],
-            )
-    if last:
-        farthest = max(longest for longest, _, _ in last.values())
-        there = {label: (end, begin) for label, (longest, end, begin) in last.items() if longest == farthest}
-        best = min(there, key=lambda label: there[label][0])
-        kept = min(there, key=lambda label: there[label][0] / there[label][1])
-        said.append(f"In windows of {farthest:,} tokens {best} predicts best: perplexity {_number(there[best][0])}.")
-        said.append(
-            f"From the shortest window to {farthest:,} tokens {kept} loses least: "
-            f"{there[kept][0] / there[kept][1]:.2f} times its perplexity."
-        )
-    return said
+            first, last = min(known), max(known)
+            label = evaluation.label(subject, variant)
+            ends[label] = first, last, known[first]["perplexity"], known[last]["perplexity"]
+    if not ends:
+        return []
+    if len(ends) == 1:
+        ((label, (first, last, begin, end)),) = ends.items()
+        return [
+            f"{label}: perplexity {_number(begin)} in windows of {first:,} tokens, {_number(end)} in windows of "
+            f"{last:,}, {end / begin:.2f} times as much."
+        ]
+    farthest = max(last for _, last, _, _ in ends.values())
+    there = {label: (end, end / begin) for label, (_, last, begin, end) in ends.items() if last == farthest}
+    best, kept = (min(there, key=lambda label: there[label][i]) for i in (0, 1))
+    return [
+        f"In windows of {farthest:,} tokens {best} predicts best: perplexity {_number(there[best][0])}.",
+        f"From the shortest window to {farthest:,} tokens {kept} loses least: "
+        f"{there[kept][1]:.2f} times its perplexity.",
+    ]
 
 
 def _facts(evaluation: Evaluation, source: str) -> list[tuple[str, str]]:
