@@ -21,7 +21,6 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from coca_train import dist
 from coca_train.config.schema import STRICT, Positive
 from coca_train.evals.extrapolation import ALL, positions_needed
 from coca_train.evals.perplexity import Scores, score_share, summarise
@@ -64,7 +63,8 @@ Sums = dict[str, list[Any]]  # by source: `Scores` as plain lists
 class Material:
     """What one model reads: documents of at least the longest window, windows and stride [tokens].
 
-    found: by variant and window, this rank's share of what was measured on the way to a longer window.
+    found: by variant and window, this rank's share of what was measured on the way to a longer window. fresh: that of
+    the present cell, not yet known to have succeeded on all ranks.
     """
 
     settings: Settings
@@ -73,6 +73,7 @@ class Material:
     stride: int
     seed: int
     found: dict[tuple[Any, int], Sums] = field(default_factory=dict)
+    fresh: dict[tuple[Any, int], Sums] = field(default_factory=dict)
 
     def row(self, window: int) -> Row:
         """How documents are read in this window."""
@@ -128,10 +129,9 @@ def impossible(settings: Settings, subject: Subject, point: int, material: Mater
 def measure(settings: Settings, subject: Subject, point: int, material: Material, around: Around) -> Sums:
     model = subject.model
     variant = (model.position.settings, model.visibility.settings)
-    known = material.found.get((variant, point))
-    if all(dist.all_gather_object(known is not None)):  # a rank that ran out of memory has not found its share
-        assert known is not None
-        return known
+    material.fresh.clear()
+    if (variant, point) in material.found:
+        return material.found[variant, point]
     rows, done = _rows(subject, point, material), 0
     total = _tokens_read(material, rows.values())
 
@@ -145,7 +145,7 @@ def measure(settings: Settings, subject: Subject, point: int, material: Material
         made = score_share(model, documents, list(rows.values()), around.micro_batch_tokens, told)
         for window, scores in zip(rows, made, strict=True):
             found[window][source] = [part.tolist() for part in scores]
-    material.found.update({(variant, window): sums for window, sums in found.items()})
+    material.fresh.update({(variant, window): sums for window, sums in found.items()})
     return found[point]
 
 
@@ -166,6 +166,7 @@ def _tokens_read(material: Material, rows: Iterable[Row]) -> int:
 
 def combine(settings: Settings, point: int, material: Material, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """By source, and all together: the fields of `Perplexity`, and the loss by position; and the stride."""
+    material.found.update(material.fresh)  # no rank ran out of memory, so all have their share
     texts, made = material.documents(point), {}
     whole = {source: Scores(*(np.sum([p[source][i] for p in parts], axis=0) for i in (0, 1))) for source in texts}
     size = {source: sum(material.texts.n_bytes(d[1:]) for d in documents) for source, documents in texts.items()}
