@@ -7,13 +7,14 @@ Each module holds
 * `AXIS`: options that only list the points; a cell does not depend on them;
 * `points(settings, lengths) -> tuple[Point, ...]`: the last axis of the grid; lengths: those of grid.lengths [tokens];
 * `prepare(settings, subject, around) -> material`: what is measured on this model, made once (tokens, prompts);
-* `work(settings, point, material) -> float`: what the cell costs, in any unit, for the progress bar;
+* `work(settings, subject, points, material) -> list[float]`: what cells under the variant on the model cost when they
+  are measured in this order, in any unit, for the time left;
 * `fingerprint(material, point) -> str`: digest of the material that a cell at this point reads;
 * `impossible(settings, subject, point, material) -> str`: why the cell cannot be measured, in words; "" when it can;
-* `measure(settings, subject, point, material, around) -> part`: this rank's share of one cell, as plain JSON. It must
-  not call a collective once it computes: a rank that runs out of memory would leave the others waiting;
+* `measure(settings, subject, point, material, around) -> part`: this rank's share of one cell, as plain JSON. It calls
+  no collective: a rank that runs out of memory would leave the others waiting;
 * `combine(settings, point, material, parts) -> result`: the cell's result from all ranks' parts, by rank; plain JSON,
-  the same numbers for every world size;
+  the same numbers for every world size. Called when all ranks have succeeded, on all of them;
 * `page(settings, evaluation) -> Document`: what there is to see (report/blocks.py).
 """
 
