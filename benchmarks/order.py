@@ -26,7 +26,7 @@ from benchmarks.measure import MIB, ROOT, say
 from coca_train.config.schema import DataConfig, SourceConfig
 from coca_train.data.indexed import write_index
 from coca_train.data.mixture import Mixture
-from coca_train.tables import markdown
+from coca_train.runtime.printing import markdown
 
 SEQ_LEN, GLOBAL_BATCH, N_STEPS = 2048, 256, 500
 CHUNK = 1 << 20  # documents

@@ -1,8 +1,8 @@
 """`python -m benchmarks.passkey`: passkey answers by shared prefixes, caches and batches, beside plain loops.
 
-ours: coca_train.continuations, all cases together: one prefix, a cache, one batch.
+ours: coca_train.models.continuations, all cases together: one prefix, a cache, one batch.
 unshared: the same without the prefix: every prompt is computed from its beginning.
-one by one: coca_train.generation with a cache, a case after the other.
+one by one: coca_train.models.generation with a cache, a case after the other.
 plain loop: the whole sequence again for every new token, a case after the other; on the first --plain-cases only.
 
 Cases are those of the suite passkey, tokens are bytes, weights are random; time depends on none of this. Everybody
@@ -20,12 +20,12 @@ import torch
 from benchmarks.cases import Setup
 from benchmarks.measure import machine, say
 from coca_train.config.load import load
-from coca_train.continuations import continuations
-from coca_train.evals.passkey import cases
-from coca_train.generation import generate
+from coca_train.evaluation.measures.passkey import cases
+from coca_train.models.continuations import continuations
+from coca_train.models.generation import generate
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
-from coca_train.tables import markdown
+from coca_train.runtime.printing import markdown
 
 OURS, UNSHARED, SINGLY, PLAIN = "ours", "unshared", "one by one", "plain loop"
 WANTED = 10.0  # times as fast as the plain loop

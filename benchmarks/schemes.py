@@ -19,11 +19,11 @@ import torch
 
 from benchmarks.cases import DTYPES, WINDOW, Setup
 from benchmarks.measure import MIB, Alone, alone, machine, say
-from coca_train.catalog.entries import entries
+from coca_train.evaluation.extrapolation.tables import ABSENT
+from coca_train.planning.catalog.entries import entries
 from coca_train.report.figures import Curve, draw, look, outside_legend, page, ranking, window_axis
-from coca_train.report.files import write_json, write_text
-from coca_train.report.tables import ABSENT
-from coca_train.tables import markdown
+from coca_train.runtime.durable import write_json, write_text
+from coca_train.runtime.printing import markdown
 
 REFERENCE, REFERENCE_UP_TO = "rope:eager", 4096
 BAR = 1.1  # slope that everything but the reference has to keep

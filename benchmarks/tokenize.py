@@ -31,10 +31,10 @@ from sentencepiece import SentencePieceProcessor
 
 from benchmarks.cases import Setup
 from benchmarks.measure import MIB, ROOT, machine, median_ratio, say
-from coca_train.config.errors import DataError
 from coca_train.data.indexed import IndexedWriter, best_dtype
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.tables import markdown
+from coca_train.runtime.errors import DataError
+from coca_train.runtime.printing import markdown
 from data_prep.quickstart.gather import installation
 from data_prep.settings import load
 from data_prep.tokenizing.pool import cores

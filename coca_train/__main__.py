@@ -2,7 +2,7 @@
 
 import sys
 
-from coca_train.cli import main
+from coca_train.commands.train import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -5,9 +5,10 @@ from difflib import get_close_matches
 from importlib import import_module
 
 from coca_train import __version__
-from coca_train.command import read_arguments, run
-from coca_train.config.errors import UserError
+from coca_train.config.command_line import read_arguments
 from coca_train.config.messages import show
+from coca_train.runtime.entry import run
+from coca_train.runtime.errors import UserError
 from data_prep.help import VERBS, markdown, overview, verb_help
 from data_prep.settings import load_with_yaml
 
@@ -15,7 +16,7 @@ FLAGS = ("--help", "--version", "--cfg job", "--config-dir", "--debug")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Do what the command line asks. Returns the exit code, as in coca_train.command."""
+    """Do what the command line asks. Returns the exit code, as in coca_train.runtime.entry."""
     return run(_main, argv, goes_on="where it stopped")
 
 

@@ -1,4 +1,4 @@
-"""Passkey prompts with their answers, as text to train on (evals/passkey.py has the prompt).
+"""Passkey prompts with their answers, as text to train on (coca_train/data/passkeys.py has the prompt).
 
 A document has n fillers, n uniform in 0 ... max_repeats, x of them before the key, x uniform in 0 ... n; a key of five
 digits; and behind the question the answer, "The passkey is 12345.", on a line of its own, which ends the document.
@@ -11,7 +11,7 @@ import json
 import random
 from collections.abc import Iterator
 
-from coca_train.evals.passkey import HIGHEST, LOWEST, prompt
+from coca_train.data.passkeys import HIGHEST, LOWEST, prompt
 
 
 def document(draw: random.Random, max_repeats: int) -> str:

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coca_train import dist
-from coca_train.checkpoint import files, manifest
+from coca_train.checkpoint import manifest
 from coca_train.checkpoint.format import NonFinite, ShardWriter, file_size
 from coca_train.checkpoint.frozen import Frozen
 from coca_train.checkpoint.lock import RunLock
 from coca_train.checkpoint.manifest import FOLDER, Found, Meta
 from coca_train.checkpoint.recovery import TEMPORARY, TRASH, first_verified, step_folders, verified
-from coca_train.config.errors import DivergedError, LockedError
 from coca_train.engine.base import Engine
+from coca_train.runtime import dist, durable
+from coca_train.runtime.errors import DivergedError, LockedError
 
 MAX_FAILURES = 3  # consecutive; then the run gives up with StorageError
 SPARE = 16 << 20  # [bytes] left free beside a checkpoint
@@ -62,7 +62,7 @@ def save(
             body = _manifest(step, engine, meta, [record for record, _ in reports])
             _, error = _on_rank_0(lambda: _publish(root / folder, target, body, lock), root)
         if error is not None:
-            _on_rank_0(lambda: files.remove_tree(root / folder), root)
+            _on_rank_0(lambda: durable.remove_tree(root / folder), root)
     if error is not None and error[0] != "storage":
         raise {"nonfinite": DivergedError, "locked": LockedError}[error[0]](error[1])
     return Saved(target, time.monotonic() - began, size, error[1] if error else None)
@@ -101,7 +101,7 @@ def _open(root: Path, step: int, size: int) -> str:
     """Make the temporary folder; its name. Refuses at once when the disk cannot hold the checkpoint."""
     if not root.is_dir():
         os.mkdir(root)
-        files.sync_folder(root.parent)
+        durable.sync_folder(root.parent)
     free = os.statvfs(root)
     if free.f_bavail * free.f_frsize < size + SPARE:
         raise OSError(errno.ENOSPC, f"the checkpoint needs {(size + SPARE) / 1e6:.1f} MB")
@@ -165,8 +165,8 @@ def _manifest(step: int, engine: Engine, meta: Meta, records: list[Any]) -> dict
 
 
 def _publish(folder: Path, target: Path, body: dict[str, Any], lock: RunLock | None) -> None:
-    files.write_new(folder / manifest.NAME, manifest.encode(body))
-    files.sync_folder(folder)
+    durable.write_new(folder / manifest.NAME, manifest.encode(body))
+    durable.sync_folder(folder)
     if lock is not None:
         lock.check()
     trash = target.with_name(f"{TRASH}{target.name}-{os.urandom(4).hex()}")
@@ -174,10 +174,10 @@ def _publish(folder: Path, target: Path, body: dict[str, Any], lock: RunLock | N
     if damaged:
         os.rename(target, trash)
     os.rename(folder, target)
-    files.sync_folder(target.parent)
-    files.replace_text(target.parent / "latest", target.name + "\n")
+    durable.sync_folder(target.parent)
+    durable.replace(target.parent / "latest", f"{target.name}\n".encode())
     if damaged:
-        files.remove_tree(trash)
+        durable.remove_tree(trash)
 
 
 def prune(run_dir: Path, keep: int, run_id: str, always: Container[int] = ()) -> list[str]:
@@ -204,7 +204,7 @@ def prune(run_dir: Path, keep: int, run_id: str, always: Container[int] = ()) ->
 def _delete(folder: Path) -> str:
     trash = folder.with_name(f"{TRASH}{folder.name}-{os.urandom(4).hex()}")
     os.rename(folder, trash)
-    files.remove_tree(trash)
+    durable.remove_tree(trash)
     return folder.name
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coca_train.checkpoint import files
+from coca_train.runtime import durable
 
 HEADER_LIMIT = 100 << 20  # [bytes], the official library's limit
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
@@ -62,7 +62,7 @@ class ShardWriter:
         self._digest = hashlib.sha256()
         self._bytes = 0
         self._pending = [(name, shape, dtypes.get(name, torch.float32)) for name, shape in spec.items()]
-        self._descriptor = files.create(path)
+        self._descriptor = durable.create(path)
         self._write(struct.pack("<Q", len(text)) + text)
 
     def write(self, name: str, tensor: Tensor) -> None:
@@ -76,9 +76,9 @@ class ShardWriter:
 
     def _write(self, data: Any) -> None:
         view = memoryview(data)
-        for start in range(0, len(view), files.CHUNK):
-            part = view[start : start + files.CHUNK]
-            files.write_all(self._descriptor, part)
+        for start in range(0, len(view), durable.CHUNK):
+            part = view[start : start + durable.CHUNK]
+            durable.write_all(self._descriptor, part)
             self._digest.update(part)
             self._bytes += len(part)
 
@@ -96,13 +96,13 @@ class ShardReader:
     """An open safetensors file. Raises OSError or ValueError when it is not a well-formed one of ours."""
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = files.open_regular(path)
+        self._descriptor = durable.open_regular(path)
         try:
             self.bytes = os.fstat(self._descriptor).st_size
-            (length,) = struct.unpack("<Q", files.read_at(self._descriptor, 0, 8))
+            (length,) = struct.unpack("<Q", durable.read_at(self._descriptor, 0, 8))
             if not 2 <= length <= min(HEADER_LIMIT, self.bytes - 8):
                 raise ValueError(f"header of {length} bytes in a file of {self.bytes}")
-            header = json.loads(files.read_at(self._descriptor, 8, length))
+            header = json.loads(durable.read_at(self._descriptor, 8, length))
             self.metadata: dict[str, str] = header.pop("__metadata__", {})
             self._start = 8 + length
             self._entries = {name: self._check(name, entry) for name, entry in header.items()}
@@ -131,14 +131,14 @@ class ShardReader:
     def sha256(self) -> str:
         """Digest of the whole file, read through the same descriptor as the tensors."""
         digest = hashlib.sha256()
-        for offset in range(0, self.bytes, files.CHUNK):
-            digest.update(files.read_at(self._descriptor, offset, min(files.CHUNK, self.bytes - offset)))
+        for offset in range(0, self.bytes, durable.CHUNK):
+            digest.update(durable.read_at(self._descriptor, offset, min(durable.CHUNK, self.bytes - offset)))
         return digest.hexdigest()
 
     def tensor(self, name: str) -> Tensor:
         """One CPU tensor, in the precision of the file."""
         shape, start, dtype = self._entries[name]
-        data = files.read_at(self._descriptor, self._start + start, dtype.itemsize * math.prod(shape))
+        data = durable.read_at(self._descriptor, self._start + start, dtype.itemsize * math.prod(shape))
         return torch.frombuffer(data, dtype=dtype).view(shape) if data else torch.zeros(shape, dtype=dtype)
 
     def close(self) -> None:

@@ -12,9 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from coca_train import dist
-from coca_train.checkpoint import files
-from coca_train.config.errors import LockedError, PeerLost, StorageError, UserError
+from coca_train.runtime import dist, durable
+from coca_train.runtime.errors import LockedError, PeerLost, StorageError, UserError
 
 HEARTBEAT_S = 30.0
 STALE_AFTER_S = 4 * HEARTBEAT_S
@@ -102,7 +101,7 @@ class RunLock:
         PeerLost on the others when rank 0 gives no sign of life.
         """
         problem: Exception | None = None
-        dist.on_main(lambda: files.replace_text(self._mark, ""))
+        dist.on_main(lambda: durable.replace(self._mark, b""))
         if dist.is_main():
             try:
                 action()
@@ -147,7 +146,7 @@ class RunLock:
                 "since": time.strftime("%Y-%m-%d %H:%M:%S"),
                 "token": self._token,
             }
-            files.replace_text(self._path, json.dumps(card))
+            durable.replace(self._path, json.dumps(card).encode())
             self._mark.unlink(missing_ok=True)
 
     def _directory(self) -> "_Flock":
@@ -155,7 +154,7 @@ class RunLock:
 
     def _holder(self) -> dict[str, Any]:
         try:
-            holder = json.loads(files.read_small(self._path, 4096))
+            holder = json.loads(durable.read_small(self._path, 4096))
         except (OSError, ValueError):
             return {}
         return holder if isinstance(holder, dict) else {}
@@ -172,7 +171,7 @@ class RunLock:
     def _file_age(self) -> float:
         """Seconds since the heartbeat by the clock of the file system, which all hosts share."""
         probe = self._run_dir / f".{NAME}.probe"
-        files.replace_text(probe, "")
+        durable.replace(probe, b"")
         now = probe.stat().st_mtime
         os.unlink(probe)
         return now - self._path.lstat().st_mtime

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coca_train.checkpoint import files
 from coca_train.checkpoint.format import ShardReader
+from coca_train.runtime import durable
 
 NAME = "MANIFEST.json"
 FORMAT = 1
@@ -81,7 +81,7 @@ def read(path: Path) -> dict[str, Any]:
     if not stat.S_ISDIR(path.lstat().st_mode):
         raise Refused("E-CKP-20 is not a folder (a link or a file)")
     try:
-        manifest = json.loads(files.read_small(path / NAME, LIMIT))
+        manifest = json.loads(durable.read_small(path / NAME, LIMIT))
     except FileNotFoundError:
         raise Refused(f"E-CKP-07 {NAME} is missing") from None
     except (OSError, ValueError, RecursionError) as error:

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coca_train import dist
-from coca_train.checkpoint import files, manifest
+from coca_train.checkpoint import manifest
 from coca_train.checkpoint.format import ShardReader
 from coca_train.checkpoint.manifest import FOLDER, STEP_FOLDER, Found, Meta, Refused
 from coca_train.checkpoint.weights import MODEL, open_weights, plain, read_merged
-from coca_train.config.errors import CheckpointError, DataError
 from coca_train.engine.base import Engine, InitParameter
 from coca_train.models.lora import adapter_of, is_adapter
+from coca_train.runtime import dist, durable
+from coca_train.runtime.errors import CheckpointError, DataError
 
 TEMPORARY = ".tmp-"
 TRASH = ".trash-"
@@ -36,7 +36,7 @@ def sweep(run_dir: Path) -> list[str]:
     names = sorted(os.listdir(root)) if root.is_dir() else []
     leftovers = [name for name in names if name.startswith((TEMPORARY, TRASH, ".latest."))]
     for name in leftovers:
-        files.remove_tree(root / name)
+        durable.remove_tree(root / name)
     return leftovers
 
 
@@ -71,7 +71,7 @@ def _look(run_dir: Path, clean: bool) -> tuple[list[Path], list[str], str | None
     folders = step_folders(run_dir / FOLDER)
     swept = sweep(run_dir) if clean else []
     try:
-        hint = files.read_small(run_dir / FOLDER / "latest", 64).decode("ascii", "replace").strip()
+        hint = durable.read_small(run_dir / FOLDER / "latest", 64).decode("ascii", "replace").strip()
     except OSError:
         hint = ""
     return folders, swept, hint if STEP_FOLDER.fullmatch(hint) else None

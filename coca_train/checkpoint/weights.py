@@ -13,9 +13,9 @@ from torch import Tensor
 from coca_train.checkpoint import manifest
 from coca_train.checkpoint.format import ShardReader
 from coca_train.checkpoint.manifest import LORA, Found, Refused
-from coca_train.config.errors import CheckpointError
 from coca_train.engine.base import ReadTensor
 from coca_train.models.lora import adapter_of, is_adapter, merge
+from coca_train.runtime.errors import CheckpointError
 
 MODEL = "model/"  # of the weights in a state
 Spec = Mapping[str, tuple[int, ...]]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from coca_train.config.errors import UserError
+from coca_train.runtime.errors import UserError
 
 LONGEST = 120  # characters of a value that a message repeats
 

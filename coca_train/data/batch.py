@@ -20,7 +20,7 @@ class Batch:
     """int64 CPU tensors. targets are the next tokens, -100 = not scored; doc_BT None = one document.
 
     continues_B: bool, whether a row goes on where the same row of the step before ended; None: no row does.
-    memory: None, as the data knows nothing of the model's past (recurrence.py adds it).
+    memory: None, as the data knows nothing of the model's past (engine/recurrence.py adds it).
     """
 
     tokens_BT: torch.Tensor

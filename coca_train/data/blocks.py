@@ -4,7 +4,7 @@ import hashlib
 import mmap
 import os
 
-from coca_train.config.errors import DataError
+from coca_train.runtime.errors import DataError
 
 BLOCK_BYTES = 4 << 20
 SUM_BYTES = 8

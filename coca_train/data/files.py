@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from coca_train.config.errors import DataError, StorageError
+from coca_train.runtime.errors import DataError, StorageError
 
 FULL_DIGEST_BYTES = 64 << 20
 SAMPLE_BYTES = 1 << 16

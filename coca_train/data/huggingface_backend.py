@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from coca_train.config.errors import UserError
+from coca_train.runtime.errors import UserError
 
 MOST_IDS = 1 << 22  # a single absurd id in the file would otherwise become as many rows of an embedding
 ANY_TEXT = "a é 漢 \U0001f642 \u0378\n"

@@ -25,7 +25,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from coca_train.config.errors import DataError
+from coca_train.runtime.errors import DataError
 
 MAGIC = b"MMIDIDX\x00\x00"
 HEADER = struct.Struct("<9sQBQQ")

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from coca_train.config.errors import DataError
 from coca_train.data.blocks import BlockSums
 from coca_train.data.files import flush_to_disk, open_locked, storage, sync_folder
 from coca_train.data.index import DTYPES, HEADER, MAGIC, Index
+from coca_train.runtime.errors import DataError
 
 CHUNK = 1 << 18  # entries written at a time
 

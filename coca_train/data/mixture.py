@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from coca_train.config.errors import DataError
 from coca_train.config.schema import DataConfig
 from coca_train.data.batch import Batch, collate
 from coca_train.data.files import digest
@@ -26,6 +25,7 @@ from coca_train.data.provenance import Origins, Part, Provenance
 from coca_train.data.shuffled import Shuffled
 from coca_train.data.source import Place, Source
 from coca_train.data.streams import Streams
+from coca_train.runtime.errors import DataError
 
 
 class Mixture:

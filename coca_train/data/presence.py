@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from coca_train.config.errors import DataError
 from coca_train.config.schema import DataConfig
+from coca_train.runtime.errors import DataError
 
 
 def require_files(config: DataConfig) -> None:

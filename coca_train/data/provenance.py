@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from coca_train.config.errors import DataError
 from coca_train.data.indexed import IndexedDataset
+from coca_train.runtime.errors import DataError
 
 
 class Origin(NamedTuple):

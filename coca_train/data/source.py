@@ -2,10 +2,10 @@
 
 from typing import NamedTuple
 
-from coca_train.config.errors import DataError
 from coca_train.config.schema import SourceConfig
 from coca_train.data.indexed import IndexedDataset
 from coca_train.data.packings.base import Packing
+from coca_train.runtime.errors import DataError
 
 
 class Place(NamedTuple):

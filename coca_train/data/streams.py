@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from coca_train.config.errors import DataError
 from coca_train.data.proportions import Proportions
 from coca_train.data.source import Place, Source
+from coca_train.runtime.errors import DataError
 
 
 def share_rows(weights: Sequence[int], n_rows: int) -> list[int]:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from coca_train.config.errors import DataError, UserError
 from coca_train.data.files import FULL_DIGEST_BYTES
 from coca_train.data.huggingface_backend import HuggingFace
 from coca_train.data.indexed import best_dtype
 from coca_train.data.sentencepiece_backend import SentencePiece
+from coca_train.runtime.errors import DataError, UserError
 
 END_PIECES = ("</s>", "<|endoftext|>", "<eod>", "<|end_of_text|>", "<eos>")
 BEGIN_PIECES = ("<s>", "<|begin_of_text|>", "<bos>")

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from coca_train.config.errors import DataError
 from coca_train.data.batch import Batch, collate
 from coca_train.data.indexed import IndexedDataset
 from coca_train.data.packings.base import row_of
 from coca_train.data.packings.windows import Windows
+from coca_train.runtime.errors import DataError
 
 
 def validation_batches(

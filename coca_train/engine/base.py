@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from coca_train.config.schema import OptimConfig
+from coca_train.engine.optim import parameter_groups
 from coca_train.models.lora import named_parameters
 from coca_train.models.memory import Memory
-from coca_train.optim import parameter_groups
 
 IGNORED = -100
 MOMENTS = ("exp_avg", "exp_avg_sq")

@@ -20,12 +20,12 @@ import torch
 import torch.distributed as torch_dist
 from torch import Tensor, nn
 
-from coca_train import dist
 from coca_train.config.schema import EngineConfig, OptimConfig
 from coca_train.engine import base, process
 from coca_train.engine.base import InitParameter, Keep, MicroBatch, ReadTensor, StepResult
 from coca_train.models.lora import named_parameters
 from coca_train.models.trainable import select_trainable
+from coca_train.runtime import dist
 
 LOSS_SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 NEVER = 10**12

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coca_train import dist
-from coca_train.config.errors import UserError
 from coca_train.config.schema import EngineConfig, OptimConfig
 from coca_train.engine import base, process
 from coca_train.engine.base import InitParameter, Keep, MicroBatch, ReadTensor, StepResult
 from coca_train.models.lora import named_parameters
 from coca_train.models.trainable import select_trainable
+from coca_train.runtime import dist
+from coca_train.runtime.errors import UserError
 
 
 class LocalEngine:

@@ -7,9 +7,9 @@ import torch
 import torch.distributed as torch_dist
 from torch._C._distributed_c10d import HashStore
 
-from coca_train import dist
-from coca_train.config.errors import UserError
 from coca_train.config.schema import EngineConfig
+from coca_train.runtime import dist
+from coca_train.runtime.errors import UserError
 
 NEEDED = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 

@@ -3,10 +3,10 @@
 import hashlib
 from collections.abc import Iterable, Sequence
 
-from coca_train import dist
-from coca_train.continuations import continuations
 from coca_train.evaluation.subject import Around, Subject
-from coca_train.generation import check_positions
+from coca_train.models.continuations import continuations
+from coca_train.models.generation import check_positions
+from coca_train.runtime import dist
 
 Answers = list[tuple[int, str]]  # the prompt's index and the text generated; JSON makes lists of the pairs
 

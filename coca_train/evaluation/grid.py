@@ -13,18 +13,18 @@ from typing import Any
 
 import torch
 
-from coca_train import dist
 from coca_train.config.load import Variant
 from coca_train.engine.process import ran_out
-from coca_train.evals.extrapolation import put
-from coca_train.evals.results import Cell, Measured, Point
+from coca_train.evaluation.extrapolation.measure import put
 from coca_train.evaluation.progress import Progress
+from coca_train.evaluation.results import Cell, Measured, Point
 from coca_train.evaluation.schema import EvaluateConfig
 from coca_train.evaluation.store import Store
 from coca_train.evaluation.subject import Around, Subject
 from coca_train.evaluation.subjects import open_subject
 from coca_train.evaluation.suites import suite_module
 from coca_train.evaluation.variants import described
+from coca_train.runtime import dist
 
 
 def run_grid(

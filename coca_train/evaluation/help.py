@@ -6,7 +6,7 @@
 from pathlib import Path
 
 from coca_train.config.listing import assembled, choice_lines, option_lines, tables
-from coca_train.evaluation.root import EVALUATE, overrides
+from coca_train.evaluation.settings import EVALUATE, overrides
 
 USAGE = """\
 Measure how far a model's context reaches. Every model, variant and length is a cell; cells are measured once and kept.

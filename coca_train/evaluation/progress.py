@@ -4,8 +4,8 @@ import sys
 import time
 from typing import Any
 
-from coca_train import dist
-from coca_train.sinks import clock
+from coca_train.runtime import dist
+from coca_train.tracking.writers import clock
 
 LINE_EVERY_S = 30.0
 

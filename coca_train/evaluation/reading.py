@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coca_train.evals.extrapolation import positions_needed
+from coca_train.evaluation.extrapolation.measure import positions_needed
 from coca_train.evaluation.subject import Around, Subject
 from coca_train.evaluation.texts import EVERYTHING, digest, tokenised
 

@@ -6,22 +6,23 @@ from pathlib import Path
 
 import torch
 
-from coca_train import __version__, dist
-from coca_train.config.errors import UserError
+from coca_train import __version__
+from coca_train.checkpoint.record import versions
 from coca_train.engine import process
-from coca_train.evals.results import Evaluation, Point
 from coca_train.evaluation.grid import run_grid
-from coca_train.evaluation.root import CELLS
+from coca_train.evaluation.results import Evaluation, Point
 from coca_train.evaluation.schema import EvaluateConfig
+from coca_train.evaluation.settings import CELLS
 from coca_train.evaluation.store import Store
 from coca_train.evaluation.subject import Around
 from coca_train.evaluation.subjects import usual
 from coca_train.evaluation.suites import suite_module
 from coca_train.evaluation.texts import TextStore
-from coca_train.interop.weights import open_source
-from coca_train.record import versions
-from coca_train.report.files import write_json
+from coca_train.hub.weights import open_source
 from coca_train.report.render import write_report
+from coca_train.runtime import dist
+from coca_train.runtime.durable import write_json
+from coca_train.runtime.errors import UserError
 
 
 def evaluate(config: EvaluateConfig, command: str) -> Path:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from coca_train.report.files import encode, read_json, write_json
+from coca_train.runtime.durable import encode, read_json, write_json
 
 FORMAT = 1
 

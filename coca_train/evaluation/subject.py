@@ -6,7 +6,7 @@ from pathlib import Path
 
 from coca_train.config.load import Variant
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.evals.results import Measured, Point
+from coca_train.evaluation.results import Measured, Point
 from coca_train.models.transformer import Transformer
 
 

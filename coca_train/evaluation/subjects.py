@@ -8,18 +8,18 @@ from pathlib import Path
 
 import torch
 
-from coca_train.config.errors import DataError
+from coca_train.checkpoint.opening import load_run, pick_device
 from coca_train.config.load import load
 from coca_train.config.schema import Config
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import DTYPES
-from coca_train.evals.results import Measured
+from coca_train.evaluation.results import Measured
 from coca_train.evaluation.subject import Subject
 from coca_train.evaluation.variants import variants
-from coca_train.interop import tokenizer_files
-from coca_train.interop.weights import Source, open_source
+from coca_train.hub import tokenizer_files
+from coca_train.hub.weights import Source, open_source
 from coca_train.models.transformer import Transformer, count_parameters
-from coca_train.run_dir import load_run, pick_device
+from coca_train.runtime.errors import DataError
 
 BLOCK_BYTES = 1 << 22
 

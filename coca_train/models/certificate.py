@@ -18,12 +18,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from coca_train.config.errors import UserError
 from coca_train.models.kernels import KERNELS
 from coca_train.models.scores import part_of
 from coca_train.models.transformer import Transformer
 from coca_train.positions.base import Position, Projections
 from coca_train.positions.visibility import Visibility
+from coca_train.runtime.errors import UserError
 
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 6e-2, torch.float16: 1e-2}  # of the output's largest value
 PROBE_LEN = 48  # positions probed, fewer where there are fewer; odd lengths and long ones are the tests' business

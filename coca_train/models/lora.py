@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from coca_train.config.errors import UserError
 from coca_train.config.schema import LoraConfig
+from coca_train.runtime.errors import UserError
 
 LAYER, DOWN, UP = ".weight", ".lora_A.weight", ".lora_B.weight"
 THEIRS = {".base_layer.": ".", ".lora_A.default.": ".lora_A.", ".lora_B.default.": ".lora_B."}

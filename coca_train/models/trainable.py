@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from torch import nn
 
-from coca_train.config.errors import UserError
 from coca_train.config.schema import LoraConfig
 from coca_train.models import lora
+from coca_train.runtime.errors import UserError
 
 
 def adapt(model: nn.Module, patterns: Sequence[str], settings: LoraConfig) -> None:

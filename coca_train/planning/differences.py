@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from coca_train.config.schema import Config
-from coca_train.tables import percent
+from coca_train.runtime.printing import percent
 
 # Sections that are a choice with options of its own -> the option that names it. Told as a whole when it is another.
 CHOICES = {"position": "scheme", "position.frequencies": "name", "visibility": "name"}

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import torch
 
-from coca_train.config.errors import UserError
 from coca_train.config.messages import nearest
-from coca_train.throughput import Peak, gpu_peak, measured_peak
+from coca_train.runtime.errors import UserError
+from coca_train.tracking.throughput import Peak, gpu_peak, measured_peak
 
 GIB = 2**30
 FRAGMENTS = 0.03  # of a GPU's memory, which its allocator cannot hand out: assumed

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import torch
 
-from coca_train.build import build_adapted, vocab_size
-from coca_train.config.errors import UserError
 from coca_train.config.schema import Config, LoraConfig
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import DTYPES, parameters_on_meta
+from coca_train.models.build import build_adapted, vocab_size
 from coca_train.models.lora import named_parameters
 from coca_train.models.trainable import select_trainable
 from coca_train.models.transformer import Transformer
+from coca_train.runtime.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -76,4 +76,4 @@ def embedding_rows(config: Config) -> int:
             "needs no data, but the number of embedding rows. Fix: write model.vocab_size=32000 (or what the "
             "tokenizer will have)"
         )
-    return vocab_size(config, Tokenizer(config.data.tokenizer))
+    return vocab_size(config, Tokenizer(config.data.tokenizer).vocab_size)

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from coca_train import tables
 from coca_train.planning.cost import Cluster, Cost
 from coca_train.planning.gpus import GIB
 from coca_train.planning.schedule import lora, share, told
-from coca_train.tables import short
+from coca_train.runtime import printing
+from coca_train.runtime.printing import short
 
 SHOWN = 0.005 * GIB  # a component below this is not listed
 WINDOWS = "eval.extrapolation.multiples, or a smaller eval.extrapolation.micro_batch_tokens"
@@ -86,7 +86,7 @@ def _memory(cost: Cost) -> str:
     ]
     if found[0].report:
         rows.append(("most in the final report", *(f"{memory.report / GIB:,.2f}" for memory in found)))
-    return tables.plain(header, rows)
+    return printing.plain(header, rows)
 
 
 def _verdict(cost: Cost, cluster: Cluster) -> str:

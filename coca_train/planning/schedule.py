@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from coca_train import tables
+from coca_train.config.schedule import Stage
 from coca_train.planning.differences import differences
 from coca_train.planning.outline import Outline, outline
-from coca_train.stages import Stage
+from coca_train.runtime import printing
 
 HEADER = ("stage", "steps", "trains", "seq_len", "batch", "tokens", "lr", "frequencies", "data")
 
@@ -22,7 +22,7 @@ def schedule(stages: Sequence[Stage], n_tokens: int | None = None) -> str:
 def told(stages: Sequence[Stage], outlines: Sequence[Outline]) -> str:
     """`schedule` for outlines that are there already."""
     rows = [_row(stage, each) for stage, each in zip(stages, outlines, strict=True)]
-    parts = [tables.plain(HEADER, rows)]
+    parts = [printing.plain(HEADER, rows)]
     for i in range(1, len(stages)):
         parts.append(f"\n{stages[i - 1].name} -> {stages[i].name}\n")
         parts += [f"  {line}\n" for line in between(stages[i - 1 : i + 1], outlines[i - 1 : i + 1])]
@@ -73,7 +73,7 @@ def _row(stage: Stage, outline: Outline) -> tuple[str, ...]:
         share(outline),
         f"{train.seq_len:,}",
         f"{train.global_batch_size:,}",
-        tables.short(n_tokens(stage)),
+        printing.short(n_tokens(stage)),
         lr,
         "-" if frequencies is None else frequencies.name + (f" {factor:g}" if factor is not None else ""),
         ", ".join(data.sources) if len(data.sources) <= 2 else f"{len(data.sources)} sources",

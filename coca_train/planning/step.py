@@ -19,7 +19,7 @@ from coca_train.planning.attention import Calls, FusedOperations, kernel_for
 from coca_train.planning.outline import Outline
 from coca_train.planning.watch import Watch
 from coca_train.positions.visibility import Layout
-from coca_train.throughput import flops_per_token
+from coca_train.tracking.throughput import flops_per_token
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from coca_train.config.errors import UserError
+from coca_train.runtime.errors import UserError
 
 
 def check_max_len(pos_BT: Tensor, max_len: int, scheme: str) -> None:

@@ -5,7 +5,7 @@ from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
 
-from coca_train.config.errors import UserError
+from coca_train.runtime.errors import UserError
 
 
 def names(package: ModuleType) -> list[str]:

@@ -9,7 +9,7 @@ from matplotlib.colors import PowerNorm
 from matplotlib.patches import Patch
 
 from coca_train.report.figures import COLOURS, page
-from coca_train.tables import percent, short
+from coca_train.runtime.printing import percent, short
 from data_prep.looking.lengths import Lengths
 from data_prep.looking.mixing import Plan
 

@@ -4,9 +4,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from coca_train.config.errors import DataError
 from coca_train.data.indexed import IndexedDataset
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.runtime.errors import DataError
 from data_prep.merging import manifest
 from data_prep.schema import PrepareConfig
 

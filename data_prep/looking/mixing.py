@@ -10,10 +10,10 @@ from typing import Any
 
 import yaml
 
-from coca_train.config.errors import DataError
 from coca_train.config.files import choices, config_dir
 from coca_train.config.schema import DataConfig
-from coca_train.tables import percent, short
+from coca_train.runtime.errors import DataError
+from coca_train.runtime.printing import percent, short
 from data_prep.schema import CorpusConfig, MixConfig
 
 DIGITS = 8

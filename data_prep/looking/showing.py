@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from coca_train.config.errors import DataError, UserError
 from coca_train.config.load import load_saved
+from coca_train.config.schedule import Stage, resolve, stage_at
 from coca_train.config.schema import DataConfig
 from coca_train.data.batch import IGNORE, digest_of, joined
 from coca_train.data.mixture import Mixture, fingerprint_diff
 from coca_train.data.packings import Edges
 from coca_train.data.provenance import Part, Provenance
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.sinks import read_jsonl
-from coca_train.stages import Stage, resolve, stage_at
+from coca_train.runtime.errors import DataError, UserError
+from coca_train.tracking.writers import read_jsonl
 from data_prep.looking.inspecting import CLOSE, FEWEST_CHARACTERS, OPEN, lines, shortened
 from data_prep.readers.base import shown
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coca_train.config.errors import UserError
+from coca_train.runtime.errors import UserError
 from data_prep.merging import manifest
 from data_prep.readers import inputs
 from data_prep.readers.base import shown

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from coca_train.config.errors import DataError
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.runtime.errors import DataError
 from data_prep.merging.duplicates import Stretch
 from data_prep.readers import inputs
 from data_prep.readers.base import Input, shown

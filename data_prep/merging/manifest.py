@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from coca_train.config.errors import DataError, UserError
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.tables import plain
+from coca_train.runtime.errors import DataError, UserError
+from coca_train.runtime.printing import plain
 from data_prep.merging.collect import Collection, NearDuplicates
 from data_prep.merging.concatenate import BLOCK_BYTES
 from data_prep.readers import inputs

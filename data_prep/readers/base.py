@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from coca_train.config.errors import DataError
+from coca_train.runtime.errors import DataError
 from data_prep.schema import CorpusSourceConfig, WorkConfig
 
 SHOWN_CHARACTERS = 80

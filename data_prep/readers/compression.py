@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from coca_train.config.errors import UserError
+from coca_train.runtime.errors import UserError
 from data_prep.readers.files import compression, zstd_skippable
 
 BLOCK_BYTES = 1 << 20

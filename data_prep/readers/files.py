@@ -6,7 +6,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from coca_train.config.errors import DataError
+from coca_train.runtime.errors import DataError
 from data_prep.readers.base import Input, shown, unreadable
 from data_prep.schema import CorpusSourceConfig
 

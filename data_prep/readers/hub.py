@@ -8,7 +8,7 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
-from coca_train.config.errors import DataError, UserError
+from coca_train.runtime.errors import DataError, UserError
 from data_prep.readers.base import Chunk, Document, Input, Reject, excerpt, field, row_document, shown
 from data_prep.readers.parquet import needed
 from data_prep.schema import CorpusSourceConfig, WorkConfig

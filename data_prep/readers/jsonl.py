@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple
 
-from coca_train.config.errors import DataError
+from coca_train.runtime.errors import DataError
 from data_prep.readers.base import (
     Chunk,
     Document,

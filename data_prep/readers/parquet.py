@@ -8,7 +8,7 @@ their row group (all its columns), so batches depend on the file's footer alone.
 from collections.abc import Iterator
 from typing import Any
 
-from coca_train.config.errors import DataError, UserError
+from coca_train.runtime.errors import DataError, UserError
 from data_prep.readers.base import Chunk, Document, Input, Reject, excerpt, row_document, shown, unreadable
 from data_prep.readers.files import Watched
 from data_prep.schema import CorpusSourceConfig, WorkConfig

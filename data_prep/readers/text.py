@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from coca_train.config.errors import DataError
+from coca_train.runtime.errors import DataError
 from data_prep.readers.base import Chunk, Document, Input, Reject, excerpt, shown, text_fault, too_long, unreadable
 from data_prep.readers.files import Watched
 from data_prep.schema import CorpusSourceConfig, WorkConfig

@@ -14,7 +14,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from coca_train.config.errors import UserError
+from coca_train.runtime.errors import UserError
 
 FILTERS = {
     "c4_paragraph": "C4ParagraphFilter",

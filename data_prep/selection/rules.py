@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from coca_train.config.errors import UserError
+from coca_train.runtime.errors import UserError
 from data_prep.readers.base import Document, field
 from data_prep.schema import FilterConfig
 

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from coca_train.config.errors import DataError
 from coca_train.data.indexed import best_dtype
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.runtime.errors import DataError
 from data_prep.readers import documents
 from data_prep.readers.base import Chunk, Reject
 from data_prep.schema import CorpusSourceConfig, PrepareConfig

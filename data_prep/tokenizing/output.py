@@ -15,8 +15,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from coca_train.config.errors import DataError
 from coca_train.data.files import flush_to_disk, storage, sync_folder
+from coca_train.runtime.errors import DataError
 from data_prep.readers.base import Input, Reject, shown
 from data_prep.schema import PrepareConfig
 from data_prep.tokenizing.encode import Encoded

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from coca_train.config.errors import DataError
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.runtime.errors import DataError
 from data_prep.readers.base import Input, Reject, shown
 from data_prep.schema import PrepareConfig
 

@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection, wait
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from coca_train.config.errors import PeerLost, UserError
+from coca_train.runtime.errors import PeerLost, UserError
 
 Ticket = TypeVar("Ticket")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # to a whole group or job; the main process acts on them

@@ -1,7 +1,7 @@
 """A polite request to stop the preparation."""
 
-from coca_train.config.errors import Preempted
-from coca_train.signals import StopRequest
+from coca_train.runtime.errors import Preempted
+from coca_train.runtime.signals import StopRequest
 
 
 class Stop(StopRequest):

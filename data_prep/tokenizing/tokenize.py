@@ -9,9 +9,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from coca_train.config.errors import DataError
 from coca_train.data.files import storage
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.runtime.errors import DataError
 from data_prep.readers import chunks, inputs
 from data_prep.readers.base import Chunk, Input, shown
 from data_prep.schema import PrepareConfig

@@ -10,7 +10,7 @@ vocab_size     size of the SentencePiece vocabulary [token ids] (4096)
 from dataclasses import dataclass
 from pathlib import Path
 
-from coca_train.arguments import parse
+from coca_train.config.arguments import parse
 
 
 @dataclass(frozen=True)

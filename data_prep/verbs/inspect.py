@@ -3,8 +3,8 @@
 import io
 import sys
 
-from coca_train.config.errors import DataError
 from coca_train.data.provenance import Origins
+from coca_train.runtime.errors import DataError
 from data_prep.looking.figures import lengths_picture
 from data_prep.looking.finished import Corpus
 from data_prep.looking.inspecting import chosen_windows, document_text, evenly, window_text

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from coca_train.config.errors import DataError
 from coca_train.data.files import storage
 from coca_train.data.indexed import IndexedDataset
 from coca_train.data.provenance import Origins
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.report.files import write_json, write_text
-from coca_train.tables import markdown, percent, plain
+from coca_train.runtime.durable import write_json, write_text
+from coca_train.runtime.errors import DataError
+from coca_train.runtime.printing import markdown, percent, plain
 from data_prep.looking.figures import overlap_picture
 from data_prep.looking.finished import Corpus
 from data_prep.looking.overlap import WORST, Overlap, overlaps

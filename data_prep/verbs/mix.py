@@ -5,8 +5,8 @@ import shlex
 
 import yaml
 
-from coca_train.report.files import write_json, write_text
-from coca_train.tables import markdown, percent, plain, short
+from coca_train.runtime.durable import write_json, write_text
+from coca_train.runtime.printing import markdown, percent, plain, short
 from data_prep.looking.figures import mixture_picture
 from data_prep.looking.finished import Corpus
 from data_prep.looking.mixing import EVALUATIONS, Plan, as_json, data_choice, plan

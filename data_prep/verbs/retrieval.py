@@ -3,8 +3,8 @@
 import random
 from pathlib import Path
 
-from coca_train.report.files import write_bytes
-from coca_train.tables import n_bytes
+from coca_train.runtime.durable import write_bytes
+from coca_train.runtime.printing import n_bytes
 from data_prep.passkeys import compressed, lines
 from data_prep.schema import PrepareConfig
 

@@ -12,8 +12,8 @@ folder       where relative paths of the data begin (where the run was started l
 
 from dataclasses import dataclass
 
-from coca_train.arguments import parse
-from coca_train.config.errors import UserError
+from coca_train.config.arguments import parse
+from coca_train.runtime.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import textwrap
 
-from coca_train.tables import WIDTH, n_bytes, percent, plain
+from coca_train.runtime.printing import WIDTH, n_bytes, percent, plain
 from data_prep.looking.sourcing import look, place
 from data_prep.schema import PrepareConfig
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from coca_train.report.files import write_json, write_text
-from coca_train.tables import markdown, percent, plain, short
+from coca_train.runtime.durable import write_json, write_text
+from coca_train.runtime.printing import markdown, percent, plain, short
 from data_prep.looking.figures import lengths_picture
 from data_prep.looking.finished import Corpus
 from data_prep.looking.lengths import LONG, QUANTILES, Lengths, of_corpus

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from coca_train.data.files import lock_and_wait, storage
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.tables import n_bytes, percent, plain
+from coca_train.runtime.printing import n_bytes, percent, plain
 from data_prep.schema import PrepareConfig
 from data_prep.vocabularies.importing import bring
 from data_prep.vocabularies.sample import Drawn, draw

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from coca_train.config.errors import DataError
-from coca_train.tables import plain
+from coca_train.runtime.errors import DataError
+from coca_train.runtime.printing import plain
 from data_prep.merging.manifest import read
 from data_prep.merging.verifying import verify
 from data_prep.schema import PrepareConfig

@@ -3,8 +3,8 @@
 import hashlib
 from pathlib import Path
 
-from coca_train.config.errors import DataError, UserError
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.runtime.errors import DataError, UserError
 from data_prep.readers.base import shown
 from data_prep.vocabularies.tokenizer_file import publish, refusal
 

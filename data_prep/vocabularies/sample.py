@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from coca_train.config.errors import DataError
+from coca_train.runtime.errors import DataError
 from data_prep.readers import chunks, documents, inputs
 from data_prep.readers.base import Document, Input, Reject
 from data_prep.schema import CorpusSourceConfig, PrepareConfig

@@ -5,8 +5,8 @@ import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from coca_train.config.errors import DataError
 from coca_train.data.files import flush_to_disk, storage
+from coca_train.runtime.errors import DataError
 
 MIN_VOCAB, MAX_VOCAB = 512, 1_000_000
 MAX_LINE_BYTES = 4000

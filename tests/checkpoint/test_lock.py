@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from coca_train.checkpoint import RunLock, lock
-from coca_train.config.errors import LockedError, PeerLost, StorageError
+from coca_train.runtime.errors import LockedError, PeerLost, StorageError
 from tests.faults.fork_server import ForkServer, values
 
 HOLD = """

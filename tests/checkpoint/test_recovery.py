@@ -12,7 +12,7 @@ import torch
 
 from coca_train import checkpoint
 from coca_train.checkpoint import manifest
-from coca_train.config.errors import CheckpointError, DataError, DivergedError, LockedError
+from coca_train.runtime.errors import CheckpointError, DataError, DivergedError, LockedError
 from tests.faults.fake import FakeEngine, holds, meta, save
 
 NEWEST, OLDER = "step-00000020", "step-00000010"

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from coca_train import cli, multirun
-from coca_train.config.errors import CheckpointError, UserError
+from coca_train.commands import multirun
+from coca_train.commands import train as cli
 from coca_train.config.fields import options
 from coca_train.config.help import help_text, markdown
+from coca_train.runtime.errors import CheckpointError, UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -64,7 +65,7 @@ def test_cfg_job_shows_the_checked_config(tmp_path):
 
 def test_help_is_torch_free_and_quick():
     code = (
-        "import sys, resource; from coca_train.cli import main; code = main(['--help']);"
+        "import sys, resource; from coca_train.commands.train import main; code = main(['--help']);"
         "used = resource.getrusage(resource.RUSAGE_SELF); seconds = used.ru_utime + used.ru_stime;"
         "assert code == 0; assert not {'torch', 'deepspeed'} & set(sys.modules); assert seconds < 2, seconds"
     )
@@ -73,7 +74,7 @@ def test_help_is_torch_free_and_quick():
 
 def test_a_config_error_touches_nothing():
     code = (
-        "import sys; from coca_train.cli import main; code = main(['model.n_heads=7']);"
+        "import sys; from coca_train.commands.train import main; code = main(['model.n_heads=7']);"
         "assert code == 2; assert 'deepspeed' not in sys.modules;"
         "import torch; assert not torch.distributed.is_initialized()"
     )

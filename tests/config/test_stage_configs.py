@@ -8,8 +8,8 @@ import yaml
 
 from coca_train.config.load import load, load_saved
 from coca_train.config.messages import ConfigError
+from coca_train.config.schedule import resolve, stage_at
 from coca_train.config.stage_configs import stage_config
-from coca_train.stages import resolve, stage_at
 
 TWO = ["position=rope", "+stages.two.max_steps=60"]
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coca_train.config.errors import DataError
 from coca_train.data import blocks
 from coca_train.data.indexed import IndexedDataset, IndexedWriter
 from coca_train.data.mixture import Mixture
+from coca_train.runtime.errors import DataError
 from data_prep.merging import concatenate
 from data_prep.tokenizing.parts import DOCS
 

@@ -11,9 +11,9 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coca_train.config.errors import DataError, UserError
 from coca_train.data import huggingface_backend
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.runtime.errors import DataError, UserError
 from tests.data.vocabularies import GPT2_END, TEXT, byte_level, llama2, saved
 
 ANY = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)

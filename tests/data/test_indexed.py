@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coca_train.config.errors import DataError, StorageError
 from coca_train.data.indexed import IndexedDataset, IndexedWriter, best_dtype
+from coca_train.runtime.errors import DataError, StorageError
 
 
 def neox_files(prefix: Path, sequences: list[list[int]], doc_idx: list[int], dtype: str, code: int) -> Path:

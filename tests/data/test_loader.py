@@ -8,8 +8,8 @@ import time
 import numpy as np
 import pytest
 
-from coca_train.config.errors import DataError
 from coca_train.data.loader import Batch, Loader, Mixture
+from coca_train.runtime.errors import DataError
 
 GLOBAL = 24
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coca_train.config.errors import DataError
 from coca_train.data.indexed import HEADER, MAGIC
 from coca_train.data.mixture import Mixture, fingerprint_diff
+from coca_train.runtime.errors import DataError
 
 T = 16
 SIZES = {"text": 5000, "code": 2311}

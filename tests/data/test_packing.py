@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coca_train.config.errors import DataError
 from coca_train.data.batch import IGNORE, Batch, collate
 from coca_train.data.indexed import IndexedDataset, IndexedWriter
 from coca_train.data.mixture import Mixture
@@ -19,6 +18,7 @@ from coca_train.data.packings.documents import Documents
 from coca_train.data.packings.segments import Segments
 from coca_train.data.packings.upsampling import Upsampling
 from coca_train.data.packings.windows import Windows
+from coca_train.runtime.errors import DataError
 
 EDGES = Edges(bos=1, eos=2)
 FIRST = 10  # token k of a dataset has the id FIRST + k, so a batch tells where it came from

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coca_train.config.errors import DataError
 from coca_train.data.indexed import IndexedDataset
 from coca_train.data.mixture import Mixture
 from coca_train.data.provenance import Origin, Origins
+from coca_train.runtime.errors import DataError
 
 ORIGINS = np.dtype([("input", "<u4"), ("line", "<u8"), ("digest", "V16")])
 HUB = {"hub": "someone/books", "config": None, "split": "train", "fingerprint": "0", "shard": 3, "shards": 8}

@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coca_train.config.errors import DataError
 from coca_train.data.loader import Loader, Mixture
 from coca_train.data.mixture import fingerprint_diff
 from coca_train.data.streams import share_rows
+from coca_train.runtime.errors import DataError
 
 T = 16
 ROWS = 8  # 6 of text, 2 of code: 52 windows each of 312, 72 each of 144

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coca_train.config.errors import DataError
 from coca_train.data import tokenizer as module
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.runtime.errors import DataError
 from data_prep.vocabularies.vocabulary import train_tokenizer
 from tests.data.vocabularies import sentencepiece_model
 

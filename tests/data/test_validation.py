@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coca_train.config.errors import DataError
 from coca_train.data.indexed import IndexedDataset
 from coca_train.data.validation import long_documents, validation_batches
+from coca_train.runtime.errors import DataError
 
 T = 8
 

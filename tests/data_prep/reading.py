@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coca_train.config.errors import DataError, UserError
+from coca_train.runtime.errors import DataError, UserError
 from data_prep.readers import chunks, documents, inputs
 from data_prep.readers.base import Chunk, Document, Reject
 from data_prep.schema import CorpusSourceConfig, FilterConfig, WorkConfig

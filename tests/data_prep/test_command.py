@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from coca_train.config.errors import DataError
 from coca_train.config.fields import options
 from coca_train.config.messages import ConfigError
+from coca_train.runtime.errors import DataError
 from data_prep import __main__ as command
 from data_prep.help import VERBS, markdown, overview
 from data_prep.settings import PREPARE, load

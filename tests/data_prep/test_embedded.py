@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from coca_train.config.errors import DataError, StorageError
 from coca_train.data.indexed import IndexedDataset
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.data.validation import long_documents
+from coca_train.runtime.errors import DataError, StorageError
 from data_prep.quickstart import embedded, gather
 from data_prep.quickstart.embedded import make
 from data_prep.quickstart.gather import Document

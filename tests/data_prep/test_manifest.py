@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from coca_train.config.errors import DataError
 from coca_train.config.schema import SourceConfig
 from coca_train.data.mixture import check_tokenizer
+from coca_train.runtime.errors import DataError
 from data_prep.merging import manifest as manifests
 from data_prep.merging.merge import merge
 from data_prep.schema import PrepareConfig

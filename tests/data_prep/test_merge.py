@@ -22,10 +22,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coca_train.config.errors import DataError, StorageError
 from coca_train.data import indexed
 from coca_train.data.indexed import IndexedDataset
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.runtime.errors import DataError, StorageError
 from data_prep.merging import collect, concatenate, duplicates
 from data_prep.merging import manifest as manifests
 from data_prep.merging.merge import merge

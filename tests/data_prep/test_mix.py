@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from coca_train.config.load import load
 from coca_train.config.schema import DataConfig
 from coca_train.data.mixture import Mixture
-from coca_train.tables import WIDTH
+from coca_train.runtime.printing import WIDTH
 from data_prep.__main__ import main
 from data_prep.looking.figures import mixture_picture
 from data_prep.looking.mixing import DIGITS, Plan, Share, apportion, data_choice, exact, plan

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coca_train.config.errors import UserError
+from coca_train.runtime.errors import UserError
 from data_prep.similar import near
 from data_prep.similar.clusters import HELD_OUT, STAYS, TRAINED_ON, Clusters
 from tests.data_prep.near_text import CONFIG, text

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from coca_train.config.errors import DataError, StorageError
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.runtime.errors import DataError, StorageError
 from data_prep.tokenizing import output, parts
 from data_prep.tokenizing.tokenize import all_inputs, beside_merge, tokenize, unfinished
 from data_prep.vocabularies.vocabulary import train_tokenizer

@@ -10,7 +10,7 @@ from contextlib import closing
 
 import pytest
 
-from coca_train.config.errors import DataError, PeerLost
+from coca_train.runtime.errors import DataError, PeerLost
 from data_prep.tokenizing.pool import cores, ordered
 from tests.data_prep.tokenizing import ENVIRONMENT, has_ended, workers_of
 

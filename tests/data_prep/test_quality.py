@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from coca_train.config.errors import UserError
+from coca_train.runtime.errors import UserError
 from data_prep.selection.quality import FILTERS, quality_filters, word_splitter
 
 PARAGRAPH = "A line of running text that goes on for a while, so that it counts as a paragraph. " * 3

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coca_train.config.errors import DataError
+from coca_train.runtime.errors import DataError
 from data_prep.readers import chunks, inputs
 from data_prep.readers import compression as packing
 from data_prep.readers.base import Document, Reject

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from coca_train.config.errors import DataError
+from coca_train.runtime.errors import DataError
 from data_prep.readers import inputs
 from data_prep.readers.base import Input
 from tests.data_prep.reading import complaint, line, source_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coca_train.config.errors import DataError
+from coca_train.runtime.errors import DataError
 from data_prep.readers import chunks, documents, hub, inputs
 from data_prep.readers.base import Document
 from data_prep.schema import CorpusSourceConfig

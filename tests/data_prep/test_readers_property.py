@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coca_train.config.errors import DataError
+from coca_train.runtime.errors import DataError
 from data_prep.readers import chunks, inputs
 from data_prep.readers.base import Chunk
 from data_prep.schema import CorpusSourceConfig, WorkConfig

@@ -6,7 +6,7 @@ from typing import BinaryIO
 
 import pytest
 
-from coca_train.config.errors import DataError
+from coca_train.runtime.errors import DataError
 from data_prep.readers import inputs
 from data_prep.readers.base import Document
 from tests.data_prep.reading import complaint, cut, parsed, read, rejects, source_of, texts, work_of

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from coca_train.config.errors import UserError
+from coca_train.runtime.errors import UserError
 from data_prep.readers.base import Document
 from data_prep.selection.rules import Rules
 from tests.data_prep.reading import FILTER

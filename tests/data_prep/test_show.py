@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coca_train.checkpoint.record import open_record
 from coca_train.config.load import load
+from coca_train.config.schedule import resolve
 from coca_train.data.loader import Loader
 from coca_train.data.mixture import Mixture
 from coca_train.data.packings import Edges
 from coca_train.data.provenance import Part, Provenance
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.loop import batch_digest
-from coca_train.record import open_record
-from coca_train.stages import resolve
+from coca_train.training.loop import batch_digest
 from data_prep.__main__ import main
 from data_prep.looking.showing import row_text
 from tests.data_prep.support_corpus import Made, make

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.tables import WIDTH, markdown, n_bytes, percent, plain, short
+from coca_train.runtime.printing import WIDTH, markdown, n_bytes, percent, plain, short
 from data_prep.__main__ import main
 from data_prep.looking import lengths as module
 from data_prep.looking.figures import lengths_picture

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from coca_train.config.errors import DataError
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.runtime.errors import DataError
 from data_prep.readers import chunks, inputs
 from data_prep.selection.split import digest_of
 from data_prep.settings import load

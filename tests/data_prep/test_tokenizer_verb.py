@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from coca_train.config.errors import DataError, StorageError, UserError
 from coca_train.data.sentencepiece_backend import fields
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.runtime.errors import DataError, StorageError, UserError
 from data_prep.__main__ import main
 from data_prep.schema import PrepareConfig
 from data_prep.verbs import tokenizer as verb

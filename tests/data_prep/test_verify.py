@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coca_train.config.errors import DataError
 from coca_train.data.index import HEADER
 from coca_train.data.indexed import IndexedDataset, IndexedWriter
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.runtime.errors import DataError
 from data_prep.merging import check_documents, collect, concatenate, manifest, verifying
 from data_prep.merging.merge import merge
 from data_prep.schema import PrepareConfig

@@ -11,9 +11,9 @@ import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coca_train.config.errors import DataError
 from coca_train.data.sentencepiece_backend import SentencePiece
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.runtime.errors import DataError
 from data_prep.schema import GroupConfig, PrepareConfig
 from data_prep.selection.split import digest_of
 from data_prep.settings import load

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coca_train.config.errors import UserError
+from coca_train.runtime.errors import UserError
 from data_prep.schema import PrepareConfig
 from data_prep.settings import load
 from data_prep.tokenizing import parts

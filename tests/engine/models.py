@@ -5,10 +5,11 @@ from typing import Any
 
 import torch
 
-from coca_train import dist, engine, positions
+from coca_train import engine, positions
 from coca_train.models.init import init_parameter
 from coca_train.models.transformer import Transformer
 from coca_train.positions import visibilities
+from coca_train.runtime import dist
 from tests.engine.scenarios import GLOBAL_BATCH, OPTIM, VOCAB, batches, engine_config, lr_of
 from tests.models.conftest import LLAMA
 

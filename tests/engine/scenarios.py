@@ -11,10 +11,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coca_train import checkpoint, dist, engine
+from coca_train import checkpoint, engine
 from coca_train.config.schema import EngineConfig, OptimConfig
 from coca_train.engine.base import Engine
 from coca_train.models.memory import Memory
+from coca_train.runtime import dist
 
 VOCAB, LENGTH, GLOBAL_BATCH = 61, 12, 8
 

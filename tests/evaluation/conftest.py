@@ -27,7 +27,7 @@ def folders(tmp_path_factory) -> Callable[[str], Path]:
 
     def folder(name: str = "one") -> Path:
         from tests.data.vocabularies import sentencepiece_model
-        from tests.interop import models
+        from tests.hub import models
 
         if name not in made:
             range_ = 0.15 + 0.01 * len(made)

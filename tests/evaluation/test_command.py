@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from coca_train import evaluate
-from coca_train.command import run
+from coca_train.commands import evaluate
 from coca_train.evaluation.help import markdown
+from coca_train.runtime.entry import run
 
 
 @pytest.fixture

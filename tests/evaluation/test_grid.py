@@ -11,9 +11,9 @@ import torch
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.evaluation import run
 from coca_train.evaluation.progress import Progress
-from coca_train.evaluation.root import load
+from coca_train.evaluation.settings import load
 from coca_train.evaluation.suites import perplexity
-from tests.interop.test_perplexity import one_window_at_a_time
+from tests.hub.test_perplexity import one_window_at_a_time
 
 WINDOWS = (12, 24, 48)
 

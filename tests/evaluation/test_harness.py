@@ -12,7 +12,7 @@ import torch
 
 from coca_train.config.load import load
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.evals.results import Cell, Evaluation, Measured
+from coca_train.evaluation.results import Cell, Evaluation, Measured
 from coca_train.evaluation.subject import Around, Subject
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
@@ -132,7 +132,7 @@ def test_word_perplexity_equals_sums_over_windows(suite, subject, monkeypatch):
 
 @torch.no_grad()
 def test_generation_is_greedy_and_ends_before_its_stop(suite, subject, monkeypatch):
-    from coca_train.evals import harness
+    from coca_train.evaluation.measures import harness
 
     prompt, tokens = "one, two, three,", subject.tokenizer.encode("one, two, three,")
     for _ in range(12):
@@ -216,7 +216,7 @@ def test_a_context_that_does_not_fit_is_clipped_and_counted(suite, subject, monk
 
 
 def test_where_a_continuation_begins(subject):
-    from coca_train.evals import harness
+    from coca_train.evaluation.measures import harness
 
     def pair(context: str, continuation: str, **changes):
         reading = harness.Reading(window=64, batch_tokens=64, begin=99, **changes)
@@ -262,7 +262,7 @@ def test_page_shows_ours_and_says_what_is_missing(suite, subject, monkeypatch):
 def test_simple_evaluate_of_the_harness_itself_gives_the_same(suite, subject, monkeypatch):
     from lm_eval import simple_evaluate
 
-    from coca_train.evals import harness
+    from coca_train.evaluation.measures import harness
 
     found, material = cells(suite, settings(suite, "own_capitals", "own_tales", "own_counting"), subject, monkeypatch)
     manager = harness.find_tasks(["own_capitals"], str(TASKS))

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from coca_train.evals.results import Cell, Evaluation, Measured
 from coca_train.evaluation import suites
+from coca_train.evaluation.results import Cell, Evaluation, Measured
 from coca_train.report.render import write_report
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "evaluation" / "eval"

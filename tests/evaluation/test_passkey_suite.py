@@ -6,9 +6,9 @@ import pytest
 import yaml
 
 from coca_train.config.files import config_dir
-from coca_train.evals.results import Cell
 from coca_train.evaluation.pages.passkey import passkey_page
 from coca_train.evaluation.pages.passkey_places import depth_row
+from coca_train.evaluation.results import Cell
 from coca_train.evaluation.suites import passkey, settings
 from coca_train.report.blocks import HeatMaps, Lines, Table
 from tests.evaluation.asking import around, cell, evaluation, measured, parrot, subject

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from coca_train.evals.results import Cell, Evaluation, Measured
 from coca_train.evaluation.pages.cells import file_names
 from coca_train.evaluation.pages.perplexity import perplexity_page
+from coca_train.evaluation.results import Cell, Evaluation, Measured
 from coca_train.report.render import write_report
 
 WINDOWS = (512, 1024, 2048)

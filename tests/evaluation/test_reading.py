@@ -2,8 +2,8 @@
 
 import pytest
 
-from coca_train.config.errors import DataError
 from coca_train.evaluation.reading import read_longest, read_whole_grid
+from coca_train.runtime.errors import DataError
 from tests.evaluation.small_grid import around, subject
 
 ROPE = {"scheme": "rope", "rotary_pct": 1.0, "frequencies": {"name": "plain", "theta": 10000.0}}

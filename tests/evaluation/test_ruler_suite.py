@@ -6,12 +6,12 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from coca_train.config.errors import DataError
 from coca_train.config.files import config_dir
-from coca_train.evals.results import Cell
-from coca_train.evals.ruler import TASKS
+from coca_train.evaluation.measures.ruler import TASKS
 from coca_train.evaluation.pages.ruler import ruler_page
+from coca_train.evaluation.results import Cell
 from coca_train.evaluation.suites import ruler, settings
+from coca_train.runtime.errors import DataError
 from tests.evaluation.asking import around, cell, evaluation, measured, parrot, subject
 
 SMALL = {"suite": "ruler", "tasks": ["needle", "needle_values"], "n_cases": 3, "haystack": "filler"}

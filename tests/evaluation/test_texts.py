@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from coca_train.config.errors import DataError
 from coca_train.evaluation.schema import TextConfig
 from coca_train.evaluation.texts import Texts, TextStore, digest, tokenised
+from coca_train.runtime.errors import DataError
 
 NOTHING = {"files": [], "text_field": "text", "corpus": None, "sources": [], "max_documents": 100}
 

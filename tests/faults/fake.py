@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coca_train import checkpoint, dist
+from coca_train import checkpoint
 from coca_train.checkpoint.manifest import Found
 from coca_train.engine import start
 from coca_train.engine.base import Keep, ReadTensor
+from coca_train.runtime import dist
 
 SHAPES: dict[str, tuple[int, ...]] = {"embed.weight": (7, 5), "norm.weight": (5,), "scale": (), "none": (0, 3)}
 

@@ -34,8 +34,8 @@ PRELOAD = (
     "deepspeed.runtime.zero.muon.original_muon",
     "torch._inductor.compile_fx",
     "peft",
-    "coca_train.train",
-    "coca_train.final",
+    "coca_train.training.run",
+    "coca_train.training.ending",
     "coca_train.config.load",
 )
 

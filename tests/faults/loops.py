@@ -6,9 +6,9 @@ import signal
 import time
 from typing import Any
 
-from coca_train import dist, watchdog
-from coca_train.config.errors import PeerLost, Preempted
-from coca_train.signals import StopRequest
+from coca_train.runtime import dist, watchdog
+from coca_train.runtime.errors import PeerLost, Preempted
+from coca_train.runtime.signals import StopRequest
 from tests.engine.scenarios import batches, build
 
 

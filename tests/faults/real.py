@@ -11,7 +11,8 @@ import numpy as np
 import sentencepiece
 import torch
 
-from coca_train import checkpoint, cli
+from coca_train import checkpoint
+from coca_train.commands import train as cli
 from coca_train.data.indexed import IndexedWriter
 
 TINY = [

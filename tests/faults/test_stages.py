@@ -72,7 +72,7 @@ class StagedRuns(Runs):
 
 def stop_in_step(overrides: list[str], step: int) -> None:
     """The command, asked to stop while it does a step."""
-    from coca_train import loop
+    from coca_train.training import loop
 
     lr_at, calls = loop.lr_at, []
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from coca_train.signals import StopRequest
+from coca_train.runtime.signals import StopRequest
 from tests.faults.fork_server import ForkServer, slow_unless
 
 LOOP = "tests.faults.loops:loop"

@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
-from coca_train import dist, engine
-from coca_train.build import build_adapted
+from coca_train import engine
 from coca_train.config.schema import LoraConfig
+from coca_train.models.build import build_adapted
 from coca_train.models.lora import named_parameters
+from coca_train.runtime import dist
 from tests.planning.conftest import TINY, configure
 
 

@@ -13,14 +13,15 @@ from typing import Any, NamedTuple
 
 import torch
 
-from coca_train import dist, engine
-from coca_train.build import build_model
+from coca_train import engine
 from coca_train.config.schema import Config
 from coca_train.engine.base import Engine
+from coca_train.models.build import build_model
 from coca_train.planning.memory import memory
 from coca_train.planning.outline import outline
-from coca_train.tables import markdown
-from coca_train.throughput import MIB, PeakMemory
+from coca_train.runtime import dist
+from coca_train.runtime.printing import markdown
+from coca_train.tracking.throughput import MIB, PeakMemory
 from tests.engine.scenarios import Batch
 from tests.faults.fork_server import ForkServer, values
 from tests.planning.conftest import TINY, configure

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from coca_train.build import build_model
 from coca_train.models.attention import AttentionContext
+from coca_train.models.build import build_model
 from coca_train.models.scores import Part
 from coca_train.planning import step
 from coca_train.planning.attention import kernel_for

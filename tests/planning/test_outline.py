@@ -2,8 +2,8 @@
 
 import pytest
 
-from coca_train.config.errors import UserError
 from coca_train.planning.schedule import share
+from coca_train.runtime.errors import UserError
 from tests.planning.conftest import LLAMA_7B, QKV, TINY, K, outlined
 
 # Sizes of released checkpoints (their tensors' elements added up).

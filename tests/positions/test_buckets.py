@@ -6,9 +6,9 @@ import pytest
 import torch
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from coca_train.config.errors import UserError
 from coca_train.positions._buckets import bucket_problems, buckets
 from coca_train.positions._limits import check_max_len
+from coca_train.runtime.errors import UserError
 
 
 def test_worked_by_hand():

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from coca_train import positions
-from coca_train.config.errors import UserError
+from coca_train.runtime.errors import UserError
 from tests.positions import support
 
 SHIPPED = list(support.shipped())

@@ -8,7 +8,7 @@ import torch
 from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
 
 from coca_train import positions
-from coca_train.config.errors import UserError
+from coca_train.runtime.errors import UserError
 from tests.positions import support
 from tests.positions.test_settings import MODEL
 

@@ -6,9 +6,9 @@ import pytest
 from pydantic import ValidationError
 
 from coca_train import positions
-from coca_train.config.errors import UserError
 from coca_train.config.schema import ModelConfig
 from coca_train.positions import frequencies
+from coca_train.runtime.errors import UserError
 from tests.positions import support
 
 MODEL = ModelConfig(

@@ -8,8 +8,8 @@ from pydantic import ValidationError
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from coca_train import positions
-from coca_train.config.errors import UserError
 from coca_train.positions.schemes import tupe
+from coca_train.runtime.errors import UserError
 from tests.positions import support
 from tests.positions.test_settings import MODEL
 

@@ -8,7 +8,7 @@ import torch
 from x_transformers.x_transformers import RotaryEmbedding, apply_rotary_pos_emb
 
 from coca_train import positions
-from coca_train.config.errors import UserError
+from coca_train.runtime.errors import UserError
 from tests.positions import support
 from tests.positions.test_settings import MODEL
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from coca_train.checkpoint.opening import load_run
 from coca_train.config.load import load
-from coca_train.run_dir import load_run
 from tests.faults import real
 from tests.faults.fork_server import ForkServer, Rank
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from coca_train.build import build_model
 from coca_train.config.load import load
+from coca_train.models.build import build_model
 from coca_train.models.init import init_parameter
 from coca_train.models.memory import Memory
 from coca_train.models.transformer import Transformer

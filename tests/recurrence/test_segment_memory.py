@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from coca_train.engine.base import StepResult
+from coca_train.engine.recurrence import RecurrentEngine
 from coca_train.models.memory import Memory
-from coca_train.recurrence import RecurrentEngine
 
 ROWS, LAYERS, M, C, T = 4, 2, 6, 3, 4
 

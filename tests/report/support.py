@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from coca_train.evals.extrapolation import Absent, Cell, Extrapolation
-from coca_train.evals.perplexity import summarise
-from coca_train.evals.positions import bin_ends, position_loss
+from coca_train.evaluation.extrapolation.measure import Absent, Cell, Extrapolation
+from coca_train.evaluation.measures.perplexity import summarise
+from coca_train.evaluation.measures.positions import bin_ends, position_loss
 
 WINDOWS = (128, 256, 512)
 

@@ -8,14 +8,15 @@ import pytest
 import torch
 import yaml
 
-from coca_train import cli, compare
 from coca_train.checkpoint.format import ShardWriter
-from coca_train.config.errors import DataError, UserError
-from coca_train.evals.extrapolation import Absent, Cell, Extrapolation
-from coca_train.evals.perplexity import summarise
-from coca_train.evals.positions import bin_ends, position_loss
-from coca_train.report import comparison
-from coca_train.report.pages import write_extrapolation
+from coca_train.commands import compare
+from coca_train.evaluation.extrapolation import comparison
+from coca_train.evaluation.extrapolation.measure import Absent, Cell, Extrapolation
+from coca_train.evaluation.extrapolation.pages import write_extrapolation
+from coca_train.evaluation.measures.perplexity import summarise
+from coca_train.evaluation.measures.positions import bin_ends, position_loss
+from coca_train.runtime.entry import run
+from coca_train.runtime.errors import DataError, UserError
 
 
 def result(run, windows=(32, 64)):
@@ -200,7 +201,7 @@ def test_what_is_no_finished_run_is_refused_in_one_line(runs, tmp_path, capsys, 
     path = runs["coca"] / missing
     path.unlink() if path.is_file() else shutil.rmtree(path)
     words = [f"runs={runs['rope']},{runs['coca']}", f"run.root={tmp_path / 'out'}"]
-    assert cli.run(compare._main, words) == 2
+    assert run(compare._main, words) == 2
     err = capsys.readouterr().err
     assert err.startswith(f"E-RUN-22 {runs['coca']}: no ")
     assert len(err.splitlines()) == 1

@@ -8,9 +8,10 @@ import time
 
 import pytest
 
-from coca_train import cli, compare
+from coca_train.commands import compare
 from coca_train.config.files import choices, config_dir
 from coca_train.config.load import load
+from coca_train.runtime.entry import run
 
 
 def test_command_line():
@@ -41,7 +42,7 @@ def test_command_line():
 )
 def test_mistakes_are_found_before_anything_is_trained(words, said, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(compare, "run_child", lambda command: pytest.fail("trained"))
-    assert cli.run(compare._main, [*words, f"run.root={tmp_path}"]) == 2
+    assert run(compare._main, [*words, f"run.root={tmp_path}"]) == 2
     err = capsys.readouterr().err
     assert said in err
     assert "Traceback" not in err
@@ -87,7 +88,7 @@ def test_every_scheme_can_be_listed_and_a_memory_is_announced(monkeypatch, tmp_p
     monkeypatch.setattr(compare, "run_child", lambda command: commands.append(command) or 0)
     monkeypatch.setattr(compare, "compare", lambda run_dirs, directory: None)
     schemes = choices("position", (config_dir(),))
-    assert cli.run(compare._main, [f"schemes={' '.join(schemes)}", f"run.root={tmp_path}"]) == 0
+    assert run(compare._main, [f"schemes={' '.join(schemes)}", f"run.root={tmp_path}"]) == 0
     assert [next(word for word in c if word.startswith("position=")) for c in commands] == [
         f"position={scheme}" for scheme in schemes
     ]
@@ -100,7 +101,7 @@ def test_every_scheme_can_be_listed_and_a_memory_is_announced(monkeypatch, tmp_p
 def test_not_under_torchrun(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setattr(compare, "run_child", lambda command: pytest.fail("trained"))
-    assert cli.run(compare._main, [f"run.root={tmp_path}"]) == 2
+    assert run(compare._main, [f"run.root={tmp_path}"]) == 2
     assert "E-RUN-23" in capsys.readouterr().err
 
 
@@ -114,7 +115,7 @@ def test_trains_in_turn_skips_the_finished_and_stops_with_the_child_s_code(monke
     monkeypatch.setattr(compare, "run_child", child)
     monkeypatch.setattr(compare, "finished", lambda run_dir, loaded: loaded.config.position.scheme == "rope")
     words = ["schemes=rope,alibi,coca,nope", f"run.root={tmp_path}", "train.max_steps=300"]
-    assert cli.run(compare._main, words) == 75
+    assert run(compare._main, words) == 75
     common = [sys.executable, "-m", "coca_train", "train.max_steps=300"]
     assert commands == [[*common, f"position={s}", f"run.name={s}", f"run.root={tmp_path}"] for s in ("alibi", "coca")]
     assert "rope: finished before" in capsys.readouterr().err

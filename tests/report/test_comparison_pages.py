@@ -6,7 +6,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from coca_train.report import figures, files, pages
+from coca_train.evaluation.extrapolation import pages
+from coca_train.report import figures
+from coca_train.runtime import durable
 from tests.report.support import facts, pixels, report
 
 
@@ -20,7 +22,7 @@ def test_comparison_of_few(tmp_path, drawn):
     assert rows == ["rope", "rope + dynamic_ntk", "alibi"]
     alibi = [cell.strip() for cell in table.split("\n\n")[1].splitlines()[3].split("|")[1:-1]]
     assert alibi == ["alibi", "1,000", "3.200", "3.250", "55 (1.10x)", "-"]
-    saved = files.read_json(paths["numbers"])
+    saved = durable.read_json(paths["numbers"])
     assert saved["checks"] == ["same"]
     assert saved["runs"]["alibi"]["loss"] == 3.2
     assert "* same" in paths["tables"].read_text()

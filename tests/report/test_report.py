@@ -5,9 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from coca_train.config.errors import DataError, StorageError
-from coca_train.evals.extrapolation import Absent
-from coca_train.report import figures, files, pages, tables
+from coca_train.evaluation.extrapolation import pages, tables
+from coca_train.evaluation.extrapolation.measure import Absent
+from coca_train.report import figures
+from coca_train.runtime import durable
+from coca_train.runtime.errors import DataError, StorageError
 from tests.report.support import pixels, report
 
 
@@ -138,9 +140,9 @@ def test_smoothing_keeps_lines_and_ends():
 
 def test_files_appear_whole_or_not_at_all(tmp_path, monkeypatch):
     path = tmp_path / "a.txt"
-    files.write_text(path, "old")
-    monkeypatch.setattr(files.os, "fsync", lambda fd: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    durable.write_text(path, "old")
+    monkeypatch.setattr(durable.os, "fsync", lambda fd: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     with pytest.raises(StorageError, match=r"E-REPORT-01 .*No space left"):
-        files.write_text(path, "new")
+        durable.write_text(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
-from coca_train.cli import main
+from coca_train.commands.train import main
 
 
 def losses(run_dir: Path) -> dict[int, float]:

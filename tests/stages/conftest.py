@@ -40,7 +40,7 @@ def runs(tmp_path: Path, corpus: list[str], monkeypatch: pytest.MonkeyPatch) -> 
 def llama(tmp_path_factory: pytest.TempPathFactory, corpus: list[str]) -> Path:
     """A folder as transformers writes it, with the tokenizer of the corpus beside it; not to be written to."""
     pytest.importorskip("transformers")
-    from tests.interop import models
+    from tests.hub import models
 
     folder = models.write(tmp_path_factory.mktemp("hub") / "llama", "llama", **SIZES)
     shutil.copy(tokenizer_of(corpus), folder / "tokenizer.model")

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from coca_train.interop import importing
+from coca_train.hub import importing
 from tests.stages.support import Runs, schedule, stage
 
 SIZES: dict[str, Any] = {

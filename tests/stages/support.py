@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
-from coca_train import checkpoint, final, stage_run
-from coca_train import record as run_record
+from coca_train import checkpoint
+from coca_train.checkpoint import record as run_record
 from coca_train.checkpoint.format import ShardReader
 from coca_train.config.load import load
-from coca_train.metrics import MetricsWriter
-from coca_train.throughput import Peak
-from coca_train.train import train
+from coca_train.tracking.metrics import MetricsWriter
+from coca_train.tracking.throughput import Peak
+from coca_train.training import ending as final
+from coca_train.training import stage as stage_run
+from coca_train.training.run import train
 from tests.faults import real
 
 HEADS = "blocks.*.attention"

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from coca_train.checkpoint.opening import load_run
 from coca_train.config import check
-from coca_train.config.errors import UserError
-from coca_train.run_dir import load_run
+from coca_train.runtime.errors import UserError
 from tests.stages.support import Runs, manifest, schedule, stage, weights
 
 A, B = stage("a", "max_steps: 1"), stage("b", "max_steps: 1")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from coca_train.config.errors import CheckpointError, DataError, UserError
 from coca_train.config.load import load_saved
 from coca_train.config.older import ADDED
+from coca_train.runtime.errors import CheckpointError, DataError, UserError
 from tests.stages.support import Runs, damage, logged, newest, record, remove, saved, schedule, stage, state
 
 A, B, C = stage("a", "max_steps: 2"), stage("b", "max_steps: 2"), stage("c", "max_steps: 2")
@@ -167,7 +167,7 @@ def test_a_border_that_was_damaged_is_made_again(runs: Runs, capsys: pytest.Capt
 
 def test_a_border_that_is_damaged_at_once_stops_the_run(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     """After its save and before the next stage begins from it."""
-    from coca_train import stage_run
+    from coca_train.training import stage as stage_run
 
     words = [*schedule(A, B), "checkpoint.save_every_steps=1"]
 

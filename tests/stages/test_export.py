@@ -3,8 +3,8 @@
 import torch
 import transformers
 
-from coca_train.interop import exporting
-from coca_train.run_dir import load_run
+from coca_train.checkpoint.opening import load_run
+from coca_train.hub import exporting
 from tests.stages.support import LLAMA, Runs, schedule, stage
 
 LONGER = "max_steps: 2, train: {seq_len: 48, micro_batch_size: 2}, position: {frequencies: {name: linear, factor: 2.0}}"

@@ -7,16 +7,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from coca_train import stage_run
-from coca_train.build import build_model, vocab_size
 from coca_train.checkpoint import manifest as manifests
-from coca_train.config.errors import UserError
+from coca_train.checkpoint.opening import load_run
 from coca_train.engine.base import Engine
-from coca_train.interop import exporting
-from coca_train.interop.weights import open_source
+from coca_train.hub import exporting
+from coca_train.hub.weights import open_source
+from coca_train.models.build import build_model, vocab_size
 from coca_train.models.init import init_parameter
 from coca_train.models.lora import is_adapter
-from coca_train.run_dir import load_run
+from coca_train.runtime.errors import UserError
+from coca_train.training import stage as stage_run
 from tests.stages.support import Runs, logged, manifest, remove, schedule, stage, state, weights
 
 QKV = "blocks.*.attention.[qkv].weight"
@@ -156,7 +156,7 @@ def test_merged_as_peft_merges(runs: Runs) -> None:
     run = runs.train("r", *schedule(FULL, ADAPTED), *FAST)
     opened, held = load_run(run, "cpu"), weights(run, 5)
     config = opened.loaded.config
-    model = build_model(config, vocab_size(config, opened.tokenizer))
+    model = build_model(config, vocab_size(config, opened.tokenizer.vocab_size))
     for name, parameter in model.named_parameters():
         parameter.data = tensor(held[name], *parameter.shape)
     layers = [name.removesuffix(".lora_A.weight") for name in held if name.endswith(".lora_A.weight")]

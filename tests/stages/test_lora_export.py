@@ -8,9 +8,9 @@ import transformers
 from peft import PeftModel
 from safetensors.torch import load_file
 
-from coca_train.config.errors import UserError
-from coca_train.interop import exporting
-from coca_train.run_dir import load_run
+from coca_train.checkpoint.opening import load_run
+from coca_train.hub import exporting
+from coca_train.runtime.errors import UserError
 from tests.stages.support import LLAMA, Runs, schedule, stage, weights
 
 QV = "trainable: ['blocks.*.attention.[qv].*', 'blocks.*.mlp.down.*'], lora: {rank: 4, alpha: 8}"

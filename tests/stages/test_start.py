@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from coca_train.config.errors import CheckpointError, Preempted, UserError
-from coca_train.interop import run_directory
+from coca_train.hub import run_directory
+from coca_train.runtime.errors import CheckpointError, Preempted, UserError
 from tests.faults import real
 from tests.stages.starting import LLAMA, SIZES, STILL, begin, edit, imported, tokenizer_of
 from tests.stages.support import Runs, record, schedule, stage, weights
@@ -93,12 +93,12 @@ MISMATCHES = {
 def test_another_model_is_refused_before_weights_are_read(
     runs: Runs, tmp_path: Path, case: str, corpus: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tests.interop import models
+    from tests.hub import models
 
     changes, words = MISMATCHES[case]
     folder = models.write(tmp_path / case, "llama", **(SIZES | {"rms_norm_eps": 1e-6} | changes))
     shutil.copy(tokenizer_of(corpus), folder / "tokenizer.model")
-    monkeypatch.setattr("coca_train.interop.shards.Folder.read", never)
+    monkeypatch.setattr("coca_train.hub.shards.Folder.read", never)
     with pytest.raises(UserError, match=f"E-STA-02 start.path=.*{case}: .*{words}"):
         begin(runs, folder)
     assert not (runs.folder / "r").exists()
@@ -166,7 +166,7 @@ def test_a_folder_that_is_neither(runs: Runs) -> None:
 def test_a_failed_parity_check_leaves_nothing_to_begin_from(
     runs: Runs, llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coca_train.interop.parity.BOUND", 1e-12)
+    monkeypatch.setattr("coca_train.hub.parity.BOUND", 1e-12)
     with pytest.raises(CheckpointError, match="E-IOP-13"):
         begin(runs, llama)
     assert not list((runs.folder / "r").glob("*start*"))

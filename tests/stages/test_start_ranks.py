@@ -10,7 +10,7 @@ import pytest
 
 from coca_train.checkpoint import RunLock
 from coca_train.engine.process import bound_waits
-from coca_train.interop import importing, parity, run_directory
+from coca_train.hub import importing, parity, run_directory
 from tests.faults import real
 from tests.faults.fork_server import ForkServer, shared
 from tests.stages.starting import LLAMA, STILL

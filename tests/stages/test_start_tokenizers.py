@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from coca_train.config.errors import DataError
+from coca_train.runtime.errors import DataError
 from tests.stages.starting import LLAMA, STILL, begin, imported, other_tokenizer, tokenizer_of
 from tests.stages.support import Runs, weights
 

@@ -5,8 +5,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from coca_train.config.errors import DataError
 from coca_train.data.indexed import IndexedDataset
+from coca_train.runtime.errors import DataError
 
 
 class Edges(NamedTuple):

@@ -5,10 +5,10 @@ The paper cuts PG-19 into segments of 64k "bookended with the BOS and EOS token"
 
 import numpy as np
 
-from coca_train.config.errors import DataError
 from coca_train.data.indexed import IndexedDataset
 from coca_train.data.packings.base import Edges, Row, Span, starts_of, too_short
 from coca_train.data.packings.upsampling import UpsampledStream, Upsampling
+from coca_train.runtime.errors import DataError
 
 
 class Segments:

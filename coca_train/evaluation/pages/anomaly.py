@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from coca_train.evals.angles import BINS, BORDERS
-from coca_train.evals.results import Cell, Evaluation, Measured
+from coca_train.evaluation.measures.angles import BINS, BORDERS
 from coca_train.evaluation.pages.cells import done, figure, not_measured, rows, windows
+from coca_train.evaluation.results import Cell, Evaluation, Measured
 from coca_train.report.blocks import Block, Document, HeatMap, HeatMaps, Line, Lines, Row, Section, Table, Text, Value
 
 PILED_UP = 10.0  # a density beyond which the others would be flat lines

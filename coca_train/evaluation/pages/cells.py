@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from coca_train.evals.results import Cell, Evaluation, Measured, Point
+from coca_train.evaluation.results import Cell, Evaluation, Measured, Point
 from coca_train.report.blocks import Line, Row, Section, Text, Value
 
 WORDS = {"out_of_memory": "OOM", "impossible": "–"}

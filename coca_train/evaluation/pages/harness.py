@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from coca_train.evals.results import Cell, Evaluation, Point
+from coca_train.evaluation.results import Cell, Evaluation, Point
 from coca_train.report import paper
 from coca_train.report.blocks import MISSING, Block, Document, Row, Section, Table, Text, Value
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from itertools import takewhile
 
-from coca_train.evals.results import Cell, Evaluation, Measured
 from coca_train.evaluation.pages.cells import done, figure, not_measured, rows
 from coca_train.evaluation.pages.passkey_places import by_depth, by_distance, by_length, by_window, share
+from coca_train.evaluation.results import Cell, Evaluation, Measured
 from coca_train.report import paper
 from coca_train.report.blocks import Document, Row, Section, Table, Text, Value
 

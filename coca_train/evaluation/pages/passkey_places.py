@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coca_train.evals.proportion import wilson
-from coca_train.evals.results import Evaluation, Measured
+from coca_train.evaluation.measures.proportion import wilson
 from coca_train.evaluation.pages.cells import done, rows, windows
+from coca_train.evaluation.results import Evaluation, Measured
 from coca_train.report.blocks import MISSING, Block, HeatMap, HeatMaps, Line, Lines, Table, Text, Value
 
 Asked = Mapping[str, Any]  # a case of a cell's result

@@ -4,9 +4,9 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from coca_train.evals.first_window import by_octave
-from coca_train.evals.results import Evaluation, Measured
+from coca_train.evaluation.measures.first_window import by_octave
 from coca_train.evaluation.pages.cells import done, figure, line, not_measured, rows, windows
+from coca_train.evaluation.results import Evaluation, Measured
 from coca_train.report.blocks import Document, Line, Lines, Row, Section, Table, Text, Value
 
 ABOUT = (

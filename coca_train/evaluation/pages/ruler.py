@@ -4,9 +4,9 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from coca_train.evals.results import Evaluation, Measured
-from coca_train.evals.ruler import TASKS
+from coca_train.evaluation.measures.ruler import TASKS
 from coca_train.evaluation.pages.cells import figure, not_measured, windows
+from coca_train.evaluation.results import Evaluation, Measured
 from coca_train.report.blocks import (
     MISSING,
     Block,

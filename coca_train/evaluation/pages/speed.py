@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from coca_train.evals.results import OWN, Evaluation, Measured
 from coca_train.evaluation.pages.cells import Pick, done, figure, line, not_measured
+from coca_train.evaluation.results import OWN, Evaluation, Measured
 from coca_train.report.blocks import Block, Document, Line, Lines, Row, Section, Table, Text, Value
 
 GIB = 2**30

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from coca_train.evals.results import Evaluation
-from coca_train.evals.temperature import changes, times_best
+from coca_train.evaluation.measures.temperature import changes, times_best
 from coca_train.evaluation.pages.cells import done, not_measured
+from coca_train.evaluation.results import Evaluation
 from coca_train.report.blocks import Block, Document, Line, Lines, Row, Section, Table, Text, Value
 
 ABOUT = (

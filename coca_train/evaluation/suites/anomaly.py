@@ -1,4 +1,4 @@
-"""The rotational anomaly: at which angles queries and keys begin, and which borders they cross (evals/angles.py).
+"""The rotational anomaly: at which angles queries and keys begin, and which borders they cross (measures/angles.py).
 
 A cell reads the first L tokens of every document, with L the length of the grid, in one window. All lengths read the
 same documents: those with more tokens than the longest length that any document has. Shares are over sampled pairs of
@@ -12,15 +12,15 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from coca_train import dist
 from coca_train.config.schema import STRICT, Positive
-from coca_train.evals.angles import BORDERS, add
-from coca_train.evals.anomaly import anomaly_sums, problem, slowed_pairs
-from coca_train.evals.results import Evaluation, Point
+from coca_train.evaluation.measures.angles import BORDERS, add
+from coca_train.evaluation.measures.anomaly import anomaly_sums, problem, slowed_pairs
 from coca_train.evaluation.pages import anomaly as pages
 from coca_train.evaluation.reading import Reading, read_whole_grid
+from coca_train.evaluation.results import Evaluation, Point
 from coca_train.evaluation.subject import Around, Subject
 from coca_train.report.blocks import Document
+from coca_train.runtime import dist
 
 VERSION = 1
 CACHED = True

@@ -1,4 +1,4 @@
-"""Tasks of lm-evaluation-harness, and your own task files of its form (evals/harness.py).
+"""Tasks of lm-evaluation-harness, and your own task files of its form (measures/harness.py).
 
 A point is the name of a task, or of a group of tasks. Result of a cell: `main`, the figure of the overview: of a group
 what the harness makes of its tasks together, of a task its first metric (`acc` where there is one); `metrics`, all of
@@ -13,14 +13,14 @@ from typing import Any, Literal, NamedTuple
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from coca_train import dist
-from coca_train.config.errors import UserError
 from coca_train.config.schema import STRICT, Positive
-from coca_train.evals.harness_results import summary
-from coca_train.evals.results import Evaluation, Point
+from coca_train.evaluation.measures.harness_results import summary
 from coca_train.evaluation.pages import harness as pages
+from coca_train.evaluation.results import Evaluation, Point
 from coca_train.evaluation.subject import Around, Subject
 from coca_train.report.blocks import Document
+from coca_train.runtime import dist
+from coca_train.runtime.errors import UserError
 
 VERSION = 1
 CACHED = True
@@ -145,7 +145,7 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
 def _harness() -> Any:
     """The adapter, when it is needed: the package behind it is an extra, and takes seconds to import."""
     try:
-        from coca_train.evals import harness
+        from coca_train.evaluation.measures import harness
     except ImportError as error:
         raise UserError(
             f"E-EVAL-30 eval.suite=harness: the package lm_eval is not installed ({error}); it is part of the extra "

@@ -1,4 +1,4 @@
-"""Suite `passkey`: at which lengths, depths and distances a model finds a number in filler (evals/passkey.py).
+"""Suite `passkey`: at which lengths, depths and distances a model finds a number in filler (measures/passkey.py).
 
 At each length: `accuracy`, the share of cases whose answer has the key as a whole number, its 95 % interval (Wilson),
 `contained`, the share with the key's digits anywhere, and the cases: key, depth, distance, found, and the answer's
@@ -12,12 +12,12 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
-from coca_train.evals import passkey
-from coca_train.evals.passkey import Case
-from coca_train.evals.proportion import wilson
-from coca_train.evals.results import Evaluation, Point
 from coca_train.evaluation.answers import answers, begin, digest, gathered, no_positions
+from coca_train.evaluation.measures import passkey
+from coca_train.evaluation.measures.passkey import Case
+from coca_train.evaluation.measures.proportion import wilson
 from coca_train.evaluation.pages.passkey import passkey_page
+from coca_train.evaluation.results import Evaluation, Point
 from coca_train.evaluation.subject import Around, Subject
 from coca_train.report.blocks import Document
 

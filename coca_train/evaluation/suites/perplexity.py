@@ -1,4 +1,4 @@
-"""Suite `perplexity`: how well long documents are predicted, by context window (definition: evals/windows.py).
+"""Suite `perplexity`: how well long documents are predicted, by context window (definition: measures/windows.py).
 
 document_tokens says which predictions a window is measured on:
 * longest: every document is cut to the longest window of the grid, so all windows score the very same predictions
@@ -9,7 +9,7 @@ A document cut to n has n + 1 tokens where it has that many, so that it has n pr
 the window's length, the longest window's cell measures the others on the way, and theirs take no time.
 
 At each point: perplexity and its 95 % interval (bootstrap over documents), bits per token and per byte, predictions,
-and the loss by position of each document's first window (evals/positions.py).
+and the loss by position of each document's first window (measures/positions.py).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,12 +22,12 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
-from coca_train.evals.extrapolation import ALL, positions_needed
-from coca_train.evals.perplexity import Scores, score_share, summarise
-from coca_train.evals.positions import position_loss
-from coca_train.evals.results import Evaluation, Point
-from coca_train.evals.windows import Row, passes, same_at
+from coca_train.evaluation.extrapolation.measure import ALL, positions_needed
+from coca_train.evaluation.measures.perplexity import Scores, score_share, summarise
+from coca_train.evaluation.measures.positions import position_loss
+from coca_train.evaluation.measures.windows import Row, passes, same_at
 from coca_train.evaluation.pages.perplexity import perplexity_page
+from coca_train.evaluation.results import Evaluation, Point
 from coca_train.evaluation.subject import Around, Subject
 from coca_train.evaluation.texts import EVERYTHING, Texts, digest, tokenised
 from coca_train.report.blocks import Document

@@ -1,4 +1,4 @@
-"""Loss by position, and perplexity at growing context (YaRN B.3; definitions in evals/first_window.py).
+"""Loss by position, and perplexity at growing context (YaRN B.3; definitions in measures/first_window.py).
 
 A cell reads the first L tokens of every document in one window, L being its length of the grid. All lengths read the
 same documents: those with more tokens than the longest length that any document has. `all`: all sources together.
@@ -12,15 +12,15 @@ from typing import Any, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from coca_train import dist
 from coca_train.config.schema import STRICT, Positive
-from coca_train.evals.extrapolation import ALL
-from coca_train.evals.first_window import first_window_nll, first_windows, reduced
-from coca_train.evals.results import Evaluation, Point
+from coca_train.evaluation.extrapolation.measure import ALL
+from coca_train.evaluation.measures.first_window import first_window_nll, first_windows, reduced
 from coca_train.evaluation.pages import position_loss as pages
 from coca_train.evaluation.reading import Reading, read_whole_grid
+from coca_train.evaluation.results import Evaluation, Point
 from coca_train.evaluation.subject import Around, Subject
 from coca_train.report.blocks import Document
+from coca_train.runtime import dist
 
 VERSION = 1
 CACHED = True

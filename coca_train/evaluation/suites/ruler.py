@@ -1,4 +1,4 @@
-"""Suite `ruler`: tasks in the manner of RULER by length: retrieval, tracing, counting (evals/ruler defines them).
+"""Suite `ruler`: tasks in the manner of RULER by length: retrieval, tracing, counting (measures/ruler defines them).
 
 A point is task@length. Its result: `score`, the mean over its cases of the share of expected strings that the greedy
 answer contains; `standard_error` of that mean (None with one case); and the cases: score and the answer's beginning.
@@ -12,15 +12,15 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
-from coca_train.config.errors import DataError
 from coca_train.config.schema import STRICT, Positive
-from coca_train.evals.results import Evaluation, Point
-from coca_train.evals.ruler import TASKS, haystack
-from coca_train.evals.ruler.base import Asked, cases, score
 from coca_train.evaluation.answers import answers, begin, digest, gathered, no_positions
+from coca_train.evaluation.measures.ruler import TASKS, haystack
+from coca_train.evaluation.measures.ruler.base import Asked, cases, score
 from coca_train.evaluation.pages.ruler import ruler_page
+from coca_train.evaluation.results import Evaluation, Point
 from coca_train.evaluation.subject import Around, Subject
 from coca_train.report.blocks import Document
+from coca_train.runtime.errors import DataError
 
 VERSION = 1
 CACHED = True

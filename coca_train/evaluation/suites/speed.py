@@ -1,4 +1,4 @@
-"""Time and memory by length, beside plain attention of the same shape (definitions in evals/speed.py, evals/peak.py).
+"""Time and memory by length, beside plain attention of the same shape (measures/speed.py, measures/peak.py).
 
 A cell measures the model under its variant and a twin for each baseline, in turns. Times are this machine's at this
 moment: they are never taken from an earlier measurement. Under torchrun the first rank measures, the others wait.
@@ -12,16 +12,16 @@ import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from coca_train import dist
 from coca_train.config.schema import STRICT, Positive
-from coca_train.evals.extrapolation import positions_needed
-from coca_train.evals.peak import peak_bytes
-from coca_train.evals.results import OWN, Evaluation, Point
-from coca_train.evals.speed import Baseline, Work, in_turns, ratio, turn, twin
+from coca_train.evaluation.extrapolation.measure import positions_needed
+from coca_train.evaluation.measures.peak import peak_bytes
+from coca_train.evaluation.measures.speed import Baseline, Work, in_turns, ratio, turn, twin
 from coca_train.evaluation.pages import speed as pages
+from coca_train.evaluation.results import OWN, Evaluation, Point
 from coca_train.evaluation.subject import Around, Subject
 from coca_train.positions import rotary
 from coca_train.report.blocks import Document
+from coca_train.runtime import dist
 
 VERSION = 1
 CACHED = False

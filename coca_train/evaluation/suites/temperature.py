@@ -1,4 +1,4 @@
-"""Attention temperature under a variant's frequencies (YaRN A.2; definitions in evals/temperature.py).
+"""Attention temperature under a variant's frequencies (YaRN A.2; definitions in measures/temperature.py).
 
 The points are values of 1/√t, and 1 is always among them: changes are relative to it. Every document is cut to
 document_tokens predictions and read in one window, to which dynamic frequencies adapt.
@@ -10,15 +10,15 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from coca_train import dist
 from coca_train.config.schema import STRICT, Positive
-from coca_train.evals.first_window import first_window_nll
-from coca_train.evals.results import Evaluation, Point
-from coca_train.evals.temperature import attention_scale, recommended, segment_sums, segments
+from coca_train.evaluation.measures.first_window import first_window_nll
+from coca_train.evaluation.measures.temperature import attention_scale, recommended, segment_sums, segments
 from coca_train.evaluation.pages import temperature as pages
 from coca_train.evaluation.reading import Reading, read_longest
+from coca_train.evaluation.results import Evaluation, Point
 from coca_train.evaluation.subject import Around, Subject
 from coca_train.report.blocks import Document
+from coca_train.runtime import dist
 
 VERSION = 1
 CACHED = True

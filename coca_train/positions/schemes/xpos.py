@@ -20,10 +20,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from coca_train.config.errors import UserError
 from coca_train.config.schema import STRICT, ModelConfig
 from coca_train.positions import frequencies, rotary
 from coca_train.positions.base import AttentionShape, Position, Problem
+from coca_train.runtime.errors import UserError
 
 # What ζ_0^(-N/b) may take of a dtype's exponent range [bits]; the rest is left to q·k. bfloat16 ends like float32.
 RANGE = {torch.float16: 10.0}

@@ -14,7 +14,7 @@ from coca_train.report.render.reading import (
     pieces,
     reasons,
 )
-from coca_train.tables import markdown
+from coca_train.runtime.printing import markdown
 
 
 def escaped(text: str) -> str:

@@ -1,0 +1,82 @@
+"""A run directory, opened: its configuration, its newest verified weights, its tokenizer."""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from coca_train import checkpoint
+from coca_train.config.load import Loaded, load_saved
+from coca_train.config.schedule import resolve, stage_at
+from coca_train.data.mixture import tokenizer_digest
+from coca_train.data.tokenizer import Tokenizer
+from coca_train.engine.base import DTYPES
+from coca_train.models.build import build_model, vocab_size
+from coca_train.models.transformer import Transformer
+from coca_train.runtime.errors import CheckpointError, DataError, UserError
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained model, ready to be asked. loaded: the configuration of the stage that made it. step: optimizer steps
+    it was trained for."""
+
+    loaded: Loaded
+    model: Transformer
+    tokenizer: Tokenizer
+    step: int
+
+
+def load_run(run_dir: Path | str, device: str = "auto") -> Run:
+    """The model of a run in evaluation mode, in the run's precision (float32 instead of float16 on a CPU).
+
+    device: auto, cpu or cuda. Raises UserError when the directory is no run, CheckpointError when it
+    holds no verified checkpoint, DataError when the tokenizer is not the run's.
+    """
+    run_dir = Path(run_dir)
+    loaded = load_saved(run_dir)
+    record = read_record(run_dir)
+    tokenizer = Tokenizer(loaded.config.data.tokenizer)
+    if record["fingerprint"]["tokenizer"] != tokenizer_digest(loaded.config.data.tokenizer):
+        raise DataError(
+            f"E-TKN-10 {loaded.config.data.tokenizer}: not the tokenizer {run_dir} was trained with; its tokens would "
+            "mean something else. Fix: give back the old file"
+        )
+    found = checkpoint.find(run_dir, record["run_id"])
+    if found is None:
+        raise CheckpointError(
+            f"E-CKP-01 {run_dir}: holds no checkpoint yet; a trained model is needed. Fix: finish the run first: "
+            f"python -m coca_train run.name={run_dir.name}"
+        )
+    loaded = replace(loaded, config=stage_at(resolve(loaded.config), found.step).config)
+    with torch.device("meta"):
+        model = build_model(loaded.config, vocab_size(loaded.config, tokenizer.vocab_size))
+    where = pick_device(device)
+    dtype = (
+        torch.float32 if where == "cpu" and loaded.config.engine.dtype == "fp16" else DTYPES[loaded.config.engine.dtype]
+    )
+    model = model.to(dtype).to_empty(device=where)
+    model.tie()
+    checkpoint.load_weights(found, model)
+    return Run(loaded, model.eval(), tokenizer, found.step)
+
+
+def read_record(run_dir: Path) -> dict:
+    """run.json. Raises UserError when there is none, or none that can be read."""
+    try:
+        record = json.loads((run_dir / "run.json").read_text(encoding="utf-8"))
+        if isinstance(record, dict) and {"run_id", "fingerprint"} <= record.keys():
+            return record
+    except (OSError, ValueError):
+        pass
+    raise UserError(f"E-RUN-21 {run_dir}: no run directory (no readable run.json). Fix: give the directory of a run")
+
+
+def pick_device(device: str) -> str:
+    """cpu or cuda. Raises UserError when a GPU is asked for and there is none."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UserError("E-RUN-04 command line device=cuda: torch sees no GPU on this machine. Fix: device=cpu")
+    return device

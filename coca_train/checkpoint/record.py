@@ -1,0 +1,223 @@
+"""What a run directory says about itself: config.yaml and run.json, written when it begins, compared at every start."""
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from coca_train import __version__
+from coca_train.checkpoint.manifest import FOLDER, step_of
+from coca_train.checkpoint.recovery import step_folders
+from coca_train.config.load import Loaded
+from coca_train.config.older import ADDED
+from coca_train.config.schedule import Stage
+from coca_train.data.mixture import fingerprint_diff
+from coca_train.runtime import dist
+from coca_train.runtime.durable import write_text
+from coca_train.runtime.errors import CheckpointError, DataError
+
+PACKAGES = ("torch", "deepspeed", "numpy", "sentencepiece")
+# What a stage that has begun depends on, and what one that is done does not depend on. The data has its fingerprint.
+FIXED = (
+    "model", "position", "visibility", "engine.dtype", "train.seq_len", "train.global_batch_size", "run.seed", "start",
+    "stages",
+)  # fmt: skip
+FREE = ("run", "data", "engine", "checkpoint", "tracking", "eval", "train.micro_batch_size")
+
+
+def open_record(
+    run_dir: Path,
+    loaded: Loaded,
+    stages: Sequence[Stage],
+    fingerprints: Mapping[str, dict[str, Any]],
+    init_digests: Callable[[], dict[str, str]],
+) -> dict[str, Any]:
+    """The run's record, made on the first start. COLLECTIVE: rank 0 reads and writes, all get the same.
+
+    fingerprints: of the data, by stage. init_digests: called on the first start only; digests of the initial weights
+    by name, for comparisons.
+
+    Raises DataError when the data of a stage that has begun is not what it began with, CheckpointError when a setting
+    was changed that the state in the directory depends on. Other changed settings are announced.
+    """
+    return dist.on_main(lambda: _open(run_dir, loaded, stages, fingerprints, init_digests))
+
+
+def begin_stage(run_dir: Path, record: dict[str, Any], stage: Stage, fingerprint: dict[str, Any]) -> None:
+    """Note that a stage begins; nothing where it has begun already. COLLECTIVE."""
+    if stage.name not in [one["name"] for one in record["stages"]]:
+        record["stages"].append(_entry(stage, fingerprint))
+        dist.on_main(lambda: _write(run_dir, record))
+
+
+def _open(
+    run_dir: Path,
+    loaded: Loaded,
+    stages: Sequence[Stage],
+    fingerprints: Mapping[str, dict[str, Any]],
+    init_digests: Callable[[], dict[str, str]],
+) -> dict[str, Any]:
+    path = run_dir / "run.json"
+    settings = _plain(flatten(asdict(loaded.config)))
+    if not path.exists() or not step_folders(run_dir / FOLDER):  # nothing depends on the old settings
+        first = stages[0]
+        record = {
+            "run_id": uuid.uuid4().hex,
+            "settings": settings,
+            "model_digest": digest({key: settings[key] for key in settings if key.startswith(("model.", "position."))}),
+            "fingerprint": fingerprints[first.name],
+            "stages": [_entry(first, fingerprints[first.name])],
+            "overrides": list(loaded.overrides),
+            "folder": os.getcwd(),
+            "versions": versions(),
+            "init_digests": init_digests(),
+        }
+        write_text(run_dir / "config.yaml", loaded.yaml)
+        _write(run_dir, record)
+        return record
+    record = _read(path, stages[0].name)
+    changed = _compare(run_dir, record["stages"], stages, fingerprints)
+    for key, (old, new) in changed.items():
+        dist.log(f"CHANGED since this run began: {key} {old!r} -> {new!r}")
+    now = versions()
+    for package, old in record.get("versions", {}).items():
+        if now.get(package) != old:
+            dist.log(f"CHANGED since this run began: {package} {old} -> {now.get(package)}; resume may not be exact")
+    if record["settings"] != settings or record.get("folder") != os.getcwd():
+        record |= {"settings": settings, "folder": os.getcwd()}  # relative paths of data begin there
+        last = record["stages"][-1]
+        record["stages"][-1] = _entry(stages[len(record["stages"]) - 1], last["fingerprint"])
+        write_text(run_dir / "config.yaml", loaded.yaml)
+        _write(run_dir, record)
+    return record
+
+
+def _read(path: Path, first: str) -> dict[str, Any]:
+    """A run's record. first: name of the stage that runs from before there was more than one were in."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        run_id, before, data = record["run_id"], record["settings"], record["fingerprint"]
+        assert isinstance(run_id, str) and isinstance(before, dict) and isinstance(data, dict)
+        length = before.get(f"stages.{first}.max_steps") or before.get("train.max_steps")
+        only = {f"stages.{first}.optimizer": "fresh", f"stages.{first}.first_sample": 0, "train.max_steps": length}
+        record.setdefault("stages", [{"name": first, "settings": before | only, "fingerprint": data}])
+        for stage in record["stages"]:
+            stage["settings"] = ADDED | stage["settings"]
+        return record
+    except (ValueError, KeyError, TypeError, AssertionError):
+        raise CheckpointError(
+            f"E-CKP-23 {path}: not a run record; every run directory holds one. "
+            "Fix: restore it, or choose another run.name"
+        ) from None
+
+
+def _write(run_dir: Path, record: dict[str, Any]) -> None:
+    write_text(run_dir / "run.json", json.dumps(record, indent=1) + "\n")
+
+
+def _entry(stage: Stage, fingerprint: dict[str, Any]) -> dict[str, Any]:
+    """What a stage is, for run.json. train.max_steps is its length."""
+    settings = {key: value for key, value in flatten(asdict(stage.config)).items() if not key.startswith("stages.")}
+    settings |= {
+        f"stages.{stage.name}.trainable": stage.trainable,
+        f"stages.{stage.name}.optimizer": "keep" if stage.keeps_optimizer else "fresh",
+        f"stages.{stage.name}.lora": None if stage.lora is None else asdict(stage.lora),
+        f"stages.{stage.name}.first_sample": stage.first_sample,
+    }
+    return {"name": stage.name, "settings": _plain(settings), "fingerprint": fingerprint}
+
+
+def _compare(
+    run_dir: Path,
+    begun: Sequence[dict[str, Any]],
+    stages: Sequence[Stage],
+    fingerprints: Mapping[str, dict[str, Any]],
+) -> dict[str, tuple[Any, Any]]:
+    """Settings of the stage at work that were changed and may be; errors as `open_record`.
+
+    What lies ahead may be changed as one likes, what is done may not, and the stage at work only in what its weights
+    do not depend on.
+    """
+    names, done = [stage.name for stage in stages], [stage["name"] for stage in begun]
+    if names[: len(done)] != done:
+        raise CheckpointError(
+            f"E-CKP-24 {run_dir}: the stages {', '.join(done)} have begun, in this order, and the schedule is "
+            f"{', '.join(names)} now; what has run stays. Fix: undo the change, or choose another run.name"
+        )
+    changed: dict[str, tuple[Any, Any]] = {}
+    for number, (before, stage) in enumerate(zip(begun, stages, strict=False), 1):
+        where = f"stage {stage.name}: " if len(stages) > 1 else ""
+        if (difference := fingerprint_diff(before["fingerprint"], fingerprints[stage.name])) is not None:
+            raise DataError(
+                f"E-TOK-14 {run_dir}: {where}the data is not what this run began with: {difference}; a run goes on "
+                "with its own data only. Fix: restore the data, or choose another run.name"
+            )
+        old, now = before["settings"], _entry(stage, {})["settings"]
+        changed = {key: (old.get(key), now[key]) for key in now if old.get(key) != now[key]}
+        fixed = [key for key in changed if key.startswith(FIXED)]
+        if number < len(begun):
+            fixed += [key for key in changed if not key.startswith((*FREE, *FIXED))]
+        if fixed:
+            shown = "; ".join(f"{key} {changed[key][0]!r} -> {changed[key][1]!r}" for key in fixed)
+            raise CheckpointError(
+                f"E-CKP-24 {run_dir}: {where}changed since the run began: {shown}; its weights depend on that. "
+                "Fix: undo the change, or choose another run.name"
+            )
+    end = stages[len(begun) - 1].last_step
+    reached = max((step_of(folder) for folder in step_folders(run_dir / FOLDER)), default=0)
+    if reached > end:
+        raise CheckpointError(
+            f"E-CKP-21 {run_dir}: is at step {reached}, and stage {done[-1]}, which has begun, would end at step {end} "
+            "now; training does not go back. Fix: a longer stage, or choose another run.name"
+        )
+    return changed
+
+
+def _plain(settings: dict[str, Any]) -> dict[str, Any]:
+    """Tuples as JSON has them."""
+    return json.loads(json.dumps(settings))
+
+
+def digest(value: Any) -> str:
+    """SHA-256 of anything that JSON can hold."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """{"a": {"b": 1}} as {"a.b": 1}."""
+    if not isinstance(tree, dict):
+        return {prefix: tree}
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= flatten(value, f"{prefix}.{key}" if prefix else str(key))
+    return flat
+
+
+def versions() -> dict[str, str]:
+    """What the run is made with: packages, Python, the commit when run from a checkout."""
+    found = {"coca_train": __version__, "python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    root = Path(__file__).resolve().parent.parent
+    if (root / ".git").exists():
+        for key, command in (("commit", ["rev-parse", "HEAD"]), ("uncommitted", ["status", "--porcelain"])):
+            try:
+                out = subprocess.run(
+                    ["git", *command], cwd=root, capture_output=True, text=True, timeout=10, check=True
+                ).stdout
+            except (OSError, subprocess.SubprocessError):
+                break
+            found[key] = (
+                out.strip() if key == "commit" else hashlib.sha256(out.encode()).hexdigest()[:12] if out else "none"
+            )
+    return found

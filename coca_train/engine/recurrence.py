@@ -1,0 +1,154 @@
+"""Segment recurrence in training: the memory between two steps, and the engine that carries it.
+
+Transformer-XL, arXiv 1901.02860, section 3.2: the hidden states of the segment before are kept, without gradient,
+and each layer attends to them as well. The data's order must be `stream`, so that row g of a batch is the text after
+row g of the batch before. The memory is state: it is in the checkpoint, for all rows of the global batch, and so does
+not depend on the number of ranks.
+
+Shape legend: R rows of this rank, B rows of a micro batch, L layers, M memory_len, C d_model.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from coca_train.engine.base import DTYPES, Engine, Keep, MicroBatch, ReadTensor, StepResult
+from coca_train.models.memory import Memory
+from coca_train.runtime import dist
+
+AnyBatch = TypeVar("AnyBatch", bound=MicroBatch)
+LENGTHS = "memory/lengths"
+
+
+@dataclass(frozen=True)
+class Remembering:
+    """A micro batch with its memory."""
+
+    tokens_BT: Tensor
+    targets_BT: Tensor
+    pos_BT: Tensor
+    doc_BT: Tensor | None
+    continues_B: Tensor | None
+    memory: Memory
+
+
+class SegmentMemory:
+    """What this rank's rows of the global batch remember, in the compute dtype on the engine's device.
+
+    length_R: how many of the M positions a row has, the last ones (fewer than M after the start of its text).
+    """
+
+    def __init__(
+        self, n_rows: int, n_layers: int, memory_len: int, d_model: int, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self.hidden_RLMC = torch.zeros(n_rows, n_layers, memory_len, d_model, dtype=dtype, device=device)
+        self.length_R = torch.zeros(n_rows, dtype=torch.int64, device=device)
+
+    def attach(self, micro_batches: Sequence[MicroBatch]) -> list[Remembering]:
+        """The micro batches of a step, which are this rank's rows in order, each with its rows' memory."""
+        out = []
+        for rows, batch in self._rows_of(micro_batches):
+            assert batch.continues_B is not None, "a memory needs data.order=stream"
+            length_B = self.length_R[rows] * batch.continues_B.to(self.length_R.device)
+            memory = Memory(list(self.hidden_RLMC[rows].unbind(1)), length_B)
+            tensors = (batch.tokens_BT, batch.targets_BT, batch.pos_BT, batch.doc_BT, batch.continues_B)
+            out.append(Remembering(*tensors, memory))
+        return out
+
+    def _rows_of(self, micro_batches: Sequence[AnyBatch]) -> Iterator[tuple[slice, AnyBatch]]:
+        """The micro batches of a step, each with which of this rank's rows it is."""
+        sizes = [len(batch.tokens_BT) for batch in micro_batches]
+        assert sum(sizes) == len(self.length_R), "a step has all rows of this rank"
+        for end, size, batch in zip(accumulate(sizes), sizes, micro_batches, strict=True):
+            yield slice(end - size, end), batch
+
+    @torch.no_grad()
+    def take(self, micro_batches: Sequence[Remembering]) -> None:
+        """After the step: what the model has left in the memories of `attach`."""
+        memory_len = self.hidden_RLMC.shape[2]
+        for rows, batch in self._rows_of(micro_batches):
+            self.length_R[rows] = (batch.memory.length_B + batch.tokens_BT.shape[1]).clamp(max=memory_len)
+            for layer, x_BMC in enumerate(batch.memory.new):
+                self.hidden_RLMC[rows, layer] = x_BMC
+
+    def forget(self) -> None:
+        """No row has a past any more."""
+        self.hidden_RLMC.zero_()
+        self.length_R.zero_()
+
+
+class RecurrentEngine:
+    """An engine whose model remembers the previous segment of every row; see `engine.base.Engine` for the methods.
+
+    n_rows: this rank's rows of the global batch. A skipped step leaves no memory: what it computed is not finite.
+    Evaluation knows nothing of the memory.
+    """
+
+    def __init__(self, engine: Engine, *, n_rows: int, n_layers: int, memory_len: int, d_model: int) -> None:
+        self._engine = engine
+        self.model, self.device, self.dtype = engine.model, engine.device, engine.dtype
+        self.zero_stage, self.trainable, self.skipped_steps = engine.zero_stage, engine.trainable, engine.skipped_steps
+        self.memory = SegmentMemory(n_rows, n_layers, memory_len, d_model, engine.device, DTYPES[engine.dtype])
+
+    def train_step(self, micro_batches: Sequence[MicroBatch], lr: float) -> StepResult:
+        remembering = self.memory.attach(micro_batches)
+        result = self._engine.train_step(remembering, lr)
+        if result.skipped:
+            self.memory.forget()
+        else:
+            self.memory.take(remembering)
+        self.skipped_steps = self._engine.skipped_steps
+        return result
+
+    def eval_module(self) -> AbstractContextManager[nn.Module]:
+        return self._engine.eval_module()
+
+    def _rows(self) -> range:
+        """This rank's rows of the global batch."""
+        n_rows = len(self.memory.length_R)
+        return range(dist.rank() * n_rows, (dist.rank() + 1) * n_rows)
+
+    def _names(self) -> list[str]:
+        """One tensor for each row of the global batch, in their order."""
+        return [f"memory/row.{row}" for row in range(len(self._rows()) * dist.world_size())]
+
+    def state_spec(self) -> dict[str, tuple[int, ...]]:
+        """The engine's, then the memory of every row of the global batch, (L, M, C) each, and their lengths."""
+        names, shape = self._names(), tuple(self.memory.hidden_RLMC.shape[1:])
+        return self._engine.state_spec() | dict.fromkeys(names, shape) | {LENGTHS: (len(names),)}
+
+    def named_state(self, keep: Keep = lambda index: True) -> Iterator[tuple[str, Tensor | None]]:
+        yield from self._engine.named_state(keep)
+        first, mine, shape = len(self._engine.state_spec()), self._rows(), tuple(self.memory.hidden_RLMC.shape[1:])
+        for row, name in enumerate(self._names()):
+            own = self.memory.hidden_RLMC[row - mine.start].float().cpu() if row in mine else None
+            row_LMC = dist.broadcast_tensor(own, shape, source=row // len(mine))
+            yield name, row_LMC if keep(first + row) else None
+        lengths = torch.tensor(dist.all_gather_object(self.memory.length_R.tolist()), dtype=torch.float32).flatten()
+        yield LENGTHS, lengths if keep(first + len(lengths)) else None
+
+    def counters(self) -> dict[str, Any]:
+        return self._engine.counters()
+
+    @torch.no_grad()
+    def load_state(self, read: ReadTensor, counters: dict[str, Any]) -> None:
+        self._engine.load_state(read, counters)
+        self.skipped_steps = self._engine.skipped_steps
+        mine = self._rows()
+        for row, name in enumerate(self._names()):
+            row_LMC = read(name)
+            if row in mine:
+                self.memory.hidden_RLMC[row - mine.start] = row_LMC
+        self.memory.length_R.copy_(read(LENGTHS)[mine.start : mine.stop])
+
+    def release(self) -> None:
+        self._engine.release()
+        self.model = nn.Identity()
+
+    def close(self) -> None:
+        self._engine.close()

@@ -1,0 +1,189 @@
+"""May these runs be compared? What a fair comparison holds fixed, checked from what the runs recorded."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from coca_train.checkpoint.format import ShardReader
+from coca_train.evaluation.extrapolation.measure import Extrapolation
+from coca_train.evaluation.extrapolation.pages import read_extrapolation
+from coca_train.runtime.errors import DataError, UserError
+from coca_train.tracking.writers import read_jsonl
+
+LAST_SHARE = 0.1  # of the logged steps, for the training loss shown
+MAY_DIFFER = ("position", "visibility", "run")
+FILES = ("config.yaml", "run.json", "metrics.jsonl")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What a finished run recorded about itself."""
+
+    directory: Path
+    settings: dict[str, Any]  # config.yaml
+    init_digests: dict[str, str]  # of the initial weights, by name
+    shapes: dict[str, tuple[int, ...]]  # of the parameters, by name
+    records: list[dict[str, Any]]  # metrics.jsonl
+    report: Extrapolation
+
+
+def read_run(directory: Path) -> Run:
+    """Raises UserError (unfinished, not a run) or DataError (damaged); both name the file."""
+    present = {name: (directory / name).is_file() for name in FILES}
+    present["checkpoints/step-*"] = any((directory / "checkpoints").glob("step-*"))
+    present["report/extrapolation.json"] = (directory / "report" / "extrapolation.json").is_file()
+    missing = [name for name, there in present.items() if not there]
+    if missing == ["report/extrapolation.json"] and (directory / "report" / "done.json").is_file():
+        raise UserError(
+            f"E-RUN-22 {directory}: finished without an extrapolation report, which a comparison is made of; its "
+            "eval.extrapolation was off, or no text or window could be scored. Fix: read what the run said at its "
+            "end, change eval.extrapolation, and start its command again"
+        )
+    if missing:
+        raise UserError(f"E-RUN-22 {directory}: no {missing[0]}; a finished run is needed. Fix: train it first")
+    report = read_extrapolation(directory / "report" / "extrapolation.json")
+    try:
+        return Run(
+            directory=directory,
+            settings=dict(yaml.safe_load((directory / "config.yaml").read_text(encoding="utf-8"))),
+            init_digests=dict(json.loads((directory / "run.json").read_text(encoding="utf-8"))["init_digests"]),
+            shapes=parameter_shapes(directory),
+            records=read_jsonl(directory / "metrics.jsonl"),
+            report=report,
+        )
+    except (OSError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
+        what = str(error).splitlines()[0] if str(error) else ""
+        raise DataError(
+            f"E-RUN-24 {directory}: its record cannot be read ({type(error).__name__}: {what}); a comparison needs "
+            f"{', '.join(FILES)} and a checkpoint. Fix: restore the files, or train the run anew"
+        ) from error
+
+
+def parameter_shapes(run_dir: Path) -> dict[str, tuple[int, ...]]:
+    """Shapes of a run's parameters, from the headers of its newest checkpoint."""
+    newest = max((run_dir / "checkpoints").glob("step-*"))
+    shapes = {}
+    for path in sorted(newest.glob("*.safetensors")):
+        reader = ShardReader(path)
+        shapes |= reader.spec()
+        reader.close()
+    return {name.removeprefix("model/"): shape for name, shape in shapes.items() if name.startswith("model/")}
+
+
+def checks(runs: Mapping[str, Run]) -> tuple[list[str], list[str]]:
+    """(what was verified to be the same, what is not), in words."""
+    verified: list[str] = []
+    problems: list[str] = []
+    for line, wrong in (same_settings(runs), same_batches(runs), same_initial_weights(runs), same_text(runs)):
+        (problems if wrong else verified).append(line)
+    return verified, problems
+
+
+def same_settings(runs: Mapping[str, Run]) -> tuple[str, bool]:
+    """Every setting but position scheme, visibility and the run's name; the seed of the weights too."""
+    trees = {}
+    for name, run in runs.items():
+        seed = run.settings.get("run", {}).get("seed")
+        trees[name] = {key: value for key, value in run.settings.items() if key not in MAY_DIFFER} | {"seed": seed}
+    first_name, first = next(iter(trees.items()))
+    for name, tree in trees.items():
+        for section in first.keys() | tree.keys():
+            if first.get(section) != tree.get(section):
+                return f"settings: section {section} of {first_name} and {name} differ", True
+    seen = {json.dumps(run.settings.get("visibility"), sort_keys=True) for run in runs.values()}
+    exceptions = "the position scheme" + (" and the visibility" if len(seen) > 1 else "")
+    return f"settings: the same for {', '.join(trees)}, but for {exceptions}", False
+
+
+def same_batches(runs: Mapping[str, Run]) -> tuple[str, bool]:
+    """The digests of the global batches at every step that was logged, and the number of steps."""
+    digests = {name: batch_digests(run) for name, run in runs.items()}
+    first_name, first = next(iter(digests.items()))
+    if not first:
+        return f"data order: {first_name} recorded no batch digests", True
+    for name, mine in digests.items():
+        if not mine or max(mine) != max(first):
+            return f"data order: {first_name} and {name} ended at different steps", True
+        for step in mine.keys() & first.keys():  # a resumed run logs its first step too
+            if mine[step] != first[step]:
+                return f"data order: {first_name} and {name} saw other batches at step {step}", True
+    common = set.intersection(*(set(mine) for mine in digests.values()))
+    return f"data order: identical batches at all {len(common)} common logged steps, the last one {max(first)}", False
+
+
+def batch_digests(run: Run) -> dict[int, str]:
+    return {r["step"]: r["batch_digest"] for r in run.records if "batch_digest" in r}
+
+
+def same_initial_weights(runs: Mapping[str, Run]) -> tuple[str, bool]:
+    """Parameters that all runs have in one shape must have begun with the same values."""
+    digests = {name: run.init_digests for name, run in runs.items()}
+    first_name, first = next(iter(digests.items()))
+    everywhere = [name for name in first if all(name in other for other in digests.values())]
+    shared = [name for name in everywhere if len({run.shapes.get(name) for run in runs.values()}) == 1]
+    for parameter in shared:
+        for run, mine in digests.items():
+            if mine[parameter] != first[parameter]:
+                return f"initial weights: {parameter} of {first_name} and {run} differ", True
+    total = len({name for other in digests.values() for name in other})
+    own = sorted({part_of(name) for other in digests.values() for name in other if name not in shared})
+    rest = f"; not shared, because of another shape or only in some: {', '.join(own)}" if own else ""
+    return f"initial weights: identical for {len(shared)} of {total} parameters{rest}", not shared
+
+
+def part_of(parameter: str) -> str:
+    """What a parameter belongs to, in a word: its module (blocks.0.attention.k.weight: k), or `position`."""
+    parts = parameter.split(".")
+    return "position" if "position" in parts else parts[-2]
+
+
+def same_text(runs: Mapping[str, Run]) -> tuple[str, bool]:
+    """Windows, stride and the number of tokens scored of each text; what is absent must be said to be."""
+    first_name, first = next(iter(runs.items()))
+    found: dict[tuple[str, int], tuple[int, int]] = {}
+    for name, run in runs.items():
+        report = run.report
+        setting = (report.stride, report.windows, report.sources)
+        if setting != (first.report.stride, first.report.windows, first.report.sources):
+            return f"held-out text: {first_name} and {name} were scored on other windows or texts", True
+        for cell in report.cells:
+            size = (cell.result.n_documents, cell.result.n_tokens)
+            if found.setdefault((cell.source, cell.window), size) != size:
+                return f"held-out text: {name} and those before it were scored on other tokens", True
+        left_out = {(absent.variant, absent.window) for absent in report.absent}
+        for variant in report.variants:
+            for window in report.windows:
+                if report.find(report.pooled, variant, window) is None and (variant, window) not in left_out:
+                    return f"held-out text: {name} has no result for {variant} at window {window}", True
+    return "held-out text: the same windows, stride, documents and tokens", False
+
+
+def facts_of(run: Run) -> dict[str, Any]:
+    """Numbers of a training.
+
+    parameters; loss: mean over the last tenth of the logged steps [nats per token]; valid/*: the last;
+    tokens_per_s: median over the logged steps; ms_per_step: the same as time of an optimizer step;
+    peak_memory_mib: the largest, of rank 0. None for what was not recorded.
+    """
+    losses = [r["loss"] for r in run.records if r.get("loss") is not None]
+    speeds = sorted(r["tokens_per_s"] for r in run.records if r.get("tokens_per_s") is not None)
+    peaks = [r["peak_memory_mib"] for r in run.records if r.get("peak_memory_mib") is not None]
+    last = losses[-max(1, round(len(losses) * LAST_SHARE)) :]
+    train = run.settings["train"]
+    speed = speeds[len(speeds) // 2] if speeds else None
+    facts: dict[str, Any] = {
+        "run_dir": str(run.directory),
+        "parameters": sum(math.prod(shape) for shape in run.shapes.values()),
+        "loss": sum(last) / len(last) if last else None,
+        "tokens_per_s": speed,
+        "ms_per_step": 1000 * train["seq_len"] * train["global_batch_size"] / speed if speed else None,
+        "peak_memory_mib": max(peaks, default=None),
+    }
+    for record in run.records:
+        facts |= {key: value for key, value in record.items() if key.startswith("valid/")}
+    return facts

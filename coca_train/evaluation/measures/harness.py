@@ -1,0 +1,271 @@
+"""The tasks of lm-evaluation-harness (Gao et al., github.com/EleutherAI/lm-evaluation-harness), answered by our models.
+
+Tasks, prompts, few-shot examples, filters, metrics and their standard errors are the harness's own; ours is the
+likelihood (likelihood.py), the greedy generation (generation.py) and nothing else. A task is evaluated in two halves:
+`answer` gives the model's answers to some of its requests (each rank to its share), `score` hands all answers to the
+harness's own evaluation, which asks again and is told them. So a figure does not depend on the number of ranks.
+
+Encoding is TemplateLM's: context and continuation as one text, cut behind the tokens of the context alone; spaces at
+the end of a context belong to the continuation. Where nothing is left of a continuation (one token reaches from the
+context to its end), that token is scored. A text without context stands behind the token `begin`; with `begin_always`
+every context does. What is longer than `window` loses tokens on its left (counted in `n_clipped`). Texts of
+loglikelihood_rolling are cut into disjoint windows of at most `window` tokens (lm_eval.utils), each as far back as it
+reaches. A generation ends before the first of its stop texts, with the document, or after max_gen_toks tokens
+(256 where a task names none); the prompt is clipped to `window` - max_gen_toks; dynamic frequencies see both.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import dataclass
+from io import StringIO
+from typing import Any
+
+import lm_eval
+import numpy as np
+from lm_eval.api.model import LM, TemplateLM
+from lm_eval.evaluator import evaluate
+from lm_eval.evaluator_utils import get_sample_size
+from lm_eval.models.utils import normalize_gen_kwargs, postprocess_generated_text
+from lm_eval.tasks import TaskManager
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+
+from coca_train.data.tokenizer import Tokenizer
+from coca_train.evaluation.measures.likelihood import Request, clip, likelihoods
+from coca_train.models.generation import generate
+
+VERSION = lm_eval.__version__
+RESAMPLES = 1000  # of the harness's bootstrap, for metrics whose standard error has no formula
+Answers = dict[str, Any]  # answer by key_of(request)
+
+# The harness would fork a process for each core, of one that may hold a GPU.
+os.environ.setdefault("DISABLE_MULTIPROC", "1")
+logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it warns of every default of every task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How requests become tokens: see the module. window, batch_tokens [tokens]; begin: token id."""
+
+    window: int
+    batch_tokens: int
+    begin: int
+    begin_always: bool = False
+
+
+class Adapter(TemplateLM):
+    """A model as the harness asks it."""
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Tokenizer,
+        reading: Reading,
+        progress: Callable[[int], None] = lambda n_requests: None,
+    ) -> None:
+        super().__init__()
+        self.model, self.text, self.reading, self.progress = model, tokenizer, reading, progress
+        self.n_clipped = 0  # requests that did not fit
+
+    @property
+    def eot_token_id(self) -> int:
+        return self.text.eod
+
+    @property
+    def prefix_token_id(self) -> int:
+        return self.reading.begin
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
+        begin = [self.reading.begin] if self.reading.begin_always and add_special_tokens is not False else []
+        return begin + self.text.encode(string)
+
+    def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+        before, after = super()._encode_pair(context, continuation)
+        if after:
+            return before, after
+        whole = self.tok_encode(context + continuation)
+        return whole[:-1] or [self.reading.begin], whole[-1:]
+
+    def _loglikelihood_tokens(self, requests: Any, **kwargs: Any) -> list[tuple[float, bool]]:
+        asked = [Request(tuple(context), tuple(continuation)) for _, context, continuation in requests]
+        return [tuple(found) for found in self._likelihoods(asked)]
+
+    def loglikelihood(self, requests: Any, disable_tqdm: bool = True) -> list[tuple[float, bool]]:
+        return super().loglikelihood(requests, disable_tqdm=disable_tqdm)
+
+    def loglikelihood_rolling(self, requests: Any, disable_tqdm: bool = True) -> list[float]:
+        windows, owners = [], []
+        for index, request in enumerate(requests):
+            tokens = self.text.encode(request.args[0])
+            for pair in get_rolling_token_windows(tokens, self.reading.begin, self.reading.window, context_len=1):
+                windows.append(Request(*map(tuple, make_disjoint_window(pair))))
+                owners.append(index)
+        totals = [0.0] * len(requests)
+        for index, found in zip(owners, self._likelihoods(windows), strict=True):
+            totals[index] += found.total
+        return totals
+
+    def generate_until(self, requests: Any, disable_tqdm: bool = True) -> list[str]:
+        return [self._generate(*request.args) for request in requests]
+
+    def _likelihoods(self, requests: Sequence[Request]) -> list[Any]:
+        clipped = [clip(request, self.reading.window) for request in requests]
+        self.n_clipped += sum(one != other for one, other in zip(clipped, requests, strict=True))
+        return likelihoods(self.model, clipped, batch_tokens=self.reading.batch_tokens, progress=self.progress)
+
+    def _generate(self, context: str, options: dict[str, Any]) -> str:
+        wanted = _wanted(options)
+        n_new, stops = wanted["max_gen_toks"], [stop for stop in wanted["until"] if stop]
+        tokens = self.tok_encode(context) or [self.reading.begin]
+        kept = tokens[-(self.reading.window - n_new) :]
+        self.n_clipped += len(kept) < len(tokens)
+        before = self.text.decode(kept)
+
+        def said(new: list[int]) -> str:
+            return self.text.decode([*kept, *new]).removeprefix(before)
+
+        def ended(new: list[int]) -> bool:
+            return any(stop in said(new) for stop in stops)
+
+        new = generate(self.model, kept, n_new, eod=self.text.eod, stop=ended)
+        self.progress(1)
+        return postprocess_generated_text(said(new), stops, think_end_token=None)
+
+
+def _wanted(options: dict[str, Any]) -> dict[str, Any]:
+    """max_gen_toks, until and do_sample of a request to generate, whatever a task calls them."""
+    return dict(normalize_gen_kwargs(options))
+
+
+class _Told(LM):
+    """A model that has answered everything already."""
+
+    def __init__(self, answers: Answers) -> None:
+        super().__init__()
+        self.answers = answers
+
+    def loglikelihood(self, requests: Any) -> list[Any]:
+        return [tuple(self.answers[key_of(request)]) for request in requests]
+
+    def loglikelihood_rolling(self, requests: Any) -> list[Any]:
+        return [self.answers[key_of(request)] for request in requests]
+
+    def generate_until(self, requests: Any) -> list[Any]:
+        return [self.answers[key_of(request)] for request in requests]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A task, or a group of them, with its data. requests: all of them, in a fixed order."""
+
+    tree: Any  # what TaskManager.load gives
+    limit: int | None
+    seed: int
+    requests: list[Any]
+
+
+def key_of(request: Any) -> str:
+    """Digest of what is asked; the same question has the same answer."""
+    asked = json.dumps([request.request_type, request.args], sort_keys=True, default=str)
+    return hashlib.sha256(asked.encode()).hexdigest()[:32]
+
+
+def find_tasks(names: Sequence[str], include_path: str | None) -> TaskManager:
+    """The index of task files: your own folder alone when it has all of `names`, else with the harness's own."""
+    if include_path is not None:
+        own = TaskManager(include_path=include_path, include_defaults=False)
+        if set(names) <= set(own.all_tasks):
+            return own
+    return TaskManager(include_path=include_path)
+
+
+def load_task(index: TaskManager, name: str, num_fewshot: int | None, limit: int | None, seed: int) -> Loaded:
+    """A task with its data and all its requests.
+
+    num_fewshot: None = each task's own; a task that sets 0 keeps it, as in the harness. limit: documents a task,
+    None = all. Raises ValueError with the reason in words: no such task, no data, or requests we do not answer.
+    """
+    try:
+        with _seeded(seed), redirect_stderr(StringIO()):  # a bar for each of its steps
+            tree = index.load([name])
+            for task in tree["tasks"].values():
+                own = task.get_config("num_fewshot")
+                task.set_config("num_fewshot", own or 0 if num_fewshot is None or own == 0 else num_fewshot)
+            requests = _requests(tree, limit, seed)
+    except Exception as error:  # data sets, their hub and task files fail in every way there is
+        words = str(error).strip().splitlines() or [""]
+        raise ValueError(f"task {name} cannot be loaded: {type(error).__name__}: {words[0][:200]}") from error
+    sampled = [r for r in requests if r.request_type == "generate_until" and _wanted(r.args[1])["do_sample"]]
+    if sampled:
+        raise ValueError(f"task {name} asks for sampled answers; only the most probable ones are generated")
+    return Loaded(tree, limit, seed, requests)
+
+
+def _requests(tree: Any, limit: int | None, seed: int) -> list[Any]:
+    found = []
+    for task in tree["tasks"].values():
+        task.set_fewshot_seed(seed)
+        task.build_all_requests(limit=get_sample_size(task, limit))
+        found += task.instances
+    return found
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Python's and NumPy's global generators, which task files use, and back."""
+    before = random.getstate(), np.random.get_state()
+    random.seed(seed)
+    np.random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+
+
+def too_long(adapter: Adapter, requests: Sequence[Any]) -> str:
+    """Why some request can never fit into the window, in words; "" when all can."""
+    window = adapter.reading.window
+    for request in requests:
+        if request.request_type == "generate_until":
+            if (n_new := _wanted(request.args[1])["max_gen_toks"]) >= window:
+                return f"{n_new:,} new tokens leave no room for a prompt in a window of {window:,}"
+        elif request.request_type == "loglikelihood" and len(adapter.text.encode(request.args[1])) > window:
+            return f"a continuation is longer than the window of {window:,} tokens"
+    return ""
+
+
+def share(requests: Sequence[Any], rank: int, n_ranks: int) -> list[Any]:
+    """This rank's requests: whole documents in turn, so that the choices of a question stay together."""
+    documents = {place: turn for turn, place in enumerate(dict.fromkeys((r.task_name, r.doc_id) for r in requests))}
+    return [r for r in requests if documents[r.task_name, r.doc_id] % n_ranks == rank]
+
+
+def answer(adapter: Adapter, requests: Sequence[Any]) -> Answers:
+    """The model's answers to these requests, plain JSON."""
+    found: Answers = {}
+    for kind in dict.fromkeys(request.request_type for request in requests):
+        unique = list({key_of(r): r for r in requests if r.request_type == kind}.values())
+        found |= {key_of(r): given for r, given in zip(unique, getattr(adapter, kind)(unique), strict=True)}
+    return found
+
+
+def definition(task: Loaded) -> str:
+    """What makes figures of answers: versions, metrics and filters of the tasks, as text."""
+    keys = ("task", "metric_list", "filter_list", "num_fewshot", "output_type")
+    told = [[str(each.VERSION), *map(each.get_config, keys)] for each in task.tree["tasks"].values()]
+    return json.dumps(told, sort_keys=True, default=lambda thing: getattr(thing, "__qualname__", type(thing).__name__))
+
+
+def score(task: Loaded, answers: Answers) -> Mapping[str, Any]:
+    """The harness's own results (lm_eval.result_schema) from the answers to all requests."""
+    for each in task.tree["tasks"].values():
+        each.set_fewshot_seed(task.seed)
+    with redirect_stderr(StringIO()):
+        found = evaluate(_Told(answers), task.tree, limit=task.limit, bootstrap_iters=RESAMPLES, log_samples=False)
+    assert found is not None
+    return found

@@ -1,0 +1,189 @@
+"""Perplexity by sliding windows (definition: windows.py), and validation loss by source.
+
+Shape legend: B passes of one shape, T their length, n the predictions wanted of each, C d_model.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from coca_train.data.batch import Batch
+from coca_train.evaluation.measures.positions import binned
+from coca_train.evaluation.measures.windows import Pass, Row, batches, passes, stretches
+from coca_train.runtime import dist
+
+CPU_TOKENS = 4096  # of a forward on a CPU: more only leaves its cache, up to a third slower
+CONFIDENCE = 0.95
+RESAMPLES = 1000
+
+
+class Scores(NamedTuple):
+    """Sums over documents and over positions, each of NLL [nats] and predictions: float64."""
+
+    documents: np.ndarray  # (n_documents, 2)
+    positions: np.ndarray  # (n_bins, 2): first windows only, see positions.py
+
+
+@dataclass(frozen=True, kw_only=True)
+class Perplexity:
+    """What a model makes of some documents; bits per byte only where the text's size is known."""
+
+    nll_sum: float  # [nats]
+    n_tokens: int  # predictions scored
+    n_documents: int
+    n_bytes: int | None
+    perplexity: float
+    bits_per_token: float
+    bits_per_byte: float | None
+    ci_low: float | None  # of the perplexity; None with fewer than two documents
+    ci_high: float | None
+
+    @property
+    def loss(self) -> float:
+        """Mean NLL [nats per token]."""
+        return self.nll_sum / self.n_tokens
+
+
+def score_documents(
+    model: nn.Module,
+    documents: Sequence[np.ndarray],
+    *,
+    window: int,
+    stride: int,
+    micro_batch_tokens: int,
+    progress: Callable[[int], None] = lambda n_tokens: None,
+) -> Scores:
+    """NLL and number of predictions, summed for each document and for each bin of positions.
+
+    model, progress: as in score_share. The ranks of a distributed run share the work and all get the whole result.
+    COLLECTIVE.
+    """
+    (mine,) = score_share(model, documents, [Row(window, stride)], micro_batch_tokens, progress)
+    whole = np.asarray(dist.all_reduce([*mine.documents.ravel().tolist(), *mine.positions.ravel().tolist()]))
+    n = mine.documents.size
+    return Scores(whole[:n].reshape(mine.documents.shape), whole[n:].reshape(mine.positions.shape))
+
+
+def score_share(
+    model: nn.Module,
+    documents: Sequence[np.ndarray],
+    rows: Sequence[Row],
+    micro_batch_tokens: int,
+    progress: Callable[[int], None] = lambda n_tokens: None,
+) -> list[Scores]:
+    """This rank's share of the sums of every row: those of all ranks, added up, are the whole.
+
+    model: has .hidden(tokens_BT, pos_BT=, length=, wanted=) -> x_BnC of some stretches of positions, and
+    .nll(x_BnC, targets_Bn) -> float32. Several rows share passes: only for models that treat
+    them alike (windows.same_at). Passes of equal shape go through the model together, up to micro_batch_tokens,
+    CPU_TOKENS on a CPU (at least one). progress: told the tokens that all ranks read, batch by batch.
+    """
+    device = next(model.parameters()).device
+    if device.type == "cpu":
+        micro_batch_tokens = min(micro_batch_tokens, CPU_TOKENS)
+    work = batches(passes([len(d) - 1 for d in documents], rows), micro_batch_tokens)
+    sums = [np.zeros((len(documents), 2)) for _ in rows]
+    by_position = [np.zeros((row.window, 2)) for row in rows]
+    n_ranks, rank = dist.world_size(), dist.rank()
+    with evaluating(model):
+        for begin in range(0, len(work), n_ranks):
+            # Every rank makes the same number of forwards (ZeRO-3's are collective); what is over counts nothing.
+            mine = begin + rank
+            batch = work[min(mine, len(work) - 1)]
+            nll_BT = _score(model, documents, batch, rows, device)
+            if mine < len(work):
+                for each, nll_T in zip(batch, nll_BT, strict=True):
+                    for part in each.parts:
+                        nll_P = nll_T[part.begin : part.end]
+                        sums[part.row][each.document] += nll_P.sum(), len(nll_P)
+                        if each.start == 0:
+                            by_position[part.row][part.begin : part.end] += np.stack((nll_P, np.ones_like(nll_P)), 1)
+            progress(sum(each.length for b in work[begin : begin + n_ranks] for each in b))
+    return [Scores(*pair) for pair in zip(sums, map(binned, by_position), strict=True)]
+
+
+def _score(
+    model: Any, documents: Sequence[np.ndarray], batch: Sequence[Pass], rows: Sequence[Row], device: Any
+) -> np.ndarray:
+    """NLL of every prediction of passes of one shape, nll_BT float64; NaN where no row scores it."""
+    parts, length = batch[0].parts, batch[0].length
+    read = [documents[each.document][each.start : each.stop + 1] for each in batch]
+    tokens_BT = torch.from_numpy(np.stack(read).astype(np.int64)).to(device)
+    pos_1T = torch.arange(length, device=device)[None]
+    wanted, window = stretches(parts), max(rows[part.row].window for part in parts)
+    x_BnC = model.hidden(tokens_BT[:, :-1], pos_BT=pos_1T, length=window, wanted=wanted)
+    wanted_n = np.concatenate([np.arange(*stretch) for stretch in wanted])
+    nll_BT = np.full((len(batch), length), np.nan)
+    nll_BT[:, wanted_n] = model.nll(x_BnC, tokens_BT[:, wanted_n + 1]).double().cpu().numpy()
+    return nll_BT
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode (no dropout, no gradients), and back."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(was_training)
+
+
+def summarise(sums: np.ndarray, n_bytes: int | None = None, seed: int = 0, resamples: int = RESAMPLES) -> Perplexity:
+    """Perplexity over documents from the sums (n_documents, 2) of score_documents.
+
+    The 95 % interval is a percentile bootstrap over documents (seeded): documents, not tokens, are what was drawn.
+    n_bytes: size of the scored text in UTF-8, if known.
+    """
+    nll, count = float(sums[:, 0].sum()), int(sums[:, 1].sum())
+    low = high = None
+    if len(sums) > 1:
+        draws = np.random.default_rng(seed).integers(0, len(sums), (resamples, len(sums)))
+        losses = sums[draws, 0].sum(1) / sums[draws, 1].sum(1)
+        edges = np.quantile(losses, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+        low, high = (_exp(float(edge)) for edge in edges)
+    return Perplexity(
+        nll_sum=nll,
+        n_tokens=count,
+        n_documents=len(sums),
+        n_bytes=n_bytes,
+        perplexity=_exp(nll / count),
+        bits_per_token=nll / count / math.log(2),
+        bits_per_byte=nll / n_bytes / math.log(2) if n_bytes else None,
+        ci_low=low,
+        ci_high=high,
+    )
+
+
+def _exp(loss: float) -> float:
+    return math.exp(loss) if loss < 700 else math.inf
+
+
+def validation_loss(model: Any, batches: Mapping[str, Iterable[Batch]]) -> dict[str, float]:
+    """Mean NLL [nats per token] by source, over windows packed as in training.
+
+    batches: by source, this rank's share (data.validation.validation_batches). Each rank must bring
+    equally many; the result is over all ranks. COLLECTIVE.
+    """
+    device = next(model.parameters()).device
+    losses = {}
+    with evaluating(model):
+        for source, stream in batches.items():
+            nll = count = 0.0
+            for batch in stream:
+                doc_BT = None if batch.doc_BT is None else batch.doc_BT.to(device)
+                targets_BT = batch.targets_BT.to(device)
+                x_BTC = model.hidden(batch.tokens_BT.to(device), pos_BT=batch.pos_BT.to(device), doc_BT=doc_BT)
+                nll += float(model.nll(x_BTC, targets_BT).double().sum())
+                count += batch.n_targets
+            nll, count = dist.all_reduce([nll, count])
+            if count:
+                losses[source] = nll / count
+    return losses

@@ -1,0 +1,124 @@
+"""The model card of an export: what it is, where it comes from, how it was checked."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from coca_train import __version__
+from coca_train.checkpoint.opening import read_record
+from coca_train.config.load import load_saved
+from coca_train.config.schedule import resolve
+from coca_train.hub.config_json import OWN
+from coca_train.hub.weights import Source
+from coca_train.runtime.printing import markdown
+
+
+def text(name: str, source: Source, config: dict[str, Any], parity: dict[str, Any], tokenizer: Path | None) -> str:
+    """README.md of the folder."""
+    own = OWN in config
+    front = {
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        "tags": ["coca_train", source.architecture.position.scheme],
+    }
+    argument = ", trust_remote_code=True" if own else ""
+    parts = [
+        f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n",
+        f"# {name}\n",
+        f"{source.n_parameters:,} parameters, {_position(source)}, trained with windows of "
+        f"{source.architecture.seq_len:,} tokens. Written by coca_train {__version__}.\n",
+        f"```python\nfrom transformers import AutoModelForCausalLM\n\n"
+        f'model = AutoModelForCausalLM.from_pretrained("{name}"{argument})\n```\n',
+        _kind(config, own),
+        "## Where it comes from\n",
+        "\n".join(_provenance(source.origin)) + _tokenizer(tokenizer),
+        "## Data\n",
+        _data(source),
+        "## Parity\n",
+        f"Logits of the run and of this folder ({parity['against']}), {parity['dtype']}; the bound is "
+        f"{parity['bound']:.0e} of max(1, largest logit).\n",
+        markdown(["probe", "positions", "tokens", "max difference", "max logit"], _figures(parity), n_left=1),
+        "## Configuration\n",
+        f"```yaml\n{yaml.safe_dump(json.loads(json.dumps(source.architecture.sections())), sort_keys=False)}```\n",
+    ]
+    return "\n".join(parts)
+
+
+def _position(source: Source) -> str:
+    position = source.architecture.position
+    frequencies = getattr(position, "frequencies", None)
+    return f"position scheme {position.scheme}" + (f" with frequencies {frequencies.name}" if frequencies else "")
+
+
+def _kind(config: dict[str, Any], own: bool) -> str:
+    if not own:
+        return f"It is a plain `{config['architectures'][0]}`: no code of this folder is needed.\n"
+    return (
+        f"Its `model_type` is `{config['model_type']}` and its attention is in `position.py` beside the weights; "
+        "loaded as a LLaMA or GPT-NeoX it would compute something else. There is no key/value cache: each new token "
+        "recomputes the text.\n"
+    )
+
+
+def _provenance(origin: dict[str, Any]) -> list[str]:
+    """A line for each fact, the nearest first; what it was imported from is indented below it."""
+    lines = []
+    for key, value in origin.items():
+        if isinstance(value, dict):
+            lines += [f"- {key}:", *(f"  {line}" for line in _provenance(value))] if key != "parity" else []
+        elif value is not None:
+            lines.append(f"- {key}: `{value}`")
+    return lines
+
+
+def _tokenizer(path: Path | None) -> str:
+    if path is None:
+        return "\n- tokenizer: none\n"
+    return f"\n- tokenizer: `{path.name}`, sha256 `{hashlib.sha256(path.read_bytes()).hexdigest()}`\n"
+
+
+def _figures(parity: dict[str, Any]) -> list[list[str]]:
+    return [
+        [
+            probe["probe"],
+            f"{probe['length']:,}",
+            f"{probe['n_tokens']:,}",
+            f"{probe['max_abs_difference']:.2e}",
+            f"{probe['max_abs_logit']:.3f}",
+        ]
+        for probe in parity["probes"]
+    ]
+
+
+def _data(source: Source) -> str:
+    """By stage: sources, weights and licences, as far as the run and the manifests of its data tell."""
+    if source.kind != "run":
+        return "Not known: these weights came from a Hugging Face folder.\n"
+    record = read_record(source.path)
+    if not record["fingerprint"].get("sources"):
+        return "Not known: these weights were imported.\n"
+    trained = [stage for stage in resolve(load_saved(source.path).config) if stage.first_step < source.origin["step"]]
+    only = {"name": trained[0].name, "fingerprint": record["fingerprint"]}  # of a run older than stages
+    begun = {entry["name"]: entry["fingerprint"]["sources"] for entry in record.get("stages", [only])}
+    rows = [
+        [stage.name, name, f"{entry['weight']:g}", f"{entry['tokens']:,}", _licences(data[name].path)]
+        for stage in trained
+        for data in [stage.config.data.sources]
+        for name, entry in begun[stage.name].items()
+    ]
+    return markdown(["stage", "source", "weight", "tokens", "licences"], rows)
+
+
+def _licences(prefix: str) -> str:
+    """What a manifest.json of data_prep beside the data says of licences."""
+    try:
+        manifest = json.loads((Path(prefix).parent / "manifest.json").read_text(encoding="utf-8"))
+        made_of = manifest.get("sources", {})
+        found = [str(entry["licence"]) for entry in made_of.values() if entry.get("licence")]
+        found += [f"{what}: {terms}" for what, terms in manifest.get("licences", {}).items()]
+    except (OSError, ValueError, AttributeError, TypeError):
+        return "no manifest beside the data"
+    return "; ".join(dict.fromkeys(found)) or "not stated"

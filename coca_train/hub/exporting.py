@@ -1,0 +1,138 @@
+"""`export`: a run as a folder for transformers, natively where a class of theirs computes the same."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from coca_train.checkpoint.format import file_size
+from coca_train.data.tokenizer import Tokenizer
+from coca_train.hub import card, forms, names, own, parity, shard_files, tokenizer_files, transformers_side
+from coca_train.hub.adapters import write_adapters
+from coca_train.hub.architecture import Shapes
+from coca_train.hub.config_json import NAME, OWN
+from coca_train.hub.publish import building
+from coca_train.hub.shards import INDEX, SINGLE
+from coca_train.hub.weights import Source, open_source
+from coca_train.runtime import dist, durable
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Options:
+    """See the docstring of __main__."""
+
+    run: str
+    to: str
+    dtype: Literal["as_run", "fp32", "bf16", "fp16"] = "as_run"
+    form: Literal["auto", "native", "own", "llama", "mistral", "gpt_neox"] = "auto"
+    tokenizer: str = "auto"
+    parity_tokens: int = 2048
+    merge: bool = True
+
+
+@dataclass(frozen=True)
+class Theirs:
+    """A source's weights under the names, in the layout and precision of the export."""
+
+    shapes: Shapes
+    dtypes: dict[str, torch.dtype]
+    read: Callable[[str], Tensor]
+
+
+def run(options: Options) -> Path:
+    """The new folder. Raises UserError and its subclasses; nothing is left behind then."""
+    parity.check_tokens(options.parity_tokens)
+    to = Path(options.to)
+    if not options.merge:
+        return write_adapters(Path(options.run), to, options.form)
+    with open_source(options.run) as source:
+        config = forms.choose(source.architecture, options.form, source.family)
+        path = tokenizer_files.find(source, options.tokenizer)
+        tokenizer = tokenizer_files.open_for(source, path)
+        theirs = translate(source, config, DTYPES.get(options.dtype))
+        dist.log(f"export    {options.run} as {config['architectures'][0]} ({config['model_type']}) to {to}")
+        with building(to, file_size(theirs.shapes, theirs.dtypes)) as folder:
+            if path is not None and tokenizer is not None:
+                tokenizer_files.export(path, tokenizer, folder, transformers_side.token_ids)
+            _write_config(folder, config, theirs, tokenizer)
+            _write_weights(folder, theirs)
+            if OWN in config:
+                for name, text in own.code(source.architecture.position.scheme).items():
+                    durable.write_new(folder / name, text.encode())
+            found = _check(folder, options, source, tokenizer)
+            durable.write_new(folder / "README.md", card.text(to.name, source, config, found, path).encode())
+    dist.log(f"Done. {to} loads with AutoModelForCausalLM.from_pretrained({str(to)!r}{_trust(config)})")
+    return to
+
+
+def _trust(config: dict[str, Any]) -> str:
+    return ", trust_remote_code=True" if OWN in config else ""
+
+
+def translate(source: Source, config: dict[str, Any], dtype: torch.dtype | None) -> Theirs:
+    """The tensors of the export. dtype None: as the source has them."""
+    if OWN in config:
+        holds = {name: [name] for name in source.names}
+    else:
+        holds = names.contents(names.places(source.names, names.TABLES[config["model_type"]]))
+    shapes = {}
+    for tensor, parts in holds.items():
+        rows, *rest = source.shapes[parts[0]]
+        shapes[tensor] = (rows * len(parts), *rest)
+    dtypes = {tensor: dtype or source.dtypes[parts[0]] for tensor, parts in holds.items()}
+
+    def read(tensor: str) -> Tensor:
+        whole = names.fuse([source.read(part) for part in holds[tensor]], source.architecture)
+        return whole.to(dtypes[tensor])
+
+    return Theirs(shapes, dtypes, read)
+
+
+def _write_config(folder: Path, config: dict[str, Any], theirs: Theirs, tokenizer: Tokenizer | None) -> None:
+    ends: dict[str, Any] = {}
+    if tokenizer is not None:
+        ends = {"bos_token_id": tokenizer.bos, "eos_token_id": tokenizer.eod}
+    precision = str(next(iter(theirs.dtypes.values()))).removeprefix("torch.")
+    written = {**config, "torch_dtype": precision, "bos_token_id": None, "eos_token_id": None, **ends}
+    _write_json(folder / NAME, written)
+    _write_json(folder / "generation_config.json", {**ends, "do_sample": False, "use_cache": OWN not in config})
+
+
+def _write_json(path: Path, values: dict[str, Any]) -> None:
+    durable.write_new(path, (json.dumps(values, indent=2) + "\n").encode())
+
+
+def _write_weights(folder: Path, theirs: Theirs) -> None:
+    parts = shard_files.split(theirs.shapes, theirs.dtypes)
+
+    def file_name(i: int, n: int) -> str:
+        return SINGLE if n == 1 else f"model-{i + 1:05d}-of-{n:05d}.safetensors"
+
+    shard_files.write(folder, parts, file_name, theirs.shapes, theirs.dtypes, theirs.read, metadata={"format": "pt"})
+    if len(parts) > 1:
+        where = {tensor: file_name(i, len(parts)) for i, part in enumerate(parts) for tensor in part}
+        total = {"total_size": file_size(theirs.shapes, theirs.dtypes)}
+        _write_json(folder / INDEX, {"metadata": total, "weight_map": where})
+
+
+def _check(folder: Path, options: Options, source: Source, tokenizer: Tokenizer | None) -> dict[str, Any]:
+    """Parity of the folder, loaded as anyone would, with the run, in the export's precision of weights."""
+
+    def read(name: str) -> Tensor:
+        tensor = source.read(name)
+        return tensor if options.dtype == "as_run" else tensor.to(DTYPES[options.dtype])
+
+    asked = parity.probes(source.architecture, tokenizer, options.parity_tokens)
+    ours = parity.our_logits(source.architecture, read)
+    theirs = transformers_side.of_folder(folder)
+    results = parity.compare(asked, ours, theirs, parity.our_spectra(source.architecture))
+    what = f"{options.run} with weights as {options.dtype}"
+    found = parity.settle(folder, results, what, theirs.name)
+    dist.log(parity.lines(found))
+    return found

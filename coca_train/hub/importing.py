@@ -1,0 +1,113 @@
+"""`import`: weights from anywhere into a run directory that everything here reads."""
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from coca_train.checkpoint.format import file_size
+from coca_train.hub import forms, parity, run_directory, to_coca, tokenizer_files, transformers_side
+from coca_train.hub.publish import building
+from coca_train.hub.shards import content
+from coca_train.hub.weights import Source, open_source
+from coca_train.runtime import dist
+from coca_train.runtime.errors import UserError
+
+
+@dataclass(frozen=True)
+class Options:
+    """See the docstring of __main__."""
+
+    source: str
+    name: str
+    root: str = "runs"
+    position: Literal["as_source", "coca", "coca_strict"] = "as_source"
+    t_from_k: Literal["mean_of_halves", "first_half", "random"] = "mean_of_halves"
+    t_width: Literal["as_source", "half", "full_mean"] = "as_source"
+    keys: Literal["auto", "k", "t"] = "auto"
+    seed: int = 1234
+    tokenizer: str = "auto"
+    ignore: str = ""
+    parity_tokens: int = 2048
+
+
+def run(options: Options) -> Path:
+    """The new run directory. Raises UserError and its subclasses; nothing is left behind then."""
+    with open_options(options) as source:
+        return bring(source, options)
+
+
+def open_options(options: Options) -> Source:
+    """The source that the options name. Raises as `open_source`."""
+    parity.check_tokens(options.parity_tokens)
+    ignore = tuple(key for key in options.ignore.split(",") if key)
+    return open_source(options.source, ignore=ignore, keys=options.keys)
+
+
+def bring(source: Source, options: Options) -> Path:
+    """An opened source as a new run directory; as `run`."""
+    run_dir, made = Path(options.root) / options.name, wanted(source, options)
+    tokenizer_path = tokenizer_files.find(source, options.tokenizer)
+    tokenizer = tokenizer_files.open_for(source, tokenizer_path)
+    configuration = run_directory.configuration(options.name, options.root, made, tokenizer_path)
+    dist.log(f"source    {options.source}: {_described(source)}")
+    if tokenizer is None:
+        dist.log("WARNING: no tokenizer beside the weights; generation and text need one (tokenizer=<file>)")
+    with building(run_dir, file_size(made.shapes, made.dtypes)) as folder:
+        asked = parity.probes(source.architecture, tokenizer, options.parity_tokens)
+        ours = parity.our_logits(source.architecture, source.read)
+        theirs = other_side(source)
+        results = parity.compare(asked, ours, theirs, parity.our_spectra(source.architecture))
+        found = parity.settle(folder, results, _what(source, made), theirs.name)
+        dist.log(parity.lines(found))
+        kept = replace(made, origin=made.origin | provenance(source, options))
+        run_directory.write(folder, configuration, kept, tokenizer_path, found)
+    dist.log(f"Done. {run_dir} is a run: {_described(made)}; weights at step 0, no optimizer state.")
+    return run_dir
+
+
+def provenance(source: Source, options: Options) -> dict[str, Any]:
+    """What an import depends on, JSON. digest: of all files of a Hugging Face folder that are read."""
+    free = {"source", "name", "root", "parity_tokens"} | (set() if options.t_from_k == "random" else {"seed"})
+    asked = {key: value for key, value in asdict(options).items() if key not in free}
+    return {"asked": asked} | ({"digest": content(source.path)} if source.kind == "huggingface" else {})
+
+
+def wanted(source: Source, options: Options) -> Source:
+    """The source as it is, or converted."""
+    if options.position != "as_source":
+        t_width = "full_mean" if options.t_width == "full_mean" else "half"
+        return to_coca.convert(source, options.position, options.t_from_k, options.seed, t_width)
+    if options.t_width == "full_mean":
+        raise UserError(
+            f"E-IOP-14 {options.source} t_width=full_mean: this is the width of a T that is made from K. "
+            "Fix: add position=coca, or leave t_width away"
+        )
+    return to_coca.fold(source) if options.t_width == "half" else source
+
+
+def other_side(source: Source) -> parity.Side:
+    """What the source is compared with: transformers on the same folder, or a class with its weights streamed in."""
+    foreign = source.kind == "huggingface" and source.family in transformers_side.CLASSES
+    if foreign and source.architecture.position.scheme == "rope":
+        return transformers_side.of_folder(source.path)
+    return transformers_side.of_source(source, forms.choose(source.architecture, "auto", source.family))
+
+
+def _what(source: Source, made: Source) -> str:
+    converted = "" if made is source else f", before {_change(made)}"
+    return f"{source.path}{converted}"
+
+
+def _change(made: Source) -> str:
+    return f"T from K ({made.origin['t_from_k']})" if "t_from_k" in made.origin else "folding T"
+
+
+def _described(source: Source) -> str:
+    architecture = source.architecture
+    frequencies = getattr(architecture.position, "frequencies", None)
+    scaling = f"/{frequencies.name}" if frequencies is not None else ""
+    precision = ", ".join(sorted({str(dtype).removeprefix("torch.") for dtype in source.dtypes.values()}))
+    return (
+        f"{source.n_parameters / 1e6:,.1f}M parameters in {precision}, {architecture.position.scheme}{scaling}, "
+        f"{architecture.visibility.name}, trained at {architecture.seq_len:,} tokens"
+    )

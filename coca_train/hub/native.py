@@ -1,0 +1,98 @@
+"""Which of transformers' own classes computes what a model of ours computes, and its config.json."""
+
+from typing import Any, Literal
+
+from coca_train.hub import rope
+from coca_train.hub.architecture import Architecture
+from coca_train.hub.rope import NotTheSame
+from coca_train.hub.transformers_side import CLASSES
+
+Family = Literal["llama", "mistral", "gpt_neox"]
+
+
+def config(architecture: Architecture, family: str = "") -> dict[str, Any]:
+    """The config.json of the native class. family: which, where several would do. Raises NotTheSame, in words.
+
+    The scaling is written as released models have it (rope_theta, rope_scaling), which old and new versions read.
+    """
+    scheme = architecture.position.scheme
+    if scheme != "rope":
+        raise NotTheSame(f"position scheme {scheme}; native classes have RoPE only")
+    able = [name for name in CLASSES if not _reasons(architecture, name)]
+    if family and family not in able and family in CLASSES:
+        raise NotTheSame(f"{family}: {'; '.join(_reasons(architecture, family))}")
+    if not able:
+        raise NotTheSame("; ".join(f"{name}: {', '.join(_reasons(architecture, name))}" for name in CLASSES))
+    chosen = family if family in able else able[0]
+    position = architecture.position
+    width = round(architecture.head_dim * position.rotary_pct)
+    written = rope.written(position.frequencies, width, position.rotary_pct)
+    fields = (_neox if chosen == "gpt_neox" else _llama)(architecture, chosen, written)
+    model = architecture.model
+    return {
+        "architectures": [CLASSES[chosen]],
+        "model_type": chosen,
+        "vocab_size": architecture.n_rows,
+        "hidden_size": model.d_model,
+        "num_hidden_layers": model.n_layers,
+        "num_attention_heads": model.n_heads,
+        "intermediate_size": model.d_ff,
+        "max_position_embeddings": written.max_positions or architecture.seq_len,
+        "rope_scaling": written.scaling,
+        "tie_word_embeddings": model.tie_embeddings,
+        "initializer_range": model.init_std,
+        "use_cache": True,
+        **fields,
+    }
+
+
+def _reasons(architecture: Architecture, family: str) -> list[str]:
+    """Why a family's class computes something else; empty: it does not."""
+    model, visibility = architecture.model, architecture.visibility
+    rules = [
+        (visibility.name == "causal" or (family == "mistral" and visibility.name == "sliding_window"),
+         f"visibility {visibility.name}"),
+    ]  # fmt: skip
+    if family == "gpt_neox":
+        rules += [
+            (model.norm == "layernorm", f"norm {model.norm}"),
+            (model.activation in ("gelu", "gelu_tanh"), f"activation {model.activation}"),
+            (model.bias, "no biases"),
+            (architecture.n_kv_heads == model.n_heads, f"{architecture.n_kv_heads} key/value heads"),
+            (architecture.head_dim * model.n_heads == model.d_model, f"head_dim {architecture.head_dim}"),
+        ]
+    else:
+        rules += [
+            (model.norm == "rmsnorm", f"norm {model.norm}"),
+            (model.activation == "swiglu", f"activation {model.activation}"),
+            (model.residual == "sequential", f"residual {model.residual}"),
+            (architecture.position.rotary_pct == 1, f"rotary_pct {architecture.position.rotary_pct:g}"),
+            (family == "llama" or not model.bias, "biases"),
+            (model.d_model % model.n_heads == 0, f"d_model {model.d_model} with {model.n_heads} heads"),
+        ]
+    return [reason for holds, reason in rules if not holds]
+
+
+def _llama(architecture: Architecture, family: str, written: rope.Written) -> dict[str, Any]:
+    model, window = architecture.model, getattr(architecture.visibility, "window", None)
+    own = {"sliding_window": window} if family == "mistral" else {"attention_bias": model.bias, "mlp_bias": model.bias}
+    return {
+        "num_key_value_heads": architecture.n_kv_heads,
+        "head_dim": architecture.head_dim,
+        "hidden_act": "silu",
+        "rms_norm_eps": model.norm_eps,
+        "rope_theta": written.theta,
+        **own,
+    }
+
+
+def _neox(architecture: Architecture, family: str, written: rope.Written) -> dict[str, Any]:
+    model = architecture.model
+    return {
+        "hidden_act": {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh"}[model.activation],
+        "layer_norm_eps": model.norm_eps,
+        "use_parallel_residual": model.residual == "parallel",
+        "attention_bias": True,
+        "rotary_emb_base": written.theta,
+        "rotary_pct": architecture.position.rotary_pct,
+    }

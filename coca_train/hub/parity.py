@@ -1,0 +1,215 @@
+"""The check at the end of every import and export: the same tokens through both sides, the same logits.
+
+One side at a time is in memory, in float32. Where a length has more positions than tokens are spent on it, the tokens
+stand at positions spread evenly over all of it (so far distances are compared too), or, when a window hides far keys,
+at its end.
+
+transformers computes rotary frequencies in float32, we in float64, rounded once: they differ by an ulp or two, which
+an angle at position 16,000 multiplies by 16,000. Where logits differ by more than the bound, they are compared again
+with our frequencies in the other side, after these have been found equal to 1e-6; both figures are kept.
+
+Shape legend: B = 1, T tokens, J rotary pairs, V vocab_size.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from coca_train.data.tokenizer import Tokenizer
+from coca_train.engine.base import parameters_on_meta
+from coca_train.hub.architecture import Architecture
+from coca_train.hub.streamed import Read, streamed
+from coca_train.runtime.durable import write_json
+from coca_train.runtime.errors import CheckpointError, UserError
+
+NAME = "parity.json"
+FREQUENCY_BOUND = 1e-6  # relative, of the other side's frequencies
+BOUND = 1e-5  # of the largest difference, relative to max(1, largest logit)
+MULTIPLES = (1, 4)  # of the trained length
+TEXT = (
+    "Mr. Utterson the lawyer was a man of a rugged countenance, that was never lighted by a smile; cold, scanty and "
+    "embarrassed in discourse. 1 234,56 €; naïve façade, 北京, def main(argv): return 0\n\tif x != y: pass"
+)
+
+
+class Probe(NamedTuple):
+    """What both sides are asked. length: what dynamic frequencies adapt to [tokens]."""
+
+    name: str
+    tokens_BT: Tensor
+    pos_BT: Tensor
+    length: int
+
+
+Logits = Callable[[list[Probe]], list[Tensor]]  # one logits_TV for each probe, float32
+Spectra = Callable[[int], Tensor]  # length [tokens] -> our inv_freq_J
+
+
+@dataclass(frozen=True)
+class Side:
+    """Who we are compared with. ask_with: the same with our frequencies put into it, and the largest relative
+    difference from its own ones; None where they are ours anyway."""
+
+    name: str
+    ask: Logits
+    ask_with: Callable[[list[Probe], Spectra], tuple[list[Tensor], float]] | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """One probe, compared. relative: the largest difference over max(1, largest logit).
+
+    with_our_frequencies: the same, with our frequencies in both; frequencies: how far those of the other side are
+    from them, relative; None: not needed.
+    """
+
+    probe: str
+    length: int
+    n_tokens: int
+    max_abs_difference: float
+    max_abs_logit: float
+    relative: float
+    with_our_frequencies: float | None = None
+    frequencies: float | None = None
+
+    @property
+    def passed(self) -> bool:
+        """NaN is no pass."""
+        if self.with_our_frequencies is None or self.frequencies is None:
+            return self.relative <= BOUND
+        return self.with_our_frequencies <= BOUND and self.frequencies <= FREQUENCY_BOUND
+
+
+def probes(architecture: Architecture, tokenizer: Tokenizer | None, max_tokens: int) -> list[Probe]:
+    """Fixed random ids at 1x and 4x the trained length, as far as there are positions; a text where there is a
+    tokenizer. max_tokens: spent on each."""
+    with torch.device("meta"):
+        limit = architecture.build().position.max_positions
+    generator = torch.Generator().manual_seed(0)
+    found = []
+    for multiple in MULTIPLES:
+        length = multiple * architecture.seq_len
+        if limit is not None and length > limit:
+            continue
+        pos_T = _positions(length, min(length, max_tokens), spread=architecture.visibility.name == "causal")
+        tokens_BT = torch.randint(architecture.n_rows, (1, len(pos_T)), generator=generator)
+        found.append(Probe(f"random ids at {multiple}x", tokens_BT, pos_T[None], int(pos_T[-1]) + 1))
+    if tokenizer is not None and (ids := tokenizer.encode(TEXT)[: min(max_tokens, architecture.seq_len)]):
+        found.append(Probe("text", torch.tensor([ids]), torch.arange(len(ids))[None], len(ids)))
+    return found
+
+
+def _positions(length: int, n_tokens: int, spread: bool) -> Tensor:
+    if not spread:
+        return torch.arange(length - n_tokens, length)
+    return torch.linspace(0, length - 1, n_tokens, dtype=torch.float64).round().long()
+
+
+@torch.no_grad()
+def our_logits(architecture: Architecture, read: Read) -> Logits:
+    """Our model, one block in memory at a time. read: parameters by our names."""
+
+    def logits(asked: list[Probe]) -> list[Tensor]:
+        with parameters_on_meta():
+            model = architecture.build()
+        with torch.no_grad(), streamed(model, list(model.blocks), read):
+            return [model(probe.tokens_BT, pos_BT=probe.pos_BT, length=probe.length)[0] for probe in asked]
+
+    return logits
+
+
+def our_spectra(architecture: Architecture) -> Spectra | None:
+    """Our fixed or dynamic frequencies; None for a scheme without."""
+    with parameters_on_meta():
+        frequencies = getattr(architecture.build().position, "frequencies", None)
+    return None if frequencies is None else lambda length: frequencies(length).inv_freq_J
+
+
+def compare(asked: list[Probe], ours: Logits, theirs: Side, spectra: Spectra | None) -> list[Result]:
+    """Ask one side, then the other."""
+    our_logits = ours(asked)
+    results = [_result(*each) for each in zip(asked, our_logits, theirs.ask(asked), strict=True)]
+    if passed(results) or theirs.ask_with is None or spectra is None:
+        return results
+    their_logits, frequencies = theirs.ask_with(asked, spectra)
+    again = [_result(*each).relative for each in zip(asked, our_logits, their_logits, strict=True)]
+    return [
+        replace(result, with_our_frequencies=relative, frequencies=frequencies)
+        for result, relative in zip(results, again, strict=True)
+    ]
+
+
+def _result(probe: Probe, our_TV: Tensor, their_TV: Tensor) -> Result:
+    difference = (our_TV - their_TV).abs().max().item() if our_TV.shape == their_TV.shape else float("inf")
+    scale = max(our_TV.abs().max().item(), their_TV.abs().max().item())
+    relative = difference / max(1.0, scale)
+    return Result(probe.name, probe.length, probe.tokens_BT.shape[1], difference, scale, relative)
+
+
+def record(results: list[Result], what: str, against: str) -> dict[str, Any]:
+    """What parity.json holds."""
+    return {
+        "passed": passed(results),
+        "bound": BOUND,
+        "dtype": "float32",
+        "what": what,
+        "against": against,
+        "probes": [asdict(result) for result in results],
+    }
+
+
+def passed(results: list[Result]) -> bool:
+    return bool(results) and all(result.passed for result in results)
+
+
+def settle(folder: Path, results: list[Result], what: str, against: str) -> dict[str, Any]:
+    """Write parity.json into `folder`. Raises CheckpointError E-IOP-13 when the sides differ."""
+    refuse_difference(results, what, against)
+    found = record(results, what, against)
+    write_json(folder / NAME, found)
+    return found
+
+
+def refuse_difference(results: list[Result], what: str, against: str) -> None:
+    """Raises CheckpointError E-IOP-13 when the sides differ by more than the bound."""
+    if passed(results):
+        return
+    worst = next(result for result in results if not result.passed)
+    if not math.isfinite(worst.max_abs_logit):
+        raise CheckpointError(
+            f"E-IOP-19 {what}: {worst.probe}: logits are NaN or infinity; finite weights are needed, and nothing is "
+            "published. Fix: download the weights again, or train with a lower optim.lr"
+        )
+    again = ""
+    if worst.with_our_frequencies is not None:
+        again = f" (with our frequencies {worst.with_our_frequencies:.1e}; theirs are off by {worst.frequencies:.1e})"
+    raise CheckpointError(
+        f"E-IOP-13 {what}: {worst.probe} ({worst.length} positions): logits differ from {against} by "
+        f"{worst.max_abs_difference:.3g} where the largest is {worst.max_abs_logit:.3g}; relative "
+        f"{worst.relative:.1e}{again}, at most {BOUND:.0e} is allowed, and nothing is published. Fix: one side reads "
+        "this model differently; please report it with its config.json"
+    )
+
+
+def check_tokens(n: int) -> None:
+    if n < 1:
+        raise UserError(f"E-CFG-02 command line parity_tokens={n}: must be 1 or more. Fix: leave it away")
+
+
+def lines(found: dict[str, Any]) -> str:
+    """The figures, for a person."""
+    rows = []
+    for p in found["probes"]:
+        row = (
+            f"  {p['probe']:18s} {p['length']:>8,} positions  max |difference| {p['max_abs_difference']:.2e}  "
+            f"max |logit| {p['max_abs_logit']:.2f}"
+        )
+        if p["with_our_frequencies"] is not None:
+            row += f"; frequencies differ by {p['frequencies']:.1e}, with equal ones {p['with_our_frequencies']:.2e}"
+        rows.append(row)
+    return "\n".join([f"parity with {found['against']}, {found['dtype']}:", *rows])

@@ -1,0 +1,118 @@
+"""Weights as a run directory of ours: config.yaml, run.json, a checkpoint at step 0 without moments, the tokenizer."""
+
+import json
+import os
+import uuid
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from coca_train.checkpoint import manifest
+from coca_train.checkpoint.record import digest, flatten, versions
+from coca_train.checkpoint.weights import MODEL
+from coca_train.config.interpolate import leaves
+from coca_train.config.load import Assembled, assemble, finish
+from coca_train.config.provenance import Sources
+from coca_train.config.root import TRAIN
+from coca_train.config.schema import Config
+from coca_train.data.mixture import tokenizer_digest
+from coca_train.hub import shard_files
+from coca_train.hub.tokenizer_files import FOLDER, copy, main_name
+from coca_train.hub.weights import Source
+from coca_train.runtime import durable
+
+DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+
+
+def write(
+    folder: Path, made: tuple[Config, str], source: Source, tokenizer: Path | None, parity: dict[str, Any]
+) -> None:
+    """Fill a folder. made: what `configuration` gave. Raises OSError, CheckpointError."""
+    config, text = made
+    if tokenizer is not None:
+        copy(tokenizer, folder / FOLDER)
+        durable.write_new(folder / Path(config.data.tokenizer).name, tokenizer.read_bytes())
+    settings = json.loads(json.dumps(flatten(asdict(config))))
+    record = {
+        "run_id": uuid.uuid4().hex,
+        "settings": settings,
+        "model_digest": digest({key: settings[key] for key in settings if key.startswith(("model.", "position."))}),
+        "fingerprint": {
+            "tokenizer": tokenizer_digest(str(tokenizer)) if tokenizer is not None else None,
+            "order": {},
+            "sources": {},
+        },
+        "overrides": [],
+        "folder": os.getcwd(),
+        "versions": versions(),
+        "init_digests": {},
+        "imported": source.origin | {"parity": parity},
+    }
+    checkpoint = folder / manifest.FOLDER / manifest.folder_name(0)
+    checkpoint.mkdir(parents=True)
+    _checkpoint(checkpoint, source, record, config.engine.dtype)
+    durable.write_new(checkpoint.parent / "latest", f"{checkpoint.name}\n".encode())
+    durable.write_new(folder / "config.yaml", text.encode())
+    durable.write_new(folder / "run.json", (json.dumps(record, indent=1) + "\n").encode())
+
+
+def defaults() -> str:
+    """config.yaml of a training as it is without any choice."""
+    return finish(assemble(TRAIN, []), launch=False)[1]
+
+
+def configuration(name: str, root: str, source: Source, tokenizer: Path | None) -> tuple[Config, str]:
+    """The configuration of the run, and its YAML: defaults, but for what the weights decide; its data is a place that
+    is empty. Raises ConfigError for a name that no run can have."""
+    tree, run_dir = yaml.safe_load(defaults()), Path(root) / name
+    kept = run_dir.resolve() / (main_name(tokenizer) if tokenizer is not None else "tokenizer.model")
+    architecture = source.architecture
+    tree |= {
+        "model": asdict(architecture.model),
+        "position": asdict(architecture.position),
+        "visibility": asdict(architecture.visibility),
+    }
+    nothing = {"path": str(run_dir.resolve() / "no-training-data"), "valid_path": None, "weight": 1.0}
+    tree["run"] |= {"name": name, "root": root}
+    tree["train"] |= {"seq_len": architecture.seq_len}
+    tree["engine"] |= {"dtype": DTYPES[source.dtypes["embed.weight"]]}
+    tree["data"] |= {
+        "prepare": "none",
+        "dir": str(run_dir.resolve()),
+        "tokenizer": str(kept),
+        "sources": {"none": nothing | {"on_exhausted": "repeat"}},
+    }
+    return finish(Assembled(TRAIN, tree, {}, Sources(), [], dict(leaves(tree))), launch=False)
+
+
+def _checkpoint(folder: Path, source: Source, record: dict[str, Any], dtype: str) -> None:
+    identity = {"run_id": record["run_id"], "step": "0"}
+    written = shard_files.write(
+        folder,
+        shard_files.split(source.shapes, source.dtypes),
+        manifest.shard_name,
+        source.shapes,
+        source.dtypes,
+        source.read,
+        prefix=MODEL,
+        metadata=identity,
+    )
+    body = {
+        "format": manifest.FORMAT,
+        "run_id": record["run_id"],
+        "step": 0,
+        "world_size": 1,
+        "zero_stage": 0,
+        "dtype": dtype,
+        "trainable": [],
+        "model_digest": record["model_digest"],
+        "data_fingerprint": record["fingerprint"],
+        "counters": {},
+        "progress": {},
+        "files": [{**entry, "rank": i} for i, entry in enumerate(written)],
+    }
+    durable.write_new(folder / manifest.NAME, manifest.encode(body))
+    durable.sync_folder(folder)

@@ -1,0 +1,91 @@
+"""From a RoPE model to CoCA: T from K (arXiv 2309.08646, section 4.3; POSITIONS.md, section 3).
+
+W_K has D rows a key head, and feature j is paired with j + D/2. T has one value per pair, D/2 rows a head:
+
+mean_of_halves  row j = (row j + row j + D/2) / 2; what the authors' code computes from a full-width projection
+first_half      row j = row j
+random          as a new run would begin, from a seed
+
+With t_width=full_mean T keeps D rows a head and the model averages the halves: the same functions, from W_K as it is,
+or from its first half twice.
+
+All else is kept as it is. The result is no trained CoCA model yet: stage 1 of the paper trains T.
+"""
+
+from dataclasses import asdict, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from coca_train import positions
+from coca_train.hub.weights import Source
+from coca_train.models.init import init_parameter
+from coca_train.positions.schemes.coca import fold_full_mean
+from coca_train.runtime.errors import UserError
+
+How = Literal["mean_of_halves", "first_half", "random"]
+Width = Literal["half", "full_mean"]
+VARIANTS = {"coca": "slack", "coca_strict": "strict"}
+KEYS = ("attention.k.weight", "attention.k.bias")
+
+
+def convert(source: Source, position: str, how: How, seed: int = 0, t_width: Width = "half") -> Source:
+    """The same weights with CoCA in the place of RoPE. position: coca (slack) or coca_strict. seed: of `random`.
+
+    Precision stays; means are formed in float32. Raises UserError E-IOP-14 where there is no K to take T from.
+    """
+    before = source.architecture.position
+    if before.scheme != "rope" or before.rotary_pct < 1:
+        share = f" with rotary_pct {before.rotary_pct:g}" if before.scheme == "rope" else ""
+        raise UserError(
+            f"E-IOP-14 {source.path} position={position}: its scheme is {before.scheme}{share}; T is made from the K "
+            "of a RoPE that rotates the whole head. Fix: import it as it is (leave position away)"
+        )
+    section = {
+        "scheme": "coca",
+        "variant": VARIANTS[position],
+        "t_width": t_width,
+        "rotary_pct": 1.0,
+        "frequencies": asdict(before.frequencies),
+    }
+    architecture = replace(source.architecture, position=positions.settings(section))
+    shapes = architecture.shapes()
+
+    def read(name: str) -> Tensor:
+        if not name.endswith(KEYS):
+            return source.read(name)
+        if how == "random":
+            made = torch.empty(shapes[name])
+            init_parameter(name, made, architecture.model, architecture.position, seed)
+            return made.to(source.dtypes[name])
+        k = source.read(name)
+        if how == "first_half":
+            first = k.unflatten(0, (architecture.n_kv_heads, 2, -1))[:, :1]
+            return (first if t_width == "half" else torch.cat((first, first), 1)).flatten(0, 2)
+        return k if t_width == "full_mean" else fold_full_mean(k.float(), architecture.n_kv_heads).to(k.dtype)
+
+    origin = source.origin | {"t_from_k": how, "t_width": t_width, "seed": seed if how == "random" else None}
+    return replace(source, architecture=architecture, shapes=shapes, read=read, origin=origin)
+
+
+def fold(source: Source) -> Source:
+    """T of full width whose halves are averaged (official weights) as the T of half width of the same function."""
+    settings = source.architecture.position
+    if getattr(settings, "t_width", "") != "full_mean":
+        raise UserError(
+            f"E-IOP-14 {source.path} t_width=half: its T is not of full width (scheme {settings.scheme}). "
+            "Fix: leave t_width away"
+        )
+    architecture = replace(source.architecture, position=replace(settings, t_width="half"))
+
+    def read(name: str) -> Tensor:
+        tensor = source.read(name)
+        if not name.endswith(KEYS):
+            return tensor
+        return fold_full_mean(tensor.float(), architecture.n_kv_heads).to(tensor.dtype)
+
+    return replace(
+        source, architecture=architecture, shapes=architecture.shapes(), read=read,
+        origin=source.origin | {"t_width": "folded to half"},
+    )  # fmt: skip

@@ -1,0 +1,127 @@
+"""The files that make a tokenizer, found beside weights, checked against them, copied with them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from coca_train.config.load import load_saved
+from coca_train.data.files import digest
+from coca_train.data.tokenizer import Tokenizer
+from coca_train.hub.parity import TEXT
+from coca_train.hub.weights import Source
+from coca_train.runtime import dist, durable
+from coca_train.runtime.errors import DataError
+
+MAIN = ("tokenizer.model", "tokenizer.json")  # what our Tokenizer reads; the first that is there
+BESIDE = (
+    *MAIN, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
+    "chat_template.jinja",
+)  # fmt: skip
+FOLDER = "tokenizer"  # of a run: the files as they came, for the next export
+LIMIT = 256 << 20  # [bytes]
+
+
+def find(source: Source, asked: str) -> Path | None:
+    """The file our Tokenizer reads; None when there is none. asked: auto, none, or a file."""
+    if asked == "none":
+        return None
+    if asked != "auto":
+        return Path(asked)
+    if source.kind == "run":
+        path = Path(load_saved(source.path).config.data.tokenizer)
+        return path if path.is_file() else None
+    return next((source.path / name for name in MAIN if (source.path / name).is_file()), None)
+
+
+def digests(folder: Path) -> dict[str, Path]:
+    """SHA-256 of every tokenizer file in a folder that our Tokenizer could read, and the file."""
+    return {digest(folder / name)["sha256"]: folder / name for name in MAIN if (folder / name).is_file()}
+
+
+def open_for(source: Source, path: Path | None) -> Tokenizer | None:
+    """The tokenizer, held against the embedding. Raises DataError E-IOP-10 when it has more ids than there are rows."""
+    if path is None:
+        return None
+    tokenizer = Tokenizer(path)
+    rows = source.architecture.n_rows
+    if tokenizer.vocab_size > rows:
+        raise DataError(
+            f"E-IOP-10 {path}: has {tokenizer.vocab_size} tokens, and the embedding of {source.path} has {rows} rows; "
+            "every token needs one. Fix: give the model's own: tokenizer=<file>, or tokenizer=none"
+        )
+    return tokenizer
+
+
+def beside(path: Path) -> list[Path]:
+    """The files that belong to a tokenizer file: those of its folder, or of the run's `tokenizer` folder."""
+    kept = path.parent / FOLDER
+    folder = kept if kept.is_dir() else path.parent
+    found = [folder / name for name in BESIDE if (folder / name).is_file()]
+    return [file for file in found if file.stat().st_size <= LIMIT]
+
+
+def copy(path: Path, into: Path) -> None:
+    """All of them into a folder, which is made; the file itself under a name that is looked for."""
+    into.mkdir(exist_ok=True)
+    for file in beside(path):
+        durable.write_new(into / file.name, file.read_bytes())
+    if not (into / main_name(path)).exists():
+        durable.write_new(into / main_name(path), path.read_bytes())
+
+
+def export(path: Path, tokenizer: Tokenizer, into: Path, ids_of: Callable[[Path, str], list[int] | None]) -> None:
+    """All of them beside exported weights; for a bare file also what transformers has to know of it.
+
+    ids_of: what the other side makes of a text with the files of a folder; None: it cannot use them. Raises DataError
+    E-IOP-20 where no words make it encode as we do; a tokenizer that came with its own configuration keeps that.
+    """
+    copy(path, into)
+    config, expected = into / "tokenizer_config.json", tokenizer.encode(TEXT)
+    if config.exists():
+        if ids_of(into, TEXT) != expected:
+            dist.log(
+                f"WARNING: transformers encodes with {path} otherwise than we do; its files are copied as they came"
+            )
+        return
+    for prefix_space in (False, True):
+        config.unlink(missing_ok=True)
+        durable.write_new(config, (json.dumps(_words(path, tokenizer, prefix_space), indent=2) + "\n").encode())
+        if ids_of(into, TEXT) == expected:
+            return
+    raise DataError(
+        f"E-IOP-20 {path}: transformers does not encode with it as we do (a unigram model, say, or one that "
+        "normalises); the exported model would read other tokens. Fix: export with tokenizer=none, and encode with the "
+        "file itself"
+    )
+
+
+def _words(path: Path, tokenizer: Tokenizer, prefix_space: bool) -> dict[str, object]:
+    """tokenizer_config.json of a bare tokenizer file."""
+    ends = {"eos_token": tokenizer.eod, "bos_token": tokenizer.bos}
+    return {
+        "tokenizer_class": "LlamaTokenizer" if tokenizer.kind == "sentencepiece" else "PreTrainedTokenizerFast",
+        "add_bos_token": False,
+        "add_eos_token": False,
+        "add_prefix_space": prefix_space,
+        "legacy": False,
+        "clean_up_tokenization_spaces": False,
+        **{key: _piece(path, tokenizer.kind, token) for key, token in ends.items() if token is not None},
+    }
+
+
+def main_name(path: Path) -> str:
+    """tokenizer.model or tokenizer.json, by what the file is."""
+    return "tokenizer.json" if Tokenizer(path).kind == "huggingface" else "tokenizer.model"
+
+
+def _piece(path: Path, kind: str, token: int) -> str:
+    """How a tokenizer file spells a token."""
+    if kind == "sentencepiece":
+        from sentencepiece import SentencePieceProcessor
+
+        return SentencePieceProcessor(model_file=str(path)).id_to_piece(token)
+    import tokenizers
+
+    piece = tokenizers.Tokenizer.from_file(str(path)).id_to_token(token)
+    assert piece is not None, token
+    return piece

@@ -1,0 +1,48 @@
+"""`verify`: the parity check between a run and a folder that both exist; its figures go beside the run."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from coca_train.hub import parity, tokenizer_files, transformers_side
+from coca_train.hub.config_json import NAME, read_json
+from coca_train.hub.weights import open_source
+from coca_train.runtime import dist
+from coca_train.runtime.durable import write_json
+from coca_train.runtime.errors import UserError
+
+
+@dataclass(frozen=True)
+class Options:
+    """See the docstring of __main__."""
+
+    run: str
+    against: str
+    tokenizer: str = "auto"
+    parity_tokens: int = 2048
+
+
+def run(options: Options) -> Path:
+    """The parity.json written, in the run's directory. Raises CheckpointError E-IOP-13 where the two differ."""
+    parity.check_tokens(options.parity_tokens)
+    against = Path(options.against)
+    if not (against / NAME).is_file():
+        raise UserError(f"E-IOP-01 {against}: no Hugging Face folder (no {NAME}). Fix: against=<folder with {NAME}>")
+    config = read_json(against / NAME)
+    with open_source(options.run) as source:
+        if config.get("vocab_size") != source.architecture.n_rows:
+            raise UserError(
+                f"E-IOP-10 {against} vocab_size={config.get('vocab_size')}: {options.run} has "
+                f"{source.architecture.n_rows} rows; two of one vocabulary can be compared. "
+                "Fix: give the folder of this model"
+            )
+        tokenizer = tokenizer_files.open_for(source, tokenizer_files.find(source, options.tokenizer))
+        asked = parity.probes(source.architecture, tokenizer, options.parity_tokens)
+        ours = parity.our_logits(source.architecture, source.read)
+        theirs = transformers_side.of_folder(against)
+        results = parity.compare(asked, ours, theirs, parity.our_spectra(source.architecture))
+    found = parity.record(results, options.run, f"{against}: {theirs.name}")
+    dist.log(parity.lines(found))
+    path = Path(options.run) / parity.NAME
+    write_json(path, found)
+    parity.refuse_difference(results, options.run, str(against))
+    return path

@@ -1,0 +1,90 @@
+"""The choices of a config group as their own files describe them. Reads text only, so it is quick: no torch.
+
+What a choice is and where it comes from stands in the first comment of its YAML file, "Name: what (source)"; a source
+that is missing there is the first one of the module's docstring.
+"""
+
+import ast
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from coca_train.config.fields import POSITIONS
+from coca_train.config.files import choices, config_dir, summary
+from coca_train.config.messages import nearest
+from coca_train.runtime.errors import UserError
+
+# Group -> (folder of its modules, the key that names one).
+MODULES = {
+    "position": ("schemes", "scheme"),
+    "position/frequencies": ("frequencies", "name"),
+    "visibility": ("visibilities", "name"),
+}
+_SOURCE = re.compile(r"arXiv (\d{4}\.\d{5})|((?:[\w-]+\.)+(?:fm|org|com|net)/[\w/.-]*\w)")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One choice of a group."""
+
+    group: str
+    name: str
+    title: str  # what it is, in a line
+    source: str  # arXiv number or address; "" when it needs none
+    module: str  # positions/<folder>/<module>.py
+    values: dict[str, Any]  # its YAML, references not resolved, the nested group's choice put in
+
+    @property
+    def docstring(self) -> str:
+        """All that its module says about itself."""
+        return _docstring(self.group, self.module)
+
+    @property
+    def link(self) -> str:
+        """Where the source can be read; "" when there is none."""
+        if not self.source:
+            return ""
+        return f"https://{'arxiv.org/abs/' if self.source[0].isdigit() else ''}{self.source}"
+
+
+def entries(group: str) -> dict[str, Entry]:
+    """All choices of a group, by name."""
+    return {name: _read(group, name) for name in choices(group, (config_dir(),))}
+
+
+def known(name: str) -> Entry:
+    """The scheme of a name. UserError when there is none, with what was probably meant."""
+    offered = entries("position")
+    if name in offered:
+        return offered[name]
+    elsewhere = next((group for group in MODULES if name in choices(group, (config_dir(),))), "")
+    close = nearest(name, list(offered))
+    fix = f"did you mean {' or '.join(close)}?" if close else f"the schemes are {', '.join(offered)}"
+    if elsewhere:
+        fix = f"{elsewhere}={name} goes with a scheme; the table without scheme= says with which"
+    raise UserError(f"E-CFG-31 command line scheme={name}: there is no such scheme; one of them is needed. Fix: {fix}")
+
+
+def source(text: str) -> str:
+    """The first arXiv number or address in a text; "" when there is none."""
+    found = _SOURCE.search(text)
+    return (found[1] or found[2]) if found else ""
+
+
+def _read(group: str, name: str) -> Entry:
+    path = choices(group, (config_dir(),))[name]
+    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    for default in values.pop("defaults", []):
+        if isinstance(default, dict):
+            ((key, choice),) = default.items()
+            values[key] = _read(f"{group}/{key}", choice).values
+    comment, module = summary(path), str(values[MODULES[group][1]])
+    title = comment.partition(" (")[0].partition(";")[0]
+    return Entry(group, name, title, source(comment) or source(_docstring(group, module)), module, values)
+
+
+def _docstring(group: str, module: str) -> str:
+    path = POSITIONS / MODULES[group][0] / f"{module}.py"
+    return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""

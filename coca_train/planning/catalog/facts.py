@@ -1,0 +1,167 @@
+"""Facts about a scheme, measured on a model that is built for it: none of them is written down by hand.
+
+Shape legend: as in reference.py; E dot-product width, S keys.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coca_train import positions
+from coca_train.models.kernels import choose
+from coca_train.models.scores import Part
+from coca_train.models.transformer import Transformer
+from coca_train.planning.catalog.entries import Entry, entries
+from coca_train.planning.catalog.reference import Layer, Reference, layer, on
+from coca_train.positions import AttentionShape, visibilities
+from coca_train.runtime.errors import UserError
+
+SHORT, LONG = 512, 4096  # windows that paths are asked for at, and shares of work and memory taken at (LONG) [tokens]
+FARTHEST = 131_072  # windows are tried up to here [tokens]
+TINY = {"n_heads": 2, "n_kv_heads": 2, "head_dim": 16, "d_model": 32}  # for trying far windows
+DTYPE = torch.bfloat16
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of one scheme in one model."""
+
+    entry: Entry
+    settings: Any
+    relative: bool | None  # None: it knows no positions
+    n_parameters: int  # of the whole model, above those of one without positions
+    parameters: Shapes  # those that a model without positions has not, or in another shape; `<i>`: in every layer
+    paths: dict[str, tuple[str, str]]  # device -> the kernel for a window of SHORT, and of LONG tokens
+    products: int  # multiply-adds for one pair of tokens and one head, at LONG
+    numbers: float  # numbers per token that one layer hands to the kernel, at LONG
+    growth: float  # numbers grow with T to this power
+    cached: int  # numbers per token that one layer keeps in a cache
+    reach: int | None  # longest window [tokens]; None: FARTHEST is not the end
+    frequencies: list[str]
+    visibilities: dict[str, str]  # name -> why it cannot go with the scheme; "": it can
+
+    def held(self, n_tokens: int) -> float:
+        """Numbers that one layer hands to the kernel for a window."""
+        return self.numbers * LONG * (n_tokens / LONG) ** self.growth
+
+
+def facts(entry: Entry, given: Reference) -> Facts:
+    """Build the scheme and look."""
+    settings, shape = given.settings(entry), given.shape
+
+    @cache
+    def at(device: str, n_tokens: int) -> Layer:
+        """A layer of the model trained with windows of n_tokens; the same for both devices where it can be."""
+        trained = given.trained_at(n_tokens).settings(entry)
+        if device != "cpu" and on(device, trained) is trained:
+            return at("cpu", n_tokens)
+        return _layer(on(device, trained), shape, n_tokens)
+
+    with torch.device("meta"):
+        position = positions.build(settings, shape)
+    n_parameters, parameters = _parameters(settings, given)
+    paths = {d: _paths(at(d, SHORT), at(d, LONG), d) for d in ("cpu", "cuda")}
+    long, half = at("cpu", LONG), at("cpu", LONG // 2)
+    return Facts(
+        entry=entry,
+        settings=settings,
+        relative=position.relative if position.has_effect else None,
+        n_parameters=n_parameters,
+        parameters=parameters,
+        paths=paths,
+        products=products(long.parts[0], long.v_BTGD, paths["cpu"][1]),
+        numbers=_numbers(long) / LONG,
+        growth=math.log2(_numbers(long) / _numbers(half)),
+        cached=shape.n_kv_heads * (position.key_dim + shape.head_dim),
+        reach=_reach(settings),
+        frequencies=list(entries("position/frequencies")) if hasattr(settings, "frequencies") else [],
+        visibilities={name: _problem(other, settings, given) for name, other in entries("visibility").items()},
+    )
+
+
+def all_facts(given: Reference) -> dict[str, Facts]:
+    """Of every choice of configs/position."""
+    return {name: facts(entry, given) for name, entry in entries("position").items()}
+
+
+def _parameters(settings: Any, given: Reference) -> tuple[int, Shapes]:
+    """How many parameters the scheme adds to a model, and the shapes of those that are new or changed."""
+    plain = given.settings(entries("position")["nope"])
+    (count, shapes), (plain_count, plain_shapes) = (_count(each, given) for each in (settings, plain))
+    changed = {name: shape for name, shape in shapes.items() if plain_shapes.get(name) != shape}
+    return count - plain_count, changed
+
+
+def _count(position: Any, given: Reference) -> tuple[int, Shapes]:
+    causal = given.settings(entries("visibility")["causal"])
+    with torch.device("meta"):
+        model = Transformer(given.model, position, causal, vocab_size=64, max_seq_len=given.seq_len)
+    named = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    collapsed = {name.replace("blocks.0.", "blocks.<i>."): shape for name, shape in named.items()}
+    kept = {name: shape for name, shape in collapsed.items() if not name.startswith("blocks.") or "<i>" in name}
+    return sum(math.prod(shape) for shape in named.values()), kept
+
+
+def _layer(settings: Any, shape: AttentionShape, n_tokens: int) -> Layer:
+    return layer(settings, shape, torch.arange(n_tokens)[None], n_tokens, DTYPE)
+
+
+def _paths(short: Layer, long: Layer, device: str) -> tuple[str, str]:
+    return choose(short.parts, SHORT, device), choose(long.parts, LONG, device)
+
+
+def products(part: Part, v_BTGD: Tensor, kernel: str) -> int:
+    """Multiply-adds that one pair of tokens costs in one head: q'·k', its terms, and the weighing of the values."""
+    terms, width = part.terms, part.q_BTHE.shape[-1]
+    values = width if kernel == "sdpa" else v_BTGD.shape[-1]  # fused kernels pad the values to the keys' width
+    for term in (terms.query, terms.key):
+        width += term[0].shape[-1] if term is not None else 0
+    return width + values + (terms.value_RD.shape[-1] if terms.value_RD is not None else 0)
+
+
+def _numbers(given: Layer) -> int:
+    """Numbers in all tensors of a layer; what is there twice counts once."""
+    found = {t.untyped_storage().data_ptr(): t.numel() for t in _tensors((given.parts[0][:3], given.v_BTGD))}
+    return sum(found.values())
+
+
+def _tensors(nest: Any) -> Iterator[Tensor]:
+    if isinstance(nest, Tensor):
+        yield nest
+    elif isinstance(nest, tuple):
+        for inner in nest:
+            yield from _tensors(inner)
+
+
+def _reach(settings: Any) -> int | None:
+    """The longest window that is not refused, by trying its first and last token."""
+    shape = AttentionShape(**TINY, max_seq_len=FARTHEST)
+
+    def fits(n_tokens: int) -> bool:
+        try:
+            layer(settings, shape, torch.tensor([[0, n_tokens - 1]]), n_tokens, DTYPE)
+        except UserError:
+            return False
+        return True
+
+    if fits(FARTHEST):
+        return None
+    fine, refused = 1, FARTHEST
+    while refused - fine > 1:
+        middle = (fine + refused) // 2
+        fine, refused = (middle, refused) if fits(middle) else (fine, middle)
+    return fine
+
+
+def _problem(visibility: Entry, settings: Any, given: Reference) -> str:
+    """Why a visibility cannot go with a scheme, with windows of half the training window: far pairs that stand a whole
+    training window apart need one row more than a table of learned positions has."""
+    half = given.trained_at(max(1, given.seq_len // 2)).settings(visibility)
+    return "; ".join(text for _, text, _ in visibilities.problems(half, settings, given.model))

@@ -1,0 +1,168 @@
+"""The whole table, one scheme in full, and docs/schemes.md: text made of the facts."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from coca_train.config.fields import POSITIONS, described
+from coca_train.config.interpolate import leaves
+from coca_train.config.messages import show
+from coca_train.planning.catalog import notes, tables
+from coca_train.planning.catalog.axes import frequency_facts, visibility_facts
+from coca_train.planning.catalog.entries import MODULES, Entry, entries
+from coca_train.planning.catalog.facts import Facts, all_facts, facts
+from coca_train.planning.catalog.pictures import CAPTIONS, kind
+from coca_train.planning.catalog.reference import Reference
+
+WIDTH = 118  # of a line on a terminal [characters]
+LENGTHS = (1024, 4096, 16_384, 32_768)  # at which work and memory of one scheme are told [tokens]
+MORE = "One of them in full: scheme=<name>. For another model: model=<configs/model> seq_len=<training window>."
+
+
+def overview(given: Reference) -> str:
+    """All three tables, for a terminal."""
+    table = all_facts(given)
+    blocks = [
+        ("SCHEMES (position=<scheme>)", _schemes(table, terminal=True), notes.of_schemes(given)),
+        ("FREQUENCIES (position/frequencies=<name>)", _frequencies(given, True), notes.of_frequencies(given)),
+        ("VISIBILITIES (visibility=<name>)", _visibilities(given, table, True), notes.of_visibilities(given)),
+    ]
+    lines = []
+    for title, body, remarks in blocks:
+        lines += [title, "", body, "", *(_wrapped(f"* {note}", "  ") for note in remarks), ""]
+    return "\n".join([*lines, MORE])
+
+
+def details(entry: Entry, given: Reference) -> str:
+    """One scheme in full, for a terminal."""
+    found, rope = facts(entry, given), facts(entries("position")["rope"], given)
+    pairs = [(column.title.replace("- ", ""), column.cell(found)) for column in tables.scheme_columns({"rope": rope})]
+    lines = [f"{entry.name}: {entry.title}", *([entry.link] if entry.link else []), "", entry.docstring, ""]
+    lines += [f"In {given.name}, training window {given.seq_len:,} tokens", ""]
+    for title, text in pairs[1:-1]:
+        lines.append(f"  {title:<13} {text}")
+        if title == "parameters":
+            lines += [f"  {'':<13} {name} {list(shape)}" for name, shape in found.parameters.items()]
+    lines += [_wrapped(f"  not {name}: {problem}", " " * 6) for name, problem in found.visibilities.items() if problem]
+    lines += ["", "Attention of one layer, forward, one sequence (bfloat16)", ""]
+    lines += [_by_length(n_tokens, found, given) for n_tokens in LENGTHS]
+    lines += ["", "Settings", ""]
+    for key, value, text in settings(entry):
+        lines += [f"  {key}={value}", *textwrap.wrap(text, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)]
+    return "\n".join([*lines, "", "Train with it", "", f"  {example(found)}"])
+
+
+def settings(entry: Entry) -> list[tuple[str, str, str]]:
+    """(option, value in its YAML, what it is) of a scheme, those of its frequencies too."""
+    folder = POSITIONS / MODULES["position"][0]
+    texts = {f"position.{name}": text for name, text in described(folder / f"{entry.module}.py").items()}
+    inner = entry.values.get("frequencies", {}).get("name", "")
+    if inner:
+        path = POSITIONS / MODULES["position/frequencies"][0] / f"{inner}.py"
+        texts |= {f"position.frequencies.{name}": text for name, text in described(path).items()}
+    names = ("position.scheme", "position.frequencies.name")
+    return [(k, show(v), texts.get(k, "")) for k, v in leaves(entry.values, "position") if k not in names]
+
+
+def example(found: Facts) -> str:
+    """A command line that trains with a scheme."""
+    words = ["python -m coca_train", f"position={found.entry.name}"]
+    words += ["position/frequencies=dynamic_ntk"] if found.frequencies else []
+    words += ["data.order=stream"] if getattr(found.settings, "memory_len", 0) else []
+    return " ".join(words)
+
+
+def document(given: Reference) -> str:
+    """docs/schemes.md."""
+    table = all_facts(given)
+    lines = [
+        "# Schemes, frequencies, visibilities",
+        "",
+        "Made by `make docs`; do not edit. `python -m coca_train.schemes` prints the tables, also for other models "
+        "(`model=neox_tiny seq_len=128`), and `scheme=<name>` prints one of them in full. Conventions, and how the "
+        "pieces work together: [positions.md](positions.md).",
+        "",
+        f"Model: {given.name}, training window {given.seq_len:,} tokens.",
+        "",
+        "## Schemes: `position=<scheme>`",
+        "",
+        _schemes(table, terminal=False),
+        *_list(notes.of_schemes(given)),
+        "## Frequencies: `position/frequencies=<name>`",
+        "",
+        _frequencies(given, False),
+        *_list(notes.of_frequencies(given)),
+        "## Visibilities: `visibility=<name>`",
+        "",
+        _visibilities(given, table, False),
+        *_list(notes.of_visibilities(given)),
+        "## One by one",
+        "",
+        *_list([f"{name}: {text}" for name, text in CAPTIONS.items()], "How the figures are made:"),
+    ]
+    shown: dict[str, str] = {}
+    for found in table.values():
+        lines += _scheme_section(found, shown)
+    for group in ("position/frequencies", "visibility"):
+        for entry in entries(group).values():
+            lines += _section(entry, shown)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _schemes(table: Mapping[str, Facts], terminal: bool) -> str:
+    return _table(tables.scheme_columns(table), list(table.values()), terminal)
+
+
+def _frequencies(given: Reference, terminal: bool) -> str:
+    rows = [frequency_facts(entry, given) for entry in entries("position/frequencies").values()]
+    return _table(tables.frequency_columns(), rows, terminal)
+
+
+def _visibilities(given: Reference, table: Mapping[str, Facts], terminal: bool) -> str:
+    rows = [visibility_facts(entry, given) for entry in entries("visibility").values()]
+    return _table(tables.visibility_columns(table), rows, terminal)
+
+
+def _table(columns: Sequence[tables.Column[Any]], rows: Sequence[Any], terminal: bool) -> str:
+    return (tables.terminal if terminal else tables.markdown)(columns, rows)
+
+
+def _by_length(n_tokens: int, found: Facts, given: Reference) -> str:
+    """Work and memory at a length: pairs on and below the diagonal, and numbers that grow with their power."""
+    pairs = n_tokens * (n_tokens + 1) / 2
+    work = pairs * found.products * given.shape.n_heads / 1e9
+    held = found.held(n_tokens) * 2 / 2**20
+    return f"  T = {n_tokens:>6,}   {work:>9,.1f} G multiply-adds   {held:>7,.1f} MiB handed to the kernel"
+
+
+def _scheme_section(found: Facts, shown: dict[str, str]) -> list[str]:
+    """A scheme's figure, what its file says, its settings and parameters."""
+    entry = found.entry
+    lines = _section(entry, shown)
+    rows = [f"| `{key}` | `{value}` | {text.replace('|', chr(92) + '|')} |" for key, value, text in settings(entry)]
+    if rows:
+        lines += ["| option | value | what it is |", "|---|---|---|", *rows, ""]
+    if found.parameters:
+        shapes = ", ".join(f"`{name}` {list(shape)}" for name, shape in found.parameters.items())
+        lines += [f"Parameters that `nope` has not, or in another shape: {shapes}.", ""]
+    return [*lines, f"`{example(found)}`", ""]
+
+
+def _section(entry: Entry, shown: dict[str, str]) -> list[str]:
+    """Title, figure and docstring; a docstring that two choices share stands under the first."""
+    lines = [f"### {entry.name}", "", f"{entry.title}. {tables.cited(entry) if entry.link else ''}".rstrip(), ""]
+    if entry.group != "position/frequencies":
+        lines += [f"![{entry.name}: {kind(entry)}](figures/{entry.name}.svg)", ""]
+    module = f"{entry.group}/{entry.module}"
+    if module in shown:
+        return [*lines, f"The same module as [`{shown[module]}`](#{shown[module]}), see there.", ""]
+    shown[module] = entry.name
+    return [*lines, "```text", entry.docstring, "```", ""]
+
+
+def _list(points: Sequence[str], title: str = "") -> list[str]:
+    return [*([title] if title else []), "", *(f"* {point}" for point in points), ""]
+
+
+def _wrapped(text: str, indent: str) -> str:
+    return textwrap.fill(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

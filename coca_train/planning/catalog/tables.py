@@ -1,0 +1,143 @@
+"""The three tables, for a terminal and for docs/: the same columns, the same cells."""
+
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from coca_train.planning.catalog.axes import FrequencyFacts, VisibilityFacts
+from coca_train.planning.catalog.entries import Entry
+from coca_train.planning.catalog.facts import Facts
+
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True)
+class Column(Generic[Row]):
+    """One column: its title, how wide it may be on a terminal, and what stands in it."""
+
+    title: str
+    width: int
+    cell: Callable[[Row], str]
+    right: bool = False
+    markdown: Callable[[Row], str] | None = None  # what stands in it in docs/, if that is something else
+
+
+def terminal(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> str:
+    """Aligned columns; cells and titles that are too long take several lines, and line up."""
+    table = [[column.title for column in columns], *([column.cell(row) for column in columns] for row in rows)]
+    wrapped = [[_lines(cell, column.width) for cell, column in zip(row, columns, strict=True)] for row in table]
+    widths = [max(len(part) for line in wrapped for part in line[i]) for i in range(len(columns))]
+    lines = []
+    for number, line in enumerate(wrapped):
+        for depth in range(max(len(cell) for cell in line)):
+            parts = [cell[depth] if depth < len(cell) else "" for cell in line]
+            padded = (p.rjust(w) if c.right else p.ljust(w) for p, w, c in zip(parts, widths, columns, strict=True))
+            lines.append("  ".join(padded).rstrip())
+        if number == 0:
+            lines.append("  ".join("-" * w for w in widths))
+    return "\n".join(lines)
+
+
+def _lines(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def markdown(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> str:
+    """A Markdown table."""
+    lines = [[c.title.replace("- ", "") for c in columns], ["--:" if c.right else "---" for c in columns]]
+    lines += [[(c.markdown or c.cell)(row).replace("|", "\\|") for c in columns] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def signed(count: int) -> str:
+    """A number of parameters, short: +66.6k."""
+    if abs(count) < 10_000:
+        return f"{count:+,}" if count else "0"
+    unit, letter = (1e6, "M") if abs(count) >= 999_500 else (1e3, "k")
+    return f"{count / unit:+.3g}{letter}"
+
+
+def path(kernels: tuple[str, str]) -> str:
+    """Kernels of a short and a long window."""
+    return "/".join(dict.fromkeys(kernels))
+
+
+def growth(facts: Facts, rope: Facts) -> str:
+    """Numbers held per token over those of RoPE, and a note when they do not grow like T."""
+    power = "" if round(facts.growth, 1) == 1.0 else f" T^{facts.growth - 1:.1f}"
+    return f"{facts.numbers / rope.numbers:.2f}{power}"
+
+
+def some(chosen: Sequence[str], offered: Sequence[str]) -> str:
+    """Which of the names on offer: all, all but a few, or those."""
+    missing = [name for name in offered if name not in chosen]
+    if not missing:
+        return f"all {len(offered)}"
+    if not chosen:
+        return "–"
+    return f"all but {', '.join(missing)}" if len(missing) < len(chosen) else ", ".join(chosen)
+
+
+def yes(value: bool | None) -> str:
+    return "–" if value is None else "yes" if value else "no"
+
+
+def cited(entry: Entry) -> str:
+    """A source as a Markdown link."""
+    return f"[{entry.source}]({entry.link})" if entry.link else "–"
+
+
+def fits(facts: Facts) -> list[str]:
+    """Visibilities that go with a scheme."""
+    return [name for name, problem in facts.visibilities.items() if not problem]
+
+
+def scheme_columns(table: Mapping[str, Facts]) -> list[Column[Facts]]:
+    """One row for each choice of configs/position."""
+    rope = table["rope"]
+    return [
+        Column("scheme", 14, lambda f: f.entry.name, markdown=lambda f: f"[`{f.entry.name}`](#{f.entry.name})"),
+        Column("rela- tive", 5, lambda f: yes(f.relative)),
+        Column("para- meters", 6, lambda f: signed(f.n_parameters), right=True),
+        Column("path on CPU", 12, lambda f: path(f.paths["cpu"])),
+        Column("path on CUDA", 12, lambda f: path(f.paths["cuda"])),
+        Column("cost ×T²", 4, lambda f: f"{f.products / rope.products:.2f}", right=True),
+        Column("mem. ×T", 4, lambda f: growth(f, rope), right=True),
+        Column("cache ×T", 5, lambda f: f"{f.cached / rope.cached:.2f}", right=True),
+        Column("max. window", 6, lambda f: f"{f.reach:,}" if f.reach else "any", right=True),
+        Column("fre- quen- cies", 6, lambda f: f"all {len(f.frequencies)}" if f.frequencies else "–"),
+        Column("visi- bilities", 14, lambda f: some(fits(f), list(f.visibilities))),
+        Column("source", 10, lambda f: f.entry.source or "–", markdown=lambda f: cited(f.entry)),
+    ]
+
+
+def frequency_columns() -> list[Column[FrequencyFacts]]:
+    """One row for each choice of configs/position/frequencies."""
+    return [
+        Column("frequencies", 20, lambda f: f.entry.name, markdown=lambda f: f"`{f.entry.name}`"),
+        Column("what they are", 36, lambda f: f.entry.title),
+        Column("kind", 7, lambda f: f.kind),
+        Column("theta", 9, lambda f: f"{f.theta:,.0f}", right=True),
+        Column("wavelengths", 18, lambda f: " / ".join(f"{s:.3g}" for s in f.stretch)),
+        Column("tempe- rature", 6, lambda f: f"{f.temperature:.3f}", right=True),
+        Column("source", 10, lambda f: f.entry.source or "–", markdown=lambda f: cited(f.entry)),
+    ]
+
+
+def visibility_columns(table: Mapping[str, Facts]) -> list[Column[VisibilityFacts]]:
+    """One row for each choice of configs/visibility."""
+
+    def not_with(f: VisibilityFacts) -> str:
+        return ", ".join(name for name, facts in table.items() if facts.visibilities[f.entry.name]) or "–"
+
+    return [
+        Column("visibility", 14, lambda f: f.entry.name, markdown=lambda f: f"[`{f.entry.name}`](#{f.entry.name})"),
+        Column("what a query sees", 30, lambda f: f.entry.title),
+        Column("for", 10, lambda f: "training, evaluation" if f.trains else "evaluation"),
+        Column("keys seen", 5, lambda f: f"{f.n_seen:,}", right=True),
+        Column("largest distance", 8, lambda f: f"{f.farthest:,}", right=True),
+        Column("cache keeps", 5, lambda f: f"{f.cached:,}" if f.cached else "all", right=True),
+        Column("not with", 12, not_with),
+        Column("source", 22, lambda f: f.entry.source or "–", markdown=lambda f: cited(f.entry)),
+    ]

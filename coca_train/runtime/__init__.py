@@ -1,0 +1,1 @@
+"""What every room stands on: processes, signals, durable files, errors, words for a terminal."""

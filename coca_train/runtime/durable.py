@@ -1,0 +1,144 @@
+"""Durable file operations: what is written is on the disk, whole or not at all, before anyone relies on it."""
+
+import contextlib
+import json
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from coca_train.runtime.errors import StorageError
+
+CHUNK = 8 << 20  # [bytes]
+
+
+def write_all(descriptor: int, data: bytes | memoryview) -> None:
+    """os.write until everything is written; raises OSError."""
+    view = memoryview(data).cast("B")
+    while view:
+        view = view[os.write(descriptor, view[:CHUNK]) :]
+
+
+def create(path: Path) -> int:
+    """Descriptor of a new file; an existing one, or a symbolic link, is an OSError."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+
+
+def open_regular(path: Path) -> int:
+    """Descriptor to read a regular file; OSError for links, pipes, devices and folders."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"{path} is not a regular file")
+    return descriptor
+
+
+def sync_folder(path: Path) -> None:
+    """Make renames and new names inside `path` durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_new(path: Path, data: bytes) -> None:
+    """Write and sync a file that must not exist."""
+    descriptor = create(path)
+    try:
+        write_all(descriptor, data)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Put `data` at `path` atomically: readers see the old bytes or the new. For one writer at a time."""
+    temporary = path.with_name(f".{path.name}.new")
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(temporary)
+    try:
+        write_new(temporary, data)
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    sync_folder(path.parent)
+
+
+def write_bytes(path: Path, data: bytes) -> Path:
+    """`replace`, with its folder made and a disk that refuses told in words (StorageError)."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace(path, data)
+    except OSError as error:
+        raise StorageError(
+            f"E-REPORT-01 report {path}: cannot be written ({error.strerror}); a place to write is needed. "
+            f"Fix: free some space or choose another folder"
+        ) from error
+    return path
+
+
+def write_text(path: Path, text: str) -> Path:
+    return write_bytes(path, text.encode("utf-8"))
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> Path:
+    """Valid JSON: a number that is not finite is written as {"number": "inf"}; read_json gives it back."""
+    return write_text(path, json.dumps(encode(data), indent=1) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    return decode(json.loads(path.read_text(encoding="utf-8")))
+
+
+def encode(value: Any) -> Any:
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return {"number": str(value)}
+    if isinstance(value, Mapping):
+        return {key: encode(item) for key, item in value.items()}
+    return [encode(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def decode(value: Any) -> Any:
+    if isinstance(value, dict):
+        if set(value) == {"number"}:
+            return float(value["number"])
+        return {key: decode(item) for key, item in value.items()}
+    return [decode(item) for item in value] if isinstance(value, list) else value
+
+
+def read_small(path: Path, limit: int) -> bytearray:
+    """The content of a regular file of at most `limit` bytes; OSError otherwise."""
+    descriptor = open_regular(path)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size > limit:
+            raise OSError(f"{path} has {size} bytes, more than {limit}")
+        return read_at(descriptor, 0, size)
+    finally:
+        os.close(descriptor)
+
+
+def read_at(descriptor: int, offset: int, size: int) -> bytearray:
+    """Exactly `size` bytes from `offset`; OSError when the file ends before."""
+    data = bytearray(size)
+    done = 0
+    while done < size:
+        count = os.preadv(descriptor, [memoryview(data)[done : done + CHUNK]], offset + done)
+        if count == 0:
+            raise OSError(f"file ends at byte {offset + done}, {size - done} bytes short")
+        done += count
+    return data
+
+
+def remove_tree(path: Path) -> None:
+    """Delete a folder or a file; links are removed, never followed."""
+    if not stat.S_ISDIR(os.lstat(path).st_mode):
+        os.unlink(path)
+        return
+    for entry in sorted(os.listdir(path)):
+        remove_tree(path / entry)
+    os.rmdir(path)

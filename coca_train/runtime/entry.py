@@ -1,0 +1,47 @@
+"""Around every command: errors as one line and an exit code.
+
+Exit codes: 0 done, 1 a bug in us, 2 wrong configuration, others as in coca_train.runtime.errors.
+"""
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+
+from coca_train.runtime.errors import UserError
+
+INTERRUPTED = 130
+OF_ONE_RANK = (8, 76)  # out of memory, peer lost: their messages name the rank
+
+
+def run(
+    main_fn: Callable[[list[str]], int | None], argv: list[str] | None = None, goes_on: str = "from the last checkpoint"
+) -> int:
+    """Call an entry point; errors become a line on stderr (rank 0) and an honest exit code.
+
+    goes_on: where the same command goes on after an interrupt.
+    """
+    arguments = sys.argv[1:] if argv is None else argv
+    try:
+        return main_fn(arguments) or 0
+    except UserError as error:
+        if "--debug" in arguments:
+            traceback.print_exc()
+        _tell(str(error), every_rank=error.exit_code in OF_ONE_RANK)
+        return error.exit_code
+    except KeyboardInterrupt:
+        _tell(f"Interrupted. The same command goes on {goes_on}.")
+        return INTERRUPTED
+    except BrokenPipeError:  # `--help | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception:
+        traceback.print_exc()
+        print("This is a bug in coca_train; please report it with the lines above.", file=sys.stderr, flush=True)
+        return 1
+
+
+def _tell(message: str, every_rank: bool = False) -> None:
+    """To stderr, once, or by every rank it happened on. Works while RANK itself is what is wrong."""
+    if every_rank or os.environ.get("RANK", "0").lstrip("0") == "" or not os.environ["RANK"].isdecimal():
+        print(message, file=sys.stderr, flush=True)

@@ -1,0 +1,247 @@
+"""Where metric records go: metrics.jsonl, TensorBoard, Weights & Biases, the terminal.
+
+A sink is told `write(step, record)` and `close()`. None of them may stop or slow a training: what
+fails says so once and falls silent.
+"""
+
+import importlib.util
+import json
+import math
+import os
+import queue
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from coca_train.runtime.errors import UserError
+
+Record = Mapping[str, Any]
+Warn = Callable[[str], None]
+
+
+class Sink(Protocol):
+    def write(self, step: int, record: Record) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """Every complete record of a metrics.jsonl; a line cut by a crash is left out."""
+    records = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict) and isinstance(record.get("step"), int):
+            records.append(record)
+    return records
+
+
+def json_safe(value: Any) -> Any:
+    """JSON has no NaN: a number that is not finite becomes null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: json_safe(item) for key, item in value.items()}
+    return [json_safe(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def missing_package(package: str, extra: str, key: str) -> UserError:
+    return UserError(
+        f"E-TRACK-01 config {key}: the package {package} is not installed; it is part of the extra '{extra}'. "
+        f"Fix: pip install {package}"
+    )
+
+
+class JsonlSink:
+    """metrics.jsonl: one JSON object a line, flushed, each step once.
+
+    start_step: the step the run goes on from; records beyond it belong to steps that will be
+    run again and are dropped, by an atomic rewrite.
+    """
+
+    def __init__(self, path: Path, start_step: int, warn: Warn) -> None:
+        self._warn = warn
+        self._file: int | None = None
+        try:
+            self._keep(path, start_step)
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        except OSError as error:
+            warn(f"metrics are not written to {path}: {error}")
+
+    @staticmethod
+    def _keep(path: Path, start_step: int) -> None:
+        if not path.exists():
+            return
+        kept = [r for r in read_jsonl(path) if r["step"] <= start_step]
+        temporary = path.with_suffix(".jsonl.tmp")
+        temporary.write_text("".join(json.dumps(r) + "\n" for r in kept), encoding="utf-8")
+        os.replace(temporary, path)
+
+    def write(self, step: int, record: Record) -> None:
+        if self._file is None:
+            return
+        line = (json.dumps(json_safe({"step": step, **record})) + "\n").encode()
+        size = os.fstat(self._file).st_size
+        try:
+            if os.write(self._file, line) < len(line):
+                raise OSError("disk full")
+        except OSError as error:
+            self._warn(f"a record of metrics.jsonl was lost (step {step}): {error}; training goes on")
+            os.ftruncate(self._file, size)  # no torn line in the middle of the file
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+class TensorBoardSink:
+    """TensorBoard events in <run>/tensorboard; events beyond start_step are purged on resume."""
+
+    def __init__(self, directory: Path, start_step: int, warn: Warn) -> None:
+        if importlib.util.find_spec("tensorboard") is None:
+            raise missing_package("tensorboard", "tensorboard", "tracking.tensorboard")
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._warn = warn
+        self._writer: Any = None
+        try:
+            self._writer = SummaryWriter(str(directory), purge_step=start_step + 1 if start_step else None)
+        except OSError as error:
+            warn(f"TensorBoard is off: {error}; training goes on")
+
+    def write(self, step: int, record: Record) -> None:
+        if self._writer is None:
+            return
+        try:
+            for key, value in record.items():
+                if isinstance(value, int | float):
+                    self._writer.add_scalar(key, value, step)
+        except Exception as error:
+            self._warn(f"TensorBoard stopped: {error}; training goes on")
+            self._writer = None
+
+    def close(self) -> None:
+        if self._writer is None:
+            return
+        try:
+            self._writer.close()
+        except Exception as error:
+            self._warn(f"TensorBoard did not close: {error}")
+
+
+class WandbSink:
+    """Weights & Biases, on a thread of its own with a bounded queue: training never waits for it.
+
+    config: what is uploaded, chosen by the caller (no paths, no secrets). When the queue is full
+    records are dropped; after a failure wandb stays silent. close() waits at most close_s seconds.
+    """
+
+    def __init__(
+        self, run_dir: Path, mode: str, project: str, name: str, config: Record, warn: Warn, close_s: float = 30.0
+    ) -> None:
+        if importlib.util.find_spec("wandb") is None:
+            raise missing_package("wandb", "wandb", "tracking.wandb")
+        self._warn = warn
+        self._close_s = close_s
+        self._queue: queue.Queue[tuple[int, Record] | None] = queue.Queue(maxsize=1000)
+        options = {"dir": str(run_dir), "mode": mode, "project": project, "name": name, "config": dict(config)}
+        options |= {"id": _run_id(run_dir), "resume": "allow"}
+        self._thread = threading.Thread(target=self._work, args=(options,), name="wandb", daemon=True)
+        self._thread.start()
+
+    def _work(self, options: dict[str, Any]) -> None:
+        try:
+            import wandb  # pyright: ignore[reportMissingImports]  # an extra
+
+            settings = wandb.Settings(init_timeout=60, silent=True, console="off", disable_git=True, disable_code=True)
+            run = wandb.init(settings=settings, **options)
+            while (item := self._queue.get()) is not None:
+                step, record = item
+                run.log({key: value for key, value in record.items() if isinstance(value, int | float)}, step=step)
+            run.finish()
+        except BaseException as error:  # wandb raises SystemExit too
+            self._warn(f"wandb stopped: {type(error).__name__}: {error}; training goes on")
+
+    def write(self, step: int, record: Record) -> None:
+        try:
+            self._queue.put_nowait((step, dict(record)))
+        except queue.Full:
+            if self._thread.is_alive():
+                self._warn("wandb is too slow: records are dropped; training goes on")
+
+    def close(self) -> None:
+        try:
+            self._queue.put(None, timeout=1.0)
+        except queue.Full:
+            return
+        self._thread.join(self._close_s)
+        if self._thread.is_alive():
+            self._warn(f"wandb did not finish within {self._close_s:g} s; its last records may be missing")
+
+
+def _run_id(run_dir: Path) -> str:
+    """The wandb id of this run directory, so that a resumed run goes on in the same wandb run."""
+    path = run_dir / "wandb_id.txt"
+    try:
+        if not path.exists():
+            path.write_text(secrets.token_hex(4), encoding="utf-8")
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return secrets.token_hex(4)
+
+
+class ProgressSink:
+    """A tqdm bar on stderr; plain lines, at most one in `every_s` seconds, when it is no terminal."""
+
+    SHOWN = (
+        ("loss", "loss", "{:.4f}"),
+        ("lr", "lr", "{:.2e}"),
+        ("tokens_per_s", "tok/s", "{:,.0f}"),
+        ("mfu", "MFU", "{:.1%}"),
+    )
+
+    def __init__(self, max_steps: int, start_step: int, every_s: float = 5.0) -> None:
+        self._max_steps = max_steps
+        self._every_s = every_s
+        self._begin = time.monotonic()
+        self._start_step = start_step
+        self._last_line = float("-inf")
+        self._bar: Any = None
+        if sys.stderr.isatty():
+            from tqdm import tqdm
+
+            self._bar = tqdm(total=max_steps, initial=start_step, unit="step", dynamic_ncols=True, smoothing=0.1)
+
+    def write(self, step: int, record: Record) -> None:
+        if "loss" not in record:
+            return
+        shown = {name: form.format(record[key]) for key, name, form in self.SHOWN if record.get(key) is not None}
+        if self._bar is not None:
+            self._bar.set_postfix(shown, refresh=False)
+            self._bar.update(step - self._bar.n)
+            return
+        now = time.monotonic()
+        if now - self._last_line < self._every_s and step < self._max_steps:
+            return
+        self._last_line = now
+        left = (now - self._begin) / max(step - self._start_step, 1) * (self._max_steps - step)
+        fields = "  ".join(f"{key} {value}" for key, value in shown.items())
+        print(f"step {step}/{self._max_steps}  {fields}  left {clock(left)}", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+def clock(seconds: float) -> str:
+    """h:mm:ss, or m:ss under an hour."""
+    minutes, secs = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{secs:02d}" if hours else f"{minutes}:{secs:02d}"

@@ -1,0 +1,110 @@
+"""The training loop: what every run does, in the order it happens."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+
+from coca_train.config.schema import Config
+from coca_train.data.batch import Batch, digest_of, joined
+from coca_train.engine.base import Engine
+from coca_train.engine.optim import lr_at
+from coca_train.models.init import seed_of
+from coca_train.runtime import dist
+from coca_train.runtime.errors import DataError, DivergedError, Preempted
+from coca_train.runtime.signals import StopRequest
+from coca_train.runtime.watchdog import Watchdog
+from coca_train.tracking.metrics import MetricsWriter
+from coca_train.tracking.throughput import Throughput
+
+
+class Tools(NamedTuple):
+    """What the loop uses besides the engine and the data."""
+
+    metrics: MetricsWriter
+    throughput: Throughput
+    stop: StopRequest
+    watchdog: Watchdog
+    validate: Callable[[], dict[str, float]]
+    save: Callable[[int], bool]  # False: the save failed, and the last good checkpoint is untouched
+    probe: Callable[[int], dict[str, float]]  # how far context reaches; empty: nothing to tell
+
+
+def run_stage(
+    config: Config,
+    engine: Engine,
+    batches: Iterator[Sequence[Batch]],
+    tools: Tools,
+    *,
+    first_step: int,
+    start_step: int,
+    max_steps: int,
+) -> None:
+    """Train a stage from start_step to max_steps [optimizer steps], both counted from its beginning.
+
+    config: the stage's. first_step: steps of the run before the stage; records and checkpoints count from there.
+
+    Raises Preempted after a saved checkpoint when a stop was asked for, DivergedError after
+    engine.max_skipped_steps non-finite steps in a row.
+    """
+    skipped_in_a_row, limit = 0, config.engine.timeout_s
+    probe_every = config.eval.extrapolation.every_steps
+    for step in range(start_step, max_steps):
+        done = first_step + step + 1
+        with tools.watchdog.section(f"step {done}", limit):
+            started = time.perf_counter()
+            # No RNG state to save: resume is exact.
+            torch.manual_seed(seed_of(config.run.seed, first_step + step, dist.rank()))
+            micro_batches = next_batches(batches)
+            lr = lr_at(step, config.optim, max_steps)
+            result = engine.train_step(micro_batches, lr)
+            tools.throughput.add(result.tokens, time.perf_counter() - started)
+
+        is_last = step + 1 == max_steps
+        skipped_in_a_row = skipped_in_a_row + 1 if result.skipped else 0
+        if skipped_in_a_row >= config.engine.max_skipped_steps:
+            raise DivergedError(
+                f"E-RUN-20 step {done}: {skipped_in_a_row} steps in a row had a non-finite loss or gradient and were "
+                f"skipped; engine.max_skipped_steps={config.engine.max_skipped_steps}. "
+                "Fix: lower optim.lr, lengthen optim.warmup_steps, or look at the data of these steps"
+            )
+        if is_last or result.skipped or step == start_step or done % config.tracking.log_every_steps == 0:
+            record = {"loss": result.loss, "lr": lr, "grad_norm": result.grad_norm, **tools.throughput.recent()}
+            record |= {"skipped_steps": engine.skipped_steps, "batch_digest": batch_digest(micro_batches)}
+            tools.metrics.log(done, record)
+        if is_last or done % config.eval.every_steps == 0:
+            with tools.watchdog.section(f"validation at step {done}", limit):
+                tools.metrics.log(done, tools.validate())
+        if probe_every and done % probe_every == 0:
+            with tools.watchdog.section(f"probe at step {done}", limit):
+                record = tools.probe(done)
+            if record:
+                tools.metrics.log(done, record)
+
+        stopping = tools.stop.requested() and not is_last
+        if is_last or stopping or done % config.checkpoint.save_every_steps == 0:
+            with tools.watchdog.section(f"checkpoint at step {done}", limit):
+                saved = tools.save(done)
+                while is_last and not saved:  # raises StorageError when it cannot be
+                    saved = tools.save(done)
+            if stopping and saved:
+                raise Preempted(f"stopped at step {done}, checkpoint saved; the same command goes on from there")
+
+
+def next_batches(batches: Iterator[Sequence[Batch]]) -> Sequence[Batch]:
+    """This rank's micro batches. COLLECTIVE: data that is wrong on one rank is told, and ends the run, on all."""
+    found, problem = None, ""
+    try:
+        found = next(batches)
+    except DataError as error:
+        problem = str(error)
+    if dist.all_reduce([float(bool(problem))], "max")[0]:
+        raise DataError(next(text for text in dist.all_gather_object(problem) if text))
+    assert found is not None
+    return found
+
+
+def batch_digest(micro_batches: Sequence[Batch]) -> str:
+    """Fingerprint of the global batch: the same for every world size, micro batch and accumulation. Collective."""
+    return joined(dist.all_gather_object(sum(digest_of(batch) for batch in micro_batches)))

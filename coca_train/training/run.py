@@ -1,0 +1,201 @@
+"""One run, from its config to its report: stage after stage."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from coca_train import checkpoint, engine
+from coca_train.checkpoint.record import begin_stage, open_record
+from coca_train.config.load import Loaded
+from coca_train.config.schedule import Stage, resolve, stage_at
+from coca_train.config.schema import Config, DataConfig
+from coca_train.data.mixture import Mixture
+from coca_train.data.packings import Edges
+from coca_train.data.presence import require_files
+from coca_train.data.tokenizer import Tokenizer
+from coca_train.engine.process import ran_out
+from coca_train.models.build import build_adapted, build_model, init_digests, vocab_size
+from coca_train.models.trainable import select_trainable
+from coca_train.runtime import dist
+from coca_train.runtime.errors import CheckpointError, DataError, DeviceMemoryError, UserError
+from coca_train.runtime.signals import StopRequest
+from coca_train.runtime.watchdog import Watchdog, peer_lost
+from coca_train.tracking.metrics import MetricsWriter
+from coca_train.training.stage import Surroundings, run_one
+from coca_train.training.start import check_start, find_start
+
+
+def train(loaded: Loaded) -> None:
+    """Train as configured, from the newest verified checkpoint of the run directory if there is one.
+
+    Raises UserError (and its subclasses; each has its exit code) for everything a user can mend.
+    """
+    try:
+        _train(loaded)
+    except Exception as error:
+        if (known := out_of_memory(error) or peer_lost(error)) is not None:
+            raise known from error
+        raise
+
+
+def out_of_memory(error: BaseException) -> DeviceMemoryError | None:
+    """The error to exit with (code 8) when `error` says that memory ran out, on a GPU or in the host; else None."""
+    if not ran_out(error):
+        return None
+    return DeviceMemoryError(
+        f"E-RUN-16 rank {dist.rank()}: out of memory ({(str(error) or 'host memory').splitlines()[0][:200]}). "
+        "Fix: halve train.micro_batch_size (the global batch, and so the training, stays the same), or "
+        "engine.activation_checkpointing=true, or more sharding: engine.zero_stage=3"
+    )
+
+
+def _train(loaded: Loaded) -> None:
+    config = loaded.config
+    stages = resolve(config)
+    run_dir = Path(config.run.root) / config.run.name
+    with ExitStack() as stack:
+        signals = stack.enter_context(ExitStack())
+        stop = signals.enter_context(StopRequest())
+        watchdog = stack.enter_context(Watchdog())
+        engine.start(config.engine)
+        for stage in stages:
+            prepare_data(stage.config.data)
+        tokenizer = Tokenizer(config.data.tokenizer)
+        n_tokens = vocab_size(config, tokenizer.vocab_size)
+        edges = Edges(tokenizer.bos, tokenizer.eod)
+        mixtures = {stage.name: mixture_of(stage.config, n_tokens, edges) for stage in stages}
+        check_lengths(stages, mixtures)
+        check_parameters(stages, n_tokens)
+        begins_from = check_start(config, run_dir, tokenizer, n_tokens)
+        lock = stack.enter_context(checkpoint.RunLock(run_dir))
+        start = find_start(config, run_dir, begins_from, lock, stop)
+        fingerprints = {name: mixture.fingerprint() for name, mixture in mixtures.items()}
+        record = open_record(run_dir, loaded, stages, fingerprints, partial(init_digests, config, n_tokens))
+        found = find_checkpoint(config, run_dir, record["run_id"])
+        metrics = MetricsWriter(run_dir, config, found.step if found else 0)
+        stack.callback(metrics.close)
+        around = Surroundings(run_dir, tokenizer, n_tokens, metrics, stop, watchdog, lock, record, len(stages))
+        at = stages.index(stage_at(stages, found.step)) if found else 0
+        for number, stage in enumerate(stages[at:], at):
+            begin_stage(run_dir, record, stage, fingerprints[stage.name])
+            is_last = number == len(stages) - 1
+            borders = frozenset(before.last_step for before in stages[:number])
+            found = run_one(
+                stage,
+                mixtures[stage.name],
+                around,
+                found or start,
+                borders=borders,
+                is_last=is_last,
+                leave=signals.close,
+            )
+        farewell(config, run_dir)
+        engine.stop()
+
+
+def mixture_of(config: Config, n_tokens: int, edges: Edges) -> Mixture:
+    """The training data of a configuration."""
+    return Mixture(config.data, config.train.seq_len, n_tokens, config.train.global_batch_size, edges)
+
+
+def check_lengths(stages: Sequence[Stage], mixtures: dict[str, Mixture]) -> None:
+    """Of several stages each must have all the data it asks for: where the next begins is known beforehand."""
+    for stage in stages if len(stages) > 1 else ():
+        needed = stage.first_sample + stage.max_steps * stage.config.train.global_batch_size
+        if (there := mixtures[stage.name].max_samples()) is not None and there < needed:
+            raise DataError(
+                f"E-MIX-01 stage {stage.name}: needs {needed:,} windows, a source with on_exhausted=stop ends after "
+                f"{there:,}. Fix: on_exhausted=repeat, or a shorter stage: stages.{stage.name}.max_steps"
+            )
+
+
+def check_parameters(stages: Sequence[Stage], n_tokens: int) -> None:
+    """UserError where a pattern of any stage matches no parameter (E-STG-14), where adapters do not fit (E-STG-16, 17),
+    where a stage has other parameters than the first (E-STG-15), or windows longer than a learned table of positions
+    (E-POS-04)."""
+    shapes: list[dict[str, tuple[int, ...]]] = []
+    for stage in stages:
+        with torch.device("meta"):
+            model = build_model(stage.config, n_tokens)
+            adapted = build_adapted(stage.config, n_tokens, stage.trainable, stage.lora)
+        select_trainable(adapted, stage.trainable)
+        longest, seq_len = model.position.max_positions, stage.config.train.seq_len
+        if longest is not None and longest < seq_len and not stage.config.data.document_mask:
+            raise UserError(
+                f"E-POS-04 stage {stage.name}: train.seq_len={seq_len} is beyond the {longest} positions that "
+                f"{stage.config.position.scheme} learns. Fix: position.max_len={seq_len} for the whole run"
+            )
+        shapes.append({name: tuple(parameter.shape) for name, parameter in model.named_parameters()})
+        differing = [name for name in sorted(shapes[0] | shapes[-1]) if shapes[0].get(name) != shapes[-1].get(name)]
+        if differing:
+            shown = "; ".join(f"{name} {shapes[0].get(name)} -> {shapes[-1].get(name)}" for name in differing[:3])
+            raise UserError(
+                f"E-STG-15 stage {stage.name}: has other parameters than stage {stages[0].name}: {shown}; all stages "
+                "of a run have the same ones. Fix: a position section without learned parts of its own in this stage"
+            )
+
+
+def farewell(config: Config, run_dir: Path) -> None:
+    """Where everything lies and what to try next."""
+    dist.log(f"Done. Everything lies in {run_dir}:\n{made(config, run_dir)}Try next:\n{next_commands(config, run_dir)}")
+
+
+def made(config: Config, run_dir: Path) -> str:
+    """The files of a finished run, a line for each."""
+    *before, _ = config.stages
+    goes_on = "with a larger train.max_steps" if not before else "with one more stage in the schedule"
+    files = {
+        "loss_curve.png": "training and validation loss",
+        "reach.png": "perplexity beyond the training window, by training step (report/reach.md)",
+        "report/extrapolation.png": "perplexity beyond the training window (.md and .json beside it)",
+        **{f"report/{stage}": f"the report on stage {stage}" for stage in before},
+        "metrics.jsonl": "every logged step and validation",
+        "config.yaml": "every setting",
+        "checkpoints": f"the model; the same command {goes_on} goes on",
+    }
+    return "".join(f"  {name:26s} {what}\n" for name, what in files.items() if (run_dir / name).exists())
+
+
+def next_commands(config: Config, run_dir: Path) -> str:
+    """Commands for a finished run: one that began from other weights is not the quickstart's comparison of schemes."""
+    prompt = config.eval.sample_prompt or "The"
+    comparing = [
+        "python -m coca_train position=rope run.name=rope",
+        "python -m coca_train.compare schemes=rope,alibi,coca,coca_strict",
+    ]
+    tuned = config.start.path is not None or len(config.stages) > 1
+    commands = [
+        f"python -m coca_train.generate run={run_dir} prompt={prompt!r}",
+        f"python -m coca_train.evaluate checkpoint={run_dir}",
+        *([f"python -m coca_train.interop export run={run_dir} to={run_dir}-hf"] if tuned else comparing),
+        "python -m coca_train --help",
+    ]
+    return "\n".join(f"  {command}" for command in commands)
+
+
+def prepare_data(data: DataConfig) -> None:
+    """Make the quickstart corpus when it is asked for and missing (rank 0 works); then look for the files."""
+    if data.prepare == "embedded":
+        from data_prep.quickstart import embedded
+
+        dist.on_main(lambda: embedded.make(data.dir))
+    require_files(data)
+
+
+def find_checkpoint(config: Config, run_dir: Path, run_id: str) -> checkpoint.Found | None:
+    """The checkpoint to go on from, as run.resume asks."""
+    found = checkpoint.find(run_dir, run_id, clean=True)
+    if found is None and config.run.resume == "must":
+        raise CheckpointError(
+            f"E-CKP-01 run.resume=must: {run_dir} holds no checkpoint. "
+            "Fix: check run.name and run.root, or run.resume=auto"
+        )
+    if found is not None and config.run.resume == "never":
+        raise CheckpointError(
+            f"E-CKP-02 run.resume=never: {run_dir} holds step {found.step}. "
+            "Fix: choose another run.name, or run.resume=auto"
+        )
+    return found

@@ -1,0 +1,276 @@
+"""One stage, from its weights to its last checkpoint and its report: engine, data and loop put together."""
+
+from collections.abc import Callable, Container
+from contextlib import ExitStack
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from coca_train import checkpoint, engine
+from coca_train.config.schedule import Stage
+from coca_train.config.schema import Config
+from coca_train.data.loader import Loader
+from coca_train.data.mixture import Mixture
+from coca_train.data.tokenizer import Tokenizer
+from coca_train.data.validation import validation_batches
+from coca_train.engine.base import DTYPES, Engine, InitParameter
+from coca_train.engine.recurrence import RecurrentEngine
+from coca_train.evaluation.measures.perplexity import validation_loss
+from coca_train.models.build import build_adapted
+from coca_train.models.certificate import certify
+from coca_train.models.init import init_parameter
+from coca_train.models.trainable import select_trainable
+from coca_train.models.transformer import Transformer, count_parameters
+from coca_train.runtime import dist
+from coca_train.runtime.errors import CheckpointError, DataError, Preempted, StorageError
+from coca_train.runtime.signals import StopRequest
+from coca_train.runtime.watchdog import Watchdog
+from coca_train.tracking.metrics import MetricsWriter
+from coca_train.tracking.throughput import PeakMemory, Throughput, flops_per_token, matmul_parameters, peak
+from coca_train.training.ending import final_report
+from coca_train.training.loop import Tools, run_stage
+from coca_train.training.probe import Probe
+
+
+class Surroundings(NamedTuple):
+    """What all stages of a run share. n_tokens: rows of the embedding. record: run.json."""
+
+    run_dir: Path
+    tokenizer: Tokenizer
+    n_tokens: int
+    metrics: MetricsWriter
+    stop: StopRequest
+    watchdog: Watchdog
+    lock: checkpoint.RunLock
+    record: dict[str, Any]
+    n_stages: int
+
+
+def run_one(
+    stage: Stage,
+    mixture: Mixture,
+    around: Surroundings,
+    found: checkpoint.Found | None,
+    *,
+    borders: Container[int],
+    is_last: bool,
+    leave: Callable[[], None],
+) -> checkpoint.Found | None:
+    """Train a stage and report on it; its last checkpoint. COLLECTIVE.
+
+    found: where it goes on, or the weights it begins with; None: initial ones. borders: steps whose checkpoints stay.
+    leave: called when all is saved and only the report is to be made.
+    """
+    config, run_dir, run_id = stage.config, around.run_dir, around.record["run_id"]
+    fingerprint = next(one["fingerprint"] for one in around.record["stages"] if one["name"] == stage.name)
+    lora = None if stage.lora is None else asdict(stage.lora)
+    meta = checkpoint.Meta(run_id, around.record["model_digest"], fingerprint, {"stage": stage.name}, lora)
+    resumed = found is not None and found.manifest["run_id"] == run_id and found.step > stage.first_step
+    with ExitStack() as stack:
+        with torch.device("meta"):
+            outline = build_adapted(config, around.n_tokens, stage.trainable, stage.lora)
+        select_trainable(outline, stage.trainable)
+        init = partial(init_parameter, model=config.model, position=config.position, seed=config.run.seed)
+        runner = build_engine(stage, outline, around.n_tokens, init)
+        start_step = 0
+        if found is not None and resumed:
+            checkpoint.load(found, runner, meta)
+            start_step = found.step - stage.first_step
+        elif found is not None:
+            checkpoint.begin(found, runner, init, stage.keeps_optimizer)
+        frozen = None
+        if found is not None and config.engine.dtype != "fp32":
+            frozen = stack.enter_context(checkpoint.Frozen(found, runner.trainable, resumed))
+        loader = stack.enter_context(
+            Loader(
+                mixture,
+                config.train.global_batch_size,
+                config.train.micro_batch_size,
+                dist.rank(),
+                dist.world_size(),
+                start_step,
+                config.data.prefetch_steps,
+                stage.first_sample,
+            )
+        )
+        steps = effective_steps(stage.max_steps, loader.max_steps, start_step, run_dir)
+        announce(stage, outline, mixture, around, beginning(stage, found, resumed), steps)
+        with runner.eval_module() as module:
+            assert isinstance(module, Transformer)
+            certificate = certify(module, runner.device, DTYPES[config.engine.dtype])
+        dist.log(f"certified {config.position.scheme}: {certificate}")
+        tools = Tools(
+            around.metrics,
+            meter(config, outline, runner),
+            around.stop,
+            around.watchdog,
+            validate=partial(validate, config, runner, around.n_tokens),
+            save=Saver(run_dir, runner, meta, around.lock, config.checkpoint.keep, borders, frozen),
+            probe=Probe(config, runner, stage.first_step + start_step),
+        )
+        try:
+            run_stage(
+                config, runner, loader, tools, first_step=stage.first_step, start_step=start_step, max_steps=steps
+            )
+        except Preempted:
+            runner.close()  # all ranks stop together; after other errors a peer may be gone, and this would wait
+            raise
+        if is_last:
+            around.metrics.close()
+            leave()  # the model is saved: from here on a signal ends the process at once
+        final_report(config, run_dir, runner, around.tokenizer, stage.first_step + steps, "" if is_last else stage.name)
+        runner.release()
+    if is_last:
+        return None
+    last = checkpoint.find(run_dir, run_id)
+    if last is None or last.step != stage.last_step:
+        raise CheckpointError(
+            f"E-CKP-27 {run_dir}: the last checkpoint of stage {stage.name}, step {stage.last_step}, was damaged after "
+            "it was written; the next stage begins from it. Fix: check the disk, run the same command again"
+        )
+    return last
+
+
+def build_engine(stage: Stage, outline: Transformer, n_tokens: int, init: InitParameter) -> Engine:
+    """The engine of a stage over initial weights. COLLECTIVE."""
+    config = stage.config
+    runner = engine.build(
+        config.engine,
+        config.optim,
+        partial(build_adapted, config, n_tokens, stage.trainable, stage.lora),
+        init,
+        trainable=stage.trainable,
+        micro_batch_size=config.train.micro_batch_size,
+        accumulation=config.train.global_batch_size // (config.train.micro_batch_size * dist.world_size()),
+    )
+    if not outline.position.memory_len:
+        return runner
+    return RecurrentEngine(
+        runner,
+        n_rows=config.train.global_batch_size // dist.world_size(),
+        n_layers=config.model.n_layers,
+        memory_len=outline.position.memory_len,
+        d_model=config.model.d_model,
+    )
+
+
+def beginning(stage: Stage, found: checkpoint.Found | None, resumed: bool) -> str:
+    """From where, in words."""
+    if found is None:
+        return "new"
+    if resumed or stage.first_step:
+        return f"from step {found.step}"
+    return f"new, weights of {found.path}"
+
+
+def effective_steps(wanted: int, available: int | None, start_step: int, run_dir: Path) -> int:
+    """Length of a stage [optimizer steps]: as configured, or what the data of a source with on_exhausted=stop gives."""
+    steps = wanted if available is None else min(wanted, available)
+    if steps == 0:
+        raise DataError(
+            "E-MIX-01 data.sources: a source with on_exhausted=stop is shorter than one global batch; nothing can be "
+            "trained. Fix: on_exhausted=repeat, or a smaller train.global_batch_size"
+        )
+    if start_step > steps:
+        raise CheckpointError(
+            f"E-CKP-21 {run_dir}: is at step {start_step}, beyond the {steps} steps asked for; training does not go "
+            f"back. Fix: train.max_steps={start_step} or more, or another run.name"
+        )
+    return steps
+
+
+def announce(
+    stage: Stage, outline: Transformer, mixture: Mixture, around: Surroundings, start: str, steps: int
+) -> None:
+    """Say what is about to happen, before it does."""
+    config, (total, inner) = stage.config, count_parameters(outline)
+    n_samples = steps * config.train.global_batch_size
+    epochs = ", ".join(f"{name} {n:.2f}" for name, n in mixture.epochs(stage.first_sample + n_samples).items())
+    if around.n_stages > 1:
+        trained = sum(p.numel() for p in outline.parameters() if p.requires_grad)
+        place = f"steps {stage.first_step + 1} to {stage.last_step}"
+        dist.log(f"stage     {stage.name}: {place}, trains {100 * trained / total:.1f} % of the parameters")
+    if stage.lora is not None:
+        dist.log(f"LoRA      rank {stage.lora.rank}, alpha {stage.lora.alpha:g}")
+    dist.log(f"run       {around.run_dir} ({start}, {steps} steps)")
+    dist.log(
+        f"model     {total / 1e6:.1f}M parameters, {inner / 1e6:.1f}M without embeddings; {config.position.scheme}, "
+        f"{config.visibility.name}"
+    )
+    dist.log(
+        f"data      {n_samples * config.train.seq_len / 1e6:.2f}M tokens: {config.train.global_batch_size} x "
+        f"{config.train.seq_len} a step; epochs of each source: {epochs}"
+    )
+    if steps < stage.max_steps:
+        dist.log(f"data      a source with on_exhausted=stop ends the run at step {steps} of {stage.max_steps}")
+    dist.log(
+        f"engine    {config.engine.kind}, {dist.world_size()} process(es), {config.engine.dtype}, "
+        f"ZeRO {config.engine.zero_stage if config.engine.kind == 'deepspeed' else '-'}"
+    )
+
+
+def meter(config: Config, outline: Transformer, runner: Engine) -> Throughput:
+    """The throughput meter; says the peak that MFU is measured against."""
+    width = outline.shape.n_heads * outline.shape.head_dim
+    flops = flops_per_token(matmul_parameters(outline), config.model.n_layers, width, config.train.seq_len)
+    limit = peak(runner.device, config.engine.dtype)
+    dist.log(f"MFU       against {limit.source}")
+    return Throughput(flops, limit, dist.world_size(), PeakMemory(runner.device))
+
+
+def validate(config: Config, runner: Engine, n_tokens: int) -> dict[str, float]:
+    """Loss on held-out windows by source [nats per token]. COLLECTIVE."""
+    batches = {
+        name: validation_batches(
+            source.valid_path,
+            config.train.seq_len,
+            config.eval.max_tokens,
+            config.train.micro_batch_size,
+            config.data.document_mask,
+            n_tokens,
+            dist.rank(),
+            dist.world_size(),
+        )
+        for name, source in config.data.sources.items()
+        if source.valid_path
+    }
+    with runner.eval_module() as module:
+        return {f"valid/{name}": loss for name, loss in validation_loss(module, batches).items()}
+
+
+class Saver:
+    """Saves a checkpoint; a failed save costs nothing that is already safe, three in a row end the run.
+
+    borders: steps whose checkpoints are never deleted. frozen: the weights that are not trained, exactly.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        runner: Engine,
+        meta: checkpoint.Meta,
+        lock: checkpoint.RunLock,
+        keep: int,
+        borders: Container[int] = (),
+        frozen: checkpoint.Frozen | None = None,
+    ) -> None:
+        self.run_dir, self.runner, self.meta, self.lock, self.keep = run_dir, runner, meta, lock, keep
+        self.borders, self.frozen = borders, frozen
+        self.failures = 0
+
+    def __call__(self, step: int) -> bool:
+        saved = checkpoint.save(self.run_dir, step, self.runner, self.meta, self.lock, self.frozen)
+        if saved.error is not None:
+            self.failures += 1
+            if self.failures >= checkpoint.MAX_FAILURES:
+                raise StorageError(saved.error)
+            dist.log(
+                f"WARNING: {saved.error} (save {self.failures} of {checkpoint.MAX_FAILURES} that may fail in a row)"
+            )
+            return False
+        self.failures = 0
+        checkpoint.prune(self.run_dir, self.keep, self.meta.run_id, self.borders)
+        return True

@@ -1,0 +1,114 @@
+"""The weights a run begins with: those of another run, or of a Hugging Face folder. Refused before they are read."""
+
+from pathlib import Path
+
+from coca_train import checkpoint
+from coca_train.checkpoint.manifest import FOLDER
+from coca_train.checkpoint.opening import read_record
+from coca_train.checkpoint.recovery import step_folders
+from coca_train.config.load import load_saved
+from coca_train.config.schedule import resolve
+from coca_train.config.schema import Config
+from coca_train.data.files import digest
+from coca_train.data.tokenizer import Tokenizer
+from coca_train.hub import starting, tokenizer_files
+from coca_train.runtime import dist
+from coca_train.runtime.errors import CheckpointError, DataError, Preempted, UserError
+from coca_train.runtime.signals import StopRequest
+
+
+def check_start(config: Config, run_dir: Path, tokenizer: Tokenizer, n_tokens: int) -> Path | None:
+    """The run directory that training begins from, made or to be made; None: initialised anew, or the run has weights
+    of its own by now. COLLECTIVE.
+
+    n_tokens: rows of the embedding. Raises UserError before any weight is read: E-CKP-26 nothing to begin from,
+    E-STA-01 another tokenizer, and what `interop.starting.check` refuses.
+    """
+    return dist.on_main(lambda: _check(config, run_dir, tokenizer, n_tokens))
+
+
+def find_start(
+    config: Config, run_dir: Path, begins_from: Path | None, lock: checkpoint.RunLock, stop: StopRequest
+) -> checkpoint.Found | None:
+    """The newest weights of what `check_start` gave, imported first from a Hugging Face folder. COLLECTIVE.
+
+    Raises Preempted when a stop is asked for while they are imported.
+    """
+    if begins_from is None:
+        return None
+
+    def proceed() -> None:
+        if stop.received:
+            raise Preempted("stopped while importing start.path, nothing is kept; the same command imports it again")
+
+    if not dist.on_main(begins_from.exists):
+        wait = "; the other ranks wait" if dist.world_size() > 1 else ""
+        dist.log(f"start     importing {config.start.path} into {begins_from}{wait}")
+        lock.alone(lambda: starting.bring(config, run_dir, proceed))
+    if (found := checkpoint.find(begins_from)) is None:
+        raise CheckpointError(
+            f"E-CKP-26 start.path={config.start.path}: holds no finished checkpoint. Fix: finish that run first"
+        )
+    dist.on_main(lambda: _say_if_unfinished(config, begins_from, found.step))
+    return found
+
+
+def _say_if_unfinished(config: Config, run_dir: Path, step: int) -> None:
+    """A run that is still at work, or was stopped, gives weights too: perhaps not those that were meant."""
+    try:
+        last_step = 0 if "imported" in read_record(run_dir) else resolve(load_saved(run_dir).config)[-1].last_step
+    except UserError:
+        return  # its weights are all that is asked for
+    if step < last_step:
+        dist.log(f"WARNING: start.path={config.start.path} has not ended: it is at step {step:,} of {last_step:,}")
+
+
+def _check(config: Config, run_dir: Path, tokenizer: Tokenizer, n_tokens: int) -> Path | None:
+    if config.start.path is None or step_folders(run_dir / FOLDER):
+        return None
+    path = Path(config.start.path)
+    is_run = (path / FOLDER).is_dir()
+    if not is_run and not starting.is_folder(path):
+        raise CheckpointError(
+            f"E-CKP-26 start.path={path}: no run directory (it has no checkpoints) and no Hugging Face folder (it has "
+            "no config.json). Fix: give one of the two; a model of the hub is downloaded first: hf download NAME "
+            "--local-dir FOLDER"
+        )
+    _compare_tokenizers(config, tokenizer, _of_run(path) if is_run else tokenizer_files.digests(path))
+    if is_run:
+        return path
+    starting.check(config, n_tokens, run_dir)
+    return run_dir / starting.NAME
+
+
+def _compare_tokenizers(config: Config, ours: Tokenizer, theirs: dict[str, Path]) -> None:
+    """theirs: SHA-256 of each tokenizer file that goes with the weights, and where it lies."""
+    path = config.start.path
+    if not theirs:
+        dist.log(f"WARNING: start.path={path} does not say which tokenizer its weights go with; nothing is compared")
+        return
+    if ours.digest in theirs:
+        return
+    sha, file = next(iter(theirs.items()))
+    what = f"start.path={path}: its weights go with the tokenizer {file} ({sha[:12]}), data.tokenizer={ours.path} is "
+    what += ours.digest[:12]
+    if not config.start.check_tokenizer:
+        dist.log(f"WARNING: {what}; start.check_tokenizer=false takes them as they are")
+        return
+    there = file.is_file() and digest(file)["sha256"] == sha
+    fix = f"data.tokenizer={file} and data prepared with it" if there else "give back that file and set data.tokenizer"
+    raise DataError(
+        f"E-STA-01 {what}; the same ids would mean other text. Fix: {fix}; or, when you know that the ids agree (a "
+        "vocabulary that was extended), start.check_tokenizer=false"
+    )
+
+
+def _of_run(path: Path) -> dict[str, Path]:
+    """The tokenizer of a run and, where it was imported, the other files of the same tokenizer; empty: not known."""
+    try:
+        record = read_record(path)
+        sha = record["fingerprint"]["tokenizer"]["sha256"]
+    except (UserError, KeyError, TypeError):
+        return {}
+    file = Path(record.get("folder", ""), record.get("settings", {}).get("data.tokenizer", "tokenizer"))
+    return {sha: file} | tokenizer_files.digests(path / tokenizer_files.FOLDER) | tokenizer_files.digests(path)

@@ -1,0 +1,27 @@
+"""Fixtures of the catalogue's tests."""
+
+import pytest
+import torch
+
+from coca_train.planning.catalog.facts import all_facts
+from coca_train.planning.catalog.reference import reference
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Tests share the machine; small tensors gain nothing from threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    """6 layers, C = 256, 8 heads of D = 32, training window 128."""
+    return reference("neox_tiny", 128)
+
+
+@pytest.fixture(scope="session")
+def table(tiny):
+    return all_facts(tiny)

@@ -1,0 +1,66 @@
+"""Facts about frequencies and visibilities against numbers worked out by hand."""
+
+import math
+
+import pytest
+
+from coca_train.planning.catalog.axes import frequency_facts, visibility_facts
+from coca_train.planning.catalog.entries import entries
+from coca_train.planning.catalog.reference import reference
+
+WINDOW, TIMES = 64, 16
+
+
+@pytest.fixture(scope="module")
+def frequencies():
+    given = reference("neox_tiny", WINDOW)
+    return {name: frequency_facts(entry, given) for name, entry in entries("position/frequencies").items()}
+
+
+def test_kinds(frequencies):
+    kinds = {name: found.kind for name, found in frequencies.items()}
+    assert {name for name, kind in kinds.items() if kind == "learned"} == {"clex"}
+    assert {name for name, kind in kinds.items() if kind == "dynamic"} == {n for n in kinds if n.startswith("dynamic")}
+    assert set(kinds.values()) == {"fixed", "dynamic", "learned"}
+
+
+def test_wavelengths(frequencies):
+    """At four training windows and with factor 4, of the 16 pairs of a 32-wide head: 0, 4 and 15."""
+    stretch = {name: found.stretch for name, found in frequencies.items()}
+    assert stretch["plain"] == stretch["code_llama"] == (1, 1, 1)
+    for name in ("linear", "dynamic_linear"):
+        assert stretch[name] == pytest.approx((4, 4, 4))
+    for name in ("ntk", "dynamic_ntk"):
+        assert stretch[name] == pytest.approx((1, 4 ** (8 / 30), 4))
+    assert stretch["clex"] == pytest.approx((1, 7 ** (8 / 30), 7))  # starts as NTK with s = 2·4 - 1
+    turns = 64 * 10000 ** (-8 / 32) / (2 * math.pi)  # of pair 4 over the window; pair 0 makes 10.2 of them
+    by_parts = [1 / ((1 - kept) / 4 + kept) for kept in ((64 / (2 * math.pi) - 1) / 31, (turns - 1) / 31, 0)]
+    by_parts[1] = by_parts[1] if turns > 1 else 4
+    for name in ("ntk_by_parts", "dynamic_ntk_by_parts", "yarn", "dynamic_yarn"):
+        assert stretch[name] == pytest.approx(by_parts)
+
+
+def test_temperatures(frequencies):
+    warm = {name: found.temperature for name, found in frequencies.items() if found.temperature != 1}
+    assert warm == pytest.approx(dict.fromkeys(("yarn", "dynamic_yarn"), 0.1 * math.log(4) + 1))
+
+
+def test_thetas(frequencies):
+    others = {name: found.theta for name, found in frequencies.items() if found.theta != 10_000}
+    assert others == {"code_llama": 1e6, "llama3": 5e5}
+
+
+@pytest.mark.parametrize(
+    ("name", "n_seen", "farthest", "cached", "trains"),
+    [
+        ("causal", TIMES * WINDOW, TIMES * WINDOW - 1, None, True),
+        ("sliding_window", WINDOW, WINDOW - 1, WINDOW, True),
+        ("sinks", 4 + WINDOW, 4 + WINDOW - 1, 4 + WINDOW, True),
+        ("lambda_mask", 10 + WINDOW, WINDOW, 10 + WINDOW, True),
+        ("rerope", TIMES * WINDOW, WINDOW, None, True),
+        ("segments", WINDOW, WINDOW - 1, WINDOW, False),
+    ],
+)
+def test_what_the_last_query_sees(name, n_seen, farthest, cached, trains):
+    found = visibility_facts(entries("visibility")[name], reference("neox_tiny", WINDOW))
+    assert (found.n_seen, found.farthest, found.cached, found.trains) == (n_seen, farthest, cached, trains)

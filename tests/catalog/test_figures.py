@@ -1,0 +1,88 @@
+"""What is drawn, against formulas and masks written here."""
+
+import math
+import re
+
+import pytest
+
+from coca_train.planning.catalog import pictures
+from coca_train.planning.catalog.entries import entries
+from coca_train.planning.catalog.figures import names, svg, write_figures
+from coca_train.planning.catalog.pictures import Mask, kind, picture
+
+THETA = [10000 ** (-2 * j / 64) for j in range(32)]
+
+
+def drawn(name):
+    return picture((entries("position") | entries("visibility"))[name])
+
+
+def line(name, label):
+    return next(curve.y for curve in drawn(name).lines if curve.label == label)
+
+
+def test_every_scheme_and_visibility_has_a_figure_of_its_kind():
+    kinds = {name: kind(entry) for name, entry in (entries("position") | entries("visibility")).items()}
+    assert list(kinds) == names()
+    by_kind = {label: {name for name, found in kinds.items() if found == label} for label in pictures.CAPTIONS}
+    assert by_kind[pictures.LIKENESS] == {"learned", "sinusoidal"}
+    assert by_kind[pictures.SCORE] == {"rope", "xpos", "coca", "coca_strict", "nope", "tupe"}
+    assert by_kind[pictures.MASK] == set(entries("visibility"))
+    assert len(by_kind[pictures.ADDED]) == len(kinds) - 14
+
+
+def test_alibi_is_its_slopes():
+    """Heads 1 and 3 of 8 lose a half and an eighth per token."""
+    assert line("alibi", "head 1") == pytest.approx([-r / 2 for r in range(257)])
+    assert line("alibi", "head 3") == pytest.approx([-r / 8 for r in range(257)])
+
+
+def test_rope_is_a_sum_of_cosines_wherever_it_stands():
+    cosines = [sum(math.cos(r * theta) for theta in THETA) / 8 for r in range(257)]
+    for name in ("rope", "coca_strict"):
+        assert line(name, "query at 256") == pytest.approx(cosines, abs=1e-4)
+        assert line(name, "key at 0") == pytest.approx(cosines, abs=1e-4)
+
+
+def test_slack_coca_depends_on_where_it_stands():
+    """Queries (1, 0) and t = 1 in every pair: Σ cos(mθ)(cos(nθ) - sin(nθ)) / √D."""
+    for label, pairs in (
+        ("query at 256", [(256, 256 - r) for r in range(257)]),
+        ("key at 0", [(r, 0) for r in range(257)]),
+    ):
+        expected = [sum(math.cos(m * t) * (math.cos(n * t) - math.sin(n * t)) for t in THETA) / 8 for m, n in pairs]
+        assert line("coca", label) == pytest.approx(expected, abs=1e-4)
+
+
+def test_terms_stay_the_same_beyond_their_last_distance():
+    for name, last in (("shaw", 16), ("disentangled", 64), ("t5", 113)):  # t5: where the last bucket begins
+        for curve in drawn(name).lines:
+            assert len(set(curve.y[last:])) == 1
+            assert len(set(curve.y[:last])) > 10
+
+
+def test_sinusoidal_is_like_its_neighbours():
+    expected = [sum(math.cos((n - 64) * 10000 ** (-2 * j / 512)) for j in range(256)) / 256 for n in range(257)]
+    assert line("sinusoidal", "m = 64") == pytest.approx(expected, abs=1e-5)
+
+
+def test_masks():
+    """Window 6, two sinks: the cache counts 0 1 | 2 … 7 for a query that has lost tokens."""
+    rows = drawn("sinks").distance
+    assert rows[5] == [5, 4, 3, 2, 1, 0] + [None] * 12
+    assert rows[12] == [7, 6] + [None] * 5 + [5, 4, 3, 2, 1, 0] + [None] * 5
+    assert drawn("lambda_mask").distance[12] == [6, 6] + [None] * 5 + [5, 4, 3, 2, 1, 0] + [None] * 5
+    assert drawn("rerope").distance[12] == [6] * 7 + [5, 4, 3, 2, 1, 0] + [None] * 5
+    assert drawn("segments").distance[13] == [None] * 12 + [1, 0] + [None] * 4
+    assert drawn("sliding_window").distance[12] == [None] * 7 + [5, 4, 3, 2, 1, 0] + [None] * 5
+    assert drawn("causal").distance[17] == list(range(17, -1, -1))
+
+
+def test_a_figure_is_a_small_text_with_a_square_for_every_pair(tmp_path):
+    text = svg(Mask([[0, None], [1, 0]]))
+    assert text.count("#440154") >= 2  # the colour of distance 0
+    assert ">query</text>" in text and ">distance</text>" in text
+    assert not re.search(r"\d\.\d{3}", text), "coordinates are rounded"
+    write_figures(tmp_path, ["rope"])
+    assert [path.name for path in tmp_path.iterdir()] == ["rope.svg"]
+    assert 5_000 < (tmp_path / "rope.svg").stat().st_size < 40_000

@@ -1,0 +1,233 @@
+"""Decoding with a cache, token by token: for every scheme, frequency and visibility what POSITIONS.md section 2 says.
+
+Text is forced, so that every step can be compared: 64 tokens behind a prompt, four times the training window.
+"""
+
+from functools import cache
+
+import pytest
+import torch
+
+from coca_train.config.files import choices, config_dir
+from coca_train.config.load import load
+from coca_train.config.messages import ConfigError
+from coca_train.config.vary import vary
+from coca_train.models import generation
+from coca_train.models.cache import KVCache
+from coca_train.models.generation import _next_logits
+from coca_train.models.init import init_weights
+from coca_train.models.transformer import Transformer
+
+WINDOW, VOCAB, NEW = 16, 64, 64
+SHAPE = ["model.d_model=32", "model.n_heads=2", "model.d_ff=64", f"train.seq_len={WINDOW}", "model.init_std=0.3"]
+NEEDED = {
+    "learned": ["position.max_len=128"],
+    "tupe": ["position.max_len=128"],
+    "transformer_xl": ["data.order=stream"],
+}
+# Small enough that a cache of them loses tokens.
+VISIBILITIES = {
+    "causal": [],
+    "sliding_window": ["window=6"],
+    "sinks": ["n_sink=2", "window=6"],
+    "lambda_mask": ["n_global=3", "window=7", "max_distance=5"],
+    "rerope": ["window=6"],
+    "segments": ["length=9"],
+}
+HELD = {"sliding_window": 6, "sinks": 8, "lambda_mask": 10, "segments": 9}  # tokens
+# Positions in the embeddings cannot be moved, nor can slack coca's and tupe's be numbered anew; nope has none to limit.
+REFUSED = {(scheme, visibility) for scheme in ("learned", "sinusoidal") for visibility in ("lambda_mask", "rerope")}
+REFUSED |= {("nope", "rerope")} | {(scheme, "sinks") for scheme in ("learned", "sinusoidal", "tupe", "coca")}
+SCHEMES = list(choices("position", (config_dir(),)))
+FREQUENCIES = list(choices("position/frequencies", (config_dir(),)))
+ROTARY = ["rope", "xpos", "coca", "coca_strict"]
+
+
+@cache
+def trained(scheme, frequencies=None, n_layers=2):
+    words = [f"position={scheme}", f"model.n_layers={n_layers}", *SHAPE, *NEEDED.get(scheme, [])]
+    return load([*words, *([f"position/frequencies={frequencies}"] if frequencies else [])]).config
+
+
+def build(config, dtype=torch.float64):
+    model = Transformer(config.model, config.position, config.visibility, vocab_size=VOCAB, max_seq_len=WINDOW)
+    init_weights(model, config.model, seed=3)
+    return model.to(dtype).eval()
+
+
+def visible(scheme, visibility, frequencies=None, n_layers=2):
+    """The scheme's configuration with a visibility of VISIBILITIES."""
+    words = [f"visibility.{value}" for value in VISIBILITIES[visibility]]
+    return vary(trained(scheme, frequencies, n_layers), [f"visibility={visibility}", *words])
+
+
+def text(n_prompt):
+    return torch.randint(0, VOCAB, (n_prompt + NEW,), generator=torch.Generator().manual_seed(n_prompt)).tolist()
+
+
+@torch.no_grad()
+def decode(model, n_prompt, mode="sequence", use_cache=True):
+    """Logits of each of the NEW steps, (NEW, V)."""
+    tokens, new, found = text(n_prompt), [], []
+    for logits in _next_logits(model, tokens[:n_prompt], new, NEW, mode, use_cache):
+        found.append(logits)
+        new.append(tokens[n_prompt + len(new)])
+    return torch.stack(found)
+
+
+@torch.no_grad()
+def recompute(model, n_prompt, length=None):
+    """The same from one forward over the whole text, at l = length."""
+    tokens = torch.tensor([text(n_prompt)[:-1]])
+    return model(tokens, length=length or n_prompt + NEW)[0, n_prompt - 1 :]
+
+
+@torch.no_grad()
+def replay(model, n_prompt):
+    """The steps of `step` mode without a cache: every token attends at the length of the step that brought it in.
+
+    Straight from the hooks of the scheme, a token and a layer at a time; for schemes that only map q and k.
+    """
+    tokens = torch.tensor([text(n_prompt)[:-1]])
+    pos = torch.arange(tokens.shape[1])[None]
+    tables = [model.position(pos[:, i : i + 1], pos[:, : i + 1], max(n_prompt, i + 1)) for i in range(tokens.shape[1])]
+    x_BTC = model.embed(tokens)
+    for block in model.blocks:
+        attention, h_BTC = block.attention, block.attention_norm(x_BTC)
+        q, k = attention.project_q(h_BTC), attention.project_k(h_BTC)
+        v = attention.v(h_BTC).unflatten(-1, (attention.n_kv_heads, -1))
+        rows = []
+        for i, table in enumerate(tables):
+            q_1, k_S = model.position.rotate(q[:, i : i + 1], k[:, : i + 1], table)
+            scores = torch.einsum("bthe,bshe->bhts", q_1.double(), k_S.double()) * attention.head_dim**-0.5
+            rows.append(torch.einsum("bhts,bshd->bthd", scores.softmax(-1), v[:, : i + 1]).flatten(-2))
+        attended_BTC = attention.out(torch.cat(rows, dim=1))
+        x_BTC = x_BTC + attended_BTC + block.mlp(block.mlp_norm(x_BTC))  # parallel: neox_tiny
+    return model.head(model.final_norm(x_BTC))[0, n_prompt - 1 :]
+
+
+def close(found, expected, atol=1e-5):
+    assert found.shape == expected.shape == (NEW, VOCAB)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=atol)
+
+
+@pytest.mark.parametrize("visibility", VISIBILITIES)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_scheme_and_visibility_equals_full_recompute(scheme, visibility):
+    """Or the pair is refused."""
+    if (scheme, visibility) in REFUSED:
+        with pytest.raises(ConfigError, match="E-CFG-44 "):
+            visible(scheme, visibility)
+        return
+    model = build(visible(scheme, visibility))
+    expected = recompute(model, 5)
+    close(decode(model, 5), expected)
+    assert (visibility == "causal") == torch.allclose(expected, recompute(build(trained(scheme)), 5), atol=1e-3)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_float32(scheme):
+    model = build(trained(scheme), torch.float32)
+    close(decode(model, 5), recompute(model, 5), atol=1e-4)
+
+
+@pytest.mark.parametrize("visibility", VISIBILITIES)
+@pytest.mark.parametrize("n_prompt", [1, 30])
+def test_prompts_that_fill_the_cache_or_nothing_of_it(visibility, n_prompt):
+    model = build(visible("rope", visibility))
+    close(decode(model, n_prompt), recompute(model, n_prompt))
+    close(decode(model, n_prompt, use_cache=False), recompute(model, n_prompt))
+
+
+@pytest.mark.parametrize("visibility", VISIBILITIES)
+@torch.no_grad()
+def test_several_tokens_at_a_time(visibility):
+    """Chunks longer than what is kept, and shorter."""
+    model, at, found = build(visible("rope", visibility)), 0, []
+    tokens = torch.tensor([text(5)[:-1]])
+    kept = KVCache(len(model.blocks), tokens.shape[1], model.visibility.keep())
+    for n_tokens in (3, 1, 20, 4, 2, 38):
+        found.append(model(tokens[:, at : at + n_tokens], length=5 + NEW, cache=kept)[0])
+        at += n_tokens
+    assert at == tokens.shape[1]
+    close(torch.cat(found)[4:], recompute(model, 5))
+
+
+@pytest.mark.parametrize("frequencies", FREQUENCIES)
+@pytest.mark.parametrize("scheme", ROTARY)
+def test_every_frequency_equals_full_recompute(scheme, frequencies):
+    """Mode `sequence`, far beyond the training window."""
+    model = build(trained(scheme, frequencies))
+    expected = recompute(model, 5)
+    close(decode(model, 5), expected)
+    if not follows_length(model):
+        close(decode(model, 5, "step"), expected)
+    else:
+        assert not torch.allclose(expected, recompute(model, 5, length=WINDOW), atol=1e-3)
+
+
+@pytest.mark.parametrize("frequencies", [*FREQUENCIES, None])
+@torch.no_grad()
+def test_a_segment_is_a_text_by_itself(frequencies):
+    """Also to frequencies that follow the length: l is the segment's."""
+    model = build(visible("rope" if frequencies else "learned", "segments", frequencies))
+    found = recompute(model, 5)
+    model.set_visibility(trained("rope").visibility)  # causal
+    tokens = torch.tensor([text(5)[:-1]])
+    parts = [model(tokens[:, at : at + 9], length=9)[0] for at in range(0, tokens.shape[1], 9)]
+    close(torch.cat(parts)[4:], found)
+
+
+@pytest.mark.parametrize(("held", "same"), [(8, ["plain"]), (32, ["ntk", "factor=2"])])
+def test_dynamic_frequencies_follow_the_cache_of_sinks(held, same):
+    """Positions count in the cache: l is what it holds, half the training window or twice, and not the text's."""
+    config = vary(visible("rope", "sinks", "dynamic_ntk"), [f"visibility.window={held - 2}"])
+    name, *values = same
+    fixed = vary(config, [f"position/frequencies={name}", *(f"position.frequencies.{value}" for value in values)])
+    close(decode(build(config), 5), recompute(build(fixed), 5))
+
+
+@pytest.mark.parametrize("frequencies", FREQUENCIES)
+@pytest.mark.parametrize("scheme", ROTARY)
+def test_step_mode_equals_its_steps_replayed(scheme, frequencies):
+    model = build(trained(scheme, frequencies))
+    found = decode(model, 5, "step")
+    close(found, replay(model, 5))
+    within = WINDOW - 5 + 1  # steps up to l = L: nothing is dynamic yet
+    assert torch.allclose(found[:within], recompute(model, 5, length=WINDOW)[:within], atol=1e-5)
+    if follows_length(model):  # a deep model remembers what it was at shorter lengths
+        assert not torch.allclose(found, decode(model, 5, "step", use_cache=False), atol=1e-3)
+
+
+@pytest.mark.parametrize("frequencies", [name for name in FREQUENCIES if name == "clex" or "dynamic" in name])
+@pytest.mark.parametrize("scheme", ROTARY)
+def test_step_mode_equals_full_recompute_in_one_layer(scheme, frequencies):
+    model = build(trained(scheme, frequencies, n_layers=1))
+    assert follows_length(model)
+    expected = [recompute(model, 5, length=5 + step)[step] for step in range(NEW)]
+    found = decode(model, 5, "step")
+    close(found, torch.stack(expected))
+    close(decode(model, 5, "step", use_cache=False), torch.stack(expected))
+    assert not torch.allclose(found[-20:-1], recompute(model, 5)[-20:-1], atol=1e-3)  # the modes can be told apart
+
+
+@torch.no_grad()
+def follows_length(model):
+    short, long = (model.position.frequencies(length).inv_freq_J for length in (WINDOW, 4 * WINDOW))
+    return not torch.equal(short, long)
+
+
+@pytest.mark.parametrize("visibility", VISIBILITIES)
+def test_memory_of_a_cache(visibility, monkeypatch):
+    """Constant where tokens are forgotten: the same after 500 tokens as after 50, and no more than is seen."""
+    made = []
+    monkeypatch.setattr(generation, "KVCache", lambda *a: made.append(KVCache(*a)) or made[-1])
+    model = build(visible("rope", visibility, n_layers=1))
+    for n_tokens in (50, 500):
+        generation.generate(model, [1, 2, 3], n_tokens)
+    short, long = (kept.n_bytes for kept in made)
+    if visibility not in HELD:
+        assert long > 9 * short
+        return
+    one_token = 2 * 32 * 8  # keys and values, width, float64
+    assert short == long == HELD[visibility] * one_token

@@ -1,0 +1,181 @@
+import json
+from functools import partial
+
+import pytest
+import sentencepiece
+import torch
+
+from coca_train import checkpoint, engine
+from coca_train.checkpoint.opening import load_run
+from coca_train.commands import generate as command
+from coca_train.commands.generate import Options
+from coca_train.config.arguments import parse
+from coca_train.config.load import load
+from coca_train.data.mixture import tokenizer_digest
+from coca_train.data.tokenizer import Tokenizer
+from coca_train.models import generation
+from coca_train.models.build import build_model, vocab_size
+from coca_train.models.init import init_parameter
+from coca_train.runtime import entry
+from coca_train.runtime.errors import CheckpointError, DataError, UserError
+
+TEXT = [
+    "the quick brown fox jumps over the lazy dog",
+    "pack my box with five dozen liquor jugs",
+    "def main(): return 0",
+]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run directory with one checkpoint of an untrained model, and the weights it must give back."""
+    folder = tmp_path_factory.mktemp("runs")
+    prefix = folder / "tokenizer"
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXT * 5),
+        model_prefix=str(prefix),
+        vocab_size=60,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        character_coverage=1.0,
+    )
+    words = ["position=coca", "engine=local", "engine.dtype=fp32", f"run.root={folder}", "run.name=demo"]
+    words += [
+        "model.n_layers=1",
+        "model.d_model=32",
+        "model.n_heads=2",
+        "model.d_ff=64",
+        f"data.tokenizer={prefix}.model",
+    ]
+    loaded = load(words)
+    config, run_dir = loaded.config, folder / "demo"
+    (run_dir).mkdir()
+    (run_dir / "config.yaml").write_text(loaded.yaml)
+    fingerprint = {"tokenizer": tokenizer_digest(config.data.tokenizer)}
+    (run_dir / "run.json").write_text(json.dumps({"run_id": "r", "fingerprint": fingerprint}))
+    rows = vocab_size(config, Tokenizer(config.data.tokenizer).vocab_size)
+    trainer = engine.build(
+        config.engine,
+        config.optim,
+        partial(build_model, config, rows),
+        partial(init_parameter, model=config.model, position=config.position, seed=5),
+        trainable=["*"],
+        micro_batch_size=1,
+        accumulation=1,
+    )
+    saved = checkpoint.save(run_dir, 7, trainer, checkpoint.Meta("r", "m", fingerprint, {}))
+    assert saved.error is None
+    weights = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+    trainer.close()
+    return run_dir, weights
+
+
+def test_load_run_gives_the_saved_weights(run):
+    run_dir, weights = run
+    loaded = load_run(run_dir, "cpu")
+    assert loaded.step == 7
+    assert not loaded.model.training
+    for name, parameter in loaded.model.named_parameters():
+        assert torch.equal(parameter, weights[name])
+    assert loaded.tokenizer.decode(loaded.tokenizer.encode("the dog")) == "the dog"
+
+
+def test_the_command_prints_prompt_and_continuation(run, capsys):
+    assert entry.run(command._main, [f"run={run[0]}", "prompt=the dog = x", "max_new_tokens=5", "device=cpu"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("the dog = x")  # the value may hold '='
+    assert "step 7" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["prompt=x", "max_new_token=3"], 2, "write max_new_tokens=..."),
+        (["prompt=x", "run=/nowhere"], 2, "/nowhere"),
+        (["prompt=", "device=cpu"], 2, "prompt is empty"),
+        (["prompt=x", "max_new_tokens=many"], 2, "a whole number"),
+        (["prompt=x", "temperature=-1", "device=cpu"], 2, "temperature=-1.0"),
+        (["prompt=x", "dynamic_length=both"], 2, "one of sequence, step"),
+        (["prompt=x", "use_cache=maybe"], 2, "true or false"),
+        (["prompt=x", "visibilty=causal"], 2, "write visibility=..."),
+        (["prompt=x", "visibility=sink"], 2, "write visibility=sinks"),
+        (["prompt=x", "visibility=lambda_mask", "visibility.window=0"], 2, "visibility.window=0"),
+        (["prompt=x", "visibility=sinks"], 2, "E-CFG-44"),  # slack coca
+        (["prompt=x", "position=rope"], 2, "the weights were trained with their own"),
+        (["prompt=x", "position/frequencies=clex"], 2, "parameters of its own"),
+        ([], 2, "prompt: not given"),
+    ],
+)
+def test_mistakes_are_one_line(run, capsys, words, code, said):
+    words = words if any(w.startswith("run=") for w in words) else [f"run={run[0]}", *words]
+    assert entry.run(command._main, words) == code
+    err = capsys.readouterr().err
+    assert said in err
+    assert "Traceback" not in err
+    assert err.count("\n") == 1
+
+
+def test_another_visibility_and_frequencies_on_the_same_weights(run, capsys, monkeypatch):
+    asked = []
+    original = generation.generate
+    monkeypatch.setattr(generation, "generate", lambda model, *a, **k: asked.append(model) or original(model, *a, **k))
+    words = [f"run={run[0]}", "prompt=the dog", "max_new_tokens=5", "device=cpu"]
+    assert entry.run(command._main, words) == 0
+    words += ["visibility=lambda_mask", "visibility.window=8", "position/frequencies=yarn"]
+    assert entry.run(command._main, words) == 0
+    assert capsys.readouterr().out.count("the dog") == 2
+    own, other = asked
+    assert (own.visibility.settings.name, own.position.settings.frequencies.name) == ("causal", "plain")
+    assert (other.visibility.settings.name, other.visibility.settings.window) == ("lambda_mask", 8)
+    assert other.visibility.settings.max_distance == 128  # the run's train.seq_len
+    assert other.position.settings.frequencies.name == "yarn"
+    weights = dict(other.named_parameters())
+    assert all(torch.equal(weights[name], parameter) for name, parameter in own.named_parameters())
+
+
+def test_help(capsys):
+    assert entry.run(command._main, ["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(name in text for name in Options.__dataclass_fields__)
+
+
+def test_arguments_are_typed():
+    options = parse(Options, ["run=a", "prompt=b=c", "top_p=0.9", "use_cache=False", "seed=3"])
+    assert options == Options(run="a", prompt="b=c", top_p=0.9, use_cache=False, seed=3)
+
+
+def copy_run(run, tmp_path):
+    import shutil
+
+    target = tmp_path / "demo"
+    shutil.copytree(run[0], target)
+    return target
+
+
+def test_another_tokenizer_is_refused(run, tmp_path):
+    target = copy_run(run, tmp_path)
+    record = json.loads((target / "run.json").read_text())
+    record["fingerprint"]["tokenizer"]["sha256"] = "0" * 64
+    (target / "run.json").write_text(json.dumps(record))
+    with pytest.raises(DataError, match="not the tokenizer"):
+        load_run(target, "cpu")
+
+
+def test_a_damaged_or_missing_checkpoint_is_refused(run, tmp_path):
+    target = copy_run(run, tmp_path)
+    (shard,) = (target / "checkpoints" / "step-00000007").glob("*.safetensors")
+    data = bytearray(shard.read_bytes())
+    data[-5] ^= 4
+    shard.write_bytes(data)
+    with pytest.raises(CheckpointError):
+        load_run(target, "cpu")
+    import shutil
+
+    shutil.rmtree(target / "checkpoints")
+    with pytest.raises(CheckpointError, match="no checkpoint"):
+        load_run(target, "cpu")
+
+
+def test_no_run_directory(tmp_path):
+    with pytest.raises(UserError):
+        load_run(tmp_path, "cpu")

@@ -1,0 +1,70 @@
+"""Models are made once a session; a test that spoils one takes a copy."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("transformers")
+
+DEFAULTS: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def defaults_once(monkeypatch):
+    """Hydra composes the defaults in half a second; once is enough."""
+    from coca_train.hub import run_directory
+
+    if not DEFAULTS:
+        DEFAULTS.append(run_directory.defaults())
+    monkeypatch.setattr(run_directory, "defaults", lambda: DEFAULTS[0])
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory) -> Callable[..., Path]:
+    """model(kind, scaling): a folder, not to be written to."""
+    made: dict[tuple, Path] = {}
+
+    def folder(kind: str = "llama_gqa", scaling: str = "plain") -> Path:
+        from tests.hub import models
+
+        if (kind, scaling) not in made:
+            made[kind, scaling] = models.write(tmp_path_factory.mktemp("models") / f"{kind}-{scaling}", kind, scaling)
+        return made[kind, scaling]
+
+    return folder
+
+
+@pytest.fixture
+def copy(model, tmp_path) -> Callable[..., Path]:
+    """The same, to be spoilt."""
+
+    def folder(kind: str = "llama_gqa", scaling: str = "plain") -> Path:
+        return Path(shutil.copytree(model(kind, scaling), tmp_path / "copy"))
+
+    return folder
+
+
+@pytest.fixture
+def bring(tmp_path) -> Callable[..., Path]:
+    """bring(folder, name="run", ...): import into a run directory."""
+
+    def run(source: Path, name: str = "run", **options) -> Path:
+        from coca_train.hub import importing
+
+        return importing.run(importing.Options(source=str(source), name=name, root=str(tmp_path / "runs"), **options))
+
+    return run
+
+
+@pytest.fixture
+def send(tmp_path) -> Callable[..., Path]:
+    """send(run, name="out", ...): export into a folder."""
+
+    def run(source: Path, name: str = "out", **options) -> Path:
+        from coca_train.hub import exporting
+
+        return exporting.run(exporting.Options(run=str(source), to=str(tmp_path / name), **options))
+
+    return run

@@ -1,0 +1,77 @@
+"""The command line: verbs, exit codes, one line for an error, and a help that loads nothing heavy."""
+
+import subprocess
+import sys
+
+import pytest
+
+from coca_train.commands.interop import VERBS, _main
+from coca_train.runtime import entry
+
+
+def call(*words: str) -> int:
+    return entry.run(_main, list(words))
+
+
+def test_there_and_back(model, tmp_path, capsys):
+    root = f"root={tmp_path}"
+    assert call("import", f"source={model()}", "name=a", root) == 0
+    assert call("export", f"run={tmp_path}/a", f"to={tmp_path}/out") == 0
+    assert call("verify", f"run={tmp_path}/a", f"against={tmp_path}/out") == 0
+    said = capsys.readouterr().err
+    assert said.count("random ids at 4x") == 3
+    assert "from_pretrained" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "expected"),
+    [
+        (("fetch",), 2, "no such verb"),
+        (("import", "source=x"), 2, "name: not given"),
+        (("import", "source=/nowhere", "name=a"), 2, "E-IOP-01"),
+        (("import", "source=/nowhere", "name=a", "t_from_k=best"), 2, "mean_of_halves, first_half, random"),
+        (("import", "source=/nowhere", "name=a", "model.n_layers=3"), 2, "no such option"),
+        (("import", "source=/nowhere", "name=a", "parity_tokens=0"), 2, "parity_tokens=0"),
+        (("export", "run=/nowhere", "to=x", "dtype=int8"), 2, "as_run, fp32, bf16, fp16"),
+        (("verify", "run=/nowhere", "against=/nowhere"), 2, "E-IOP-01"),
+    ],
+)
+def test_errors_are_one_line(words, code, expected, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert call(*words) == code
+    said = capsys.readouterr().err
+    assert expected in said
+    assert "Fix:" in said
+    assert "Traceback" not in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failed_check_fails_the_command(model, tmp_path, capsys, monkeypatch):
+    """Nothing appears under the final name."""
+    from coca_train.hub import parity
+
+    monkeypatch.setattr(parity, "BOUND", 1e-12)
+    assert call("import", f"source={model()}", "name=a", f"root={tmp_path}") == 4
+    assert "E-IOP-13" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_help_is_quick_and_complete():
+    script = (
+        "import sys; from coca_train.commands.interop import _main; _main(['--help']);"
+        "assert not {'torch', 'transformers', 'hydra'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    import dataclasses
+    from importlib import import_module
+
+    for module in VERBS.values():
+        for field in dataclasses.fields(import_module(f"coca_train.hub.{module}").Options):
+            assert field.name in done.stdout
+
+
+def test_without_transformers_in_words(model, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert call("import", f"source={model()}", "name=a", f"root={tmp_path}") == 2
+    assert "pip install 'coca-train[interop]'" in capsys.readouterr().err

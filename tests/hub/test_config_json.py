@@ -1,0 +1,116 @@
+"""config.json: what is read, and what is refused because it would change the mathematics."""
+
+import pytest
+
+from coca_train.hub.config_json import architecture
+from coca_train.runtime.errors import UserError
+from tests.hub import models
+
+WRONG = {
+    "llama_gqa": [
+        ({"model_type": "gpt2"}, "04", "model_type='gpt2'"),
+        ({"model_type": ...}, "04", "model_type=None"),
+        ({"hidden_act": "gelu"}, "04", "hidden_act='gelu'"),
+        ({"attention_bias": True}, "04", "attention_bias=True, mlp_bias=False"),
+        ({"quantization_config": {"bits": 4}}, "04", "quantization_config"),
+        ({"auto_map": {"AutoModel": "x.Y"}}, "04", "never run"),
+        ({"logit_softcap": 30.0}, "04", "logit_softcap=30.0"),
+        ({"layer_types": ["full_attention"] * 2}, "04", "layer_types"),
+        ({"partial_rotary_factor": 0.5}, "04", "partial_rotary_factor"),
+        ({"num_key_value_heads": 3}, "04", "key/value heads"),
+        ({"hidden_size": 50, "head_dim": ...}, "04", "attention heads"),
+        ({"hidden_size": "48"}, "03", "hidden_size='48'"),
+        ({"hidden_size": 0}, "03", "hidden_size=0"),
+        ({"hidden_size": ...}, "03", "hidden_size=None"),
+        ({"num_hidden_layers": True}, "03", "num_hidden_layers=True"),
+        ({"rms_norm_eps": "small"}, "03", "rms_norm_eps"),
+        ({"rms_norm_eps": 0}, "03", "rms_norm_eps"),
+        ({"tie_word_embeddings": 1}, "03", "tie_word_embeddings=1"),
+        ({"rope_parameters": "yarn"}, "03", "rope_parameters"),
+        ({"rope_theta": 10000.0}, "04", "rope_theta"),  # rope_parameters says 500
+        ({"rope_parameters": ..., "rope_theta": -1.0}, "04", "rope_theta"),
+        ({"rope_parameters": ..., "rope_theta": 0.5}, "04", "rope_theta"),
+        ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "04", "rope_type=longrope"),
+        ({"rope_scaling": {"rope_type": "linear"}}, "04", "factor=None"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 0.5}}, "04", "factor=0.5"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 2.0, "mystery": 1}}, "04", "mystery=1"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 2, "original_max_position_embeddings": 8}}, "04", "orig"),
+        ({"rope_scaling": {"factor": 2.0}}, "04", "factor=2.0 with rope_type=default"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "truncate": False}}, "04", "truncate"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "attention_factor": 3.0}}, "04", "factor of 3"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "beta_fast": 1, "beta_slow": 2}}, "04", "beta_fast"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 2.0}}, "04", "low_freq_factor"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 4, "high_freq_factor": 1}},
+         "04", "high_freq_factor"),
+    ],
+    "gpt_neox": [
+        ({"attention_bias": False}, "04", "attention_bias=False"),
+        ({"hidden_act": "relu"}, "04", "hidden_act='relu'"),
+        ({"rotary_pct": 0.5}, "04", "partial_rotary_factor"),  # rope_parameters says 0.25
+        ({"num_attention_heads": 7}, "04", "attention heads"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}, "rope_parameters": ..., "rotary_pct": 0.25}, "04",
+         "part of the head"),
+    ],
+    "mistral": [({"sliding_window": -1}, "03", "sliding_window"), ({"sliding_window": 4.5}, "03", "sliding_window")],
+}  # fmt: skip
+CASES = [(kind, *case) for kind, cases in WRONG.items() for case in cases]
+
+
+@pytest.mark.parametrize(("kind", "changes", "error", "words"), CASES)
+def test_refused_in_words(kind, changes, error, words, copy):
+    folder = copy(kind)
+    models.edit(folder, **changes)
+    with pytest.raises(UserError, match=f"E-IOP-{error}") as raised:
+        architecture(folder)
+    assert words in str(raised.value)
+    assert "Fix:" in str(raised.value)
+    assert raised.value.exit_code == 2
+
+
+def test_what_is_known_to_change_nothing_can_be_named(copy):
+    folder = copy()
+    models.edit(folder, mystery=1)
+    with pytest.raises(UserError, match="ignore=mystery"):
+        architecture(folder)
+    assert architecture(folder, ("mystery",)) == architecture(folder, ("mystery", "other"))
+
+
+def test_llama_7b_as_it_was_released(tmp_path):
+    models.edit_new(tmp_path, {
+        "architectures": ["LlamaForCausalLM"], "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu",
+        "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 11008, "max_position_embeddings": 2048,
+        "max_sequence_length": 2048, "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 32,
+        "pad_token_id": 0, "rms_norm_eps": 1e-06, "tie_word_embeddings": False, "torch_dtype": "float16",
+        "transformers_version": "4.28.0.dev0", "use_cache": True, "vocab_size": 32000,
+    })  # fmt: skip
+    found = architecture(tmp_path)
+    assert (found.seq_len, found.position.frequencies.theta, found.head_dim) == (2048, 10000.0, 128)
+    assert sum(torch_size(shape) for shape in found.shapes().values()) == 6_738_415_616  # the published count
+
+
+def torch_size(shape):
+    n = 1
+    for size in shape:
+        n *= size
+    return n
+
+
+def test_pythia_as_it_was_released(tmp_path):
+    models.edit_new(tmp_path, {
+        "architectures": ["GPTNeoXForCausalLM"], "bos_token_id": 0, "eos_token_id": 0, "hidden_act": "gelu",
+        "hidden_size": 768, "initializer_range": 0.02, "intermediate_size": 3072, "layer_norm_eps": 1e-05,
+        "max_position_embeddings": 2048, "model_type": "gpt_neox", "num_attention_heads": 12, "num_hidden_layers": 12,
+        "rotary_emb_base": 10000, "rotary_pct": 0.25, "tie_word_embeddings": False, "torch_dtype": "float16",
+        "transformers_version": "4.24.0", "use_cache": True, "use_parallel_residual": True, "vocab_size": 50304,
+    })  # fmt: skip
+    found = architecture(tmp_path)
+    assert (found.position.rotary_pct, found.model.residual, found.model.bias) == (0.25, "parallel", True)
+    assert sum(torch_size(shape) for shape in found.shapes().values()) == 162_322_944  # the published count
+
+
+def test_mistral_window(copy):
+    folder = copy("mistral")
+    found = architecture(folder)
+    assert (found.visibility.name, found.visibility.window) == ("sliding_window", 20)
+    models.edit(folder, sliding_window=None)
+    assert architecture(folder).visibility.name == "causal"

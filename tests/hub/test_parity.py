@@ -1,0 +1,190 @@
+"""The parity check itself: what it asks, what it lets pass, and that a model of any size goes through it in pieces."""
+
+import json
+import math
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from coca_train.hub import native, parity, transformers_side, verifying
+from coca_train.hub.streamed import streamed
+from coca_train.hub.weights import open_source
+from coca_train.runtime.errors import CheckpointError, UserError
+from tests.hub import models
+
+
+def ask(folder, max_tokens=2048):
+    with open_source(folder) as source:
+        return parity.probes(source.architecture, None, max_tokens)
+
+
+def test_probes_are_fixed_and_reach_four_times_the_trained_length(model):
+    first, again = ask(model()), ask(model())
+    assert [probe.length for probe in first] == [models.LENGTH, 4 * models.LENGTH]
+    assert all(torch.equal(a.tokens_BT, b.tokens_BT) for a, b in zip(first, again, strict=True))
+    assert torch.equal(first[1].pos_BT[0], torch.arange(4 * models.LENGTH))
+
+
+def test_few_tokens_are_spread_over_all_positions(model):
+    near, far = ask(model(), 10)
+    assert far.tokens_BT.shape == far.pos_BT.shape == (1, 10)
+    assert (far.pos_BT[0, 0], far.pos_BT[0, -1], far.length) == (0, 4 * models.LENGTH - 1, 4 * models.LENGTH)
+    assert (far.pos_BT[0].diff() > 5).all()
+    assert near.length == models.LENGTH
+
+
+def test_under_a_window_they_stand_together_at_the_end(model):
+    _, far = ask(model("mistral"), 10)
+    assert far.pos_BT[0].tolist() == list(range(4 * models.LENGTH - 10, 4 * models.LENGTH))
+
+
+@pytest.mark.parametrize("scaling", ["plain", "dynamic"])
+def test_spread_positions_mean_the_same_on_both_sides(scaling, model, bring):
+    run = bring(model("llama_gqa", scaling), parity_tokens=10)
+    assert [p["n_tokens"] for p in json.loads((run / "parity.json").read_text())["probes"]] == [10, 10]
+
+
+@pytest.mark.parametrize("kind", models.KINDS)
+@pytest.mark.parametrize("scaling", ["plain", "dynamic"])
+def test_the_other_side_in_pieces_is_the_other_side(kind, scaling, model):
+    """Block by block from the folder, and with our weights streamed in: what from_pretrained gives."""
+    folder = model(kind, scaling)
+    asked = ask(folder)
+    whole = transformers_side.of_folder(folder, share=math.inf).ask(asked)
+    with open_source(folder) as source:
+        sides = [
+            transformers_side.of_folder(folder, share=0.0),
+            transformers_side.of_source(source, native.config(source.architecture, source.family)),
+        ]
+        for side in sides:
+            for a, b in zip(side.ask(asked), whole, strict=True):
+                torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["model.layers.1.self_attn.q_proj.weight", "lm_head.weight", "model.norm.weight"])
+def test_one_weight_that_differs_is_seen(name, model, bring, copy, tmp_path):
+    run, folder = bring(model()), copy()
+    before = (run / "parity.json").read_text()
+    tensors = load_file(folder / "model.safetensors")
+    tensors[name].view(-1)[5] += 0.05
+    (folder / "model.safetensors").unlink()
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(CheckpointError, match="E-IOP-13") as raised:
+        verifying.run(verifying.Options(run=str(run), against=str(folder)))
+    assert raised.value.exit_code == 4
+    found = json.loads((run / "parity.json").read_text())
+    assert not found["passed"]
+    assert json.loads(before)["passed"]
+    verifying.run(verifying.Options(run=str(run), against=str(model())))
+    assert json.loads((run / "parity.json").read_text())["passed"]
+
+
+def test_another_angle_is_no_rounding(model, bring, copy):
+    """Frequencies that differ by more than an ulp or two are not taken over in silence."""
+    run, folder = bring(model()), copy()
+    values = json.loads((folder / "config.json").read_text())
+    values["rope_parameters"]["rope_theta"] = 501.0
+    models.edit(folder, **values)
+    with pytest.raises(CheckpointError, match=r"E-IOP-13.*theirs are off by"):
+        verifying.run(verifying.Options(run=str(run), against=str(folder)))
+
+
+def result(relative, again=None, frequencies=None):
+    return parity.Result("p", 8, 8, relative, 1.0, relative, again, frequencies)
+
+
+@pytest.mark.parametrize(
+    ("results", "expected"),
+    [
+        ([], False),
+        ([result(1e-5)], True),
+        ([result(1.01e-5)], False),
+        ([result(0.0), result(math.nan)], False),
+        ([result(1e-4, 1e-6, 1e-7)], True),
+        ([result(1e-4, 2e-5, 1e-7)], False),
+        ([result(1e-4, 1e-6, 2e-6)], False),
+        ([result(1e-4, math.nan, 1e-7)], False),
+        ([result(1e-4, 1e-6, math.nan)], False),
+    ],
+)
+def test_what_passes(results, expected):
+    assert parity.passed(results) is expected
+
+
+def test_rounding_of_frequencies_at_far_positions(tmp_path, bring):
+    """At 40,000 positions an ulp of a frequency is 1e-3 radians: seen, explained, and nothing else hides behind it."""
+    folder = models.write(tmp_path / "far", "llama_gqa", max_position_embeddings=10_000, rope_parameters=None)
+    run = bring(folder, parity_tokens=48)
+    found = json.loads((run / "parity.json").read_text())
+    far = found["probes"][1]
+    assert found["passed"]
+    assert far["relative"] > 1e-5 > far["with_our_frequencies"]
+    assert 0 < far["frequencies"] < 1e-6
+
+
+def test_difference_and_scale():
+    """By hand: relative to the largest logit where that is above 1, else absolute."""
+    probe = parity.Probe("p", torch.zeros(1, 2, dtype=torch.long), torch.arange(2)[None], 2)
+    for ours, theirs, expected in (
+        ([[0.0, 8.0]], [[0.5, 8.0]], (0.5, 8.0, 0.0625)),
+        ([[0.0, 0.2]], [[0.1, 0.2]], (0.1, 0.2, 0.1)),
+        ([[0.0, -8.0]], [[0.0, -4.0]], (4.0, 8.0, 0.5)),
+    ):
+        side = parity.Side("x", lambda asked, theirs=theirs: [torch.tensor(theirs)])
+        (found,) = parity.compare([probe], lambda asked, ours=ours: [torch.tensor(ours)], side, None)
+        assert (found.max_abs_difference, found.max_abs_logit, found.relative) == pytest.approx(expected)
+
+
+def test_another_shape_never_passes():
+    probe = parity.Probe("p", torch.zeros(1, 2, dtype=torch.long), torch.arange(2)[None], 2)
+    side = parity.Side("x", lambda asked: [torch.zeros(2, 3)])
+    assert not parity.passed(parity.compare([probe], lambda asked: [torch.zeros(2, 4)], side, None))
+
+
+class Two(nn.Module):
+    """An embedding-like weight outside, blocks inside, one of them shared with the outside."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 4, device="meta")
+        self.blocks = nn.ModuleList(nn.Linear(4, 4, device="meta") for _ in range(3))
+        self.last = nn.Linear(4, 4, device="meta")
+        self.last.weight = self.first.weight
+
+    def forward(self, x):
+        for layer in (self.first, *self.blocks, self.last):
+            x = layer(x)
+        return x
+
+
+def test_one_block_is_in_memory_at_a_time():
+    model, weights, held = Two(), {}, []
+    for name, parameter in model.named_parameters():
+        weights[name] = torch.randn(parameter.shape, dtype=torch.bfloat16)
+
+    def read(name):
+        if name.endswith("weight") and "blocks" in name:
+            held.append(sum(not block.weight.is_meta for block in model.blocks))
+        return weights[name]
+
+    whole = Two().to_empty(device="cpu")
+    whole.last.weight = whole.first.weight
+    whole.load_state_dict({k: v.float() for k, v in weights.items()} | {"last.weight": weights["first.weight"].float()})
+    x = torch.randn(2, 4)
+    with torch.no_grad(), streamed(model, list(model.blocks), read):
+        for _ in range(2):
+            torch.testing.assert_close(model(x), whole(x), rtol=0, atol=0)
+            assert all(block.weight.is_meta for block in model.blocks)
+    assert held == [0] * 6
+    assert model.last.weight is model.first.weight
+
+
+def test_verify_wants_two_of_one_vocabulary(model, bring, copy, tmp_path):
+    run, folder = bring(model()), copy()
+    models.edit(folder, vocab_size=102)
+    with pytest.raises(UserError, match="E-IOP-10"):
+        verifying.run(verifying.Options(run=str(run), against=str(folder)))
+    with pytest.raises(UserError, match="E-IOP-01"):
+        verifying.run(verifying.Options(run=str(run), against=str(tmp_path)))

@@ -1,0 +1,48 @@
+"""The recipes begin from the released models: their sections are those of the released config.json."""
+
+from dataclasses import asdict, replace
+
+import pytest
+
+from coca_train import positions
+from coca_train.config.load import assemble, finish
+from coca_train.config.root import TRAIN
+from coca_train.hub import config_json, starting
+from tests.hub import models
+
+SHARED = {
+    "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "intermediate_size": 11008, "vocab_size": 32000, "hidden_act": "silu", "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 4096, "tie_word_embeddings": False,
+}  # fmt: skip
+LLAMA = SHARED | {"rms_norm_eps": 1e-6, "max_position_embeddings": 2048}
+MISTRAL = SHARED | {
+    "model_type": "mistral", "intermediate_size": 14336, "num_key_value_heads": 8, "sliding_window": 4096,
+    "rope_theta": 10000.0, "max_position_embeddings": 32768,
+}  # fmt: skip
+RECIPES = {
+    "coca_llama_7b": (LLAMA, []),
+    "pi_llama_7b_32k": (LLAMA, ["position.frequencies.factor", "position.frequencies.name"]),
+    "yarn_llama2_7b_64k": (SHARED, ["position.frequencies.name"]),
+    "yarn_mistral_7b_64k": (MISTRAL, ["position.frequencies.name", "visibility.name"]),
+}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_begins_from_its_model(recipe, tmp_path, capsys):
+    """Nothing to be refused; what is announced is what the recipe is about."""
+    released, announced = RECIPES[recipe]
+    models.edit_new(tmp_path, released)
+    words = [f"+experiment={recipe}", f"start.path={tmp_path}"]
+    config, _ = finish(assemble(TRAIN, words), launch=False)
+    found = config_json.architecture(tmp_path)
+    options = starting._converting(starting._options(config, tmp_path), found, config)
+    if options.position != "as_source":
+        assert (options.position, options.t_width) == ("coca", "full_mean")
+        section = asdict(config.position) | {"frequencies": asdict(found.position.frequencies)}
+        found = replace(found, position=positions.settings(section))
+    starting._compare(config, config.model.vocab_size, found)
+    said = capsys.readouterr().err
+    assert all(key in said for key in announced)
+    assert "theta" not in said
+    assert bool(said) == bool(announced)

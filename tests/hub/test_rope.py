@@ -1,0 +1,113 @@
+"""Scalings in both tongues, held against the frequencies that transformers computes from its own words."""
+
+import pytest
+import torch
+import transformers
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from coca_train.hub import rope
+from coca_train.positions import frequencies
+
+D, POSITIONS = 64, 4096
+
+
+def theirs(scaling, theta=10000.0, max_positions=POSITIONS, length=None):
+    config = transformers.LlamaConfig(
+        hidden_size=D, num_attention_heads=1, max_position_embeddings=max_positions,
+        rope_parameters={"rope_theta": theta, **(scaling or {"rope_type": "default"})},
+    )  # fmt: skip
+    if scaling is None:
+        return transformers.models.llama.modeling_llama.LlamaRotaryEmbedding(config).inv_freq, 1.0
+    return ROPE_INIT_FUNCTIONS[scaling["rope_type"]](config, "cpu", seq_len=length)
+
+
+def ours(section, length):
+    settings = frequencies.frequency_module(section["name"]).Settings(**section)
+    spectrum = frequencies.build(settings, D)(length)
+    return settings, spectrum
+
+
+L3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+CASES = [
+    None,
+    {"rope_type": "linear", "factor": 16.0},
+    {"rope_type": "dynamic", "factor": 4.0},
+    {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 4096},
+    {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 131072},
+    {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 512, "beta_fast": 20.0, "beta_slow": 2.0},
+    {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 512, "attention_factor": 1.0},
+    {
+        "rope_type": "yarn",
+        "factor": 40.0,
+        "original_max_position_embeddings": 512,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+    },
+    L3 | {"original_max_position_embeddings": 8192},
+    L3 | {"original_max_position_embeddings": 256, "low_freq_factor": 2.0, "high_freq_factor": 6.0},
+]
+
+
+@pytest.mark.parametrize("scaling", CASES)
+@pytest.mark.parametrize("length", [512, 4 * POSITIONS])
+def test_read_and_written_as_transformers_computes(scaling, length):
+    expected, temperature = theirs(scaling, length=length)
+    section = rope.frequencies(scaling, 10000.0, POSITIONS, 1.0)
+    settings, spectrum = ours(section, length)
+    torch.testing.assert_close(spectrum.inv_freq_J, expected, rtol=1e-6, atol=0)
+    assert spectrum.temperature == pytest.approx(temperature, rel=1e-6)
+
+    back = rope.written(settings, D, 1.0)
+    again, temperature_again = theirs(back.scaling, back.theta, back.max_positions or POSITIONS, length)
+    torch.testing.assert_close(again, expected, rtol=1e-6, atol=0)
+    assert temperature_again == pytest.approx(temperature, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"name": "ntk", "theta": 10000.0, "factor": 4.0},
+        {"name": "ntk_by_parts", "theta": 10000.0, "factor": 4.0, "original_seq_len": 2048, "beta_fast": 32.0,
+         "beta_slow": 1.0, "convention": "paper"},
+        {"name": "ntk_by_parts", "theta": 10000.0, "factor": 4.0, "original_seq_len": 2048, "beta_fast": 32.0,
+         "beta_slow": 1.0, "convention": "code"},
+    ],
+)  # fmt: skip
+def test_ours_that_have_another_name_there(section):
+    settings, spectrum = ours(section, 512)
+    back = rope.written(settings, D, 1.0)
+    found, temperature = theirs(back.scaling, back.theta)
+    torch.testing.assert_close(found, spectrum.inv_freq_J, rtol=1e-6, atol=0)
+    assert temperature == pytest.approx(1.0)
+
+
+RAMP = {"theta": 10000.0, "original_seq_len": 64, "beta_fast": 32.0, "beta_slow": 1.0}
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"name": "yarn", **RAMP, "factor": 4.0, "convention": "paper"},
+        {"name": "dynamic_yarn", **RAMP, "convention": "code"},
+        {"name": "dynamic_linear", "theta": 10000.0, "original_seq_len": 64},
+    ],
+)
+def test_what_native_classes_have_no_word_for(section):
+    settings, _ = ours(section, 512)
+    with pytest.raises(rope.NotTheSame, match=section["name"]):
+        rope.written(settings, D, 1.0)
+
+
+def test_yarn_on_a_part_of_the_head_is_no_native_model():
+    settings, _ = ours({"name": "yarn", **RAMP, "factor": 4.0, "convention": "code"}, 512)
+    assert rope.written(settings, D, 1.0).scaling is not None
+    with pytest.raises(rope.NotTheSame, match="partial"):
+        rope.written(settings, D // 4, 0.25)
+
+
+def test_the_length_a_scaling_starts_from():
+    """Without original_max_position_embeddings it is max_position_embeddings, as in transformers."""
+    section = rope.frequencies({"type": "yarn", "factor": 2.0}, 10000.0, 1000, 1.0)
+    assert section["original_seq_len"] == 1000
+    section = rope.frequencies({"rope_type": "dynamic", "factor": 2.0}, 10000.0, 1000, 1.0)
+    assert (section["original_seq_len"], section["alpha"]) == (1000, 2.0)

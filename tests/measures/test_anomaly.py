@@ -1,0 +1,172 @@
+"""Initial angles and rotary borders, against angles made by hand, plain loops and the schemes' own rotations."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from coca_train.evaluation.measures import angles, anomaly
+from tests.models.conftest import LLAMA, NEOX, PLAIN, build
+
+DEGREES = math.pi / 180
+ROPE = {"scheme": "rope", "rotary_pct": 1.0, "frequencies": PLAIN}
+COCA = {"scheme": "coca", "rotary_pct": 1.0, "variant": "strict", "t_width": "half", "frequencies": PLAIN}
+SLACK, FULL = COCA | {"variant": "slack"}, COCA | {"t_width": "full_mean"}
+
+
+def pairs(*degrees, length=1.0):
+    """One query head; pair of tokens p, pair of features 0 at this many degrees."""
+    return torch.polar(torch.full((len(degrees),), length).double(), torch.tensor(degrees).double() * DEGREES)[
+        :, None, None
+    ]
+
+
+def tally(q, k, distances, *theta):
+    return angles.tally(q, k, torch.tensor(distances), torch.tensor(theta, dtype=torch.float64))
+
+
+def test_the_angle_goes_counter_clockwise_from_key_to_query():
+    q, k = pairs(100, 10, 350, 45, 0.0), pairs(10, 100, 20, 45, 180.0)
+    found = angles.initial_angle(q, 3 * k)[:, 0, 0] / DEGREES
+    torch.testing.assert_close(found, torch.tensor([90, 270, 330, 0, 180]).double())
+
+
+def test_rounding_below_a_full_turn_is_collinear_and_zero_has_no_angle():
+    found = angles.initial_angle(
+        pairs(-1e-5, -1e-3, 10, 10), pairs(0, 0, 0, 10) * torch.tensor([1, 1, 0, 1])[:, None, None]
+    )
+    assert found[0] == 0
+    assert found[1] == pytest.approx(angles.TURN - 1e-3 * DEGREES)
+    assert found[2].isnan() and found[3] == 0
+
+
+def test_a_tally_by_hand():
+    # Angles 270, 270, 90, 180.5 and none; τ of 270 degrees at 0.1 radians a token is 15.7 tokens.
+    q, k = pairs(280, 270, 90, 180.5, 7), pairs(10, 0, 0, 0, 0)
+    k[4] = 0
+    sums = tally(2 * q, k, [15, 16, 500, 1, 3], 0.1)
+    assert sums["known"].tolist() == [[4]] and sums["asked"] == 5
+    assert sums["anomalous"].tolist() == [[3]] and sums["placed"] == 3
+    assert sums["weight"].tolist() == [[6.0, 8.0]]
+    assert sums["abnormal"].tolist() == [2]  # 15 of 270 degrees, 1 of 180.5
+    # 500 tokens are 50 radians from 90 degrees: π/2 + 50 = 16.4 π, past 8 odd and 8 even multiples of π
+    assert sums["borders"].tolist() == [[1], [8], [8]]
+    reach = (90 + 90 + 179.5) * DEGREES / 0.1
+    assert sums["reach"].tolist() == pytest.approx([reach])
+    histogram = sums["by_head"][0]
+    assert histogram.sum() == 4 and histogram[27] == 2 and histogram[9] == 1 and histogram[18] == 1
+    assert sums["by_pair"].tolist() == sums["by_head"].tolist()
+
+
+def test_borders_are_where_the_score_turns_round():
+    rng = np.random.default_rng(0)
+    for angle, turned in zip(rng.uniform(0, 2 * math.pi, 50), rng.uniform(0, 40, 50), strict=True):
+        slope = np.sign(np.diff(np.cos(angle + np.linspace(0, turned, 20001))))
+        crossed = angles.borders_crossed(torch.tensor(angle), torch.tensor(turned))
+        assert crossed.sum() == (np.diff(slope) != 0).sum()
+        ends_rising_at_first = angle > math.pi and slope[0] > 0 and (np.diff(slope) != 0).any()
+        assert bool(crossed[0]) == ends_rising_at_first
+
+
+def test_vectors_without_preference_are_anomalous_half_of_the_time():
+    generator = torch.Generator().manual_seed(1)
+    q, k = (torch.randn(500, 4, 8, dtype=torch.complex128, generator=generator) for _ in "qk")
+    sums = tally(q, k, [3] * 500, *[0.5] * 8)
+    n = 500 * 4 * 8
+    assert sums["anomalous"].sum() / n == pytest.approx(0.5, abs=4 * math.sqrt(0.25 / n))
+    share = sums["by_pair"].sum(0) / n
+    assert share == pytest.approx(1 / 36, abs=5 * math.sqrt(1 / 36 / n))
+    weight = sums["weight"].sum(0)
+    assert weight[0] / weight[1] == pytest.approx(0.5, abs=0.02)
+
+
+def test_drawn_pairs_are_uniform_over_all_earlier_keys():
+    m, n = anomaly.drawn_pairs(4, 60_000, seed=3)
+    assert (n < m).all() and n.min() == 0 and m.max() == 3
+    counts = np.unique(m * 4 + n, return_counts=True)[1]
+    assert len(counts) == 6
+    assert counts == pytest.approx(10_000, abs=500)
+    assert (anomaly.drawn_pairs(50, 9, seed=3)[0] != anomaly.drawn_pairs(50, 9, seed=4)[0]).any()
+
+
+def test_a_model_against_a_loop_over_its_first_layer():
+    model = build(replace(LLAMA, n_layers=1), ROPE)
+    text = np.random.default_rng(0).integers(0, 101, 30)
+    sums = anomaly.anomaly_sums(model, [text], ["a"], n_pairs=20, seed=7)
+    m_P, n_P = anomaly.drawn_pairs(30, 20, anomaly.seed_of(7, "anomaly", "a", 30))
+    attention, half = model.first_attention, 6
+    x_TC = model.blocks[0].attention_norm(model.embed(torch.from_numpy(text))).detach()
+    q = attention.q(x_TC).detach().numpy().reshape(30, 4, 12)
+    k = attention.k(x_TC).detach().numpy().reshape(30, 2, 12)
+    expected = np.zeros((4, half), int)
+    for m, n in zip(m_P, n_P, strict=True):
+        for head in range(4):
+            for j in range(half):
+                (a, b), (c, d) = q[m, head, [j, j + half]], k[n, head // 2, [j, j + half]]
+                expected[head, j] += (math.atan2(b, a) - math.atan2(d, c)) % (2 * math.pi) > math.pi
+    assert sums["anomalous"][0].tolist() == expected.tolist()
+    assert sums["known"].tolist() == np.full((1, 4, half), 20).tolist()
+
+
+def test_layers_stay_apart_and_texts_add_up_however_they_are_batched():
+    model = build(NEOX, ROPE)
+    texts = list(np.random.default_rng(0).integers(0, 101, (3, 20)))
+    together = anomaly.anomaly_sums(model, texts, [0, 1, 2], n_pairs=50, seed=1)
+    apart = angles.add([anomaly.anomaly_sums(model, [t], [i], n_pairs=50, seed=1) for i, t in enumerate(texts)])
+    assert together["anomalous"].shape == (2, 4, 6)
+    assert (together["anomalous"][0] != together["anomalous"][1]).any()
+    for name in together:
+        np.testing.assert_allclose(together[name], apart[name], rtol=1e-4)
+    assert 0.3 < together["anomalous"].sum() / together["known"].sum() < 0.7
+
+
+@pytest.mark.parametrize("scheme", [COCA, SLACK, FULL], ids=["strict", "slack", "full_mean"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_coca_begins_collinear(scheme, dtype):
+    model = build(LLAMA, scheme).to(dtype)
+    text = np.random.default_rng(0).integers(0, 101, 40)
+    sums = anomaly.anomaly_sums(model, [text], [0], n_pairs=100, seed=1)
+    known, asked = sums["known"].sum(), sums["asked"]
+    assert sums["anomalous"].sum() == 0 and sums["abnormal"].sum() == 0
+    assert sums["by_pair"][:, 0].sum() == known
+    assert 0.2 * asked < known < 0.8 * asked  # about half of t is below 0
+    assert (sums["placed"] > 0.1 * known) == (scheme is SLACK)
+
+
+@pytest.mark.parametrize("scheme", [ROPE, COCA, SLACK], ids=["rope", "strict", "slack"])
+def test_the_angles_give_the_scores_of_the_scheme(scheme):
+    model = build(replace(LLAMA, n_kv_heads=None), scheme)
+    position, generator = model.position, torch.Generator().manual_seed(2)
+    m_P, n_P = torch.tensor([5, 17, 40, 3]), torch.tensor([0, 16, 11, 3])
+    q = torch.randn(4, 4, 12, generator=generator)
+    k = torch.randn(4, 4, position.key_dim, generator=generator).abs()
+    turned_q, turned_k = (x[0] for x in position.rotate(q[None], k[None], position(m_P[None], n_P[None], 64)))
+    terms = (turned_q * turned_k).unflatten(-1, (2, 6)).sum(-2)
+    theta_J = anomaly.frequencies(position, 64)
+    q_PHJ, k_PHJ = anomaly.vectors(position, q, k)
+    angle = anomaly.placed_angle(position, q_PHJ, k_PHJ, n_P, theta_J)
+    length = k_PHJ.abs()
+    if angle is None:
+        angle = angles.initial_angle(q_PHJ, k_PHJ)
+    else:  # slack: the second vector of the term is q ∘ R_n (t, t)
+        phase = (n_P[:, None] * theta_J)[:, None]
+        length = (
+            (k_PHJ.real * (phase.cos() - phase.sin())) ** 2 + (k_PHJ.imag * (phase.cos() + phase.sin())) ** 2
+        ).sqrt()
+    distance = ((m_P - n_P)[:, None] * theta_J)[:, None]
+    expected = q_PHJ.abs() * length * torch.cos(angle + distance)
+    torch.testing.assert_close(terms.double(), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_other_frequencies_lengthen_the_region_as_the_paper_says():
+    linear = build(LLAMA, ROPE | {"frequencies": {"name": "linear", "theta": 10000.0, "factor": 8.0}})
+    assert anomaly.slowed_pairs(linear.position, 64) == pytest.approx([8.0] * 6)
+    ntk = build(LLAMA, ROPE | {"frequencies": {"name": "ntk", "theta": 10000.0, "factor": 8.0}})
+    assert anomaly.slowed_pairs(ntk.position, 64) == pytest.approx([8 ** (2 * j / 10) for j in range(6)])
+
+
+def test_schemes_without_rotation_say_so():
+    assert "alibi rotates nothing" in anomaly.problem(build(NEOX, "alibi_plain").position)
+    assert anomaly.problem(build(NEOX, ROPE).position) == ""

@@ -1,0 +1,57 @@
+"""Loss by position: which predictions count, in which bin, against a plain loop over single predictions."""
+
+import numpy as np
+import pytest
+
+from coca_train.evaluation.measures.perplexity import score_documents
+from coca_train.evaluation.measures.positions import bin_ends, binned, position_loss
+
+
+def document(n, seed=0):
+    return np.random.default_rng(seed).integers(0, 50, n)
+
+
+def plain_loop(docs, window):
+    """Sums of NLL and predictions at each position, straight from the definition: first windows only."""
+    sums = np.zeros((window, 2))
+    for doc in docs:
+        for position in range(1, min(window, len(doc) - 1) + 1):
+            nll = abs(doc[:position].mean() - doc[position]) / 100 + 1 / position + window / 1000
+            sums[position - 1] += nll, 1
+    return sums
+
+
+@pytest.mark.parametrize(("window", "stride"), [(16, 16), (32, 8), (64, 16), (80, 16)])
+def test_equals_a_plain_loop(fake_model, window, stride):
+    docs = [document(65, 1), document(65, 2), document(40, 3)]
+    bins = score_documents(fake_model(), docs, window=window, stride=stride, micro_batch_tokens=100).positions
+    by_position, ends, begin = plain_loop(docs, window), bin_ends(window), 0
+    assert len(bins) == len(ends)
+    for end, found in zip(ends, bins, strict=True):
+        np.testing.assert_allclose(found, by_position[begin:end].sum(0), rtol=1e-6)
+        begin = end
+
+
+def test_bins_tile_the_window_in_quarter_octaves():
+    assert bin_ends(20).tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 13, 16, 19, 20]
+    for window in range(1, 300):
+        ends = bin_ends(window)
+        assert ends[-1] == window
+        assert (np.diff(ends) > 0).all()
+        shorter = bin_ends(max(1, window // 2))
+        assert shorter[:-1].tolist() == ends[: len(shorter) - 1].tolist()  # bins do not depend on the window
+    assert len(bin_ends(32768)) <= 64
+
+
+def test_windows_of_a_power_of_two_share_whole_bins():
+    assert set(bin_ends(128)) <= set(bin_ends(2048))
+
+
+def test_a_position_loss_is_means_and_knows_its_bins():
+    sums = binned(np.stack([np.arange(1.0, 13), np.full(12, 2.0)], 1))
+    part = position_loss(sums, "text", "plain", 12)
+    assert part.ends == (1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12)
+    assert part.bins()[-3:] == [(9, 10), (11, 11), (12, 12)]
+    assert part.n_tokens == (*[2] * 8, 4, 2, 2)
+    assert part.loss == pytest.approx((*(n / 2 for n in range(1, 9)), 19 / 4, 11 / 2, 12 / 2))
+    assert part.middles()[8] == pytest.approx(90**0.5)

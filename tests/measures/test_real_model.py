@@ -1,0 +1,102 @@
+"""The report on a real model: what changes beyond the training window is the variant, and nothing else."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from coca_train.config.load import load, variants
+from coca_train.evaluation.extrapolation.measure import extrapolate
+from coca_train.models.init import init_weights
+from coca_train.models.transformer import Transformer
+
+WINDOW, VOCAB = 16, 50
+SHAPE = ["model.n_layers=2", "model.d_model=32", "model.n_heads=2", "model.d_ff=64", "model.init_std=0.3"]
+
+
+def measure(position, *overrides):
+    config = load([f"position={position}", f"train.seq_len={WINDOW}", *SHAPE, *overrides]).config
+    model = Transformer(config.model, config.position, config.visibility, vocab_size=VOCAB, max_seq_len=WINDOW)
+    init_weights(model, config.model, seed=1)
+    doc = np.random.default_rng(0).integers(0, VOCAB, 4 * WINDOW + 1)
+    options = {"run": "r", "windows": (WINDOW, 4 * WINDOW), "training_window": WINDOW, "micro_batch_tokens": 64}
+    return model, doc, extrapolate(model, {"text": [doc]}, variants(config), **options)
+
+
+def nll(result, variant):
+    """At the training window, and at four of them."""
+    cells = [result.find("text", variant, window) for window in result.windows]
+    return [None if cell is None else cell.nll_sum for cell in cells]
+
+
+@pytest.mark.parametrize("position", ["rope", "coca", "coca_strict"])
+def test_dynamic_ntk_acts_beyond_the_window_only(position):
+    _, _, result = measure(position)
+    plain, dynamic = nll(result, "plain"), nll(result, "dynamic_ntk")
+    assert plain[0] == dynamic[0]
+    assert abs(plain[1] - dynamic[1]) > 1e-2
+
+
+@pytest.mark.parametrize("position", ["rope", "coca", "alibi", "t5"])
+def test_plain_equals_the_model_s_own_loss(position):
+    model, doc, result = measure(position, "eval.extrapolation.visibilities=[sliding_window]")
+    tokens = torch.from_numpy(doc)[None]
+    with torch.no_grad():
+        whole = float(model(tokens[:, :-1], tokens[:, 1:]))
+        chunks = sum(
+            float(model(tokens[:, a : a + WINDOW], tokens[:, a + 1 : a + WINDOW + 1])) for a in range(0, 64, 16)
+        )
+    assert math.isclose(nll(result, "plain")[1], whole, rel_tol=1e-5)
+    assert math.isclose(nll(result, "plain")[0], chunks, rel_tol=1e-5)
+
+
+def test_a_scheme_without_frequencies_has_one_row():
+    assert measure("alibi")[2].variants == ("plain",)
+
+
+def test_what_the_weights_were_trained_with_comes_first_and_once():
+    words = ["eval.extrapolation.visibilities=[causal,sinks,sliding_window]", "position/frequencies=yarn"]
+    trained = load(["position=rope", "visibility=sinks", "visibility.window=8", *words]).config
+    found = variants(trained)
+    assert list(found) == ["yarn", "plain", "dynamic_ntk", "causal", "sliding_window"]
+    assert found["yarn"] == (trained.position, trained.visibility, "")
+    assert {name: found[name].visibility.name for name in ("plain", "causal")} == {"plain": "sinks", "causal": "causal"}
+    assert found["plain"].visibility == trained.visibility
+    assert found["sliding_window"].position == trained.position
+
+
+@pytest.mark.parametrize("position", ["rope", "coca", "t5"])
+def test_visibilities_act_beyond_the_window_only_and_segments_are_the_training_window(position):
+    _, _, result = measure(position, "eval.extrapolation.visibilities=[sliding_window,segments]")
+    plain, sliding, segments = (nll(result, name) for name in ("plain", "sliding_window", "segments"))
+    assert plain[0] == pytest.approx(sliding[0], rel=1e-6)
+    assert abs(plain[1] - sliding[1]) > 1e-2
+    assert segments == pytest.approx([plain[0], plain[0]], rel=1e-6)
+
+
+def test_a_learned_table_ends_at_its_rows_but_for_segments():
+    model, doc, result = measure("learned", "eval.extrapolation.visibilities=[sliding_window,rerope,segments]")
+    assert nll(result, "plain")[1] is None
+    assert nll(result, "sliding_window")[1] is None
+    assert nll(result, "segments")[1] == pytest.approx(nll(result, "plain")[0], rel=1e-6)
+    reasons = {(absent.variant, absent.window): absent.reason for absent in result.absent}
+    assert "learned has 16 positions" in reasons["plain", 64]
+    assert "learned is fixed" in reasons["rerope", None]
+    tokens = torch.from_numpy(doc)[None, :WINDOW]
+    with pytest.raises(ValueError, match="E-POS-04"):
+        model(torch.from_numpy(doc)[None])
+    model(tokens)
+
+
+def test_learned_frequencies_are_not_exchanged_and_stay():
+    model, doc, result = measure(
+        "coca", "position/frequencies=clex", "eval.extrapolation.visibilities=[sliding_window]"
+    )
+    assert result.variants == ("clex", "sliding_window")
+    assert {absent.variant for absent in result.absent} == {"plain", "dynamic_ntk"}
+    tokens = torch.from_numpy(doc)[None]
+    model.eval()  # in training the factor is drawn at random
+    with torch.no_grad():
+        whole = float(model(tokens[:, :-1], tokens[:, 1:]))
+    assert math.isclose(nll(result, "clex")[1], whole, rel_tol=1e-5)

@@ -1,0 +1,161 @@
+"""Tasks in the manner of RULER: what their prompts hold, that an answer follows from the prompt, lengths, scores."""
+
+import random
+import re
+from collections import Counter
+
+import pytest
+
+from coca_train.evaluation.measures.ruler import TASKS
+from coca_train.evaluation.measures.ruler.base import cases, fitted, score
+from coca_train.evaluation.measures.ruler.frequent_words import counts
+from coca_train.evaluation.measures.ruler.haystack import NOISE, essays, hidden, words
+
+SENTENCES = essays(["It rained all day. Nobody\n came.", "", "Then the sun  rose! Why?"])
+
+
+def build(name, size=40, seed="a"):
+    return TASKS[name].build(size, random.Random(seed), SENTENCES)
+
+
+def solve_needles(prompt):
+    pairs = re.findall(r"The special number of (\w+ \w+) is (\d{7})\.", prompt)
+    question = prompt.split("Question:")[1].split("?")[0]
+    return {value for key, value in pairs if key in question}
+
+
+def solve_variables(prompt):
+    number, value = re.search(r"have the value (\d+)\?", prompt)[1], {}
+    for name, source in re.findall(r"^VAR (\w+) = (?:VAR )?(\w+)$", prompt, re.MULTILINE):
+        value[name] = value.get(source, source)
+    return {name for name, it in value.items() if it == number}
+
+
+def solve_common(prompt):
+    return {word for word, _ in Counter(re.findall(r"\d+\. (\w+)", prompt)).most_common(10)}
+
+
+def solve_frequent(prompt):
+    return {word for word, _ in Counter(prompt.splitlines()[1].split()).most_common(3)}
+
+
+SOLVERS = dict.fromkeys(["needle", "needle_keys", "needle_values", "needle_queries"], solve_needles) | {
+    "variables": solve_variables,
+    "common_words": solve_common,
+    "frequent_words": solve_frequent,
+}
+
+
+@pytest.mark.parametrize(("name", "n_expected", "n_hidden"), [
+    ("needle", 1, 1), ("needle_keys", 1, 4), ("needle_values", 4, 4), ("needle_queries", 4, 4), ("variables", 5, 5),
+    ("common_words", 10, 420), ("frequent_words", 3, sum(n for n in (24, 6, 2, 1))),
+])  # fmt: skip
+def test_the_answer_follows_from_the_prompt(name, n_expected, n_hidden):
+    for seed in "abcdefgh":
+        sample = build(name, seed=seed)
+        assert set(sample.expected) == SOLVERS[name](sample.prompt)
+        assert len(set(sample.expected)) == len(sample.expected) == n_expected
+        marks = {"variables": r"^VAR", "common_words": r"\d+\. ", "frequent_words": r"\b\w{6}\b"}
+        text = sample.prompt.splitlines()[1] if name == "frequent_words" else sample.prompt
+        assert len(re.findall(marks.get(name, r"\d{7}"), text, re.MULTILINE)) == n_hidden
+        assert not sample.prompt.endswith((" ", "\n"))
+    assert set(SOLVERS) == set(TASKS)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_draws_differ_and_come_again(name):
+    assert build(name, seed="a") == build(name, seed="a") != build(name, seed="b")
+
+
+def test_the_haystack_is_the_same_from_its_beginning():
+    assert SENTENCES == ("It rained all day.", "Nobody came.", "Then the sun rose!", "Why?")
+    text = hidden(SENTENCES, 6, ["x", "y"], random.Random(0), in_order=False).splitlines()
+    assert [line for line in text if line not in "xy"] == [*SENTENCES, *SENTENCES[:2]]
+
+
+def test_needles_are_everywhere_alike():
+    n, places = 3000, Counter()
+    for seed in range(n):
+        places[hidden(["a"], 4, ["x"], random.Random(seed), in_order=False).splitlines().index("x")] += 1
+    assert sorted(places) == [0, 1, 2, 3, 4]
+    assert all(abs(count - n / 5) < 100 for count in places.values())  # 4.5 standard deviations
+
+
+def test_order_is_kept_only_where_it_matters():
+    def orders(kept):
+        texts = [hidden(["a"], 30, ["x", "y", "z"], random.Random(seed), in_order=kept) for seed in range(99)]
+        return {"".join(re.findall("[xyz]", text)) for text in texts}
+
+    assert orders(True) == {"xyz"}
+    assert len(orders(False)) == 6
+
+
+def test_words_are_made_up_and_different():
+    found = words(5000, random.Random(1))
+    assert len(set(found)) == 5000
+    assert all(re.fullmatch("([bdfgklmnprstvz][aeiou]){3}", word) for word in found)
+
+
+def test_zipf():
+    assert counts(1645) == [1000, 250, 111, 62, 40, 27, 20, 15, 12, 10, 8, 6, 5, 5, 4, 3, 3, 3, 2, 2, 2, 2] + [1] * 9
+    assert all(n[2] > n[3] for n in map(counts, range(TASKS["frequent_words"].least, 3000)))
+
+
+def encode(text):
+    return text.split(" ")
+
+
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("length", [2500, 6000])
+def test_prompts_fill_their_length(name, length):
+    haystack = [f"{'many words ' * (7 * i % 23)}end." for i in range(400)]
+    made = cases(TASKS[name], encode, length, 3, haystack=haystack, seed=1, begin=("<s>",))
+    for asked in made:
+        assert asked.tokens[0] == "<s>"
+        assert 0.99 * length <= len(asked.tokens) <= length
+        assert set(asked.expected) == SOLVERS[name](" ".join(asked.tokens[1:]))
+    assert len({asked.tokens for asked in made}) == 3
+    assert cases(TASKS[name], encode, length, 2, haystack=haystack, seed=1, begin=("<s>",)) == made[:2]
+    others = cases(TASKS[name], encode, length, 1, haystack=haystack, seed=2) + cases(
+        TASKS[name], encode, length + 1, 1, haystack=haystack, seed=1)  # fmt: skip
+    assert all(asked.expected != made[0].expected for asked in others)
+
+
+def test_one_unit_more_would_be_too_long():
+    for length in (57, 100, 1000):
+        made = cases(TASKS["needle"], lambda text: list(text.encode()), 400 + length, 1, haystack=NOISE, seed=0)
+        assert 400 + length - len(NOISE[0]) - 1 < len(made[0].tokens) <= 400 + length
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_no_room(name):
+    sample = TASKS[name].build(TASKS[name].least, random.Random(0), NOISE)
+    n = len(encode(sample.prompt))
+    assert cases(TASKS[name], encode, n - 1, 1, haystack=NOISE, seed=0) == []
+    assert len(cases(TASKS[name], encode, n, 1, haystack=NOISE, seed=0)) == 1
+
+
+def test_a_unit_costs_what_it_costs():
+    """Sizes are found where units cost little at first and much later; few prompts are made on the way."""
+    tried = []
+
+    class Prompt:
+        def __init__(self, size):
+            tried.append(size)
+            self.size, self.tokens = size, range(size**2 + 10)
+
+    assert 704 <= fitted(Prompt, 500_000, 0).size <= 707  # 704² + 10 = 495626, 707² + 10 = 499859
+    assert fitted(Prompt, 11, 0).size == 1
+    assert len(tried) < 40
+
+
+@pytest.mark.parametrize(
+    ("answer", "share"),
+    [("1234567, 7654321", 1.0), (" 7654321.", 0.5), ("", 0.0), ("91234567", 0.5), ("12 34567", 0.0)],
+)
+def test_score(answer, share):
+    assert score(("1234567", "7654321"), answer) == share
+
+
+def test_case_does_not_matter():
+    assert score(("ABCDE", "bamilo"), "abcde BAMILO") == 1.0

@@ -1,0 +1,215 @@
+"""Windows and what they score; one pass for several windows gives what measuring each gives, and only where it may."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from coca_train.evaluation.measures.perplexity import score_share
+from coca_train.evaluation.measures.windows import (
+    Part,
+    Pass,
+    Row,
+    _equal,
+    batches,
+    passes,
+    same_at,
+    sliding_windows,
+    stretches,
+)
+from coca_train.evaluation.suites import perplexity as suite
+from tests.models.conftest import LLAMA, build
+
+WINDOWS = (8, 16, 24)
+DYNAMIC = {"name": "dynamic_ntk", "theta": 10000.0, "alpha": 1.0, "original_seq_len": 8}
+YARN = {
+    "name": "yarn",
+    "theta": 10000.0,
+    "factor": 4.0,
+    "original_seq_len": 8,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "convention": "paper",
+}
+
+
+def rope(frequencies):
+    return {"scheme": "rope", "rotary_pct": 1.0, "frequencies": frequencies}
+
+
+def documents(window):
+    rng = np.random.default_rng(0)
+    return [rng.integers(0, 101, n)[: window + 1] for n in (40, 25, 24, 30)]  # of 24: one prediction fewer
+
+
+@pytest.mark.parametrize("stride", [0, 17])
+def test_a_stride_that_would_leave_tokens_out_is_refused(stride):
+    with pytest.raises(ValueError, match="between 1 and the window 16"):
+        list(sliding_windows(64, 16, stride))
+
+
+def test_windows_tile_the_predictions():
+    for n in range(1, 70):
+        for window, stride in [(16, 16), (16, 4), (7, 3), (64, 1)]:
+            windows = list(sliding_windows(n, window, stride))
+            covered = [t for w in windows for t in range(w.scored, w.stop)]
+            assert covered == list(range(n))
+            assert all(w.start <= w.scored < w.stop <= w.start + window for w in windows)
+
+
+def test_windows_that_begin_together_are_one_pass():
+    """By hand: 20 predictions in windows of 4 and 8, stride 4, and of 8 cut to 10."""
+    found = passes([20], [Row(4, 4), Row(8, 4), Row(8, 8, cut=10)])
+    assert found == [
+        Pass(0, 0, 8, (Part(0, 0, 4), Part(1, 0, 8), Part(2, 0, 8))),
+        Pass(0, 4, 12, (Part(0, 0, 4), Part(1, 4, 8))),
+        Pass(0, 8, 16, (Part(0, 0, 4), Part(1, 4, 8), Part(2, 0, 2))),
+        Pass(0, 12, 20, (Part(0, 0, 4), Part(1, 4, 8))),
+        Pass(0, 16, 20, (Part(0, 0, 4),)),
+    ]
+
+
+def test_stretches_are_the_union_of_the_parts():
+    parts = [Part(0, 8, 12), Part(1, 0, 4), Part(2, 2, 6), Part(3, 6, 7), Part(4, 14, 16), Part(5, 15, 16)]
+    assert stretches(parts) == [(0, 7), (8, 12), (14, 16)]
+
+
+def test_batches_are_of_one_shape_and_within_the_micro_batch():
+    work = passes([20, 20, 17], [Row(4, 4), Row(8, 4)])
+    made = batches(work, 16)
+    assert sorted(each for batch in made for each in batch) == sorted(work)
+    for batch in made:
+        assert len({(each.length, each.parts) for each in batch}) == 1
+        assert len(batch) == 1 or len(batch) * batch[0].length <= 16
+    lengths = [batch[0].length for batch in made]
+    assert lengths == sorted(lengths, reverse=True)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_together_are_the_rows_alone(fake_model, seed):
+    rng = np.random.default_rng(seed)
+    docs = [rng.integers(0, 50, n) for n in rng.integers(2, 90, rng.integers(1, 4))]
+    rows = []
+    for window in rng.integers(1, 40, rng.integers(1, 5)).tolist():
+        rows.append(
+            Row(window, int(rng.integers(1, window + 1)), int(rng.integers(1, 90)) if rng.random() < 0.5 else None)
+        )
+
+    class Timeless(fake_model):
+        """Blind to the length of the window."""
+
+        def hidden(self, *arguments, **options):
+            return super().hidden(*arguments, **{**options, "length": 1})
+
+    together = score_share(Timeless(), docs, rows, 100)
+    for row, found in zip(rows, together, strict=True):
+        (alone,) = score_share(Timeless(), [d[: row.cut and row.cut + 1] for d in docs], [row._replace(cut=None)], 100)
+        np.testing.assert_allclose(found.documents, alone.documents, rtol=1e-6)
+        np.testing.assert_allclose(found.positions, alone.positions, rtol=1e-6)
+
+
+@pytest.mark.parametrize("scheme", [rope(YARN), "coca", "nope", "t5", "alibi_plain"])
+@pytest.mark.parametrize("cut", [True, False])
+def test_rows_together_are_the_rows_alone_on_a_network(scheme, cut):
+    model = build(LLAMA, scheme).double().eval()
+    rows = [Row(window, 8, window if cut else None) for window in WINDOWS]
+    for row, found in zip(rows, score_share(model, documents(99), rows, 48), strict=True):
+        assert same_at(model, WINDOWS[-1], row.window)
+        (alone,) = score_share(model, documents(row.cut or 99), [Row(row.window, 8)], 48)
+        np.testing.assert_allclose(found.documents, alone.documents, rtol=1e-6)
+        np.testing.assert_allclose(found.positions, alone.positions, rtol=1e-6)
+
+
+def test_frequencies_that_follow_the_length_are_told_apart():
+    model = build(LLAMA, rope(DYNAMIC)).eval()
+    assert not same_at(model, 24, 16)
+    assert same_at(model, 8, 4)  # within the training window they do not move
+    segments = build(LLAMA, rope(DYNAMIC), {"name": "segments", "length": 16}).eval()
+    assert same_at(segments, 24, 16)  # no sequence is longer than a segment
+    assert not same_at(segments, 24, 8)
+
+
+@pytest.fixture
+def measured():
+    """(windows in turn, ...) -> results of the suite by window, and forward passes by window; on one model."""
+
+    def made(frequencies, document_tokens, windows=WINDOWS[::-1], forget=False, short_of_memory=()):
+        model = build(LLAMA, rope(frequencies)).double().eval()
+        settings = SimpleNamespace(document_tokens=document_tokens, bootstrap_resamples=2)
+        texts = SimpleNamespace(documents={"a": documents(99), "b": documents(99)[:1]}, n_bytes=len)
+        material = suite.Material(settings, texts, WINDOWS, 8, 0)  # type: ignore[arg-type]
+        told = []
+        around = SimpleNamespace(micro_batch_tokens=48, progress=told.append)
+        counts, results, n = {}, {}, []
+        model.final_norm.register_forward_hook(lambda *_: n.append(1))
+        for window in windows:
+            n.clear()
+            if forget:
+                material.found.clear()
+            results[window] = suite.measure(settings, SimpleNamespace(model=model), window, material, around)  # type: ignore[arg-type]
+            counts[window] = len(n)
+            if window not in short_of_memory:
+                suite.combine(settings, window, material, [results[window]])  # type: ignore[arg-type]
+        assert told[-1] == 1.0
+        assert max(told) == 1.0
+        return results, counts
+
+    return made
+
+
+@pytest.mark.parametrize("document_tokens", ["longest", "window", "whole"])
+def test_the_longest_window_measures_the_others_on_the_way(measured, document_tokens):
+    results, counts = measured(YARN, document_tokens)
+    alone, each = measured(YARN, document_tokens, forget=True)
+    assert counts[24] > 0
+    assert counts[8] == counts[16] == 0
+    assert min(each.values()) > 0
+    for window in WINDOWS:
+        for source in ("a", "b"):
+            for mine, theirs in zip(results[window][source], alone[window][source], strict=True):
+                np.testing.assert_allclose(mine, theirs, rtol=1e-6)
+
+
+def test_each_window_is_measured_where_the_length_matters(measured):
+    _, counts = measured(DYNAMIC, "longest")
+    assert min(counts.values()) > 0
+
+
+def test_a_longer_window_is_not_taken_from_a_shorter_one(measured):
+    results, counts = measured(YARN, "longest", windows=WINDOWS)
+    assert min(counts.values()) > 0
+    for window in WINDOWS:
+        assert np.sum(results[window]["a"][0], axis=0)[1] == sum(min(24, len(d) - 1) for d in documents(99))
+
+
+def test_nothing_is_taken_from_a_cell_that_failed_on_another_rank(measured):
+    _, counts = measured(YARN, "longest", short_of_memory=(24,))
+    assert counts[16] > 0
+    assert counts[8] == 0
+
+
+def test_the_work_of_a_cell_is_what_it_reads():
+    """Of three windows and documents of 39, 24, 23 and 29 predictions, and again 39: by hand."""
+
+    def work(frequencies, points):
+        model = build(LLAMA, rope(frequencies)).eval()
+        settings = SimpleNamespace(document_tokens="window")
+        texts = SimpleNamespace(documents={"a": documents(99), "b": documents(99)[:1]})
+        material = suite.Material(settings, texts, WINDOWS, 8, 0)  # type: ignore[arg-type]
+        return suite.work(settings, SimpleNamespace(model=model), points, material)  # type: ignore[arg-type]
+
+    longest = 24 + 24 + 23 + 24 + 24
+    assert work(YARN, [24, 16, 8]) == [longest, 0, 0]
+    assert work(YARN, [16, 8]) == [5 * 16, 0]
+    assert work(YARN, [8]) == [5 * 8]
+    assert work(DYNAMIC, [24, 16, 8]) == [longest, 5 * 16, 5 * 8]
+
+
+def test_equal_tables_are_equal_tensors_values_and_tuples():
+    one = (torch.ones(2), 1.0, None, (torch.zeros(1),))
+    assert _equal(one, (torch.ones(2), 1.0, None, (torch.zeros(1),)))
+    assert not _equal(one, (torch.ones(2), 1.0, None, (torch.ones(1),)))
+    assert not _equal(one, (torch.ones(2), 2.0, None, (torch.zeros(1),)))
+    assert not _equal(one, one[:3])
+    assert not _equal(torch.ones(1), None)

@@ -1,0 +1,230 @@
+import io
+import json
+import math
+import os
+import sys
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from coca_train.runtime.errors import UserError
+from coca_train.tracking import writers as sinks
+from coca_train.tracking.metrics import MetricsWriter, shared_config
+from coca_train.tracking.writers import JsonlSink, ProgressSink, WandbSink, read_jsonl
+
+
+def config(**tracking):
+    values = {"tensorboard": False, "wandb": "disabled", "progress_bar": False, "wandb_project": "p"} | tracking
+    source = SimpleNamespace(weight=0.75, path="/home/someone/secret/text")
+    return SimpleNamespace(
+        run=SimpleNamespace(name="demo", seed=1, root="/home/someone/runs"),
+        tracking=SimpleNamespace(**values),
+        train=SimpleNamespace(max_steps=4),
+        stages={"main": SimpleNamespace(max_steps=None)},
+        model=SimpleNamespace(),
+        position=SimpleNamespace(),
+        visibility=SimpleNamespace(),
+        optim=SimpleNamespace(),
+        engine=SimpleNamespace(),
+        data=SimpleNamespace(seed=2, document_mask=False, packing="windows", sources={"text": source}),
+    )
+
+
+def steps(path):
+    return [record["step"] for record in read_jsonl(path)]
+
+
+def test_each_line_is_one_flushed_json_object(tmp_path):
+    writer = MetricsWriter(tmp_path, config(), 0)
+    writer.log(1, {"loss": 2.5, "valid/text": 2.0})
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()  # before close
+    assert [json.loads(line) for line in lines] == [{"step": 1, "loss": 2.5, "valid/text": 2.0}]
+    writer.close()
+    writer.close()
+
+
+def test_resume_drops_records_of_steps_that_run_again_and_a_torn_line(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps({"step": s, "loss": 1.0}) + "\n" for s in range(1, 8)) + '{"step": 8, "lo')
+    writer = MetricsWriter(tmp_path, config(), 5)
+    for step in (6, 7, 8):
+        writer.log(step, {"loss": 0.5})
+    writer.close()
+    assert steps(path) == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert [r["loss"] for r in read_jsonl(path)] == [1.0] * 5 + [0.5] * 3
+    assert len(path.read_text().splitlines()) == 8
+
+
+def test_not_finite_becomes_null(tmp_path):
+    writer = MetricsWriter(tmp_path, config(), 0)
+    writer.log(1, {"loss": math.nan, "grad_norm": math.inf, "more": {"a": [math.nan, 1]}})
+    assert read_jsonl(tmp_path / "metrics.jsonl") == [
+        {"step": 1, "loss": None, "grad_norm": None, "more": {"a": [None, 1]}}
+    ]
+
+
+def test_a_full_disk_warns_once_and_goes_on(tmp_path, monkeypatch):
+    warnings = []
+    sink = JsonlSink(tmp_path / "m.jsonl", 0, warnings.append)
+    sink.write(1, {"loss": 1.0})
+    write = os.write
+    monkeypatch.setattr(sinks.os, "write", lambda fd, data: write(fd, data[:5]))  # what a filling disk does
+    sink.write(2, {"loss": 1.0})
+
+    def full(fd, data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sinks.os, "write", full)
+    sink.write(3, {"loss": 1.0})
+    monkeypatch.setattr(sinks.os, "write", write)
+    sink.write(4, {"loss": 1.0})
+    sink.close()
+    assert steps(tmp_path / "m.jsonl") == [1, 4]
+    assert len((tmp_path / "m.jsonl").read_text().splitlines()) == 2
+    assert len(warnings) == 2
+    assert "No space left" in warnings[1]
+
+
+def test_the_writer_warns_once_for_each_sink(tmp_path, capsys):
+    (tmp_path / "metrics.jsonl").mkdir()
+    writer = MetricsWriter(tmp_path, config(), 0)
+    writer.log(1, {"loss": 1.0})
+    writer.close()
+    assert capsys.readouterr().err.count("WARNING") == 1
+
+
+def test_other_ranks_write_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    writer = MetricsWriter(tmp_path, config(tensorboard=True, wandb="online"), 0)
+    writer.log(1, {"loss": 1.0})
+    writer.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("tracking", "extra"),
+    [({"tensorboard": True}, "tensorboard"), ({"wandb": "offline"}, "wandb"), ({"wandb": "online"}, "wandb")],
+)
+def test_a_missing_package_names_the_extra(tmp_path, monkeypatch, tracking, extra):
+    monkeypatch.setattr(sinks.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=f"Fix: pip install {extra}"):
+        MetricsWriter(tmp_path, config(**tracking), 0)
+
+
+def test_tensorboard_events_can_be_read_back(tmp_path):
+    pytest.importorskip("tensorboard")
+    writer = MetricsWriter(tmp_path, config(tensorboard=True), 0)
+    writer.log(1, {"loss": 2.0, "batch_digest": "text is left out"})
+    writer.log(2, {"loss": 1.0})
+    writer.close()
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [(e.step, e.value) for e in events.Scalars("loss")] == [(1, 2.0), (2, 1.0)]
+
+
+class FakeWandb:
+    """Stands in for the package; `fail` names the call that raises; init waits for `answers`."""
+
+    def __init__(self, fail="", answers=None):
+        self.fail, self.answers, self.logged, self.options = fail, answers, [], {}
+
+    def Settings(self, **options):
+        return options
+
+    def init(self, **options):
+        if self.answers is not None:
+            self.answers.wait()
+        if self.fail == "init":
+            raise SystemExit("no network")
+        self.options = options
+        return self
+
+    def log(self, record, step):
+        if self.fail == "log":
+            raise RuntimeError("server error")
+        self.logged.append((step, record))
+
+    def finish(self):
+        self.logged.append("finished")
+
+
+def wandb_sink(tmp_path, monkeypatch, fake, warnings, **options):
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    monkeypatch.setattr(sinks.importlib.util, "find_spec", lambda name: object())
+    return WandbSink(tmp_path, "online", "p", "demo", {"lr": 1.0}, warnings.append, **options)
+
+
+def test_wandb_gets_numbers_and_one_id_for_the_run_directory(tmp_path, monkeypatch):
+    ids, warnings = [], []
+    for _ in range(2):
+        fake = FakeWandb()
+        sink = wandb_sink(tmp_path, monkeypatch, fake, warnings)
+        sink.write(1, {"loss": 1.0, "batch_digest": "abc"})
+        sink.close()
+        assert fake.logged == [(1, {"loss": 1.0}), "finished"]
+        assert fake.options["resume"] == "allow"
+        assert fake.options["config"] == {"lr": 1.0}
+        ids.append(fake.options["id"])
+    assert ids[0] == ids[1]
+    assert not warnings
+
+
+@pytest.mark.parametrize("fail", ["init", "log"])
+def test_a_failing_wandb_warns_once_and_never_raises(tmp_path, monkeypatch, fail):
+    warnings = []
+    sink = wandb_sink(tmp_path, monkeypatch, FakeWandb(fail), warnings)
+    for step in range(2000):  # more than the queue holds
+        sink.write(step, {"loss": 1.0})
+    sink.close()
+    assert any("wandb stopped" in w and "training goes on" in w for w in warnings)
+
+
+def test_a_wandb_that_never_answers_holds_nothing_up(tmp_path, monkeypatch):
+    warnings, answers = [], threading.Event()
+    sink = wandb_sink(tmp_path, monkeypatch, FakeWandb(answers=answers), warnings, close_s=0.1)
+    for step in range(1500):
+        sink.write(step, {"loss": 1.0})
+    sink.close()
+    assert not answers.is_set()
+    assert any("too slow" in w for w in warnings)
+    answers.set()  # lets its thread end
+
+
+def test_what_trackers_are_told_holds_no_paths():
+    assert "someone" not in json.dumps(shared_config(config()), default=vars)  # type: ignore[arg-type]
+
+
+class Terminal(io.StringIO):
+    def __init__(self, tty):
+        super().__init__()
+        self.isatty = lambda: tty  # type: ignore[method-assign]
+
+
+def test_plain_lines_when_stderr_is_no_terminal(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Terminal(False))
+    sink = ProgressSink(100, 0, every_s=60)
+    for step in (1, 2, 3, 100):
+        sink.write(step, {"loss": 2.34567, "lr": 1e-3, "tokens_per_s": 12345.6, "mfu": 0.4321})
+        sink.write(step, {"valid/text": 1.0})
+    sink.close()
+    lines = sys.stderr.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert len(lines) == 2  # the first, and the last; the others came within every_s
+    assert lines[0].startswith("step 1/100  loss 2.3457  lr 1.00e-03  tok/s 12,346  MFU 43.2%  left ")
+    assert lines[1].endswith("left 0:00")
+
+
+def test_a_bar_on_a_terminal(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Terminal(True))
+    sink = ProgressSink(100, 10)
+    sink.write(50, {"loss": 2.0, "lr": 1e-3})
+    sink.close()
+    assert "50/100" in sys.stderr.getvalue()
+    assert "loss=2.0000" in sys.stderr.getvalue()
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(0, "0:00"), (61, "1:01"), (3661, "1:01:01")])
+def test_clock(seconds, shown):
+    assert sinks.clock(seconds) == shown

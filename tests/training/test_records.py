@@ -1,0 +1,100 @@
+"""What a run directory remembers: which changes it refuses, when a report is made again, where a saved run loads."""
+
+import json
+import os
+from contextlib import nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from coca_train.checkpoint.record import open_record
+from coca_train.config.load import load, load_saved
+from coca_train.config.older import ADDED
+from coca_train.config.schedule import resolve
+from coca_train.models.init import init_weights
+from coca_train.models.transformer import Transformer
+from coca_train.runtime.errors import CheckpointError, DataError
+from coca_train.training.ending import final_report, write_sample
+
+
+def test_settings_are_fixed_once_a_checkpoint_depends_on_them(tmp_path):
+    def start(*overrides, data="same"):
+        loaded = load(list(overrides))
+        return open_record(tmp_path, loaded, resolve(loaded.config), {"all": {"data": data}}, dict)
+
+    first = start()
+    assert start()["settings"] == first["settings"]
+    assert start("model.n_layers=3", data="other")["settings"]["model.n_layers"] == 3  # nothing was saved yet
+
+    (tmp_path / "checkpoints" / "step-00000001").mkdir(parents=True)
+    again = start("model.n_layers=3", data="other")
+    assert again["run_id"] == json.loads((tmp_path / "run.json").read_text())["run_id"]
+    with pytest.raises(CheckpointError, match=r"E-CKP-24 .*model\.n_layers 3 -> 6"):
+        start(data="other")
+    with pytest.raises(DataError, match="E-TOK-14"):
+        start("model.n_layers=3")
+    start("model.n_layers=3", "optim.lr=0.002", data="other")  # announced, not refused
+    with pytest.raises(CheckpointError, match=r"E-CKP-24 .*visibility\.name 'causal' -> 'sliding_window'"):
+        start("model.n_layers=3", "visibility=sliding_window", data="other")
+
+
+def test_a_run_older_than_an_option_goes_on_without_a_word(tmp_path, monkeypatch, capsys):
+    """Its record lacks the option; what it did then is what is chosen now, so nothing has changed."""
+
+    def start(*overrides):
+        loaded = load(list(overrides))
+        return open_record(tmp_path, loaded, resolve(loaded.config), {"all": {"data": "same"}}, dict)
+
+    record = start()
+    assert record["folder"] == os.getcwd()
+    (tmp_path / "checkpoints" / "step-00000001").mkdir(parents=True)
+    for key in ADDED:
+        del record["settings"][key]
+    del record["folder"], record["stages"]
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    start()
+    assert "CHANGED" not in capsys.readouterr().err
+    assert json.loads((tmp_path / "run.json").read_text())["folder"] == os.getcwd()
+    start("data.upsample_factor=5", "data.upsample_from_tokens=9", "data.packing=segments")
+    assert "CHANGED since this run began: data.packing 'windows' -> 'segments'" in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path)
+    assert start()["folder"] == str(tmp_path)  # where relative paths of the data begin now
+
+
+def test_a_report_is_made_again_when_the_evaluation_changes(tmp_path, capsys):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+
+    def report(*overrides: str, step: int = 1) -> bool:
+        config = load(["eval.extrapolation.enabled=false", "eval.sample_tokens=0", *overrides]).config
+        final_report(config, tmp_path, cast(Any, None), cast(Any, None), step)
+        return "is there already" not in capsys.readouterr().err
+
+    assert report()
+    assert not report()
+    assert not report("eval.extrapolation.every_steps=5")  # what was probed on the way is no other report
+    assert report("eval.max_tokens=4096")
+    assert report("eval.max_tokens=4096", step=2)
+
+
+def test_a_saved_run_loads_on_a_machine_without_its_gpu(tmp_path):
+    text = load(["tracking=tensorboard"]).yaml
+    assert "device: auto" in text
+    (tmp_path / "config.yaml").write_text(text.replace("device: auto", "device: cuda"))
+    assert load_saved(tmp_path).config.engine.device == "cuda"
+
+
+def test_a_sample_longer_than_a_learned_table_is_left_out(tmp_path, capsys):
+    words = ["position=learned", "train.seq_len=16", "model.n_layers=1", "model.d_model=32", "model.n_heads=2"]
+    config = load([*words, "eval.sample_prompt=abc", "eval.sample_tokens=13"]).config
+    model = Transformer(config.model, config.position, config.visibility, vocab_size=64, max_seq_len=16)
+    init_weights(model, config.model, seed=0)
+    tokenizer = SimpleNamespace(encode=lambda text: [1, 2, 3], decode=lambda tokens: f" {len(tokens)}", eod=None)
+    runner = cast(Any, SimpleNamespace(eval_module=lambda: nullcontext(model)))
+    write_sample(config, tmp_path, runner, cast(Any, tokenizer))
+    assert (tmp_path / "sample.txt").read_text() == "abc 13\n"
+    longer = replace(config, eval=replace(config.eval, sample_tokens=14))
+    write_sample(longer, tmp_path / "other", runner, cast(Any, tokenizer))
+    assert "WARNING: no sample, eval.sample_tokens=14: " in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
