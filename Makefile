@@ -39,7 +39,7 @@ bench: .venv/installed  ## speed and memory against transformers, as ratios in o
 	$(BIN)/python -m benchmarks.run
 
 docs: .venv/installed  ## regenerate docs/*configuration.md, schemes.md and figures
-	$(BIN)/python -m coca_train.config.help --markdown > docs/configuration.md
+	$(BIN)/python -m coca_train.commands.training_help --markdown > docs/configuration.md
 	$(BIN)/python -m data_prep --markdown > docs/data_configuration.md
 	$(BIN)/python -m coca_train.evaluate --markdown > docs/evaluation_configuration.md
 	$(BIN)/python -m coca_train.schemes --markdown > docs/schemes.md

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from coca_train.config.load import load
 from coca_train.models.attention import Attention, AttentionContext
 from coca_train.models.generation import generate
 from coca_train.models.init import init_weights
@@ -19,9 +18,10 @@ from coca_train.models.scores import part_of
 from coca_train.models.transformer import Transformer
 from coca_train.planning.catalog.entries import entries
 from coca_train.planning.catalog.reference import reference
-from coca_train.positions import AttentionShape, build, visibilities
-from coca_train.positions.base import LayerPosition, Position, Projections
+from coca_train.positions import build, visibilities
+from coca_train.positions.base import AttentionShape, LayerPosition, Position, Projections
 from coca_train.positions.visibility import Visibility
+from coca_train.settings import load
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 Work = Callable[[], Any]

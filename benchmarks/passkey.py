@@ -19,13 +19,13 @@ import torch
 
 from benchmarks.cases import Setup
 from benchmarks.measure import machine, say
-from coca_train.config.load import load
 from coca_train.evaluation.measures.passkey import cases
 from coca_train.models.continuations import continuations
 from coca_train.models.generation import generate
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
 from coca_train.runtime.printing import markdown
+from coca_train.settings import load
 
 OURS, UNSHARED, SINGLY, PLAIN = "ours", "unshared", "one by one", "plain loop"
 WANTED = 10.0  # times as fast as the plain loop

@@ -27,13 +27,13 @@ from torch.nn import functional as F
 from benchmarks.cases import DTYPES, Setup
 from benchmarks.measure import interleaved_seconds, machine, median_ratio, say
 from coca_train.checkpoint.opening import load_run
-from coca_train.config.load import load
 from coca_train.evaluation.measures.perplexity import score_share
 from coca_train.evaluation.measures.windows import Row, sliding_windows, tokens_read
 from coca_train.hub import exporting
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
 from coca_train.runtime.printing import markdown
+from coca_train.settings import load
 
 MULTIPLES = (1, 2, 4, 8, 16)
 OURS, PLAIN, PEER = "ours", "plain", "transformers"

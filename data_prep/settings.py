@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from coca_train.config.load import load_root
+from coca_train.config.load import load as load_root
 from coca_train.config.root import Root
 from data_prep.check import problems
 from data_prep.schema import PrepareConfig
@@ -31,7 +31,8 @@ def load(words: Sequence[str], dirs: tuple[Path, ...] = ()) -> PrepareConfig:
 
 def load_with_yaml(words: Sequence[str], dirs: tuple[Path, ...] = ()) -> tuple[PrepareConfig, str]:
     """The same with its text, as `--cfg job` shows it."""
-    return load_root(PREPARE, overrides(words), dirs)
+    loaded = load_root(PREPARE, overrides(words), dirs)
+    return loaded.config, loaded.yaml
 
 
 def overrides(words: Sequence[str]) -> list[str]:

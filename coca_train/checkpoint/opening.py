@@ -7,14 +7,15 @@ from pathlib import Path
 import torch
 
 from coca_train import checkpoint
-from coca_train.config.load import Loaded, load_saved
-from coca_train.config.schedule import resolve, stage_at
+from coca_train.config.load import Loaded
 from coca_train.data.mixture import tokenizer_digest
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import DTYPES
 from coca_train.models.build import build_model, vocab_size
 from coca_train.models.transformer import Transformer
 from coca_train.runtime.errors import CheckpointError, DataError, UserError
+from coca_train.schedule import resolve, stage_at
+from coca_train.settings import load_saved
 
 
 @dataclass(frozen=True)

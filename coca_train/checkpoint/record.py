@@ -17,11 +17,11 @@ from coca_train.checkpoint.manifest import FOLDER, step_of
 from coca_train.checkpoint.recovery import step_folders
 from coca_train.config.load import Loaded
 from coca_train.config.older import ADDED
-from coca_train.config.schedule import Stage
 from coca_train.data.mixture import fingerprint_diff
 from coca_train.runtime import dist
 from coca_train.runtime.durable import write_text
 from coca_train.runtime.errors import CheckpointError, DataError
+from coca_train.schedule import Stage
 
 PACKAGES = ("torch", "deepspeed", "numpy", "sentencepiece")
 # What a stage that has begun depends on, and what one that is done does not depend on. The data has its fingerprint.

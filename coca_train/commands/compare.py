@@ -22,12 +22,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coca_train.config.files import choices, config_dir
-from coca_train.config.load import Loaded, load
+from coca_train.config.load import Loaded
 from coca_train.config.messages import nearest
-from coca_train.config.schedule import resolve
 from coca_train.runtime import dist
 from coca_train.runtime.entry import run
 from coca_train.runtime.errors import DataError, UserError
+from coca_train.schedule import resolve
+from coca_train.settings import load
 
 DEFAULT_SCHEMES = "rope,alibi,coca,coca_strict"
 DEFAULT_ROOT = "runs/compare"

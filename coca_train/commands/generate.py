@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from coca_train.config.arguments import parse
-from coca_train.config.vary import GROUPS, varies, vary
 from coca_train.runtime import dist, entry
 from coca_train.runtime.errors import UserError
+from coca_train.vary import GROUPS, varies, vary
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from hydra.errors import HydraException
 
-from coca_train.config.load import load
 from coca_train.config.overrides import split_sweep
 from coca_train.runtime.errors import Preempted, UserError
+from coca_train.settings import load
 
 LONGEST_NAME = 100
 

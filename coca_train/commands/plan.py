@@ -50,12 +50,12 @@ def _main(argv: list[str]) -> int:
             f"E-PLN-05 command line mfu={options.mfu:g}: a share of the peak, above 0 and at most 1. Fix: mfu=0.4"
         )
     from coca_train.config.load import assemble, finish
-    from coca_train.config.root import TRAIN
-    from coca_train.config.schedule import resolve
     from coca_train.planning.cost import Cluster, check_launch, cost
     from coca_train.planning.gpus import find
     from coca_train.planning.outline import outline
     from coca_train.planning.pages import plan
+    from coca_train.schedule import resolve
+    from coca_train.settings import TRAIN
 
     of_run = [word for word in arguments.overrides if word not in own]
     config, _ = finish(assemble(TRAIN, of_run, arguments.config_dirs), launch=False)

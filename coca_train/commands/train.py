@@ -26,7 +26,7 @@ def _main(argv: list[str]) -> int:
     if arguments.hydra or arguments.cfg in ("hydra", "all"):
         return _ask_hydra(arguments)
     if "--help" in arguments.flags:
-        from coca_train.config.help import help_text
+        from coca_train.commands.training_help import help_text
 
         print(help_text(arguments.overrides, arguments.config_dirs))
         return 0
@@ -34,7 +34,7 @@ def _main(argv: list[str]) -> int:
         from coca_train.commands.multirun import multirun
 
         return multirun(arguments.overrides, arguments.config_dirs, show_only=bool(arguments.cfg))
-    from coca_train.config.load import load
+    from coca_train.settings import load
 
     loaded = load(arguments.overrides, arguments.config_dirs)
     if arguments.cfg:

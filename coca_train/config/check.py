@@ -5,8 +5,7 @@ A rule's parameters name the sections it needs; it runs when all of them are rig
 
 import inspect
 import os
-from collections.abc import Callable
-from importlib import import_module
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -37,7 +36,10 @@ class World(NamedTuple):
     local_rank: int
 
 
-def problems(sections: dict[str, Any], launch: bool = True) -> list[Problem]:
+Rule = Callable[..., list[Problem]]
+
+
+def problems(sections: dict[str, Any], launch: bool = True, *, rules: Sequence[Rule]) -> list[Problem]:
     """Everything the rules find in the sections that are right by themselves.
 
     launch: also what depends on this machine and this launch (a saved run may be read anywhere).
@@ -46,7 +48,7 @@ def problems(sections: dict[str, Any], launch: bool = True) -> list[Problem]:
     known = {**sections, **({"world": world} if world else {})}
     if not launch:
         known.pop("tracking", None)
-    for rule in RULES:
+    for rule in rules:
         wanted = list(inspect.signature(rule).parameters)
         if all(name in known for name in wanted):
             found += rule(**{name: known[name] for name in wanted})
@@ -83,7 +85,7 @@ def _batch(train: TrainConfig, world: World) -> list[Problem]:
     return [Problem("E-CFG-19", keys, text, f"nearest legal (global with micro): {sets}")]
 
 
-def _heads(model: ModelConfig) -> list[Problem]:
+def heads(model: ModelConfig) -> list[Problem]:
     if model.head_dim is not None or model.d_model % model.n_heads == 0:
         return []
     divisors = [n for n in range(1, model.d_model + 1) if model.d_model % n == 0]
@@ -96,7 +98,7 @@ def _heads(model: ModelConfig) -> list[Problem]:
     ]
 
 
-def _kv_heads(model: ModelConfig) -> list[Problem]:
+def kv_heads(model: ModelConfig) -> list[Problem]:
     if model.n_kv_heads is None or model.n_heads % model.n_kv_heads == 0:
         return []
     divisors = [n for n in range(1, model.n_heads + 1) if model.n_heads % n == 0]
@@ -105,35 +107,15 @@ def _kv_heads(model: ModelConfig) -> list[Problem]:
     return [Problem("E-CFG-21", ("model.n_kv_heads", "model.n_heads"), text, f"write model.n_kv_heads={best}")]
 
 
-def _scheme(model: ModelConfig, position: Any) -> list[Problem]:
+def scheme(model: ModelConfig, position: Any) -> list[Problem]:
     rules: Callable[[ModelConfig], list[tuple[str, str, str]]] = getattr(position, "problems", lambda model: [])
     return [Problem("E-CFG-20", (key,), text, fix) for key, text, fix in rules(model)]
 
 
-def _visibility(visibility: Any, position: Any, model: ModelConfig) -> list[Problem]:
-    if _heads(model) or _kv_heads(model) or _scheme(model, position):
-        return []  # the scheme cannot even be built
-    found = import_module("coca_train.positions.visibilities").problems(visibility, position, model)
-    return [Problem("E-CFG-44", (key, "position.scheme"), text, fix) for key, text, fix in found]
-
-
-def _trains(visibility: Any, position: Any, world: World) -> list[Problem]:
-    """Asks for the world because it is about launches only: trained weights may be read in any way."""
-    rules = import_module("coca_train.positions.visibilities").build(visibility)
-    if not rules.trains:
-        text = f"{visibility.name} is for evaluation only; in training it is what a shorter window does"
-        fix = "write visibility=causal and a smaller train.seq_len"
-        return [Problem("E-CFG-45", ("visibility.name",), text, fix)]
-    if rules.keep() and rules.keep().first and getattr(position, "memory_len", 0):
-        text = f"{visibility.name} looks back to the first tokens of a text, and a memory holds the last ones"
-        fix = "write position.memory_len=0, or visibility=causal or sliding_window"
-        return [Problem("E-CFG-45", ("visibility.name", "position.memory_len"), text, fix)]
-    return []
-
-
 def _gpus() -> int:
-    torch = import_module("torch")  # counts through NVML; no CUDA context is made
-    return torch.cuda.device_count()
+    import torch  # not before a rule needs it: config errors are told within a second
+
+    return torch.cuda.device_count()  # through NVML; no CUDA context is made
 
 
 def _device(engine: EngineConfig, world: World) -> list[Problem]:
@@ -246,12 +228,10 @@ def _extrapolation(eval: EvalConfig) -> list[Problem]:
 
 RULES = (
     _batch,
-    _heads,
-    _kv_heads,
-    _scheme,
+    heads,
+    kv_heads,
+    scheme,
     memory,
-    _visibility,
-    _trains,
     _device,
     _engine,
     _stages,

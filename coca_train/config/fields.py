@@ -8,10 +8,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from coca_train.config.root import TRAIN, Root
-
-PACKAGE = Path(__file__).resolve().parents[1]
-POSITIONS = PACKAGE / "positions"
+from coca_train.config.root import Root
 
 
 @dataclass(frozen=True)
@@ -80,12 +77,12 @@ def _walk(cls: Any, prefix: str) -> list[Option]:
 
 
 @cache
-def options(root: Root = TRAIN) -> tuple[Option, ...]:
+def options(root: Root) -> tuple[Option, ...]:
     """Every option outside the sections that a module types, in the order of the schema."""
     return tuple(_walk(root.schema, ""))
 
 
-def sections(root: Root = TRAIN) -> dict[str, str]:
+def sections(root: Root) -> dict[str, str]:
     """Top-level sections and what they are about."""
     found = {}
     for name, field in fields_of(root.schema).items():
@@ -127,26 +124,22 @@ def _description(node: ast.expr | None, known: dict[str, str]) -> str:
     return ""
 
 
-def module_options(root: Root = TRAIN) -> dict[str, str]:
+def module_options(root: Root) -> dict[str, str]:
     """Dotted keys of the sections that modules type, over all their modules, with their descriptions."""
     found = {key: f"set by {group}=<choice>" for key, group in root.tags.items()}
-    nested = {folder.prefix.rstrip(".") for folder in root.module_folders}
-    for folder, prefix, _ in root.module_folders:
-        for path in sorted((PACKAGE / folder).glob("[a-z]*.py")):
-            for name, text in described(path).items():
-                if f"{prefix}{name}" not in nested and not found.get(f"{prefix}{name}"):
-                    found[f"{prefix}{name}"] = text
+    for section, registry in root.registries.items():
+        for module in registry.names():
+            for name, text in described(registry.source(module)).items():
+                key = f"{section}.{name}"
+                if key not in root.registries and not found.get(key):
+                    found[key] = text
     return found
 
 
 def modules_with(root: Root, key: str) -> str:
     """`visibility=sinks`, … : the modules that have the option at a dotted key; empty when none has."""
-    for folder, prefix, group in root.module_folders:
-        names = [path.stem for path in sorted((PACKAGE / folder).glob("[a-z]*.py")) if key in _keys(path, prefix)]
-        if names:
-            return f"{group}={' or '.join(names)}"
-    return ""
-
-
-def _keys(path: Path, prefix: str) -> set[str]:
-    return {f"{prefix}{name}" for name in described(path)}
+    section, _, option = key.rpartition(".")
+    if (registry := root.registries.get(section)) is None:
+        return ""
+    names = [name for name in registry.names() if option in described(registry.source(name))]
+    return f"{section.replace('.', '/')}={' or '.join(names)}" if names else ""

@@ -36,10 +36,15 @@ def rows(found: Assembled) -> Rows:
             continue
         listed[option.key.split(".")[0]].append((option, value))
     described = module_options(found.root)
-    for section in found.root.modules:
+    for section in _typed_by_modules(found.root):
         for key, value in leaves(found.tree[section], section):
             listed[section].append((Option(key, described.get(key, ""), ""), value))
     return listed
+
+
+def _typed_by_modules(root: Root) -> list[str]:
+    """Whole sections whose options are those of a module."""
+    return [section for section in root.registries if "." not in section]
 
 
 def _keys(tree: Any, prefix: str = "") -> list[str]:
@@ -93,8 +98,8 @@ def tables(found: Assembled, values: str) -> list[str]:
             f"| `{o.key}` | `{_cell(show(v))}` | {_cell(o.description)} | {_cell(o.needs)} |"
             for o, v in listed[section]
         ]
-    if found.root.modules:
-        shown = {option.key for section in found.root.modules for option, _ in listed[section]}
+    if sections_of_modules := _typed_by_modules(found.root):
+        shown = {option.key for section in sections_of_modules for option, _ in listed[section]}
         lines += ["", "Options of the other choices:", ""]
         lines += ["| option | what it is |", "|---|---|"]
         lines += [

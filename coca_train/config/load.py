@@ -1,22 +1,20 @@
 """From YAML files and overrides to one frozen, checked configuration. Hydra is used in this package only."""
 
-from dataclasses import asdict, dataclass
-from importlib import import_module
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
 from coca_train.config.compose import compose
 from coca_train.config.fields import fields_of, options
-from coca_train.config.files import choices, config_dir
+from coca_train.config.files import config_dir
 from coca_train.config.interpolate import leaves, resolve
 from coca_train.config.messages import ConfigError, Problem, is_secret, secret_fix, show
 from coca_train.config.older import complete
 from coca_train.config.overrides import apply, parse
 from coca_train.config.provenance import Sources, read, stop
-from coca_train.config.root import TRAIN, Root
-from coca_train.config.schema import Config
+from coca_train.config.root import Root
 from coca_train.config.stage_configs import fill_choices, stage_problems
 from coca_train.config.strict import type_sections
 from coca_train.config.templates import fill
@@ -26,18 +24,10 @@ from coca_train.config.templates import fill
 class Loaded:
     """A run's configuration, and how it came about."""
 
-    config: Config
+    config: Any  # of the root's schema
     yaml: str  # resolved, what a run directory keeps as config.yaml
     overrides: list[str]
     choices: dict[str, str]  # config group -> option
-
-
-class Variant(NamedTuple):
-    """Settings to be put on trained weights. problem: why they cannot be, in words; empty: they can."""
-
-    position: Any
-    visibility: Any
-    problem: str = ""
 
 
 @dataclass
@@ -71,29 +61,24 @@ def assemble(root: Root, overrides: list[str], config_dirs: tuple[Path, ...] = (
         else:
             composed.sources.command_line[override.key_or_group] = (override.input_line or "").partition("=")[2]
     fill(root, composed.tree, composed.sources, dirs)  # what the command line added
-    if root is TRAIN:
+    if root.staged:
         fill_choices(composed.tree, composed.sources)
     return Assembled(root, composed.tree, composed.choices, composed.sources, problems, examples)
 
 
-def load(overrides: list[str], config_dirs: tuple[Path, ...] = ()) -> Loaded:
+def load(root: Root, overrides: list[str], config_dirs: tuple[Path, ...] = ()) -> Loaded:
     """Compose, check and freeze. config_dirs: further folders with experiments and group choices.
 
     Raises ConfigError, which names every problem and who set the value.
     """
-    assembled = assemble(TRAIN, overrides, config_dirs)
+    assembled = assemble(root, overrides, config_dirs)
     config, text = finish(assembled, launch=True)
     return Loaded(config, text, list(overrides), assembled.choices)
 
 
-def load_root(root: Root, overrides: list[str], config_dirs: tuple[Path, ...] = ()) -> tuple[Any, str]:
-    """The same for any root: an instance of its schema, and the YAML of it, resolved."""
-    return finish(assemble(root, overrides, config_dirs), launch=True)
-
-
-def load_saved(run_dir: str | Path) -> Loaded:
-    """The configuration a run directory keeps, through the same checks as a new one."""
-    path, sources = Path(run_dir) / "config.yaml", Sources()
+def load_saved(root: Root, path: Path) -> Loaded:
+    """A configuration that was saved as one file, through the same checks as a new one."""
+    sources = Sources()
     if not path.is_file():
         raise stop(Problem("E-CFG-15", (), "there is no such file", "give the directory of a run", str(path)))
     problems = read(path, "", sources)
@@ -101,56 +86,9 @@ def load_saved(run_dir: str | Path) -> Loaded:
     if not isinstance(tree, dict):
         raise stop(Problem("E-CFG-15", (), "this is not the configuration of a run", "restore the file", str(path)))
     complete(tree)
-    fill(TRAIN, tree, sources, (config_dir(),))
-    config, text = finish(Assembled(TRAIN, tree, {}, sources, problems, dict(leaves(tree))), launch=False)
+    fill(root, tree, sources, (config_dir(),))
+    config, text = finish(Assembled(root, tree, {}, sources, problems, dict(leaves(tree))), launch=False)
     return Loaded(config, text, [], {})
-
-
-def variants(config: Config) -> dict[str, Variant]:
-    """What the extrapolation report tries on the same weights, by name; the first is what they were trained with.
-
-    Every choice of `eval.extrapolation.frequencies` with the trained visibility, then every one of
-    `eval.extrapolation.visibilities` with the trained frequencies. The base theta stays; only a choice that is
-    not named after its module (code_llama) is there for its base, and keeps it. A scheme without frequencies
-    has one in their place, itself, under the name `plain`.
-    """
-    position, visibility = config.position, config.visibility
-    own = getattr(position, "frequencies", None)
-    found = {}
-    for name in dict.fromkeys([own.name, *config.eval.extrapolation.frequencies] if own else ["plain"]):
-        other, problem = position, ""
-        if own and name != own.name:
-            values = _choice("position/frequencies", name)
-            base = {"theta": own.theta} if values["name"] == name else {}
-            tree = asdict(position) | {"frequencies": values | base}
-            other = import_module("coca_train.positions").settings(_section(config, "position", tree))
-            problem = import_module("coca_train.positions.frequencies").exchange_problem(own, other.frequencies)
-        found[name] = Variant(other, visibility, problem or _problem(config, other, visibility))
-    for name in config.eval.extrapolation.visibilities:
-        if name != visibility.name:
-            tree = _section(config, "visibility", _choice("visibility", name))
-            other = import_module("coca_train.positions.visibilities").settings(tree)
-            found[name] = Variant(position, other, _problem(config, position, other))
-    return found
-
-
-def _choice(group: str, name: str) -> dict[str, Any]:
-    """The YAML file of one choice of a config group."""
-    return yaml.safe_load(choices(group, (config_dir(),))[name].read_text(encoding="utf-8"))
-
-
-def _section(config: Config, name: str, section: dict[str, Any]) -> Any:
-    """A section as it is in this configuration, references resolved."""
-    resolved, problems = resolve(asdict(config) | {name: section})
-    assert not problems, problems
-    return resolved[name]
-
-
-def _problem(config: Config, position: Any, visibility: Any) -> str:
-    """Why these cannot go together, in words; empty: they can."""
-    of_scheme = getattr(position, "problems", lambda model: [])(config.model)
-    of_pair = import_module("coca_train.positions.visibilities").problems(visibility, position, config.model)
-    return "; ".join(text for _, text, _ in [*of_scheme, *of_pair])
 
 
 def finish(a: Assembled, launch: bool) -> tuple[Any, str]:
@@ -166,8 +104,8 @@ def finish(a: Assembled, launch: bool) -> tuple[Any, str]:
     blamed = {key for mistake in mistakes for key in mistake.keys}
     mistakes = [mistake for mistake in mistakes if links.get(mistake.keys[0]) not in blamed]  # a copy of a wrong value
     a.problems += [*wrong, *mistakes, *a.root.check(typed, launch)]
-    if a.root is TRAIN and not a.problems:
-        a.problems += stage_problems(a.tree, launch)
+    if a.root.staged and not a.problems:
+        a.problems += stage_problems(a.root, a.tree, launch)
     if a.problems:
         raise ConfigError(a.problems, a.lines())
     ordered = {name: a.tree[name] for name in fields_of(a.root.schema)}

@@ -1,22 +1,13 @@
-"""What makes a configuration stand by itself: a training (`TRAIN`), a data preparation (`data_prep.settings`)."""
+"""What makes a configuration stand by itself: a training (coca_train/settings.py), a data preparation, evaluation."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from coca_train.config import check
 from coca_train.config.files import config_dir
 from coca_train.config.messages import Problem
-from coca_train.config.schema import Config
-
-
-class ModuleFolder(NamedTuple):
-    """A folder of modules whose `Settings` type a section: where their options stand, the group that chooses one."""
-
-    folder: str  # below coca_train
-    prefix: str
-    group: str
+from coca_train.config.registry import Registry
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,55 +23,24 @@ class Root:
     place: str  # what decides where results go
     without_default: tuple[str, ...] = ()  # groups of which nothing is chosen in the top file
     from_top: tuple[str, ...] = ()  # groups whose files are `@package _global_`
-    # Sections typed by a module they name: section -> (the option that names it, where the modules are).
-    modules: dict[str, tuple[str, str]] = field(default_factory=dict)
-    module_folders: tuple[ModuleFolder, ...] = ()
-    # Options that name a module -> the group that chooses it; they are never set by themselves.
-    tags: dict[str, str] = field(default_factory=dict)
+    # Sections typed by a module they name, dotted; the section's path is the group that chooses the module.
+    registries: Mapping[str, Registry] = field(default_factory=dict)
     # Sections of named parts -> the file with what a part leaves out, from `configs`, without its ending.
     templates: dict[str, str] = field(default_factory=dict)
     folder: str = ""  # below configs, where top file and groups are
+    staged: bool = False  # the parts of its section `stages` put other values over the other sections
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """Options that name a module -> the group that chooses it; they are never set by themselves."""
+        return {f"{key}.{registry.tag}": key.replace(".", "/") for key, registry in self.registries.items()}
+
+    def registry(self, key: str) -> Registry | None:
+        """Of the innermost section typed by a module that the option at a dotted key lies in."""
+        around = [section for section in self.registries if key.startswith(f"{section}.")]
+        innermost = max(around, key=len, default=None)
+        return None if innermost is None else self.registries[innermost]
 
     def dirs(self, more: tuple[Path, ...] = ()) -> tuple[Path, ...]:
         """Folders with the files of this configuration: ours, then others."""
         return (config_dir() / self.folder, *more)
-
-
-TRAIN = Root(
-    name="train",
-    schema=Config,
-    groups=(
-        "model",
-        "position",
-        "position/frequencies",
-        "visibility",
-        "data",
-        "optim",
-        "stages",
-        "engine",
-        "tracking",
-        "eval",
-        "experiment",
-    ),
-    check=check.problems,
-    command="coca_train",
-    examples="train.max_steps=100, or group=choice, e.g. position=coca",
-    place="run.root and run.name",
-    without_default=("experiment",),
-    from_top=("experiment",),
-    modules={
-        "position": ("scheme", "coca_train.positions"),
-        "visibility": ("name", "coca_train.positions.visibilities"),
-    },
-    module_folders=(
-        ModuleFolder("positions/schemes", "position.", "position"),
-        ModuleFolder("positions/frequencies", "position.frequencies.", "position/frequencies"),
-        ModuleFolder("positions/visibilities", "visibility.", "visibility"),
-    ),
-    templates={"stages": "stages/_stage"},
-    tags={
-        "position.scheme": "position",
-        "position.frequencies.name": "position/frequencies",
-        "visibility.name": "visibility",
-    },
-)

@@ -11,7 +11,7 @@ from coca_train.config.files import choices, config_dir
 from coca_train.config.interpolate import leaves, lookup
 from coca_train.config.messages import Problem
 from coca_train.config.provenance import Sources, read
-from coca_train.config.root import TRAIN
+from coca_train.config.root import Root
 from coca_train.config.schema import Config
 from coca_train.config.strict import type_sections
 
@@ -47,17 +47,17 @@ def fill_choices(tree: dict[str, Any], sources: Sources) -> None:
             sources.files = places.files | sources.files
 
 
-def stage_config(config: Config, name: str) -> Config:
+def stage_config(root: Root, config: Config, name: str) -> Config:
     """A run's configuration as it holds in one of its stages; train.max_steps is the length of the stage.
 
     `config` was checked when it was loaded: nothing is refused here.
     """
-    typed, problems = _typed(json.loads(json.dumps(asdict(config))), name)
+    typed, problems = _typed(root, json.loads(json.dumps(asdict(config))), name)
     assert not problems, problems
     return Config(**typed)
 
 
-def stage_problems(tree: dict[str, Any], launch: bool) -> list[Problem]:
+def stage_problems(root: Root, tree: dict[str, Any], launch: bool) -> list[Problem]:
     """What is wrong in the stages of a resolved tree whose sections are right by themselves."""
     found: list[Problem] = []
     for name, stage in tree["stages"].items():
@@ -70,9 +70,9 @@ def stage_problems(tree: dict[str, Any], launch: bool) -> list[Problem]:
             keys = (f"stages.{name}.max_steps", f"stages.{name}.tokens")
             found.append(Problem("E-STG-03", keys, "both say how long the stage is", "leave one of them away"))
         if not fixed:
-            typed, problems = _typed(tree, name)
+            typed, problems = _typed(root, tree, name)
             if said:
-                problems += TRAIN.check({key: part for key, part in typed.items() if key != "stages"}, launch)
+                problems += root.check({key: part for key, part in typed.items() if key != "stages"}, launch)
             if {"train", "optim"} <= typed.keys():
                 problems += warm_up(typed["train"], typed["optim"])
             found += [_of_stage(problem, name, tree, said) for problem in problems]
@@ -104,7 +104,7 @@ def _has(tree: dict[str, Any], key: str) -> bool:
     return True
 
 
-def _typed(tree: dict[str, Any], name: str) -> tuple[dict[str, Any], list[Problem]]:
+def _typed(root: Root, tree: dict[str, Any], name: str) -> tuple[dict[str, Any], list[Problem]]:
     """The typed sections of a stage, and what is wrong with them."""
     stage = tree["stages"][name]
     merged = {key: _over(part, stage[key]) if key in SECTIONS else part for key, part in tree.items()}
@@ -115,10 +115,10 @@ def _typed(tree: dict[str, Any], name: str) -> tuple[dict[str, Any], list[Proble
     if stage["visibility"].get("name"):
         merged["visibility"] = stage["visibility"]
     examples = {key: value for key, value in leaves(tree) if not key.startswith("stages.")}
-    typed, problems = type_sections(TRAIN, merged, examples, set())
+    typed, problems = type_sections(root, merged, examples, set())
     if "train" in typed:
         merged["train"] = merged["train"] | {"max_steps": _length(stage, merged["train"])}
-        typed |= type_sections(TRAIN, {"train": merged["train"]}, {}, set())[0]
+        typed |= type_sections(root, {"train": merged["train"]}, {}, set())[0]
     return typed, problems
 
 

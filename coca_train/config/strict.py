@@ -1,7 +1,6 @@
 """The strict step: a plain tree becomes frozen dataclasses, or a list of problems in words."""
 
 import json
-from importlib import import_module
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -9,6 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 from coca_train.config.fields import fields_of, modules_with, needs, options
 from coca_train.config.interpolate import leaves
 from coca_train.config.messages import Problem, mistyped, nearest
+from coca_train.config.registry import Registry
 from coca_train.config.root import Root
 from coca_train.runtime.errors import UserError
 
@@ -51,8 +51,8 @@ def type_sections(
 
 
 def _convert(root: Root, name: str, value: Any) -> Any:
-    if name in root.modules:
-        return import_module(root.modules[name][1]).settings(value)
+    if name in root.registries:
+        return root.registries[name].settings(value)
     annotation: Any = fields_of(root.schema)[name].annotation
     return TypeAdapter(annotation).validate_json(json.dumps(value))
 
@@ -64,7 +64,7 @@ def _errors(root: Root, name: str, value: Any) -> list[Any]:
     except ValidationError as error:
         return list(error.errors(include_url=False))
     except UserError as error:
-        return [{"type": "module", "loc": (root.modules[name][0],), "input": value, "msg": str(error)}]
+        return [{"type": "module", "loc": (root.registries[name].tag,), "input": value, "msg": str(error)}]
     return []
 
 
@@ -96,7 +96,7 @@ def _told(
 
 def _unknown(root: Root, key: str, known: list[str]) -> Problem:
     """A key that nobody has, or that belongs to another scheme, scaling or visibility than the chosen one."""
-    if root.modules and (owners := modules_with(root, key)):
+    if owners := modules_with(root, key):
         return Problem("E-CFG-01", (key,), "the chosen one has no such option", f"choose {owners}, or leave it away")
     return _no_such_key(root, key, known)
 
@@ -137,24 +137,15 @@ def _needs(root: Root, key: str) -> str:
         pattern = option.key.split(".")
         if len(parts) == len(pattern) and all(p in ("<name>", part) for p, part in zip(pattern, parts, strict=True)):
             return option.needs
-    if parts[0] in root.modules and len(parts) > 1:
-        return _module_needs(parts)
+    if (registry := root.registry(key)) is not None:
+        return _module_needs(registry, parts[-1])
     return "a section"
 
 
-def _module_needs(parts: list[str]) -> str:
-    """The same for an option of any scheme, scaling or visibility."""
-    if parts[0] == "visibility":
-        package = import_module("coca_train.positions.visibilities")
-        modules = [package.visibility_module(name) for name in package.visibility_names()]
-    elif parts[1] == "frequencies" and len(parts) == 3:
-        package = import_module("coca_train.positions.frequencies")
-        modules = [package.frequency_module(name) for name in package.frequency_names()]
-    else:
-        package = import_module("coca_train.positions")
-        modules = [package.scheme_module(name) for name in package.scheme_names()]
-    for module in modules:
-        field = fields_of(module.Settings).get(parts[-1])
+def _module_needs(registry: Registry, name: str) -> str:
+    """The same for an option of any module of a registry."""
+    for module in map(registry.module, registry.names()):
+        field = fields_of(module.Settings).get(name)
         if field is not None and field.annotation is not Any:
             return needs(field.annotation, list(field.metadata))
     return "a section"
@@ -175,7 +166,7 @@ def _loose_choices(root: Root, name: str, value: Any) -> list[Problem]:
     """pydantic takes 1.0 and true where 1 is one of the choices; we do not."""
     problems = []
     for key, leaf in leaves(value, name):
-        expected = _needs(root, key) if name not in root.modules else ""
+        expected = _needs(root, key) if name not in root.registries else ""
         if expected.startswith("one of ") and str(leaf) not in expected.removeprefix("one of ").split(", "):
             problems.append(mistyped(key, leaf, expected, None, "literal_error"))
     return problems

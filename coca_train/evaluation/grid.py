@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from coca_train.config.load import Variant
 from coca_train.engine.process import ran_out
 from coca_train.evaluation.extrapolation.measure import put
 from coca_train.evaluation.progress import Progress
@@ -25,6 +24,7 @@ from coca_train.evaluation.subjects import open_subject
 from coca_train.evaluation.suites import suite_module
 from coca_train.evaluation.variants import described
 from coca_train.runtime import dist
+from coca_train.vary import Variant
 
 
 def run_grid(

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from coca_train.config.load import load_root
+from coca_train.config.load import load as load_root
 from coca_train.config.messages import Problem
-from coca_train.config.root import ModuleFolder, Root
+from coca_train.config.root import Root
 from coca_train.evaluation.schema import EvaluateConfig
+from coca_train.evaluation.suites import SUITES
 
 
 def problems(sections: dict[str, Any], launch: bool) -> list[Problem]:
@@ -42,16 +43,15 @@ EVALUATE = Root(
     command="coca_train.evaluate",
     examples="work.device=cpu, or group=choice, e.g. +eval=passkey",
     place="work.root and work.name",
-    modules={"eval": ("suite", "coca_train.evaluation.suites")},
-    module_folders=(ModuleFolder("evaluation/suites", "eval.", "eval"),),
+    registries={"eval": SUITES},
     from_top=("eval",),
-    tags={"eval.suite": "eval"},
 )
 
 
 def load(words: Sequence[str], dirs: tuple[Path, ...] = ()) -> tuple[EvaluateConfig, str]:
     """Compose, check and freeze; the configuration and its text. Raises ConfigError, which names every problem."""
-    return load_root(EVALUATE, overrides(words), dirs)
+    loaded = load_root(EVALUATE, overrides(words), dirs)
+    return loaded.config, loaded.yaml
 
 
 def overrides(words: Sequence[str]) -> list[str]:

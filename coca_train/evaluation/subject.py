@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from coca_train.config.load import Variant
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.evaluation.results import Measured, Point
 from coca_train.models.transformer import Transformer
+from coca_train.vary import Variant
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,6 @@ from pathlib import Path
 import torch
 
 from coca_train.checkpoint.opening import load_run, pick_device
-from coca_train.config.load import load
 from coca_train.config.schema import Config
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import DTYPES
@@ -20,6 +19,7 @@ from coca_train.hub import tokenizer_files
 from coca_train.hub.weights import Source, open_source
 from coca_train.models.transformer import Transformer, count_parameters
 from coca_train.runtime.errors import DataError
+from coca_train.settings import load
 
 BLOCK_BYTES = 1 << 22
 

@@ -14,13 +14,13 @@ from typing import Literal
 
 import numpy as np
 
-from coca_train.config.load import load_saved
 from coca_train.config.schema import Config
 from coca_train.data.indexed import IndexedDataset
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.evaluation.schema import TextConfig
 from coca_train.evaluation.subject import Around, Subject
 from coca_train.runtime.errors import DataError
+from coca_train.settings import load_saved
 from data_prep import readers
 from data_prep.readers.base import Reject
 from data_prep.schema import CorpusSourceConfig, FilterConfig, WorkConfig

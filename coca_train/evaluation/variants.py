@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from coca_train.config.load import Variant
 from coca_train.config.messages import ConfigError
 from coca_train.config.schema import Config
-from coca_train.config.vary import GROUPS, vary
 from coca_train.evaluation.results import OWN
 from coca_train.runtime.errors import UserError
+from coca_train.vary import GROUPS, Variant, vary
 
 
 def variants(config: Config, frequencies: Sequence[str], visibilities: Sequence[str]) -> dict[str, Variant]:

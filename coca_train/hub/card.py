@@ -9,11 +9,11 @@ import yaml
 
 from coca_train import __version__
 from coca_train.checkpoint.opening import read_record
-from coca_train.config.load import load_saved
-from coca_train.config.schedule import resolve
 from coca_train.hub.config_json import OWN
 from coca_train.hub.weights import Source
 from coca_train.runtime.printing import markdown
+from coca_train.schedule import resolve
+from coca_train.settings import load_saved
 
 
 def text(name: str, source: Source, config: dict[str, Any], parity: dict[str, Any], tokenizer: Path | None) -> str:

@@ -24,7 +24,7 @@ from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import parameters_on_meta
 from coca_train.hub.architecture import Architecture
 from coca_train.hub.streamed import Read, streamed
-from coca_train.runtime.durable import write_json
+from coca_train.runtime import durable
 from coca_train.runtime.errors import CheckpointError, UserError
 
 NAME = "parity.json"
@@ -171,7 +171,7 @@ def settle(folder: Path, results: list[Result], what: str, against: str) -> dict
     """Write parity.json into `folder`. Raises CheckpointError E-IOP-13 when the sides differ."""
     refuse_difference(results, what, against)
     found = record(results, what, against)
-    write_json(folder / NAME, found)
+    durable.write_new(folder / NAME, durable.as_json(found).encode())
     return found
 
 

@@ -4,13 +4,13 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from coca_train.config.load import load_saved
 from coca_train.data.files import digest
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.hub.parity import TEXT
 from coca_train.hub.weights import Source
 from coca_train.runtime import dist, durable
 from coca_train.runtime.errors import DataError
+from coca_train.settings import load_saved
 
 MAIN = ("tokenizer.model", "tokenizer.json")  # what our Tokenizer reads; the first that is there
 BESIDE = (

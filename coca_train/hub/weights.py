@@ -11,12 +11,12 @@ from torch import Tensor
 
 from coca_train import checkpoint
 from coca_train.checkpoint.opening import read_record
-from coca_train.config.load import load_saved
-from coca_train.config.schedule import resolve, stage_at
 from coca_train.hub import config_json, names, official
 from coca_train.hub.architecture import Architecture, Shapes
 from coca_train.hub.shards import Folder
 from coca_train.runtime.errors import CheckpointError, UserError
+from coca_train.schedule import resolve, stage_at
+from coca_train.settings import load_saved
 
 
 @dataclass(frozen=True)

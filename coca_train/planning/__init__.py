@@ -4,8 +4,3 @@ Nothing is estimated that can be looked at: the model is built on the meta devic
 step is run on it, and what that step would allocate and compute is counted. What an engine holds besides is written
 down in `states.py`, held against the engines in tests.
 """
-
-from coca_train.planning.differences import differences
-from coca_train.planning.schedule import schedule
-
-__all__ = ["differences", "schedule"]

@@ -7,7 +7,6 @@ from typing import Any
 
 from coca_train.config.check import RULES, World
 from coca_train.config.messages import ConfigError, Problem, show
-from coca_train.config.schedule import Stage
 from coca_train.config.schema import Config
 from coca_train.planning.fit import Change, smallest_change
 from coca_train.planning.gpus import Gpu, peak_of
@@ -15,6 +14,7 @@ from coca_train.planning.memory import Memory, memory
 from coca_train.planning.outline import Outline
 from coca_train.planning.schedule import n_tokens
 from coca_train.planning.step import Activations, Flops, activations, flops
+from coca_train.schedule import Stage
 from coca_train.tracking.throughput import Peak
 
 OF_THIS_MACHINE = ("E-RUN-04", "E-CFG-27")  # a plan is for another one: what GPUs are here does not matter

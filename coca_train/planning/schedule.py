@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from coca_train.config.schedule import Stage
 from coca_train.planning.differences import differences
 from coca_train.planning.outline import Outline, outline
 from coca_train.runtime import printing
+from coca_train.schedule import Stage
 
 HEADER = ("stage", "steps", "trains", "seq_len", "batch", "tokens", "lr", "frequencies", "data")
 

@@ -1,38 +1,55 @@
-"""How attention knows where a token stands: one file per scheme, frequencies as a second axis."""
+"""How attention knows where a token stands: one file per scheme, frequencies as a second axis, visibilities a third.
 
+Nothing here imports torch before it is needed: the registries are what `--help` lists.
+"""
+
+from importlib import import_module
+from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from coca_train.positions import frequencies, registry, schemes
-from coca_train.positions.base import AttentionShape, Initial, Position
+from coca_train.config.registry import Registry
 
-__all__ = ["AttentionShape", "Position", "build", "initials", "scheme_module", "scheme_names", "settings"]
+if TYPE_CHECKING:
+    from coca_train.positions.base import AttentionShape, Initial, Position
+
+_HERE = Path(__file__).parent
+
+
+def _registry(folder: str, tag: str) -> Registry:
+    load = lambda name: import_module(f"{__name__}.{folder}.{name}")  # noqa: E731
+    return Registry(_HERE / folder, load, tag, f"coca_train.{folder}")
+
+
+SCHEMES = _registry("schemes", "scheme")
+FREQUENCIES = _registry("frequencies", "name")
+VISIBILITIES = _registry("visibilities", "name")
 
 
 def scheme_names() -> list[str]:
-    """What `scheme:` may name: the files of positions/schemes/."""
-    return registry.names(schemes)
+    """What `scheme:` may name: the files of positions/schemes/, and plugins."""
+    return SCHEMES.names()
 
 
 def scheme_module(name: str) -> ModuleType:
     """The module positions/schemes/<name>.py. UserError when there is no such file."""
-    return registry.module(schemes, name)
+    return SCHEMES.module(name)
 
 
 def settings(value: Any) -> Any:
-    """A mapping with the key `scheme`, typed by that scheme's own Settings (errors: see registry.settings)."""
-    return registry.settings(schemes, "scheme", value)
+    """A mapping with the key `scheme`, typed by that scheme's own Settings (errors: see Registry.settings)."""
+    return SCHEMES.settings(value)
 
 
-def build(settings: Any, shape: AttentionShape) -> Position:
+def build(settings: Any, shape: "AttentionShape") -> "Position":
     """The scheme that `settings` names, for one attention shape."""
     return scheme_module(settings.scheme).Scheme(settings, shape)
 
 
-def initials(settings: Any) -> dict[str, Initial]:
+def initials(settings: Any) -> "dict[str, Initial]":
     """How the parameters of a scheme and of its frequencies start, by the last part of their names; those left out
     start as any other parameter does."""
     modules = [scheme_module(settings.scheme)]
     if hasattr(settings, "frequencies"):
-        modules.append(frequencies.frequency_module(settings.frequencies.name))
+        modules.append(FREQUENCIES.module(settings.frequencies.name))
     return {name: initial for module in modules for name, initial in getattr(module, "INITIAL", {}).items()}

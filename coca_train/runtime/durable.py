@@ -86,8 +86,12 @@ def write_text(path: Path, text: str) -> Path:
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> Path:
+    return write_text(path, as_json(data))
+
+
+def as_json(data: Mapping[str, Any]) -> str:
     """Valid JSON: a number that is not finite is written as {"number": "inf"}; read_json gives it back."""
-    return write_text(path, json.dumps(encode(data), indent=1) + "\n")
+    return json.dumps(encode(data), indent=1) + "\n"
 
 
 def read_json(path: Path) -> Any:

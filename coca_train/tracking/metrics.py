@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from coca_train.config.schedule import resolve
 from coca_train.config.schema import Config
 from coca_train.runtime import dist
+from coca_train.schedule import resolve
 from coca_train.tracking.throughput import Peak, Throughput, flops_per_token, matmul_parameters, peak
 from coca_train.tracking.writers import JsonlSink, ProgressSink, Sink, TensorBoardSink, WandbSink
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from coca_train.config.load import variants
 from coca_train.config.schema import Config
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.data.validation import long_documents
@@ -19,6 +18,7 @@ from coca_train.models.generation import check_positions, generate
 from coca_train.runtime import dist
 from coca_train.runtime.durable import read_json, write_json, write_text
 from coca_train.runtime.errors import DataError
+from coca_train.vary import variants
 
 
 def final_report(

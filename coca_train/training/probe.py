@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from coca_train.config.load import variants
 from coca_train.config.schema import Config
 from coca_train.engine.base import Engine
 from coca_train.evaluation.extrapolation.measure import NothingToScore, extrapolate
 from coca_train.runtime import dist
 from coca_train.training.ending import held_out_documents
+from coca_train.vary import variants
 
 
 class Probe:

@@ -10,7 +10,6 @@ import torch
 from coca_train import checkpoint, engine
 from coca_train.checkpoint.record import begin_stage, open_record
 from coca_train.config.load import Loaded
-from coca_train.config.schedule import Stage, resolve, stage_at
 from coca_train.config.schema import Config, DataConfig
 from coca_train.data.mixture import Mixture
 from coca_train.data.packings import Edges
@@ -23,6 +22,7 @@ from coca_train.runtime import dist
 from coca_train.runtime.errors import CheckpointError, DataError, DeviceMemoryError, UserError
 from coca_train.runtime.signals import StopRequest
 from coca_train.runtime.watchdog import Watchdog, peer_lost
+from coca_train.schedule import Stage, resolve, stage_at
 from coca_train.tracking.metrics import MetricsWriter
 from coca_train.training.stage import Surroundings, run_one
 from coca_train.training.start import check_start, find_start

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import torch
 
 from coca_train import checkpoint, engine
-from coca_train.config.schedule import Stage
 from coca_train.config.schema import Config
 from coca_train.data.loader import Loader
 from coca_train.data.mixture import Mixture
@@ -28,6 +27,7 @@ from coca_train.runtime import dist
 from coca_train.runtime.errors import CheckpointError, DataError, Preempted, StorageError
 from coca_train.runtime.signals import StopRequest
 from coca_train.runtime.watchdog import Watchdog
+from coca_train.schedule import Stage
 from coca_train.tracking.metrics import MetricsWriter
 from coca_train.tracking.throughput import PeakMemory, Throughput, flops_per_token, matmul_parameters, peak
 from coca_train.training.ending import final_report

@@ -6,8 +6,6 @@ from coca_train import checkpoint
 from coca_train.checkpoint.manifest import FOLDER
 from coca_train.checkpoint.opening import read_record
 from coca_train.checkpoint.recovery import step_folders
-from coca_train.config.load import load_saved
-from coca_train.config.schedule import resolve
 from coca_train.config.schema import Config
 from coca_train.data.files import digest
 from coca_train.data.tokenizer import Tokenizer
@@ -15,6 +13,8 @@ from coca_train.hub import starting, tokenizer_files
 from coca_train.runtime import dist
 from coca_train.runtime.errors import CheckpointError, DataError, Preempted, UserError
 from coca_train.runtime.signals import StopRequest
+from coca_train.schedule import resolve
+from coca_train.settings import load_saved
 
 
 def check_start(config: Config, run_dir: Path, tokenizer: Tokenizer, n_tokens: int) -> Path | None:

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from coca_train.config.load import load_saved
-from coca_train.config.schedule import Stage, resolve, stage_at
 from coca_train.config.schema import DataConfig
 from coca_train.data.batch import IGNORE, digest_of, joined
 from coca_train.data.mixture import Mixture, fingerprint_diff
@@ -16,6 +14,8 @@ from coca_train.data.packings import Edges
 from coca_train.data.provenance import Part, Provenance
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError, UserError
+from coca_train.schedule import Stage, resolve, stage_at
+from coca_train.settings import load_saved
 from coca_train.tracking.writers import read_jsonl
 from data_prep.looking.inspecting import CLOSE, FEWEST_CHARACTERS, OPEN, lines, shortened
 from data_prep.readers.base import shown

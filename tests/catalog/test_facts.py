@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from coca_train import positions
-from coca_train.config.load import load
 from coca_train.models.kernels import KERNELS, choose
 from coca_train.planning.catalog.entries import entries
 from coca_train.planning.catalog.facts import DTYPE, facts
 from coca_train.planning.catalog.pages import example
 from coca_train.planning.catalog.reference import layer, on, reference
+from coca_train.settings import load
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 LAYERS, C, H, D, WINDOW = 6, 256, 8, 32, 128

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from coca_train.config.load import load
 from coca_train.config.messages import ConfigError, show
+from coca_train.settings import load
 
 LINE = re.compile(r"^E-[A-Z]{3}-\d\d .+: .+\. Fix: .+$")
 

@@ -10,9 +10,10 @@ import pytest
 
 from coca_train.commands import multirun
 from coca_train.commands import train as cli
+from coca_train.commands.training_help import help_text, markdown
 from coca_train.config.fields import options
-from coca_train.config.help import help_text, markdown
 from coca_train.runtime.errors import CheckpointError, UserError
+from coca_train.settings import TRAIN
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -83,7 +84,7 @@ def test_a_config_error_touches_nothing():
 
 def test_help_tells_every_option_with_its_value():
     text = help_text(["position=rope", "train.max_steps=77"])
-    for option in options():
+    for option in options(TRAIN):
         assert f"    {option.key}=" in text
         assert option.description.split(" ")[0] in text
     assert "train.max_steps=77   (a whole number > 0)\n        length of the training [optimizer steps]" in text

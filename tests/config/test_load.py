@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from coca_train.config.files import choices, config_dir
-from coca_train.config.load import load, load_saved, variants
 from coca_train.config.messages import ConfigError
 from coca_train.config.older import ADDED
-from coca_train.config.vary import vary
+from coca_train.settings import load, load_saved
+from coca_train.vary import variants, vary
 
 RECIPES = ("roformer_350m", "alibi_350m", "coca_350m", "coca_strict_350m")
 DIRS = (config_dir(),)

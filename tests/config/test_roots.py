@@ -8,12 +8,13 @@ import yaml
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from coca_train.config import load as loading
 from coca_train.config.fields import options, sections
 from coca_train.config.files import choices, config_dir
-from coca_train.config.load import load, load_root
 from coca_train.config.messages import ConfigError, Problem
-from coca_train.config.root import TRAIN, Root
+from coca_train.config.root import Root
 from coca_train.config.schema import STRICT
+from coca_train.settings import TRAIN, load
 from data_prep.settings import PREPARE
 from data_prep.settings import load as load_corpus
 
@@ -65,6 +66,11 @@ def kitchen(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / f"{name}.yaml").write_text(text)
     return (tmp_path,)
+
+
+def load_root(root, overrides, dirs=()):
+    loaded = loading.load(root, overrides, dirs)
+    return loaded.config, loaded.yaml
 
 
 def refused(root, overrides, dirs=()):

@@ -6,10 +6,10 @@ import re
 import pytest
 import yaml
 
-from coca_train.config.load import load, load_saved
 from coca_train.config.messages import ConfigError
-from coca_train.config.schedule import resolve, stage_at
 from coca_train.config.stage_configs import stage_config
+from coca_train.schedule import resolve, stage_at
+from coca_train.settings import TRAIN, load, load_saved
 
 TWO = ["position=rope", "+stages.two.max_steps=60"]
 
@@ -22,7 +22,7 @@ def refused(*overrides: str) -> list[str]:
 
 def test_what_a_stage_leaves_out_is_as_the_run_says():
     config = load([*TWO, "+stages.two.train.seq_len=256", "+stages.two.optim.lr=0.5", "train.max_steps=70"]).config
-    first, second = (stage_config(config, name) for name in ("all", "two"))
+    first, second = (stage_config(TRAIN, config, name) for name in ("all", "two"))
     assert first == config
     assert second.train == dataclasses.replace(config.train, seq_len=256, max_steps=60)
     assert second.optim == dataclasses.replace(config.optim, lr=0.5)

@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from coca_train.config.files import choices, config_dir
-from coca_train.config.load import load as load_training
 from coca_train.config.schema import Config
+from coca_train.settings import load as load_training
 from data_prep.schema import PrepareConfig
 from data_prep.settings import load
 

@@ -12,10 +12,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coca_train.config.load import load
 from coca_train.config.schema import DataConfig
 from coca_train.data.mixture import Mixture
 from coca_train.runtime.printing import WIDTH
+from coca_train.settings import load
 from data_prep.__main__ import main
 from data_prep.looking.figures import mixture_picture
 from data_prep.looking.mixing import DIGITS, Plan, Share, apportion, data_choice, exact, plan

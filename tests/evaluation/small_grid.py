@@ -9,12 +9,12 @@ from typing import Any
 import yaml
 
 from coca_train import positions
-from coca_train.config.load import Variant
 from coca_train.evaluation import suites
 from coca_train.evaluation.extrapolation.measure import put
 from coca_train.evaluation.results import Cell, Evaluation, Measured
 from coca_train.evaluation.subject import Around, Subject
 from coca_train.report.blocks import Document, Lines, Row, Table
+from coca_train.vary import Variant
 from tests.models.conftest import NEOX, build
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "evaluation" / "eval"

@@ -10,12 +10,12 @@ from typing import Any, cast
 import pytest
 import torch
 
-from coca_train.config.load import load
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.evaluation.results import Cell, Evaluation, Measured
 from coca_train.evaluation.subject import Around, Subject
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
+from coca_train.settings import load
 from tests.data.vocabularies import sentencepiece_model
 
 pytest.importorskip("lm_eval")

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from coca_train.config.load import load
-from coca_train.config.vary import vary
 from coca_train.models.continuations import common, continuations, plan
 from coca_train.models.generation import generate
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
+from coca_train.settings import load
+from coca_train.vary import vary
 
 WINDOW, VOCAB, NEW = 16, 61, 12
 SHAPE = ["model.d_model=32", "model.n_heads=2", "model.d_ff=64", f"train.seq_len={WINDOW}", "model.init_std=0.3"]

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from coca_train.config.files import choices, config_dir
-from coca_train.config.load import load
 from coca_train.config.messages import ConfigError
-from coca_train.config.vary import vary
 from coca_train.models import generation
 from coca_train.models.cache import KVCache
 from coca_train.models.generation import _next_logits
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
+from coca_train.settings import load
+from coca_train.vary import vary
 
 WINDOW, VOCAB, NEW = 16, 64, 64
 SHAPE = ["model.d_model=32", "model.n_heads=2", "model.d_ff=64", f"train.seq_len={WINDOW}", "model.init_std=0.3"]

@@ -10,7 +10,6 @@ from coca_train.checkpoint.opening import load_run
 from coca_train.commands import generate as command
 from coca_train.commands.generate import Options
 from coca_train.config.arguments import parse
-from coca_train.config.load import load
 from coca_train.data.mixture import tokenizer_digest
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.models import generation
@@ -18,6 +17,7 @@ from coca_train.models.build import build_model, vocab_size
 from coca_train.models.init import init_parameter
 from coca_train.runtime import entry
 from coca_train.runtime.errors import CheckpointError, DataError, UserError
+from coca_train.settings import load
 
 TEXT = [
     "the quick brown fox jumps over the lazy dog",

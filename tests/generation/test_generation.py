@@ -3,11 +3,11 @@ import math
 import pytest
 import torch
 
-from coca_train.config.load import load
-from coca_train.config.vary import vary
 from coca_train.models.generation import generate, pick
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
+from coca_train.settings import load
+from coca_train.vary import vary
 
 WINDOW, VOCAB = 16, 61
 PROMPT = [5, 9, 2, 33, 7]

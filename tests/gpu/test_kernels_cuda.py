@@ -6,7 +6,8 @@ import torch
 from coca_train import positions
 from coca_train.models.kernels import KERNELS, choose
 from coca_train.models.scores import part_of
-from coca_train.positions import AttentionShape, visibilities
+from coca_train.positions import visibilities
+from coca_train.positions.base import AttentionShape
 from coca_train.positions.visibility import Visibility
 from tests.models.conftest import CAUSAL
 from tests.positions.support import layer_of, projections, shipped, start

@@ -6,8 +6,8 @@ import pytest
 
 from coca_train import positions
 from coca_train.config.load import assemble, finish
-from coca_train.config.root import TRAIN
 from coca_train.hub import config_json, starting
+from coca_train.settings import TRAIN
 from tests.hub import models
 
 SHARED = {

@@ -12,7 +12,6 @@ from safetensors.torch import load_file
 from coca_train import checkpoint, engine
 from coca_train.checkpoint.format import ShardReader
 from coca_train.checkpoint.opening import load_run, read_record
-from coca_train.config.load import load, load_saved
 from coca_train.data.mixture import tokenizer_digest
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.hub import parity, shard_files, tokenizer_files
@@ -21,6 +20,7 @@ from coca_train.models import generation
 from coca_train.models.build import build_model, vocab_size
 from coca_train.models.init import init_parameter
 from coca_train.runtime.errors import DataError
+from coca_train.settings import load, load_saved
 from tests.data.vocabularies import byte_level, sentencepiece_model
 from tests.hub import models
 

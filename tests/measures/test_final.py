@@ -1,7 +1,7 @@
 from contextlib import nullcontext
 from types import SimpleNamespace
 
-from coca_train.config.load import load
+from coca_train.settings import load
 from coca_train.training import ending as final
 
 

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from coca_train.config.load import load
 from coca_train.evaluation.measures import likelihood
 from coca_train.evaluation.measures.likelihood import Request, batches, clip, length_is_unseen, likelihoods
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
+from coca_train.settings import load
 
 WINDOW, VOCAB = 16, 40
 SHAPE = ["model.n_layers=2", "model.d_model=32", "model.n_heads=2", "model.d_ff=64", "model.init_std=0.3"]

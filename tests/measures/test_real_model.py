@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from coca_train.config.load import load, variants
 from coca_train.evaluation.extrapolation.measure import extrapolate
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
+from coca_train.settings import load
+from coca_train.vary import variants
 
 WINDOW, VOCAB = 16, 50
 SHAPE = ["model.n_layers=2", "model.d_model=32", "model.n_heads=2", "model.d_ff=64", "model.init_std=0.3"]

@@ -12,10 +12,10 @@ import pytest
 from coca_train.config import load
 from coca_train.config.compose import Composed, compose
 from coca_train.config.load import assemble, finish
-from coca_train.config.root import TRAIN
-from coca_train.config.schedule import Stage
 from coca_train.config.schema import Config
 from coca_train.planning.outline import Outline, outline
+from coca_train.schedule import Stage
+from coca_train.settings import TRAIN
 from tests.faults.fork_server import ForkServer, shared
 
 TINY = ("model=llama_tiny", "model.vocab_size=320", "train.seq_len=64")  # 6 layers, d_model 256, d_ff 704, GQA 8:4

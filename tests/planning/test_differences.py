@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from coca_train.planning import differences
-from coca_train.planning.differences import NAMES
+from coca_train.planning.differences import NAMES, differences
 from tests.planning.conftest import TINY, configure
 
 

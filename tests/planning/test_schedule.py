@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from coca_train.config.schedule import Stage
-from coca_train.planning import schedule
-from coca_train.planning.schedule import n_tokens
+from coca_train.planning.schedule import n_tokens, schedule
 from coca_train.runtime.errors import UserError
+from coca_train.schedule import Stage
 from tests.planning.conftest import TINY, coca_llama_7b, configure, planned
 
 BEFORE = configure(*TINY, "position=rope", "train.max_steps=100", "optim.schedule=constant")

@@ -7,8 +7,8 @@ import torch
 import yaml
 
 from coca_train import positions
-from coca_train.positions import AttentionShape, frequencies
-from coca_train.positions.base import Position, Projections
+from coca_train.positions import frequencies
+from coca_train.positions.base import AttentionShape, Position, Projections
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "position"
 LINKS = {"${train.seq_len}": 64, "${model.init_std}": 1.0}  # what shipped yamls refer to

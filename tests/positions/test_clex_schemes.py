@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from coca_train import positions
-from coca_train.config.load import load, variants
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
+from coca_train.settings import load
+from coca_train.vary import variants
 from tests.positions import learned_frequencies as learned
 from tests.positions import reference, reference_rotary, support
 

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from coca_train import positions
-from coca_train.positions import AttentionShape
-from coca_train.positions.base import Projections
+from coca_train.positions.base import AttentionShape, Projections
 from tests.positions import support
 
 GOLDEN = json.loads((support.CONFIGS.parents[1] / "tests/golden/terms.json").read_text(encoding="utf-8"))

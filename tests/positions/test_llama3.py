@@ -4,8 +4,9 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from coca_train.config.load import load, variants
 from coca_train.positions import frequencies
+from coca_train.settings import load
+from coca_train.vary import variants
 
 LLAMA_3_1 = {"theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 

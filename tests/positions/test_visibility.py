@@ -5,9 +5,9 @@ import random
 import pytest
 import torch
 
-from coca_train.config.load import load
 from coca_train.positions import visibilities
 from coca_train.positions.visibility import is_contiguous, may_see, seen
+from coca_train.settings import load
 from tests.positions import support
 
 CASES = [

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from coca_train.checkpoint.opening import load_run
-from coca_train.config.load import load
+from coca_train.settings import load
 from tests.faults import real
 from tests.faults.fork_server import ForkServer, Rank
 

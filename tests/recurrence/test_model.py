@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from coca_train.config.load import load
 from coca_train.models.build import build_model
 from coca_train.models.init import init_parameter
 from coca_train.models.memory import Memory
 from coca_train.models.transformer import Transformer
+from coca_train.settings import load
 from tests.recurrence.scenarios import TINY, VOCAB
 
 B, T, LAYERS, C = 3, 6, 2, 16

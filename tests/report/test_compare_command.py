@@ -10,8 +10,8 @@ import pytest
 
 from coca_train.commands import compare
 from coca_train.config.files import choices, config_dir
-from coca_train.config.load import load
 from coca_train.runtime.entry import run
+from coca_train.settings import load
 
 
 def test_command_line():

@@ -11,7 +11,7 @@ import pytest
 from coca_train import checkpoint
 from coca_train.checkpoint import record as run_record
 from coca_train.checkpoint.format import ShardReader
-from coca_train.config.load import load
+from coca_train.settings import load
 from coca_train.tracking.metrics import MetricsWriter
 from coca_train.tracking.throughput import Peak
 from coca_train.training import ending as final

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from coca_train.config.load import load_saved
 from coca_train.config.older import ADDED
 from coca_train.runtime.errors import CheckpointError, DataError, UserError
+from coca_train.settings import load_saved
 from tests.stages.support import Runs, damage, logged, newest, record, remove, saved, schedule, stage, state
 
 A, B, C = stage("a", "max_steps: 2"), stage("b", "max_steps: 2"), stage("c", "max_steps: 2")

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from coca_train.checkpoint.opening import load_run
-from coca_train.config.load import load_saved
-from coca_train.config.schedule import resolve
 from coca_train.data.mixture import Mixture
 from coca_train.data.packings import Edges
 from coca_train.engine.optim import lr_at
+from coca_train.schedule import resolve
+from coca_train.settings import load_saved
 from coca_train.training import stage as stage_run
 from data_prep.looking.showing import show
 from tests.stages.support import Runs, logged, manifest, record, remove, saved, schedule, stage, state, steps, weights

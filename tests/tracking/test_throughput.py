@@ -59,7 +59,7 @@ class NoMemory(PeakMemory):
 
 HELD = """
 import numpy as np, torch
-from coca_train.throughput import PeakMemory
+from coca_train.tracking.throughput import PeakMemory
 
 def peak(meter):
     return meter.record()["peak_memory_mib"]

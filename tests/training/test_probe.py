@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from coca_train.config.load import load
 from coca_train.evaluation.extrapolation.reach import holds_from, read_probes, sentences, write_reach
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
+from coca_train.settings import load
 from coca_train.tracking.writers import read_jsonl
 from coca_train.training import probe as probing
 from coca_train.training.probe import Probe

@@ -10,12 +10,12 @@ from typing import Any, cast
 import pytest
 
 from coca_train.checkpoint.record import open_record
-from coca_train.config.load import load, load_saved
 from coca_train.config.older import ADDED
-from coca_train.config.schedule import resolve
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
 from coca_train.runtime.errors import CheckpointError, DataError
+from coca_train.schedule import resolve
+from coca_train.settings import load, load_saved
 from coca_train.training.ending import final_report, write_sample
 
 

@@ -5,10 +5,10 @@ from typing import Any, cast
 
 import pytest
 
-from coca_train.config.load import load
 from coca_train.engine.base import StepResult
 from coca_train.runtime import dist
 from coca_train.runtime.errors import CheckpointError, DataError, StorageError
+from coca_train.settings import load
 from coca_train.training.loop import Tools, next_batches, run_stage
 from coca_train.training.stage import effective_steps
 

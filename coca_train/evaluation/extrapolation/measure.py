@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from coca_train.config.load import Variant
 from coca_train.evaluation.measures.perplexity import Perplexity, Scores, score_documents, summarise
 from coca_train.evaluation.measures.positions import PositionLoss, position_loss
 from coca_train.evaluation.measures.windows import tokens_read
 from coca_train.runtime import dist
+from coca_train.vary import Variant
 
 ALL = "all"  # the sources together
 

@@ -18,25 +18,28 @@ Each module holds
 * `page(settings, evaluation) -> Document`: what there is to see (report/blocks.py).
 """
 
-import sys
+from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from coca_train.positions import registry
+from coca_train.config.registry import Registry
 
-_package = sys.modules[__name__]
+SUITES = Registry(
+    Path(__file__).parent, lambda name: import_module(f"{__name__}.{name}"), tag="suite", plugins="coca_train.suites"
+)
 
 
 def suite_names() -> list[str]:
     """What `eval.suite` may be: the files of this folder."""
-    return registry.names(_package)
+    return SUITES.names()
 
 
 def suite_module(name: str) -> ModuleType:
     """The module evaluation/suites/<name>.py. UserError when there is no such file."""
-    return registry.module(_package, name)
+    return SUITES.module(name)
 
 
 def settings(value: Any) -> Any:
-    """A mapping with the key `suite`, typed by that suite's own Settings (errors: see registry.settings)."""
-    return registry.settings(_package, "suite", value)
+    """A mapping with the key `suite`, typed by that suite's own Settings (errors: see Registry.settings)."""
+    return SUITES.settings(value)

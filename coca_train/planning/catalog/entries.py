@@ -11,17 +11,13 @@ from typing import Any
 
 import yaml
 
-from coca_train.config.fields import POSITIONS
 from coca_train.config.files import choices, config_dir, summary
 from coca_train.config.messages import nearest
+from coca_train.positions import FREQUENCIES, SCHEMES, VISIBILITIES
 from coca_train.runtime.errors import UserError
 
-# Group -> (folder of its modules, the key that names one).
-MODULES = {
-    "position": ("schemes", "scheme"),
-    "position/frequencies": ("frequencies", "name"),
-    "visibility": ("visibilities", "name"),
-}
+# Group -> its modules.
+MODULES = {"position": SCHEMES, "position/frequencies": FREQUENCIES, "visibility": VISIBILITIES}
 _SOURCE = re.compile(r"arXiv (\d{4}\.\d{5})|((?:[\w-]+\.)+(?:fm|org|com|net)/[\w/.-]*\w)")
 
 
@@ -80,11 +76,10 @@ def _read(group: str, name: str) -> Entry:
         if isinstance(default, dict):
             ((key, choice),) = default.items()
             values[key] = _read(f"{group}/{key}", choice).values
-    comment, module = summary(path), str(values[MODULES[group][1]])
+    comment, module = summary(path), str(values[MODULES[group].tag])
     title = comment.partition(" (")[0].partition(";")[0]
     return Entry(group, name, title, source(comment) or source(_docstring(group, module)), module, values)
 
 
 def _docstring(group: str, module: str) -> str:
-    path = POSITIONS / MODULES[group][0] / f"{module}.py"
-    return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return ast.get_docstring(ast.parse(MODULES[group].source(module).read_text(encoding="utf-8"))) or ""

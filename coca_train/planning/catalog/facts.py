@@ -18,7 +18,8 @@ from coca_train.models.scores import Part
 from coca_train.models.transformer import Transformer
 from coca_train.planning.catalog.entries import Entry, entries
 from coca_train.planning.catalog.reference import Layer, Reference, layer, on
-from coca_train.positions import AttentionShape, visibilities
+from coca_train.positions import visibilities
+from coca_train.positions.base import AttentionShape
 from coca_train.runtime.errors import UserError
 
 SHORT, LONG = 512, 4096  # windows that paths are asked for at, and shares of work and memory taken at (LONG) [tokens]

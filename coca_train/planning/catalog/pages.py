@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coca_train.config.fields import POSITIONS, described
+from coca_train.config.fields import described
 from coca_train.config.interpolate import leaves
 from coca_train.config.messages import show
 from coca_train.planning.catalog import notes, tables
@@ -54,12 +54,12 @@ def details(entry: Entry, given: Reference) -> str:
 
 def settings(entry: Entry) -> list[tuple[str, str, str]]:
     """(option, value in its YAML, what it is) of a scheme, those of its frequencies too."""
-    folder = POSITIONS / MODULES["position"][0]
-    texts = {f"position.{name}": text for name, text in described(folder / f"{entry.module}.py").items()}
+    source = MODULES["position"].source(entry.module)
+    texts = {f"position.{name}": text for name, text in described(source).items()}
     inner = entry.values.get("frequencies", {}).get("name", "")
     if inner:
-        path = POSITIONS / MODULES["position/frequencies"][0] / f"{inner}.py"
-        texts |= {f"position.frequencies.{name}": text for name, text in described(path).items()}
+        source = MODULES["position/frequencies"].source(inner)
+        texts |= {f"position.frequencies.{name}": text for name, text in described(source).items()}
     names = ("position.scheme", "position.frequencies.name")
     return [(k, show(v), texts.get(k, "")) for k, v in leaves(entry.values, "position") if k not in names]
 

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from coca_train import positions
 from coca_train.config.interpolate import resolve
-from coca_train.config.load import load
 from coca_train.config.schema import Config, ModelConfig
 from coca_train.models.scores import Part, part_of
 from coca_train.planning.catalog.entries import Entry
-from coca_train.positions import AttentionShape, frequencies, visibilities
-from coca_train.positions.base import Projections
+from coca_train.positions import frequencies, visibilities
+from coca_train.positions.base import AttentionShape, Projections
 from coca_train.positions.visibility import Visibility
+from coca_train.settings import load
 
 _TYPED = {
     "position": positions.settings,

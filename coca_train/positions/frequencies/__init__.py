@@ -9,17 +9,13 @@ Each module holds `Settings` (its own hyper-parameters) and one of
 Schemes see neither: `build` gives a module in both cases, and calling it gives the Spectrum.
 """
 
-import sys
-from functools import partial
 from types import ModuleType
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import BeforeValidator
 from torch import Tensor, nn
 
-from coca_train.positions import registry
-
-_package = sys.modules[__name__]
+from coca_train.positions import FREQUENCIES
 
 
 class Spectrum(NamedTuple):
@@ -45,12 +41,12 @@ class Fixed(nn.Module):
 
 def frequency_names() -> list[str]:
     """What `frequencies.name` may be: the files of this folder."""
-    return registry.names(_package)
+    return FREQUENCIES.names()
 
 
 def frequency_module(name: str) -> ModuleType:
     """The module positions/frequencies/<name>.py. UserError when there is no such file."""
-    return registry.module(_package, name)
+    return FREQUENCIES.module(name)
 
 
 def build(settings: Any, rotary_dim: int) -> nn.Module:
@@ -71,4 +67,4 @@ def exchange_problem(trained: Any, other: Any) -> str:
 
 
 # The type of a scheme's `frequencies` field: the Settings of the module that `name` names.
-Frequencies = Annotated[Any, BeforeValidator(partial(registry.settings, _package, "name"))]
+Frequencies = Annotated[Any, BeforeValidator(FREQUENCIES.settings)]

@@ -3,7 +3,6 @@
 Each module holds `Settings` (its own hyper-parameters) and `Rules`, a `Visibility`.
 """
 
-import sys
 from types import ModuleType
 from typing import Any
 
@@ -11,26 +10,24 @@ import torch
 
 from coca_train import positions
 from coca_train.config.schema import ModelConfig
-from coca_train.positions import registry
+from coca_train.positions import VISIBILITIES
 from coca_train.positions.base import AttentionShape, Problem
 from coca_train.positions.visibility import Visibility
-
-_package = sys.modules[__name__]
 
 
 def visibility_names() -> list[str]:
     """What `visibility.name` may be: the files of this folder."""
-    return registry.names(_package)
+    return VISIBILITIES.names()
 
 
 def visibility_module(name: str) -> ModuleType:
     """The module positions/visibilities/<name>.py. UserError when there is no such file."""
-    return registry.module(_package, name)
+    return VISIBILITIES.module(name)
 
 
 def settings(value: Any) -> Any:
-    """A mapping with the key `name`, typed by that visibility's own Settings (errors: see registry.settings)."""
-    return registry.settings(_package, "name", value)
+    """A mapping with the key `name`, typed by that visibility's own Settings (errors: see Registry.settings)."""
+    return VISIBILITIES.settings(value)
 
 
 def build(settings: Any) -> Visibility:

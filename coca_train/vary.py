@@ -5,20 +5,19 @@ the checks and the messages.
 """
 
 from dataclasses import asdict
-from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from coca_train.config.fields import options
 from coca_train.config.files import choices, config_dir
-from coca_train.config.interpolate import leaves
+from coca_train.config.interpolate import leaves, resolve
 from coca_train.config.load import Assembled, finish
 from coca_train.config.messages import Problem
 from coca_train.config.overrides import apply, parse, place, wrong
 from coca_train.config.provenance import Sources, read, stop
-from coca_train.config.root import TRAIN
 from coca_train.config.schema import Config
+from coca_train.settings import TRAIN
 
 # What may change: group -> where its options stand.
 GROUPS = {"visibility": "visibility", "position/frequencies": "position.frequencies"}
@@ -38,7 +37,7 @@ def vary(config: Config, overrides: list[str]) -> Config:
     named for (as in `load.variants`). Raises ConfigError with everything that is wrong.
     """
     tree, sources, dirs = asdict(config), Sources(), (config_dir(),)
-    parsed = parse(TRAIN, overrides, dirs, [option.key for option in options()])
+    parsed = parse(TRAIN, overrides, dirs, [option.key for option in options(TRAIN)])
     problems = list(parsed.problems)
     for group, name in parsed.groups.items():
         problems += _choose(tree, config, group, name, sources)
@@ -53,7 +52,8 @@ def vary(config: Config, overrides: list[str]) -> Config:
             sources.command_line[key] = raw.partition("=")[2]
     varied, _ = finish(Assembled(TRAIN, tree, {}, sources, problems, dict(leaves(asdict(config)))), launch=False)
     if varied.position != config.position:
-        exchange_problem = import_module("coca_train.positions.frequencies").exchange_problem
+        from coca_train.positions.frequencies import exchange_problem
+
         if text := exchange_problem(config.position.frequencies, varied.position.frequencies):
             raise stop(Problem("E-CFG-33", (), text, "choose other frequencies", "command line position/frequencies"))
     return varied
@@ -77,3 +77,63 @@ def _choose(tree: dict[str, Any], config: Config, group: str, name: str, sources
         base = {"theta": own.theta} if values["name"] == name else {}
         tree["position"]["frequencies"] = values | base
     return read(path, GROUPS[group], sources)
+
+
+class Variant(NamedTuple):
+    """Settings to be put on trained weights. problem: why they cannot be, in words; empty: they can."""
+
+    position: Any
+    visibility: Any
+    problem: str = ""
+
+
+def variants(config: Config) -> dict[str, Variant]:
+    """What the extrapolation report tries on the same weights, by name; the first is what they were trained with.
+
+    Every choice of `eval.extrapolation.frequencies` with the trained visibility, then every one of
+    `eval.extrapolation.visibilities` with the trained frequencies. The base theta stays; only a choice that is
+    not named after its module (code_llama) is there for its base, and keeps it. A scheme without frequencies
+    has one in their place, itself, under the name `plain`.
+    """
+    from coca_train import positions
+    from coca_train.positions import frequencies, visibilities
+
+    position, visibility = config.position, config.visibility
+    own = getattr(position, "frequencies", None)
+    found = {}
+    for name in dict.fromkeys([own.name, *config.eval.extrapolation.frequencies] if own else ["plain"]):
+        other, problem = position, ""
+        if own and name != own.name:
+            values = _choice("position/frequencies", name)
+            base = {"theta": own.theta} if values["name"] == name else {}
+            tree = asdict(position) | {"frequencies": values | base}
+            other = positions.settings(_section(config, "position", tree))
+            problem = frequencies.exchange_problem(own, other.frequencies)
+        found[name] = Variant(other, visibility, problem or _problem(config, other, visibility))
+    for name in config.eval.extrapolation.visibilities:
+        if name != visibility.name:
+            tree = _section(config, "visibility", _choice("visibility", name))
+            other = visibilities.settings(tree)
+            found[name] = Variant(position, other, _problem(config, position, other))
+    return found
+
+
+def _choice(group: str, name: str) -> dict[str, Any]:
+    """The YAML file of one choice of a config group."""
+    return yaml.safe_load(choices(group, (config_dir(),))[name].read_text(encoding="utf-8"))
+
+
+def _section(config: Config, name: str, section: dict[str, Any]) -> Any:
+    """A section as it is in this configuration, references resolved."""
+    resolved, problems = resolve(asdict(config) | {name: section})
+    assert not problems, problems
+    return resolved[name]
+
+
+def _problem(config: Config, position: Any, visibility: Any) -> str:
+    """Why these cannot go together, in words; empty: they can."""
+    from coca_train.positions import visibilities
+
+    of_scheme = getattr(position, "problems", lambda model: [])(config.model)
+    of_pair = visibilities.problems(visibility, position, config.model)
+    return "; ".join(text for _, text, _ in [*of_scheme, *of_pair])

@@ -1,13 +1,13 @@
 """`--help` of the training and its reference in docs/. Torch-free, so it is quick.
 
-`python -m coca_train.config.help --markdown > docs/configuration.md`
+`python -m coca_train.commands.training_help --markdown > docs/configuration.md`
 """
 
 import sys
 from pathlib import Path
 
 from coca_train.config.listing import assembled, choice_lines, option_lines, tables
-from coca_train.config.root import TRAIN
+from coca_train.settings import TRAIN
 
 USAGE = """\
 Train a language model whose context reaches further than it was trained.
@@ -41,7 +41,7 @@ def markdown() -> str:
     head = [
         "# Configuration",
         "",
-        "Made by `python -m coca_train.config.help --markdown`; do not edit.",
+        "Made by `python -m coca_train.commands.training_help --markdown`; do not edit.",
         "Values are those of the quickstart (`python -m coca_train` with nothing else).",
         "",
     ]

@@ -1,0 +1,56 @@
+"""What configures a training: its sections, the modules that type some of them, its rules. Imports no torch.
+
+config/ has the machinery and knows no scheme; here it is handed the registries.
+"""
+
+from functools import partial
+from pathlib import Path
+
+from coca_train.config import load as loading
+from coca_train.config.check import RULES, problems
+from coca_train.config.load import Loaded
+from coca_train.config.root import Root
+from coca_train.config.schema import Config
+from coca_train.positions import FREQUENCIES, SCHEMES, VISIBILITIES
+from coca_train.positions.rules import visibility_fits, visibility_trains
+
+TRAIN = Root(
+    name="train",
+    schema=Config,
+    groups=(
+        "model",
+        "position",
+        "position/frequencies",
+        "visibility",
+        "data",
+        "optim",
+        "stages",
+        "engine",
+        "tracking",
+        "eval",
+        "experiment",
+    ),
+    check=partial(problems, rules=(*RULES, visibility_fits, visibility_trains)),
+    command="coca_train",
+    examples="train.max_steps=100, or group=choice, e.g. position=coca",
+    place="run.root and run.name",
+    without_default=("experiment",),
+    from_top=("experiment",),
+    registries={"position": SCHEMES, "position.frequencies": FREQUENCIES, "visibility": VISIBILITIES},
+    templates={"stages": "stages/_stage"},
+    staged=True,
+)
+
+
+def load(overrides: list[str], config_dirs: tuple[Path, ...] = ()) -> Loaded:
+    """The configuration of a training from its command line, composed, checked and frozen.
+
+    config_dirs: further folders with experiments and group choices. Raises ConfigError, which names every problem and
+    who set the value.
+    """
+    return loading.load(TRAIN, overrides, config_dirs)
+
+
+def load_saved(run_dir: str | Path) -> Loaded:
+    """The configuration a run directory keeps, through the same checks as a new one."""
+    return loading.load_saved(TRAIN, Path(run_dir) / "config.yaml")
