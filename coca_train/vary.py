@@ -7,20 +7,18 @@ the checks and the messages.
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-import yaml
-
+from coca_train.config.exchange import GROUPS, exchanged
 from coca_train.config.fields import options
 from coca_train.config.files import choices, config_dir
-from coca_train.config.interpolate import leaves, resolve
+from coca_train.config.interpolate import resolve
 from coca_train.config.load import Assembled, finish
 from coca_train.config.messages import Problem
 from coca_train.config.overrides import apply, parse, place, wrong
 from coca_train.config.provenance import Sources, read, stop
 from coca_train.config.schema import Config
+from coca_train.runtime.trees import leaves, lookup
 from coca_train.settings import TRAIN
 
-# What may change: group -> where its options stand.
-GROUPS = {"visibility": "visibility", "position/frequencies": "position.frequencies"}
 HOW = "choose visibility=… or position/frequencies=…, and set options inside them"
 
 
@@ -33,8 +31,8 @@ def varies(word: str) -> bool:
 def vary(config: Config, overrides: list[str]) -> Config:
     """The configuration of trained weights with another visibility or other frequencies.
 
-    A chosen file replaces the whole section; the base theta stays, unless it is given or what the choice is
-    named for (as in `load.variants`). Raises ConfigError with everything that is wrong.
+    A choice stands in place of the whole section, but for the base theta (config/exchange.py). Raises ConfigError
+    with everything that is wrong.
     """
     tree, sources, dirs = asdict(config), Sources(), (config_dir(),)
     parsed = parse(TRAIN, overrides, dirs, [option.key for option in options(TRAIN)])
@@ -65,18 +63,13 @@ def _choose(tree: dict[str, Any], config: Config, group: str, name: str, sources
     if group not in GROUPS:
         text = "the weights were trained with their own, so it cannot change"
         return [Problem("E-CFG-16", (), text, HOW, where)]
-    path = choices(group, (config_dir(),))[name]
-    values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    if group == "visibility":
-        tree["visibility"] = values
-    else:
-        own = getattr(config.position, "frequencies", None)
-        if own is None:
-            text = f"the weights were trained with {config.position.scheme}, which has no frequencies"
-            return [Problem("E-CFG-33", (), text, f"leave {group} away", where)]
-        base = {"theta": own.theta} if values["name"] == name else {}
-        tree["position"]["frequencies"] = values | base
-    return read(path, GROUPS[group], sources)
+    *above, section = GROUPS[group].split(".")
+    parent = lookup(tree, ".".join(above)) if above else tree
+    if section not in parent:
+        text = f"the weights were trained with {config.position.scheme}, which has no {section}"
+        return [Problem("E-CFG-33", (), text, f"leave {group} away", where)]
+    parent[section] = exchanged(group, name, parent[section])
+    return read(choices(group, (config_dir(),))[name], GROUPS[group], sources)
 
 
 class Variant(NamedTuple):
@@ -104,23 +97,16 @@ def variants(config: Config) -> dict[str, Variant]:
     for name in dict.fromkeys([own.name, *config.eval.extrapolation.frequencies] if own else ["plain"]):
         other, problem = position, ""
         if own and name != own.name:
-            values = _choice("position/frequencies", name)
-            base = {"theta": own.theta} if values["name"] == name else {}
-            tree = asdict(position) | {"frequencies": values | base}
+            tree = asdict(position) | {"frequencies": exchanged("position/frequencies", name, asdict(own))}
             other = positions.settings(_section(config, "position", tree))
             problem = frequencies.exchange_problem(own, other.frequencies)
         found[name] = Variant(other, visibility, problem or _problem(config, other, visibility))
     for name in config.eval.extrapolation.visibilities:
         if name != visibility.name:
-            tree = _section(config, "visibility", _choice("visibility", name))
+            tree = _section(config, "visibility", exchanged("visibility", name, {}))
             other = visibilities.settings(tree)
             found[name] = Variant(position, other, _problem(config, position, other))
     return found
-
-
-def _choice(group: str, name: str) -> dict[str, Any]:
-    """The YAML file of one choice of a config group."""
-    return yaml.safe_load(choices(group, (config_dir(),))[name].read_text(encoding="utf-8"))
 
 
 def _section(config: Config, name: str, section: dict[str, Any]) -> Any:

@@ -21,6 +21,7 @@ from coca_train.data.mixture import fingerprint_diff
 from coca_train.runtime import dist
 from coca_train.runtime.durable import write_text
 from coca_train.runtime.errors import CheckpointError, DataError
+from coca_train.runtime.trees import flatten
 from coca_train.schedule import Stage
 
 PACKAGES = ("torch", "deepspeed", "numpy", "sentencepiece")
@@ -188,16 +189,6 @@ def _plain(settings: dict[str, Any]) -> dict[str, Any]:
 def digest(value: Any) -> str:
     """SHA-256 of anything that JSON can hold."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
-def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """{"a": {"b": 1}} as {"a.b": 1}."""
-    if not isinstance(tree, dict):
-        return {prefix: tree}
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        flat |= flatten(value, f"{prefix}.{key}" if prefix else str(key))
-    return flat
 
 
 def versions() -> dict[str, str]:

@@ -1,6 +1,8 @@
 """Hydra's part: which files make up the configuration, merged. Values from the command line come later."""
 
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +33,30 @@ class Composed:
 
 
 def compose(root: Root, groups: dict[str, str], dirs: tuple[Path, ...]) -> Composed:
-    """Merge the files that the choices name. groups: config group -> option, all known to exist."""
+    """Merge the files that the choices name. groups: config group -> option, all known to exist.
+
+    Hydra takes a quarter of a second for it, and a sweep or a comparison asks for the same files many times; so what
+    was merged is kept as long as no file changes.
+    """
+    state = tuple((path, *_stamp(path)) for path in _files_of(root, dirs))
+    return deepcopy(_merged(root, tuple(groups.items()), dirs, state))
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    try:
+        return path.stat().st_mtime_ns, path.stat().st_size
+    except OSError:  # reading it will say what is wrong
+        return 0, 0
+
+
+@lru_cache(maxsize=32)
+def _merged(
+    root: Root, groups: tuple[tuple[str, str], ...], dirs: tuple[Path, ...], state: tuple[tuple[Path, int, int], ...]
+) -> Composed:
+    """state: of every file that could be merged; where one changes, comes or goes, all are read again."""
     unreadable = _scan(root, dirs)
     try:
-        return _compose(root, groups, dirs)
+        return _compose(root, dict(groups), dirs)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise _not_yaml(error, unreadable) from None
     except (HydraException, OmegaConfBaseException) as error:
@@ -56,17 +78,20 @@ def _not_yaml(error: Exception, unreadable: list[ConfigError]) -> ConfigError:
 
 def _scan(root: Root, dirs: tuple[Path, ...]) -> list[ConfigError]:
     """Look at every file before Hydra expands any. A file that is too large stops here; others only when used."""
-    found = []
-    for folder in dirs:
-        for group in ("", *root.groups):
-            for path in sorted((folder / group).glob("*.yaml")):
-                try:
-                    nodes(path)
-                except ConfigError as error:
-                    if error.problems[0].id == "E-CFG-14":
-                        raise
-                    found.append(error)
-    return found
+    unreadable = []
+    for path in _files_of(root, dirs):
+        try:
+            nodes(path)
+        except ConfigError as error:
+            if error.problems[0].id == "E-CFG-14":
+                raise
+            unreadable.append(error)
+    return unreadable
+
+
+def _files_of(root: Root, dirs: tuple[Path, ...]) -> list[Path]:
+    """Every YAML file that some choice could merge."""
+    return [path for folder in dirs for group in ("", *root.groups) for path in sorted((folder / group).glob("*.yaml"))]
 
 
 def _compose(root: Root, groups: dict[str, str], dirs: tuple[Path, ...]) -> Composed:

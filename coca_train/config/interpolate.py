@@ -6,10 +6,10 @@ every wrong one is reported, not the first.
 
 import os
 import re
-from collections.abc import Iterator
 from typing import Any
 
 from coca_train.config.messages import Problem
+from coca_train.runtime.trees import lookup
 
 _ALLOWED = re.compile(
     r"\$\{(?:oc\.env:(?P<env>COCA_TRAIN_[A-Z0-9_]+)(?:,(?P<default>[^${},]*))?|(?P<key>[A-Za-z_][\w.]*))\}"
@@ -19,28 +19,6 @@ _DEEPEST = 20
 
 class _WrongError(Exception):
     """Carries a Problem out of the recursion."""
-
-
-def leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) of everything that is no section; list elements are numbered."""
-    pairs = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else None
-    if pairs is None or not tree:
-        yield prefix, tree
-        return
-    for name, value in pairs:
-        yield from leaves(value, f"{prefix}.{name}" if prefix else str(name))
-
-
-def lookup(tree: Any, key: str) -> Any:
-    """The value at a dotted key. KeyError when there is none."""
-    for part in key.split("."):
-        if isinstance(tree, list) and part.isdigit() and int(part) < len(tree):
-            tree = tree[int(part)]
-        elif isinstance(tree, dict) and part in tree:
-            tree = tree[part]
-        else:
-            raise KeyError(key)
-    return tree
 
 
 def resolve(tree: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:

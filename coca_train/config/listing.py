@@ -8,10 +8,10 @@ from typing import Any
 
 from coca_train.config.fields import Option, module_options, options, sections
 from coca_train.config.files import choices, summary
-from coca_train.config.interpolate import leaves, lookup
 from coca_train.config.load import Assembled, assemble
 from coca_train.config.messages import ConfigError, show
 from coca_train.config.root import Root
+from coca_train.runtime.trees import leaves, lookup
 
 WIDTH = 100
 Rows = dict[str, list[tuple[Option, Any]]]  # section -> its options with their present values

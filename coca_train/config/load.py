@@ -9,7 +9,7 @@ import yaml
 from coca_train.config.compose import compose
 from coca_train.config.fields import fields_of, options
 from coca_train.config.files import config_dir
-from coca_train.config.interpolate import leaves, resolve
+from coca_train.config.interpolate import resolve
 from coca_train.config.messages import ConfigError, Problem, is_secret, secret_fix, show
 from coca_train.config.older import complete
 from coca_train.config.overrides import apply, parse
@@ -18,6 +18,7 @@ from coca_train.config.root import Root
 from coca_train.config.stage_configs import fill_choices, stage_problems
 from coca_train.config.strict import type_sections
 from coca_train.config.templates import fill
+from coca_train.runtime.trees import leaves
 
 
 @dataclass(frozen=True)

@@ -4,16 +4,15 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-import yaml
-
 from coca_train.config.check import warm_up
+from coca_train.config.exchange import GROUPS, exchanged
 from coca_train.config.files import choices, config_dir
-from coca_train.config.interpolate import leaves, lookup
 from coca_train.config.messages import Problem
 from coca_train.config.provenance import Sources, read
 from coca_train.config.root import Root
 from coca_train.config.schema import Config
 from coca_train.config.strict import type_sections
+from coca_train.runtime.trees import leaves, lookup
 
 SECTIONS = ("train", "optim", "data", "position", "visibility", "engine", "eval")
 # What a stage cannot say, and what to do instead. A key stands for everything below it.
@@ -26,24 +25,20 @@ _FIXED = {
     "engine.dtype": "a run keeps its precision: set it for the whole run",
     "engine.timeout_s": "set it for the whole run",
 }
-# Sections of a stage in which another `name` brings the values of the file of that name.
-_CHOSEN = {"position.frequencies": "position/frequencies", "visibility": "visibility"}
 
 
 def fill_choices(tree: dict[str, Any], sources: Sources) -> None:
     """Where a stage names other frequencies or another visibility, give it what it leaves out of their file."""
     stages = tree.get("stages")
     for name, stage in stages.items() if isinstance(stages, dict) else ():
-        for key, group in _CHOSEN.items():
+        for group, key in GROUPS.items():
             try:
                 own = lookup(stage, key)
-                path = choices(group, (config_dir(),))[own["name"]]
+                own |= exchanged(group, own["name"], lookup(tree, key)) | own
             except (KeyError, TypeError):
                 continue  # nothing is named, or typing will say that it does not exist
-            values = yaml.safe_load(path.read_text(encoding="utf-8"))
-            own |= values | own
             places = Sources()
-            read(path, f"stages.{name}.{key}", places)
+            read(choices(group, (config_dir(),))[own["name"]], f"stages.{name}.{key}", places)
             sources.files = places.files | sources.files
 
 

@@ -6,11 +6,11 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from coca_train.config.fields import fields_of, modules_with, needs, options
-from coca_train.config.interpolate import leaves
 from coca_train.config.messages import Problem, mistyped, nearest
 from coca_train.config.registry import Registry
 from coca_train.config.root import Root
 from coca_train.runtime.errors import UserError
+from coca_train.runtime.trees import leaves
 
 _UNKNOWN = "unexpected_keyword_argument"
 

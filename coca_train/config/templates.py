@@ -8,9 +8,9 @@ from typing import Any
 
 import yaml
 
-from coca_train.config.interpolate import lookup
 from coca_train.config.provenance import Sources, read
 from coca_train.config.root import Root
+from coca_train.runtime.trees import lookup
 
 
 def fill(root: Root, tree: dict[str, Any], sources: Sources, dirs: tuple[Path, ...]) -> None:

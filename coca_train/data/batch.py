@@ -11,8 +11,7 @@ import numpy as np
 import torch
 
 from coca_train.data.packings.base import Row
-
-IGNORE = -100
+from coca_train.runtime.targets import IGNORE
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,8 @@ import threading
 from collections.abc import Iterator
 from types import TracebackType
 
-from coca_train.data.batch import IGNORE, Batch
-from coca_train.data.mixture import Mixture, fingerprint_diff
-
-__all__ = ["IGNORE", "Batch", "Loader", "Mixture", "fingerprint_diff"]
+from coca_train.data.batch import Batch
+from coca_train.data.mixture import Mixture
 
 
 class Loader:

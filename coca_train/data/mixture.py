@@ -26,6 +26,7 @@ from coca_train.data.shuffled import Shuffled
 from coca_train.data.source import Place, Source
 from coca_train.data.streams import Streams
 from coca_train.runtime.errors import DataError
+from coca_train.runtime.trees import flatten
 
 
 class Mixture:
@@ -179,17 +180,10 @@ def tokenizer_digest(path: str) -> dict[str, Any]:
 
 def fingerprint_diff(old: dict[str, Any], new: dict[str, Any]) -> str | None:
     """What differs between two fingerprints, in words, or None. The key tells where: sources.code.bin.sha256."""
-    before, after = _flat(old), _flat(new)
+    before, after = flatten(old), flatten(new)
     changed = [
         f"{key} {before.get(key, 'absent')} -> {after.get(key, 'absent')}"
         for key in sorted(before.keys() | after.keys())
         if before.get(key) != after.get(key)
     ]
     return "; ".join(changed) or None
-
-
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flat

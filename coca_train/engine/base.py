@@ -16,8 +16,8 @@ from coca_train.config.schema import OptimConfig
 from coca_train.engine.optim import parameter_groups
 from coca_train.models.lora import named_parameters
 from coca_train.models.memory import Memory
+from coca_train.runtime.targets import IGNORE
 
-IGNORED = -100
 MOMENTS = ("exp_avg", "exp_avg_sq")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -194,4 +194,4 @@ def summed_loss(model: Callable[..., Tensor], batch: MicroBatch, device: torch.d
 
 def count_targets(micro_batches: Sequence[MicroBatch]) -> int:
     """Targets that carry a loss, in this rank's micro batches."""
-    return sum(int((batch.targets_BT != IGNORED).sum()) for batch in micro_batches)
+    return sum(int((batch.targets_BT != IGNORE).sum()) for batch in micro_batches)

@@ -11,9 +11,8 @@ import torch
 import yaml
 
 from coca_train.checkpoint import manifest
-from coca_train.checkpoint.record import digest, flatten, versions
+from coca_train.checkpoint.record import digest, versions
 from coca_train.checkpoint.weights import MODEL
-from coca_train.config.interpolate import leaves
 from coca_train.config.load import Assembled, assemble, finish
 from coca_train.config.provenance import Sources
 from coca_train.config.schema import Config
@@ -22,6 +21,7 @@ from coca_train.hub import shard_files
 from coca_train.hub.tokenizer_files import FOLDER, copy, main_name
 from coca_train.hub.weights import Source
 from coca_train.runtime import durable
+from coca_train.runtime.trees import flatten, leaves
 from coca_train.settings import TRAIN
 
 DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}

@@ -9,7 +9,6 @@ from typing import Any
 from torch import Tensor
 
 from coca_train.checkpoint.opening import read_record
-from coca_train.checkpoint.record import flatten
 from coca_train.config.schema import Config, ModelConfig
 from coca_train.hub import config_json, importing, to_coca, transformers_side
 from coca_train.hub.architecture import Architecture
@@ -17,6 +16,7 @@ from coca_train.hub.importing import Options
 from coca_train.hub.weights import Source
 from coca_train.runtime import dist, durable
 from coca_train.runtime.errors import UserError
+from coca_train.runtime.trees import flatten
 
 NAME = "start"  # of the imported run, inside the directory of the run that begins from it
 OF_TRAINING = {"dropout", "init_std", "init_depth_scaled"}  # nothing that trained weights depend on

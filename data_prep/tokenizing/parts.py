@@ -22,6 +22,7 @@ import numpy as np
 
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError
+from coca_train.runtime.trees import flatten
 from data_prep.readers.base import Input, Reject, shown
 from data_prep.schema import PrepareConfig
 
@@ -143,7 +144,7 @@ def _check(stem: Path, record: dict[str, Any], input: Input, identity: dict[str,
 
 
 def _refuse_settings(stem: Path, old: dict[str, Any], now: dict[str, Any]) -> None:
-    before, after = _flat(old), _flat(now)
+    before, after = flatten(old), flatten(now)
     changed = [key for key in sorted(before.keys() | after.keys()) if before.get(key, ABSENT) != after.get(key, ABSENT)]
     again = f"or remove {shown(stem.parent.parent)}, which begins this source anew"
     if changed == ["tokenizer"]:
@@ -176,13 +177,6 @@ def _refuse_input(stem: Path, old: dict[str, Any], now: dict[str, Any], input: I
         f"E-RAW-19 {shown(input.path)}: has changed since {shown(stem)} was made ({words}); the parts of an input need "
         f"the same one. Fix: bring the old one back, {again}"
     )
-
-
-def _flat(tree: dict[str, Any], above: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        flat |= _flat(value, f"{above}{key}.") if isinstance(value, dict) else {f"{above}{key}": value}
-    return flat
 
 
 def damaged(stem: Path, what: str) -> DataError:

@@ -268,3 +268,17 @@ def test_vary_refuses_in_one_line(trained, words, texts):
 def test_vary_refuses_pairs_that_make_no_sense(position, word, text):
     with pytest.raises(ConfigError, match=text):
         vary(load([f"position={position}"]).config, [word])
+
+
+def test_a_file_that_changes_is_read_again(tmp_path):
+    """What Hydra merged is kept between loads, as long as no file changes, comes or goes."""
+    (tmp_path / "experiment").mkdir()
+    mine = tmp_path / "experiment" / "mine.yaml"
+    words = ["+experiment=mine"]
+    for steps in (11, 12):
+        mine.write_text(f"# @package _global_\n# Mine\ntrain:\n  max_steps: {steps}\noptim:\n  warmup_steps: 1\n")
+        assert load(words, (tmp_path,)).config.train.max_steps == steps
+        assert load([*words, "train.max_steps=13"], (tmp_path,)).config.train.max_steps == 13
+    mine.unlink()
+    with pytest.raises(ConfigError, match="there is no experiment"):
+        load(words, (tmp_path,))

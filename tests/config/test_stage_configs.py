@@ -35,13 +35,13 @@ def test_what_a_stage_leaves_out_is_as_the_run_says():
 )
 def test_tokens_are_rounded_up_to_whole_steps(tokens: int, steps: int):
     config = load(["+stages.two.optim.warmup_steps=0", f"+stages.two.tokens={tokens}"]).config
-    assert stage_config(config, "two").train.max_steps == steps
+    assert stage_config(TRAIN, config, "two").train.max_steps == steps
 
 
 def test_other_frequencies_and_visibilities_bring_the_values_of_their_files():
     words = ["+stages.two.position.frequencies={name: yarn, factor: 16}", "train.seq_len=64"]
     loaded = load([*TWO, *words, "+stages.two.train.seq_len=512", "+stages.two.visibility.name=sinks"])
-    config = stage_config(loaded.config, "two")
+    config = stage_config(TRAIN, loaded.config, "two")
     assert (config.position.frequencies.name, config.position.frequencies.factor) == ("yarn", 16)
     assert config.position.frequencies.original_seq_len == 64  # ${train.seq_len} is the run's, not the stage's
     assert config.position.rotary_pct == loaded.config.position.rotary_pct
@@ -50,6 +50,17 @@ def test_other_frequencies_and_visibilities_bring_the_values_of_their_files():
     )
     kept = yaml.safe_load(loaded.yaml)["stages"]["two"]
     assert kept["position"]["frequencies"]["original_seq_len"] == 64
+
+
+@pytest.mark.parametrize(
+    ("section", "theta"), [("{name: yarn, factor: 16}", 500_000), ("{name: yarn, factor: 16, theta: 20000}", 20_000)]
+)
+def test_the_base_stays_unless_a_stage_names_it(section, theta):
+    """It belongs to the weights: a stage that only asks for other frequencies must not move it without a word."""
+    words = ["position.frequencies.theta=500000", f"+stages.two.position.frequencies={section}"]
+    config = load([*TWO, *words]).config
+    assert stage_config(TRAIN, config, "two").position.frequencies.theta == theta
+    assert stage_config(TRAIN, config, "all").position.frequencies.theta == 500_000
 
 
 def test_a_saved_schedule_is_read_back_the_same(tmp_path):
@@ -61,7 +72,7 @@ def test_a_saved_schedule_is_read_back_the_same(tmp_path):
 
 def test_a_source_of_null_is_left_out():
     config = load([*TWO, "+stages.two.data.sources.code=null", "+stages.two.data.sources.text.weight=3"]).config
-    sources = stage_config(config, "two").data.sources
+    sources = stage_config(TRAIN, config, "two").data.sources
     assert list(sources) == ["text"]
     assert sources["text"] == dataclasses.replace(config.data.sources["text"], weight=3)
 

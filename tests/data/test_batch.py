@@ -9,9 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coca_train.data.batch import IGNORE, collate, digest_of, joined
+from coca_train.data.batch import collate, digest_of, joined
 from coca_train.data.indexed import IndexedDataset, IndexedWriter
 from coca_train.data.packings.base import Row
+from coca_train.runtime.targets import IGNORE
 
 
 def stretch(data: IndexedDataset, start: int, seq_len: int, with_starts: bool = True) -> Row:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coca_train.data.batch import IGNORE, Batch, collate
+from coca_train.data.batch import Batch, collate
 from coca_train.data.indexed import IndexedDataset, IndexedWriter
 from coca_train.data.mixture import Mixture
 from coca_train.data.packings.base import Edges, Packing
@@ -19,6 +19,7 @@ from coca_train.data.packings.segments import Segments
 from coca_train.data.packings.upsampling import Upsampling
 from coca_train.data.packings.windows import Windows
 from coca_train.runtime.errors import DataError
+from coca_train.runtime.targets import IGNORE
 
 EDGES = Edges(bos=1, eos=2)
 FIRST = 10  # token k of a dataset has the id FIRST + k, so a batch tells where it came from

@@ -1,16 +1,10 @@
 """Configurations and stages to plan, without files of data."""
 
 from collections.abc import Sequence
-from copy import deepcopy
 from functools import cache
-from pathlib import Path
-from typing import Any
-from unittest.mock import patch
 
 import pytest
 
-from coca_train.config import load
-from coca_train.config.compose import Composed, compose
 from coca_train.config.load import assemble, finish
 from coca_train.config.schema import Config
 from coca_train.planning.outline import Outline, outline
@@ -24,26 +18,9 @@ K, QKV = ("blocks.*.attention.k.weight",), ("blocks.*.attention.[qkv].weight",)
 
 
 @cache
-def _read(groups: tuple[tuple[str, str], ...], dirs: tuple[Path, ...]) -> Composed:
-    return compose(TRAIN, dict(groups), dirs)
-
-
-def composed(root: Any, groups: dict[str, str], dirs: tuple[Path, ...]) -> Composed:
-    """`compose` for trainings, reading the files of each choice once a session: most of the time of these tests."""
-    assert root is TRAIN
-    return deepcopy(_read(tuple(groups.items()), dirs))
-
-
-@pytest.fixture(autouse=True)
-def composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "compose", composed)
-
-
-@cache
 def configure(*overrides: str) -> Config:
     """A configuration for any machine."""
-    with patch.object(load, "compose", composed):
-        return finish(assemble(TRAIN, list(overrides)), launch=False)[0]
+    return finish(assemble(TRAIN, list(overrides)), launch=False)[0]
 
 
 def outlined(*overrides: str, trainable: Sequence[str] = ("*",)) -> Outline:

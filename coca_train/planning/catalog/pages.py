@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coca_train.config.fields import described
-from coca_train.config.interpolate import leaves
 from coca_train.config.messages import show
 from coca_train.planning.catalog import notes, tables
 from coca_train.planning.catalog.axes import frequency_facts, visibility_facts
@@ -13,6 +12,7 @@ from coca_train.planning.catalog.entries import MODULES, Entry, entries
 from coca_train.planning.catalog.facts import Facts, all_facts, facts
 from coca_train.planning.catalog.pictures import CAPTIONS, kind
 from coca_train.planning.catalog.reference import Reference
+from coca_train.runtime.trees import leaves
 
 WIDTH = 118  # of a line on a terminal [characters]
 LENGTHS = (1024, 4096, 16_384, 32_768)  # at which work and memory of one scheme are told [tokens]

@@ -1,0 +1,36 @@
+"""Trees of plain values, as YAML and JSON give them, looked at by dotted keys."""
+
+from collections.abc import Iterator
+from typing import Any
+
+
+def leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of everything that is no section; list elements are numbered."""
+    pairs = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else None
+    if pairs is None or not tree:
+        yield prefix, tree
+        return
+    for name, value in pairs:
+        yield from leaves(value, f"{prefix}.{name}" if prefix else str(name))
+
+
+def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """{"a": {"b": [1]}} as {"a.b": [1]}: a list is one value, an empty section is nothing."""
+    if not isinstance(tree, dict):
+        return {prefix: tree}
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= flatten(value, f"{prefix}.{key}" if prefix else str(key))
+    return flat
+
+
+def lookup(tree: Any, key: str) -> Any:
+    """The value at a dotted key. KeyError when there is none."""
+    for part in key.split("."):
+        if isinstance(tree, list) and part.isdigit() and int(part) < len(tree):
+            tree = tree[int(part)]
+        elif isinstance(tree, dict) and part in tree:
+            tree = tree[part]
+        else:
+            raise KeyError(key)
+    return tree
