@@ -97,31 +97,35 @@ def described(path: Path) -> dict[str, str]:
 
     Read from the source, because importing such a file imports torch, which help must not wait for.
     """
-    shared = path.parent / "_shared.py"
-    known: dict[str, str] = {}
-    for file in (shared, path):
-        tree = ast.parse(file.read_text(encoding="utf-8")) if file.is_file() else ast.Module([], [])
-        for node in tree.body:
+    types: dict[str, str] = {}  # name of a field's type -> its description
+    classes: dict[str, dict[str, str]] = {}
+    for file in (path.parent / "_shared.py", path):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body if file.is_file() else ():
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                known[node.targets[0].id] = _description(node.value, known)
-        found = {
-            item.target.id: _description(item.value, known) or _description(item.annotation, known)
-            for node in tree.body
-            if isinstance(node, ast.ClassDef) and node.name == "Settings"
-            for item in node.body
-            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
-        }
-    return found
+                types[node.targets[0].id] = _description(node.value, types)
+            elif isinstance(node, ast.ClassDef):
+                classes[node.name] = {
+                    name: text for base in node.bases for name, text in classes.get(_name(base), {}).items()
+                }
+                for item in node.body:
+                    if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+                        own = _description(item.value, types) or _description(item.annotation, types)
+                        classes[node.name][item.target.id] = own
+    return classes.get("Settings", {})
 
 
 def _description(node: ast.expr | None, known: dict[str, str]) -> str:
     for part in ast.walk(node) if node is not None else ():
         if isinstance(part, ast.keyword) and part.arg == "description":
             return str(ast.literal_eval(part.value))
-        name = part.id if isinstance(part, ast.Name) else part.attr if isinstance(part, ast.Attribute) else ""
-        if known.get(name):
-            return known[name]
+        if text := known.get(_name(part)):
+            return text
     return ""
+
+
+def _name(node: ast.AST) -> str:
+    """`Theta` of `Theta` and of `_shared.Theta`."""
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
 def module_options(root: Root) -> dict[str, str]:

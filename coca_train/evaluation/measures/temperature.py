@@ -47,8 +47,8 @@ def attention_scale(model: Any, scale: float) -> Iterator[None]:
 def recommended(frequencies: Any, length: int) -> float:
     """YaRN's 1/√t for these frequencies (their Settings): s is their factor, or l/L of dynamic ones at this length."""
     factor = getattr(frequencies, "factor", None)
-    if factor is None and (original := getattr(frequencies, "original_seq_len", None)) is not None:
-        factor = _shared.dynamic_factor(length, original)
+    if factor is None and hasattr(frequencies, "original_seq_len"):
+        factor = _shared.stretch(frequencies, length)
     return _shared.yarn_temperature(factor or 1.0)
 
 

@@ -1,11 +1,15 @@
 """What the scalings have in common: field types, θ_j, the ramp of NTK-by-parts, the dynamic factor."""
 
 import math
-from typing import Annotated, Literal, Protocol
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
+from pydantic.dataclasses import dataclass
 from torch import Tensor
+
+from coca_train.config.schema import STRICT
 
 Theta = Annotated[float, Field(gt=1, description="rotary base: pair j turns theta^(-2j/D) radians per position")]
 Factor = Annotated[float, Field(ge=1, description="extension factor s = target length / original length")]
@@ -36,30 +40,41 @@ def ntk_theta(theta: float, factor: float, rotary_dim: int) -> float:
     return theta * factor ** (rotary_dim / (rotary_dim - 2))
 
 
-class Ramp(Protocol):
-    """The fields that NTK-by-parts and its descendants share."""
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Ramp:
+    """The fields that NTK-by-parts and its descendants share. ValueError unless the ramp has a width."""
 
-    @property
-    def theta(self) -> float: ...
-    @property
-    def original_seq_len(self) -> int: ...
-    @property
-    def beta_fast(self) -> float: ...
-    @property
-    def beta_slow(self) -> float: ...
-    @property
-    def convention(self) -> Convention: ...
+    theta: Theta
+    original_seq_len: OriginalSeqLen
+    beta_fast: BetaFast
+    beta_slow: BetaSlow
+    convention: ConventionField
 
-
-def check_ramp(settings: Ramp) -> None:
-    """ValueError unless the ramp has a width."""
-    if settings.beta_fast <= settings.beta_slow:
-        raise ValueError(f"beta_fast ({settings.beta_fast}) must be greater than beta_slow ({settings.beta_slow})")
+    def __post_init__(self) -> None:
+        if self.beta_fast <= self.beta_slow:
+            raise ValueError(f"beta_fast ({self.beta_fast}) must be greater than beta_slow ({self.beta_slow})")
 
 
-def dynamic_factor(length: int, original_seq_len: int) -> float:
+# A formula with the extension factor s left open: (settings, rotary_dim, s) -> Spectrum.
+Scaled = Callable[[Any, int, float], Any]
+# What a module of this folder offers: (settings, rotary_dim, length of the sequence in hand [tokens]) -> Spectrum.
+OfLength = Callable[[Any, int, int], Any]
+
+
+def fixed(scaled: Scaled) -> OfLength:
+    """The formula with the factor of the settings, whatever the length."""
+    return lambda settings, rotary_dim, length: scaled(settings, rotary_dim, settings.factor)
+
+
+def stretch(settings: Any, length: int) -> float:
     """s(l) = max(1, l/L) (YaRN section 3.3)."""
-    return max(1.0, length / original_seq_len)
+    return max(1.0, length / settings.original_seq_len)
+
+
+def dynamic(scaled: Scaled, factor: Callable[[Any, int], float] = stretch) -> OfLength:
+    """The formula with a factor s(l) that follows the length in hand: a pure function of it, so that a short sequence
+    after a long one gets what it would have got before."""
+    return lambda settings, rotary_dim, length: scaled(settings, rotary_dim, factor(settings, length))
 
 
 def yarn_temperature(factor: float) -> float:

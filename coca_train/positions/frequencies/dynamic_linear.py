@@ -2,11 +2,10 @@
 
 from typing import Literal
 
-import torch
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
-from coca_train.positions.frequencies import Spectrum, _shared
+from coca_train.positions.frequencies import _shared, linear
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -18,8 +17,4 @@ class Settings:
     original_seq_len: _shared.OriginalSeqLen
 
 
-def spectrum(settings: Settings, rotary_dim: int, length: int) -> Spectrum:
-    """length: the sequence in hand, l [tokens]."""
-    factor = _shared.dynamic_factor(length, settings.original_seq_len)
-    inv_freq_J = _shared.base_frequencies(settings.theta, rotary_dim) / factor
-    return Spectrum(inv_freq_J.to(torch.float32), 1.0)
+spectrum = _shared.dynamic(linear.scaled)

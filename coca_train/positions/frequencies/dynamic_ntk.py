@@ -7,12 +7,11 @@ alpha > 1: the CoCA code's and `transformers`' "factor"; the CoCA paper's tables
 
 from typing import Annotated, Literal
 
-import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
-from coca_train.positions.frequencies import Spectrum, _shared
+from coca_train.positions.frequencies import _shared, ntk
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -28,8 +27,9 @@ class Settings:
     original_seq_len: _shared.OriginalSeqLen
 
 
-def spectrum(settings: Settings, rotary_dim: int, length: int) -> Spectrum:
-    """length: the sequence in hand, l [tokens]."""
-    stretch = _shared.dynamic_factor(length, settings.original_seq_len)
-    theta = _shared.ntk_theta(settings.theta, settings.alpha * stretch - (settings.alpha - 1), rotary_dim)
-    return Spectrum(_shared.base_frequencies(theta, rotary_dim).to(torch.float32), 1.0)
+def factor(settings: Settings, length: int) -> float:
+    """s(l), length: the sequence in hand, l [tokens]."""
+    return settings.alpha * _shared.stretch(settings, length) - (settings.alpha - 1)
+
+
+spectrum = _shared.dynamic(ntk.scaled, factor)

@@ -2,30 +2,17 @@
 
 from typing import Literal
 
-import torch
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
-from coca_train.positions.frequencies import Spectrum, _shared
+from coca_train.positions.frequencies import _shared, yarn
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Settings:
+class Settings(_shared.Ramp):
     """YaRN by the length in hand."""
 
     name: Literal["dynamic_yarn"]
-    theta: _shared.Theta
-    original_seq_len: _shared.OriginalSeqLen
-    beta_fast: _shared.BetaFast
-    beta_slow: _shared.BetaSlow
-    convention: _shared.ConventionField
-
-    def __post_init__(self) -> None:
-        _shared.check_ramp(self)
 
 
-def spectrum(settings: Settings, rotary_dim: int, length: int) -> Spectrum:
-    """length: the sequence in hand, l [tokens]."""
-    factor = _shared.dynamic_factor(length, settings.original_seq_len)
-    inv_freq_J = _shared.by_parts(settings, factor, rotary_dim)
-    return Spectrum(inv_freq_J.to(torch.float32), _shared.yarn_temperature(factor))
+spectrum = _shared.dynamic(yarn.scaled)

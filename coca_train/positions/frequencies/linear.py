@@ -1,6 +1,6 @@
 """Position interpolation (Chen et al., arXiv 2306.15595): every position divided by s, written as θ_j/s."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic.dataclasses import dataclass
@@ -18,7 +18,10 @@ class Settings:
     factor: _shared.Factor
 
 
-def spectrum(settings: Settings, rotary_dim: int, length: int) -> Spectrum:
-    """Independent of `length` [tokens]."""
-    inv_freq_J = _shared.base_frequencies(settings.theta, rotary_dim) / settings.factor
+def scaled(settings: Any, rotary_dim: int, factor: float) -> Spectrum:
+    """θ_j/s for any factor s."""
+    inv_freq_J = _shared.base_frequencies(settings.theta, rotary_dim) / factor
     return Spectrum(inv_freq_J.to(torch.float32), 1.0)
+
+
+spectrum = _shared.fixed(scaled)

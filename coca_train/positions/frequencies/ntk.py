@@ -1,6 +1,6 @@
 """NTK-aware scaling (YaRN, arXiv 2309.00071, Definition 1): the base grows by s^(D/(D-2))."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic.dataclasses import dataclass
@@ -18,8 +18,11 @@ class Settings:
     factor: _shared.Factor
 
 
-def spectrum(settings: Settings, rotary_dim: int, length: int) -> Spectrum:
-    """Independent of `length` [tokens]."""
-    theta = _shared.ntk_theta(settings.theta, settings.factor, rotary_dim)
+def scaled(settings: Any, rotary_dim: int, factor: float) -> Spectrum:
+    """θ_j of the grown base for any factor s."""
+    theta = _shared.ntk_theta(settings.theta, factor, rotary_dim)
     inv_freq_J = _shared.base_frequencies(theta, rotary_dim)
     return Spectrum(inv_freq_J.to(torch.float32), 1.0)
+
+
+spectrum = _shared.fixed(scaled)

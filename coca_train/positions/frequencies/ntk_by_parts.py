@@ -10,22 +10,17 @@ from coca_train.positions.frequencies import Spectrum, _shared
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Settings:
+class Settings(_shared.Ramp):
     """NTK-by-parts by a fixed factor."""
 
     name: Literal["ntk_by_parts"]
-    theta: _shared.Theta
     factor: _shared.Factor
-    original_seq_len: _shared.OriginalSeqLen
-    beta_fast: _shared.BetaFast
-    beta_slow: _shared.BetaSlow
-    convention: _shared.ConventionField
-
-    def __post_init__(self) -> None:
-        _shared.check_ramp(self)
 
 
-def spectrum(settings: Settings, rotary_dim: int, length: int) -> Spectrum:
-    """Independent of `length` [tokens]."""
-    inv_freq_J = _shared.by_parts(settings, settings.factor, rotary_dim)
+def scaled(settings: _shared.Ramp, rotary_dim: int, factor: float) -> Spectrum:
+    """The fields of the ramp and any factor s."""
+    inv_freq_J = _shared.by_parts(settings, factor, rotary_dim)
     return Spectrum(inv_freq_J.to(torch.float32), 1.0)
+
+
+spectrum = _shared.fixed(scaled)
