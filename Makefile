@@ -34,6 +34,7 @@ check: .venv/installed  ## style, types, import layers
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.house.imports
 
 bench: .venv/installed  ## speed and memory against transformers, as ratios in one run
 	$(BIN)/python -m benchmarks.run

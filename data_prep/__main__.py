@@ -9,6 +9,7 @@ from coca_train.config.command_line import read_arguments
 from coca_train.config.messages import show
 from coca_train.runtime.entry import run
 from coca_train.runtime.errors import UserError
+from data_prep import verbs
 from data_prep.help import VERBS, markdown, overview, verb_help
 from data_prep.settings import load_with_yaml
 
@@ -38,7 +39,7 @@ def _main(argv: list[str]) -> int | None:
 
 
 def _with_words(verb: str, words: list[str]) -> int | None:
-    module = import_module(f"data_prep.verbs.{verb}")
+    module = import_module(f"{verbs.__name__}.{verb}")
     if {"--help", "-h"} & set(words):
         print((module.__doc__ or "").strip())
         return 0
@@ -57,7 +58,7 @@ def _with_overrides(verb: str, words: list[str]) -> int | None:
     if arguments.cfg:
         print(text, end="")
         return 0
-    return import_module(f"data_prep.verbs.{verb}").run(config)
+    return import_module(f"{verbs.__name__}.{verb}").run(config)
 
 
 def _no_such_verb(word: str) -> str:

@@ -38,6 +38,7 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 
+from coca_train import hub
 from coca_train.config.arguments import parse
 from coca_train.runtime import entry
 from coca_train.runtime.errors import UserError
@@ -53,7 +54,7 @@ def _main(argv: list[str]) -> int:
     verb, *rest = words
     if verb not in VERBS:
         raise UserError(f"E-CFG-01 command line {verb!r}: no such verb. Fix: write import, export or verify first")
-    module = import_module(f"coca_train.hub.{VERBS[verb]}")
+    module = import_module(f"{hub.__name__}.{VERBS[verb]}")
     run: Callable[[object], object] = module.run
     run(parse(module.Options, rest))
     return 0
