@@ -12,8 +12,8 @@ Answers = list[tuple[int, str]]  # the prompt's index and the text generated; JS
 
 
 def begin(subject: Subject) -> tuple[int, ...]:
-    """Tokens in front of a prompt: that which begins texts, for a Hugging Face folder that has one. Runs were trained
-    without."""
+    """Tokens in front of a prompt or a document: that which begins texts, for a Hugging Face folder that has one. Runs
+    were trained without."""
     bos = subject.tokenizer.bos
     return (bos,) if subject.facts.kind == "huggingface" and bos is not None else ()
 

@@ -1,20 +1,19 @@
 """The grid: every model under every variant at every point, one cell after the other.
 
-Models are opened one at a time. Ranks share each cell; what a rank makes of its share is gathered before anything is
-concluded, so that a rank that ran out of memory leaves no other waiting.
+Models are opened one at a time, or are in hand: a training's own. Ranks share each cell; what a rank makes of its share
+is gathered before anything is concluded, so that a rank that ran out of memory leaves no other waiting.
 """
 
 import gc
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from coca_train.engine.process import ran_out
-from coca_train.evaluation.extrapolation.measure import put
 from coca_train.evaluation.progress import Progress
 from coca_train.evaluation.results import Cell, Measured, Point
 from coca_train.evaluation.schema import EvaluateConfig
@@ -22,13 +21,14 @@ from coca_train.evaluation.store import Store
 from coca_train.evaluation.subject import Around, Subject
 from coca_train.evaluation.subjects import open_subject
 from coca_train.evaluation.suites import suite_module
-from coca_train.evaluation.variants import described
+from coca_train.evaluation.variants import Variant, described
 from coca_train.runtime import dist
-from coca_train.vary import Variant
+
+T = TypeVar("T")
 
 
 def run_grid(
-    config: EvaluateConfig, names: Sequence[str], points: tuple[Point, ...], around: Around, store: Store
+    config: EvaluateConfig, names: Sequence[str], around: Around, store: Store
 ) -> tuple[list[Measured], list[Cell]]:
     """Measure, or find among what was measured, every cell. COLLECTIVE. names: of the checkpoints."""
     grid, subjects, cells = config.grid, [], []
@@ -38,7 +38,7 @@ def run_grid(
             subject = open_subject(
                 path, name, grid.frequencies, grid.visibilities, config.work.device, config.work.dtype
             )
-            cells += _cells(subject, config, points, around, store, progress, len(names) - number)
+            cells += measure_cells(config.eval, subject, around, store, progress, len(names) - number)
             subjects.append(subject.facts)
             del subject
             _free()
@@ -47,21 +47,18 @@ def run_grid(
     return subjects, cells
 
 
-def _cells(
-    subject: Subject,
-    config: EvaluateConfig,
-    points: Sequence[Point],
-    around: Around,
-    store: Store,
-    progress: Progress,
-    n_models: int,
+def measure_cells(
+    settings: Any, subject: Subject, around: Around, store: Store | None, progress: Progress, n_models: int = 1
 ) -> list[Cell]:
-    """Of one model, the first of n_models that are left."""
-    suite = suite_module(config.eval.suite)
-    material, rows = suite.prepare(config.eval, subject, around), []
+    """All cells of one model, the first of n_models that are left; the last variant stays on it. COLLECTIVE.
+
+    settings: of the suite. store: None: nothing is kept.
+    """
+    suite = suite_module(settings.suite)
+    material, rows = suite.prepare(settings, subject, around), []
     for label, variant in subject.variants.items():
         # The longest first: what others are taken from, and memory's worst.
-        row = [Place(suite, config.eval, subject, label, variant, point) for point in reversed(points)]
+        row = [Place(suite, settings, subject, label, variant, point) for point in reversed(around.points)]
         found = {place: _without_measuring(place, material, around, store) for place in row}
         rows.append((found, _work([place for place, cell in found.items() if cell is None], material)))
     progress.expect(sum(sum(work.values()) for _, work in rows), n_models)
@@ -100,15 +97,15 @@ class Place:
         return Cell(subject=self.subject.name, variant=self.label, point=self.point, **what)
 
 
-def _without_measuring(place: Place, material: Any, around: Around, store: Store) -> Cell | None:
+def _without_measuring(place: Place, material: Any, around: Around, store: Store | None) -> Cell | None:
     """A cell that is impossible, or known already."""
     if place.variant.problem:
         return place.record(status="impossible", reason=place.variant.problem)
-    put(place.subject.model, place.variant)
+    place.variant.put_on(place.subject.model)
     reason = place.suite.impossible(place.settings, place.subject, place.point, material)
     if reason:
         return place.record(status="impossible", reason=reason)
-    if not place.suite.CACHED:
+    if store is None or not place.suite.CACHED:
         return None
     known = dist.on_main(lambda: store.get(place.content(material, around)))
     return None if known is None else place.record(status="done", result=known["result"], seconds=known["seconds"])
@@ -119,37 +116,39 @@ def _work(row: Sequence[Place], material: Any) -> dict[Place, float]:
     if not row:
         return {}
     first = row[0]
-    put(first.subject.model, first.variant)
+    first.variant.put_on(first.subject.model)
     work = first.suite.work(first.settings, first.subject, [place.point for place in row], material)
     return dict(zip(row, work, strict=True))
 
 
-def _measured(place: Place, material: Any, around: Around, store: Store) -> Cell:
-    put(place.subject.model, place.variant)
+def _measured(place: Place, material: Any, around: Around, store: Store | None) -> Cell:
+    place.variant.put_on(place.subject.model)
     began = time.perf_counter()
-    parts, reason = _measure(place, material, around)
+    suite = place.suite
+    parts, reason = on_all_ranks(lambda: suite.measure(place.settings, place.subject, place.point, material, around))
     if reason:
         return place.record(status="out_of_memory", reason=reason)
-    result = place.suite.combine(place.settings, place.point, material, parts)
+    result = suite.combine(place.settings, place.point, material, parts)
     seconds = time.perf_counter() - began
-    if place.suite.CACHED:
+    if store is not None and suite.CACHED:
         dist.on_main(lambda: store.put(place.content(material, around), result, seconds))
     return place.record(status="done", result=result, seconds=seconds)
 
 
-def _measure(place: Place, material: Any, around: Around) -> tuple[list[Any], str]:
-    """Every rank's part; or why there is none: memory that ran out on any of them."""
-    part, reason = None, ""
+def on_all_ranks(action: Callable[[], T]) -> tuple[list[T], str]:
+    """Every rank's result of what calls no collective; or why there is none: memory that ran out on any of them.
+    COLLECTIVE."""
+    result, reason = None, ""
     try:
-        part = place.suite.measure(place.settings, place.subject, place.point, material, around)
+        result = action()
     except Exception as error:
         if not ran_out(error):
             raise
         reason = f"out of memory on rank {dist.rank()}: {(str(error) or 'host memory').splitlines()[0][:200]}"
     if reason:
         _free()
-    gathered = dist.all_gather_object((part, reason))
-    return [part for part, _ in gathered], next((reason for _, reason in gathered if reason), "")
+    gathered: Any = dist.all_gather_object((result, reason))
+    return [result for result, _ in gathered], next((reason for _, reason in gathered if reason), "")
 
 
 def _free() -> None:

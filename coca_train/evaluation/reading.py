@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coca_train.evaluation.extrapolation.measure import positions_needed
+from coca_train.evaluation.measures.windows import positions_needed
 from coca_train.evaluation.subject import Around, Subject
-from coca_train.evaluation.texts import EVERYTHING, digest, tokenised
+from coca_train.evaluation.texts import Library, digest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,15 +49,8 @@ def read_whole_grid(subject: Subject, around: Around) -> Reading:
     return read_longest(subject, around, [int(point) for point in around.points])
 
 
-def read_longest(subject: Subject, around: Around, lengths: Sequence[int], asked_by: str = "grid.lengths") -> Reading:
+def read_longest(subject: Subject, around: Around, lengths: Sequence[int], lengths_from: str = "") -> Reading:
     """Documents with more tokens than the longest of these lengths that any document has (errors: as above)."""
-    found = tokenised(subject, around, min(lengths) + 1, EVERYTHING, asked_by).documents
-    most = max(len(document) for documents in found.values() for document in documents)
-    longest = max(length for length in lengths if length < most)
-    chosen = {}
-    for source, documents in found.items():
-        fitting = [document for document in documents if len(document) > longest]
-        n = min(around.max_documents, len(fitting))
-        if fitting:
-            chosen[source] = [fitting[i * len(fitting) // n] for i in range(n)]
-    return Reading(documents=chosen, longest=longest)
+    library = Library(subject, around)
+    longest = max((length for length in lengths if length < library.longest), default=min(lengths))
+    return Reading(documents=library.choose(longest + 1, lengths_from).documents, longest=longest)

@@ -42,7 +42,7 @@ def evaluate(config: EvaluateConfig, command: str) -> Path:
         seed=config.work.seed,
         micro_batch_tokens=config.work.micro_batch_tokens,
     )
-    subjects, cells = run_grid(config, names, points, around, Store(root / CELLS))
+    subjects, cells = run_grid(config, names, around, Store(root / CELLS))
     evaluation = Evaluation(
         suite=config.eval.suite,
         name=config.work.name or config.eval.suite,
@@ -50,7 +50,7 @@ def evaluate(config: EvaluateConfig, command: str) -> Path:
         subjects=tuple(subjects),
         points=points,
         cells=tuple(cells),
-        facts=facts(config),
+        facts=facts(config.eval.suite, config.work.seed, config.work.device != "cpu"),
         command=command,
     )
     directory = root / evaluation.name
@@ -94,17 +94,17 @@ def lengths(config: EvaluateConfig) -> tuple[int, ...]:
     return tuple(sorted(set(asked)))
 
 
-def facts(config: EvaluateConfig) -> tuple[tuple[str, str], ...]:
-    """What computed it, label and value."""
+def facts(suite: str, seed: int, on_gpu: bool) -> tuple[tuple[str, str], ...]:
+    """What computed it, label and value. on_gpu: where there is one."""
     made = versions()
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() and config.work.device != "cpu" else ""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() and on_gpu else ""
     return (
-        ("suite", config.eval.suite),
+        ("suite", suite),
         (
             "made with",
             f"coca_train {__version__}, torch {torch.__version__}, commit {made.get('commit', 'unknown')[:12]}",
         ),
         ("computed on", gpu or f"CPU ({platform.machine()}, {torch.get_num_threads()} threads)"),
         ("processes", str(dist.world_size())),
-        ("seed", str(config.work.seed)),
+        ("seed", str(seed)),
     )

@@ -1,10 +1,13 @@
-"""From a folder to a model that can be measured: a run of ours, or a Hugging Face folder."""
+"""From a folder to a model that can be measured: a run of ours, or a Hugging Face folder; or a model in training."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import cache
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -14,7 +17,7 @@ from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import DTYPES
 from coca_train.evaluation.results import Measured
 from coca_train.evaluation.subject import Subject
-from coca_train.evaluation.variants import variants
+from coca_train.evaluation.variants import Variant, variants
 from coca_train.hub import tokenizer_files
 from coca_train.hub.weights import Source, open_source
 from coca_train.models.transformer import Transformer, count_parameters
@@ -37,24 +40,34 @@ def open_subject(
         weights, step = _digest(source), source.origin.get("step")
     if dtype != "auto":
         model = model.to(DTYPES[dtype])
-    found = variants(config, frequencies, visibilities)
-    facts = Measured(
-        name=name,
-        path=path,
-        kind=source.kind,
+    found = variants(config, product(frequencies, visibilities))
+    facts = _facts(config, model, found, name=name, path=path, kind=source.kind, step=step, weights=weights)
+    return Subject(facts=facts, path=Path(path), model=model, tokenizer=tokenizer, variants=found)
+
+
+@contextmanager
+def lent(
+    model: Transformer, config: Config, tokenizer: Tokenizer, tried: Mapping[str, Variant], **known: Any
+) -> Iterator[Subject]:
+    """A model in training; it gets back the very position scheme and visibility it came with.
+
+    config: of its stage. known: what Measured says besides of it.
+    """
+    position, visibility = model.position, model.visibility
+    facts = _facts(config, model, tried, kind="run", **known)
+    try:
+        yield Subject(facts=facts, path=Path(facts.path), model=model, tokenizer=tokenizer, variants=tried)
+    finally:
+        model.position, model.visibility = position, visibility
+
+
+def _facts(config: Config, model: Transformer, tried: Mapping[str, Variant], **known: Any) -> Measured:
+    return Measured(
         scheme=config.position.scheme,
         training_window=config.train.seq_len,
         n_parameters=count_parameters(model)[0],
-        step=step,
-        weights=weights,
-        variants=tuple(found),
-    )
-    return Subject(
-        facts=facts,
-        path=Path(path),
-        model=model,
-        tokenizer=tokenizer,
-        variants=found,
+        variants=tuple(tried),
+        **known,
     )
 
 

@@ -1,22 +1,24 @@
 """The text of an evaluation: files, a corpus, or what a run held out; the documents a model is measured on.
 
 Held-out sets are token files; their documents come back as text, so that models with other tokenizers read the same.
+A training reads its own as they are, the token that ends a text included.
 A model of a Hugging Face folder whose tokenizer has a token that begins a text gets it in front of every document; it
 is read and never scored. Runs get none, as their training texts have none.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from coca_train.config.schema import Config
 from coca_train.data.indexed import IndexedDataset
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.evaluation.answers import begin
 from coca_train.evaluation.schema import TextConfig
 from coca_train.evaluation.subject import Around, Subject
 from coca_train.runtime.errors import DataError
@@ -26,7 +28,6 @@ from data_prep.readers.base import Reject
 from data_prep.schema import CorpusSourceConfig, FilterConfig, WorkConfig
 from data_prep.settings import load as load_corpus
 
-EVERYTHING = 10**9  # documents: all there are
 KINDS: dict[str, Literal["parquet", "text"]] = {
     ".parquet": "parquet",
     ".txt": "text",
@@ -90,33 +91,55 @@ def digest(documents: Mapping[str, Sequence[np.ndarray]]) -> str:
     return whole.hexdigest()
 
 
-def tokenised(
-    subject: Subject,
-    around: Around,
-    min_tokens: int,
-    max_documents: int | None = None,
-    asked_by: str = "grid.lengths",
-) -> Texts:
-    """Documents of at least min_tokens [tokens], at most max_documents of each source, evenly chosen.
+class Library:
+    """Every document there is, as one model reads it; a token file is not read to find its long documents."""
 
-    asked_by: the option that min_tokens comes from. Raises DataError E-EVAL-05 when no document is long enough.
-    """
-    limit = around.max_documents if max_documents is None else max_documents
-    begin = [subject.tokenizer.bos] if subject.facts.kind == "huggingface" and subject.tokenizer.bos is not None else []
-    documents, skipped, longest = {}, {}, 0
-    for source, texts in around.texts().items():
-        encoded = [np.asarray(begin + subject.tokenizer.encode(text), dtype=np.int64) for text in texts]
-        fitting = [tokens for tokens in encoded if len(tokens) >= min_tokens]
-        longest = max([longest, *map(len, encoded)])
-        skipped[source], n = len(encoded) - len(fitting), min(limit, len(fitting))
-        if fitting:
-            documents[source] = [fitting[i * len(fitting) // n] for i in range(n)]
-    if not documents:
-        raise DataError(
-            f"E-EVAL-05 text: no document has {min_tokens:,} tokens (the longest has {longest:,}); windows this long "
-            f"need one. Fix: a smaller {asked_by}, or text.files with longer documents"
-        )
-    return Texts(documents, skipped, subject.tokenizer)
+    def __init__(self, subject: Subject, around: Around) -> None:
+        self._tokenizer, self._around = subject.tokenizer, around
+        if around.token_files:
+            self._shelves = {
+                source: Shelf(np.diff(dataset.document_bounds()), dataset.document)
+                for source, dataset in around.token_files.items()
+            }
+        else:
+            self._shelves = {source: _encoded(texts, subject) for source, texts in around.texts().items()}
+
+    @property
+    def longest(self) -> int:
+        """Length of the longest document [tokens]."""
+        return max((int(shelf.lengths.max(initial=0)) for shelf in self._shelves.values()), default=0)
+
+    def choose(self, min_tokens: int, lengths_from: str = "") -> Texts:
+        """Documents of at least min_tokens [tokens], at most max_documents of each source, evenly chosen.
+
+        lengths_from: the option that min_tokens comes from. Raises DataError E-EVAL-05 when none is long enough.
+        """
+        documents, skipped = {}, {}
+        for source, shelf in self._shelves.items():
+            fitting = np.flatnonzero(shelf.lengths >= min_tokens)
+            skipped[source], n = len(shelf.lengths) - len(fitting), min(self._around.max_documents, len(fitting))
+            if n:
+                documents[source] = [shelf.read(int(fitting[i * len(fitting) // n])) for i in range(n)]
+        if not documents:
+            option = lengths_from or self._around.lengths_from
+            files = "" if self._around.token_files else "text.files with "
+            raise DataError(
+                f"E-EVAL-05 text: no document has {min_tokens:,} tokens (the longest has {self.longest:,}); windows "
+                f"this long need one. Fix: a smaller {option}, or {files}longer documents"
+            )
+        return Texts(documents, skipped, self._tokenizer)
+
+
+class Shelf(NamedTuple):
+    """The documents of one source: their lengths [tokens], and how one is read."""
+
+    lengths: np.ndarray
+    read: Callable[[int], np.ndarray]
+
+
+def _encoded(texts: Sequence[str], subject: Subject) -> Shelf:
+    encoded = [np.asarray([*begin(subject), *subject.tokenizer.encode(text)], dtype=np.int64) for text in texts]
+    return Shelf(np.array([len(tokens) for tokens in encoded], dtype=int), encoded.__getitem__)
 
 
 def _of_files(config: TextConfig) -> dict[str, list[str]]:

@@ -1,37 +1,53 @@
 """What is tried on the same weights: frequencies and visibilities as the grid names them.
 
 A name is a choice of the config group, with options behind it: `dynamic_ntk@alpha:4`, `yarn@factor:16@convention:code`;
-`own` is what the model was trained with. The base theta stays (config/vary.py).
+`own` is what the model was trained with. The base theta stays (config/exchange.py).
 """
 
-from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+from typing import Any, NamedTuple
 
 from coca_train.config.messages import ConfigError
 from coca_train.config.schema import Config
 from coca_train.evaluation.results import OWN
 from coca_train.runtime.errors import UserError
-from coca_train.vary import GROUPS, Variant, vary
+from coca_train.vary import GROUPS, vary
 
 
-def variants(config: Config, frequencies: Sequence[str], visibilities: Sequence[str]) -> dict[str, Variant]:
-    """By the name a report shows, every frequency with every visibility; a pair that cannot be has `problem` set.
+class Variant(NamedTuple):
+    """Settings to be put on trained weights. problem: why they cannot be, in words; empty: they can."""
+
+    position: Any
+    visibility: Any
+    problem: str = ""
+
+    def put_on(self, model: Any) -> None:
+        """Exchange frequencies and visibility on the same weights. model: a Transformer."""
+        model.set_position(self.position)
+        model.set_visibility(self.visibility)
+
+
+Choice = tuple[str, str]  # frequencies and visibility, as the grid names them
+
+
+def variants(config: Config, tried: Iterable[Choice]) -> dict[str, Variant]:
+    """By the name a report shows; a pair that cannot be has `problem` set.
 
     config: of the trained weights. Raises UserError E-EVAL-02 for a name that is no choice, and ConfigError for options
     that are wrong.
     """
-    found = {}
-    for frequency in frequencies:
-        for visibility in visibilities:
-            words = [*_words("position/frequencies", frequency), *_words("visibility", visibility)]
-            name = label(config, frequency, visibility)
-            if frequency != OWN and getattr(config.position, "frequencies", None) is None:
-                problem = f"{config.position.scheme} has no frequencies"
-                found[name] = Variant(config.position, config.visibility, problem)
-                continue
-            found[name] = _variant(config, words)
-    return found
+    return {label(config, *choice): _variant(config, *choice) for choice in tried}
+
+
+def after_training(config: Config) -> list[Choice]:
+    """What a training tries on its own weights: as they were trained, then every choice of
+    `eval.extrapolation.frequencies` with the trained visibility, then every one of `visibilities` with the trained
+    frequencies. What they were trained with comes once; a scheme without frequencies has no others."""
+    options, own = config.eval.extrapolation, getattr(config.position, "frequencies", None)
+    frequencies = [name for name in options.frequencies if own is not None and name != own.name]
+    visibilities = [name for name in options.visibilities if name != config.visibility.name]
+    return [(OWN, OWN), *((name, OWN) for name in frequencies), *((OWN, name) for name in visibilities)]
 
 
 def label(config: Config, frequency: str, visibility: str) -> str:
@@ -61,10 +77,15 @@ def _words(group: str, text: str) -> list[str]:
     return [f"{group}={name}", *(f"{GROUPS[group]}.{key}={value}" for key, _, value in pairs)]
 
 
-def _variant(config: Config, words: list[str]) -> Variant:
+def _variant(config: Config, frequency: str, visibility: str) -> Variant:
     """Settings that cannot go with this model are a variant with a problem; wrong words are the user's error."""
+    words = [*_words("position/frequencies", frequency), *_words("visibility", visibility)]
+    if frequency != OWN and getattr(config.position, "frequencies", None) is None:
+        return Variant(config.position, config.visibility, f"{config.position.scheme} has no frequencies")
+    # What stages say of positions and visibilities is not about these weights, and may not fit the variant.
+    stages = {name: replace(stage, position={}, visibility={}) for name, stage in config.stages.items()}
     try:
-        varied = vary(config, words)
+        varied = vary(replace(config, stages=stages), words)
     except ConfigError as error:
         if all(problem.id in IMPOSSIBLE for problem in error.problems):
             return Variant(config.position, config.visibility, "; ".join(p.message for p in error.problems))
@@ -73,7 +94,8 @@ def _variant(config: Config, words: list[str]) -> Variant:
     return Variant(varied.position, varied.visibility)
 
 
-IMPOSSIBLE = ("E-CFG-33",)  # frequencies or a visibility that these weights cannot have
+# Frequencies that the weights cannot have, or the scheme; a visibility that the scheme cannot have.
+IMPOSSIBLE = ("E-CFG-33", "E-CFG-20", "E-CFG-44")
 
 
 def described(variant: Variant) -> dict[str, Any]:

@@ -8,11 +8,11 @@ from typing import Any
 from coca_train.config.schema import Config
 from coca_train.evaluation.results import Cell, Evaluation, Measured
 from coca_train.evaluation.subject import Around, Subject
+from coca_train.evaluation.variants import Variant
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
 from coca_train.runtime import dist
 from coca_train.settings import load
-from coca_train.vary import Variant
 
 WINDOW = 300
 SHAPE = ["model.d_model=16", "model.n_heads=2", "model.d_ff=32", "model.n_layers=1", f"train.seq_len={WINDOW}"]

@@ -10,11 +10,10 @@ import yaml
 
 from coca_train import positions
 from coca_train.evaluation import suites
-from coca_train.evaluation.extrapolation.measure import put
 from coca_train.evaluation.results import Cell, Evaluation, Measured
 from coca_train.evaluation.subject import Around, Subject
+from coca_train.evaluation.variants import Variant
 from coca_train.report.blocks import Document, Lines, Row, Table
-from coca_train.vary import Variant
 from tests.models.conftest import NEOX, build
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "evaluation" / "eval"
@@ -65,7 +64,7 @@ def evaluate(
     for each in subjects:
         material = module.prepare(options, each, known)
         for name, variant in each.variants.items():
-            put(each.model, variant)
+            variant.put_on(each.model)
             for point in points:
                 if reason := module.impossible(options, each, point, material):
                     cells.append(Cell(subject=each.name, variant=name, point=point, status="impossible", reason=reason))
@@ -79,7 +78,7 @@ def evaluate(
                 monkeypatch.setenv("WORLD_SIZE", "1")
                 result = json.loads(json.dumps(module.combine(options, point, material, parts), allow_nan=False))
                 cells.append(Cell(subject=each.name, variant=name, point=point, status="done", result=result))
-        put(each.model, next(iter(each.variants.values())))
+        next(iter(each.variants.values())).put_on(each.model)
     return Evaluation(
         suite=options.suite,
         name="e",

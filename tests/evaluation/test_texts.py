@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from coca_train.evaluation.schema import TextConfig
-from coca_train.evaluation.texts import Texts, TextStore, digest, tokenised
+from coca_train.evaluation.texts import Library, Texts, TextStore, digest
 from coca_train.runtime.errors import DataError
 
 NOTHING = {"files": [], "text_field": "text", "corpus": None, "sources": [], "max_documents": 100}
@@ -31,12 +31,15 @@ class Letters:
         return "".join(chr(i) for i in ids if i != self.bos)
 
 
-def around(texts, max_documents=100):
-    return SimpleNamespace(texts=lambda: texts, max_documents=max_documents)
+def around(texts, max_documents=100, token_files=None):
+    return SimpleNamespace(
+        texts=lambda: texts, max_documents=max_documents, token_files=token_files or {}, lengths_from="an.option"
+    )
 
 
-def subject(kind="run"):
-    return SimpleNamespace(tokenizer=Letters(), facts=SimpleNamespace(kind=kind))
+def library(texts, kind="run", **options) -> Library:
+    subject = SimpleNamespace(tokenizer=Letters(), facts=SimpleNamespace(kind=kind))
+    return Library(subject, around(texts, **options))  # type: ignore[arg-type]
 
 
 def test_files_of_every_kind_are_sources_by_name(tmp_path):
@@ -61,20 +64,40 @@ def test_a_corpus_gives_what_it_holds_out_and_nothing_it_trains_on(tmp_path, mon
 
 def test_documents_are_chosen_evenly_among_those_long_enough():
     texts = {"a": ["x" * n for n in (5, 30, 31, 32, 33)], "b": ["y" * 9]}
-    found = tokenised(subject(), around(texts, max_documents=2), min_tokens=30)  # type: ignore[arg-type]
+    found = library(texts, max_documents=2).choose(30)
     assert {name: [len(d) for d in documents] for name, documents in found.documents.items()} == {"a": [30, 32]}
     assert found.skipped == {"a": 1, "b": 1}
-    with pytest.raises(DataError, match=r"no document has 34 tokens .the longest has 33."):
-        tokenised(subject(), around(texts), min_tokens=34)  # type: ignore[arg-type]
+    with pytest.raises(
+        DataError, match=r"no document has 34 tokens .the longest has 33..* a smaller an.option, or text"
+    ):
+        library(texts).choose(34)
 
 
 def test_only_imported_models_get_the_token_that_begins_a_text():
     texts = {"a": ["xyz"]}
-    own = tokenised(subject("run"), around(texts), 1)  # type: ignore[arg-type]
-    imported = tokenised(subject("huggingface"), around(texts), 1)  # type: ignore[arg-type]
+    own, imported = (library(texts, kind=kind).choose(1) for kind in ("run", "huggingface"))
     assert own.documents["a"][0].tolist() == [120, 121, 122]
     assert imported.documents["a"][0].tolist() == [1, 120, 121, 122]
     assert imported.n_bytes(imported.documents["a"][0][1:]) == 3
+
+
+def test_a_training_reads_its_own_token_files_as_they_are_and_only_what_it_chooses(tmp_path, monkeypatch):
+    from coca_train.data.indexed import IndexedDataset
+    from tests.data.conftest import write
+
+    write(tmp_path / "held", [range(5), range(70), range(100, 171), range(200, 290), range(300, 375)])
+    files = {"a": IndexedDataset(tmp_path / "held")}
+    read, document = [], IndexedDataset.document
+    monkeypatch.setattr(IndexedDataset, "document", lambda self, i: read.append(i) or document(self, i))
+    own = Library(SimpleNamespace(tokenizer=Letters()), around({}, 2, files))  # type: ignore[arg-type]
+    assert own.longest == 90
+    assert [tokens.tolist() for tokens in own.choose(71).documents["a"]] == [
+        list(range(100, 171)),
+        list(range(200, 290)),
+    ]
+    assert read == [2, 3]
+    with pytest.raises(DataError, match=r"no document has 91 tokens .* Fix: a smaller an.option, or longer documents"):
+        own.choose(91)
 
 
 def test_the_digest_is_of_sources_borders_and_tokens():

@@ -131,6 +131,13 @@ def stretches(parts: Sequence[Part]) -> list[tuple[int, int]]:
     return made
 
 
+def positions_needed(model: Any, window: int) -> int:
+    """How many positions the scheme is asked for in a window of this length, as the visibility places them."""
+    pos_1T = torch.arange(window)[None]
+    layouts = model.visibility.layouts(pos_1T, pos_1T)
+    return 1 + max(int(pos.max()) for layout in layouts for pos in (layout.pos_BT, layout.pos_BS))
+
+
 @torch.no_grad()
 def same_at(model: Any, one: int, other: int) -> bool:
     """Whether the model, a Transformer, treats equal positions equally in windows of both lengths [tokens]."""

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from coca_train.evaluation.extrapolation.measure import ALL
 from coca_train.evaluation.pages.cells import figure, file_names, not_measured, rows, windows
-from coca_train.evaluation.results import Evaluation, Measured
+from coca_train.evaluation.results import ALL, Evaluation, Measured
 from coca_train.report import paper
 from coca_train.report.blocks import MISSING, Document, Line, Lines, Row, Section, Table, Text, Value
 

@@ -22,14 +22,13 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
-from coca_train.evaluation.extrapolation.measure import ALL, positions_needed
 from coca_train.evaluation.measures.perplexity import Scores, score_share, summarise
 from coca_train.evaluation.measures.positions import position_loss
-from coca_train.evaluation.measures.windows import Row, passes, same_at
+from coca_train.evaluation.measures.windows import Row, passes, positions_needed, same_at
 from coca_train.evaluation.pages.perplexity import perplexity_page
-from coca_train.evaluation.results import Evaluation, Point
+from coca_train.evaluation.results import ALL, Evaluation, Point
 from coca_train.evaluation.subject import Around, Subject
-from coca_train.evaluation.texts import EVERYTHING, Texts, digest, tokenised
+from coca_train.evaluation.texts import Library, Texts, digest
 from coca_train.report.blocks import Document
 
 VERSION = 1
@@ -64,7 +63,7 @@ class Material:
     """What one model reads: documents of at least the longest window, windows and stride [tokens].
 
     found: by variant and window, this rank's share of what was measured on the way to a longer window. fresh: that of
-    the present cell, not yet known to have succeeded on all ranks.
+    the present cell, not yet known to have succeeded on all ranks. sizes: by cut, see n_bytes.
     """
 
     settings: Settings
@@ -74,6 +73,7 @@ class Material:
     seed: int
     found: dict[tuple[Any, int], Sums] = field(default_factory=dict)
     fresh: dict[tuple[Any, int], Sums] = field(default_factory=dict)
+    sizes: dict[int | None, dict[str, int]] = field(default_factory=dict)
 
     def row(self, window: int) -> Row:
         """How documents are read in this window."""
@@ -86,6 +86,14 @@ class Material:
         end = None if cut is None else cut + 1
         return {source: [d[:end] for d in documents] for source, documents in self.texts.documents.items()}
 
+    def n_bytes(self, window: int) -> dict[str, int]:
+        """Size in UTF-8 of what is scored in this window, by source [bytes]; windows with one cut share it."""
+        cut = self.row(window).cut
+        if cut not in self.sizes:
+            texts = self.documents(window).items()
+            self.sizes[cut] = {source: sum(self.texts.n_bytes(d[1:]) for d in documents) for source, documents in texts}
+        return self.sizes[cut]
+
 
 def points(settings: Settings, lengths: Sequence[int]) -> tuple[Point, ...]:
     return tuple(lengths)
@@ -93,13 +101,12 @@ def points(settings: Settings, lengths: Sequence[int]) -> tuple[Point, ...]:
 
 def prepare(settings: Settings, subject: Subject, around: Around) -> Material:
     windows = sorted(point for point in around.points if isinstance(point, int))
+    library = Library(subject, around)
     if settings.min_document_tokens is None:
-        found = tokenised(subject, around, windows[0], EVERYTHING).documents
-        most = max(len(document) for documents in found.values() for document in documents)
-        windows = [window for window in windows if window <= most]
-        texts = tokenised(subject, around, windows[-1])
+        windows = [window for window in windows if window <= library.longest] or windows[:1]
+        texts = library.choose(windows[-1])
     else:
-        texts = tokenised(subject, around, settings.min_document_tokens, asked_by="eval.min_document_tokens")
+        texts = library.choose(settings.min_document_tokens, "eval.min_document_tokens")
     return Material(settings, texts, tuple(windows), settings.stride or subject.training_window, around.seed)
 
 
@@ -167,9 +174,8 @@ def _tokens_read(material: Material, rows: Iterable[Row]) -> int:
 def combine(settings: Settings, point: int, material: Material, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """By source, and all together: the fields of `Perplexity`, and the loss by position; and the stride."""
     material.found.update(material.fresh)  # no rank ran out of memory, so all have their share
-    texts, made = material.documents(point), {}
-    whole = {source: Scores(*(np.sum([p[source][i] for p in parts], axis=0) for i in (0, 1))) for source in texts}
-    size = {source: sum(material.texts.n_bytes(d[1:]) for d in documents) for source, documents in texts.items()}
+    size, made = dict(material.n_bytes(point)), {}
+    whole = {source: Scores(*(np.sum([p[source][i] for p in parts], axis=0) for i in (0, 1))) for source in size}
     if len(whole) > 1:
         documents, positions = zip(*whole.values(), strict=True)
         whole[ALL], size[ALL] = Scores(np.concatenate(documents), np.sum(positions, axis=0)), sum(size.values())

@@ -13,11 +13,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
-from coca_train.evaluation.extrapolation.measure import ALL
 from coca_train.evaluation.measures.first_window import first_window_nll, first_windows, reduced
 from coca_train.evaluation.pages import position_loss as pages
 from coca_train.evaluation.reading import Reading, read_whole_grid
-from coca_train.evaluation.results import Evaluation, Point
+from coca_train.evaluation.results import ALL, Evaluation, Point
 from coca_train.evaluation.subject import Around, Subject
 from coca_train.report.blocks import Document
 from coca_train.runtime import dist

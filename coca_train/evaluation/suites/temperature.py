@@ -46,7 +46,7 @@ def points(settings: Settings, lengths: Sequence[int]) -> tuple[Point, ...]:
 
 
 def prepare(settings: Settings, subject: Subject, around: Around) -> Reading:
-    return read_longest(subject, around, [settings.document_tokens], asked_by="eval.document_tokens")
+    return read_longest(subject, around, [settings.document_tokens], lengths_from="eval.document_tokens")
 
 
 def work(settings: Settings, subject: Subject, points: Sequence[str], material: Reading) -> list[float]:
