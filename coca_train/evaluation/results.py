@@ -8,6 +8,7 @@ Point = int | str  # a length [tokens], or the name of what a suite measures at 
 Status = Literal["done", "out_of_memory", "impossible"]
 
 OWN = "own"  # the variant a model was trained with
+RESULTS = "results.json"  # an Evaluation, beside its report
 ALL = "all"  # the text of all sources together
 
 

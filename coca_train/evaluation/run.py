@@ -10,7 +10,7 @@ from coca_train import __version__
 from coca_train.checkpoint.record import versions
 from coca_train.engine import process
 from coca_train.evaluation.grid import run_grid
-from coca_train.evaluation.results import Evaluation, Point
+from coca_train.evaluation.results import RESULTS, Evaluation, Point
 from coca_train.evaluation.schema import EvaluateConfig
 from coca_train.evaluation.settings import CELLS
 from coca_train.evaluation.store import Store
@@ -65,7 +65,7 @@ def evaluate(config: EvaluateConfig, command: str) -> Path:
 
 
 def _write(config: EvaluateConfig, evaluation: Evaluation, directory: Path) -> None:
-    write_json(directory / "results.json", evaluation.to_json())
+    write_json(directory / RESULTS, evaluation.to_json())
     write_report(suite_module(evaluation.suite).page(config.eval, evaluation), directory)
 
 

@@ -1,108 +1,193 @@
-"""What a finished run leaves behind: loss curve, extrapolation report, a sample, and where everything lies."""
+"""What a finished run leaves behind: its report, with its reach, its training and a sample; and two pictures."""
 
-from collections.abc import Callable
-from dataclasses import asdict
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
-
+from coca_train.checkpoint.manifest import FOLDER, folder_name
+from coca_train.checkpoint.manifest import NAME as MANIFEST
 from coca_train.config.schema import Config
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.data.validation import long_documents
 from coca_train.engine.base import Engine
-from coca_train.evaluation.extrapolation.measure import NothingToScore, extrapolate
-from coca_train.evaluation.extrapolation.pages import text_of, write_extrapolation, write_loss_curve
-from coca_train.evaluation.extrapolation.reach import write_reach
+from coca_train.evaluation.grid import on_all_ranks
+from coca_train.evaluation.measures.reach import read_probes, sentences
+from coca_train.evaluation.pages.perplexity import perplexity_text
+from coca_train.evaluation.pages.run import RunReport, loss_curves, reach_curves, run_page
+from coca_train.evaluation.progress import Progress
+from coca_train.evaluation.results import RESULTS, Evaluation
+from coca_train.evaluation.run import facts
+from coca_train.evaluation.settings import CELLS
+from coca_train.evaluation.store import Store
 from coca_train.models.generation import check_positions, generate
+from coca_train.report.render import write_report
+from coca_train.report.render.pictures import picture
 from coca_train.runtime import dist
-from coca_train.runtime.durable import read_json, write_json, write_text
-from coca_train.runtime.errors import DataError
-from coca_train.vary import variants
+from coca_train.runtime.durable import read_json, write_bytes, write_json, write_text
+from coca_train.runtime.errors import UserError
+from coca_train.tracking.writers import read_jsonl
+from coca_train.training.reach import SEED, SETTINGS, Reach, held_out
+
+DONE = "done.json"
+FORMAT = 2  # of a report; those of other formats are made anew
+
+
+class Finished(NamedTuple):
+    """A stage that is trained up to `step`. directory: of its report. command: how the run was begun."""
+
+    config: Config
+    run_dir: Path
+    directory: Path
+    tokenizer: Tokenizer
+    step: int
+    command: str
+
+    @property
+    def facts(self) -> tuple[tuple[str, str], ...]:
+        """What computed the report."""
+        return facts(SETTINGS.suite, SEED, self.config.engine.device != "cpu")
 
 
 def final_report(
-    config: Config, run_dir: Path, runner: Engine, tokenizer: Tokenizer, step: int, stage: str = ""
+    config: Config,
+    run_dir: Path,
+    runner: Engine,
+    tokenizer: Tokenizer,
+    step: int,
+    stage: str = "",
+    overrides: Sequence[str] = (),
 ) -> None:
-    """Write the report on the model at `step` and show it. COLLECTIVE. A finished report is not made again.
+    """Write the report on the model at `step` and show it. COLLECTIVE. A finished report is not made again; one that
+    cannot be made is said and fails nothing: the model is saved.
 
-    stage: the report is on a stage that others follow, and goes to report/<stage>.
+    stage: the report is on a stage that others follow, and goes to report/<stage>. overrides: of the run's command.
     """
     directory = run_dir / "report" / stage
-    done, mark = directory / "done.json", {"step": step, "eval": _asked(config)}
-    if dist.on_main(lambda: done.exists() and read_json(done) == mark):
+    mark = {"format": FORMAT, "step": step, "eval": _depends_on(config)}
+    if dist.on_main(lambda: is_finished(directory, mark)):
         dist.log(f"The report on step {step} is there already.")
         return
-    dist.on_main(lambda: write_loss_curve(run_dir, config.run.name))
-    for sentence in dist.on_main(lambda: write_reach(run_dir, config.run.name)):
-        dist.log(f"reach     {sentence}")
-    if config.eval.extrapolation.enabled:
-        report_extrapolation(config, directory, runner, tokenizer)
-    if config.eval.sample_prompt and config.eval.sample_tokens:
-        write_sample(config, directory, runner, tokenizer)
-    dist.on_main(lambda: write_json(done, mark))
-
-
-def _asked(config: Config) -> dict[str, Any]:
-    """What the report depends on: probes during the training do not make another one."""
-    asked = asdict(config.eval)
-    del asked["extrapolation"]["every_steps"], asked["extrapolation"]["probe_documents"]
-    return asked
-
-
-def write_sample(config: Config, directory: Path, runner: Engine, tokenizer: Tokenizer) -> None:
-    """What the model goes on with after the prompt; no sample where learned positions end before it does."""
-    prompt, n_tokens = tokenizer.encode(config.eval.sample_prompt), config.eval.sample_tokens
-    with runner.eval_module() as module:
-        try:
-            check_positions(module, len(prompt), n_tokens)
-        except ValueError as error:
-            dist.log(f"WARNING: no sample, eval.sample_tokens={n_tokens}: {error}")
-            return
-        tokens = generate(module, prompt, n_tokens, eod=tokenizer.eod)
-    text = config.eval.sample_prompt + tokenizer.decode(tokens)
-    dist.on_main(lambda: write_text(directory / "sample.txt", text + "\n"))
-    dist.log(f"\nSample (greedy, prompt {config.eval.sample_prompt!r}):\n{text}\n")
-
-
-def report_extrapolation(config: Config, directory: Path, runner: Engine, tokenizer: Tokenizer) -> None:
-    """Perplexity far beyond the training window, as table, JSON and picture."""
-    windows = [multiple * config.train.seq_len for multiple in config.eval.extrapolation.multiples]
-    documents = held_out_documents(config, windows)
+    command = shlex.join(["python", "-m", "coca_train", *overrides])
+    finished = Finished(config, run_dir, directory, tokenizer, step, command)
     try:
+        _make(finished, runner)
+        dist.on_main(lambda: write_json(directory / DONE, mark))
+    except UserError as error:
+        dist.log(f"WARNING: no report on step {step}: {error}. The same command tries again")
+
+
+def is_finished(directory: Path, mark: Mapping[str, Any]) -> bool:
+    """Whether the report in a folder is what `mark` says of it: format, step, settings."""
+    try:
+        found = read_json(directory / DONE)
+        return all(found[key] == value for key, value in mark.items())
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _depends_on(config: Config) -> dict[str, Any]:
+    """Settings that make another report: those of probes during the training do not."""
+    settings = asdict(config.eval)
+    del settings["extrapolation"]["every_steps"], settings["extrapolation"]["probe_documents"]
+    return settings
+
+
+def _make(finished: Finished, runner: Engine) -> None:
+    """Everything but the mark that it is done."""
+    options, evaluation, sample = finished.config.eval, None, ""
+    with_sample = bool(options.sample_prompt and options.sample_tokens)
+    if options.extrapolation.enabled or with_sample:
         with runner.eval_module() as module:
-            result = extrapolate(
-                module,
-                documents,
-                variants(config),
-                run=config.run.name,
-                windows=windows,
-                training_window=config.train.seq_len,
-                micro_batch_tokens=config.eval.extrapolation.micro_batch_tokens,
-                n_bytes=byte_counter(tokenizer),
-            )
-    except NothingToScore as error:
+            evaluation = evaluate(finished, module) if options.extrapolation.enabled else None
+            sample = write_sample(finished, module) if with_sample else ""
+    report = RunReport(
+        title=f"{finished.config.run.name} ({finished.config.position.scheme}) after {finished.step:,} steps",
+        records=dist.on_main(lambda: read_jsonl(finished.run_dir / "metrics.jsonl")),
+        evaluation=evaluation,
+        sample=sample,
+        facts=finished.facts,
+        command=finished.command,
+    )
+    dist.on_main(lambda: _write(report, finished))
+    _show(report)
+
+
+def evaluate(finished: Finished, module: Any) -> Evaluation | None:
+    """Perplexity far beyond the training window; None where nothing can be measured, which is said."""
+    config, options = finished.config, finished.config.eval.extrapolation
+    checkpoint = finished.run_dir / FOLDER / folder_name(finished.step)
+    progress = Progress(config.tracking.progress_bar)
+    try:
+        reach = Reach(
+            config=config,
+            tokenizer=finished.tokenizer,
+            files=held_out(config),
+            windows=tuple(sorted({multiple * config.train.seq_len for multiple in options.multiples})),
+            max_documents=options.max_documents,
+        )
+        subject, cells = reach.measure(
+            module,
+            progress,
+            Store(finished.directory / CELLS),  # a report that was killed goes on where it stopped
+            path=str(finished.run_dir),
+            step=finished.step,
+            weights=dist.on_main(lambda: read_json(checkpoint / MANIFEST)["digest"]),
+        )
+    except UserError as error:
         dist.log(f"WARNING: no extrapolation report: {error}")
-        return
-    dist.on_main(lambda: write_extrapolation(result, directory))
-    dist.log("\n" + text_of(result))
+        return None
+    finally:
+        progress.close()
+    return Evaluation(
+        suite=SETTINGS.suite,
+        name=config.run.name,
+        settings=asdict(SETTINGS),
+        subjects=(subject,),
+        points=reach.windows,
+        cells=tuple(cells),
+        facts=finished.facts,
+        command=finished.command,
+    )
 
 
-def held_out_documents(config: Config, windows: list[int]) -> dict[str, list[np.ndarray]]:
-    """By source, documents as long as the largest window that any of its documents fills."""
-    found: dict[str, list[np.ndarray]] = {}
-    for name, source in config.data.sources.items():
-        for window in sorted(windows, reverse=True) if source.valid_path else []:
-            try:
-                found[name] = long_documents(
-                    str(source.valid_path), window + 1, config.eval.extrapolation.max_documents
-                )
-                break
-            except DataError as error:
-                dist.log(f"WARNING: extrapolation report, {name}: {error}")
-    return found
+def write_sample(finished: Finished, module: Any) -> str:
+    """The prompt and what the model goes on with; "" where learned positions or memory end before, which is said."""
+    tokenizer, options = finished.tokenizer, finished.config.eval
+    prompt, n_tokens = tokenizer.encode(options.sample_prompt), options.sample_tokens
+    try:
+        check_positions(module, len(prompt), n_tokens)
+        made, reason = on_all_ranks(lambda: generate(module, prompt, n_tokens, eod=tokenizer.eod))
+    except ValueError as error:
+        made, reason = [], str(error)
+    if reason:
+        dist.log(f"WARNING: no sample, eval.sample_tokens={n_tokens}: {reason}")
+        return ""
+    text = options.sample_prompt + tokenizer.decode(made[0])
+    dist.on_main(lambda: write_text(finished.directory / "sample.txt", text + "\n"))
+    return text
 
 
-def byte_counter(tokenizer: Tokenizer) -> Callable[[np.ndarray], int]:
-    """Size in UTF-8 of the text of some tokens [bytes]."""
-    return lambda tokens: len(tokenizer.decode(tokens.tolist()).encode("utf-8"))
+def _write(report: RunReport, finished: Finished) -> None:
+    """The page in all its forms, and the two pictures that stand beside the run's files."""
+    probes = read_probes(report.records)
+    pictures = {"loss_curve": loss_curves(report.records)} | ({"reach": reach_curves(probes)[0]} if probes else {})
+    for name, block in pictures.items():
+        titled = replace(block, title=f"{finished.config.run.name}: {block.title}")
+        write_bytes(finished.run_dir / f"{name}.png", picture(titled)["png"])
+    results = finished.directory / RESULTS
+    if report.evaluation is None:
+        results.unlink(missing_ok=True)  # of an earlier step
+    else:
+        write_json(results, report.evaluation.to_json())
+    write_report(run_page(report), finished.directory)
+
+
+def _show(report: RunReport) -> None:
+    """The report for the terminal: the table, what is missing, the reach while it trained, the sample."""
+    if report.evaluation is not None:
+        dist.log("\n" + perplexity_text(report.evaluation))
+    for sentence in sentences(read_probes(report.records)):
+        dist.log(f"reach     {sentence}")
+    if report.sample:
+        dist.log(f"\nSample (greedy):\n{report.sample}\n")

@@ -149,8 +149,8 @@ def made(config: Config, run_dir: Path) -> str:
     goes_on = "with a larger train.max_steps" if not before else "with one more stage in the schedule"
     files = {
         "loss_curve.png": "training and validation loss",
-        "reach.png": "perplexity beyond the training window, by training step (report/reach.md)",
-        "report/extrapolation.png": "perplexity beyond the training window (.md and .json beside it)",
+        "reach.png": "perplexity beyond the training window, by training step",
+        "report/report.html": "how far the context reaches, in a browser (report.md, tables and figures beside it)",
         **{f"report/{stage}": f"the report on stage {stage}" for stage in before},
         "metrics.jsonl": "every logged step and validation",
         "config.yaml": "every setting",

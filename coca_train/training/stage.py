@@ -109,7 +109,7 @@ def run_one(
             around.watchdog,
             validate=partial(validate, config, runner, around.n_tokens),
             save=Saver(run_dir, runner, meta, around.lock, config.checkpoint.keep, borders, frozen),
-            probe=Probe(config, runner, stage.first_step + start_step),
+            probe=Probe(config, runner, around.tokenizer, stage.first_step + start_step),
         )
         try:
             run_stage(
@@ -121,7 +121,15 @@ def run_one(
         if is_last:
             around.metrics.close()
             leave()  # the model is saved: from here on a signal ends the process at once
-        final_report(config, run_dir, runner, around.tokenizer, stage.first_step + steps, "" if is_last else stage.name)
+        final_report(
+            config,
+            run_dir,
+            runner,
+            around.tokenizer,
+            stage.first_step + steps,
+            "" if is_last else stage.name,
+            around.record["overrides"],
+        )
         runner.release()
     if is_last:
         return None

@@ -11,13 +11,17 @@ import numpy as np
 import pytest
 import torch
 
-from coca_train.evaluation.extrapolation.reach import holds_from, read_probes, sentences, write_reach
+from coca_train.data.indexed import IndexedDataset
+from coca_train.evaluation.measures.reach import holds_from, read_probes, sentences
+from coca_train.evaluation.pages.run import reach_curves
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
 from coca_train.settings import load
 from coca_train.tracking.writers import read_jsonl
 from coca_train.training import probe as probing
+from coca_train.training.ending import final_report
 from coca_train.training.probe import Probe
+from tests.data.conftest import write
 from tests.faults import real
 from tests.faults.fork_server import shared, slow_unless, values
 from tests.stages.support import Runs, leave_out
@@ -31,7 +35,8 @@ ASKED = [
 ]
 
 
-def probe_of(position: str, monkeypatch, documents) -> tuple[Any, Probe]:
+def probe_of(position: str, monkeypatch, tmp_path, documents) -> tuple[Any, Probe]:
+    """documents: by source, the tokens of each."""
     words = [f"position={position}", f"train.seq_len={WINDOW}", *SHAPE, *ASKED]
     config = load([*words, "eval.extrapolation.frequencies=[plain,dynamic_ntk]"]).config
     model = Transformer(config.model, config.position, config.visibility, vocab_size=VOCAB, max_seq_len=WINDOW)
@@ -43,14 +48,16 @@ def probe_of(position: str, monkeypatch, documents) -> tuple[Any, Probe]:
         yield model
         model.train()
 
-    monkeypatch.setattr(probing, "held_out_documents", lambda config, windows: documents)
-    return model, Probe(config, cast(Any, SimpleNamespace(eval_module=eval_module)), start_step=0)
+    files = {name: IndexedDataset(write(tmp_path / name, texts)) for name, texts in documents.items()}
+    monkeypatch.setattr(probing, "held_out", lambda config: files)
+    tokenizer = SimpleNamespace(decode=str, bos=None)
+    return model, Probe(config, cast(Any, SimpleNamespace(eval_module=eval_module)), cast(Any, tokenizer), 0)
 
 
 @pytest.mark.parametrize("position", ["rope", "coca", "alibi"])
-def test_losses_are_those_of_plain_forwards_and_the_model_is_as_before(position, monkeypatch):
+def test_losses_are_those_of_plain_forwards_and_the_model_is_as_before(position, monkeypatch, tmp_path):
     documents = np.random.default_rng(0).integers(0, VOCAB, (2, 2 * WINDOW + 1))
-    model, probe = probe_of(position, monkeypatch, {"text": [documents[0]], "code": [documents[1]]})
+    model, probe = probe_of(position, monkeypatch, tmp_path, {"text": [documents[0]], "code": [documents[1]]})
     before, random = (model.position, model.visibility, model.training), torch.get_rng_state()
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     record = probe(10)
@@ -70,9 +77,9 @@ def test_losses_are_those_of_plain_forwards_and_the_model_is_as_before(position,
         assert abs(record["probe/dynamic_ntk/32"] - record["probe/plain/32"]) > 1e-3
 
 
-def test_cost_is_measured_and_stated_once(monkeypatch, capsys):
-    _, probe = probe_of("rope", monkeypatch, {})
-    monkeypatch.setattr(probe, "_measure", lambda: {})
+def test_cost_is_measured_and_stated_once(monkeypatch, tmp_path, capsys):
+    _, probe = probe_of("rope", monkeypatch, tmp_path, {})
+    monkeypatch.setattr(probe, "_measure", lambda step: {})
     clock = iter([14.0, 16.0, 30.0, 33.0])  # begin and end of two probes, at steps 4 and 8
     probe.began = 10.0
     monkeypatch.setattr(probing.time, "perf_counter", lambda: next(clock))
@@ -82,10 +89,23 @@ def test_cost_is_measured_and_stated_once(monkeypatch, capsys):
     assert capsys.readouterr().err == "probe     takes 2.0 s every 10 steps, 16.7% of the training\n"
 
 
-def test_nothing_to_score_is_said_once_and_no_record(monkeypatch, capsys):
-    _, probe = probe_of("rope", monkeypatch, {})
+def test_nothing_to_score_is_said_once_and_no_record(monkeypatch, tmp_path, capsys):
+    _, probe = probe_of("rope", monkeypatch, tmp_path, {"text": [range(WINDOW - 1)]})
     assert [probe(10), probe(20)] == [{}, {}]
-    assert capsys.readouterr().err.count("WARNING: no extrapolation probe: no held-out document") == 1
+    said = "WARNING: no extrapolation probe: E-EVAL-05 text: no document has 16 tokens"
+    assert capsys.readouterr().err.count(said) == 1
+
+
+def test_memory_that_runs_out_is_said_once_and_no_record(monkeypatch, tmp_path, capsys):
+    def full(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    model, probe = probe_of("rope", monkeypatch, tmp_path, {"text": [range(2 * WINDOW + 1)]})
+    with monkeypatch.context() as patch:
+        patch.setattr(model, "nll", full)
+        assert [probe(10), probe(20)] == [{}, {}]
+    assert capsys.readouterr().err.count("WARNING: no extrapolation probe: out of memory on rank 0") == 1
+    assert probe(30)["probe/plain/32"] > 0
 
 
 def recorded(step: int, **losses: float) -> dict[str, Any]:
@@ -114,15 +134,32 @@ def test_a_window_holds_from_the_step_where_it_keeps_holding():
     ]
 
 
-def test_the_picture_and_the_page(tmp_path):
-    assert write_reach(tmp_path, "demo") == []
+def test_the_picture_and_the_page(tmp_path, capsys):
+    config = load(["eval.extrapolation.enabled=false", "eval.sample_tokens=0"]).config
+
+    def report(step):
+        final_report(config, tmp_path, cast(Any, None), cast(Any, None), step)
+
+    report(1)
+    assert not (tmp_path / "reach.png").exists()
+    assert "Reach during training" not in (tmp_path / "report" / "report.html").read_text()
     lines = [json.dumps(record).replace("Infinity", "null") for record in PROBES]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    assert len(write_reach(tmp_path, "demo")) == 1
+    report(400)
+    said = "plain: windows beyond the training window (512) hold: 1,024 from step 300 on"
+    assert f"reach     {said}" in capsys.readouterr().err
     assert (tmp_path / "reach.png").read_bytes()[:4] == b"\x89PNG"
-    page = (tmp_path / "report" / "reach.md").read_text()
-    assert "|  400 |  18.17 |  16.44 |  18.92 |    inf |" in page  # exp(2.9), exp(2.8), exp(2.94)
-    assert "* plain: windows beyond the training window (512) hold: 1,024 from step 300 on" in page
+    page = (tmp_path / "report" / "report.md").read_text()
+    assert page.count(f"* {said}") == 2  # at a glance, and in its section
+    assert "| plain   | 400  |  18.17 |  16.44 |  18.92 |    inf |" in page  # exp(2.9), exp(2.8), exp(2.94)
+
+
+def test_curves_by_window_leave_out_what_was_not_scored():
+    probes = read_probes([recorded(1, w512=3.0, w1024=4.0), recorded(2, w512=2.0)])
+    (picture,) = reach_curves(probes)
+    assert [line.label for line in picture.lines] == ["512 (training window)", "1,024"]
+    assert [line.x for line in picture.lines] == [(1.0, 2.0), (1.0,)]
+    assert picture.lines[0].y == pytest.approx((math.exp(3), math.exp(2)))
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +184,7 @@ def same_end(without: Path, probed: Path) -> None:
 
 @pytest.mark.parametrize("dtype", slow_unless(["bf16"], ["bf16", "fp32"]))
 def test_training_with_probes_ends_bit_for_bit_as_without(corpus, tmp_path, monkeypatch, dtype):
-    leave_out(monkeypatch.setattr)
+    leave_out(lambda where, name, value: name == "_write" or monkeypatch.setattr(where, name, value))
     runs = Runs(tmp_path, corpus, monkeypatch)
     ended = [runs.train(f"e{n}", *PROBED, f"eval.extrapolation.every_steps={n}", dtype=dtype) for n in (0, 2)]
     same_end(*ended)

@@ -2,7 +2,6 @@
 
 import json
 import os
-from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,10 +12,11 @@ from coca_train.checkpoint.record import open_record
 from coca_train.config.older import ADDED
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
-from coca_train.runtime.errors import CheckpointError, DataError
+from coca_train.runtime.errors import CheckpointError, DataError, StorageError
 from coca_train.schedule import resolve
 from coca_train.settings import load, load_saved
-from coca_train.training.ending import final_report, write_sample
+from coca_train.training import ending
+from coca_train.training.ending import Finished, final_report, write_sample
 
 
 def test_settings_are_fixed_once_a_checkpoint_depends_on_them(tmp_path):
@@ -91,10 +91,48 @@ def test_a_sample_longer_than_a_learned_table_is_left_out(tmp_path, capsys):
     model = Transformer(config.model, config.position, config.visibility, vocab_size=64, max_seq_len=16)
     init_weights(model, config.model, seed=0)
     tokenizer = SimpleNamespace(encode=lambda text: [1, 2, 3], decode=lambda tokens: f" {len(tokens)}", eod=None)
-    runner = cast(Any, SimpleNamespace(eval_module=lambda: nullcontext(model)))
-    write_sample(config, tmp_path, runner, cast(Any, tokenizer))
+    finished = Finished(config, tmp_path, tmp_path, cast(Any, tokenizer), 1, "")
+    assert write_sample(finished, model) == "abc 13"
     assert (tmp_path / "sample.txt").read_text() == "abc 13\n"
     longer = replace(config, eval=replace(config.eval, sample_tokens=14))
-    write_sample(longer, tmp_path / "other", runner, cast(Any, tokenizer))
+    elsewhere = finished._replace(config=longer, directory=tmp_path / "other")
+    assert write_sample(elsewhere, model) == ""
     assert "WARNING: no sample, eval.sample_tokens=14: " in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
+
+
+def test_memory_that_runs_out_leaves_the_sample_out(tmp_path, capsys, monkeypatch):
+    def full(*_: Any, **__: Any) -> list[int]:
+        raise MemoryError
+
+    monkeypatch.setattr(ending, "generate", full)
+    monkeypatch.setattr(ending, "check_positions", lambda *_: None)
+    tokenizer = SimpleNamespace(encode=lambda text: [1, 2, 3], eod=None)
+    assert write_sample(Finished(load([]).config, tmp_path, tmp_path, cast(Any, tokenizer), 1, ""), None) == ""
+    assert "WARNING: no sample, eval.sample_tokens=64: out of memory on rank 0" in capsys.readouterr().err
+
+
+def test_a_report_that_cannot_be_written_fails_no_run_and_is_made_later(tmp_path, capsys, monkeypatch):
+    config = load(["eval.extrapolation.enabled=false", "eval.sample_tokens=0"]).config
+
+    def full(*_: Any) -> None:
+        raise StorageError("E-REPORT-01 report: No space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ending, "write_report", full)
+        final_report(config, tmp_path, cast(Any, None), cast(Any, None), 1)
+    assert "WARNING: no report on step 1: E-REPORT-01" in capsys.readouterr().err
+    assert not (tmp_path / "report" / "done.json").exists()
+    final_report(config, tmp_path, cast(Any, None), cast(Any, None), 1)
+    assert (tmp_path / "report" / "report.html").is_file()
+
+
+def test_a_report_of_another_format_is_made_anew(tmp_path):
+    config = load(["eval.extrapolation.enabled=false", "eval.sample_tokens=0"]).config
+    final_report(config, tmp_path, cast(Any, None), cast(Any, None), 1)
+    done = tmp_path / "report" / "done.json"
+    for mark in (json.loads(done.read_text()) | {"format": 1}, {"step": 1}, [], "damaged"):
+        done.write_text(json.dumps(mark)[:-1] if mark == "damaged" else json.dumps(mark))
+        (tmp_path / "report" / "report.html").unlink()
+        final_report(config, tmp_path, cast(Any, None), cast(Any, None), 1)
+        assert (tmp_path / "report" / "report.html").is_file()

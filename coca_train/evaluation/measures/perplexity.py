@@ -148,13 +148,13 @@ def summarise(sums: np.ndarray, n_bytes: int | None = None, seed: int = 0, resam
         draws = np.random.default_rng(seed).integers(0, len(sums), (resamples, len(sums)))
         losses = sums[draws, 0].sum(1) / sums[draws, 1].sum(1)
         edges = np.quantile(losses, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-        low, high = (_exp(float(edge)) for edge in edges)
+        low, high = (perplexity_of(float(edge)) for edge in edges)
     return Perplexity(
         nll_sum=nll,
         n_tokens=count,
         n_documents=len(sums),
         n_bytes=n_bytes,
-        perplexity=_exp(nll / count),
+        perplexity=perplexity_of(nll / count),
         bits_per_token=nll / count / math.log(2),
         bits_per_byte=nll / n_bytes / math.log(2) if n_bytes else None,
         ci_low=low,
@@ -162,7 +162,8 @@ def summarise(sums: np.ndarray, n_bytes: int | None = None, seed: int = 0, resam
     )
 
 
-def _exp(loss: float) -> float:
+def perplexity_of(loss: float) -> float:
+    """loss: [nats per token]. Infinite where float64 ends, and of NaN."""
     return math.exp(loss) if loss < 700 else math.inf
 
 

@@ -1,12 +1,19 @@
-"""The report of suite `perplexity`: tables by window, curves with the training window, bits per byte."""
+"""The report of suite `perplexity`: tables by window, curves with the training window, bits per byte.
 
-from collections.abc import Callable, Mapping
+Of many models, one picture has all of them as they were trained, and each variant has a picture of its own.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from coca_train.evaluation.pages.cells import figure, file_names, not_measured, rows, windows
 from coca_train.evaluation.results import ALL, Evaluation, Measured
 from coca_train.report import paper
 from coca_train.report.blocks import MISSING, Document, Line, Lines, Row, Section, Table, Text, Value
+from coca_train.report.render.terminal import terminal_text
 
 DEFINITION = (
     "A document of N + 1 tokens has N predictions. A window of W tokens slides over it by the stride; each window "
@@ -16,19 +23,27 @@ DEFINITION = (
     "the UTF-8 size of the text. Intervals: 95 %, percentile bootstrap over documents."
 )
 
-FEW = 3  # curves whose intervals can be told apart
+BEYOND = "Curves that leave the picture have their figures in the table."
+BANDED = 3  # curves whose intervals can be told apart
+FEW = 7  # curves of one picture that need no choice: as many as there are colours
+FAR_OFF = 1.0  # [nats per token] above the median: where the picture of differences ends at the latest
+HIGHEST = 2.0  # times the median of the last points: where the y axis of many curves ends at the latest
+
+Rows = Sequence[tuple[Measured, str]]  # models and variants
 
 
-def perplexity_page(settings: Any, evaluation: Evaluation) -> Document:
-    sources = _sources(evaluation)
-    main = ALL if ALL in sources else next(iter(sources), "")
+def perplexity_page(settings: Any, evaluation: Evaluation, more: Sequence[Section] = ()) -> Document:
+    """The document. more: what else there is to see, before what is missing and the definition."""
+    sources, main = _sources(evaluation), main_source(evaluation)
     rest = [source for source in sources if source != main]
-    sections = []
+    sections: list[Section] = []
     if sources:
         sections.append(Section(title=f"Perplexity, {main}", blocks=_blocks(evaluation, main)))
-        sections += [Section(title=f"Perplexity, {source}", blocks=[_table(evaluation, source)]) for source in rest]
-        sections.append(Section(title="Loss by position", blocks=[_positions(evaluation, main)]))
-    sections += not_measured(evaluation)
+        sections += [
+            Section(title=f"Perplexity, {source}", blocks=[perplexity_table(evaluation, source)]) for source in rest
+        ]
+        sections.append(Section(title="Loss by position", blocks=_positions(evaluation, main)))
+    sections += [*more, *not_measured(evaluation)]
     sections.append(Section(title="Definition", blocks=[Text(text=DEFINITION)]))
     return Document(
         title=f"Perplexity by context window: {evaluation.name}",
@@ -43,22 +58,36 @@ def _sources(evaluation: Evaluation) -> list[str]:
     return list(dict.fromkeys(source for cell in evaluation.cells for source in cell.result.get("sources", {})))
 
 
+def main_source(evaluation: Evaluation) -> str:
+    """The text a comparison is about: all sources together, or the only one; "" without any result."""
+    sources = _sources(evaluation)
+    return ALL if ALL in sources else next(iter(sources), "")
+
+
+def perplexity_text(evaluation: Evaluation) -> str:
+    """For a terminal: the table of the text a comparison is about, and what was not measured."""
+    source = main_source(evaluation)
+    table = f"{terminal_text(perplexity_table(evaluation, source))}\n" if source else ""
+    return table + "".join(f"not measured: {line}\n" for line in evaluation.absences())
+
+
 def _file(evaluation: Evaluation, source: str) -> str:
     return file_names(_sources(evaluation))[source]
 
 
-def _found(
+def result_of(
     evaluation: Evaluation, subject: Measured, variant: str, point: Any, source: str
 ) -> Mapping[str, Any] | None:
+    """What a cell has of one text; None where it has nothing."""
     cell = evaluation.find(subject.name, variant, point)
     return None if cell is None else cell.result.get("sources", {}).get(source)
 
 
-def _table(evaluation: Evaluation, source: str) -> Table:
+def perplexity_table(evaluation: Evaluation, source: str) -> Table:
     def value(found: Mapping[str, Any]) -> Value:
         low, high = found["ci_low"], found["ci_high"]
-        note = f"95 % interval {_number(low)} to {_number(high)}" if low is not None else ""
-        return Value(_number(found["perplexity"]), found["perplexity"], note)
+        note = f"95 % interval {number(low)} to {number(high)}" if low is not None else ""
+        return Value(number(found["perplexity"]), found["perplexity"], note)
 
     return _by_window(
         evaluation,
@@ -68,7 +97,7 @@ def _table(evaluation: Evaluation, source: str) -> Table:
         value,
         "Lower is better. All our figures of a column are over the same predictions. The paper's are of its own models "
         "(350M class and LLaMA-7B), text (PG-19) and tokens.",
-        _theirs(evaluation),
+        _theirs(evaluation) if source == main_source(evaluation) else (),
     )
 
 
@@ -112,7 +141,7 @@ def _by_window(
     theirs: tuple[Row, ...] = (),
 ) -> Table:
     def values(subject: Measured, variant: str) -> tuple[Value, ...]:
-        found = {point: _found(evaluation, subject, variant, point, source) for point in evaluation.points}
+        found = {point: result_of(evaluation, subject, variant, point, source) for point in evaluation.points}
         return tuple(
             value(result) if result else figure(evaluation.find(subject.name, variant, point), lambda result: None)
             for point, result in found.items()
@@ -137,13 +166,36 @@ def _multiple(evaluation: Evaluation, point: Any) -> str:
 
 
 def _blocks(evaluation: Evaluation, source: str) -> list[Any]:
-    return [_curves(evaluation, source), _table(evaluation, source), _bits(evaluation, source)]
+    file = f"perplexity-curves-{_file(evaluation, source)}"
+    tables = [perplexity_table(evaluation, source), _bits(evaluation, source)]
+    pictures = [
+        _curves(evaluation, source, shown, f"{file}{suffix}", words) for suffix, words, shown in _pictures(evaluation)
+    ]
+    return [*pictures, *tables]
 
 
-def _curves(evaluation: Evaluation, source: str) -> Lines:
-    lines, banded = [], len(evaluation.rows()) <= FEW
-    for subject, variant in evaluation.rows():
-        found = {p: _found(evaluation, subject, variant, p, source) for p in evaluation.points}
+def _pictures(evaluation: Evaluation) -> list[tuple[str, str, Rows]]:
+    """Which curves are seen together: (suffix of the file, words of the title, curves)."""
+    rows = evaluation.rows()
+    if len(rows) <= FEW:
+        return [("", "", rows)]
+    variants = list(dict.fromkeys(variant for subject, variant in rows if variant != subject.variants[0]))
+    files = file_names(variants)
+    return [
+        ("", "", trained_rows(evaluation)),
+        *((f"-{files[name]}", f": {name}", [row for row in rows if row[1] == name]) for name in variants),
+    ]
+
+
+def trained_rows(evaluation: Evaluation) -> Rows:
+    """Every model under its first variant: what it was trained with, unless the grid leaves that out."""
+    return [(subject, variant) for subject, variant in evaluation.rows() if variant == subject.variants[0]]
+
+
+def _curves(evaluation: Evaluation, source: str, shown: Rows, name: str, words: str) -> Lines:
+    lines, banded = [], len(shown) <= BANDED
+    for subject, variant in shown:
+        found = {p: result_of(evaluation, subject, variant, p, source) for p in evaluation.points}
         known = {point: result for point, result in found.items() if result}
         lines.append(
             Line(
@@ -155,49 +207,91 @@ def _curves(evaluation: Evaluation, source: str) -> Lines:
             )
         )
     return Lines(
-        name=f"perplexity-curves-{_file(evaluation, source)}",
-        title="Perplexity by context window",
+        name=name,
+        title=f"Perplexity by context window{words}",
         alt="Perplexity against context window, one curve a model and variant; the table below has the figures.",
         x_label="context window [tokens]",
         y_label="perplexity (lower is better)",
         lines=tuple(lines),
         x_log=True,
         y_log=True,
+        y_limits=(None, _highest(lines)),
         marks=windows(evaluation),
+        note=BEYOND if _highest(lines) else "",
     )
 
 
-def _positions(evaluation: Evaluation, source: str) -> Lines:
-    """Loss by position in the longest window of each row."""
-    lines = []
-    for subject, variant in evaluation.rows():
-        measured = [p for p in evaluation.points if _found(evaluation, subject, variant, p, source)]
-        if not measured:
-            continue
-        found = _found(evaluation, subject, variant, measured[-1], source)
-        assert found is not None
-        ends = found["ends"]
-        middles = [((before + 1) * end) ** 0.5 for before, end in zip([0, *ends[:-1]], ends, strict=True)]
-        label = evaluation.label(subject, variant)
-        lines.append(Line(label=label, x=tuple(middles), y=tuple(found["loss_by_position"])))
-    return Lines(
+def _highest(lines: Sequence[Line]) -> float | None:
+    """Where the y axis ends, so that most of many curves can be told apart; None: where the curves do."""
+    last = [line.y[-1] for line in lines if line.y]
+    if len(last) <= FEW:
+        return None
+    # The median may be infinite; then the highest finite value limits the axis anyway.
+    limit = HIGHEST * statistics.median(last)
+    return limit if limit < max(y for line in lines for y in line.y) else None
+
+
+def _positions(evaluation: Evaluation, source: str) -> list[Lines]:
+    """Loss by position in the longest window of each row; of several models, also less their median."""
+    rows, trained = evaluation.rows(), trained_rows(evaluation)
+    axis: dict[str, Any] = {
+        "x_label": "position: tokens before the prediction",
+        "x_log": True,
+        "marks": windows(evaluation),
+    }
+    losses = Lines(
         name=f"loss-by-position-{_file(evaluation, source)}",
         title="Loss by position in the longest window",
         alt="Mean loss against the position of the prediction in its window, one curve a model and variant.",
-        x_label="position: tokens before the prediction",
         y_label="loss [nats per token]",
-        lines=tuple(lines),
-        x_log=True,
-        marks=windows(evaluation),
+        lines=tuple(_by_position(evaluation, rows if len(rows) <= FEW else trained, source)),
         note="First window of each document only: at one position all models are measured on the same tokens.",
+        **axis,
     )
+    compared = _less_median(_by_position(evaluation, trained, source))
+    if len(compared) < 2:
+        return [losses]
+    far = any(y > FAR_OFF for line in compared for y in line.y)
+    differences = Lines(
+        name=f"loss-by-position-compared-{_file(evaluation, source)}",
+        title="Loss by position, less the models' median",
+        alt="Mean loss less the median of all models at the same position, one curve a model; below 0 is better.",
+        y_label="loss less the median [nats per token]",
+        lines=tuple(compared),
+        y_limits=(None, FAR_OFF if far else None),
+        note="The models as they were trained. What all of them share, how hard the documents are, is taken away.",
+        **axis,
+    )
+    return [losses, differences]
+
+
+def _by_position(evaluation: Evaluation, rows: Rows, source: str) -> list[Line]:
+    lines = []
+    for subject, variant in rows:
+        results = (result_of(evaluation, subject, variant, point, source) for point in evaluation.points)
+        known = [result for result in results if result]
+        if known:
+            ends, losses = known[-1]["ends"], known[-1]["loss_by_position"]
+            middles = [math.sqrt((before + 1) * end) for before, end in zip([0, *ends[:-1]], ends, strict=True)]
+            lines.append(Line(label=evaluation.label(subject, variant), x=tuple(middles), y=tuple(losses)))
+    return lines
+
+
+def _less_median(lines: Sequence[Line]) -> list[Line]:
+    """At each position the median is over the curves that have it, which are over the very same tokens."""
+    by_place: dict[float, list[float]] = {}
+    for line in lines:
+        for x, y in zip(line.x, line.y, strict=True):
+            by_place.setdefault(x, []).append(y)
+    median = {x: statistics.median(losses) for x, losses in by_place.items()}
+    return [replace(line, y=tuple(y - median[x] for x, y in zip(line.x, line.y, strict=True))) for line in lines]
 
 
 def _summary(evaluation: Evaluation, source: str) -> list[str]:
     """How far each model reaches: what its longest window costs, and who is best there."""
     ends: dict[str, tuple[int, int, float, float]] = {}  # shortest and longest window, perplexity there
     for subject, variant in evaluation.rows():
-        known = {int(p): f for p in evaluation.points if (f := _found(evaluation, subject, variant, p, source))}
+        known = {int(p): f for p in evaluation.points if (f := result_of(evaluation, subject, variant, p, source))}
         if len(known) > 1:
             first, last = min(known), max(known)
             label = evaluation.label(subject, variant)
@@ -207,14 +301,14 @@ def _summary(evaluation: Evaluation, source: str) -> list[str]:
     if len(ends) == 1:
         ((label, (first, last, begin, end)),) = ends.items()
         return [
-            f"{label}: perplexity {_number(begin)} in windows of {first:,} tokens, {_number(end)} in windows of "
+            f"{label}: perplexity {number(begin)} in windows of {first:,} tokens, {number(end)} in windows of "
             f"{last:,}, {end / begin:.2f} times as much."
         ]
     farthest = max(last for _, last, _, _ in ends.values())
     there = {label: (end, end / begin) for label, (_, last, begin, end) in ends.items() if last == farthest}
     best, kept = (min(there, key=lambda label: there[label][i]) for i in (0, 1))
     return [
-        f"In windows of {farthest:,} tokens {best} predicts best: perplexity {_number(there[best][0])}.",
+        f"In windows of {farthest:,} tokens {best} predicts best: perplexity {number(there[best][0])}.",
         f"From the shortest window to {farthest:,} tokens {kept} loses least: "
         f"{there[kept][1]:.2f} times its perplexity.",
     ]
@@ -230,5 +324,6 @@ def _facts(evaluation: Evaluation, source: str) -> list[tuple[str, str]]:
     return []
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """A perplexity people can read."""
     return f"{value:,.2f}" if value < 1000 else f"{value:,.0f}" if value < 1e6 else f"{value:.1e}"

@@ -1,0 +1,83 @@
+"""How far a model in training reaches: the grid of suite perplexity, with the model in hand.
+
+Documents are cut to the longest window that any of them fills, so all windows score the very same predictions; the
+stride is the training window. Variants: as trained, then the choices of `eval.extrapolation` on the same weights.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from coca_train.config.schema import Config
+from coca_train.data.indexed import IndexedDataset
+from coca_train.data.tokenizer import Tokenizer
+from coca_train.evaluation.grid import measure_cells
+from coca_train.evaluation.measures.perplexity import RESAMPLES
+from coca_train.evaluation.progress import Progress
+from coca_train.evaluation.results import Cell, Measured
+from coca_train.evaluation.store import Store
+from coca_train.evaluation.subject import Around
+from coca_train.evaluation.subjects import lent
+from coca_train.evaluation.suites.perplexity import Settings
+from coca_train.evaluation.variants import after_training, variants
+from coca_train.runtime import dist
+from coca_train.runtime.errors import DataError
+
+SETTINGS = Settings(
+    suite="perplexity",
+    stride=None,
+    document_tokens="longest",
+    min_document_tokens=None,
+    bootstrap_resamples=RESAMPLES,
+)
+SEED = 0  # of the bootstrap
+
+
+def held_out(config: Config) -> dict[str, IndexedDataset]:
+    """By source, its held-out documents; a file that cannot be read is said and left out.
+
+    Raises DataError E-EVAL-04 when nothing is left.
+    """
+    files: dict[str, IndexedDataset] = {}
+    for name, source in config.data.sources.items():
+        try:
+            if source.valid_path:
+                files[name] = IndexedDataset(source.valid_path)
+        except DataError as error:
+            dist.log(f"WARNING: no held-out text of {name}: {error}")
+    if not files:
+        raise DataError(
+            "E-EVAL-04 data.sources: no source has held-out text that can be read. Fix: data.sources.<name>.valid_path"
+        )
+    return files
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reach:
+    """What is measured of a stage's model. windows [tokens]: ascending. max_documents: of each source."""
+
+    config: Config
+    tokenizer: Tokenizer
+    files: dict[str, IndexedDataset]
+    windows: tuple[int, ...]
+    max_documents: int
+
+    def measure(
+        self, module: Any, progress: Progress, store: Store | None = None, **known: Any
+    ) -> tuple[Measured, list[Cell]]:
+        """The model and its cells. COLLECTIVE. module: a Transformer in evaluation mode. known: path, step and weights.
+
+        Raises DataError when no document is long enough for the shortest window.
+        """
+        config = self.config
+        around = Around(
+            points=self.windows,
+            texts=dict,
+            token_files=self.files,
+            lengths_from="eval.extrapolation.multiples",
+            max_documents=self.max_documents,
+            seed=SEED,
+            micro_batch_tokens=config.eval.extrapolation.micro_batch_tokens,
+        )
+        tried = variants(config, after_training(config))
+        with lent(module, config, self.tokenizer, tried, name=config.run.name, **known) as subject:
+            return subject.facts, measure_cells(SETTINGS, subject, around, store, progress)
