@@ -19,13 +19,14 @@ import torch
 
 from benchmarks.cases import DTYPES, WINDOW, Setup
 from benchmarks.measure import MIB, Alone, alone, machine, say
-from coca_train.evaluation.extrapolation.tables import ABSENT
 from coca_train.planning.catalog.entries import entries
-from coca_train.report.figures import Curve, draw, look, outside_legend, page, ranking, window_axis
-from coca_train.runtime.durable import write_json, write_text
+from coca_train.report.blocks import Line, Lines
+from coca_train.report.render.pictures import picture
+from coca_train.runtime.durable import write_bytes, write_json, write_text
 from coca_train.runtime.printing import markdown
 
 REFERENCE, REFERENCE_UP_TO = "rope:eager", 4096
+ABSENT = "–"
 BAR = 1.1  # slope that everything but the reference has to keep
 ENOUGH_S = 5.0  # on the CPU a case is not repeated after this time
 
@@ -120,26 +121,26 @@ def document(found: Results, lengths: Sequence[int], setup: Setup, facts: Mappin
     return "\n".join(lines) + "\n"
 
 
-def figure(path: Path, found: Results, lengths: Sequence[int], subtitle: str) -> None:
+def figure(path: Path, found: Results, lengths: Sequence[int], device: str) -> None:
     """Peak memory against length, both logarithmic, with a line of slope 1 for comparison."""
     curves = [
-        Curve(label=name, look=look(i), x=sorted(by), y=[by[t].peak_bytes / MIB for t in sorted(by)])
-        for i, (name, by) in enumerate(found.items())
+        Line(label=name, x=tuple(sorted(by)), y=tuple(by[t].peak_bytes / MIB for t in sorted(by)))
+        for name, by in found.items()
         if by
     ]
-    with page(path, "Peak memory of attention, forward and backward", subtitle, (11.5, 8)) as (axes,):
-        for curve in curves:
-            draw(axes, curve)
-        low = min(curve.y[0] for curve in curves)
-        guide = [low * t / lengths[0] / 2 for t in lengths]
-        axes.plot(lengths, guide, color="0.5", linewidth=1.2, linestyle=(0, (2, 2)))
-        axes.annotate("slope 1", (lengths[-1], guide[-1]), fontsize=10, color="0.35", ha="right", va="bottom")
-        window_axis(axes, lengths)
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
-        axes.set_xlabel("length T [tokens]", fontsize=12)
-        axes.set_ylabel("peak memory above a warmed-up process [MiB]", fontsize=12)
-        outside_legend(axes, ranking(curves), "MiB at its longest")
+    low = min(curve.y[0] for curve in curves)
+    guide = Line(label="slope 1", x=tuple(lengths), y=tuple(low * t / lengths[0] / 2 for t in lengths))
+    block = Lines(
+        name="memory",
+        title=f"Peak memory of attention, forward and backward ({device})",
+        alt="Peak memory against length, a curve for each scheme.",
+        x_label="length T [tokens]",
+        y_label="peak memory above a warmed-up process [MiB]",
+        lines=(*curves, guide),
+        x_log=True,
+        y_log=True,
+    )
+    write_bytes(path, picture(block)["png"])
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:

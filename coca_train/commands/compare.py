@@ -1,19 +1,19 @@
-"""`python -m coca_train.compare schemes="rope coca alibi kerple_log" [any training override]`: pictures and tables.
+"""`python -m coca_train.compare schemes="rope coca alibi kerple_log" [any training override]`: one report.
 
 Trains each scheme in <run.root>/<scheme> (default runs/compare), one after the other, each exactly as
 `python -m coca_train position=<scheme> ...` would; the same command goes on where it stopped and skips
 what is finished. Then it checks that all saw the same batches and began with the same shared weights,
-and writes comparison.{png,md,json} (perplexity by window), position_loss.png (loss by position in the
-window), cost.png (time and memory of a step) and, of many schemes, variants.png.
+and writes <run.root>/comparison: report.html (perplexity by window, loss by position, time and memory of
+a step), the same as report.md, its tables and figures beside it, and all numbers in results.json.
 
 schemes=    choices of configs/position, with commas or spaces between them. coca:clex is coca with the
             frequencies clex, rope:sliding_window rope with that visibility; run names coca-clex, rope-sliding_window
 runs=runs/a,runs/b compares finished runs instead and trains nothing.
 """
 
-import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -131,7 +131,7 @@ def train_all(request: Request) -> int:
         loaded = load(words)  # every config is checked before the first training starts
         if not loaded.config.eval.extrapolation.enabled:
             raise UserError(
-                "E-CFG-31 eval.extrapolation.enabled=false: the comparison is made of these reports. Fix: leave it true"
+                "E-CFG-31 eval.extrapolation.enabled=false: the comparison is made of it. Fix: leave it true"
             )
         jobs[item.name] = (words, loaded)
         if "position.memory_len=0" in item.words:
@@ -153,10 +153,12 @@ def train_all(request: Request) -> int:
 
 def finished(run_dir: Path, loaded: Loaded) -> bool:
     """Whether this very configuration has been trained to its last step and its report."""
-    config, done = run_dir / "config.yaml", run_dir / "report" / "done.json"
-    if not done.exists() or not config.exists() or config.read_text(encoding="utf-8") != loaded.yaml:
+    from coca_train.training.ending import FORMAT, is_finished
+
+    config = run_dir / "config.yaml"
+    if not config.exists() or config.read_text(encoding="utf-8") != loaded.yaml:
         return False
-    return json.loads(done.read_text(encoding="utf-8"))["step"] == resolve(loaded.config)[-1].last_step
+    return is_finished(run_dir / "report", {"format": FORMAT, "step": resolve(loaded.config)[-1].last_step})
 
 
 def run_child(command: list[str]) -> int:
@@ -174,10 +176,15 @@ def run_child(command: list[str]) -> int:
         signal.signal(signal.SIGTERM, before)
 
 
-def compare(run_dirs: dict[str, Path], directory: Path) -> None:
-    """Check that the runs can be compared, then tables, pictures, JSON and Markdown in `directory`."""
-    from coca_train.evaluation.extrapolation.comparison import checks, facts_of, read_run
-    from coca_train.evaluation.extrapolation.pages import write_comparison
+def compare(run_dirs: dict[str, Path], directory: Path, command: str) -> None:
+    """Check that the runs can be compared, then write the report and the numbers into `directory`."""
+    from coca_train.evaluation.comparison import checks, facts_of, read_run, together
+    from coca_train.evaluation.pages.comparison import comparison_page, training_table
+    from coca_train.evaluation.pages.perplexity import perplexity_text
+    from coca_train.evaluation.results import RESULTS
+    from coca_train.report.render import write_report
+    from coca_train.report.render.terminal import terminal_text
+    from coca_train.runtime.durable import write_json
 
     runs = {name: read_run(run_dir) for name, run_dir in run_dirs.items()}
     verified, problems = checks(runs)
@@ -187,11 +194,11 @@ def compare(run_dirs: dict[str, Path], directory: Path) -> None:
         raise DataError(
             f"E-CMP-01 {'; '.join(problems)}; a comparison needs them to be the same. Fix: train these runs anew"
         )
-    facts = {name: facts_of(run) for name, run in runs.items()}
-    tables, paths = write_comparison({name: run.report for name, run in runs.items()}, facts, directory, verified)
-    print("\n" + tables)
-    for what, path in paths.items():
-        dist.log(f"{what:10s} {path}")
+    evaluation, facts = together(runs, command), {name: facts_of(run) for name, run in runs.items()}
+    write_json(directory / RESULTS, {"checks": verified, "runs": facts, "evaluation": evaluation.to_json()})
+    paths = write_report(comparison_page(evaluation, facts, verified), directory)
+    print(f"\n{perplexity_text(evaluation)}\n{terminal_text(training_table(facts))}")
+    dist.log(f"Report: {paths['report.html']} (tables and figures beside it)")
 
 
 def _main(argv: list[str]) -> int:
@@ -199,6 +206,7 @@ def _main(argv: list[str]) -> int:
         print(__doc__)
         return 0
     request = read(argv)
+    directory, command = Path(request.root) / "comparison", shlex.join(["python", "-m", "coca_train.compare", *argv])
     if request.runs:
         names = [Path(run).name for run in request.runs]
         if len(set(names)) < len(names):
@@ -206,13 +214,13 @@ def _main(argv: list[str]) -> int:
                 f"E-RUN-22 command line runs={','.join(request.runs)}: the last parts of the paths name the runs and "
                 "must differ. Fix: rename one of the directories"
             )
-        compare({Path(run).name: Path(run) for run in request.runs}, Path(request.root))
+        compare({Path(run).name: Path(run) for run in request.runs}, directory, command)
         return 0
     code = train_all(request)
     if code:
         return code
     names = [entry(scheme, request.overrides).name for scheme in request.schemes]
-    compare({name: Path(request.root) / name for name in names}, Path(request.root))
+    compare({name: Path(request.root) / name for name in names}, directory, command)
     return 0
 
 

@@ -15,6 +15,7 @@ from coca_train.checkpoint.opening import load_run, pick_device
 from coca_train.config.schema import Config
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import DTYPES
+from coca_train.evaluation.measures.perplexity import evaluating
 from coca_train.evaluation.results import Measured
 from coca_train.evaluation.subject import Subject
 from coca_train.evaluation.variants import Variant, variants
@@ -49,14 +50,15 @@ def open_subject(
 def lent(
     model: Transformer, config: Config, tokenizer: Tokenizer, tried: Mapping[str, Variant], **known: Any
 ) -> Iterator[Subject]:
-    """A model in training; it gets back the very position scheme and visibility it came with.
+    """A model in training; it gets back the very position scheme, visibility and mode it came with.
 
     config: of its stage. known: what Measured says besides of it.
     """
     position, visibility = model.position, model.visibility
     facts = _facts(config, model, tried, kind="run", **known)
     try:
-        yield Subject(facts=facts, path=Path(facts.path), model=model, tokenizer=tokenizer, variants=tried)
+        with evaluating(model):  # CLEX draws its factor at random in training
+            yield Subject(facts=facts, path=Path(facts.path), model=model, tokenizer=tokenizer, variants=tried)
     finally:
         model.position, model.visibility = position, visibility
 

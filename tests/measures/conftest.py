@@ -1,6 +1,7 @@
 """A model small enough to check by hand: its NLL depends on the token, its position, the context seen and `length`."""
 
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -12,10 +13,22 @@ from coca_train.positions import visibilities
 SEGMENT_BOOST = 0.25  # of the NLL where the visibility is `segments`
 
 
+class FakeSettings(NamedTuple):
+    scheme: str
+    boost: float
+
+
 def fake_variant(boost: float = 0.0, visibility: str = "causal", problem: str = "", **options) -> Variant:
     """Settings for a FakeModel; options are those of the visibility."""
     settings = visibilities.settings({"name": visibility, **options})
-    return Variant(SimpleNamespace(scheme="fake", boost=boost), settings, problem)
+    return Variant(FakeSettings("fake", boost), settings, problem)
+
+
+class FakePosition(SimpleNamespace):
+    """Its tables are the length, which the NLL follows."""
+
+    def __call__(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> int:
+        return length
 
 
 class FakeModel(nn.Module):
@@ -33,7 +46,7 @@ class FakeModel(nn.Module):
         self.set_visibility(fake_variant().visibility)
 
     def set_position(self, settings) -> None:
-        self.position = SimpleNamespace(settings=settings, max_positions=self.limit)
+        self.position = FakePosition(settings=settings, max_positions=self.limit)
 
     def set_visibility(self, settings) -> None:
         self.visibility = visibilities.build(settings)
@@ -50,7 +63,7 @@ class FakeModel(nn.Module):
         assert self.limit is None or self.visibility.place(pos_BT, pos_BT, None)[0].max() < self.limit
         self.shapes.append(tuple(tokens_BT.shape))
         seen_BT = tokens_BT.cumsum(1) / torch.arange(1, tokens_BT.shape[1] + 1)
-        length_BT = torch.full_like(seen_BT, float(length or tokens_BT.shape[1]))
+        length_BT = torch.full_like(seen_BT, float(self.visibility.length(length or tokens_BT.shape[1])))
         whole_BTC = torch.stack([seen_BT, pos_BT.float().expand_as(seen_BT), length_BT], dim=-1)
         stretches = wanted or [(0, whole_BTC.shape[1])]
         return torch.cat([whole_BTC[:, begin:end] for begin, end in stretches], dim=1)

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from coca_train.evaluation.extrapolation.measure import extrapolate
+from coca_train.evaluation.variants import after_training, variants
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
 from coca_train.settings import load
-from coca_train.vary import variants
+from tests.measures.in_hand import in_hand
 
 WINDOW, VOCAB = 16, 50
+WINDOWS = (WINDOW, 4 * WINDOW)
 SHAPE = ["model.n_layers=2", "model.d_model=32", "model.n_heads=2", "model.d_ff=64", "model.init_std=0.3"]
 
 
@@ -21,14 +22,14 @@ def measure(position, *overrides):
     model = Transformer(config.model, config.position, config.visibility, vocab_size=VOCAB, max_seq_len=WINDOW)
     init_weights(model, config.model, seed=1)
     doc = np.random.default_rng(0).integers(0, VOCAB, 4 * WINDOW + 1)
-    options = {"run": "r", "windows": (WINDOW, 4 * WINDOW), "training_window": WINDOW, "micro_batch_tokens": 64}
-    return model, doc, extrapolate(model, {"text": [doc]}, variants(config), **options)
+    tried = variants(config, after_training(config))
+    return model, doc, in_hand(model, {"text": [doc]}, tried, WINDOWS, WINDOW)
 
 
 def nll(result, variant):
     """At the training window, and at four of them."""
-    cells = [result.find("text", variant, window) for window in result.windows]
-    return [None if cell is None else cell.nll_sum for cell in cells]
+    found = [result.result("text", variant, window) for window in WINDOWS]
+    return [None if one is None else one.nll_sum for one in found]
 
 
 @pytest.mark.parametrize("position", ["rope", "coca", "coca_strict"])
@@ -53,24 +54,25 @@ def test_plain_equals_the_model_s_own_loss(position):
 
 
 def test_a_scheme_without_frequencies_has_one_row():
-    assert measure("alibi")[2].variants == ("plain",)
+    assert {variant for variant, _ in measure("alibi")[2].cells} == {"plain"}
 
 
 def test_what_the_weights_were_trained_with_comes_first_and_once():
     words = ["eval.extrapolation.visibilities=[causal,sinks,sliding_window]", "position/frequencies=yarn"]
     trained = load(["position=rope", "visibility=sinks", "visibility.window=8", *words]).config
-    found = variants(trained)
-    assert list(found) == ["yarn", "plain", "dynamic_ntk", "causal", "sliding_window"]
+    found = variants(trained, after_training(trained))
+    assert list(found) == ["yarn", "plain", "dynamic_ntk", "yarn, causal", "yarn, sliding_window"]
     assert found["yarn"] == (trained.position, trained.visibility, "")
-    assert {name: found[name].visibility.name for name in ("plain", "causal")} == {"plain": "sinks", "causal": "causal"}
+    names = {name: found[name].visibility.name for name in ("plain", "yarn, causal")}
+    assert names == {"plain": "sinks", "yarn, causal": "causal"}
     assert found["plain"].visibility == trained.visibility
-    assert found["sliding_window"].position == trained.position
+    assert found["yarn, sliding_window"].position == trained.position
 
 
 @pytest.mark.parametrize("position", ["rope", "coca", "t5"])
 def test_visibilities_act_beyond_the_window_only_and_segments_are_the_training_window(position):
     _, _, result = measure(position, "eval.extrapolation.visibilities=[sliding_window,segments]")
-    plain, sliding, segments = (nll(result, name) for name in ("plain", "sliding_window", "segments"))
+    plain, sliding, segments = (nll(result, name) for name in ("plain", "plain, sliding_window", "plain, segments"))
     assert plain[0] == pytest.approx(sliding[0], rel=1e-6)
     assert abs(plain[1] - sliding[1]) > 1e-2
     assert segments == pytest.approx([plain[0], plain[0]], rel=1e-6)
@@ -79,11 +81,11 @@ def test_visibilities_act_beyond_the_window_only_and_segments_are_the_training_w
 def test_a_learned_table_ends_at_its_rows_but_for_segments():
     model, doc, result = measure("learned", "eval.extrapolation.visibilities=[sliding_window,rerope,segments]")
     assert nll(result, "plain")[1] is None
-    assert nll(result, "sliding_window")[1] is None
-    assert nll(result, "segments")[1] == pytest.approx(nll(result, "plain")[0], rel=1e-6)
-    reasons = {(absent.variant, absent.window): absent.reason for absent in result.absent}
+    assert nll(result, "plain, sliding_window")[1] is None
+    assert nll(result, "plain, segments")[1] == pytest.approx(nll(result, "plain")[0], rel=1e-6)
+    reasons = result.reasons()
     assert "learned has 16 positions" in reasons["plain", 64]
-    assert "learned is fixed" in reasons["rerope", None]
+    assert "learned is fixed" in reasons["plain, rerope", 16]
     tokens = torch.from_numpy(doc)[None, :WINDOW]
     with pytest.raises(ValueError, match="E-POS-04"):
         model(torch.from_numpy(doc)[None])
@@ -94,10 +96,17 @@ def test_learned_frequencies_are_not_exchanged_and_stay():
     model, doc, result = measure(
         "coca", "position/frequencies=clex", "eval.extrapolation.visibilities=[sliding_window]"
     )
-    assert result.variants == ("clex", "sliding_window")
-    assert {absent.variant for absent in result.absent} == {"plain", "dynamic_ntk"}
+    assert {variant for variant, _ in result.cells} == {"clex", "plain", "dynamic_ntk", "clex, sliding_window"}
+    assert {variant for variant, _ in result.reasons()} == {"plain", "dynamic_ntk"}
     tokens = torch.from_numpy(doc)[None]
     model.eval()  # in training the factor is drawn at random
     with torch.no_grad():
         whole = float(model(tokens[:, :-1], tokens[:, 1:]))
     assert math.isclose(nll(result, "clex")[1], whole, rel_tol=1e-5)
+
+
+def test_what_other_stages_say_of_frequencies_is_not_about_these_weights():
+    """A stage's own options for its frequencies need not fit those that are tried."""
+    words = ["position=rope", "position/frequencies=linear", "eval.extrapolation.frequencies=[plain]"]
+    config = load([*words, "+stages.long={max_steps: 300, position: {frequencies: {factor: 4}}}"]).config
+    assert [variant.problem for variant in variants(config, after_training(config)).values()] == ["", ""]

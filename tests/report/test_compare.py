@@ -2,43 +2,34 @@
 
 import json
 import shutil
+from dataclasses import asdict
 
-import numpy as np
 import pytest
 import torch
 import yaml
 
 from coca_train.checkpoint.format import ShardWriter
 from coca_train.commands import compare
-from coca_train.evaluation.extrapolation import comparison
-from coca_train.evaluation.extrapolation.measure import Absent, Cell, Extrapolation
-from coca_train.evaluation.extrapolation.pages import write_extrapolation
-from coca_train.evaluation.measures.perplexity import summarise
-from coca_train.evaluation.measures.positions import bin_ends, position_loss
+from coca_train.evaluation import comparison
+from coca_train.evaluation.results import Evaluation
+from coca_train.runtime.durable import write_json
 from coca_train.runtime.entry import run
 from coca_train.runtime.errors import DataError, UserError
+from coca_train.training.reach import SETTINGS
+from tests.report.support import cell, subject
 
 
 def result(run, windows=(32, 64)):
-    """A report on windows 32 and 64; those not in `windows` are absent."""
-    cells = tuple(
-        Cell(source="text", variant="plain", window=w, result=summarise(np.array([[300.0, 100], [310.0, 100]])))
-        for w in windows
-    )
-    return Extrapolation(
-        run=run,
-        scheme=run,
-        training_window=32,
-        stride=32,
-        windows=(32, 64),
-        variants=("plain",),
-        sources=("text",),
-        document_tokens=65,
-        seed=0,
-        cells=cells,
-        positions=tuple(position_loss(np.ones((len(bin_ends(w)), 2)), "text", "plain", w) for w in windows),
-        absent=tuple(Absent(variant="plain", window=w, reason=f"{run} ends") for w in (32, 64) if w not in windows),
-    )
+    """An evaluation at windows 32 and 64; those not in `windows` have a reason."""
+    return Evaluation(
+        suite="perplexity", name=run, settings=asdict(SETTINGS), subjects=(subject(run, ["plain"], 32),),
+        points=(32, 64), facts=(), command="",
+        cells=tuple(cell(run, "plain", w, 3.0 if w in windows else None, stride=32) for w in (32, 64)),
+    )  # fmt: skip
+
+
+def write_result(run_dir, evaluation):
+    write_json(run_dir / "report" / "results.json", evaluation.to_json())
 
 
 def shard(path, shapes):
@@ -56,7 +47,7 @@ def runs(tmp_path):
     made = {}
     for name, key_rows in (("rope", 8), ("coca", 4)):
         run_dir = made[name] = tmp_path / name
-        write_extrapolation(result(name), run_dir / "report")
+        write_result(run_dir, result(name))
         tree = {"run": {"name": name, "seed": 1}, "position": {"scheme": name}, "optim": {"lr": 0.1}}
         tree |= {"train": {"seq_len": 32, "global_batch_size": 4}, "visibility": {"name": "causal"}}
         (run_dir / "config.yaml").write_text(yaml.safe_dump(tree))
@@ -86,13 +77,17 @@ def edit(path, change):
 
 
 def test_comparable_runs(runs, tmp_path, capsys):
-    compare.compare(runs, tmp_path)
+    compare.compare(runs, tmp_path, "compare")
     out, err = capsys.readouterr()
     assert "identical batches at all 3 common logged steps, the last one 3" in err
     assert "identical for 2 of 3 parameters; not shared, because of another shape or only in some: k" in err
     assert "but for the position scheme\n" in err
-    assert [line.split("|")[1].strip() for line in out.strip().splitlines()[2:4]] == ["rope", "coca"]
-    saved = json.loads((tmp_path / "comparison.json").read_text())
+    rows = [line.split("|")[1].strip() for line in out.splitlines() if line.startswith("|")]
+    assert rows == ["model", "-----", "rope", "coca"] * 2
+    saved = json.loads((tmp_path / "results.json").read_text())
+    whole = Evaluation.from_json(saved["evaluation"])
+    assert [(s.name, s.variants) for s in whole.subjects] == [("rope", ("plain",)), ("coca", ("plain",))]
+    assert len(whole.cells) == 4
     assert len(saved["checks"]) == 4
     assert saved["runs"]["coca"]["loss"] == 1.0
     assert saved["runs"]["coca"]["tokens_per_s"] == 20.0
@@ -100,10 +95,12 @@ def test_comparable_runs(runs, tmp_path, capsys):
     assert saved["runs"]["coca"]["peak_memory_mib"] == 512.5
     assert saved["runs"]["coca"]["parameters"] == 16 * 8 + 4 * 8 + 32 * 8
     assert saved["runs"]["coca"]["valid/text"] == 0.7
-    for picture in ("comparison", "position_loss", "cost"):
-        assert (tmp_path / f"{picture}.png").stat().st_size > 10_000
-        assert f"{picture}.png" in err
-    assert not (tmp_path / "variants.png").exists()
+    for picture in ("perplexity-curves-text", "loss-by-position-text", "loss-by-position-compared-text"):
+        assert (tmp_path / "figures" / f"{picture}.png").stat().st_size > 10_000
+    assert str(tmp_path / "report.html") in err
+    page = (tmp_path / "report.html").read_text()
+    assert "identical batches at all 3 common logged steps" in page
+    assert "ms a step" in page
 
 
 def other_seed(run_dir):
@@ -133,15 +130,15 @@ def other_weights(run_dir):
 
 
 def other_windows(run_dir):
-    edit(run_dir / "report" / "extrapolation.json", lambda d: d.update(windows=[32, 128]))
+    edit(run_dir / "report" / "results.json", lambda d: d.update(points=[32, 128]))
 
 
 def unexplained(run_dir):
-    edit(run_dir / "report" / "extrapolation.json", lambda d: d["cells"].pop())
+    edit(run_dir / "report" / "results.json", lambda d: d["cells"].pop())
 
 
 def other_text(run_dir):
-    edit(run_dir / "report" / "extrapolation.json", lambda d: d["cells"][0]["result"].update(n_tokens=3))
+    edit(run_dir / "report" / "results.json", lambda d: d["cells"][0]["result"]["sources"]["text"].update(n_tokens=3))
 
 
 @pytest.mark.parametrize(
@@ -160,15 +157,15 @@ def other_text(run_dir):
 def test_what_differs_is_found_and_nothing_is_written(runs, tmp_path, damage, said):
     damage(runs["coca"])
     with pytest.raises(DataError, match=said):
-        compare.compare(runs, tmp_path)
-    assert not (tmp_path / "comparison.png").exists()
+        compare.compare(runs, tmp_path, "compare")
+    assert not (tmp_path / "report.html").exists()
 
 
 def test_a_resumed_run_which_logged_one_step_more_can_be_compared(runs, tmp_path):
     path = runs["coca"] / "metrics.jsonl"
     path.write_text('{"step": 0, "batch_digest": "only here"}\n' + path.read_text())
-    compare.compare(runs, tmp_path)
-    assert (tmp_path / "comparison.png").exists()
+    compare.compare(runs, tmp_path, "compare")
+    assert (tmp_path / "report.html").exists()
 
 
 def test_runs_without_recorded_digests_are_not_called_equal(runs):
@@ -179,23 +176,24 @@ def test_runs_without_recorded_digests_are_not_called_equal(runs):
 
 
 def test_windows_that_a_scheme_cannot_reach_may_be_absent(runs, tmp_path, capsys):
-    write_extrapolation(result("coca", windows=(32,)), runs["coca"] / "report")
-    compare.compare(runs, tmp_path)
+    write_result(runs["coca"], result("coca", windows=(32,)))
+    compare.compare(runs, tmp_path, "compare")
     out = capsys.readouterr().out
-    assert [cell.strip() for cell in out.strip().splitlines()[3].split("|")[1:4]] == ["coca", "21.12", "–"]
-    assert "* coca at 64: coca ends" in out
-    assert "* coca at 64: coca ends" in (tmp_path / "comparison.md").read_text()
+    row = next(line for line in out.splitlines() if line.startswith("| coca"))
+    assert [text.strip() for text in row.split("|")[1:5]] == ["coca", "plain", "23.34", "–"]
+    assert "not measured: coca, plain at 64: coca has 32 positions" in out
+    assert "* coca, plain at 64: coca has 32 positions" in (tmp_path / "report.md").read_text()
 
 
 def test_another_visibility_is_allowed_and_said(runs, tmp_path, capsys):
     tree = yaml.safe_load((runs["coca"] / "config.yaml").read_text()) | {"visibility": {"name": "sinks"}}
     (runs["coca"] / "config.yaml").write_text(yaml.safe_dump(tree))
-    compare.compare(runs, tmp_path)
+    compare.compare(runs, tmp_path, "compare")
     assert "but for the position scheme and the visibility\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    "missing", ["config.yaml", "run.json", "metrics.jsonl", "checkpoints", "report/extrapolation.json", "report", "."]
+    "missing", ["config.yaml", "run.json", "metrics.jsonl", "checkpoints", "report/results.json", "report", "."]
 )
 def test_what_is_no_finished_run_is_refused_in_one_line(runs, tmp_path, capsys, missing):
     path = runs["coca"] / missing
@@ -209,10 +207,10 @@ def test_what_is_no_finished_run_is_refused_in_one_line(runs, tmp_path, capsys, 
 
 
 def test_a_finished_run_without_a_report_is_told_why(runs, tmp_path):
-    (runs["coca"] / "report" / "extrapolation.json").unlink()
+    (runs["coca"] / "report" / "results.json").unlink()
     (runs["coca"] / "report" / "done.json").write_text("{}")
-    with pytest.raises(UserError, match="finished without an extrapolation report"):
-        compare.compare(runs, tmp_path)
+    with pytest.raises(UserError, match="finished without perplexities by window"):
+        compare.compare(runs, tmp_path, "compare")
 
 
 @pytest.mark.parametrize(
@@ -223,12 +221,12 @@ def test_a_finished_run_without_a_report_is_told_why(runs, tmp_path):
         ("run.json", "{", "E-RUN-24"),
         ("run.json", "{}", "E-RUN-24 .*init_digests"),
         ("checkpoints/step-00000003/state-00000-of-00001.safetensors", "short", "E-RUN-24"),
-        ("report/extrapolation.json", "{", "E-REPORT-02"),
-        ("report/extrapolation.json", '{"cells": [], "frequencies": []}', "E-REPORT-02 .*Fix: start the run's own"),
+        ("report/results.json", "{", "E-REPORT-02"),
+        ("report/results.json", '{"cells": [], "frequencies": []}', "E-REPORT-02 .*start the run's own"),
     ],
 )
 def test_damaged_records_and_those_of_other_versions_are_refused_in_one_line(runs, tmp_path, file, text, said):
     (runs["coca"] / file).write_text(text)
     with pytest.raises(DataError, match=said) as error:
-        compare.compare(runs, tmp_path)
+        compare.compare(runs, tmp_path, "compare")
     assert "\n" not in str(error.value)

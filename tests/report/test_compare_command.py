@@ -1,5 +1,6 @@
 """The command: what is trained, in which words, and what is refused before anything is."""
 
+import json
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from coca_train.commands import compare
 from coca_train.config.files import choices, config_dir
 from coca_train.runtime.entry import run
 from coca_train.settings import load
+from coca_train.training.ending import FORMAT
 
 
 def test_command_line():
@@ -86,7 +88,7 @@ def test_what_a_name_of_the_list_stands_for(text, overrides, name, words):
 def test_every_scheme_can_be_listed_and_a_memory_is_announced(monkeypatch, tmp_path, capsys):
     commands = []
     monkeypatch.setattr(compare, "run_child", lambda command: commands.append(command) or 0)
-    monkeypatch.setattr(compare, "compare", lambda run_dirs, directory: None)
+    monkeypatch.setattr(compare, "compare", lambda *_: None)
     schemes = choices("position", (config_dir(),))
     assert run(compare._main, [f"schemes={' '.join(schemes)}", f"run.root={tmp_path}"]) == 0
     assert [next(word for word in c if word.startswith("position=")) for c in commands] == [
@@ -126,9 +128,10 @@ def test_finished_means_this_very_configuration_and_its_last_step(tmp_path):
     (tmp_path / "report").mkdir()
     (tmp_path / "config.yaml").write_text(loaded.yaml)
     assert not compare.finished(tmp_path, loaded)
-    (tmp_path / "report" / "done.json").write_text('{"step": 200}')
-    assert not compare.finished(tmp_path, loaded)
-    (tmp_path / "report" / "done.json").write_text('{"step": 300}')
+    for mark in ({"step": 200, "format": FORMAT}, {"step": 300, "format": FORMAT - 1}, {"step": 300}):
+        (tmp_path / "report" / "done.json").write_text(json.dumps(mark))
+        assert not compare.finished(tmp_path, loaded)
+    (tmp_path / "report" / "done.json").write_text(json.dumps({"step": 300, "format": FORMAT}))
     assert compare.finished(tmp_path, loaded)
     assert not compare.finished(tmp_path, load(["train.max_steps=300", "optim.lr=0.1"]))
 

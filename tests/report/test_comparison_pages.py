@@ -1,38 +1,51 @@
-"""Tables and pictures of a comparison, from made-up reports."""
+"""The page of a comparison, from made-up evaluations: its tables and pictures, of few and of many."""
 
 import math
-from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from coca_train.evaluation.extrapolation import pages
-from coca_train.report import figures
-from coca_train.runtime import durable
-from tests.report.support import facts, pixels, report
+from coca_train.evaluation.pages.comparison import comparison_page
+from coca_train.evaluation.pages.perplexity import perplexity_text
+from coca_train.report.render import write_report
+from coca_train.report.render.chart import looks
+from coca_train.report.render.pictures import look
+from coca_train.report.render.terminal import terminal_text
+from tests.report.support import blocks, facts, pixels, report, several
 
 
-def test_comparison_of_few(tmp_path, drawn):
+def page(results, known=None, checks=()):
+    evaluation = several(*results.values())
+    return comparison_page(evaluation, known or {name: facts() for name in results}, checks)
+
+
+def test_comparison_of_few(tmp_path):
     results = {"rope": report("rope"), "alibi": report("alibi", {"plain": (3.0, 3.0, 3.0)})}
-    table, paths = pages.write_comparison(
-        results, {"rope": facts(), "alibi": facts(loss=3.2, ms_per_step=55.0, peak_memory_mib=None)}, tmp_path, ["same"]
-    )
-    assert set(paths) == {"perplexity", "positions", "cost", "tables", "numbers"}
-    rows = [line.split("|")[1].strip() for line in table.split("\n\n")[0].splitlines()[2:]]
-    assert rows == ["rope", "rope + dynamic_ntk", "alibi"]
-    alibi = [cell.strip() for cell in table.split("\n\n")[1].splitlines()[3].split("|")[1:-1]]
-    assert alibi == ["alibi", "1,000", "3.200", "3.250", "55 (1.10x)", "-"]
-    saved = durable.read_json(paths["numbers"])
-    assert saved["checks"] == ["same"]
-    assert saved["runs"]["alibi"]["loss"] == 3.2
-    assert "* same" in paths["tables"].read_text()
-    labels = [t.get_text() for t in drawn[0].get_legend().get_texts()]
-    assert labels[1:] == rows
-    looks = {line.get_label(): (line.get_color(), line.get_linestyle()) for line in drawn[0].lines}
-    assert looks["rope"][0] == looks["rope + dynamic_ntk"][0] != looks["alibi"][0]
-    assert looks["rope"][1] != looks["rope + dynamic_ntk"][1]
-    for kind in ("perplexity", "positions", "cost"):
-        assert pixels(paths[kind]).std() > 0.02
+    known = {"rope": facts(), "alibi": facts(loss=3.2, ms_per_step=55.0, peak_memory_mib=None)}
+    document = page(results, known, ["the same batches"])
+    found = blocks(document)
+    labels = ["rope, plain", "rope, dynamic_ntk", "alibi"]
+    assert [line.label for line in found["perplexity-curves-text"].lines] == labels
+    assert found["perplexity-curves-text"].lines[0].y == pytest.approx(np.exp(1.05 * np.array([3.0, 4.0, 5.0])))
+    assert found["perplexity-curves-text"].y_limits == (None, None)
+    assert [row.label for row in found["perplexity-text"].rows if not row.theirs] == [
+        ("rope", "plain"),
+        ("rope", "dynamic_ntk"),
+        ("alibi", "plain"),
+    ]
+    training = found["training"]
+    assert training.columns == ("parameters", "train loss", "valid/text", "ms a step", "peak memory [MiB]")
+    assert [[value.text for value in row.values] for row in training.rows] == [
+        ["1,000", "3.100", "3.250", "50 (1.00x)", "600 (1.00x)"],
+        ["1,000", "3.200", "3.250", "55 (1.10x)", "–"],
+    ]
+    paths = write_report(document, tmp_path)
+    assert "* the same batches" in paths["report.md"].read_text()
+    assert "the same batches" in paths["report.html"].read_text()
+    assert {"figures/perplexity-curves-text.png", "figures/loss-by-position-compared-text.png"} < set(paths)
+    for name, path in paths.items():
+        if name.endswith(".png"):
+            assert pixels(path).std() > 0.02
 
 
 MANY = {f"scheme{i}": report(f"scheme{i}", {"plain": (3.0, 3.0, 3.0 + i / 50)}) for i in range(20)} | {
@@ -42,40 +55,30 @@ MANY = {f"scheme{i}": report(f"scheme{i}", {"plain": (3.0, 3.0, 3.0 + i / 50)}) 
 }
 
 
-def test_comparison_of_many(tmp_path, drawn):
-    table, paths = pages.write_comparison(MANY, {name: facts() for name in MANY}, tmp_path, [])
-    assert {"perplexity", "variants", "positions", "cost"} < set(paths)
-    axes = drawn[0]
-    lines = {line.get_label(): line for line in axes.lines}
-    assert set(MANY) < set(lines)
-    assert "rope + dynamic_ntk" not in lines
-    texts = [t.get_text() for t in axes.get_legend().get_texts()]
-    assert [text.split()[0] for text in texts] == [
-        "wild",
-        "rope",
-        *[f"scheme{i}" for i in range(19, -1, -1)],
-        "learned",
-    ]
-    assert texts[1] == f"rope  {math.exp(5.25):.4g}"
-    assert texts[-1] == f"learned  {math.exp(3.36):.4g} (to 128)"
-    bottom, top = axes.get_ylim()
-    assert bottom < math.exp(3.15) < math.exp(3.55) < top < math.exp(9)
-    panel = next(axes for axes in drawn if axes.get_title().startswith("dynamic_ntk"))
-    assert [t.get_text().split()[0] for t in panel.get_legend().get_texts()] == ["rope"]
-    np.testing.assert_allclose(panel.lines[1].get_ydata(), np.exp(1.05 * np.array([3.0, 3.1, 3.2])))
-    assert panel.lines[1].get_color() == lines["rope"].get_color()
-    assert "* learned at 256, 512: learned has 128 positions" in table
-    for kind in ("perplexity", "variants", "positions", "cost"):
-        assert pixels(paths[kind]).std() > 0.02
+def test_comparison_of_many(tmp_path):
+    document = page(MANY)
+    found = blocks(document)
+    curves = found["perplexity-curves-text"]
+    lines = {line.label: line for line in curves.lines}
+    assert set(lines) == {"rope, plain" if name == "rope" else name for name in MANY}
+    assert lines["learned"].x == (128.0,)
+    top = curves.y_limits[1]
+    assert math.exp(3.55) < top < math.exp(9)
+    assert curves.note
+    (own,) = found["perplexity-curves-text-dynamic-ntk"].lines
+    assert (own.label, own.y) == ("rope, dynamic_ntk", pytest.approx(np.exp(1.05 * np.array([3.0, 3.1, 3.2]))))
+    assert "* learned, plain at 256, 512: learned has 128 positions" in write_report(document, tmp_path)[
+        "report.md"
+    ].read_text().replace("\\", "")
+    assert pixels(tmp_path / "figures" / "perplexity-curves-text.png").std() > 0.02
 
 
-def test_28_curves_can_be_told_apart_even_without_colour():
-    looks = [figures.look(i) for i in range(28)]
-    assert len(set(looks)) == 28
-    assert len({(look.marker, look.dash) for look in looks}) == 28
+def test_28_curves_can_be_told_apart():
+    assert len({tuple(look(index, theirs=False).values()) for index in range(28)}) == 28
+    assert len({looks(index, theirs=False) for index in range(28)}) == 28
 
 
-def test_loss_by_position(tmp_path, drawn):
+def test_loss_by_position():
     losses = {"plain": (3.0, 3.0, 3.0), "dynamic_ntk": (3.0, 3.0, 3.0)}
     results = {
         "flat": report("flat", losses),
@@ -83,46 +86,57 @@ def test_loss_by_position(tmp_path, drawn):
         "rises": report("rises", losses, slope=0.125),
         "learned": report("learned", {"plain": (3.0, None, None)}, slope=0.5),
     }
-    pages.write_comparison(results, {name: facts() for name in results}, tmp_path, [])
-    above, below = next((a, b) for a, b in pairwise(drawn) if a.get_ylabel().startswith("loss [nats"))
-    assert (above.get_xscale(), above.get_yscale()) == ("log", "linear")
-    assert "tokens of context" in below.get_xlabel()
-    for axes in (above, below):
-        assert any(list(line.get_xdata()) == [128, 128] for line in axes.lines)
-    loss = {line.get_label(): line for line in above.lines}
-    difference = {line.get_label(): line for line in below.lines}
+    found = blocks(page(results))
+    whole = {line.label: line for line in found["loss-by-position-text"].lines}
+    assert len(whole) == 7
+    differences = {line.label.partition(",")[0]: line for line in found["loss-by-position-compared-text"].lines}
+    assert set(differences) == set(results)  # as they were trained
+    for block in (found["loss-by-position-text"], found["loss-by-position-compared-text"]):
+        assert block.x_log and not block.y_log
+        assert block.marks == ((128.0, "training window"),)
     last = np.log2(512)
-    assert loss["falls"].get_ydata()[-1] == pytest.approx(5 - 0.25 * last)
-    assert max(loss["learned"].get_xdata()) < 128 < max(loss["falls"].get_xdata()) < 512
-    assert difference["rises"].get_ydata()[-1] == pytest.approx(0.125 * last)  # flat is the median of those that reach
-    assert difference["falls"].get_ydata()[-1] == pytest.approx(-0.25 * last)
-    assert difference["learned"].get_ydata()[-1] == pytest.approx((0.5 - 0.0625) * np.log2(128))  # of four
-    texts = [t.get_text() for t in below.figure.legends[0].get_texts()]
-    assert texts == ["rises  +1.125", "flat  +0.000", "falls  -2.250", "learned  +3.062 (to 128)"]
+    assert whole["falls, plain"].y[-1] == pytest.approx(5 - 0.25 * last)
+    assert max(whole["learned"].x) < 128 < max(whole["falls, plain"].x) < 512
+    assert differences["flat"].y[-1] == pytest.approx(0)  # the median of those that reach
+    assert differences["rises"].y[-1] == pytest.approx(0.125 * last)
+    assert differences["falls"].y[-1] == pytest.approx(-0.25 * last)
+    assert differences["learned"].y[-1] == pytest.approx((0.5 - 0.0625) * np.log2(128))  # of four
+    assert found["loss-by-position-compared-text"].y_limits == (None, 1.0)  # learned leaves it
 
 
-def test_cost(tmp_path, drawn):
-    known = {
-        "rope": facts(),
-        "slow": facts(ms_per_step=100.0, peak_memory_mib=900.0),
-        "old": facts(peak_memory_mib=None),
-    }
-    pages.write_comparison({name: report(name) for name in known}, known, tmp_path, [])
-    time, memory = drawn[-2:]
-    assert [bar.get_width() for bar in time.patches] == [50, 100, 50]
-    assert [bar.get_width() for bar in memory.patches] == [600, 900, 0]
-    assert [t.get_text() for t in time.texts] == ["50  (1.00x)", "100  (2.00x)", "50  (1.00x)"]
-    assert [t.get_text() for t in memory.texts] == ["600  (1.00x)", "900  (1.50x)", "not recorded"]
-    assert [t.get_text() for t in time.get_yticklabels()] == list(known)
-    assert time.patches[0].get_y() > time.patches[1].get_y()  # from the top
+def test_a_run_alone_has_no_differences():
+    assert "loss-by-position-compared-text" not in blocks(page({"rope": report("rope")}))
+
+
+def test_the_tables_in_a_terminal():
+    results = {"rope": report("rope"), "learned": report("learned", {"plain": (3.2, None, None)})}
+    lines = perplexity_text(several(*results.values())).splitlines()
+    table = [line for line in lines if line.startswith("|")]
+    assert len({len(line) for line in table}) == 1
+    assert [cell.strip() for cell in table[0].split("|")[1:-1]] == [
+        "model",
+        "variant",
+        "128 (1x)",
+        "256 (2x)",
+        "512 (4x)",
+    ]
+    assert [cell.strip() for cell in table[2].split("|")[3:-1]] == [
+        f"{math.exp(1.05 * loss):.2f}" for loss in (3, 4, 5)
+    ]
+    assert [cell.strip() for cell in table[4].split("|")[1:-1]] == ["learned", "plain", "28.79", "–", "–"]
+    assert lines[-1] == "not measured: learned, plain at 256, 512: learned has 128 positions"
+    known = {"rope": facts(), "slow": facts(ms_per_step=100.0, peak_memory_mib=None), "old": facts(ms_per_step=None)}
+    shown = terminal_text(blocks(page({"rope": report("rope")}, known))["training"])
+    assert [row.split("|")[-3].strip() for row in shown.splitlines()[4:]] == ["50 (1.00x)", "100 (2.00x)", "–"]
 
 
 def test_schemes_whose_trained_variant_has_no_result_break_nothing(tmp_path):
     only_segments = {"plain": (None, None, None), "segments": (3.0, 3.0, 3.0)}
     results = {"learned": report("learned", only_segments)}
-    _, paths = pages.write_comparison(results, {"learned": facts(ms_per_step=None)}, tmp_path / "one", [])
-    assert "positions" not in paths
+    paths = write_report(page(results, {"learned": facts(ms_per_step=None)}), tmp_path / "one")
     assert all(path.is_file() for path in paths.values())
-    results |= MANY
-    _, paths = pages.write_comparison(results, {name: facts() for name in results}, tmp_path / "many", [])
-    assert pixels(paths["positions"]).std() > 0.02
+    results |= {name: one for name, one in MANY.items() if name != "learned"}
+    document = page(results)
+    assert "learned" not in {line.label for line in blocks(document)["loss-by-position-compared-text"].lines}
+    paths = write_report(document, tmp_path / "many")
+    assert pixels(paths["figures/loss-by-position-compared-text.png"]).std() > 0.02

@@ -1,141 +1,136 @@
-import dataclasses
+"""The page of a finished run, from made-up results; and files that appear whole or not at all."""
+
 import json
 import math
 
 import numpy as np
 import pytest
 
-from coca_train.evaluation.extrapolation import pages, tables
-from coca_train.evaluation.extrapolation.measure import Absent
-from coca_train.report import figures
+from coca_train.evaluation.pages.perplexity import number, perplexity_text
+from coca_train.evaluation.pages.run import POINTS, RunReport, loss_curves, run_page
+from coca_train.evaluation.results import Evaluation
+from coca_train.report.render import write_report
 from coca_train.runtime import durable
-from coca_train.runtime.errors import DataError, StorageError
-from tests.report.support import pixels, report
+from coca_train.runtime.errors import StorageError
+from tests.report.support import blocks, pixels, report
+
+RECORDS = [{"step": s, "loss": 5.0 / s} for s in range(1, 41)] + [
+    {"step": 40, "valid/text": 0.3},
+    {"step": 41, "loss": None},
+]
 
 
-def test_extrapolation_report(tmp_path, drawn):
-    paths = pages.write_extrapolation(report(), tmp_path)
-    assert pages.read_extrapolation(paths["json"]) == report()
-    image = pixels(paths["png"])
-    assert image.shape[0] > 600
-    assert image.std() > 0.05
-    (axes,) = drawn
-    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
-    assert axes.get_xlabel() == "context window [tokens]"
-    assert "perplexity" in axes.get_ylabel()
-    assert [t.get_text() for t in axes.get_xticklabels()] == ["128", "256", "512"]
-    labels = [t.get_text() for t in axes.get_legend().get_texts()]
-    assert labels == ["training window (128)", "text, plain", "text, dynamic_ntk"]
-    marked = [line for line in axes.lines if list(line.get_xdata()) == [128, 128]]
-    assert len(marked) == 1
-    plain = next(line for line in axes.lines if line.get_label() == "text, plain")
-    np.testing.assert_allclose(plain.get_ydata(), np.exp(np.array([3.0, 4.0, 5.0]) * 1.05))
-    looks = {line.get_label(): (line.get_color(), line.get_linestyle()) for line in axes.lines}
-    assert looks["text, plain"][0] == looks["text, dynamic_ntk"][0]
-    assert looks["text, plain"][1] != looks["text, dynamic_ntk"][1]
-    assert "quickstart (coca)" in axes.figure.get_suptitle()
-    page = paths["md"].read_text()
-    assert "stride 128" in page
-    assert "513 tokens" in page
-    assert "2 documents, 200 predictions" in page
-    assert not list(tmp_path.glob(".*"))
+def page(evaluation, records=RECORDS, sample="The cat"):
+    known = {"facts": (("computed on", "a test"),), "command": "python -m coca_train"}
+    return run_page(RunReport(title="quickstart", records=records, evaluation=evaluation, sample=sample, **known))
+
+
+def test_the_page_of_a_run(tmp_path):
+    document = page(report())
+    assert [section.title for section in document.sections] == [
+        "Perplexity, text",
+        "Loss by position",
+        "Training",
+        "Sample (greedy)",
+        "Definition",
+    ]
+    found = blocks(document)
+    curves = found["perplexity-curves-text"]
+    assert (curves.x_log, curves.y_log, curves.x_label) == (True, True, "context window [tokens]")
+    assert "perplexity" in curves.y_label
+    assert curves.marks == ((128.0, "training window"),)
+    assert [line.label for line in curves.lines] == ["quickstart, plain", "quickstart, dynamic_ntk"]
+    assert curves.lines[0].x == (128, 256, 512)
+    np.testing.assert_allclose(curves.lines[0].y, np.exp(np.array([3.0, 4.0, 5.0]) * 1.05))
+    assert curves.lines[0].low[0] < curves.lines[0].y[0] < curves.lines[0].high[0]
+    paths = write_report(document, tmp_path)
+    text = paths["report.md"].read_text()
+    for words in ("quickstart", "2 documents, 200 predictions", "stride: 128 tokens", "The cat"):
+        assert words in text
+    assert "The cat" in paths["report.html"].read_text()
+    assert pixels(paths["figures/loss.png"]).std() > 0.02
+    assert not list(tmp_path.rglob(".*"))
+
+
+def test_a_run_without_results_has_the_rest():
+    document = page(None, sample="")
+    assert [section.title for section in document.sections] == ["Training"]
+    assert document.facts == (("computed on", "a test"),)
 
 
 def test_infinite_perplexities_do_not_break_report_or_json(tmp_path):
-    result = report(losses={"plain": (3.0, 800.0, 900.0)})
-    paths = pages.write_extrapolation(result, tmp_path)
-    json.loads(paths["json"].read_text(), parse_constant=lambda c: pytest.fail(f"{c} is no JSON"))
-    assert pages.read_extrapolation(paths["json"]).find("text", "plain", 512).perplexity == math.inf
-    assert " inf |" in tables.extrapolation_table(result)
-    assert pixels(paths["png"]).std() > 0.02
+    evaluation = report(losses={"plain": (3.0, 800.0, 900.0)})
+    path = durable.write_json(tmp_path / "results.json", evaluation.to_json())
+    json.loads(path.read_text(), parse_constant=lambda c: pytest.fail(f"{c} is no JSON"))
+    again = Evaluation.from_json(durable.read_json(path))
+    assert again.find("quickstart", "plain", 512).result["sources"]["text"]["perplexity"] == math.inf
+    assert " inf |" in perplexity_text(evaluation)
+    paths = write_report(page(evaluation), tmp_path)
+    assert pixels(paths["figures/perplexity-curves-text.png"]).std() > 0.02
 
 
-def test_table_is_aligned_markdown():
-    lines = tables.extrapolation_table(report()).splitlines()
-    assert len({len(line) for line in lines}) == 1
-    assert len(lines) == 4
-    assert lines[0].split("|")[3].strip() == "128 (1x)"
-    assert lines[0].split("|")[5].strip() == "512 (4x)"
-    assert lines[2].split("|")[5].strip() == f"{math.exp(5.25):.2f}"
-
-
-def test_a_run_s_bare_name_is_what_it_was_trained_with():
-    result = report(losses={"yarn": (3.0, 3.1, 3.2), "plain": (3.0, 3.1, 3.2)})
-    assert [tables.label("rope-yarn", result, name) for name in result.variants] == ["rope-yarn", "rope-yarn + plain"]
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"), [(None, "-"), (math.nan, "-"), (math.inf, "inf"), (12.345, "12.35"), (12345.6, "12,346")]
-)
+@pytest.mark.parametrize(("value", "shown"), [(math.inf, "inf"), (12.345, "12.35"), (12345.6, "12,346")])
 def test_numbers(value, shown):
-    assert tables.number(value) == shown
+    assert number(value) == shown
 
 
-def test_what_is_absent_is_shown_as_such_everywhere(tmp_path, drawn):
-    result = report("learned", {"plain": (3.0, None, None), "segments": (3.0, 3.0, 3.0), "sinks": (None, None, None)})
-    paths = pages.write_extrapolation(result, tmp_path)
-    assert pages.read_extrapolation(paths["json"]) == result
-    rows = [
-        [cell.strip() for cell in line.split("|")[2:-1]] for line in tables.extrapolation_table(result).splitlines()
+def test_what_is_absent_is_shown_as_such_everywhere(tmp_path):
+    losses = {"plain": (3.0, None, None), "segments": (3.0, 3.0, 3.0), "sinks": (None, None, None)}
+    evaluation = report("learned", losses)
+    found = blocks(page(evaluation))
+    assert [[v.text for v in row.values] for row in found["perplexity-text"].rows if not row.theirs] == [
+        ["23.34", "–", "–"],
+        ["23.34"] * 3,
     ]
-    assert rows[2:] == [["plain", "23.34", "–", "–"], ["segments", *["23.34"] * 3], ["sinks", "–", "–", "–"]]
-    page = paths["md"].read_text()
-    assert "Not scored:" in page
-    assert "* plain at 256, 512: learned has 128 positions\n" in page
-    assert "not scored: plain at 256, 512: learned has 128 positions\n" in pages.text_of(result)
-    lines = {line.get_label(): list(line.get_xdata()) for line in drawn[0].lines}
-    assert lines["text, plain"] == [128]
-    assert "text, sinks" not in lines
+    text = write_report(page(evaluation), tmp_path)["report.md"].read_text()
+    assert "Not measured" in text
+    assert "* learned, plain at 256, 512: learned has 128 positions\n" in text
+    assert "* learned, sinks: learned has 128 positions\n" in text
+    assert "not measured: learned, plain at 256, 512: learned has 128 positions\n" in perplexity_text(evaluation)
+    lines = {line.label: line.x for line in found["perplexity-curves-text"].lines}
+    assert lines == {"learned, plain": (128.0,), "learned, segments": (128.0, 256.0, 512.0)}
 
 
-def test_a_variant_that_cannot_be_has_its_reason_and_no_windows(tmp_path):
-    absent = (Absent(variant="rerope", window=None, reason="nope knows no distances"),)
-    result = dataclasses.replace(report("nope"), absent=absent)
-    assert "\n* rerope: nope knows no distances\n" in pages.write_extrapolation(result, tmp_path)["md"].read_text()
+def test_a_run_of_which_nothing_could_be_measured_says_why():
+    evaluation = report("learned", {"plain": (None, None, None)})
+    titles = [section.title for section in page(evaluation).sections]
+    assert titles == ["Training", "Sample (greedy)", "Not measured", "Definition"]
+    assert perplexity_text(evaluation) == "not measured: learned, plain: learned has 128 positions\n"
 
 
-def test_of_many_variants_the_picture_shows_the_texts_together(tmp_path, drawn):
+def test_the_picture_shows_the_texts_together():
     losses = {name: (3.0, 3.1, 3.2) for name in ("plain", "ntk", "yarn", "sinks", "segments")}
-    pages.write_extrapolation(report(losses=losses, sources=("text", "code", "all")), tmp_path)
-    assert [line.get_label() for line in drawn[0].lines][1:] == list(losses)
-    assert len({line.get_color() for line in drawn[0].lines}) == 6
+    found = blocks(page(report(losses=losses, sources=("text", "code", "all"))))
+    assert [line.label for line in found["perplexity-curves-all"].lines] == [f"quickstart, {name}" for name in losses]
+    assert {"perplexity-all", "perplexity-text", "perplexity-code"} < set(found)
+    assert "perplexity-curves-text" not in found
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"run": "x", "frequencies": ["plain"]}'])
-def test_a_report_that_cannot_be_read_is_one_line(tmp_path, text):
-    path = tmp_path / "extrapolation.json"
-    path.write_text(text)
-    with pytest.raises(DataError, match=r"^E-REPORT-02 report .*extrapolation.json: .*\. Fix: .*$") as error:
-        pages.read_extrapolation(path)
-    assert "\n" not in str(error.value)
+def test_loss_curve():
+    block = loss_curves(RECORDS)
+    assert [line.label for line in block.lines] == ["training", "held out: text"]
+    assert block.lines[0].x == tuple(map(float, range(1, 41)))
+    assert block.lines[0].y == tuple(5.0 / s for s in range(1, 41))
+    assert block.lines[0].low is None
+    assert (block.lines[1].x, block.lines[1].y) == ((40.0,), (0.3,))
+    assert block.x_label
+    assert "nats" in block.y_label
 
 
-def test_loss_curve(tmp_path, drawn):
-    records = [{"step": s, "loss": 5.0 / s} for s in range(1, 41)] + [
-        {"step": 40, "valid/text": 0.3},
-        {"step": 41, "loss": None},
-    ]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
-    pixels(pages.write_loss_curve(tmp_path, "demo"))
-    (axes,) = drawn
-    assert [t.get_text() for t in axes.get_legend().get_texts()] == [
-        "training, as logged",
-        "training, smoothed",
-        "held out: text",
-    ]
-    assert axes.get_xlabel()
-    assert "nats" in axes.get_ylabel()
+def test_of_many_steps_a_point_is_a_stretch_with_its_lowest_and_highest():
+    noisy = [{"step": s, "loss": 3.0 + (1.0 if s % 2 else -1.0)} for s in range(10 * POINTS)]
+    (line,) = loss_curves(noisy).lines
+    assert len(line.x) == POINTS
+    assert line.y == pytest.approx([3.0] * POINTS)
+    assert (set(line.low), set(line.high)) == ({2.0}, {4.0})
+    straight = [{"step": s, "loss": float(s)} for s in range(1000)]
+    (line,) = loss_curves(straight).lines
+    np.testing.assert_allclose(line.x, line.y)
 
 
 def test_loss_curve_of_a_run_without_records_is_still_a_picture(tmp_path):
-    pixels(pages.write_loss_curve(tmp_path, "demo"))
-
-
-def test_smoothing_keeps_lines_and_ends():
-    line = np.arange(100.0)
-    np.testing.assert_allclose(figures.smooth(line), line)
-    noisy = np.where(np.arange(100) % 2, 1.0, -1.0)
-    assert abs(figures.smooth(noisy)[20:80]).max() < 0.25
+    assert loss_curves([]).lines == ()
+    assert pixels(write_report(page(None, records=[]), tmp_path)["figures/loss.png"]).shape[0] > 600
 
 
 def test_files_appear_whole_or_not_at_all(tmp_path, monkeypatch):

@@ -17,16 +17,18 @@ def test_schemes_with_and_without_an_end_are_compared_and_not_trained_again(comm
     first = go()
     assert first.returncode == 0, first.stderr
     assert "transformer_xl: position.memory_len=0" in first.stderr
-    assert "* learned at 128: learned has 32 positions" in first.stdout
+    assert "not measured: learned, plain at 128: learned has 32 positions" in first.stdout
     runs = tmp_path / "runs"
-    saved = json.loads((runs / "comparison.json").read_text())
+    made = runs / "comparison"
+    saved = json.loads((made / "results.json").read_text())
     assert len(saved["checks"]) == 4
     for facts in saved["runs"].values():
         assert facts["parameters"] > 0
         assert facts["ms_per_step"] > 0
         assert facts["peak_memory_mib"] > 50
-    for picture in ("comparison", "position_loss", "cost"):
-        assert (runs / f"{picture}.png").stat().st_size > 10_000
+    for picture in ("perplexity-curves-all", "loss-by-position-compared-all"):
+        assert (made / "figures" / f"{picture}.png").stat().st_size > 10_000
+    assert "ms a step" in (made / "report.html").read_text()
     again = go()
     assert again.returncode == 0, again.stderr
     assert again.stderr.count("finished before") == 3

@@ -37,8 +37,10 @@ def test_from_nothing_to_the_report_and_again(run, tmp_path):
         "run.json",
         "metrics.jsonl",
         "loss_curve.png",
-        "report/extrapolation.png",
-        "report/extrapolation.md",
+        "report/report.html",
+        "report/report.md",
+        "report/results.json",
+        "report/sample.txt",
     )
     assert all((run_dir / name).stat().st_size > 0 for name in made)
     assert "certified coca" in first.stderr

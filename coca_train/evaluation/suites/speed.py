@@ -13,9 +13,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
-from coca_train.evaluation.extrapolation.measure import positions_needed
 from coca_train.evaluation.measures.peak import peak_bytes
 from coca_train.evaluation.measures.speed import Baseline, Work, in_turns, ratio, turn, twin
+from coca_train.evaluation.measures.windows import positions_needed
 from coca_train.evaluation.pages import speed as pages
 from coca_train.evaluation.results import OWN, Evaluation, Point
 from coca_train.evaluation.subject import Around, Subject

@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from coca_train.report.blocks import HeatMap, HeatMaps, Lines
-from coca_train.report.figures import COLOURS, MARKERS, Curve, Look, draw
+from coca_train.report.blocks import HeatMap, HeatMaps, Line, Lines
+from coca_train.report.figures import COLOURS, MARKERS
 from coca_train.report.render.colours import RAMP, ground, hex_of, ink_on
 from coca_train.report.render.reading import PAPER
 from coca_train.report.render.scales import limits, tick_text, ticks, x_ticks
@@ -24,6 +25,7 @@ X_TICKS, Y_TICKS = 10, 9
 OURS, THEIRS = ("-", "-."), ("--", ":")  # lines of the first seven curves, of the next
 SQUARE = 0.62  # [inch]
 PANELS_A_ROW = 3
+MARKERS_A_LINE = 16
 MARK = "#c2185b"  # what is drawn at the training window
 
 
@@ -51,11 +53,13 @@ def _sheet(
     yield sheet, axes
 
 
-def look(index: int, theirs: bool) -> Look:
-    """As in the page: those that are not ours have open markers and broken lines."""
-    turn, colour = divmod(index, len(COLOURS))
-    marker = MARKERS[(colour + turn) % len(MARKERS)]
-    return Look(COLOURS[colour], marker, (THEIRS if theirs else OURS)[turn % 2])
+def look(index: int, theirs: bool) -> dict[str, Any]:
+    """Of the index-th curve, for axes.plot; as in the page, broken lines have open markers."""
+    turn, number = divmod(index, len(COLOURS))
+    colour, dash = COLOURS[number], (THEIRS if theirs else OURS)[turn % 2]
+    marker = MARKERS[(number + turn) % len(MARKERS)]
+    fill = colour if dash == "-" else "white"
+    return {"color": colour, "marker": marker, "linestyle": dash, "markerfacecolor": fill}
 
 
 def _lines(block: Lines) -> Figure:
@@ -67,10 +71,7 @@ def _lines(block: Lines) -> Figure:
         for value, words in block.marks:
             axes.axvline(value, color=MARK, linewidth=1.3, linestyle=(0, (2, 2)), label=words)
         for index, line in enumerate(block.lines):
-            label = f"{line.label} ({PAPER})" if line.theirs else line.label
-            low, high = (line.low, line.high) if block.shows_intervals else (None, None)
-            curve = Curve(label=label, look=look(index, line.theirs), x=line.x, y=line.y, low=low, high=high)
-            draw(axes, curve)
+            _curve(axes, line, look(index, line.theirs), block.shows_intervals)
         scales = {"xscale": "log" if block.x_log else "linear", "yscale": "log" if block.y_log else "linear"}
         axes.set(**scales, xlim=x_limits, ylim=y_limits, xlabel=block.x_label, ylabel=block.y_label)
         places = x_ticks(block, *x_limits, X_TICKS)
@@ -84,6 +85,19 @@ def _lines(block: Lines) -> Figure:
         if axes.lines:
             sheet.legend(loc="outside lower center", ncols=3, fontsize=9.5, frameon=False, handlelength=3.6)
     return sheet
+
+
+def _curve(axes: Any, line: Line, look: dict[str, Any], banded: bool) -> None:
+    """Points that are not finite are left out; of many points, not every one has a marker."""
+    label = f"{line.label} ({PAPER})" if line.theirs else line.label
+    x, y = np.asarray(line.x, float), np.asarray(line.y, float)
+    finite = np.isfinite(y)
+    every = math.ceil(len(x) / MARKERS_A_LINE) or 1
+    axes.plot(x[finite], y[finite], label=label, linewidth=1.8, markersize=6, markevery=every, **look)
+    if banded and line.low is not None and line.high is not None:
+        low, high = (np.asarray(edge, float) for edge in (line.low, line.high))  # None becomes NaN
+        known = finite & np.isfinite(low) & np.isfinite(high)
+        axes.fill_between(x[known], low[known], high[known], color=look["color"], alpha=0.13, linewidth=0)
 
 
 def _heat_maps(block: HeatMaps) -> Figure:

@@ -1,17 +1,19 @@
-"""May these runs be compared? What a fair comparison holds fixed, checked from what the runs recorded."""
+"""May these runs be compared? What a fair comparison holds fixed, checked from what the runs recorded; and their
+evaluations as one."""
 
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from coca_train.checkpoint.format import ShardReader
-from coca_train.evaluation.extrapolation.measure import Extrapolation
-from coca_train.evaluation.extrapolation.pages import read_extrapolation
+from coca_train.evaluation.results import RESULTS, Evaluation
+from coca_train.runtime.durable import read_json
 from coca_train.runtime.errors import DataError, UserError
 from coca_train.tracking.writers import read_jsonl
 
@@ -29,24 +31,24 @@ class Run:
     init_digests: dict[str, str]  # of the initial weights, by name
     shapes: dict[str, tuple[int, ...]]  # of the parameters, by name
     records: list[dict[str, Any]]  # metrics.jsonl
-    report: Extrapolation
+    evaluation: Evaluation  # of its report
 
 
 def read_run(directory: Path) -> Run:
     """Raises UserError (unfinished, not a run) or DataError (damaged); both name the file."""
     present = {name: (directory / name).is_file() for name in FILES}
     present["checkpoints/step-*"] = any((directory / "checkpoints").glob("step-*"))
-    present["report/extrapolation.json"] = (directory / "report" / "extrapolation.json").is_file()
+    present[f"report/{RESULTS}"] = (directory / "report" / RESULTS).is_file()
     missing = [name for name, there in present.items() if not there]
-    if missing == ["report/extrapolation.json"] and (directory / "report" / "done.json").is_file():
+    if missing == [f"report/{RESULTS}"] and (directory / "report" / "done.json").is_file():
         raise UserError(
-            f"E-RUN-22 {directory}: finished without an extrapolation report, which a comparison is made of; its "
-            "eval.extrapolation was off, or no text or window could be scored. Fix: read what the run said at its "
-            "end, change eval.extrapolation, and start its command again"
+            f"E-RUN-22 {directory}: finished without perplexities by window, which a comparison is made of; its "
+            "eval.extrapolation was off, or there was no text, or an older coca_train wrote its report. "
+            "Fix: eval.extrapolation.enabled=true, and start its command again"
         )
     if missing:
         raise UserError(f"E-RUN-22 {directory}: no {missing[0]}; a finished run is needed. Fix: train it first")
-    report = read_extrapolation(directory / "report" / "extrapolation.json")
+    evaluation = _read_evaluation(directory / "report" / RESULTS)
     try:
         return Run(
             directory=directory,
@@ -54,13 +56,24 @@ def read_run(directory: Path) -> Run:
             init_digests=dict(json.loads((directory / "run.json").read_text(encoding="utf-8"))["init_digests"]),
             shapes=parameter_shapes(directory),
             records=read_jsonl(directory / "metrics.jsonl"),
-            report=report,
+            evaluation=evaluation,
         )
     except (OSError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
         what = str(error).splitlines()[0] if str(error) else ""
         raise DataError(
             f"E-RUN-24 {directory}: its record cannot be read ({type(error).__name__}: {what}); a comparison needs "
             f"{', '.join(FILES)} and a checkpoint. Fix: restore the files, or train the run anew"
+        ) from error
+
+
+def _read_evaluation(path: Path) -> Evaluation:
+    try:
+        return Evaluation.from_json(read_json(path))
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"E-REPORT-02 report {path}: not an evaluation of this version of coca_train "
+            f"({type(error).__name__}: {error}). Fix: delete it and done.json beside it, and start the run's own "
+            "command again, which writes the report anew"
         ) from error
 
 
@@ -143,24 +156,39 @@ def part_of(parameter: str) -> str:
 
 
 def same_text(runs: Mapping[str, Run]) -> tuple[str, bool]:
-    """Windows, stride and the number of tokens scored of each text; what is absent must be said to be."""
+    """Windows, definition, and how much of each text was scored; a window without a result must have a reason."""
     first_name, first = next(iter(runs.items()))
-    found: dict[tuple[str, int], tuple[int, int]] = {}
+    sizes: dict[tuple[str, Any], tuple[Any, ...]] = {}
     for name, run in runs.items():
-        report = run.report
-        setting = (report.stride, report.windows, report.sources)
-        if setting != (first.report.stride, first.report.windows, first.report.sources):
+        mine, theirs = run.evaluation, first.evaluation
+        if (mine.points, mine.settings, _texts(run)) != (theirs.points, theirs.settings, _texts(first)):
             return f"held-out text: {first_name} and {name} were scored on other windows or texts", True
-        for cell in report.cells:
-            size = (cell.result.n_documents, cell.result.n_tokens)
-            if found.setdefault((cell.source, cell.window), size) != size:
-                return f"held-out text: {name} and those before it were scored on other tokens", True
-        left_out = {(absent.variant, absent.window) for absent in report.absent}
-        for variant in report.variants:
-            for window in report.windows:
-                if report.find(report.pooled, variant, window) is None and (variant, window) not in left_out:
-                    return f"held-out text: {name} has no result for {variant} at window {window}", True
+        for cell in mine.cells:
+            for source, result in cell.result.get("sources", {}).items():
+                size = (cell.result["stride"], result["n_documents"], result["n_tokens"], result["n_bytes"])
+                if sizes.setdefault((source, cell.point), size) != size:
+                    return f"held-out text: {name} and those before it were scored on other tokens", True
+        for subject in mine.subjects:
+            for variant, point in product(subject.variants, mine.points):
+                if mine.find(subject.name, variant, point) is None:
+                    return f"held-out text: {name} has no result for {variant} at window {point}", True
     return "held-out text: the same windows, stride, documents and tokens", False
+
+
+def _texts(run: Run) -> list[str]:
+    return list(dict.fromkeys(source for cell in run.evaluation.cells for source in cell.result.get("sources", {})))
+
+
+def together(runs: Mapping[str, Run], command: str) -> Evaluation:
+    """The evaluations of comparable runs as one, each run under its name in the comparison."""
+    first = next(iter(runs.values())).evaluation
+    return replace(
+        first,
+        name=", ".join(runs),
+        subjects=tuple(replace(s, name=name) for name, run in runs.items() for s in run.evaluation.subjects),
+        cells=tuple(replace(c, subject=name) for name, run in runs.items() for c in run.evaluation.cells),
+        command=command,
+    )
 
 
 def facts_of(run: Run) -> dict[str, Any]:
