@@ -28,7 +28,7 @@ from benchmarks.cases import DTYPES, Setup
 from benchmarks.measure import interleaved_seconds, machine, median_ratio, say
 from coca_train.checkpoint.opening import load_run
 from coca_train.evaluation.measures.perplexity import score_share
-from coca_train.evaluation.measures.windows import Row, sliding_windows, tokens_read
+from coca_train.evaluation.measures.windows import Row, sliding_windows
 from coca_train.hub import exporting
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
@@ -109,7 +109,8 @@ def bench(model: Transformer, peer: Any, options: argparse.Namespace) -> list[li
         found = {name: work() for name, work in works.items()}
         compared = [PLAIN, PEER] if options.checkpoint else [PLAIN]
         apart = max(abs(a - b) for loop in compared for a, b in zip(found[OURS], found[loop], strict=True))
-        n_tokens = sum(tokens_read(len(d) - 1, row.window, stride) for row, ds in read for d in ds)
+        seen = [window for row, ds in read for d in ds for window in sliding_windows(len(d) - 1, row.window, stride)]
+        n_tokens = sum(window.stop - window.start for window in seen)
         seconds = interleaved_seconds(works, setup, options.rounds)
         return cells(vocab_size, name, n_tokens, seconds, f"{apart:.0e}")
 

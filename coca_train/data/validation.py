@@ -1,17 +1,14 @@
-"""Held-out text: the same windows and the same long documents every time they are asked for.
+"""Held-out text: the same windows every time they are asked for.
 
 Windows are plain ones (packing `windows`) whatever data.packing is, so that losses of different runs can be compared.
 """
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from coca_train.data.batch import Batch, collate
 from coca_train.data.indexed import IndexedDataset
 from coca_train.data.packings.base import row_of
 from coca_train.data.packings.windows import Windows
-from coca_train.runtime.errors import DataError
 
 
 def validation_batches(
@@ -39,21 +36,3 @@ def validation_batches(
             row = row_of(source, i * source.n_windows // n_windows if i < n_windows else 0, vocab_size)
             rows.append(row if i < n_windows else row._replace(scored=0))
         yield collate(rows)
-
-
-def long_documents(prefix: str, min_tokens: int, max_documents: int) -> list[np.ndarray]:
-    """At most max_documents held-out documents of at least min_tokens [tokens], evenly chosen; int64 each.
-
-    Raises DataError E-TOK-17 when there is none, with the length of the longest.
-    """
-    dataset = IndexedDataset(prefix)
-    lengths = np.diff(dataset.document_bounds())
-    found = np.flatnonzero(lengths >= min_tokens)
-    if not found.size:
-        longest = int(lengths.max()) if lengths.size else 0
-        raise DataError(
-            f"E-TOK-17 {dataset.bin_path}: no document of {min_tokens} tokens among {dataset.n_documents} (the longest "
-            f"has {longest}). Fix: lower eval.extrapolation.multiples or train.seq_len, or hold out longer documents"
-        )
-    n = min(max_documents, len(found))
-    return [dataset.document(int(found[i * len(found) // n])) for i in range(n)]

@@ -1,4 +1,4 @@
-"""Held-out windows and documents: always the same, evenly spread, the same sum for every world size."""
+"""Held-out windows: always the same, evenly spread, the same sum for every world size."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coca_train.data.indexed import IndexedDataset
-from coca_train.data.validation import long_documents, validation_batches
+from coca_train.data.validation import validation_batches
 from coca_train.runtime.errors import DataError
 
 T = 8
@@ -44,14 +44,6 @@ def test_ranks_share_the_same_windows(prefix: str, document_mask: bool) -> None:
     reference = scored(1, 25)
     assert len(reference) == 25
     assert all(scored(*cut) == reference for cut in [(1, 1), (1, 4), (2, 3), (3, 5), (7, 2)])
-
-
-def test_long_documents(prefix: str) -> None:
-    assert [len(d) for d in long_documents(prefix, 70, 10)] == [100, 70, 80, 300]
-    assert [len(d) for d in long_documents(prefix, 70, 2)] == [100, 80]
-    assert long_documents(prefix, 300, 1)[0].tolist() == list(range(300, 600))
-    with pytest.raises(DataError, match=r"E-TOK-17 .*301 tokens among 7 \(the longest has 300\)"):
-        long_documents(prefix, 301, 1)
 
 
 def test_too_little_held_out_text(prefix: str) -> None:

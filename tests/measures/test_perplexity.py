@@ -6,8 +6,9 @@ import torch
 
 from coca_train.data.batch import Batch
 from coca_train.evaluation.measures import perplexity
-from coca_train.evaluation.measures.perplexity import score_documents, score_share, summarise, validation_loss
+from coca_train.evaluation.measures.perplexity import score_share, summarise, validation_loss
 from coca_train.evaluation.measures.windows import Row
+from tests.measures.scoring import score_documents
 
 
 def document(n, seed=0):
@@ -121,7 +122,6 @@ def test_ranks_share_the_windows_and_make_equally_many_forwards(fake_model, monk
     monkeypatch.setattr(perplexity.dist, "world_size", lambda: n_ranks)
     for rank in range(n_ranks):
         monkeypatch.setattr(perplexity.dist, "rank", lambda rank=rank: rank)
-        monkeypatch.setattr(perplexity.dist, "all_reduce", lambda values: values)
         model = fake_model()
         parts.append(score_documents(model, docs, window=16, stride=8, micro_batch_tokens=32))
         forwards.append(len(model.shapes))
@@ -154,12 +154,3 @@ def test_a_forward_on_a_cpu_stays_within_its_cache(fake_model, monkeypatch):
     model = fake_model()
     score_documents(model, [document(65, seed) for seed in range(5)], window=16, stride=16, micro_batch_tokens=10**6)
     assert max(rows * length for rows, length in model.shapes) == 32
-
-
-def test_all_sums_are_those_of_all_ranks(fake_model, monkeypatch):
-    docs = [document(65, 1), document(40, 2)]
-    alone = score_documents(fake_model(), docs, window=16, stride=8, micro_batch_tokens=32)
-    monkeypatch.setattr(perplexity.dist, "all_reduce", lambda values: [2 * value for value in values])
-    reduced = score_documents(fake_model(), docs, window=16, stride=8, micro_batch_tokens=32)
-    np.testing.assert_allclose(reduced.documents, 2 * alone.documents)
-    np.testing.assert_allclose(reduced.positions, 2 * alone.positions)

@@ -1,13 +1,143 @@
-from dataclasses import replace
+"""A finished run's report, of real little runs: the numbers of an evaluation, cells that are kept, what cannot be."""
 
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from coca_train.evaluation import run as evaluation_run
+from coca_train.evaluation.results import Evaluation
+from coca_train.evaluation.settings import load as load_evaluation
+from coca_train.evaluation.suites import perplexity
+from coca_train.runtime.durable import read_json
 from coca_train.settings import load
 from coca_train.training import ending
+from tests.faults import real
+from tests.stages.support import Runs, leave_out, schedule, stage
+
+REPORT = ["eval.extrapolation.enabled=true", "eval.extrapolation.multiples=[1,2]", "eval.extrapolation.max_documents=3"]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> list[str]:
+    return real.prepare(tmp_path_factory.mktemp("reported"))
+
+
+@pytest.fixture
+def runs(corpus, tmp_path, monkeypatch) -> Runs:
+    leave_out(lambda where, name, value: name == "_write" or monkeypatch.setattr(where, name, value))
+    return Runs(tmp_path, corpus, monkeypatch)
+
+
+@pytest.fixture
+def measured(monkeypatch) -> list[tuple[str, Any]]:
+    """Frequencies and window of every cell that is measured from now on."""
+    places: list[tuple[str, Any]] = []
+    measure = perplexity.measure
+
+    def counting(settings, subject, point, material, around):
+        places.append((subject.model.position.settings.frequencies.name, point))
+        return measure(settings, subject, point, material, around)
+
+    monkeypatch.setattr(perplexity, "measure", counting)
+    return places
+
+
+def results(run_dir: Path, stage: str = "") -> Evaluation:
+    return Evaluation.from_json(read_json(run_dir / "report" / stage / "results.json"))
+
+
+def test_the_report_of_a_run_has_the_numbers_of_an_evaluation_of_its_checkpoint(runs, tmp_path):
+    run_dir = runs.train("r", *REPORT)
+    report = results(run_dir)
+    assert [(s.name, s.step, s.training_window, s.variants) for s in report.subjects] == [
+        ("r", 3, 24, ("plain", "dynamic_ntk"))
+    ]
+    words = [f"checkpoint={run_dir}", "grid.frequencies=[own,dynamic_ntk]", "grid.lengths=[1x,2x]"]
+    config, _ = load_evaluation([*words, "text.max_documents=3", f"work.root={tmp_path / 'e'}"])
+    other = read_json(evaluation_run.evaluate(config, "") / "results.json")
+    assert report.points == tuple(other["points"]) == (24, 48)
+    assert len(report.cells) == len(other["cells"]) == 4
+    for cell in other["cells"]:
+        mine = report.find("r", cell["variant"], cell["point"])
+        assert mine is not None
+        assert mine.status == cell["status"] == "done"
+        for source in ("code", "text", "all"):
+            one, two = mine.result["sources"][source], cell["result"]["sources"][source]
+            assert one.pop("nll_sum") == pytest.approx(two.pop("nll_sum"), rel=1e-6)
+            assert {key: one[key] for key in ("n_documents", "n_tokens", "n_bytes", "ends")} == {
+                key: two[key] for key in ("n_documents", "n_tokens", "n_bytes", "ends")
+            }
+            assert one["ci_low"] == pytest.approx(two["ci_low"], rel=1e-6)
+            assert one["loss_by_position"] == pytest.approx(two["loss_by_position"], rel=1e-6)
+    assert {"report.html", "report.md", "results.json", "done.json"} < {p.name for p in (run_dir / "report").iterdir()}
+
+
+def test_a_report_that_is_killed_goes_on_and_other_settings_measure_only_what_is_new(runs, measured, monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    def kill(*_: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ending, "_write", kill)
+        with pytest.raises(Killed):
+            runs.train("r", *REPORT)
+    assert measured == [("plain", 48), ("plain", 24), ("dynamic_ntk", 48), ("dynamic_ntk", 24)]
+    run_dir = runs.train("r", *REPORT)
+    assert len(measured) == 4
+    made = results(run_dir)
+    runs.train("r", *REPORT, "eval.extrapolation.frequencies=[plain,dynamic_ntk,linear]")
+    assert measured[4:] == [("linear", 48), ("linear", 24)]
+    assert results(run_dir).cells[:4] == made.cells
+
+
+def test_memory_that_runs_out_is_a_cell_and_the_run_is_finished(runs, monkeypatch, capsys):
+    measure = perplexity.measure
+
+    def small(settings, subject, point, material, around):
+        if point == 48:
+            raise MemoryError
+        return measure(settings, subject, point, material, around)
+
+    monkeypatch.setattr(perplexity, "measure", small)
+    run_dir = runs.train("r", *REPORT)
+    status = {(cell.variant, cell.point): cell.status for cell in results(run_dir).cells}
+    assert status == {
+        (name, window): "done" if window == 24 else "out_of_memory"
+        for name in ("plain", "dynamic_ntk")
+        for window in (24, 48)
+    }
+    assert (run_dir / "report" / "done.json").is_file()
+    assert "not measured: r, plain at 48: out of memory" in capsys.readouterr().err
+
+
+def test_each_stage_has_a_report_on_its_own_weights_and_window(runs):
+    words = schedule(stage("one"), stage("two", "max_steps: 3, train: {seq_len: 12}"))
+    run_dir = runs.train("r", *REPORT, *words)
+    before, last = results(run_dir, "one"), results(run_dir)
+    assert [(e.subjects[0].step, e.subjects[0].training_window, e.points) for e in (before, last)] == [
+        (3, 24, (24, 48)),
+        (6, 12, (12, 24)),
+    ]
+    assert before.subjects[0].weights != last.subjects[0].weights
+    assert (run_dir / "loss_curve.png").stat().st_size > 10_000
+
+
+def test_results_of_an_earlier_step_do_not_stay_beside_a_report_without_any(runs):
+    run_dir = runs.train("r", *REPORT)
+    runs.train("r", *REPORT, "train.max_steps=4", "eval.extrapolation.enabled=false")
+    assert not (run_dir / "report" / "results.json").exists()
+    assert json.loads((run_dir / "report" / "done.json").read_text())["step"] == 4
 
 
 def test_a_report_on_nothing_is_a_warning_and_no_error(tmp_path, capsys):
     config = load([]).config
     sources = {name: replace(source, valid_path=None) for name, source in config.data.sources.items()}
     config = replace(config, data=replace(config.data, sources=sources))
-    assert ending.evaluate(ending.Finished(config, tmp_path, tmp_path, None, 1, ""), None) is None  # type: ignore[arg-type]
+    assert ending.evaluate(ending.Finished(config, tmp_path, tmp_path, cast(Any, None), 1, ""), None) is None
     assert "WARNING: no extrapolation report: E-EVAL-04 data.sources: no source has" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

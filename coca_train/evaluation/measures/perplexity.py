@@ -50,26 +50,6 @@ class Perplexity:
         return self.nll_sum / self.n_tokens
 
 
-def score_documents(
-    model: nn.Module,
-    documents: Sequence[np.ndarray],
-    *,
-    window: int,
-    stride: int,
-    micro_batch_tokens: int,
-    progress: Callable[[int], None] = lambda n_tokens: None,
-) -> Scores:
-    """NLL and number of predictions, summed for each document and for each bin of positions.
-
-    model, progress: as in score_share. The ranks of a distributed run share the work and all get the whole result.
-    COLLECTIVE.
-    """
-    (mine,) = score_share(model, documents, [Row(window, stride)], micro_batch_tokens, progress)
-    whole = np.asarray(dist.all_reduce([*mine.documents.ravel().tolist(), *mine.positions.ravel().tolist()]))
-    n = mine.documents.size
-    return Scores(whole[:n].reshape(mine.documents.shape), whole[n:].reshape(mine.positions.shape))
-
-
 def score_share(
     model: nn.Module,
     documents: Sequence[np.ndarray],
@@ -137,7 +117,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def summarise(sums: np.ndarray, n_bytes: int | None = None, seed: int = 0, resamples: int = RESAMPLES) -> Perplexity:
-    """Perplexity over documents from the sums (n_documents, 2) of score_documents.
+    """Perplexity over documents from the sums (n_documents, 2) of all ranks.
 
     The 95 % interval is a percentile bootstrap over documents (seeded): documents, not tokens, are what was drawn.
     n_bytes: size of the scored text in UTF-8, if known.

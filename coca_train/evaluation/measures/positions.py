@@ -11,31 +11,11 @@ they go on. That is the same for all schemes, so compare curves with one another
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
 BINS_PER_OCTAVE = 4
-
-
-@dataclass(frozen=True, kw_only=True)
-class PositionLoss:
-    """Mean loss by position of one text, variant and window. Bin k: positions ends[k - 1] + 1 ... ends[k]."""
-
-    source: str
-    variant: str
-    window: int
-    ends: tuple[int, ...]  # of the bins; the first bin begins at 1, the last one ends at `window`
-    loss: tuple[float, ...]  # mean NLL [nats per token]
-    n_tokens: tuple[int, ...]  # predictions in the bin
-
-    def bins(self) -> list[tuple[int, int]]:
-        """First and last position of each bin."""
-        return [(before + 1, end) for before, end in zip((0, *self.ends[:-1]), self.ends, strict=True)]
-
-    def middles(self) -> list[float]:
-        """Geometric middle of each bin, where it is drawn."""
-        return [math.sqrt(first * last) for first, last in self.bins()]
 
 
 def bin_ends(window: int) -> np.ndarray:
@@ -51,16 +31,14 @@ def binned(by_position: np.ndarray) -> np.ndarray:
     return np.add.reduceat(by_position, starts, axis=0)
 
 
-def position_loss(sums: np.ndarray, source: str, variant: str, window: int) -> PositionLoss:
-    """From `binned` sums (n_bins, 2) of NLL and predictions; only the last bin may be without a prediction (NaN)."""
+def means(sums: np.ndarray) -> np.ndarray:
+    """Loss of each bin, from `binned` sums (n_bins, 2) of NLL and predictions; only the last bin may be without a
+    prediction (NaN)."""
     nll, count = sums.T
     with np.errstate(invalid="ignore"):
-        loss = nll / count
-    return PositionLoss(
-        source=source,
-        variant=variant,
-        window=window,
-        ends=tuple(bin_ends(window).tolist()),
-        loss=tuple(loss.tolist()),
-        n_tokens=tuple(count.astype(int).tolist()),
-    )
+        return nll / count
+
+
+def middles(ends: Sequence[int]) -> tuple[float, ...]:
+    """Geometric middle of each bin, where it is drawn. ends: of the bins, the first of which begins at 1."""
+    return tuple(math.sqrt((before + 1) * end) for before, end in zip((0, *ends[:-1]), ends, strict=True))

@@ -80,11 +80,6 @@ def sliding_windows(n_predictions: int, window: int, stride: int) -> Iterator[Wi
         start += stride
 
 
-def tokens_read(n_predictions: int, window: int, stride: int) -> int:
-    """By all windows over one document [tokens]."""
-    return sum(w.stop - w.start for w in sliding_windows(n_predictions, window, stride))
-
-
 def passes(lengths: Sequence[int], rows: Sequence[Row]) -> list[Pass]:
     """What is read so that every row is scored: one pass for all windows that begin at the same token.
 

@@ -3,12 +3,12 @@
 Of many models, one picture has all of them as they were trained, and each variant has a picture of its own.
 """
 
-import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from coca_train.evaluation.measures.positions import middles
 from coca_train.evaluation.pages.cells import figure, file_names, not_measured, rows, windows
 from coca_train.evaluation.results import ALL, Evaluation, Measured
 from coca_train.report import paper
@@ -272,8 +272,7 @@ def _by_position(evaluation: Evaluation, rows: Rows, source: str) -> list[Line]:
         known = [result for result in results if result]
         if known:
             ends, losses = known[-1]["ends"], known[-1]["loss_by_position"]
-            middles = [math.sqrt((before + 1) * end) for before, end in zip([0, *ends[:-1]], ends, strict=True)]
-            lines.append(Line(label=evaluation.label(subject, variant), x=tuple(middles), y=tuple(losses)))
+            lines.append(Line(label=evaluation.label(subject, variant), x=middles(ends), y=tuple(losses)))
     return lines
 
 

@@ -1,10 +1,10 @@
 """What there is to see of the loss by position: curves, means by octave, perplexity at growing context."""
 
-import math
 from dataclasses import replace
 from typing import Any
 
 from coca_train.evaluation.measures.first_window import by_octave
+from coca_train.evaluation.measures.positions import middles
 from coca_train.evaluation.pages.cells import done, figure, line, not_measured, rows, windows
 from coca_train.evaluation.results import Evaluation, Measured
 from coca_train.report.blocks import Document, Line, Lines, Row, Section, Table, Text, Value
@@ -60,10 +60,8 @@ def _curves(evaluation: Evaluation) -> Lines:
         if cells := done(evaluation, subject, variant):
             point, cell = cells[-1]
             result = _pooled(cell.result)
-            firsts = [1, *(end + 1 for end in result["ends"][:-1])]
-            middles = tuple(math.sqrt(first * end) for first, end in zip(firsts, result["ends"], strict=True))
             label = f"{evaluation.label(subject, variant)} (L = {int(point):,})"
-            lines.append(Line(label=label, x=middles, y=tuple(result["loss"])))
+            lines.append(Line(label=label, x=middles(result["ends"]), y=tuple(result["loss"])))
     return Lines(
         name="position-loss",
         title="Loss by position in the longest window",

@@ -23,7 +23,7 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
 from coca_train.evaluation.measures.perplexity import Scores, score_share, summarise
-from coca_train.evaluation.measures.positions import position_loss
+from coca_train.evaluation.measures.positions import bin_ends, means
 from coca_train.evaluation.measures.windows import Row, passes, positions_needed, same_at
 from coca_train.evaluation.pages.perplexity import perplexity_page
 from coca_train.evaluation.results import ALL, Evaluation, Point
@@ -181,8 +181,8 @@ def combine(settings: Settings, point: int, material: Material, parts: Sequence[
         whole[ALL], size[ALL] = Scores(np.concatenate(documents), np.sum(positions, axis=0)), sum(size.values())
     for source, scores in whole.items():
         found = summarise(scores.documents, size[source], material.seed, settings.bootstrap_resamples)
-        curve = position_loss(scores.positions, source, "", point)
-        made[source] = asdict(found) | {"ends": list(curve.ends), "loss_by_position": list(curve.loss)}
+        curve = {"ends": bin_ends(point).tolist(), "loss_by_position": means(scores.positions).tolist()}
+        made[source] = asdict(found) | curve
     return {"stride": material.row(point).stride, "sources": made}
 
 

@@ -1,0 +1,66 @@
+"""What is tried on trained weights: names, settings, and why some cannot be."""
+
+import pytest
+
+from coca_train.evaluation.variants import after_training, variants
+from coca_train.runtime.errors import UserError
+from coca_train.settings import load
+
+
+def tried(*words):
+    config = load(list(words)).config
+    return config, variants(config, after_training(config))
+
+
+def test_after_training_the_trained_base_stays():
+    words = ["position=rope", "position.frequencies.theta=500000", "train.seq_len=64"]
+    config, found = tried(*words, "eval.extrapolation.visibilities=[sinks]")
+    assert list(found) == ["plain", "dynamic_ntk", "plain, sinks"]
+    plain, dynamic, sinks = found.values()
+    assert plain == (config.position, config.visibility, "")
+    assert (dynamic.position.frequencies.name, dynamic.visibility) == ("dynamic_ntk", config.visibility)
+    assert (dynamic.position.frequencies.theta, dynamic.position.frequencies.original_seq_len) == (500_000, 64)
+    assert (sinks.position, sinks.visibility.name, sinks.visibility.window) == (config.position, "sinks", 64)
+
+
+def test_a_scheme_without_frequencies_is_tried_as_it_is():
+    config, found = tried("position=alibi")
+    assert found == {"plain": (config.position, config.visibility, "")}
+
+
+def test_a_choice_that_is_there_for_its_base_brings_it():
+    words = ["position=rope", "position.frequencies.theta=50000", "train.seq_len=64"]
+    _, found = tried(*words, "eval.extrapolation.frequencies=[code_llama,llama3,ntk]")
+    bases = {name: variant.position.frequencies.theta for name, variant in found.items()}
+    assert bases == {"plain": 50000, "code_llama": 1e6, "llama3": 50000, "ntk": 50000}
+    assert found["llama3"].position.frequencies.original_seq_len == 64
+    assert not any(variant.problem for variant in found.values())
+
+
+def test_learned_frequencies_go_with_no_others():
+    words = "eval.extrapolation.frequencies=[plain,clex,yarn]"
+    _, from_plain = tried("position=rope", words)
+    assert {name: bool(v.problem) for name, v in from_plain.items()} == {"plain": False, "clex": True, "yarn": False}
+    _, from_clex = tried("position=rope", "position/frequencies=clex", words)
+    assert {name: bool(v.problem) for name, v in from_clex.items()} == {"clex": False, "plain": True, "yarn": True}
+    assert "clex has parameters of its own" in from_clex["yarn"].problem
+
+
+def test_a_visibility_that_a_scheme_cannot_have_is_a_variant_with_a_reason():
+    config = load(["position=learned"]).config
+    (found,) = variants(config, [("own", "rerope")]).values()
+    assert "learned is fixed to the tokens' own" in found.problem
+    assert (found.position, found.visibility) == (config.position, config.visibility)
+
+
+def test_frequencies_of_a_scheme_that_has_none():
+    (found,) = variants(load(["position=alibi"]).config, [("yarn", "own")]).values()
+    assert found.problem == "alibi has no frequencies"
+
+
+def test_a_wrong_word_is_the_user_s_error():
+    config = load(["position=rope"]).config
+    with pytest.raises(UserError, match="E-EVAL-02 grid 'yarn@4'"):
+        variants(config, [("yarn@4", "own")])
+    with pytest.raises(UserError, match="choice@option:value"):
+        variants(config, [("yarn@nothing:4", "own")])
