@@ -28,14 +28,18 @@ class Variant(NamedTuple):
         model.set_visibility(self.visibility)
 
 
-Choice = tuple[str, str]  # frequencies and visibility, as the grid names them
+class Choice(NamedTuple):
+    """What to try, as the grid names it."""
+
+    frequencies: str = OWN
+    visibility: str = OWN
 
 
-def variants(config: Config, tried: Iterable[Choice]) -> dict[str, Variant]:
+def variants(config: Config, tried: Iterable[tuple[str, str]]) -> dict[str, Variant]:
     """By the name a report shows; a pair that cannot be has `problem` set.
 
-    config: of the trained weights. Raises UserError E-EVAL-02 for a name that is no choice, and ConfigError for options
-    that are wrong.
+    config: of the trained weights. tried: pairs of frequencies and visibility, see Choice. Raises UserError E-EVAL-02
+    for a name that is no choice, and ConfigError for options that are wrong.
     """
     return {label(config, *choice): _variant(config, *choice) for choice in tried}
 
@@ -47,7 +51,7 @@ def after_training(config: Config) -> list[Choice]:
     options, own = config.eval.extrapolation, getattr(config.position, "frequencies", None)
     frequencies = [name for name in options.frequencies if own is not None and name != own.name]
     visibilities = [name for name in options.visibilities if name != config.visibility.name]
-    return [(OWN, OWN), *((name, OWN) for name in frequencies), *((OWN, name) for name in visibilities)]
+    return [Choice(), *(Choice(name) for name in frequencies), *(Choice(OWN, name) for name in visibilities)]
 
 
 def label(config: Config, frequency: str, visibility: str) -> str:

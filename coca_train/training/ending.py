@@ -20,14 +20,16 @@ from coca_train.evaluation.results import RESULTS, Evaluation
 from coca_train.evaluation.run import facts
 from coca_train.evaluation.settings import CELLS
 from coca_train.evaluation.store import Store
+from coca_train.evaluation.variants import after_training
 from coca_train.models.generation import check_positions, generate
+from coca_train.report.blocks import Lines
 from coca_train.report.render import write_report
 from coca_train.report.render.pictures import picture
 from coca_train.runtime import dist
 from coca_train.runtime.durable import read_json, write_bytes, write_json, write_text
 from coca_train.runtime.errors import UserError
 from coca_train.tracking.writers import read_jsonl
-from coca_train.training.reach import SEED, SETTINGS, Reach, held_out
+from coca_train.training.reach import SEED, SETTINGS, Reach
 
 DONE = "done.json"
 FORMAT = 2  # of a report; those of other formats are made anew
@@ -119,13 +121,8 @@ def evaluate(finished: Finished, module: Any) -> Evaluation | None:
     checkpoint = finished.run_dir / FOLDER / folder_name(finished.step)
     progress = Progress(config.tracking.progress_bar)
     try:
-        reach = Reach(
-            config=config,
-            tokenizer=finished.tokenizer,
-            files=held_out(config),
-            windows=tuple(sorted({multiple * config.train.seq_len for multiple in options.multiples})),
-            max_documents=options.max_documents,
-        )
+        windows = (multiple * config.train.seq_len for multiple in options.multiples)
+        reach = Reach(config, finished.tokenizer, windows, after_training(config), options.max_documents)
         subject, cells = reach.measure(
             module,
             progress,
@@ -170,17 +167,21 @@ def write_sample(finished: Finished, module: Any) -> str:
 
 def _write(report: RunReport, finished: Finished) -> None:
     """The page in all its forms, and the two pictures that stand beside the run's files."""
-    probes = read_probes(report.records)
-    pictures = {"loss_curve": loss_curves(report.records)} | ({"reach": reach_curves(probes)[0]} if probes else {})
-    for name, block in pictures.items():
-        titled = replace(block, title=f"{finished.config.run.name}: {block.title}")
-        write_bytes(finished.run_dir / f"{name}.png", picture(titled)["png"])
+    draw(loss_curves(report.records), finished, "loss_curve")
+    if probes := read_probes(report.records):
+        draw(reach_curves(probes)[0], finished, "reach")
     results = finished.directory / RESULTS
     if report.evaluation is None:
         results.unlink(missing_ok=True)  # of an earlier step
     else:
         write_json(results, report.evaluation.to_json())
     write_report(run_page(report), finished.directory)
+
+
+def draw(block: Lines, finished: Finished, name: str) -> None:
+    """A picture that stands by itself."""
+    titled = replace(block, title=f"{finished.config.run.name}: {block.title}")
+    write_bytes(finished.run_dir / f"{name}.png", picture(titled)["png"])
 
 
 def _show(report: RunReport) -> None:

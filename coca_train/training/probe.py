@@ -12,23 +12,23 @@ as without it. Time is that of rank 0; it is not in tokens_per_s.
 """
 
 import time
-from dataclasses import replace
 
 from coca_train.config.schema import Config
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import Engine
 from coca_train.evaluation.progress import Progress
+from coca_train.evaluation.results import OWN
+from coca_train.evaluation.variants import after_training
 from coca_train.runtime import dist
 from coca_train.runtime.errors import UserError
-from coca_train.training.reach import Reach, held_out
+from coca_train.training.reach import Reach
 
 
 class Probe:
     """Measures when it is called. config: the stage's. start_step: step of the run from which it trains here."""
 
     def __init__(self, config: Config, runner: Engine, tokenizer: Tokenizer, start_step: int) -> None:
-        options = replace(config.eval.extrapolation, visibilities=[])
-        self.config = replace(config, eval=replace(config.eval, extrapolation=options))
+        self.config = config
         self.runner, self.tokenizer, self.start_step = runner, tokenizer, start_step
         self.began, self.seconds = time.perf_counter(), 0.0
         self.reach: Reach | None = None
@@ -57,14 +57,9 @@ class Probe:
         config, training_window = self.config, self.config.train.seq_len
         if self.reach is None:
             options = config.eval.extrapolation
-            windows = {training_window, *(multiple * training_window for multiple in options.multiples)}
-            self.reach = Reach(
-                config=config,
-                tokenizer=self.tokenizer,
-                files=held_out(config),
-                windows=tuple(sorted(windows)),
-                max_documents=options.probe_documents,
-            )
+            windows = (multiple * training_window for multiple in (1, *options.multiples))
+            tried = [choice for choice in after_training(config) if choice.visibility == OWN]
+            self.reach = Reach(config, self.tokenizer, windows, tried, options.probe_documents)
         with self.runner.eval_module() as module:
             _, cells = self.reach.measure(module, Progress(shown=False), path="", step=step, weights="")
         losses = {}

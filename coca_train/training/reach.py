@@ -4,7 +4,7 @@ Documents are cut to the longest window that any of them fills, so all windows s
 stride is the training window. Variants: as trained, then the choices of `eval.extrapolation` on the same weights.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
 from coca_train.config.schema import Config
@@ -18,7 +18,7 @@ from coca_train.evaluation.store import Store
 from coca_train.evaluation.subject import Around
 from coca_train.evaluation.subjects import lent
 from coca_train.evaluation.suites.perplexity import Settings
-from coca_train.evaluation.variants import after_training, variants
+from coca_train.evaluation.variants import Choice, variants
 from coca_train.runtime import dist
 from coca_train.runtime.errors import DataError
 
@@ -51,33 +51,36 @@ def held_out(config: Config) -> dict[str, IndexedDataset]:
     return files
 
 
-@dataclass(frozen=True, kw_only=True)
 class Reach:
-    """What is measured of a stage's model. windows [tokens]: ascending. max_documents: of each source."""
+    """The grid of a stage's model, ready to be measured at any step of it.
 
-    config: Config
-    tokenizer: Tokenizer
-    files: dict[str, IndexedDataset]
-    windows: tuple[int, ...]
-    max_documents: int
+    config: the stage's. windows [tokens]. tried: see evaluation/variants.py. max_documents: of each source.
+    Raises DataError E-EVAL-04 without held-out text.
+    """
+
+    def __init__(
+        self, config: Config, tokenizer: Tokenizer, windows: Iterable[int], tried: Iterable[Choice], max_documents: int
+    ) -> None:
+        self.config, self.tokenizer = config, tokenizer
+        self.windows = tuple(sorted(set(windows)))
+        self.variants = variants(config, tried)
+        self.around = Around(
+            points=self.windows,
+            texts=dict,
+            token_files=held_out(config),
+            lengths_from="eval.extrapolation.multiples",
+            max_documents=max_documents,
+            seed=SEED,
+            micro_batch_tokens=config.eval.extrapolation.micro_batch_tokens,
+        )
 
     def measure(
         self, module: Any, progress: Progress, store: Store | None = None, **known: Any
     ) -> tuple[Measured, list[Cell]]:
         """The model and its cells. COLLECTIVE. module: a Transformer in evaluation mode. known: path, step and weights.
 
-        Raises DataError when no document is long enough for the shortest window.
+        Raises DataError E-EVAL-05 when no document is long enough for the shortest window.
         """
-        config = self.config
-        around = Around(
-            points=self.windows,
-            texts=dict,
-            token_files=self.files,
-            lengths_from="eval.extrapolation.multiples",
-            max_documents=self.max_documents,
-            seed=SEED,
-            micro_batch_tokens=config.eval.extrapolation.micro_batch_tokens,
-        )
-        tried = variants(config, after_training(config))
-        with lent(module, config, self.tokenizer, tried, name=config.run.name, **known) as subject:
-            return subject.facts, measure_cells(SETTINGS, subject, around, store, progress)
+        known |= {"name": self.config.run.name}
+        with lent(module, self.config, self.tokenizer, self.variants, **known) as subject:
+            return subject.facts, measure_cells(SETTINGS, subject, self.around, store, progress)

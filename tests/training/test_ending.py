@@ -27,7 +27,8 @@ def corpus(tmp_path_factory) -> list[str]:
 
 @pytest.fixture
 def runs(corpus, tmp_path, monkeypatch) -> Runs:
-    leave_out(lambda where, name, value: name == "_write" or monkeypatch.setattr(where, name, value))
+    drawn = ("draw", "write_report")
+    leave_out(lambda where, name, value: name in drawn or monkeypatch.setattr(where, name, value))
     return Runs(tmp_path, corpus, monkeypatch)
 
 

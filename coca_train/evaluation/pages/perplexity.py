@@ -66,8 +66,10 @@ def main_source(evaluation: Evaluation) -> str:
 
 def perplexity_text(evaluation: Evaluation) -> str:
     """For a terminal: the table of the text a comparison is about, and what was not measured."""
-    source = main_source(evaluation)
-    table = f"{terminal_text(perplexity_table(evaluation, source))}\n" if source else ""
+    source, table = main_source(evaluation), ""
+    if source:
+        text = dict(_facts(evaluation, source))["text"]
+        table = f"{terminal_text(perplexity_table(evaluation, source))}\ntext: {text} ({source})\n"
     return table + "".join(f"not measured: {line}\n" for line in evaluation.absences())
 
 
