@@ -82,8 +82,8 @@ def final_report(
 def is_finished(directory: Path, mark: Mapping[str, Any]) -> bool:
     """Whether the report in a folder is what `mark` says of it: format, step, settings."""
     try:
-        found = read_json(directory / DONE)
-        return all(found[key] == value for key, value in mark.items())
+        there = read_json(directory / DONE)
+        return all(there[key] == value for key, value in mark.items())
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
@@ -154,13 +154,13 @@ def write_sample(finished: Finished, module: Any) -> str:
     prompt, n_tokens = tokenizer.encode(options.sample_prompt), options.sample_tokens
     try:
         check_positions(module, len(prompt), n_tokens)
-        made, reason = on_all_ranks(lambda: generate(module, prompt, n_tokens, eod=tokenizer.eod))
+        samples, reason = on_all_ranks(lambda: generate(module, prompt, n_tokens, eod=tokenizer.eod))
     except ValueError as error:
-        made, reason = [], str(error)
+        samples, reason = [], str(error)
     if reason:
         dist.log(f"WARNING: no sample, eval.sample_tokens={n_tokens}: {reason}")
         return ""
-    text = options.sample_prompt + tokenizer.decode(made[0])
+    text = options.sample_prompt + tokenizer.decode(samples[0])
     dist.on_main(lambda: write_text(finished.directory / "sample.txt", text + "\n"))
     return text
 

@@ -62,8 +62,8 @@ def test_comparison_of_many(tmp_path):
     lines = {line.label: line for line in curves.lines}
     assert set(lines) == {"rope, plain" if name == "rope" else name for name in MANY}
     assert lines["learned"].x == (128.0,)
-    top = curves.y_limits[1]
-    assert math.exp(3.55) < top < math.exp(9)
+    bottom, top = curves.y_limits
+    assert bottom < math.exp(3.15) < math.exp(3.55) < top < math.exp(9)
     assert curves.note
     (own,) = found["perplexity-curves-text-dynamic-ntk"].lines
     assert (own.label, own.y) == ("rope, dynamic_ntk", pytest.approx(np.exp(1.05 * np.array([3.0, 3.1, 3.2]))))

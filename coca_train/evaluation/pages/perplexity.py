@@ -27,6 +27,7 @@ BEYOND = "Curves that leave the picture have their figures in the table."
 BANDED = 3  # curves whose intervals can be told apart
 FEW = 7  # curves of one picture that need no choice: as many as there are colours
 FAR_OFF = 1.0  # [nats per token] above the median: where the picture of differences ends at the latest
+MARGIN = 1.05  # factor below the lowest point of such a picture
 HIGHEST = 2.0  # times the median of the last points: where the y axis of many curves ends at the latest
 
 Rows = Sequence[tuple[Measured, str]]  # models and variants
@@ -208,6 +209,7 @@ def _curves(evaluation: Evaluation, source: str, shown: Rows, name: str, words: 
                 high=tuple(result["ci_high"] for result in known.values()) if banded else None,
             )
         )
+    limits = _limits(lines)
     return Lines(
         name=name,
         title=f"Perplexity by context window{words}",
@@ -217,20 +219,19 @@ def _curves(evaluation: Evaluation, source: str, shown: Rows, name: str, words: 
         lines=tuple(lines),
         x_log=True,
         y_log=True,
-        y_limits=(None, _highest(lines)),
+        y_limits=limits,
         marks=windows(evaluation),
-        note=BEYOND if _highest(lines) else "",
+        note=BEYOND if limits[1] else "",
     )
 
 
-def _highest(lines: Sequence[Line]) -> float | None:
-    """Where the y axis ends, so that most of many curves can be told apart; None: where the curves do."""
-    last = [line.y[-1] for line in lines if line.y]
+def _limits(lines: Sequence[Line]) -> tuple[float | None, float | None]:
+    """Of the y axis, so that most of many curves can be told apart; None: where the curves end."""
+    ys, last = [y for line in lines for y in line.y], [line.y[-1] for line in lines if line.y]
     if len(last) <= FEW:
-        return None
-    # The median may be infinite; then the highest finite value limits the axis anyway.
-    limit = HIGHEST * statistics.median(last)
-    return limit if limit < max(y for line in lines for y in line.y) else None
+        return None, None
+    highest = HIGHEST * statistics.median(last)  # may be infinite: then nothing lies above it
+    return (min(ys) / MARGIN, highest) if highest < max(ys) else (None, None)
 
 
 def _positions(evaluation: Evaluation, source: str) -> list[Lines]:
