@@ -7,7 +7,7 @@ import torch
 
 from coca_train import positions
 from coca_train.models.kernels import KERNELS
-from coca_train.models.scores import Part
+from coca_train.models.scores import part_of
 from coca_train.positions import visibilities
 from tests.positions import reference, support
 
@@ -32,6 +32,8 @@ SCHEMES = [
     {"scheme": "disentangled", "max_distance": 5},
     {"scheme": "learned", "max_len": N_TOKENS},
     {"scheme": "sinusoidal", "theta": 10000.0, "scale": 1.0},
+    {"scheme": "fox"},
+    {"scheme": "fire", "mlp_width": 5, "threshold": 4.0},
 ]
 VISIBILITIES = [
     {"name": "causal"},
@@ -59,7 +61,8 @@ def kernel_attention(kernel, scheme, layer, visibility, q, k, v, pos_BT, pos_BS,
     parts = []
     for layout in layouts:
         tables = scheme(layout.pos_BT, layout.pos_BS, N_TOKENS)
-        parts.append(Part(*layer(scheme, q, k, tables, project), layout))
+        mapped = layer(scheme, q, k, tables, project, support.tokens(layer, k))
+        parts.append(part_of(mapped, layout))
     return KERNELS[kernel](parts, v, scheme.shape.head_dim**-0.5)
 
 
@@ -127,9 +130,10 @@ def test_cached_decoding_equals_reference(settings, visibility):
 def test_pairs_that_are_refused():
     """Only what cannot be computed is refused; all else is compared above."""
     refused = {(s["scheme"], v["name"]) for s, v in itertools.product(SCHEMES, VISIBILITIES) if not allowed(s, v)}
-    fixed = {"learned", "sinusoidal"}
+    one_view = {"learned", "sinusoidal", "fox"}
     far = {"sinks", "lambda_mask", "rerope"}
-    expected = set(itertools.product(fixed, far)) | {("coca", "sinks"), ("tupe", "sinks"), ("nope", "rerope")}
+    not_relative = {"coca", "tupe", "fire"}
+    expected = set(itertools.product(one_view, far)) | {(name, "sinks") for name in not_relative} | {("nope", "rerope")}
     assert refused == expected
     assert {s["scheme"] for s in SCHEMES} == set(positions.scheme_names())
     assert {v["name"] for v in VISIBILITIES} == set(visibilities.visibility_names())
