@@ -48,6 +48,8 @@ SCORES = {
     "disentangled": reference_terms.disentangled,
     "fox": reference_hooks.fox,
     "fire": reference_hooks.fire,
+    "dape": reference_hooks.dape,
+    "cope": reference_hooks.cope,
 }
 VALUES = {"shaw": reference_terms.shaw_values}
 frequencies = reference_rotary.frequencies

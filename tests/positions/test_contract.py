@@ -13,9 +13,11 @@ from coca_train.runtime.errors import UserError
 from tests.positions import support
 
 SHIPPED = list(support.shipped())
+DAPE = dict(SHIPPED)["dape"]
+OTHERS = [(f"dape_{bias}", DAPE | {"bias": bias}) for bias in ("alibi", "fire")]  # with other parameters
 
 
-@pytest.fixture(params=[settings for _, settings in SHIPPED], ids=[name for name, _ in SHIPPED])
+@pytest.fixture(params=[s for _, s in SHIPPED + OTHERS], ids=[name for name, _ in SHIPPED + OTHERS])
 def scheme(request):
     return support.build(request.param)
 
@@ -94,7 +96,7 @@ def test_relative_schemes_do_not_see_a_shift_and_others_do(scheme):
     if scheme.relative:
         assert shift == 1000
     else:
-        assert (outputs[0] - outputs[1]).abs().max() > 0.05
+        assert (outputs[0] - outputs[1]).abs().max() > 0.02
 
 
 def test_switching_it_off_changes_the_output(scheme):
@@ -182,8 +184,10 @@ def test_parameters_are_read_only_where_a_sharded_engine_lends_them(scheme):
 
 def test_parameters_start_as_declared(scheme):
     """Each entry of INITIAL names a parameter and fills it with finite numbers; all chance is the generator's."""
-    initial = getattr(positions.scheme_module(scheme.settings.scheme), "INITIAL", {})
-    parameters = [*scheme.named_parameters(), *scheme.layer().named_parameters()]
+    name = scheme.settings.scheme
+    initial = getattr(positions.scheme_module(name), "INITIAL", {})
+    forms = [support.build(settings) for _, settings in SHIPPED + OTHERS if settings["scheme"] == name]
+    parameters = [p for form in forms for p in (*form.named_parameters(), *form.layer().named_parameters())]
     shapes = {name.rpartition(".")[2]: p.shape for name, p in parameters}
     assert set(initial) <= set(shapes)
     for name, fill in initial.items():

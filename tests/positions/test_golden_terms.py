@@ -16,7 +16,7 @@ from tests.positions import support
 GOLDEN = json.loads((support.CONFIGS.parents[1] / "tests/golden/terms.json").read_text(encoding="utf-8"))
 CASES = {row["settings"]["scheme"]: row for row in GOLDEN["cases"]}
 WITHOUT = {"rope", "coca", "alibi", "nope"}  # test_golden.py; nope has no numbers
-HOOKS = {"fox", "fire"}  # in the tests of their own
+HOOKS = {"fox", "fire", "dape", "cope"}  # in the tests of their own
 
 
 def made(row):

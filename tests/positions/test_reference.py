@@ -50,6 +50,9 @@ WITH_TERMS = [
     {"scheme": "fox"},
     {"scheme": "fire", "mlp_width": 5, "threshold": 4.0},
     {"scheme": "fire", "mlp_width": 32, "threshold": 512.0},
+    *[{"scheme": "dape", "bias": bias, "mlp_width": 5} for bias in ("kerple_log", "alibi", "fire")],
+    {"scheme": "cope", "n_positions": 4},
+    {"scheme": "cope", "n_positions": 64},
 ]
 EMBEDDINGS = [
     {"scheme": "learned", "max_len": 13},
@@ -68,10 +71,13 @@ PARAMETERS = {
     "tupe": {"p": (13, 24), "u_q": (64, 24), "u_k": (32, 24), "table": (8, 4)},
     "disentangled": {"p": (6, 24)},
     "fox": {"gate.weight": (4, 24), "gate.bias": (4,)},
-    "fire": {"c": (1,), "a": (1,), "w1": (5,), "b1": (5,), "w2": (4, 5)},
+    "fire": {f"function.{name}": (5,) if name in ("w1", "b1") else (1,) for name in ("c", "a", "w1", "b1")}
+    | {"function.w2": (4, 5)},
+    "dape": {"bias.r1": (4,), "bias.r2": (4,), "w_in": (5, 8), "b_in": (5,), "w_out": (4, 5)},
+    "cope": {"e": (4, 16)},
 }
 WITH_ANGLES = {"xpos", "sandwich", "transformer_xl"}  # made in float32 in any dtype
-PER_LAYER = {"kerple_log", "kerple_power", "shaw", "transformer_xl", "fox", "fire"}
+PER_LAYER = {"kerple_log", "kerple_power", "shaw", "transformer_xl", "fox", "fire", "dape", "cope"}
 
 
 def tolerance(settings):
@@ -81,7 +87,7 @@ def tolerance(settings):
 
 def rounding(settings):
     """What float32 may differ by. FIRE's c is one number, whose gradient is a sum over all pairs that mostly cancel."""
-    return 1e-3 if settings["scheme"] == "fire" else 1e-5
+    return 1e-3 if "fire" in settings.values() else 1e-5
 
 
 def gradients(out, inputs, weight):

@@ -34,6 +34,8 @@ SCHEMES = [
     {"scheme": "sinusoidal", "theta": 10000.0, "scale": 1.0},
     {"scheme": "fox"},
     {"scheme": "fire", "mlp_width": 5, "threshold": 4.0},
+    {"scheme": "dape", "bias": "kerple_log", "mlp_width": 5},
+    {"scheme": "cope", "n_positions": 4},
 ]
 VISIBILITIES = [
     {"name": "causal"},
@@ -71,8 +73,9 @@ def problem(settings, dtype, documents):
     scheme = support.build(settings).to(dtype)
     layer = support.layer_of(scheme).to(dtype)
     named = dict([*scheme.named_parameters(), *layer.named_parameters()])
-    for name in {"r1", "r2"} & set(named):  # KERPLE's: inside their bounds, where gradients of views simply add up
-        named[name].data.abs_().add_(0.1)
+    for name, parameter in named.items():
+        if name.endswith(("r1", "r2")):  # KERPLE's: inside their bounds, where gradients of views simply add up
+            parameter.data.abs_().add_(0.1)
     inputs = [*support.random_qkv(scheme, N_TOKENS, dtype=dtype), *named.values()]
     if not documents:
         return scheme, layer, inputs, list(named), support.start(N_TOKENS), None
@@ -130,7 +133,7 @@ def test_cached_decoding_equals_reference(settings, visibility):
 def test_pairs_that_are_refused():
     """Only what cannot be computed is refused; all else is compared above."""
     refused = {(s["scheme"], v["name"]) for s, v in itertools.product(SCHEMES, VISIBILITIES) if not allowed(s, v)}
-    one_view = {"learned", "sinusoidal", "fox"}
+    one_view = {"learned", "sinusoidal", "fox", "cope"}
     far = {"sinks", "lambda_mask", "rerope"}
     not_relative = {"coca", "tupe", "fire"}
     expected = set(itertools.product(one_view, far)) | {(name, "sinks") for name in not_relative} | {("nope", "rerope")}

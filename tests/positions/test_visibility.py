@@ -259,6 +259,7 @@ IMPOSSIBLE = {
     "tupe": {"sinks", "rerope", "lambda_mask"},  # so does it; and no row for a distance of its whole table
     "fire": {"sinks"},  # so does it
     "fox": {"sinks", "rerope", "lambda_mask"},  # sums along the keys
+    "cope": {"sinks", "rerope", "lambda_mask"},
 }
 
 

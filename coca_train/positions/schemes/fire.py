@@ -82,14 +82,29 @@ def _psi(x: Tensor, c_1: Tensor) -> Tensor:
 FIRE = Hook(interpolate)
 
 
+class Function(nn.Module):
+    """c, a and f_θ of one layer. Calling it gives what `bias` takes after the pairs: copies, float32 or wider, as the
+    kernel reads them when ZeRO 3 has taken the parameters back."""
+
+    def __init__(self, n_heads: int, mlp_width: int, threshold: float) -> None:
+        super().__init__()
+        self.threshold = threshold
+        self.c, self.a = nn.Parameter(torch.empty(1)), nn.Parameter(torch.empty(1))
+        self.w1, self.b1 = nn.Parameter(torch.empty(mlp_width)), nn.Parameter(torch.empty(mlp_width))
+        self.w2 = nn.Parameter(torch.empty(n_heads, mlp_width))
+
+    def forward(self) -> tuple[Tensor, ...]:
+        dtype = torch.promote_types(self.c.dtype, torch.float32)
+        c_1, a_1, *mlp = (p.to(dtype, copy=True) for p in (self.c, self.a, self.w1, self.b1, self.w2))
+        return c_1, (a_1 * self.threshold).abs(), *mlp
+
+
 class Layer(LayerPosition):
-    """One layer's c, L and f_θ."""
+    """One layer's function."""
 
     def __init__(self, settings: Settings, shape: AttentionShape) -> None:
         super().__init__(settings, shape)
-        self.c, self.a = nn.Parameter(torch.empty(1)), nn.Parameter(torch.empty(1))
-        self.w1, self.b1 = nn.Parameter(torch.empty(settings.mlp_width)), nn.Parameter(torch.empty(settings.mlp_width))
-        self.w2 = nn.Parameter(torch.empty(shape.n_heads, settings.mlp_width))
+        self.function = Function(shape.n_heads, settings.mlp_width, settings.threshold)
 
     def forward(
         self,
@@ -100,10 +115,8 @@ class Layer(LayerPosition):
         project: Projections,
         tokens: tuple[Tensor, ...] = (),
     ) -> Mapped:
-        """K = E = D. Copies of the parameters, float32 or wider: the kernel reads them when ZeRO 3 has taken them."""
-        dtype = torch.promote_types(self.c.dtype, torch.float32)
-        c_1, a_1, *mlp = (p.to(dtype, copy=True) for p in (self.c, self.a, self.w1, self.b1, self.w2))
-        return Mapped(q_BTHD, k_BSGK, Terms(), Hooked(FIRE, (c_1, (a_1 * self.settings.threshold).abs(), *mlp)))
+        """K = E = D."""
+        return Mapped(q_BTHD, k_BSGK, Terms(), Hooked(FIRE, self.function()))
 
 
 class Scheme(Position):
