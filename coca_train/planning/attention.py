@@ -104,7 +104,8 @@ def _pairs(part: Part, shape_BHts: tuple[int, int, int, int]) -> Pairs:
     return Pairs(
         torch.empty(shape_BHts, dtype=torch.float32, device="meta"),
         None,
-        *(torch.empty(pos_B, n, dtype=torch.int64, device="meta") for n in (t, s)),
+        torch.empty(pos_B, t, dtype=torch.int64, device="meta"),
+        torch.empty(pos_B, s, dtype=torch.int64, device="meta"),
         tuple(torch.empty(x.shape, dtype=x.dtype, device="meta") for x in part.hooked.parameters),
         tile(part.hooked.queries, t),
         tile(part.hooked.keys, s),
