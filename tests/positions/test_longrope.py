@@ -6,9 +6,9 @@ import math
 import pytest
 import torch
 
-from coca_train.config.load import load
 from coca_train.config.messages import ConfigError
 from coca_train.positions import frequencies
+from coca_train.settings import load
 
 SHORT = [1.0 + j / 50 for j in range(24)]
 LONG = [1.0 + j**1.5 for j in range(24)]

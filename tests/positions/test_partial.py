@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from coca_train.config.load import load
 from coca_train.config.messages import ConfigError
 from coca_train.positions import frequencies
+from coca_train.settings import load
 from tests.positions import support
 
 
