@@ -8,7 +8,8 @@ import torch
 def spectrum(rotary, length, device):
     """Radians per position of every pair, and the factor on q' and k', for a text of `length` tokens.
 
-    rotary: {"kind": "fixed", "inv_freq", "temperature"}, {"kind": "ntk", "theta", "alpha", "original_seq_len", "width"},
+    rotary: {"kind": "fixed", "inv_freq", "temperature"},
+    {"kind": "ntk", "theta", "alpha", "original_seq_len", "width"},
     {"kind": "by_parts", "kept", "slowed", "original_seq_len", "yarn"}: kept + slowed / s, s = max(1, l / L), or
     {"kind": "two", "short", "long", "original_seq_len", "temperature"}: short up to L, long beyond.
     """
