@@ -144,17 +144,20 @@ def attention(name: str, setup: Setup) -> Work:
         tables = position(pos_BT, pos_BT, n_tokens)
     context = AttentionContext(position, KERNELS["auto"], [(tables, layout)], None)
     options = {"device": setup.device, "dtype": setup.torch_dtype, "requires_grad": True}
+    x_BTC = torch.randn(batch, n_tokens, d_model, **options)
     if part == "layer":
         module = _attention(position, layer, setup)
-        x_BTC = torch.randn(batch, n_tokens, d_model, **options)
         return lambda: module(x_BTC, context).sum().backward()
     q_BTHD, v_BTHD = (torch.randn(batch, n_tokens, heads, width, **options) for _ in range(2))
     k_BTHK = torch.randn(batch, n_tokens, heads, position.key_dim, **options)
     project = _projections(position, setup)
 
     def work() -> None:
-        parts = [part_of(layer(position, q_BTHD, k_BTHK, tables, project), layout) for tables, layout in context.views]
-        context.kernel(parts, v_BTHD, width**-0.5).sum().backward()
+        tokens = layer.tokens(x_BTC)
+        mapped = [
+            (layer(position, q_BTHD, k_BTHK, tables, project, tokens), layout) for tables, layout in context.views
+        ]
+        context.kernel([part_of(*each) for each in mapped], v_BTHD, width**-0.5).sum().backward()
 
     return work
 
@@ -167,6 +170,7 @@ def long_forward(name: str, setup: Setup) -> Work:
     options = {"device": setup.device, "dtype": setup.torch_dtype}
     q_BTHD, v_BTHD = (torch.randn(1, n_tokens, heads, width, **options) for _ in range(2))
     k_BTHK = torch.randn(1, n_tokens, heads, position.key_dim, **options)
+    x_BTC = torch.randn(1, n_tokens, heads * width, **options)
     pos_BT = torch.arange(n_tokens, device=setup.device)[None]
     project = _projections(position, setup)
 
@@ -174,7 +178,8 @@ def long_forward(name: str, setup: Setup) -> Work:
     def work() -> None:
         (layout,) = Visibility(None).layouts(pos_BT, pos_BT)
         tables = position(pos_BT, pos_BT, n_tokens)
-        KERNELS["auto"]([part_of(layer(position, q_BTHD, k_BTHK, tables, project), layout)], v_BTHD, width**-0.5)
+        mapped = layer(position, q_BTHD, k_BTHK, tables, project, layer.tokens(x_BTC))
+        KERNELS["auto"]([part_of(mapped, layout)], v_BTHD, width**-0.5)
 
     return work
 

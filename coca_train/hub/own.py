@@ -69,6 +69,10 @@ def _rotary(architecture: Architecture) -> dict[str, Any] | None:
         kept_J = all_J * 0 if settings.name == "dynamic_linear" else _shared.by_parts(settings, math.inf, width)
         return {"kind": "by_parts", "kept": kept_J.tolist(), "slowed": (all_J - kept_J).tolist(),
                 "original_seq_len": settings.original_seq_len, "yarn": BY_PARTS[settings.name]}  # fmt: skip
+    if settings.name == "longrope":
+        short, long = (module.spectrum(settings, width, settings.original_seq_len + more) for more in (0, 1))
+        return {"kind": "two", "short": short.inv_freq_J.tolist(), "long": long.inv_freq_J.tolist(),
+                "original_seq_len": settings.original_seq_len, "temperature": short.temperature}  # fmt: skip
     fixed = module.spectrum(settings, width, architecture.seq_len)
     return {"kind": "fixed", "inv_freq": fixed.inv_freq_J.tolist(), "temperature": fixed.temperature}
 

@@ -53,11 +53,12 @@ class Attention(nn.Module):
         x_BSC = x_BTC if past_BMC is None else torch.cat((past_BMC, x_BTC), dim=1)
         q_BTHD, k_BSGK = self.project_q(x_BTC), self.project_k(x_BSC)
         v_BSGD = self.v(x_BSC).unflatten(-1, (self.n_kv_heads, self.head_dim))
+        tokens = self.position.tokens(x_BSC)
         if context.cache is not None:
-            k_BSGK, v_BSGD = context.cache.extend(self.layer, k_BSGK, v_BSGD)
+            k_BSGK, v_BSGD, *tokens = context.cache.extend(self.layer, k_BSGK, v_BSGD, *tokens)
         project = Projections(self.project_q, self.project_k)
         parts = [
-            part_of(self.position(context.position, q_BTHD, k_BSGK, tables, project), layout)
+            part_of(self.position(context.position, q_BTHD, k_BSGK, tables, project, tuple(tokens)), layout)
             for tables, layout in context.views
         ]
         out_BTHD = context.kernel(parts, v_BSGD, self.head_dim**-0.5)

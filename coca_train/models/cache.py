@@ -1,6 +1,8 @@
 """The key/value cache of a generation: un-rotated keys, so frequencies may change (arXiv 2309.00071, 3.3).
 
-Shape legend: B batch, T new positions, S all positions in hand, G key/value heads, K cached key width, D value width.
+Beside each key and value stands what the position scheme has made of the token (`LayerPosition.tokens`).
+
+Shape legend: B batch, T new positions, S all positions in hand, n_held positions held.
 """
 
 from collections.abc import Sequence
@@ -12,7 +14,7 @@ from coca_train.positions.visibility import Keep
 
 
 class KVCache:
-    """Keys and values of every layer.
+    """Keys, values and the scheme's tensors of every layer, (B, S, …) each.
 
     keep None: everything, in buffers of a fixed capacity [positions]. Otherwise what a later query may still see
     (positions/visibility.py), so that memory does not grow with the text.
@@ -23,8 +25,7 @@ class KVCache:
         self.length = 0  # positions of the text so far
         self._pos_BS: Tensor | None = None  # of the keys held
         self._kept_S: Tensor | None = None  # which of the keys in hand are held from now on; None: all
-        self._keys: list[Tensor | None] = [None] * n_layers
-        self._values: list[Tensor | None] = [None] * n_layers
+        self._layers: list[list[Tensor]] = [[] for _ in range(n_layers)]
 
     def advance(self, pos_BT: Tensor) -> Tensor:
         """Announce new positions, before the layers extend. Returns the positions of all keys in hand, pos_BS."""
@@ -40,33 +41,30 @@ class KVCache:
             self._pos_BS = now_BS[:, self._kept_S]
         return now_BS
 
-    def extend(self, layer: int, k_BTGK: Tensor, v_BTGD: Tensor) -> tuple[Tensor, Tensor]:
-        """Append one layer's keys and values; returns all in hand, k_BSGK and v_BSGD."""
-        return self._append(self._keys, layer, k_BTGK), self._append(self._values, layer, v_BTGD)
-
-    def _append(self, store: list[Tensor | None], layer: int, new: Tensor) -> Tensor:
-        buffer = store[layer]
+    def extend(self, layer: int, *new: Tensor) -> list[Tensor]:
+        """Append to each of one layer's tensors, (B, T, …); returns them with all positions in hand, (B, S, …)."""
+        held = self._layers[layer]
         if self._kept_S is not None:
-            in_hand = new if buffer is None else torch.cat([buffer, new], dim=1)
-            store[layer] = in_hand[:, self._kept_S]
+            in_hand = [torch.cat(pair, dim=1) for pair in zip(held, new, strict=True)] if held else list(new)
+            self._layers[layer] = [x[:, self._kept_S] for x in in_hand]
             return in_hand
-        if buffer is None:
-            buffer = store[layer] = new.new_empty(new.shape[0], self.capacity, *new.shape[2:])
-        buffer[:, self.length - new.shape[1] : self.length] = new
-        return buffer[:, : self.length]
+        if not held:
+            held += [x.new_empty(x.shape[0], self.capacity, *x.shape[2:]) for x in new]
+        for buffer, x in zip(held, new, strict=True):
+            buffer[:, self.length - x.shape[1] : self.length] = x
+        return [buffer[:, : self.length] for buffer in held]
 
     def fork(self, n_rows: int, capacity: int) -> "KVCache":
         """A cache of its own with n_rows rows, each of which goes on from this one's text."""
-        made = KVCache(len(self._keys), capacity, self.keep)
+        made = KVCache(len(self._layers), capacity, self.keep)
         made.length, made._pos_BS = self.length, self._pos_BS
-        for mine, theirs in ((self._keys, made._keys), (self._values, made._values)):
-            for layer, buffer in enumerate(mine):
-                if buffer is None:
-                    continue
-                held = self.length if self.keep is None else buffer.shape[1]
-                room = capacity if self.keep is None else held
-                copy = theirs[layer] = buffer.new_empty(n_rows, room, *buffer.shape[2:])
-                copy[:, :held] = buffer[:, :held]
+        for mine, theirs in zip(self._layers, made._layers, strict=True):
+            for buffer in mine:
+                n_held = self.length if self.keep is None else buffer.shape[1]
+                room = capacity if self.keep is None else n_held
+                copy = buffer.new_empty(n_rows, room, *buffer.shape[2:])
+                copy[:, :n_held] = buffer[:, :n_held]
+                theirs.append(copy)
         return made
 
     @classmethod
@@ -75,22 +73,15 @@ class KVCache:
         first = parts[0]
         if len(parts) == 1:
             return first
-        made = cls(len(first._keys), first.capacity, first.keep)
+        made = cls(len(first._layers), first.capacity, first.keep)
         made.length, made._pos_BS = first.length, first._pos_BS
-        for layer in range(len(first._keys)):
-            made._keys[layer] = _rows([part._keys for part in parts], layer)
-            made._values[layer] = _rows([part._values for part in parts], layer)
+        for layer, joined in enumerate(made._layers):
+            joined += [torch.cat(rows) for rows in zip(*(part._layers[layer] for part in parts), strict=True)]
+            for part in parts:
+                part._layers[layer] = []
         return made
 
     @property
     def n_bytes(self) -> int:
         """Memory of what is held [bytes]."""
-        return sum(t.numel() * t.element_size() for t in self._keys + self._values if t is not None)
-
-
-def _rows(stores: Sequence[list[Tensor | None]], layer: int) -> Tensor:
-    """One layer of all the stores, row below row; it is taken out of them."""
-    found = [buffer for store in stores if (buffer := store[layer]) is not None]
-    for store in stores:
-        store[layer] = None
-    return torch.cat(found)
+        return sum(x.numel() * x.element_size() for held in self._layers for x in held)

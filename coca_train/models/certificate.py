@@ -5,19 +5,23 @@ A scheme that is silently ignored by a kernel trains a model without positions a
 run's own dtype, device and kernel (at a short length; long ones are the tests' business):
 
 1. fused = definition: the kernel's output equals the float32 `eager` one;
-2. effect: with all positions set to 0 the output differs (schemes that promise none are named so);
+2. effect: with the scheme switched off, that is with all positions set to 0, or without its hook where it sees none,
+   the output differs (schemes that promise no effect are named so);
 3. relative: a scheme that claims it gives the same scores when every position moves by 1000;
-4. the model: its logits change when all positions are set to 0.
+4. the model: its logits change when the scheme is switched off.
 
 The first is about the run's visibility too. The others see every key: a window in the positions would
 change with them, and pass for the effect of a scheme that has none.
 """
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from coca_train.models.attention import Attention
 from coca_train.models.kernels import KERNELS
 from coca_train.models.scores import part_of
 from coca_train.models.transformer import Transformer
@@ -44,27 +48,50 @@ class Certificate(NamedTuple):
         )
 
 
-def _probe(position: Position, n: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+class _Probe(NamedTuple):
+    """Random queries, keys and values, and the layer's input for schemes that look at it."""
+
+    q_BTHD: Tensor
+    k_BTGK: Tensor
+    v_BTGD: Tensor
+    x_BTC: Tensor
+
+
+def _probe(position: Position, n: int, device: torch.device, dtype: torch.dtype) -> _Probe:
     shape, generator = position.shape, torch.Generator().manual_seed(0)
-    widths = ((shape.n_heads, shape.head_dim), (shape.n_kv_heads, position.key_dim), (shape.n_kv_heads, shape.head_dim))
-    q, k, v = (torch.randn(1, n, heads, width, generator=generator) for heads, width in widths)
-    return q.to(device, dtype), k.to(device, dtype), v.to(device, dtype)
+    widths = (
+        (shape.n_heads, shape.head_dim),
+        (shape.n_kv_heads, position.key_dim),
+        (shape.n_kv_heads, shape.head_dim),
+        (shape.d_model,),
+    )
+    return _Probe(*(torch.randn(1, n, *width, generator=generator).to(device, dtype) for width in widths))
 
 
-def _attend(
-    model: Transformer, qkv: tuple[Tensor, Tensor, Tensor], pos_BT: Tensor, kernel: str, visibility: Visibility
-) -> Tensor:
+@contextmanager
+def _without_hooks(model: Transformer) -> Iterator[None]:
+    """The model's layers without the hook of their position scheme."""
+    with ExitStack() as stack:
+        for module in model.modules():
+            if isinstance(module, Attention):
+                drop = module.position.register_forward_hook(lambda _, given, mapped: mapped._replace(hooked=None))
+                stack.callback(drop.remove)
+        yield
+
+
+def _attend(model: Transformer, probe: _Probe, pos_BT: Tensor, kernel: str, visibility: Visibility) -> Tensor:
     """Attention of the first layer's position scheme over all keys that the visibility shows."""
     position, attention = model.position, model.first_attention
     dtype = attention.q.weight.dtype  # of the model; the definition is probed in float32
     project = Projections(
         lambda x: attention.project_q(x.to(dtype)).to(x.dtype), lambda x: attention.project_k(x.to(dtype)).to(x.dtype)
     )
-    parts = []
+    parts, tokens = [], attention.position.tokens(probe.x_BTC.to(dtype))
     for layout in visibility.layouts(pos_BT, pos_BT):
         tables = position(layout.pos_BT, layout.pos_BS, pos_BT.shape[1])
-        parts.append(part_of(attention.position(position, qkv[0], qkv[1], tables, project), layout))
-    return KERNELS[kernel](parts, qkv[2], position.shape.head_dim**-0.5).float()
+        mapped = attention.position(position, probe.q_BTHD, probe.k_BTGK, tables, project, tokens)
+        parts.append(part_of(mapped, layout))
+    return KERNELS[kernel](parts, probe.v_BTGD, position.shape.head_dim**-0.5).float()
 
 
 def _difference(a: Tensor, b: Tensor) -> float:
@@ -82,20 +109,23 @@ def certify(model: Transformer, device: torch.device, dtype: torch.dtype) -> Cer
     position, name = model.position, model.position.settings.scheme
     n, everything = min(PROBE_LEN, position.max_positions or PROBE_LEN), Visibility(None)
     pos_BT = torch.arange(n, device=device)[None]
-    qkv = _probe(position, n, device, dtype)
-    fused = _attend(model, qkv, pos_BT, model.attention, model.visibility)
-    exact = (qkv[0].float(), qkv[1].float(), qkv[2].float())
+    probe = _probe(position, n, device, dtype)
+    fused = _attend(model, probe, pos_BT, model.attention, model.visibility)
+    exact = _Probe(*(x.float() for x in probe))
     definition = _attend(model, exact, pos_BT, "eager", model.visibility)
     plain = _attend(model, exact, pos_BT, "eager", everything)
     x_BTC = torch.zeros(1, n, model.config.d_model, device=device, dtype=dtype)
     embeds = not torch.equal(position.embed(x_BTC, pos_BT), position.embed(x_BTC, 0 * pos_BT))
-    effect = 1.0 if embeds else _difference(_attend(model, exact, 0 * pos_BT, "eager", everything), plain)
     shift_error = 0.0
     if position.relative:
         shift_error = _difference(_attend(model, exact, pos_BT + 1000, "eager", everything), plain)
     visibility, model.visibility = model.visibility, everything
     tokens_BT = torch.arange(n, device=device)[None] % model.embed.num_embeddings
-    logits_effect = _difference(model(tokens_BT, pos_BT=0 * pos_BT), model(tokens_BT, pos_BT=pos_BT))
+    logits = model(tokens_BT, pos_BT=pos_BT)
+    off_BT = 0 * pos_BT if position.sees_positions else pos_BT
+    with nullcontext() if position.sees_positions else _without_hooks(model):
+        effect = 1.0 if embeds else _difference(_attend(model, exact, off_BT, "eager", everything), plain)
+        logits_effect = _difference(model(tokens_BT, pos_BT=off_BT), logits)
     model.visibility = visibility
     model.train(was_training)
     certificate = Certificate(_difference(fused, definition), effect, shift_error, logits_effect)

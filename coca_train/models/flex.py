@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
 from coca_train.models.scores import Part, repeat_heads, tensors_of
+from coca_train.positions.base import Pair
 from coca_train.positions.visibility import Layout
 
 MAX_ROWS = 512  # of a table that is multiplied with every query or key beforehand
@@ -27,8 +28,11 @@ Mask = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def serves(parts: Sequence[Part]) -> bool:
-    """Whether every term can be looked up: no value term, no long table that is multiplied by queries or keys."""
+    """Whether every term can be looked up, and every hook asked for one pair: no value term, no long table that is
+    multiplied by queries or keys."""
     for part in parts:
+        if part.hook is not None and part.hook.pointwise is None:
+            return False
         products = [e_RHD for term in (part.terms.query, part.terms.key) if term is not None for e_RHD in term[1:]]
         if part.terms.value_RD is not None or any(len(e_RHD) > MAX_ROWS for e_RHD in products):
             return False
@@ -75,7 +79,7 @@ def _compiled() -> Any:
 
 
 def score_mod(part: Part, scale: float) -> Modify | None:
-    """The terms of a part as FlexAttention's score_mod, or None when there are none."""
+    """The terms and the hook of a part as FlexAttention's score_mod, or None when there are none."""
     t, layout, n_heads = tensors_of(part), part.layout, part.q_BTHE.shape[2]
     pos_BT, pos_BS, n_rows = layout.pos_BT, layout.pos_BS, layout.pos_BT.shape[0]
     lookups: list[Callable[..., Tensor]] = []
@@ -90,14 +94,18 @@ def score_mod(part: Part, scale: float) -> Modify | None:
         by_key_BHSR = (repeat_heads(t.key_k_BGsD, n_heads) * scale) @ t.key_e_HRD.transpose(-1, -2)
         last_k = by_key_BHSR.shape[-1] - 1
         lookups.append(lambda b, h, m, n, r: by_key_BHSR[b, h, n, r.clamp(max=last_k)])
-    if not lookups:
+    rewrite, offset = None, layout.text_BS.shape[1] - layout.text_BT.shape[1]
+    if part.hooked is not None:
+        assert part.hooked.by.pointwise is not None, "`serves` says so"
+        rewrite = part.hooked.by.pointwise(part.hooked)
+    if not lookups and rewrite is None:
         return None
 
     def modify(score: Tensor, b: Tensor, h: Tensor, m: Tensor, n: Tensor) -> Tensor:
         r = (pos_BT[b % n_rows, m] - pos_BS[b % n_rows, n]).clamp(min=0)
         for lookup in lookups:
             score = score + lookup(b, h, m, n, r)
-        return score
+        return score if rewrite is None else rewrite(score, Pair(b, h, m, m + offset, n))
 
     return modify
 

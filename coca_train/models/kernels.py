@@ -27,7 +27,8 @@ Kernel = Callable[[Sequence[Part], Tensor, float], Tensor]
 
 def is_plain(parts: Sequence[Part]) -> bool:
     """Whether a causal mask and q'·k' are all there is, so that any fused kernel serves."""
-    return len(parts) == 1 and parts[0].terms == Terms() and parts[0].layout.is_causal_only
+    (first, *others) = parts
+    return not others and first.terms == Terms() and first.hooked is None and first.layout.is_causal_only
 
 
 def _rows(
@@ -39,8 +40,8 @@ def _rows(
         if not may_see(part.layout, queries, keys):
             continue
         tile = Tile(part.layout, queries, keys, shift and part.layout.contiguous)
-        piece = cut(tensors, tile)
-        s_BHts, hidden_B1ts = scores(piece, tile, scale), hidden(tile)
+        piece, hidden_B1ts = cut(tensors, tile), hidden(tile)
+        s_BHts, _ = scores(part.hook, piece, tile, scale, hidden_B1ts)
         if merged is None:
             merged = s_BHts if hidden_B1ts is None else s_BHts.masked_fill(hidden_B1ts, -torch.inf)
         elif hidden_B1ts is not None:

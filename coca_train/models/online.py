@@ -5,46 +5,84 @@ arXiv 2205.14135, section 3.1), so no more than one tile of scores is ever alive
 from the saved log-sum-exp and lets autograd take the tile's own gradients, so that the formula of the scores
 stands in one place (scores.py). Tiles in which nothing is seen are never visited: a window costs O(T·window).
 
+Tiles of keys are visited from the nearest to the farthest, as a hook may carry what it sums up from one to the next.
+Backward goes the other way round, since a tile's gradient needs that of what it carried on. So for a hook that carries
+it first runs along the tiles to see what each is given, and keeps no more than that: N numbers for each tile, head and
+query of one block of queries.
+
 Shape legend: as in scores.py; T all queries, S all keys.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from coca_train.models.scores import Part, Tensors, Tile, cut, hidden, place, scores, tensors_of, weigh
+from coca_train.models.scores import (
+    Part,
+    Tensors,
+    Tile,
+    cut,
+    hidden,
+    leaves,
+    place,
+    refilled,
+    scores,
+    tensors_of,
+    weigh,
+)
+from coca_train.positions.base import Hook
 from coca_train.positions.visibility import Layout, may_see
 
 QUERY_TILE, KEY_TILE = 128, 512  # [tokens]; see benchmarks/
 
-Flat = tuple[Tensor | None, ...]
+Visit = tuple[int, Tile, Tensor | None]  # part, tile, what is hidden in it
 
 
 class _Plan(NamedTuple):
     """What is no tensor to differentiate."""
 
     layouts: tuple[Layout, ...]
+    hooks: tuple[Hook | None, ...]
+    forms: tuple[Tensors, ...]  # which tensors each part has, without any
     scale: float
+
+    def parts(self, flat: Iterable[Tensor | None]) -> list[Tensors]:
+        """The tensors of every part, given one after the other."""
+        left = iter(flat)
+        return [refilled(form, left) for form in self.forms]
+
+    def scores(self, piece: Tensors, visit: Visit, carry_BHtN: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """(scores, float32 or wider, hidden pairs at -inf; what is carried on)."""
+        number, tile, hidden_B1ts = visit
+        s_BHts, carry_BHtN = scores(self.hooks[number], piece, tile, self.scale, hidden_B1ts, carry_BHtN)
+        s_BHts = s_BHts.to(torch.promote_types(s_BHts.dtype, torch.float32))
+        return s_BHts if hidden_B1ts is None else s_BHts.masked_fill(hidden_B1ts, -torch.inf), carry_BHtN
+
+    @property
+    def carries(self) -> bool:
+        return any(hook is not None and hook.carried for hook in self.hooks)
 
 
 def online(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
     """Attention over the parts' keys under one softmax. Returns out_BTHD."""
-    flat = [tensor for part in parts for tensor in tensors_of(part)]
-    plan = _Plan(tuple(part.layout for part in parts), scale)
+    given = [tensors_of(part) for part in parts]
+    flat = [tensor for tensors in given for _, tensor in leaves(tensors)]
+    forms = tuple(refilled(tensors, [None] * len(leaves(tensors))) for tensors in given)
+    plan = _Plan(tuple(part.layout for part in parts), tuple(part.hook for part in parts), forms, scale)
+    assert len(parts) == 1 or not plan.carries, "the visibility refuses this"
     out: Any = _Online.apply(plan, v_BSGD.transpose(1, 2), *flat)
     return out.transpose(1, 2)
 
 
-def _blocks(length: int, size: int) -> Iterator[slice]:
-    for start in range(0, length, size):
-        yield slice(start, min(start + size, length))
+def _blocks(length: int, size: int) -> list[slice]:
+    return [slice(start, min(start + size, length)) for start in range(0, length, size)]
 
 
-def _tiles(layouts: Sequence[Layout], queries: slice) -> Iterator[tuple[int, Tile, Tensor | None]]:
-    """(part, tile, what is hidden in it) for all that some queries may see."""
-    for keys in _blocks(layouts[0].text_BS.shape[1], KEY_TILE):
+def _visits(layouts: Sequence[Layout], queries: slice) -> Iterator[Visit]:
+    """All that some queries may see, the nearest keys first."""
+    for keys in reversed(_blocks(layouts[0].text_BS.shape[1], KEY_TILE)):
         for number, layout in enumerate(layouts):
             if may_see(layout, queries, keys):
                 tile = Tile(layout, queries, keys, layout.contiguous)
@@ -53,24 +91,12 @@ def _tiles(layouts: Sequence[Layout], queries: slice) -> Iterator[tuple[int, Til
                     yield number, tile, hidden_B1ts
 
 
-def _parts_of(flat: Flat) -> list[Tensors]:
-    width = len(Tensors._fields)
-    return [Tensors._make(flat[start : start + width]) for start in range(0, len(flat), width)]
-
-
-def _scores(pieces: Tensors, tile: Tile, hidden_B1ts: Tensor | None, scale: float) -> Tensor:
-    """Float32 or wider, hidden pairs at -inf."""
-    s_BHts = scores(pieces, tile, scale)
-    s_BHts = s_BHts.to(torch.promote_types(s_BHts.dtype, torch.float32))
-    return s_BHts if hidden_B1ts is None else s_BHts.masked_fill(hidden_B1ts, -torch.inf)
-
-
 class _Online(torch.autograd.Function):
-    """Inputs: plan, v, and the tensors of every part one after the other (scores.Tensors); None where there is none."""
+    """Inputs: plan, v, and the tensors of every part one after the other (scores.leaves); None where there is none."""
 
     @staticmethod
     def forward(ctx: Any, plan: _Plan, v_BGSD: Tensor, *flat: Tensor | None) -> Tensor:
-        parts = _parts_of(flat)
+        parts = plan.parts(flat)
         outs, lses = [], []
         for queries in _blocks(plan.layouts[0].text_BT.shape[1], QUERY_TILE):
             out, lse = _attend(plan, parts, v_BGSD, queries)
@@ -85,43 +111,92 @@ class _Online(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         v_BGSD, out_BHTD, lse_BHT1, *flat = ctx.saved_tensors
         plan: _Plan = ctx.plan
-        parts = _parts_of(tuple(flat))
+        parts = plan.parts(flat)
         wanted = ctx.needs_input_grad[1:]
         sums = [_zeros(t) if need else None for t, need in zip((v_BGSD, *flat), wanted, strict=True)]
-        width = len(Tensors._fields)
+        g_v_BGSD, into = sums[0], plan.parts(sums[1:])
         for queries in _blocks(plan.layouts[0].text_BT.shape[1], QUERY_TILE):
             g_BHtD, lse_BHt1 = grads[0][:, :, queries], lse_BHT1[:, :, queries]
             delta_BHt1 = (g_BHtD.to(lse_BHt1.dtype) * out_BHTD[:, :, queries]).sum(-1, keepdim=True)
-            for number, tile, hidden_B1ts in _tiles(plan.layouts, queries):
-                into = sums[1 + number * width : 1 + (number + 1) * width]
-                with torch.enable_grad():
-                    piece = _leaves(cut(parts[number], tile), [total is not None for total in into])
-                    v_BGsD = v_BGSD[:, :, tile.keys].detach().requires_grad_()
-                    s_BHts = _scores(piece, tile, hidden_B1ts, plan.scale)
-                    p_BHts = (s_BHts.detach() - lse_BHt1).exp().requires_grad_()
-                    out_BHtD = weigh(p_BHts, v_BGsD, piece.value_RD, tile)
-                through = [p_BHts, v_BGsD, *([] if piece.value_RD is None else [piece.value_RD])]
-                g_p, g_v, *g_value = torch.autograd.grad(out_BHtD, through, g_BHtD)
-                g_s = p_BHts.detach() * (g_p - delta_BHt1)
-                leaves = [t for t in piece[:-1] if t is not None and t.requires_grad]
-                found = iter(torch.autograd.grad(s_BHts, leaves, g_s) if leaves else ())
-                gradients = [next(found) if t is not None and t.requires_grad else None for t in piece[:-1]]
-                if sums[0] is not None:
-                    sums[0][:, :, tile.keys] += g_v
-                gradients += g_value or [None]
-                for name, total, gradient in zip(Tensors._fields, into, gradients, strict=True):
+            visits = list(_visits(plan.layouts, queries))
+            carries, g_carry_BHtN = _carries(plan, parts, visits), None
+            for visit, carry_BHtN in zip(reversed(visits), reversed(carries), strict=True):
+                number, tile, _ = visit
+                wants = [total is not None for _, total in leaves(into[number])]
+                flow = _Flow(g_BHtD, lse_BHt1, delta_BHt1, carry_BHtN, g_carry_BHtN)
+                g_v, g_piece, g_carry_BHtN = _gradients(plan, parts[number], v_BGSD, visit, wants, flow)
+                if g_v_BGSD is not None:
+                    g_v_BGSD[:, :, tile.keys] += g_v
+                for (name, total), gradient in zip(leaves(into[number]), g_piece, strict=True):
                     if total is not None and gradient is not None:
                         _add(total, gradient, place(name, total, tile))
         given = [None if s is None else s.to(t.dtype) for s, t in zip(sums, (v_BGSD, *flat), strict=True)]
         return None, *given
 
 
+class _Flow(NamedTuple):
+    """What reaches a tile of the backward pass from outside."""
+
+    g_BHtD: Tensor  # gradient of the output
+    lse_BHt1: Tensor
+    delta_BHt1: Tensor  # gradient · output
+    carry_BHtN: Tensor | None  # of the tile on its right
+    g_carry_BHtN: Tensor | None  # gradient of what it carries on to the tile on its left
+
+
+def _gradients(
+    plan: _Plan, part: Tensors, v_BGSD: Tensor, visit: Visit, wants: Sequence[bool], flow: _Flow
+) -> tuple[Tensor, list[Tensor | None], Tensor | None]:
+    """Gradients of one tile: of its values, of its leaves (those that are wanted), of what it was carried."""
+    tile = visit[1]
+    with torch.enable_grad():
+        piece = _detached(cut(part, tile), wants)
+        v_BGsD = v_BGSD[:, :, tile.keys].detach().requires_grad_()
+        carry_BHtN = None if flow.carry_BHtN is None else flow.carry_BHtN.detach().requires_grad_()
+        s_BHts, carried_BHtN = plan.scores(piece, visit, carry_BHtN)
+        p_BHts = (s_BHts.detach() - flow.lse_BHt1).exp().requires_grad_()
+        out_BHtD = weigh(p_BHts, v_BGsD, piece.value_RD, tile)
+    g_p, g_v, g_value = _grad([out_BHtD], [flow.g_BHtD], [p_BHts, v_BGsD, piece.value_RD])
+    assert g_p is not None and g_v is not None
+    outs, g_outs = [s_BHts], [p_BHts.detach() * (g_p - flow.delta_BHt1)]
+    if carried_BHtN is not None and flow.g_carry_BHtN is not None:
+        outs, g_outs = [*outs, carried_BHtN], [*g_outs, flow.g_carry_BHtN]
+    *g_piece, g_carry_BHtN = _grad(outs, g_outs, [*(x for _, x in leaves(piece)), carry_BHtN])
+    value_at = Tensors._fields.index("value_RD")
+    g_piece[value_at] = g_value
+    return g_v, g_piece, g_carry_BHtN
+
+
+def _grad(outs: list[Tensor], g_outs: list[Tensor], inputs: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Gradient of every input; None where there is none, or none is wanted."""
+    pairs = [(out, g) for out, g in zip(outs, g_outs, strict=True) if out.requires_grad]
+    asked = [x for x in inputs if x is not None and x.requires_grad]
+    if not pairs or not asked:
+        return [None] * len(inputs)
+    outs, g_outs = ([pair[at] for pair in pairs] for at in (0, 1))
+    found = iter(torch.autograd.grad(outs, asked, g_outs, allow_unused=True))
+    return [next(found) if x is not None and x.requires_grad else None for x in inputs]
+
+
+def _carries(plan: _Plan, parts: Sequence[Tensors], visits: Sequence[Visit]) -> list[Tensor | None]:
+    """What the hook hands to each tile of a block of queries; None: nothing."""
+    if not plan.carries:
+        return [None] * len(visits)
+    carry_BHtN, found = None, []
+    for visit in visits:
+        found.append(carry_BHtN)
+        _, carry_BHtN = plan.scores(cut(parts[visit[0]], visit[1]), visit, carry_BHtN)
+    return found
+
+
 def _attend(plan: _Plan, parts: Sequence[Tensors], v_BGSD: Tensor, queries: slice) -> tuple[Tensor, Tensor]:
     """Output (in the dtype of v) and log-sum-exp of one block of queries."""
-    top = total = out = None
-    for number, tile, hidden_B1ts in _tiles(plan.layouts, queries):
+    top = total = out = carry_BHtN = None
+    for visit in _visits(plan.layouts, queries):
+        number, tile, _ = visit
         piece = cut(parts[number], tile)
-        s_BHts = _scores(piece, tile, hidden_B1ts, plan.scale)
+        s_BHts, carried_BHtN = plan.scores(piece, visit, carry_BHtN)
+        carry_BHtN = carried_BHtN if plan.carries else None
         here = s_BHts.amax(-1, keepdim=True)
         new_top = here if top is None else torch.maximum(top, here)
         finite = new_top.masked_fill(new_top == -torch.inf, 0.0)  # rows that have seen nothing so far
@@ -142,11 +217,10 @@ def _zeros(tensor: Tensor) -> Tensor:
     return torch.zeros(tensor.shape, dtype=torch.promote_types(tensor.dtype, torch.float32), device=tensor.device)
 
 
-def _leaves(pieces: Tensors, wanted: Sequence[bool]) -> Tensors:
+def _detached(pieces: Tensors, wants: Sequence[bool]) -> Tensors:
     """The same values, cut off from the graph, those wanted as its new leaves."""
-    return Tensors._make(
-        None if t is None else t.detach().requires_grad_(want) for t, want in zip(pieces, wanted, strict=True)
-    )
+    given = zip((x for _, x in leaves(pieces)), wants, strict=True)
+    return refilled(pieces, [None if x is None else x.detach().requires_grad_(want) for x, want in given])
 
 
 def _add(total: Tensor, gradient: Tensor, where: tuple[int, slice | Tensor | None]) -> None:

@@ -1,23 +1,27 @@
 """The scores of attention for one tile of queries and keys: the one place where everything is added up.
 
-score = (q'·k' + q_m·e_r + k_n·e_r) * scale + b(h, r), r the distance of the pair as the scheme sees it, -inf where
-the pair is not seen. Terms are tables over r; two ways to spread them over a tile, equal by test:
+score = (q'·k' + q_m·e_r + k_n·e_r) * scale + b(h, r), r the distance of the pair as the scheme sees it; then what the
+scheme's hook makes of it; -inf where the pair is not seen. Terms are tables over r; two ways to spread them over a
+tile, equal by test:
 
 gathered  by the distance of each pair: the definition, for any positions;
 shifted   where positions rise by one: the rows of a (queries x distances) matrix, each shifted by one against
           the one above, are a tile. A reshape: nothing is looked up, and the backward pass is one too.
 
 Shape legend: B batch, H query heads, G key/value heads, t queries, s keys, W distances in the tile,
-R rows of a table, E dot-product width, D width.
+R rows of a table, E dot-product width, D width, N numbers that a hook carries.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from functools import cache
+from itertools import islice
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from coca_train.positions.base import Mapped, Terms
+from coca_train.positions.base import Hook, Hooked, Mapped, Pairs, Terms
 from coca_train.positions.visibility import Layout, seen
 
 
@@ -28,15 +32,20 @@ class Part(NamedTuple):
     k_BSGE: Tensor
     terms: Terms
     layout: Layout
+    hooked: Hooked | None = None
+
+    @property
+    def hook(self) -> Hook | None:
+        return None if self.hooked is None else self.hooked.by
 
 
 def part_of(mapped: Mapped, layout: Layout) -> Part:
     """What a layer made of its queries and keys, in one layout."""
-    return Part(mapped.q_BTHE, mapped.k_BSGE, mapped.terms, layout)
+    return Part(mapped.q_BTHE, mapped.k_BSGE, mapped.terms, layout, mapped.hooked)
 
 
 class Tensors(NamedTuple):
-    """A part's tensors, heads first; of everything, or of one tile (`cut`)."""
+    """A part's tensors, heads first but for the hook's; of everything, or of one tile (`cut`)."""
 
     q_BHtE: Tensor
     k_BGsE: Tensor
@@ -46,6 +55,9 @@ class Tensors(NamedTuple):
     key_e_HRD: Tensor | None
     distance_HR: Tensor | None
     value_RD: Tensor | None
+    parameters: tuple[Tensor, ...]  # the hook's, as it was given them
+    queries: tuple[Tensor, ...]
+    keys: tuple[Tensor, ...]
 
 
 def tensors_of(part: Part) -> Tensors:
@@ -61,7 +73,22 @@ def tensors_of(part: Part) -> Tensors:
         None if key_e is None else key_e.transpose(0, 1),
         part.terms.distance_HR,
         part.terms.value_RD,
+        *((), (), ()) if part.hooked is None else part.hooked[1:],
     )
+
+
+def leaves(tensors: Tensors) -> list[tuple[str, Tensor | None]]:
+    """Every tensor with the field it stands in, the fields that hold several unfolded."""
+    found = []
+    for name, value in zip(Tensors._fields, tensors, strict=True):
+        found += [(name, each) for each in (value if isinstance(value, tuple) else (value,))]
+    return found
+
+
+def refilled(tensors: Tensors, values: Iterable[Any]) -> Tensors:
+    """Tensors of the same form with other values, in the order of `leaves`."""
+    left = iter(values)
+    return Tensors._make(tuple(islice(left, len(x))) if isinstance(x, tuple) else next(left) for x in tensors)
 
 
 class Tile(NamedTuple):
@@ -89,18 +116,20 @@ class Tile(NamedTuple):
         return distances_W.flip(0) if descending else distances_W
 
 
-# Where each field of Tensors is cut, and how its rows of distances are ordered in a shifted tile.
-_QUERIES, _KEYS = ("q_BHtE", "query_q_BHtD"), ("k_BGsE", "key_k_BGsD")
+# Where each field of Tensors is cut (dimension), and how its rows of distances are ordered in a shifted tile.
+_QUERY_DIM, _KEY_DIM = {"q_BHtE": 2, "query_q_BHtD": 2, "queries": 1}, {"k_BGsE": 2, "key_k_BGsD": 2, "keys": 1}
 _DESCENDING, _ASCENDING = ("query_e_HRD", "distance_HR", "value_RD"), ("key_e_HRD",)
 ROW_DIM = {"query_e_HRD": 1, "key_e_HRD": 1, "distance_HR": 1, "value_RD": 0}
 
 
 def place(name: str, tensor: Tensor, tile: Tile) -> tuple[int, slice | Tensor | None]:
-    """(dimension, what of it) a tile takes of the tensor with this name in Tensors; None: all of it."""
-    if name in _QUERIES:
-        return 2, tile.queries
-    if name in _KEYS:
-        return 2, tile.keys
+    """(dimension, what of it) a tile takes of a tensor in this field of Tensors; None: all of it."""
+    if name in _QUERY_DIM:
+        return _QUERY_DIM[name], tile.queries
+    if name in _KEY_DIM:
+        return _KEY_DIM[name], tile.keys
+    if name == "parameters":
+        return 0, None
     dim = ROW_DIM[name]
     return dim, tile.rows(tensor.shape[dim], name in _DESCENDING, tensor.device)
 
@@ -108,7 +137,7 @@ def place(name: str, tensor: Tensor, tile: Tile) -> tuple[int, slice | Tensor | 
 def cut(tensors: Tensors, tile: Tile) -> Tensors:
     """The tensors of one tile."""
     pieces = []
-    for name, tensor in zip(Tensors._fields, tensors, strict=True):
+    for name, tensor in leaves(tensors):
         if tensor is not None:
             dim, what = place(name, tensor, tile)
             if isinstance(what, slice):
@@ -116,7 +145,7 @@ def cut(tensors: Tensors, tile: Tile) -> Tensors:
             elif what is not None:
                 tensor = tensor.index_select(dim, what)
         pieces.append(tensor)
-    return Tensors._make(pieces)
+    return refilled(tensors, pieces)
 
 
 def repeat_heads(x_BGsD: Tensor, n_heads: int) -> Tensor:
@@ -125,8 +154,44 @@ def repeat_heads(x_BGsD: Tensor, n_heads: int) -> Tensor:
     return x_BGsD if n_groups == n_heads else x_BGsD.repeat_interleave(n_heads // n_groups, dim=1)
 
 
-def scores(cut: Tensors, tile: Tile, scale: float) -> Tensor:
-    """scores_BHts of a tile, before visibility: float32 or wider with terms, else in the dtype of q."""
+def scores(
+    hook: Hook | None,
+    cut: Tensors,
+    tile: Tile,
+    scale: float,
+    hidden_B1ts: Tensor | None,
+    carry_BHtN: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """(scores_BHts of a tile, what its hook carries on to the tile on its left). Pairs that are not seen have some
+    finite score. carry_BHtN: from the tile on its right; None: there is none. Float32 or wider with terms or a hook,
+    else in the dtype of q."""
+    total_BHts = _sums(cut, tile, scale)
+    if hook is None:
+        return total_BHts, None
+    if carry_BHtN is None:
+        carry_BHtN = _wide(total_BHts).new_zeros(*total_BHts.shape[:3], hook.carried)
+    pairs = Pairs(
+        _wide(total_BHts),
+        None if hidden_B1ts is None else ~hidden_B1ts,
+        tile.layout.pos_BT[:, tile.queries],
+        tile.layout.pos_BS[:, tile.keys],
+        cut.parameters,
+        cut.queries,
+        cut.keys,
+    )
+    run = _compiled(hook.scores) if total_BHts.is_cuda else hook.scores
+    return run(pairs, carry_BHtN)
+
+
+@cache
+def _compiled(function: Callable[..., Any]) -> Any:
+    """A hook works on many small tensors of a tile's size: one fused kernel instead of a dozen. On the CPU a tile
+    stays in the cache, and compiling costs more than it gains."""
+    return torch.compile(function)
+
+
+def _sums(cut: Tensors, tile: Tile, scale: float) -> Tensor:
+    """q'·k' and the terms of every pair, (B, H, t, s)."""
     n_heads = cut.q_BHtE.shape[1]
     total = (cut.q_BHtE * scale) @ repeat_heads(cut.k_BGsE, n_heads).transpose(-1, -2)
     if cut.query_q_BHtD is not None and cut.query_e_HRD is not None:

@@ -2,29 +2,35 @@
 
 `eager` and short `blocked` attention run as they are. Fused kernels and `online` (attention tile by tile) all keep the
 same: what they are given, their output, and the log-sum-exp of each query (FlashAttention, arXiv 2205.14135, section
-3.1).
+3.1). What the hook of a scheme needs is seen by running it for one tile.
 
-Shape legend: B batch, T queries, S keys, H query heads, G key/value heads, D value width, E dot-product width.
+Shape legend: B batch, T queries, S keys, t queries and s keys of a tile, H query heads, G key/value heads, D value
+width, E dot-product width.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from coca_train.models import flex, online
 from coca_train.models.kernels import KERNELS, RECOMPUTE_ABOVE, Kernel, choose, is_plain
-from coca_train.models.scores import Part, tensors_of
+from coca_train.models.scores import Part, leaves, tensors_of
+from coca_train.positions.base import Pairs
 
 
 class Calls:
-    """How many layers' attention ran forward, and backward."""
+    """How many layers' attention ran forward, and backward; and the FLOPs of all hooks, forward, for one pair of
+    tokens."""
 
     def __init__(self) -> None:
         self.forward = self.backward = 0
+        self.of_hooks = 0.0
 
 
 def kernel_for(configured: str, device: str, calls: Calls | None = None) -> Kernel:
@@ -43,20 +49,67 @@ def kernel_for(configured: str, device: str, calls: Calls | None = None) -> Kern
         tiled = name == "blocked" and n_keys > RECOMPUTE_ABOVE and n_queries > 1
         if calls is None and not tiled and name != "flex":
             return KERNELS[name](parts, v_BSGD, scale)
-        given = [tensor for part in parts for tensor in tensors_of(part) if tensor is not None]
-        working = _tile(parts[0]) if tiled else 0
+        given = [tensor for part in parts for _, tensor in leaves(tensors_of(part)) if tensor is not None]
+        work = _tile_work(parts[0]) if tiled and calls is None else None
+        if calls is not None:
+            calls.of_hooks += parts[0].q_BTHE.shape[2] * 2 * hook_products(parts[0])
         shape_BTH = parts[0].q_BTHE.shape[:3]
-        out: Any = _Linear.apply(calls or Calls(), working, shape_BTH, v_BSGD.transpose(1, 2), *given)
+        out: Any = _Linear.apply(calls or Calls(), work, shape_BTH, v_BSGD.transpose(1, 2), *given)
         return out
 
     return kernel
 
 
-def _tile(part: Part) -> int:
-    """Numbers in one tile of scores."""
+def _tile_work(part: Part) -> Callable[[], None]:
+    """Allocates what one tile of attention needs while gradients are taken, and lets it go: float32 scores,
+    probabilities and the gradients of both, and with them what a hook keeps, and what goes back along it."""
     batch, n_queries, heads, _ = part.q_BTHE.shape
-    n_keys = part.k_BSGE.shape[1]
-    return batch * heads * min(n_queries, online.QUERY_TILE) * min(n_keys, online.KEY_TILE)
+    shape_BHts = batch, heads, min(n_queries, online.QUERY_TILE), min(part.k_BSGE.shape[1], online.KEY_TILE)
+    pairs = None if part.hooked is None else _pairs(part, shape_BHts)
+
+    def work() -> None:
+        four = torch.empty(4, *shape_BHts, dtype=torch.float32, device="meta")
+        if part.hook is not None and pairs is not None:
+            with torch.enable_grad():
+                inputs = [
+                    x.requires_grad_() for x in (pairs.scores_BHts, *pairs.parameters, *pairs.queries, *pairs.keys)
+                ]
+                made, _ = part.hook.scores(pairs, four.new_empty(*shape_BHts[:3], part.hook.carried))
+                torch.autograd.grad(made, inputs, torch.empty_like(made), allow_unused=True)
+
+    return work
+
+
+def hook_products(part: Part) -> float:
+    """Multiply-adds that the matrix products of a part's hook cost for one pair of tokens in one head."""
+    if part.hook is None:
+        return 0.0
+    shape_BHts = 1, part.q_BTHE.shape[2], 4, 64
+    pairs = _pairs(part, shape_BHts)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        part.hook.scores(pairs, pairs.scores_BHts.new_empty(*shape_BHts[:3], part.hook.carried))
+    return counter.get_total_flops() / 2 / math.prod(shape_BHts)
+
+
+def _pairs(part: Part, shape_BHts: tuple[int, int, int, int]) -> Pairs:
+    """A tile of that shape as the part's hook sees it, on the meta device."""
+    assert part.hooked is not None
+    batch, _, t, s = shape_BHts
+
+    def tile(tensors: Sequence[Tensor], n_tokens: int) -> tuple[Tensor, ...]:
+        shapes = [(min(batch, len(x)), n_tokens, *x.shape[2:]) for x in tensors]
+        return tuple(torch.empty(shape, dtype=x.dtype, device="meta") for shape, x in zip(shapes, tensors, strict=True))
+
+    pos_B = min(batch, len(part.layout.pos_BT))
+    return Pairs(
+        torch.empty(shape_BHts, dtype=torch.float32, device="meta"),
+        None,
+        torch.empty(pos_B, t, dtype=torch.int64, device="meta"),
+        torch.empty(pos_B, s, dtype=torch.int64, device="meta"),
+        tuple(torch.empty(x.shape, dtype=x.dtype, device="meta") for x in part.hooked.parameters),
+        tile(part.hooked.queries, t),
+        tile(part.hooked.keys, s),
+    )
 
 
 class FusedOperations(TorchFunctionMode):
@@ -71,7 +124,7 @@ class FusedOperations(TorchFunctionMode):
         if func is F.scaled_dot_product_attention:
             q_BHTE, k_BHSE, v_BHSE = args
             shape_BTH = q_BHTE.transpose(1, 2).shape[:3]
-            out: Any = _Linear.apply(Calls(), 0, shape_BTH, v_BHSE, q_BHTE, k_BHSE)
+            out: Any = _Linear.apply(Calls(), None, shape_BTH, v_BHSE, q_BHTE, k_BHSE)
             return out.transpose(1, 2)
         if func is F.rms_norm and self._device == "cuda":
             normed: Any = _FusedNorm.apply(args[0], kwargs["weight"])
@@ -82,13 +135,20 @@ class FusedOperations(TorchFunctionMode):
 class _Linear(torch.autograd.Function):
     """Keeps what it is given, its output and a log-sum-exp; gives gradients to all that want one.
 
-    tile: float32 scores alive at once where attention works tile by tile, four times over (scores, probabilities and
-    the gradients of both) while gradients are summed in float32; 0: a fused kernel, which needs neither.
+    work: what it takes where attention works tile by tile, while gradients are summed in float32; None: a fused
+    kernel, which needs neither.
     """
 
     @staticmethod
-    def forward(ctx: Any, calls: Calls, tile: int, shape_BTH: torch.Size, v_BGSD: Tensor, *given: Tensor) -> Tensor:
-        ctx.calls, ctx.tile = calls, tile
+    def forward(
+        ctx: Any,
+        calls: Calls,
+        work: Callable[[], None] | None,
+        shape_BTH: torch.Size,
+        v_BGSD: Tensor,
+        *given: Tensor,
+    ) -> Tensor:
+        ctx.calls, ctx.work = calls, work
         calls.forward += 1
         out_BTHD = v_BGSD.new_empty(*shape_BTH, v_BGSD.shape[-1])
         lse_BTH = v_BGSD.new_empty(shape_BTH, dtype=torch.float32)
@@ -100,9 +160,10 @@ class _Linear(torch.autograd.Function):
         ctx.calls.backward += 1
         v_BGSD, *given, _, _ = ctx.saved_tensors
         wanted = [tensor for tensor, need in zip((v_BGSD, *given), ctx.needs_input_grad[3:], strict=True) if need]
-        dtypes = [torch.float32 if ctx.tile else tensor.dtype for tensor in wanted]
+        dtypes = [torch.float32 if ctx.work else tensor.dtype for tensor in wanted]
         sums = [tensor.new_empty(tensor.shape, dtype=dtype) for tensor, dtype in zip(wanted, dtypes, strict=True)]
-        v_BGSD.new_empty(4 * ctx.tile, dtype=torch.float32)  # counted, and let go
+        if ctx.work is not None:
+            ctx.work()
         found = iter([total.to(tensor.dtype) for total, tensor in zip(sums, wanted, strict=True)])
         return None, None, None, *(next(found) if need else None for need in ctx.needs_input_grad[3:])
 

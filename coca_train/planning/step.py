@@ -91,7 +91,8 @@ def flops(outline: Outline) -> Flops:
     """Count a step over one sequence, as autograd runs it.
 
     A frozen weight gets no gradient, and below the lowest trained parameter nothing runs backward. Attention is
-    counted as in `throughput.flops_per_token` (causal: half of all pairs), backward twice forward wherever it runs.
+    counted as in `throughput.flops_per_token` (causal: half of all pairs) with what the scheme's hook adds, backward
+    twice forward wherever it runs.
     """
     seq_len, model = outline.config.train.seq_len, outline.model
     width = model.shape.n_heads * model.shape.head_dim
@@ -105,6 +106,7 @@ def flops(outline: Outline) -> Flops:
         with FlopCounterMode(display=False) as forward, torch.no_grad():
             model.head(hidden())  # logits: the loss makes its gradients as it goes
         n_forward = calls.forward
+        of_attention += calls.of_hooks / n_forward * seq_len / 2
         with FlopCounterMode(display=False) as step:
             model.head(hidden(), tokens_BT).backward()
     model.zero_grad(set_to_none=True)

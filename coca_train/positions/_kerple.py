@@ -35,7 +35,13 @@ class Layer(LayerPosition):
         raise AssertionError("each form has its own")
 
     def forward(
-        self, position: Position, q_BTHD: Tensor, k_BSGK: Tensor, tables: Tensor, project: Projections
+        self,
+        position: Position,
+        q_BTHD: Tensor,
+        k_BSGK: Tensor,
+        tables: Tensor,
+        project: Projections,
+        tokens: tuple[Tensor, ...] = (),
     ) -> Mapped:
         """The bias of each distance, float32 or wider."""
         r1_H1, r2_H1 = held(self.r1, LOWEST)[:, None], held(self.r2, LOWEST, self.highest_r2)[:, None]

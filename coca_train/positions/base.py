@@ -3,8 +3,14 @@
 A scheme is a `Position` (one per model) and a `LayerPosition` (one per attention layer). Every hook
 of both is the identity; a scheme overrides what it needs, and attention calls all of them.
 
-Shape legend: B batch, T queries, S keys, H query heads, G key/value heads, D head_dim, R distances,
-K cached key width, E dot-product width (both chosen by the scheme), C d_model.
+What a scheme does to the scores it says in one of three ways, the cheapest that can say it:
+
+rotate   queries and keys become others, and the dot product stays one: any fused kernel;
+Terms    tables over the distance: data that each kernel reads in its own way;
+Hook     code: for a tile of pairs, their scores, positions and whatever the layer made of its input -> scores.
+
+Shape legend: B batch, T queries, S keys, t queries and s keys of a tile, H query heads, G key/value heads, D head_dim,
+R distances, K cached key width, E dot-product width (both chosen by the scheme), C d_model, N numbers carried.
 """
 
 from collections.abc import Callable
@@ -43,12 +49,72 @@ class Terms(NamedTuple):
     value_RD: Tensor | None = None  # out_m += Σ_n α(m, n) · p[r], shared by the heads
 
 
+class Pairs(NamedTuple):
+    """A tile of pairs as a hook sees it: some queries, some keys, in the order of the text."""
+
+    scores_BHts: Tensor  # q'·k' / √D and the terms, float32 or wider
+    seen_B1ts: Tensor | None  # which pairs are seen; None: all of them
+    pos_Bt: Tensor  # integers: where the scheme takes queries and keys to stand; B may be 1, here and below
+    pos_Bs: Tensor
+    parameters: tuple[Tensor, ...]
+    queries: tuple[Tensor, ...]  # (B, t, …) each
+    keys: tuple[Tensor, ...]  # (B, s, …) each
+
+    @property
+    def distance_Bts(self) -> Tensor:
+        """m - n of every pair; 0 for keys that come later."""
+        return (self.pos_Bt[:, :, None] - self.pos_Bs[:, None, :]).clamp(min=0)
+
+
+class Pair(NamedTuple):
+    """One pair, as FlexAttention gives it: integer tensors without dimensions."""
+
+    batch: Tensor
+    head: Tensor
+    query: Tensor  # index among the T queries
+    query_key: Tensor  # index of the query's own token among the S keys
+    key: Tensor  # index among the S keys
+
+
+class Hook(NamedTuple):
+    """How a scheme rewrites scores that no table over the distance can hold. One object for good: a constant of the
+    scheme's module, since compiled forms are kept by it.
+
+    scores(pairs, carry_BHtN) -> (scores_BHts, carry_BHtN): a pure function of what it is given, which runs on tensors
+    of the meta device too. A pair's new score may depend on the pair itself, on all its heads (`mixes_heads`), and on
+    the keys between key and query (`carried`). What it makes of a pair that is not seen is thrown away, but must be
+    finite; in the carry such a pair counts for nothing.
+
+    carried: N. Tiles of keys are visited from the nearest to the farthest, and each is handed N numbers for every
+    query and head that sum up the tiles before: zeros at first, then what the last call returned. 0: pairs do not
+    depend on others.
+
+    pointwise(hooked): the same thing for one pair, `(score, pair) -> score`, for FlexAttention; None where heads are
+    mixed, where the carry depends on scores, or where it would be slower than a loop over tiles.
+    """
+
+    scores: Callable[[Pairs, Tensor], tuple[Tensor, Tensor]]
+    carried: int = 0
+    mixes_heads: bool = False
+    pointwise: Callable[["Hooked"], Callable[[Tensor, Pair], Tensor]] | None = None
+
+
+class Hooked(NamedTuple):
+    """A hook and what it needs in one layer. Results, never a parameter itself (see `Position`)."""
+
+    by: Hook
+    parameters: tuple[Tensor, ...] = ()  # whole in every tile
+    queries: tuple[Tensor, ...] = ()  # (B, T, …) each: a tile gets those of its queries
+    keys: tuple[Tensor, ...] = ()  # (B, S, …) each: a tile gets those of its keys
+
+
 class Mapped(NamedTuple):
     """What a layer's queries and keys have become."""
 
     q_BTHE: Tensor
     k_BSGE: Tensor
     terms: Terms
+    hooked: Hooked | None = None
 
 
 class Projections(NamedTuple):
@@ -59,17 +125,33 @@ class Projections(NamedTuple):
 
 
 class LayerPosition(nn.Module):
-    """The part of a scheme that each attention layer has for itself. This class alone: nothing of its own."""
+    """The part of a scheme that each attention layer has for itself. This class alone: nothing of its own.
+
+    Its parameters are used in its forward, which hands on results (a sharded engine takes them back afterwards). Those
+    that `tokens` uses stand in a module of their own, whose call is where that engine lends them.
+    """
 
     def __init__(self, settings: Any, shape: AttentionShape) -> None:
         super().__init__()
         self.settings = settings
         self.shape = shape
 
+    def tokens(self, x_BSC: Tensor) -> tuple[Tensor, ...]:
+        """What a hook must know of every key's token beside key and value, (B, S, …) each: made of the layer's
+        normalised input, once per token, and cached with its key."""
+        return ()
+
     def forward(
-        self, position: "Position", q_BTHD: Tensor, k_BSGK: Tensor, tables: Any, project: Projections
+        self,
+        position: "Position",
+        q_BTHD: Tensor,
+        k_BSGK: Tensor,
+        tables: Any,
+        project: Projections,
+        tokens: tuple[Tensor, ...] = (),
     ) -> Mapped:
-        """Queries and cached keys to what the dot product takes, and what is added to it."""
+        """Queries and cached keys to what the dot product takes, and what is done to its result. tokens: what `tokens`
+        has made of all keys in hand."""
         return Mapped(*position.rotate(q_BTHD, k_BSGK, tables), position.terms(tables))
 
 
@@ -83,7 +165,9 @@ class Position(nn.Module):
 
     relative = True  # scores depend on m - n only; the contract test holds a scheme to it
     has_effect = True  # False only for nope; every run checks it before training (models/certificate.py)
+    sees_positions = True  # scores depend on where tokens stand; False: at most on which tokens stand between them
     by_pairs = True  # positions act on pairs of tokens, so a visibility may place far pairs elsewhere
+    carries = False  # its hook does: all that a query sees must be one view, as the carry runs along it
     layer_class: type[LayerPosition] = LayerPosition
 
     def __init__(self, settings: Any, shape: AttentionShape) -> None:

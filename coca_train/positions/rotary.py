@@ -6,7 +6,7 @@ are float32 and start from integer positions: in bfloat16, 32 768 positions are 
 Shape legend: B batch, T tokens, H heads, D head width, R rotated width, J = R/2 pairs.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -103,3 +103,11 @@ def width_problems(model: ModelConfig, rotary_pct: float) -> list[Problem]:
         fix = f"choose model.d_model, model.n_heads, model.head_dim so that head_dim x {rotary_pct:g} is one"
         return [("model.head_dim", f"{error}; {rule}", fix)]
     return []
+
+
+def problems(model: ModelConfig, rotary_pct: float, frequencies: Any) -> list[Problem]:
+    """That rule, and then the one of the frequencies (their settings), where they must fit the width."""
+    found = width_problems(model, rotary_pct)
+    if found or not hasattr(frequencies, "problems"):
+        return found
+    return frequencies.problems(width(model.head_dim or model.d_model // model.n_heads, rotary_pct))

@@ -20,7 +20,8 @@ def frequencies():
 def test_kinds(frequencies):
     kinds = {name: found.kind for name, found in frequencies.items()}
     assert {name for name, kind in kinds.items() if kind == "learned"} == {"clex"}
-    assert {name for name, kind in kinds.items() if kind == "dynamic"} == {n for n in kinds if n.startswith("dynamic")}
+    dynamic = {name for name, kind in kinds.items() if kind == "dynamic"}
+    assert dynamic == {n for n in kinds if n.startswith("dynamic")} | {"longrope"}
     assert set(kinds.values()) == {"fixed", "dynamic", "learned"}
 
 
@@ -28,7 +29,8 @@ def test_wavelengths(frequencies):
     """At four training windows and with factor 4, of the 16 pairs of a 32-wide head: 0, 4 and 15."""
     stretch = {name: found.stretch for name, found in frequencies.items()}
     assert stretch["plain"] == stretch["code_llama"] == (1, 1, 1)
-    for name in ("linear", "dynamic_linear"):
+    assert stretch["partial"] == (1, 1, math.inf)  # what does not turn never comes round
+    for name in ("linear", "dynamic_linear", "longrope"):
         assert stretch[name] == pytest.approx((4, 4, 4))
     for name in ("ntk", "dynamic_ntk"):
         assert stretch[name] == pytest.approx((1, 4 ** (8 / 30), 4))
@@ -42,7 +44,8 @@ def test_wavelengths(frequencies):
 
 def test_temperatures(frequencies):
     warm = {name: found.temperature for name, found in frequencies.items() if found.temperature != 1}
-    assert warm == pytest.approx(dict.fromkeys(("yarn", "dynamic_yarn"), 0.1 * math.log(4) + 1))
+    yarn, longrope = 0.1 * math.log(4) + 1, math.sqrt(1 + math.log(4) / math.log(64))
+    assert warm == pytest.approx({"yarn": yarn, "dynamic_yarn": yarn, "longrope": longrope})
 
 
 def test_thetas(frequencies):

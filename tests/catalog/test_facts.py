@@ -46,7 +46,11 @@ def test_parameters(table):
     added = {
         "coca": -LAYERS * (H * J * C + H * J),  # W_T and its bias have a row per pair
         "coca_strict": -LAYERS * (H * J * C + H * J),
+        "cope": LAYERS * 64 * D,
+        "dape": LAYERS * (2 * H + 32 * 2 * H + 32 + H * 32),
         "disentangled": (64 + 1) * C,
+        "fire": LAYERS * (2 + 2 * 32 + H * 32),
+        "fox": LAYERS * (H * C + H),
         "kerple_log": LAYERS * 2 * H,
         "kerple_power": LAYERS * 2 * H,
         "learned": WINDOW * C,
@@ -71,15 +75,18 @@ def test_frequencies_with_parameters_are_counted(tiny):
 
 
 def test_relative(table):
-    assert {name for name, f in table.items() if f.relative is False} == {"coca", "learned", "sinusoidal", "tupe"}
-    assert {name for name, f in table.items() if f.relative is None} == {"nope"}
+    absolute = {"coca", "fire", "learned", "sinusoidal", "tupe"}
+    assert {name for name, f in table.items() if f.relative is False} == absolute
+    assert {name for name, f in table.items() if f.relative is None} == {"cope", "fox", "nope"}  # know no positions
 
 
 def test_multiply_adds_of_a_pair(table):
     """q'·k' and the values, D each; shaw and disentangled have two products more, transformer_xl one, tupe's q' is
-    twice as wide; folded alibi is eight wider, and so are the values that the fused kernel pads."""
+    twice as wide; folded alibi is eight wider, and so are the values that the fused kernel pads; the MLPs of fire and
+    dape are 32 wide, from 1 (no matrix product) or 2H to H."""
     expected = dict.fromkeys(table, 2 * D)
     expected |= {"alibi": 2 * (D + 8), "shaw": 4 * D, "disentangled": 4 * D, "transformer_xl": 3 * D, "tupe": 3 * D}
+    expected |= {"fire": 2 * D + 32, "dape": 2 * D + 3 * 32}
     assert {name: f.products for name, f in table.items()} == expected
 
 
@@ -87,7 +94,9 @@ def test_numbers_handed_to_the_kernel(table):
     """q', k' and v, H·D each per token, and tables over all distances; short tables vanish in a long window."""
     expected = dict.fromkeys(table, 3 * H * D) | dict.fromkeys(BIASES - {"t5"}, 3 * H * D + H)
     expected |= {"alibi": H * (2 * (D + 8) + D), "transformer_xl": 5 * H * D, "tupe": H * (2 * 2 * D + D)}
-    small = {"t5": H * 129, "tupe": H * 129, "shaw": 2 * 17 * D, "disentangled": 2 * 65 * H * D}
+    expected |= {"fox": 3 * H * D + H, "cope": 3 * H * D + H * 64}  # log f, q·e
+    small = {"fire": 2 + 2 * 32 + H * 32, "dape": 2 * H + 32 * 2 * H + 32 + H * 32}
+    small |= {"t5": H * 129, "tupe": H * 129, "shaw": 2 * 17 * D, "disentangled": 2 * 65 * H * D}
     for name, found in table.items():
         assert found.numbers == expected[name] + small.get(name, 0) / 4096, name
         assert found.growth == pytest.approx(1, abs=0.03)
@@ -95,10 +104,9 @@ def test_numbers_handed_to_the_kernel(table):
 
 
 def test_numbers_in_a_cache(table):
-    """Keys and values; coca keeps one number per pair for its keys."""
-    assert {name: f.cached for name, f in table.items()} == dict.fromkeys(table, H * 2 * D) | dict.fromkeys(
-        ("coca", "coca_strict"), H * (J + D)
-    )
+    """Keys and values; coca keeps one number per pair for its keys, fox a gate per head beside them."""
+    expected = dict.fromkeys(table, H * 2 * D) | dict.fromkeys(("coca", "coca_strict"), H * (J + D))
+    assert {name: f.cached for name, f in table.items()} == expected | {"fox": H * 2 * D + H}
 
 
 def test_shared_key_heads():
@@ -111,8 +119,9 @@ def test_paths(table):
     plain = {"cpu": ("blocked", "sdpa"), "cuda": ("sdpa", "sdpa")}
     expected = dict.fromkeys(table, plain)
     terms = {"cpu": ("blocked",) * 2, "cuda": ("flex",) * 2}
-    expected |= dict.fromkeys({*BIASES, "disentangled", "tupe"}, terms)
-    expected["shaw"] = {"cpu": ("blocked",) * 2, "cuda": ("blocked",) * 2}  # its values go by distance
+    expected |= dict.fromkeys({*BIASES, "disentangled", "tupe", "fox"}, terms)
+    loop = {"cpu": ("blocked",) * 2, "cuda": ("blocked",) * 2}  # shaw: its values go by distance; hooks of whole tiles
+    expected |= dict.fromkeys(("shaw", "fire", "dape", "cope"), loop)
     expected["transformer_xl"] = {"cpu": ("blocked",) * 2, "cuda": ("flex", "blocked")}  # to 512 distances
     assert {name: f.paths for name, f in table.items()} == expected
     assert {kernel for f in table.values() for pair in f.paths.values() for kernel in pair} <= set(KERNELS)
@@ -149,6 +158,9 @@ def test_what_goes_together(table):
         "nope": {"rerope"},
         "learned": {"sinks", "lambda_mask", "rerope"},
         "sinusoidal": {"sinks", "lambda_mask", "rerope"},
+        "fire": {"sinks"},
+        "fox": {"sinks", "lambda_mask", "rerope"},
+        "cope": {"sinks", "lambda_mask", "rerope"},
     }
     assert all(set(f.visibilities) == choices("visibility") for f in table.values())
 

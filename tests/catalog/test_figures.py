@@ -26,9 +26,9 @@ def test_every_scheme_and_visibility_has_a_figure_of_its_kind():
     assert list(kinds) == names()
     by_kind = {label: {name for name, found in kinds.items() if found == label} for label in pictures.CAPTIONS}
     assert by_kind[pictures.LIKENESS] == {"learned", "sinusoidal"}
-    assert by_kind[pictures.SCORE] == {"rope", "xpos", "coca", "coca_strict", "nope", "tupe"}
+    assert by_kind[pictures.SCORE] == {"rope", "xpos", "coca", "coca_strict", "nope", "tupe", "fire"}
     assert by_kind[pictures.MASK] == set(entries("visibility"))
-    assert len(by_kind[pictures.ADDED]) == len(kinds) - 14
+    assert len(by_kind[pictures.ADDED]) == len(kinds) - 15
 
 
 def test_alibi_is_its_slopes():
@@ -59,6 +59,15 @@ def test_terms_stay_the_same_beyond_their_last_distance():
         for curve in drawn(name).lines:
             assert len(set(curve.y[last:])) == 1
             assert len(set(curve.y[:last])) > 10
+
+
+def test_hooks_are_drawn_as_what_they_make_of_the_scores():
+    """fox: the same input everywhere, so the same gate, and a straight line; fire: relative up to its threshold."""
+    for curve in drawn("fox").lines:
+        assert curve.y == pytest.approx([r * curve.y[1] for r in range(257)], rel=1e-4)
+        assert curve.y[1] < -0.1
+    assert line("fire", "query at 256") == pytest.approx(line("fire", "key at 0"), abs=1e-6)
+    assert all(len(set(curve.y)) > 10 for name in ("cope", "dape") for curve in drawn(name).lines)
 
 
 def test_sinusoidal_is_like_its_neighbours():

@@ -9,9 +9,11 @@ PLAIN = {"name": "plain", "theta": 10000.0}
 CLEX = {"name": "clex", "theta": 10000.0, "original_seq_len": 6, "max_factor": 4, "param_factor": 1, "ode_step": 0.5}
 SHIPPED = dict(shipped())
 LEARNED = ["learned", "t5", "kerple_log", "kerple_power", "shaw", "transformer_xl", "tupe", "disentangled"]
+LEARNED += ["cope", "dape", "fire", "fox"]
 SCHEMES = {name: SHIPPED[name] for name in LEARNED} | {
     "rope_clex": {"scheme": "rope", "rotary_pct": 1.0, "frequencies": CLEX},
     "coca_clex": SHIPPED["coca"] | {"frequencies": CLEX},
+    "dape_fire": SHIPPED["dape"] | {"bias": "fire"},
 }
 
 

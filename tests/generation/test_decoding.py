@@ -35,9 +35,10 @@ VISIBILITIES = {
     "segments": ["length=9"],
 }
 HELD = {"sliding_window": 6, "sinks": 8, "lambda_mask": 10, "segments": 9}  # tokens
-# Positions in the embeddings cannot be moved, nor can slack coca's and tupe's be numbered anew; nope has none to limit.
-REFUSED = {(scheme, visibility) for scheme in ("learned", "sinusoidal") for visibility in ("lambda_mask", "rerope")}
-REFUSED |= {("nope", "rerope")} | {(scheme, "sinks") for scheme in ("learned", "sinusoidal", "tupe", "coca")}
+# Positions in the embeddings cannot be moved, nor can slack coca's, tupe's and fire's be numbered anew; nope has none
+# to limit; what is summed up along the keys needs them in one piece.
+REFUSED = {(s, v) for s in ("learned", "sinusoidal", "fox", "cope") for v in ("lambda_mask", "rerope", "sinks")}
+REFUSED |= {("nope", "rerope")} | {(scheme, "sinks") for scheme in ("tupe", "coca", "fire")}
 SCHEMES = list(choices("position", (config_dir(),)))
 FREQUENCIES = list(choices("position/frequencies", (config_dir(),)))
 ROTARY = ["rope", "xpos", "coca", "coca_strict"]

@@ -3,8 +3,8 @@
 Written from the papers with mpmath alone; imports nothing of coca_train. Run it to remake
 tests/golden/positions.json: `python tests/golden/make.py`. The other schemes: terms.py; masks: visibilities.py.
 
-RoFormer arXiv 2104.09864, PI 2306.15595, YaRN 2309.00071, CoCA 2309.08646, ALiBi 2108.12409, Llama 3 2407.21783
-(its scaling is defined by Meta's released code alone: three ranges of wavelength).
+RoFormer arXiv 2104.09864, PI 2306.15595, YaRN 2309.00071, p-RoPE 2410.06205, LongRoPE 2402.13753, CoCA 2309.08646,
+ALiBi 2108.12409, Llama 3 2407.21783 (its scaling is defined by Meta's released code alone: three ranges of wavelength).
 """
 
 import json
@@ -68,6 +68,11 @@ def spectrum(p, dim, length):
         return plain, mpf(1)
     if kind == "linear":
         return [t / s for t in plain], mpf(1)
+    if kind == "partial":
+        return [t if j < floor(mpf(p["share"]) * dim / 2) else mpf(0) for j, t in enumerate(plain)], mpf(1)
+    if kind == "longrope":
+        factors = p["long_factor" if length > p["original_seq_len"] else "short_factor"]
+        return [t / mpf(f) for t, f in zip(plain, factors, strict=True)], sqrt(1 + log(s) / log(p["original_seq_len"]))
     if kind == "llama3":
         return [llama3(p, t) for t in plain], mpf(1)
     if kind == "ntk":
@@ -102,6 +107,23 @@ SPECTRA = [
     (llama3_fields(10000.0, 16.0, 2048, 2.0, 32.0), 16, 4096),
     ({"name": "linear", "theta": 10000.0, "factor": 16.0}, 128, 32768),
     ({"name": "ntk", "theta": 10000.0, "factor": 4.0}, 64, 2048),
+    ({"name": "partial", "theta": 10000.0, "share": 0.75}, 64, 512),
+    ({"name": "partial", "theta": 500000.0, "share": 0.25}, 16, 512),
+    *[
+        (
+            {
+                "name": "longrope",
+                "theta": 10000.0,
+                "factor": 32.0,
+                "original_seq_len": 4096,
+                "short_factor": [1 + j / 16 for j in range(16)],
+                "long_factor": [1 + j * j / 8 for j in range(16)],
+            },
+            32,
+            length,
+        )
+        for length in (4096, 4097)
+    ],
     ({"name": "dynamic_linear", "theta": 10000.0, "original_seq_len": 512}, 64, 300),
     ({"name": "dynamic_linear", "theta": 10000.0, "original_seq_len": 512}, 64, 1500),
     *[

@@ -18,6 +18,8 @@ RAMP = {"theta": 500.0, "original_seq_len": 16, "beta_fast": 8.0, "beta_slow": 1
 DYNAMIC = {"name": "dynamic_ntk", "theta": 500.0, "alpha": 2.0, "original_seq_len": 24}
 SHORTER = {"name": "dynamic_linear", "theta": 500.0, "original_seq_len": 24}
 PLAIN = {"name": "plain", "theta": 500.0}
+LONGROPE = {"name": "longrope", "theta": 500.0, "factor": 4.0, "original_seq_len": 24}
+LONGROPE |= {"short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5], "long_factor": None}
 SCHEMES = {
     "rope": {"rotary_pct": 0.5, "frequencies": PLAIN},
     "coca": {"variant": "slack", "t_width": "half", "rotary_pct": 1.0, "frequencies": PLAIN},
@@ -34,11 +36,19 @@ SCHEMES = {
     "learned": {"max_len": 96},
     "sinusoidal": {"theta": 100.0, "scale": 0.3},
     "nope": {},
+    "fox": {},
+    "fire": {"mlp_width": 8, "threshold": 20.0},
+    "dape": {"bias": "kerple_log", "mlp_width": 8},
+    "cope": {"n_positions": 12},
 }
 COCA = SCHEMES["coca"]
 CODE, PAPER = ({"name": "yarn", **RAMP, "factor": 4.0, "convention": convention} for convention in ("code", "paper"))
 VARIANTS = {
     **{name: {"scheme": name, **section} for name, section in SCHEMES.items()},
+    "dape alibi": {"scheme": "dape", **SCHEMES["dape"], "bias": "alibi"},
+    "dape fire": {"scheme": "dape", **SCHEMES["dape"], "bias": "fire"},
+    "rope p": {"scheme": "rope", "rotary_pct": 1.0, "frequencies": {"name": "partial", "theta": 500.0, "share": 0.5}},
+    "rope longrope": {"scheme": "rope", "rotary_pct": 1.0, "frequencies": LONGROPE},
     "coca strict": {"scheme": "coca", **COCA, "variant": "strict"},
     "coca full": {"scheme": "coca", **COCA, "t_width": "full_mean"},
     "coca dynamic ntk": {"scheme": "coca", **COCA, "frequencies": DYNAMIC},

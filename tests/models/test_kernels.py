@@ -55,7 +55,7 @@ class Case:
     def detached(self):
         """(parts, v) without gradients."""
         parts = []
-        for q, k, terms, layout in self.parts:
+        for q, k, terms, layout, _ in self.parts:
             pairs = [None if t is None else tuple(x.detach() for x in t) for t in (terms.query, terms.key)]
             tables = [None if t is None else t.detach() for t in (terms.distance_HR, terms.value_RD)]
             parts.append(Part(q.detach(), k.detach(), Terms(tables[0], *pairs, tables[1]), layout))
@@ -88,7 +88,7 @@ def by_hand(case, b, h, i):
     n_queries, n_keys = case.parts[0].q_BTHE.shape[1], case.v.shape[1]
     everything = slice(0, n_queries), slice(0, n_keys)
     scores, values = [], []
-    for q, k, terms, layout in case.parts:
+    for q, k, terms, layout, _ in case.parts:
         shown = seen(layout, *everything)
         row = min(b, shown.shape[0] - 1)
         at = min(b, layout.pos_BT.shape[0] - 1)

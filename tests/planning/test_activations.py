@@ -207,7 +207,14 @@ def test_activations_and_tables_grow_with_the_micro_batch() -> None:
 
 
 def test_long_attention_is_linear_in_memory_on_both_devices() -> None:
-    for scheme, device in (("rope", "cpu"), ("rope", "cuda"), ("t5", "cpu"), ("t5", "cuda")):
+    for scheme, device in (
+        ("rope", "cpu"),
+        ("rope", "cuda"),
+        ("t5", "cpu"),
+        ("t5", "cuda"),
+        ("fire", "cpu"),
+        ("fox", "cpu"),
+    ):
         words = (*TINY, f"position={scheme}", "model.n_layers=2", "train.micro_batch_size=1", "engine.dtype=bf16")
         short, long = (planned(*words, f"train.seq_len={n}", device=device) for n in (2048, 4096))
         assert long.kept / short.kept == pytest.approx(2, rel=0.08)

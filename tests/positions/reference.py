@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tests.positions import reference_rotary, reference_terms, reference_visibility
+from tests.positions import reference_hooks, reference_rotary, reference_terms, reference_visibility
 
 
 class Given(NamedTuple):
@@ -20,6 +20,8 @@ class Given(NamedTuple):
     settings: Mapping[str, Any]
     q_BHTD: Tensor
     k_BHSK: Tensor
+    k_BSGK: Tensor  # not repeated
+    seen_BTS: Tensor
     m_BTS: Tensor  # where the query stands, for every pair
     n_BTS: Tensor
     length: int
@@ -44,6 +46,10 @@ SCORES = {
     "transformer_xl": reference_terms.transformer_xl,
     "tupe": reference_terms.tupe,
     "disentangled": reference_terms.disentangled,
+    "fox": reference_hooks.fox,
+    "fire": reference_hooks.fire,
+    "dape": reference_hooks.dape,
+    "cope": reference_hooks.cope,
 }
 VALUES = {"shaw": reference_terms.shaw_values}
 frequencies = reference_rotary.frequencies
@@ -51,11 +57,12 @@ alibi_slopes = reference_terms.alibi_slopes
 
 
 def given(settings, q_BTHD, k_BSGK, pos_BT, pos_BS, length, parameters=None, project=None):
-    """A problem whose pairs stand where their tokens do."""
+    """A problem whose pairs stand where their tokens do. Causal: the queries are the last T tokens."""
     q, k = q_BTHD.transpose(1, 2), k_BSGK.transpose(1, 2)
     k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
     m_BTS, n_BTS = torch.broadcast_tensors(pos_BT[:, :, None], pos_BS[:, None, :])
-    return Given(settings, q, k, m_BTS, n_BTS, length, parameters or {}, project)
+    seen_BTS = torch.ones(m_BTS.shape, dtype=torch.bool).tril(m_BTS.shape[2] - m_BTS.shape[1])
+    return Given(settings, q, k, k_BSGK, seen_BTS, m_BTS, n_BTS, length, parameters or {}, project)
 
 
 def scores(settings, q_BTHD, k_BSGK, pos_BT, pos_BS, length, parameters=None, project=None):
@@ -78,7 +85,7 @@ def attention(
     """Attention of a whole sequence, (B, T, H, D): T = S. Settings of the visibility, None: causal."""
     problem = given(settings, q_BTHD, k_BSGK, pos_BS, pos_BS, length, parameters, project)
     seen, m_BTS, n_BTS = reference_visibility.places(visibility, pos_BS, doc_BS)
-    problem = problem._replace(m_BTS=m_BTS, n_BTS=n_BTS)
+    problem = problem._replace(seen_BTS=seen, m_BTS=m_BTS, n_BTS=n_BTS)
     kind = settings["scheme"]
     alpha = SCORES[kind](problem).masked_fill(~seen[:, None], -math.inf).softmax(-1)
     out = alpha @ v_BSGD.transpose(1, 2).repeat_interleave(alpha.shape[1] // v_BSGD.shape[2], 1)

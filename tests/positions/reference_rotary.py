@@ -10,7 +10,7 @@ import torch
 
 WIDE = torch.float64
 SCALED = {"linear", "ntk", "ntk_by_parts", "yarn"}
-KNOWN = {"plain", "llama3"} | SCALED | {f"dynamic_{name}" for name in SCALED}
+KNOWN = {"plain", "llama3", "partial", "longrope"} | SCALED | {f"dynamic_{name}" for name in SCALED}
 
 
 def frequencies(p, dim, length):
@@ -28,6 +28,12 @@ def frequencies(p, dim, length):
     theta = [base ** (-2 * j / dim) for j in range(dim // 2)]
     if kind == "linear":
         theta = [t / stretch for t in theta]
+    elif kind == "partial":
+        theta = [t if j < math.floor(p["share"] * dim / 2) else 0.0 for j, t in enumerate(theta)]
+    elif kind == "longrope":
+        which, plain = ("long_factor", stretch) if length > p["original_seq_len"] else ("short_factor", 1.0)
+        theta = [t / f for t, f in zip(theta, p[which] or [plain] * len(theta), strict=True)]
+        return theta, math.sqrt(1 + math.log(stretch) / math.log(p["original_seq_len"]))
     elif kind == "llama3":
         theta = [_by_wavelength(p, t) for t in theta]
     elif kind in ("ntk_by_parts", "yarn"):

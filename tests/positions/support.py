@@ -8,7 +8,7 @@ import yaml
 
 from coca_train import positions
 from coca_train.positions import frequencies
-from coca_train.positions.base import AttentionShape, Position, Projections
+from coca_train.positions.base import AttentionShape, Pairs, Position, Projections
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "position"
 LINKS = {"${train.seq_len}": 64, "${model.init_std}": 1.0}  # what shipped yamls refer to
@@ -20,7 +20,7 @@ def scaling(name, convention="paper", **changes):
     """Settings of one frequency choice at the size of these tests (ramp ends that cut a 16-wide head in three)."""
     fields = {
         "theta": 100.0,
-        "factor": 4.0,
+        "factor": 2.0 if name == "longrope" else 4.0,  # its temperature would be great for so small a window
         "alpha": 2.0,
         "original_seq_len": TRAINED,
         "beta_fast": 1.5,
@@ -31,6 +31,9 @@ def scaling(name, convention="paper", **changes):
         "max_factor": 4,
         "param_factor": 1,
         "ode_step": 0.25,
+        "share": 0.6,
+        "short_factor": None,  # lists have the length of one head: tests/positions/test_longrope.py
+        "long_factor": None,
     }
     wanted = frequencies.frequency_module(name).Settings.__pydantic_fields__
     return {"name": name} | {key: value for key, value in fields.items() if key in wanted} | changes
@@ -109,10 +112,24 @@ def projections(scheme: Position, dtype=torch.float64, seed=3):
     return Projections(linear(shape.n_heads, shape.head_dim), linear(shape.n_kv_heads, scheme.key_dim))
 
 
+def inputs(k_BSGK, d_model):
+    """The layer's input x_BSC for schemes that look at it: keys through a fixed random matrix, so that a test which
+    gives queries and keys has given the input as well."""
+    width = k_BSGK.shape[2] * k_BSGK.shape[3]
+    matrix = torch.randn(width, d_model, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+    return k_BSGK.flatten(2) @ (matrix / width**0.5).to(k_BSGK.dtype)
+
+
+def tokens(layer, k_BSGK):
+    """What a layer makes of its input, in the dtype of its parameters."""
+    dtype = next((p.dtype for p in layer.parameters()), k_BSGK.dtype)
+    return layer.tokens(inputs(k_BSGK, layer.shape.d_model).to(dtype))
+
+
 def mapped(scheme: Position, q, k, pos_q, pos_k, length, layer=None):
-    """The scheme's hooks in the order attention calls them: Mapped(q', k', terms)."""
-    tables = scheme(pos_q, pos_k, length)
-    return (layer or layer_of(scheme))(scheme, q, k, tables, projections(scheme, q.dtype))
+    """The scheme's hooks in the order attention calls them: Mapped(q', k', terms, hooked)."""
+    layer, tables = layer or layer_of(scheme), scheme(pos_q, pos_k, length)
+    return layer(scheme, q, k, tables, projections(scheme, q.dtype), tokens(layer, k))
 
 
 def random_qkv(scheme: Position, n_tokens, batch=2, dtype=torch.float64, seed=0):
@@ -135,8 +152,14 @@ def distances(pos_q, pos_k):
 
 
 def dense_scores(scheme: Position, q, k, pos_q, pos_k, length, layer=None):
-    """Scores (B, H, T, S) by way of the scheme's hooks; summed in float32 or wider, as fused kernels do."""
-    q_BTHE, k_BSGE, terms = mapped(scheme, q, k, pos_q, pos_k, length, layer)
+    """Scores (B, H, T, S) by way of the scheme's hooks."""
+    return dense_scores_of(mapped(scheme, q, k, pos_q, pos_k, length, layer), scheme, pos_q, pos_k)
+
+
+def dense_scores_of(mapped, scheme: Position, pos_q, pos_k):
+    """What a layer has made of queries and keys, summed in float32 or wider, as fused kernels do. Causal: a hook that
+    counts tokens does not count those that come later."""
+    q_BTHE, k_BSGE, terms, hooked = mapped
     scores = _products(q_BTHE, k_BSGE)
     r_BTS = distances(pos_q, pos_k)
     if terms.query is not None:
@@ -147,7 +170,15 @@ def dense_scores(scheme: Position, q, k, pos_q, pos_k, length, layer=None):
     if terms.distance_HR is not None:
         table = terms.distance_HR
         scores = scores + table[:, r_BTS.clamp(max=table.shape[1] - 1)].transpose(0, 1)
+    if hooked is not None:
+        pairs = Pairs(scores, causal(*scores.shape[-2:])[None, None], pos_q, pos_k, *hooked[1:])
+        scores, _ = hooked.by.scores(pairs, scores.new_zeros(*scores.shape[:3], hooked.by.carried))
     return scores
+
+
+def causal(n_queries, n_keys):
+    """What the last n_queries of n_keys tokens see, (T, S)."""
+    return torch.ones(n_queries, n_keys, dtype=torch.bool).tril(n_keys - n_queries)
 
 
 def _products(a_BTHE, b_BSGE):
@@ -172,9 +203,7 @@ def _by_distance(g_BHTR, r_BTS):
 def dense_attention(scheme: Position, q, k, v, pos_q, pos_k, length, layer=None):
     """Causal attention (B, T, H, D) by way of the scheme's hooks."""
     scores = dense_scores(scheme, q, k, pos_q, pos_k, length, layer)
-    n_queries, n_keys = scores.shape[-2:]
-    seen = torch.ones(n_queries, n_keys, dtype=torch.bool).tril(n_keys - n_queries)
-    weights = scores.masked_fill(~seen, -math.inf).softmax(-1)
+    weights = scores.masked_fill(~causal(*scores.shape[-2:]), -math.inf).softmax(-1)
     out = torch.einsum("bhts,bshd->bthd", weights.to(v.dtype), v.repeat_interleave(scores.shape[1] // v.shape[2], 2))
     value_RD = mapped(scheme, q, k, pos_q, pos_k, length, layer).terms.value_RD
     if value_RD is not None:

@@ -13,9 +13,11 @@ from coca_train.runtime.errors import UserError
 from tests.positions import support
 
 SHIPPED = list(support.shipped())
+DAPE = dict(SHIPPED)["dape"]
+OTHERS = [(f"dape_{bias}", DAPE | {"bias": bias}) for bias in ("alibi", "fire")]  # with other parameters
 
 
-@pytest.fixture(params=[settings for _, settings in SHIPPED], ids=[name for name, _ in SHIPPED])
+@pytest.fixture(params=[s for _, s in SHIPPED + OTHERS], ids=[name for name, _ in SHIPPED + OTHERS])
 def scheme(request):
     return support.build(request.param)
 
@@ -63,12 +65,12 @@ def test_shapes_and_types(scheme, n_tokens, dtype):
     embedded = scheme.embed(x_BTC, pos)
     assert (embedded.shape, embedded.dtype) == (x_BTC.shape, dtype)
     q, k, _ = qkv(scheme, x_BTC, pos)
-    q_BTHE, k_BSGE, terms = support.mapped(scheme, q, k, pos, pos, n_tokens, layer)
+    q_BTHE, k_BSGE, terms, hooked = support.mapped(scheme, q, k, pos, pos, n_tokens, layer)
     assert q_BTHE.shape[:3] == (2, n_tokens, 4)
     assert k_BSGE.shape[:3] == (2, n_tokens, 2)
     assert q_BTHE.shape[3] == k_BSGE.shape[3] >= scheme.shape.head_dim
     assert q_BTHE.dtype == k_BSGE.dtype == dtype
-    assert all(torch.isfinite(x).all() for x in flat((q_BTHE, k_BSGE, terms)))
+    assert all(torch.isfinite(x).all() for x in flat((q_BTHE, k_BSGE, terms, hooked)))
     if terms.distance_HR is not None:
         assert terms.distance_HR.dtype == torch.float32  # biases grow with distance: half precision merges them
         assert terms.distance_HR.shape[0] == 4
@@ -81,6 +83,9 @@ def test_shapes_and_types(scheme, n_tokens, dtype):
             assert e_RHD.shape[2] == x_BTHD.shape[3]
     if terms.value_RD is not None:
         assert (terms.value_RD.shape[1:], terms.value_RD.dtype) == ((16,), dtype)
+    if hooked is not None:
+        assert all(x.dtype == torch.float32 for x in flat(hooked))  # what stands for long sums and positions
+        assert all(x.shape[:2] in ((1, n_tokens), (2, n_tokens)) for x in (*hooked.queries, *hooked.keys))
 
 
 def test_relative_schemes_do_not_see_a_shift_and_others_do(scheme):
@@ -91,13 +96,17 @@ def test_relative_schemes_do_not_see_a_shift_and_others_do(scheme):
     if scheme.relative:
         assert shift == 1000
     else:
-        assert (outputs[0] - outputs[1]).abs().max() > 0.05
+        assert (outputs[0] - outputs[1]).abs().max() > 0.02
 
 
 def test_switching_it_off_changes_the_output(scheme):
     x_BTC, pos = hidden(scheme, 9), support.start(9)
     here, nowhere = (attention(scheme, x_BTC, p, 9) for p in (pos, pos * 0))
-    assert ((here - nowhere).abs().max() > 1e-3) == scheme.has_effect
+    assert ((here - nowhere).abs().max() > 1e-3) == scheme.sees_positions
+    if scheme.has_effect and not scheme.sees_positions:
+        layer = support.layer_of(scheme)
+        layer.register_forward_hook(lambda _, given, mapped: mapped._replace(hooked=None))
+        assert (here - attention(scheme, x_BTC, pos, 9, layer)).abs().max() > 1e-3
 
 
 def test_positions_of_the_whole_batch_or_of_each_row(scheme):
@@ -165,7 +174,8 @@ def test_parameters_are_read_only_where_a_sharded_engine_lends_them(scheme):
     tables, layer = scheme(pos, pos, 9), support.layer_of(scheme)
     for parameter in scheme.parameters():
         parameter.fill_(math.nan)
-    found = layer(scheme, q, k, tables, support.projections(scheme))
+    tokens = support.tokens(layer, k)
+    found = layer(scheme, q, k, tables, support.projections(scheme), tokens)
     for parameter in layer.parameters():
         parameter.fill_(math.nan)
     for mine, other in zip(flat(found), flat(exact), strict=True):
@@ -174,8 +184,10 @@ def test_parameters_are_read_only_where_a_sharded_engine_lends_them(scheme):
 
 def test_parameters_start_as_declared(scheme):
     """Each entry of INITIAL names a parameter and fills it with finite numbers; all chance is the generator's."""
-    initial = getattr(positions.scheme_module(scheme.settings.scheme), "INITIAL", {})
-    parameters = [*scheme.named_parameters(), *scheme.layer().named_parameters()]
+    name = scheme.settings.scheme
+    initial = getattr(positions.scheme_module(name), "INITIAL", {})
+    forms = [support.build(settings) for _, settings in SHIPPED + OTHERS if settings["scheme"] == name]
+    parameters = [p for form in forms for p in (*form.named_parameters(), *form.layer().named_parameters())]
     shapes = {name.rpartition(".")[2]: p.shape for name, p in parameters}
     assert set(initial) <= set(shapes)
     for name, fill in initial.items():

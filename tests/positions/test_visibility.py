@@ -257,6 +257,9 @@ IMPOSSIBLE = {
     "nope": {"rerope"},  # no distances to limit
     "coca": {"sinks"},  # slack sees more than distances
     "tupe": {"sinks", "rerope", "lambda_mask"},  # so does it; and no row for a distance of its whole table
+    "fire": {"sinks"},  # so does it
+    "fox": {"sinks", "rerope", "lambda_mask"},  # sums along the keys
+    "cope": {"sinks", "rerope", "lambda_mask"},
 }
 
 

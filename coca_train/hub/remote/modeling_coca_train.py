@@ -46,14 +46,16 @@ class Attention(nn.Module):
         q = q.transpose(1, 2)
         k, v = (y.transpose(1, 2).repeat_interleave(group, dim=1) for y in (k, v_BTGD))
         scale = self.head_dim**-0.5
-        if bias is None and seen is None:
+        if bias is None and seen is None and not self.position.rewrites:
             out = F.scaled_dot_product_attention(q, k, _padded(v, q), is_causal=True, scale=scale)[..., : v.shape[-1]]
         else:
             scores = (q @ k.transpose(-1, -2)) * scale
             scores = scores if bias is None else scores + bias.to(scores.dtype)
             shown = seen if seen is not None else _causal(scores)
+            if self.position.rewrites:
+                scores = self.position.scores(scores.float(), shown, x, q_BTHD, tables)
             weights = scores.masked_fill(~shown, float("-inf")).softmax(-1)
-            out = weights @ v + self.position.values_of(weights, tables)
+            out = weights.to(v.dtype) @ v + self.position.values_of(weights, tables)
         return self.out(out.transpose(1, 2).flatten(-2))
 
 

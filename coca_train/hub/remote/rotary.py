@@ -8,11 +8,16 @@ import torch
 def spectrum(rotary, length, device):
     """Radians per position of every pair, and the factor on q' and k', for a text of `length` tokens.
 
-    rotary: {"kind": "fixed", "inv_freq", "temperature"}, {"kind": "ntk", "theta", "alpha", "original_seq_len", "width"}
-    or {"kind": "by_parts", "kept", "slowed", "original_seq_len", "yarn"}: kept + slowed / s, s = max(1, l / L).
+    rotary: {"kind": "fixed", "inv_freq", "temperature"},
+    {"kind": "ntk", "theta", "alpha", "original_seq_len", "width"},
+    {"kind": "by_parts", "kept", "slowed", "original_seq_len", "yarn"}: kept + slowed / s, s = max(1, l / L), or
+    {"kind": "two", "short", "long", "original_seq_len", "temperature"}: short up to L, long beyond.
     """
-    if rotary["kind"] == "fixed":
-        return torch.tensor(rotary["inv_freq"], dtype=torch.float32, device=device), rotary["temperature"]
+    if rotary["kind"] in ("fixed", "two"):
+        which = "inv_freq"
+        if rotary["kind"] == "two":
+            which = "long" if length > rotary["original_seq_len"] else "short"
+        return torch.tensor(rotary[which], dtype=torch.float32, device=device), rotary["temperature"]
     stretch = max(1.0, length / rotary["original_seq_len"])
     if rotary["kind"] == "ntk":
         width, alpha = rotary["width"], rotary["alpha"]

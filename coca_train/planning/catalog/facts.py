@@ -16,6 +16,7 @@ from coca_train import positions
 from coca_train.models.kernels import choose
 from coca_train.models.scores import Part
 from coca_train.models.transformer import Transformer
+from coca_train.planning.attention import hook_products
 from coca_train.planning.catalog.entries import Entry, entries
 from coca_train.planning.catalog.reference import Layer, Reference, layer, on
 from coca_train.positions import visibilities
@@ -40,7 +41,7 @@ class Facts:
     n_parameters: int  # of the whole model, above those of one without positions
     parameters: Shapes  # those that a model without positions has not, or in another shape; `<i>`: in every layer
     paths: dict[str, tuple[str, str]]  # device -> the kernel for a window of SHORT, and of LONG tokens
-    products: int  # multiply-adds for one pair of tokens and one head, at LONG
+    products: float  # multiply-adds for one pair of tokens and one head, at LONG
     numbers: float  # numbers per token that one layer hands to the kernel, at LONG
     growth: float  # numbers grow with T to this power
     cached: int  # numbers per token that one layer keeps in a cache
@@ -73,14 +74,14 @@ def facts(entry: Entry, given: Reference) -> Facts:
     return Facts(
         entry=entry,
         settings=settings,
-        relative=position.relative if position.has_effect else None,
+        relative=position.relative if position.sees_positions else None,
         n_parameters=n_parameters,
         parameters=parameters,
         paths=paths,
         products=products(long.parts[0], long.v_BTGD, paths["cpu"][1]),
         numbers=_numbers(long) / LONG,
         growth=math.log2(_numbers(long) / _numbers(half)),
-        cached=shape.n_kv_heads * (position.key_dim + shape.head_dim),
+        cached=shape.n_kv_heads * (position.key_dim + shape.head_dim) + long.tokens,
         reach=_reach(settings),
         frequencies=list(entries("position/frequencies")) if hasattr(settings, "frequencies") else [],
         visibilities={name: _problem(other, settings, given) for name, other in entries("visibility").items()},
@@ -118,19 +119,22 @@ def _paths(short: Layer, long: Layer, device: str) -> tuple[str, str]:
     return choose(short.parts, SHORT, device), choose(long.parts, LONG, device)
 
 
-def products(part: Part, v_BTGD: Tensor, kernel: str) -> int:
-    """Multiply-adds that one pair of tokens costs in one head: q'·k', its terms, and the weighing of the values."""
+def products(part: Part, v_BTGD: Tensor, kernel: str) -> float:
+    """Multiply-adds that one pair of tokens costs in one head: q'·k', its terms, the matrix products of a hook, and the
+    weighing of the values."""
     terms, width = part.terms, part.q_BTHE.shape[-1]
     values = width if kernel == "sdpa" else v_BTGD.shape[-1]  # fused kernels pad the values to the keys' width
     for term in (terms.query, terms.key):
         width += term[0].shape[-1] if term is not None else 0
-    return width + values + (terms.value_RD.shape[-1] if terms.value_RD is not None else 0)
+    by_distance = terms.value_RD.shape[-1] if terms.value_RD is not None else 0
+    return width + values + by_distance + hook_products(part)
 
 
 def _numbers(given: Layer) -> int:
     """Numbers in all tensors of a layer; what is there twice counts once."""
-    found = {t.untyped_storage().data_ptr(): t.numel() for t in _tensors((given.parts[0][:3], given.v_BTGD))}
-    return sum(found.values())
+    (part,) = given.parts
+    handed = _tensors((part.q_BTHE, part.k_BSGE, part.terms, part.hooked, given.v_BTGD))
+    return sum({t.untyped_storage().data_ptr(): t.numel() for t in handed}.values())
 
 
 def _tensors(nest: Any) -> Iterator[Tensor]:

@@ -15,7 +15,8 @@ def of_schemes(given: Reference) -> list[str]:
         "FlexAttention, compiled, O(T·D). In float32 the CPU takes sdpa wherever a scheme adds nothing to the scores",
         "alibi asks the device whether to fold its bias into q and k: its CUDA column is that of `fold: always`, which "
         "is what `auto` does there",
-        "cost: multiply-adds per pair of tokens over those of rope; what is seen decides on the number of pairs. mem.: "
+        "cost: multiply-adds per pair of tokens over those of rope, of matrix products (of a hook too); what is seen "
+        "decides on the number of pairs. mem.: "
         "numbers per token that a layer hands to the kernel over those of rope. Both are taken from the tensors "
         f"themselves at {LONG:,} tokens; where the numbers grow faster or slower than T, the power is shown. cache: "
         "numbers that a token leaves in the cache of a layer, over those of rope",
@@ -31,7 +32,7 @@ def of_frequencies(given: Reference) -> list[str]:
         "wavelengths: those of the fastest pair / a quarter of the way to the slowest / the slowest, at "
         f"{STRETCH} training windows ({STRETCH * given.seq_len:,} tokens), over those of plain frequencies with the "
         "same theta; the factors are those of configs/position/frequencies",
-        "kind: dynamic follows the length in hand and changes nothing up to the training window; learned has "
+        "kind: dynamic follows the length in hand and changes no frequency up to the training window; learned has "
         "parameters (shown as they start)",
         f"temperature: multiplied into both q' and k', at {STRETCH} training windows",
     ]

@@ -25,7 +25,7 @@ N_DRAWN, N_WINDOW, N_FIRST = 18, 6, 2  # of the masks: tokens, training window, 
 SEED = 0
 
 CAPTIONS = {
-    "what is added to the score": "the terms of a scheme by distance, for the same random query and key (N(0, 1)) at "
+    "what is added to the score": "by a scheme, by distance, for the same random query and key (N(0, 1)) at "
     f"every position, in heads 1, 3, 5 and 7 of {HEADS}, each {WIDTH} wide; learned parameters as they start (seed "
     f"{SEED})",
     "the score": "of the same query and key at every position, all pairs of features at angle 0, by distance: solid "
@@ -70,7 +70,7 @@ def kind(entry: Entry) -> str:
         return LIKENESS
     q = torch.ones(1, 1, HEADS, WIDTH)
     mapped = _mapped(_model(entry), q, q[..., : position.key_dim], torch.zeros(1, 1, dtype=torch.long))
-    return ADDED if position.relative and mapped.terms != Terms() else SCORE
+    return ADDED if position.relative and (mapped.terms, mapped.hooked) != (Terms(), None) else SCORE
 
 
 @torch.no_grad()
@@ -81,12 +81,12 @@ def picture(entry: Entry) -> Curves | Mask:
 
 
 def added(entry: Entry) -> Curves:
-    """Terms of the last query, with all keys before it the same."""
+    """What terms and hook do to the scores of the last query, with all keys before it the same."""
     generator = torch.Generator().manual_seed(SEED)
     q_BTHD, k_BTHD = (torch.randn(1, 1, HEADS, WIDTH, generator=generator) for _ in range(2))
     part = _part(_model(entry), q_BTHD, k_BTHD, _at(FARTHEST), _all())
-    terms_HS = _scores(part) - _scores(part._replace(terms=Terms()))
-    lines = [Curve(f"head {h + 1}", terms_HS[h].flip(0).tolist()) for h in range(0, HEADS, 2)]
+    added_HS = _scores(part) - _scores(part._replace(terms=Terms(), hooked=None))
+    lines = [Curve(f"head {h + 1}", added_HS[h].flip(0).tolist()) for h in range(0, HEADS, 2)]
     return Curves(lines, "distance [tokens]", "added to the score")
 
 
@@ -152,7 +152,10 @@ def _mapped(model: Transformer, q_BTHD: Tensor, k_BSHK: Tensor, pos_BT: Tensor, 
     attention = model.first_attention
     tables = model.position(pos_BT, pos_BS, FARTHEST + 1)
     q, k = q_BTHD.expand(-1, pos_BT.shape[1], -1, -1), k_BSHK.expand(-1, pos_BS.shape[1], -1, -1)
-    return attention.position(model.position, q, k, tables, Projections(attention.project_q, attention.project_k))
+    x_BSC = torch.randn(1, 1, HEADS * WIDTH, generator=torch.Generator().manual_seed(SEED + 1))
+    tokens = attention.position.tokens(x_BSC.expand(-1, pos_BS.shape[1], -1))
+    project = Projections(attention.project_q, attention.project_k)
+    return attention.position(model.position, q, k, tables, project, tokens)
 
 
 def _part(model: Transformer, q_BTHD: Tensor, k_BSHK: Tensor, pos_BT: Tensor, pos_BS: Tensor) -> Part:
@@ -164,4 +167,5 @@ def _scores(part: Part) -> Tensor:
     """Scores of one query over all keys, or of all queries over one key, by head."""
     everything = slice(0, part.q_BTHE.shape[1]), slice(0, part.k_BSGE.shape[1])
     tile = Tile(part.layout, *everything, shifted=False)
-    return scores(cut(tensors_of(part), tile), tile, WIDTH**-0.5)[0].flatten(1)
+    scores_BHts, _ = scores(part.hook, cut(tensors_of(part), tile), tile, WIDTH**-0.5, None)
+    return scores_BHts[0].flatten(1)

@@ -69,6 +69,7 @@ class Layer(NamedTuple):
 
     parts: list[Part]  # one: plain causal attention
     v_BTGD: Tensor
+    tokens: int  # numbers per token that the scheme keeps beside keys and values
 
 
 def layer(settings: Any, shape: AttentionShape, pos_BT: Tensor, length: int, dtype: torch.dtype) -> Layer:
@@ -95,10 +96,11 @@ def layer(settings: Any, shape: AttentionShape, pos_BT: Tensor, length: int, dty
 
     project = Projections(zeros(shape.n_heads, shape.head_dim), zeros(shape.n_kv_heads, position.key_dim))
     with torch.no_grad():
-        position.embed(torch.zeros(1, n_tokens, shape.d_model, dtype=dtype), pos_BT)
-        mapped = own(position, q_BTHD, k_BTGK, position(pos_BT, pos_BT, length), project)
+        x_BTC = position.embed(torch.zeros(1, n_tokens, shape.d_model, dtype=dtype), pos_BT)
+        tokens = own.tokens(x_BTC)
+        mapped = own(position, q_BTHD, k_BTGK, position(pos_BT, pos_BT, length), project, tokens)
     (layout,) = Visibility(None).layouts(pos_BT, pos_BT)
-    return Layer([part_of(mapped, layout)], v_BTGD)
+    return Layer([part_of(mapped, layout)], v_BTGD, sum(x[0, 0].numel() for x in tokens))
 
 
 def on(device: str, settings: Any) -> Any:

@@ -1,6 +1,7 @@
 """Rotary frequencies: one file per scaling, usable with every rotary scheme and with CoCA.
 
-Each module holds `Settings` (its own hyper-parameters) and one of
+Each module holds `Settings` (its own hyper-parameters, and where they must fit the width that is rotated a method
+`problems(rotary_dim)`, see positions/base.py) and one of
 
 `spectrum(settings, rotary_dim, length) -> Spectrum`  a pure function: no state survives a call.
 `class Learned(nn.Module)`  when the frequencies have parameters: `Learned(settings, rotary_dim)`, whose

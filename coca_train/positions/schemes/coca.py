@@ -42,7 +42,7 @@ class Settings:
         if self.rotary_pct < 1:
             wrong = f"coca with rotary_pct {self.rotary_pct:g}: the part that is not rotated breaks collinearity"
             return [("position.rotary_pct", f"{wrong}; coca rotates the whole head", "position.rotary_pct=1.0")]
-        return rotary.width_problems(model, self.rotary_pct)
+        return rotary.problems(model, self.rotary_pct, self.frequencies)
 
 
 class Tables(NamedTuple):

@@ -39,7 +39,13 @@ class Layer(LayerPosition):
     """Sends the shared table through this layer's W_Q and W_K."""
 
     def forward(
-        self, position: Position, q_BTHD: Tensor, k_BSGK: Tensor, tables: Tensor, project: Projections
+        self,
+        position: Position,
+        q_BTHD: Tensor,
+        k_BSGK: Tensor,
+        tables: Tensor,
+        project: Projections,
+        tokens: tuple[Tensor, ...] = (),
     ) -> Mapped:
         """K = E = D. tables: p_RC."""
         p_RC = tables.to(q_BTHD.dtype)

@@ -18,4 +18,4 @@ class Settings:
 class Scheme(Position):
     """Every hook is the identity."""
 
-    has_effect = False
+    has_effect = sees_positions = False

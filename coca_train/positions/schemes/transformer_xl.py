@@ -63,7 +63,13 @@ class Layer(LayerPosition):
         self.w_r = nn.Parameter(torch.empty(shape.n_heads * shape.head_dim, shape.d_model))
 
     def forward(
-        self, position: Position, q_BTHD: Tensor, k_BSGK: Tensor, tables: Tensor, project: Projections
+        self,
+        position: Position,
+        q_BTHD: Tensor,
+        k_BSGK: Tensor,
+        tables: Tensor,
+        project: Projections,
+        tokens: tuple[Tensor, ...] = (),
     ) -> Mapped:
         """K = E = D. tables: s_RC."""
         dtype = q_BTHD.dtype

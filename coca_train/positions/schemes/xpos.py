@@ -45,7 +45,7 @@ class Settings:
 
     def problems(self, model: ModelConfig) -> list[Problem]:
         """Combinations that cannot be computed."""
-        return rotary.width_problems(model, self.rotary_pct)
+        return rotary.problems(model, self.rotary_pct, self.frequencies)
 
 
 class Tables(NamedTuple):

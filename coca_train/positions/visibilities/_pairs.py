@@ -5,13 +5,19 @@ from typing import Any
 from coca_train.positions.base import Position, Problem
 
 
-def not_by_pairs(settings: Any, position: Position, needs_effect: bool = False) -> list[Problem]:
-    """Refuses schemes whose positions are part of the embeddings, or that have none where some are needed."""
+def not_by_pairs(settings: Any, position: Position, needs_positions: bool = False) -> list[Problem]:
+    """Refuses schemes whose positions are part of the embeddings, that sum up the tokens in between, or that know no
+    positions where some are needed."""
     scheme, fix = position.settings.scheme, "write visibility=sliding_window, or choose a rotary or relative scheme"
     if not position.by_pairs:
         wrong = f"{settings.name} moves far pairs to other positions, and {scheme} is fixed to the tokens' own ones"
         return [("visibility.name", f"{wrong}; a scheme that acts on pairs is needed", fix)]
-    if needs_effect and not position.has_effect:
+    if position.carries:
+        wrong = (
+            f"{settings.name} sees near and far tokens in different ways, and {scheme} sums up all tokens in between"
+        )
+        return [("visibility.name", f"{wrong}; one way of seeing is needed", fix)]
+    if needs_positions and not position.sees_positions:
         wrong = f"{settings.name} limits distances, and {scheme} knows none"
         return [("visibility.name", f"{wrong}; a scheme with positions is needed", fix)]
     return []

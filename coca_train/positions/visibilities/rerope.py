@@ -31,5 +31,5 @@ class Rules(Visibility):
         return (View(Rule(window=window)), View(Rule(beyond=window), cap=window))
 
     def problems(self, position: Position) -> list[Problem]:
-        pairs = not_by_pairs(self.settings, position, needs_effect=True)
+        pairs = not_by_pairs(self.settings, position, needs_positions=True)
         return pairs or beyond_table(self.settings, position, "window")

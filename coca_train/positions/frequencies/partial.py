@@ -1,0 +1,45 @@
+"""p-RoPE (Barbero et al., arXiv 2410.06205, section 6.1): only the fast pairs turn, the slow ones carry content alone.
+
+The ⌊share·J⌋ fastest of the J pairs keep their θ_j, the others get 0. Over long distances a slow pair's small angles
+add up and disturb what it has learned to match; a pair that does not turn cannot be disturbed. Not `rotary_pct`, whose
+rotated part has frequencies of its own, from the fastest to the slowest. `transformers` calls this "proportional".
+"""
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from coca_train.config.schema import STRICT
+from coca_train.positions.base import Problem
+from coca_train.positions.frequencies import Spectrum, _shared
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Settings:
+    """Rotation of the fastest pairs only."""
+
+    name: Literal["partial"]
+    theta: _shared.Theta
+    share: Annotated[float, Field(gt=0, le=1, description="p, the share of pairs that turn; the paper's best: 0.75")]
+
+    def problems(self, rotary_dim: int) -> list[Problem]:
+        """A share so small that nothing turns."""
+        if _turning(self.share, rotary_dim):
+            return []
+        pairs = rotary_dim // 2
+        wrong = f"a share of {self.share:g} of {pairs} pairs is less than one pair, so that nothing would turn"
+        return [("position.frequencies.share", wrong, f"position.frequencies.share={1 / pairs:g} or more")]
+
+
+def spectrum(settings: Settings, rotary_dim: int, length: int) -> Spectrum:
+    """Independent of `length` [tokens]."""
+    inv_freq_J = _shared.base_frequencies(settings.theta, rotary_dim)
+    inv_freq_J[_turning(settings.share, rotary_dim) :] = 0.0
+    return Spectrum(inv_freq_J.to(torch.float32), 1.0)
+
+
+def _turning(share: float, rotary_dim: int) -> int:
+    """How many pairs turn."""
+    return int(share * rotary_dim // 2)

@@ -1,0 +1,102 @@
+"""FoX, the Forgetting Transformer (Lin et al., arXiv 2503.02130, section 3): a forget gate in softmax attention.
+
+    score(m, n) = q_m · k_n / √D + Σ_{l = n+1 … m} log f_l,   f_l = σ(w_f · x_l + b_f)     for each head
+
+x_l is the layer's normalised input, w_f and b_f (a row per query head) are learned in every layer, and no other code of
+positions is there, as in the paper's main models. log f is float32. w_f starts like every matrix, b_f at 0, as in the
+released code: every gate at about one half, so that a head first sees a few tokens and learns how long to remember.
+
+Positions are never looked at: the sum runs over the tokens between key and query, so scores stay when all positions
+move. What is not seen counts for nothing (other documents, tokens beyond a window). The cache keeps log f beside key
+and value, one number per head. Sums are taken from the query backwards, so no large ones are subtracted; only
+FlexAttention's form does that, like the paper's kernel: at 16 000 tokens of f = 1/2 a float32 sum is known to 1e-3.
+
+Path: `blocked` on the CPU, tiles with a carry beyond 1024 keys; FlexAttention on CUDA. Memory O(T), forward and
+backward. Cost: a sum along the keys of every tile, and each tile once more in the backward pass.
+"""
+
+from typing import Any, Literal
+
+import torch
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from coca_train.config.schema import STRICT
+from coca_train.positions.base import (
+    AttentionShape,
+    Hook,
+    Hooked,
+    LayerPosition,
+    Mapped,
+    Pair,
+    Pairs,
+    Position,
+    Projections,
+    Terms,
+)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Settings:
+    """No hyper-parameters: everything is learned."""
+
+    scheme: Literal["fox"]
+
+
+def forget(pairs: Pairs, carry_BHt1: Tensor) -> tuple[Tensor, Tensor]:
+    """Adds what is forgotten between key and query. Carried: the log gates of the tiles nearer to the query."""
+    log_f_BHts = pairs.keys[0].transpose(1, 2)[:, :, None]  # one row for all queries while all of them see every key
+    if pairs.seen_B1ts is not None:
+        log_f_BHts = torch.where(pairs.seen_B1ts, log_f_BHts, 0.0)
+    from_key_BHts = log_f_BHts.flip(-1).cumsum(-1).flip(-1)
+    behind_key_BHts = F.pad(from_key_BHts[..., 1:], (0, 1))
+    return pairs.scores_BHts + behind_key_BHts + carry_BHt1, carry_BHt1 + from_key_BHts[..., :1]
+
+
+def pointwise(hooked: Hooked) -> Any:
+    """The same for one pair, by sums from the first token on: documents and windows leave no gap between two tokens
+    that see each other."""
+    until_BSH = hooked.keys[0].cumsum(1)
+
+    def forget_pair(score: Tensor, pair: Pair) -> Tensor:
+        until_query = until_BSH[pair.batch, pair.query_key, pair.head]
+        return score + (until_query - until_BSH[pair.batch, pair.key, pair.head])
+
+    return forget_pair
+
+
+FORGET = Hook(forget, carried=1, pointwise=pointwise)
+
+
+class Layer(LayerPosition):
+    """One layer's gates."""
+
+    def __init__(self, settings: Settings, shape: AttentionShape) -> None:
+        super().__init__(settings, shape)
+        self.gate = nn.Linear(shape.d_model, shape.n_heads)
+
+    def tokens(self, x_BSC: Tensor) -> tuple[Tensor]:
+        """log f of every token and query head, (B, S, H), float32 or wider."""
+        gate_BSH = self.gate(x_BSC)
+        return (F.logsigmoid(gate_BSH.to(torch.promote_types(gate_BSH.dtype, torch.float32))),)
+
+    def forward(
+        self,
+        position: Position,
+        q_BTHD: Tensor,
+        k_BSGK: Tensor,
+        tables: Any,
+        project: Projections,
+        tokens: tuple[Tensor, ...] = (),
+    ) -> Mapped:
+        """K = E = D."""
+        return Mapped(q_BTHD, k_BSGK, Terms(), Hooked(FORGET, keys=tokens))
+
+
+class Scheme(Position):
+    """Tokens that decide how much of the past is forgotten."""
+
+    sees_positions = False
+    carries = True
+    layer_class = Layer

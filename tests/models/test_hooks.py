@@ -1,0 +1,217 @@
+"""A hook gives the same scores, and the same gradients, in every kernel. Here with hooks made for the purpose, which
+use all that a hook may; the schemes that have one are in tests/positions."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from coca_train.models import flex, kernels, online, scores
+from coca_train.models.kernels import KERNELS
+from coca_train.models.scores import Part
+from coca_train.positions import visibilities
+from coca_train.positions.base import Hook, Hooked, Terms
+from coca_train.positions.visibility import seen
+
+HEADS, GROUPS, WIDTH, SCALE = 4, 2, 6, 0.4
+VISIBILITIES = {
+    "causal": {"name": "causal"},
+    "sliding_window": {"name": "sliding_window", "window": 5},
+    "segments": {"name": "segments", "length": 6},
+    "lambda_mask": {"name": "lambda_mask", "n_global": 2, "window": 3, "max_distance": 5},
+    "rerope": {"name": "rerope", "window": 5},
+}
+ONE_VIEW = list(VISIBILITIES)[:3]
+
+
+def by_pair(pairs, carry):
+    """Where both stand, and what is known of each."""
+    (slope_H,), (a_BtHD,), (b_BsHD,) = pairs.parameters, pairs.queries, pairs.keys
+    far_Bts = pairs.distance_Bts / (1 + pairs.pos_Bt[:, :, None])
+    known = torch.einsum("bthd,bshd->bhts", a_BtHD, b_BsHD).tanh()
+    return pairs.scores_BHts * (1 + known) - slope_H[:, None, None] * far_Bts[:, None], carry
+
+
+def by_head(pairs, carry):
+    (mix_HH,) = pairs.parameters
+    return F.leaky_relu(torch.einsum("bhts,hg->bgts", pairs.scores_BHts, mix_HH)) + pairs.scores_BHts, carry
+
+
+def by_carry(pairs, carry_BHt2):
+    """Two sums over the keys from a key to its query: of gates that the scores open, and of what keys bring along."""
+    (bend_1,), (size_BsH,) = pairs.parameters, pairs.keys
+    both = pairs.scores_BHts.sigmoid(), size_BsH.transpose(1, 2)[:, :, None].expand_as(pairs.scores_BHts)
+    if pairs.seen_B1ts is not None:
+        both = (torch.where(pairs.seen_B1ts, x, 0.0) for x in both)
+    sums_BHts2 = torch.stack([x.flip(-1).cumsum(-1).flip(-1) for x in both], -1) + carry_BHt2[..., None, :]
+    return pairs.scores_BHts + (bend_1 * sums_BHts2.prod(-1)).sin(), sums_BHts2[..., 0, :]
+
+
+HOOKS = {"by_pair": Hook(by_pair), "by_head": Hook(by_head, mixes_heads=True), "by_carry": Hook(by_carry, carried=2)}
+
+
+class Case:
+    """Random leaves, and the parts made of them: the same numbers for the same arguments."""
+
+    def __init__(self, name, n_queries, n_keys, visibility="causal", *, doc=None, pos=None, dtype=torch.float64):
+        generator = torch.Generator().manual_seed(n_queries * 1000 + n_keys)
+        self.leaves = []
+
+        def leaf(*shape, dtype=dtype):
+            made = torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+            self.leaves.append(made)
+            return made
+
+        wide = partial(leaf, dtype=torch.promote_types(dtype, torch.float32))  # what hooks take, whatever q is
+
+        pos_BS = torch.arange(n_keys)[None] if pos is None else pos
+        rules = visibilities.build(visibilities.settings(VISIBILITIES[visibility]))
+        self.v, self.parts = leaf(2, n_keys, GROUPS, WIDTH), []
+        for layout in rules.layouts(pos_BS[:, n_keys - n_queries :], pos_BS, doc):
+            hooked = {
+                "by_pair": lambda: ((wide(HEADS),), (wide(2, n_queries, HEADS, 3),), (wide(2, n_keys, HEADS, 3),)),
+                "by_head": lambda: ((wide(HEADS, HEADS),), (), ()),
+                "by_carry": lambda: ((wide(1),), (), (wide(2, n_keys, HEADS),)),
+            }[name]()
+            terms = Terms(distance_HR=leaf(HEADS, 7))
+            qk = leaf(2, n_queries, HEADS, WIDTH), leaf(2, n_keys, GROUPS, WIDTH)
+            self.parts.append(Part(*qk, terms, layout, Hooked(HOOKS[name], *hooked)))
+
+    def run(self, kernel):
+        """(out, gradient of every leaf)."""
+        out = KERNELS[kernel](self.parts, self.v, SCALE)
+        weight = torch.randn(out.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).to(out.dtype)
+        found = torch.autograd.grad((out * weight).sum(), self.leaves, allow_unused=True)
+        return out, [torch.zeros_like(x) if g is None else g for g, x in zip(found, self.leaves, strict=True)]
+
+
+@pytest.fixture
+def _small_tiles(monkeypatch):
+    monkeypatch.setattr(kernels, "QUERY_BLOCK", 4)
+    monkeypatch.setattr(kernels, "RECOMPUTE_ABOVE", 9)
+    monkeypatch.setattr(online, "QUERY_TILE", 3)
+    monkeypatch.setattr(online, "KEY_TILE", 4)
+
+
+def same(case, kernel="blocked"):
+    (expected, expected_grads), (out, grads) = case.run("eager"), case.run(kernel)
+    torch.testing.assert_close(out, expected)
+    for a, b in zip(grads, expected_grads, strict=True):
+        torch.testing.assert_close(a, b)
+        assert b.any() or not a.any()
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_definition_is_the_hook_over_all_pairs_at_once(name):
+    """Hooks see scores, positions and their tensors whole; what they leave out is hidden afterwards."""
+    case = Case(name, 5, 8)
+    (part,) = case.parts
+    whole = slice(0, 5), slice(0, 8)
+    k_BSHD, v_BSHD = (x.repeat_interleave(2, 2) for x in (part.k_BSGE, case.v))
+    added = part.terms.distance_HR[:, (torch.arange(3, 8)[:, None] - torch.arange(8)).clamp(0, 6)]
+    given = torch.einsum("bthd,bshd->bhts", part.q_BTHE, k_BSHD) * SCALE + added
+    shown = seen(part.layout, *whole)[:, None]
+    pairs = scores.Pairs(given, shown, part.layout.pos_BT, part.layout.pos_BS, *part.hooked[1:])
+    made, _ = part.hook.scores(pairs, given.new_zeros(2, HEADS, 5, part.hook.carried))
+    expected = made.masked_fill(~shown, -torch.inf).softmax(-1) @ v_BSHD.transpose(1, 2)
+    torch.testing.assert_close(case.run("eager")[0], expected.transpose(1, 2))
+
+
+@pytest.mark.usefixtures("_small_tiles")
+@pytest.mark.parametrize(("n_queries", "n_keys"), [(1, 1), (7, 7), (16, 16), (1, 9), (3, 11), (5, 14)])
+@pytest.mark.parametrize("name", HOOKS)
+def test_fast_equals_definition_with_gradients(name, n_queries, n_keys):
+    for kernel in ("blocked", "auto", "sdpa", "flex"):
+        same(Case(name, n_queries, n_keys), kernel)
+
+
+@pytest.mark.usefixtures("_small_tiles")
+@pytest.mark.parametrize("n_keys", [8, 17])
+@pytest.mark.parametrize(
+    ("name", "visibility"), [(n, v) for n in HOOKS for v in (ONE_VIEW if n == "by_carry" else VISIBILITIES)]
+)
+def test_every_visibility(name, visibility, n_keys):
+    same(Case(name, n_keys, n_keys, visibility))
+
+
+@pytest.mark.usefixtures("_small_tiles")
+@pytest.mark.parametrize("n_keys", [8, 17])
+@pytest.mark.parametrize("visibility", ONE_VIEW)
+@pytest.mark.parametrize("name", HOOKS)
+def test_documents_and_gaps(name, visibility, n_keys):
+    """Rows of a batch with documents of their own, positions starting anew in each; and positions with gaps."""
+    doc = torch.stack([torch.arange(n_keys) * 3 // n_keys, torch.arange(n_keys) // 5])
+    pos = torch.stack([torch.arange(n_keys) - torch.searchsorted(row, row) for row in doc])
+    same(Case(name, n_keys, n_keys, visibility, doc=doc, pos=pos))
+    gaps = torch.cumsum(torch.randint(1, 4, (2, n_keys), generator=torch.Generator().manual_seed(0)), 1)
+    same(Case(name, n_keys, n_keys, visibility, pos=gaps))
+
+
+@pytest.mark.usefixtures("_small_tiles")
+@pytest.mark.parametrize("name", HOOKS)
+def test_what_is_frozen_gets_no_gradient_and_changes_none(name):
+    """A layer may be trained while others are not: every subset of leaves must do."""
+    for kept in range(8):
+        case = Case(name, 14, 14)
+        expected = case.run("eager")[1]
+        for at, leaf in enumerate(case.leaves):
+            leaf.requires_grad_(at % 8 == kept)
+        trained = [(leaf, g) for leaf, g in zip(case.leaves, expected, strict=True) if leaf.requires_grad]
+        if trained:
+            case.leaves = [leaf for leaf, _ in trained]
+            for a, (_, b) in zip(case.run("blocked")[1], trained, strict=True):
+                torch.testing.assert_close(a, b)
+
+
+def test_real_tile_sizes():
+    """More than RECOMPUTE_ABOVE keys, ends that fit no tile, in float32: the carry crosses three tiles."""
+    case = Case("by_carry", 1100, 1100, dtype=torch.float32)
+    with torch.no_grad():
+        case.parts[0].hooked.parameters[0].fill_(1e-4)  # sums reach a thousand, and a sine of them would be noise
+    (expected, expected_grads), (out, grads) = case.run("eager"), case.run("blocked")
+    torch.testing.assert_close(out, expected, rtol=1e-3, atol=1e-4)
+    for a, b in zip(grads, expected_grads, strict=True):
+        assert (a - b).abs().max() <= 1e-3 * b.abs().max()
+
+
+@pytest.mark.usefixtures("_small_tiles")
+@pytest.mark.parametrize("name", HOOKS)
+def test_compiled_tiles_equal_plain_ones(name, monkeypatch):
+    """On CUDA a tile's hook is compiled. Here traced, and its gradient too, but run by torch's own kernels."""
+    torch._dynamo.reset()
+    compiled = torch.compile(HOOKS[name].scores, backend="aot_eager")
+    case = Case(name, 14, 14)
+    expected, expected_grads = case.run("blocked")
+    monkeypatch.setitem(HOOKS, name, HOOKS[name]._replace(scores=compiled))
+    out, grads = Case(name, 14, 14).run("blocked")
+    torch.testing.assert_close(out, expected)
+    for a, b in zip(grads, expected_grads, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_long_sequences_hold_no_square(name):
+    """T = 6 144: no tensor is anywhere near T x T, forward or backward."""
+    n, largest = 6144, 0
+    case = Case(name, n, n, "sliding_window", dtype=torch.bfloat16)
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            nonlocal largest
+            out = func(*args, **(kwargs or {}))
+            for t in out if isinstance(out, tuple) else (out,):
+                if isinstance(t, torch.Tensor):
+                    largest = max(largest, t.numel())
+            return out
+
+    with Watch():
+        case.run("auto")
+    assert largest < 2 * HEADS * n * 64
+
+
+def test_a_hook_without_a_pointwise_form_is_not_for_flex():
+    case = Case("by_head", 9, 9)
+    assert not flex.serves(case.parts)
+    assert not kernels.is_plain([case.parts[0]._replace(terms=Terms())])
+    torch.testing.assert_close(case.run("flex")[0], case.run("eager")[0])

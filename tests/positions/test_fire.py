@@ -1,0 +1,66 @@
+"""FIRE: a function of interpolated distances, against numbers in 40 digits and the dense reference."""
+
+import mpmath
+import pytest
+import torch
+
+from coca_train.positions import initials
+from tests.positions import hooked, support
+
+FIRE = {"scheme": "fire", "mlp_width": 5, "threshold": 60.0}
+PAPER = {"scheme": "fire", "mlp_width": 32, "threshold": 512.0}
+
+
+@pytest.mark.parametrize("case", hooked.CASES, ids=lambda case: "-".join(map(str, case)))
+def test_kernels_equal_the_reference(case, monkeypatch):
+    hooked.check(FIRE, *case, monkeypatch)
+
+
+def bias(settings, m, n, layer=None):
+    """What is added for a query at m and a key at n, by head."""
+    scheme = support.build(settings)
+    q, k = torch.zeros(1, 1, 4, 16, dtype=torch.float64), torch.zeros(1, 1, 2, 16, dtype=torch.float64)
+    places = torch.tensor([[m]]), torch.tensor([[n]])
+    return support.dense_scores(scheme, q, k, *places, m + 1, layer)[0, :, 0, 0]
+
+
+@pytest.mark.parametrize(("m", "n"), [(0, 0), (3, 1), (511, 0), (512, 17), (40_000, 39_999), (100_000, 3)])
+def test_equals_mpmath(m, n):
+    """f(log(|c·r| + 1) / (log(|c·max(L, m)| + 1) + 1e-6)) with L = |a·512|."""
+    layer = support.layer_of(support.build(PAPER))
+    p = {name: x.flatten().tolist() for name, x in layer.function.named_parameters()}
+    found = bias(PAPER, m, n, layer)
+    with mpmath.workdps(40):
+        c, a = mpmath.mpf(p["c"][0]), mpmath.mpf(p["a"][0])
+        share = mpmath.log(abs(c * (m - n)) + 1) / (mpmath.log(abs(c * max(abs(a * 512), m)) + 1) + mpmath.mpf("1e-6"))
+        for head in range(4):
+            units = zip(p["w1"], p["b1"], p["w2"][32 * head : 32 * head + 32], strict=True)
+            exact = sum(out * max(0, weight * share + shift) for weight, shift, out in units)
+            assert found[head].item() == pytest.approx(float(exact), rel=1e-12, abs=1e-13)
+
+
+def test_relative_up_to_the_threshold_and_no_further():
+    layer = support.layer_of(support.build(PAPER))
+    layer.function.a.data.fill_(1.0)
+    assert torch.equal(bias(PAPER, 100, 90, layer), bias(PAPER, 512, 502, layer))
+    assert not torch.allclose(bias(PAPER, 512, 502, layer), bias(PAPER, 900, 890, layer), rtol=0, atol=1e-3)
+
+
+def test_any_length_is_mapped_to_the_same_shares():
+    """The farthest key of any text beyond L stands at 1, so no new numbers come up in longer texts."""
+    layer = support.layer_of(support.build(PAPER))
+    ends = [bias(PAPER, m, 0, layer) for m in (1000, 30_000, 10**6)]
+    torch.testing.assert_close(ends[0], ends[1], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(ends[0], ends[2], rtol=1e-4, atol=1e-6)
+
+
+def test_starts_as_published():
+    start = initials(support.build(PAPER).settings)
+    made = {name: torch.empty(shape) for name, shape in {"c": 1, "a": 1, "w1": 900, "b1": 900}.items()}
+    made["w2"] = torch.empty(100, 32)
+    for name, tensor in made.items():
+        start[name](tensor, torch.Generator().manual_seed(0))
+    assert (made["c"].item(), made["a"].item()) == (pytest.approx(0.1), 1.0)
+    for name, bound in {"w1": 1.0, "b1": 1.0, "w2": 32**-0.5}.items():
+        assert 0.95 * bound < made[name].abs().max() <= bound
+        assert abs(made[name].mean()) < 0.1 * bound

@@ -1,0 +1,145 @@
+"""FoX: forget gates, against a loop, an independent implementation and the dense reference."""
+
+import math
+
+import pytest
+import torch
+
+from coca_train.models import kernels
+from coca_train.models.cache import KVCache
+from coca_train.models.scores import part_of
+from coca_train.positions import initials
+from coca_train.positions.schemes.fox import FORGET
+from coca_train.positions.visibility import Keep, Visibility
+from tests.models.conftest import LLAMA
+from tests.models.conftest import build as build_model
+from tests.positions import hooked, support
+
+FOX = {"scheme": "fox"}
+
+
+@pytest.mark.parametrize("case", hooked.CASES, ids=lambda case: "-".join(map(str, case)))
+def test_kernels_equal_the_reference(case, monkeypatch):
+    hooked.check(FOX, *case, monkeypatch)
+
+
+def scores_of(layer, scheme, q, k, x):
+    """By way of the hook, T x T."""
+    pos = support.start(q.shape[1])
+    mapped = layer(scheme, q, k, None, support.projections(scheme), layer.tokens(x))
+    return support.dense_scores_of(mapped, scheme, pos, pos)
+
+
+def problem(n_tokens):
+    scheme = support.build(FOX)
+    q, k, _ = support.random_qkv(scheme, n_tokens)
+    x = torch.randn(2, n_tokens, 24, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    return scheme, support.layer_of(scheme), q, k, x
+
+
+def test_by_hand():
+    """What is left of a key is the product of the gates after it."""
+    scheme, layer, q, k, x = problem(6)
+    found = scores_of(layer, scheme, q, k, x)
+    w, b = layer.gate.weight, layer.gate.bias
+    for batch, h, m in torch.cartesian_prod(torch.arange(2), torch.arange(4), torch.arange(6)).tolist():
+        for n in range(m + 1):
+            left = 1.0
+            for token in range(n + 1, m + 1):
+                left *= 1 / (1 + math.exp(-(w[h] @ x[batch, token] + b[h]).item()))
+            content = (q[batch, m, h] @ k[batch, n, h // 2]).item() / 4
+            assert found[batch, h, m, n].item() == pytest.approx(content + math.log(left), abs=1e-12)
+
+
+def test_equals_x_transformers():
+    from x_transformers.x_transformers import DataDependentAlibi
+
+    scheme, layer, q, k, x = problem(9)
+    theirs = DataDependentAlibi(24, 4).double()
+    linear = theirs.to_forget_gates[0]
+    linear.weight.data, linear.bias.data = layer.gate.weight.data, layer.gate.bias.data
+    content = torch.einsum("bthd,bshd->bhts", q, k.repeat_interleave(2, 2)) / 4
+    causal = torch.ones(9, 9, dtype=torch.bool).tril()
+    ours = (scores_of(layer, scheme, q, k, x) - content).masked_fill(~causal, 0.0)
+    torch.testing.assert_close(ours, theirs(x).masked_fill(~causal, 0.0))
+
+
+def test_starts_at_one_half():
+    """b = 0 and small w, as every linear layer: no INITIAL of its own."""
+    assert initials(support.build(FOX).settings) == {}
+    gate = build_model(LLAMA, FOX).first_attention.position.gate
+    assert not gate.bias.any() and gate.weight.std().item() == pytest.approx(LLAMA.init_std, rel=0.2)
+
+
+def test_positions_are_not_looked_at():
+    scheme, layer, q, k, x = problem(7)
+    mapped = layer(scheme, q, k, None, support.projections(scheme), layer.tokens(x))
+    here, there = (support.dense_scores_of(mapped, scheme, p, p) for p in (support.start(7), support.start(7, 999) * 3))
+    assert torch.equal(here, there)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+@pytest.mark.parametrize("n_queries", [21, 6])
+@pytest.mark.parametrize("documents", [False, True])
+def test_flex_equals_the_definition(n_queries, documents):
+    """Forward, uncompiled: what torch offers on a CPU. By sums from the first token on, so float32 alone."""
+    scheme = support.build(FOX, head_dim=16).float()
+    layer = support.layer_of(scheme).float()
+    q, k, v = (x.detach() for x in support.random_qkv(scheme, 21, dtype=torch.float32))
+    pos = support.start(21)
+    doc = torch.stack([torch.arange(21) // 8, torch.arange(21) // 13]) if documents else None
+    (layout,) = Visibility(None).layouts(pos[:, -n_queries:], pos, doc)
+    mapped = layer(scheme, q[:, -n_queries:], k, None, support.projections(scheme), support.tokens(layer, k))
+    parts = [part_of(mapped._replace(hooked=detached(mapped.hooked)), layout)]
+    assert kernels.choose(parts, 21, "cuda") == "flex"
+    exact = kernels.eager(parts, v, 0.25)
+    torch.testing.assert_close(kernels.KERNELS["flex"](parts, v, 0.25), exact, rtol=1e-4, atol=1e-5)
+
+
+def detached(hooked):
+    return hooked._replace(keys=tuple(x.detach() for x in hooked.keys))
+
+
+def test_far_sums_keep_their_digits():
+    """16 000 tokens, each of which forgets: a sum of 16 000, but the near keys, which alone count, are exact."""
+    n_tokens = 16384
+    keys = torch.rand(1, n_tokens, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).log()
+    seen = torch.ones(1, 1, 1, n_tokens, dtype=torch.bool)
+    made = []
+    for dtype in (torch.float32, torch.float64):
+        zeros = torch.zeros(1, 2, 1, n_tokens, dtype=dtype)
+        pairs = support.Pairs(zeros, seen, torch.tensor([[0]]), torch.zeros(1, n_tokens), (), (), (keys.to(dtype),))
+        made.append(FORGET.scores(pairs, zeros[..., :1])[0][..., -64:].double())
+    torch.testing.assert_close(*made, rtol=1e-6, atol=1e-6)
+
+
+def test_gates_stand_in_the_cache():
+    """Beside keys and values: forked, joined and dropped with them."""
+    cache = KVCache(1, 8, Keep(first=1, last=2))
+    gates = torch.arange(5.0).reshape(1, 5, 1)
+    for at in range(3):
+        pos_BS = cache.advance(torch.tensor([[at]]))
+        k, v, g = cache.extend(0, gates[:, at : at + 1], -gates[:, at : at + 1], 10 * gates[:, at : at + 1])
+        assert torch.equal(k[..., 0].long(), pos_BS) and torch.equal(v, -k) and torch.equal(g, 10 * k)
+    forks = [cache.fork(rows, 8) for rows in (1, 2)]
+    for fork, last in zip(forks, (3, 4), strict=True):
+        fork.advance(torch.tensor([[3]]))
+        fork.extend(0, *(torch.full((len(fork._layers[0][0]), 1, 1), float(last * sign)) for sign in (1, -1, 10)))
+    assert sum(fork.n_bytes for fork in forks) == 3 * 3 * 3 * 4
+    joined = KVCache.joined(forks)
+    assert joined.n_bytes == 3 * 3 * 3 * 4
+    k, v, g = (x[..., 0].tolist() for x in joined._layers[0])
+    assert k == [[0, 2, 3], [0, 2, 4], [0, 2, 4]]
+    assert g == [[10 * each for each in row] for row in k]
+
+
+def test_a_model_forgets():
+    """Gates shut: every token sees itself alone, so that what stood before changes nothing."""
+    model = build_model(LLAMA, FOX)
+    tokens = torch.randint(0, 101, (1, 12), generator=torch.Generator().manual_seed(5))
+    other = tokens.clone()
+    other[:, :11] += torch.where(other[:, :11] < 50, 1, -1)
+    assert not torch.allclose(model(tokens)[:, -1], model(other)[:, -1])
+    for block in model.blocks:
+        block.attention.position.gate.bias.data.fill_(-1e4)
+    torch.testing.assert_close(model(tokens)[:, -1], model(other)[:, -1])
