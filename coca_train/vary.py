@@ -5,12 +5,11 @@ the checks and the messages.
 """
 
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import Any
 
 from coca_train.config.exchange import GROUPS, exchanged
 from coca_train.config.fields import options
 from coca_train.config.files import choices, config_dir
-from coca_train.config.interpolate import resolve
 from coca_train.config.load import Assembled, finish
 from coca_train.config.messages import Problem
 from coca_train.config.overrides import apply, parse, place, wrong
@@ -70,56 +69,3 @@ def _choose(tree: dict[str, Any], config: Config, group: str, name: str, sources
         return [Problem("E-CFG-33", (), text, f"leave {group} away", where)]
     parent[section] = exchanged(group, name, parent[section])
     return read(choices(group, (config_dir(),))[name], GROUPS[group], sources)
-
-
-class Variant(NamedTuple):
-    """Settings to be put on trained weights. problem: why they cannot be, in words; empty: they can."""
-
-    position: Any
-    visibility: Any
-    problem: str = ""
-
-
-def variants(config: Config) -> dict[str, Variant]:
-    """What the extrapolation report tries on the same weights, by name; the first is what they were trained with.
-
-    Every choice of `eval.extrapolation.frequencies` with the trained visibility, then every one of
-    `eval.extrapolation.visibilities` with the trained frequencies. The base theta stays; only a choice that is
-    not named after its module (code_llama) is there for its base, and keeps it. A scheme without frequencies
-    has one in their place, itself, under the name `plain`.
-    """
-    from coca_train import positions
-    from coca_train.positions import frequencies, visibilities
-
-    position, visibility = config.position, config.visibility
-    own = getattr(position, "frequencies", None)
-    found = {}
-    for name in dict.fromkeys([own.name, *config.eval.extrapolation.frequencies] if own else ["plain"]):
-        other, problem = position, ""
-        if own and name != own.name:
-            tree = asdict(position) | {"frequencies": exchanged("position/frequencies", name, asdict(own))}
-            other = positions.settings(_section(config, "position", tree))
-            problem = frequencies.exchange_problem(own, other.frequencies)
-        found[name] = Variant(other, visibility, problem or _problem(config, other, visibility))
-    for name in config.eval.extrapolation.visibilities:
-        if name != visibility.name:
-            tree = _section(config, "visibility", exchanged("visibility", name, {}))
-            other = visibilities.settings(tree)
-            found[name] = Variant(position, other, _problem(config, position, other))
-    return found
-
-
-def _section(config: Config, name: str, section: dict[str, Any]) -> Any:
-    """A section as it is in this configuration, references resolved."""
-    resolved, problems = resolve(asdict(config) | {name: section})
-    assert not problems, problems
-    return resolved[name]
-
-
-def _problem(config: Config, position: Any, visibility: Any) -> str:
-    """Why these cannot go together, in words; empty: they can."""
-    from coca_train.positions import visibilities
-
-    of_scheme = getattr(position, "problems", lambda model: [])(config.model)
-    of_pair = visibilities.problems(visibility, position, config.model)
-    return "; ".join(text for _, text, _ in [*of_scheme, *of_pair])

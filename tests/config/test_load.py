@@ -12,8 +12,9 @@ import yaml
 from coca_train.config.files import choices, config_dir
 from coca_train.config.messages import ConfigError
 from coca_train.config.older import ADDED
+from coca_train.evaluation.variants import after_training, variants
 from coca_train.settings import load, load_saved
-from coca_train.vary import variants, vary
+from coca_train.vary import vary
 
 RECIPES = ("roformer_350m", "alibi_350m", "coca_350m", "coca_strict_350m")
 DIRS = (config_dir(),)
@@ -186,13 +187,13 @@ def test_from_another_folder(tmp_path, monkeypatch):
 def test_variants_keep_the_trained_base():
     words = ["position=rope", "position.frequencies.theta=500000", "train.seq_len=64"]
     config = load([*words, "eval.extrapolation.visibilities=[sinks]"]).config
-    plain, dynamic, sinks = variants(config).values()
+    plain, dynamic, sinks = variants(config, after_training(config)).values()
     assert plain == (config.position, config.visibility, "")
     assert (dynamic.position.frequencies.name, dynamic.visibility) == ("dynamic_ntk", config.visibility)
     assert (dynamic.position.frequencies.theta, dynamic.position.frequencies.original_seq_len) == (500_000, 64)
     assert (sinks.position, sinks.visibility.name, sinks.visibility.window) == (config.position, "sinks", 64)
     config = load(["position=alibi"]).config
-    assert variants(config) == {"plain": (config.position, config.visibility, "")}
+    assert variants(config, after_training(config)) == {"plain": (config.position, config.visibility, "")}
 
 
 def test_the_visibility_of_a_run():

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from coca_train import positions
+from coca_train.evaluation.variants import after_training, variants
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
 from coca_train.settings import load
-from coca_train.vary import variants
 from tests.positions import learned_frequencies as learned
 from tests.positions import reference, reference_rotary, support
 
@@ -112,9 +112,12 @@ def test_one_draw_serves_queries_and_keys(settings):
 def test_it_goes_with_no_other_frequencies_on_the_same_weights():
     """Its parameters exist only where it was trained, and where it was trained the others were not."""
     tried = "eval.extrapolation.frequencies=[plain,clex,yarn]"
-    from_plain = variants(load(["position=rope", tried]).config)
+    trained_plain, trained_clex = (
+        load(["position=rope", *more, tried]).config for more in ([], ["position/frequencies=clex"])
+    )
+    from_plain = variants(trained_plain, after_training(trained_plain))
     assert {name: bool(v.problem) for name, v in from_plain.items()} == {"plain": False, "clex": True, "yarn": False}
-    from_clex = variants(load(["position=rope", "position/frequencies=clex", tried]).config)
+    from_clex = variants(trained_clex, after_training(trained_clex))
     assert {name: bool(v.problem) for name, v in from_clex.items()} == {"clex": False, "plain": True, "yarn": True}
     assert "clex has parameters of its own" in from_clex["yarn"].problem
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from coca_train.evaluation.variants import after_training, variants
 from coca_train.positions import frequencies
 from coca_train.settings import load
-from coca_train.vary import variants
 
 LLAMA_3_1 = {"theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
@@ -90,7 +90,8 @@ def test_code_llama_is_plain_with_the_base_of_its_paper():
 def test_an_override_of_the_base_keeps_its_base_on_trained_weights():
     """Every other choice is given the base that the weights were trained with."""
     options = ["position=rope", "position.frequencies.theta=50000", "train.seq_len=64"]
-    found = variants(load([*options, "eval.extrapolation.frequencies=[code_llama,llama3,ntk]"]).config)
+    config = load([*options, "eval.extrapolation.frequencies=[code_llama,llama3,ntk]"]).config
+    found = variants(config, after_training(config))
     bases = {name: variant.position.frequencies.theta for name, variant in found.items()}
     assert bases == {"plain": 50000, "code_llama": 1e6, "llama3": 50000, "ntk": 50000}
     assert found["llama3"].position.frequencies.original_seq_len == 64
