@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hydra.errors import HydraException
 
-from coca_train.config.overrides import split_sweep
+from coca_train.config.hydra_internals import split_sweep
 from coca_train.runtime.errors import Preempted, UserError
 from coca_train.settings import load
 

@@ -1,4 +1,7 @@
-"""Hydra's part: which files make up the configuration, merged. Values from the command line come later."""
+"""Hydra's part: which files make up the configuration, merged. Values from the command line come later.
+
+Hydra is imported where files are merged: the help of a small command does not wait for it.
+"""
 
 from copy import deepcopy
 from dataclasses import dataclass
@@ -7,15 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra import compose as hydra_compose
-from hydra import initialize_config_dir
-from hydra._internal.config_repository import ConfigRepository
-from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import HydraException
-from hydra.types import RunMode
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
 from coca_train.config.files import choices, shown
 from coca_train.config.messages import ConfigError, Problem, show
 from coca_train.config.provenance import Sources, nodes, read, stop
@@ -38,6 +32,8 @@ def compose(root: Root, groups: dict[str, str], dirs: tuple[Path, ...]) -> Compo
     Hydra takes a quarter of a second for it, and a sweep or a comparison asks for the same files many times; so what
     was merged is kept as long as no file changes.
     """
+    if not root.groups:
+        return _alone(root, dirs)
     state = tuple((path, *_stamp(path)) for path in _files_of(root, dirs))
     return deepcopy(_merged(root, tuple(groups.items()), dirs, state))
 
@@ -54,6 +50,9 @@ def _merged(
     root: Root, groups: tuple[tuple[str, str], ...], dirs: tuple[Path, ...], state: tuple[tuple[Path, int, int], ...]
 ) -> Composed:
     """state: of every file that could be merged; where one changes, comes or goes, all are read again."""
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
     unreadable = _scan(root, dirs)
     try:
         return _compose(root, dict(groups), dirs)
@@ -63,6 +62,13 @@ def _merged(
         raise stop(
             Problem("E-CFG-15", (), show(str(error).splitlines()[0]), "mend the defaults list", "configs")
         ) from None
+
+
+def _alone(root: Root, dirs: tuple[Path, ...]) -> Composed:
+    """Without groups there is one file, and nothing to merge."""
+    path, sources = dirs[0] / f"{root.name}.yaml", Sources()
+    problems = read(path, "", sources)
+    return Composed(yaml.safe_load(path.read_text(encoding="utf-8")), {}, sources, problems)
 
 
 def _not_yaml(error: Exception, unreadable: list[ConfigError]) -> ConfigError:
@@ -95,22 +101,25 @@ def _files_of(root: Root, dirs: tuple[Path, ...]) -> list[Path]:
 
 
 def _compose(root: Root, groups: dict[str, str], dirs: tuple[Path, ...]) -> Composed:
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from omegaconf import OmegaConf
+
+    from coca_train.config.hydra_internals import Files
+
     sources, problems = Sources(), []
     with initialize_config_dir(version_base="1.3", config_dir=str(dirs[0]), job_name="coca_train"):
-        loader: Any = GlobalHydra.instance().config_loader()
-        for folder in reversed(dirs[1:]):
-            loader.get_search_path().append("--config-dir", f"file://{folder}", anchor="main")
-        loader.repository = ConfigRepository(loader.get_search_path())
+        files = Files(dirs[1:])
         nested = [group for group in groups if "/" in group]
         outer = {group: option for group, option in groups.items() if group not in nested}
-        offered = _files(root, loader, outer) if nested else []
+        offered = files.merged(root.name, _overrides(root, outer)) if nested else []
         for group in nested:
             if not any(path.startswith(f"{group}/") for path, _ in offered):
                 problems.append(_no_such_axis(group, groups, offered, dirs))
             else:
                 outer[group] = groups[group]
         cfg = hydra_compose(root.name, overrides=_overrides(root, outer), return_hydra_config=True)
-        used = _files(root, loader, outer)
+        used = files.merged(root.name, _overrides(root, outer))
     for name, package in used:
         file = next((folder / f"{name}.yaml" for folder in dirs if (folder / f"{name}.yaml").is_file()), None)
         problems += read(file, package, sources) if file else []
@@ -124,12 +133,6 @@ def _compose(root: Root, groups: dict[str, str], dirs: tuple[Path, ...]) -> Comp
 def _overrides(root: Root, groups: dict[str, str]) -> list[str]:
     """In Hydra's notation, which wants a plus where there is no default."""
     return [f"{'+' if group in root.without_default else ''}{group}={option}" for group, option in groups.items()]
-
-
-def _files(root: Root, loader: Any, groups: dict[str, str]) -> list[tuple[str, str]]:
-    """(file without its ending, package) in the order of merging; Hydra's own files left out."""
-    found = loader.compute_defaults_list(root.name, _overrides(root, groups), RunMode.RUN).defaults
-    return [(d.config_path, d.package or "") for d in found if d.config_path and not d.config_path.startswith("hydra/")]
 
 
 def _no_such_axis(

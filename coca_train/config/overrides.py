@@ -4,16 +4,14 @@ import re
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
-
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, OverrideType
-from hydra.errors import HydraException
+from typing import TYPE_CHECKING, Any
 
 from coca_train.config.files import choices
 from coca_train.config.messages import Problem, is_secret, nearest, show
 from coca_train.config.root import Root
+
+if TYPE_CHECKING:  # help without overrides does not wait for Hydra
+    from hydra.core.override_parser.types import Override
 
 
 @dataclass
@@ -21,7 +19,7 @@ class Parsed:
     """What the command line asks for."""
 
     groups: dict[str, str] = field(default_factory=dict)  # group -> option
-    values: list[Override] = field(default_factory=list)
+    values: list["Override"] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -43,7 +41,13 @@ def wrong(raw: str, message: str, fix: str, id: str = "E-CFG-16") -> Problem:
 
 def parse(root: Root, overrides: list[str], dirs: tuple[Path, ...], known: list[str]) -> Parsed:
     """Sort overrides into group choices and values. known: dotted keys, for suggestions."""
-    parsed, parser = Parsed(), OverridesParser.create()
+    parsed = Parsed()
+    if not overrides:
+        return parsed
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    parser = OverridesParser.create()
     for raw in overrides:
         try:
             override = parser.parse_override(raw)
@@ -84,7 +88,7 @@ def parse(root: Root, overrides: list[str], dirs: tuple[Path, ...], known: list[
     return parsed
 
 
-def _is_mapping(override: Override) -> bool:
+def _is_mapping(override: "Override") -> bool:
     return isinstance(override.value(), dict)
 
 
@@ -107,7 +111,7 @@ def _unreadable(root: Root, raw: str) -> Problem:
     return wrong(raw, "special characters must be quoted", f"write \"{key}='{value}'\"")
 
 
-def _choose(parsed: Parsed, override: Override, group: str, dirs: tuple[Path, ...]) -> None:
+def _choose(parsed: Parsed, override: "Override", group: str, dirs: tuple[Path, ...]) -> None:
     raw, option, found = override.input_line or "", override.value(), choices(group, dirs)
     if override.is_delete():
         parsed.problems.append(
@@ -126,12 +130,12 @@ def _choose(parsed: Parsed, override: Override, group: str, dirs: tuple[Path, ..
         parsed.groups[group] = option
 
 
-def apply(tree: dict[str, Any], override: Override, known: list[str]) -> Problem | None:
+def apply(tree: dict[str, Any], override: "Override", known: list[str]) -> Problem | None:
     """Set (or delete) one value in the composed tree. known: keys that always exist."""
-    raw, key, kind = override.input_line or "", override.key_or_group, override.type
-    if kind is OverrideType.ADD and key in known:
+    raw, key = override.input_line or "", override.key_or_group
+    if override.is_add() and key in known:
         return wrong(raw, "+ adds a new key, and this one exists", f"write {redacted(raw.lstrip('+'))}")
-    if kind is OverrideType.DEL and (key in known or key in tree):
+    if override.is_delete() and (key in known or key in tree):
         return wrong(raw, f"{key} cannot be removed, a run needs it", f"set it: {key}=…")
     *parents, last = key.split(".")
     node: Any = tree
@@ -143,7 +147,7 @@ def apply(tree: dict[str, Any], override: Override, known: list[str]) -> Problem
         return wrong(
             raw, f"{parent} is {'a list' if isinstance(node, list) else 'a value'} and has no keys inside", whole
         )
-    if kind is OverrideType.DEL:
+    if override.is_delete():
         if last not in node:
             return wrong(raw, f"there is no {key} to remove", f"there are: {', '.join(node) or 'none'}")
         del node[last]
@@ -167,10 +171,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, list):
         return [plain(v) for v in value]
     return value if isinstance(value, (bool, int, float)) or value is None else str(value)
-
-
-def split_sweep(overrides: list[str]) -> list[list[str]]:
-    """The jobs of a sweep, by Hydra's own sweeper: one list of overrides each."""
-    parser = OverridesParser.create()
-    parsed = [parser.parse_override(raw) for raw in overrides]
-    return BasicSweeper.split_arguments(parsed, max_batch_size=None)[0]
