@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
 from coca_train.config.files import choices, shown
 from coca_train.config.messages import ConfigError, Problem, show
 from coca_train.config.provenance import Sources, nodes, read, stop

@@ -17,6 +17,12 @@ _ALLOWED = re.compile(
 _DEEPEST = 20
 
 
+class Verbatim(str):
+    """Text that means itself: nothing in it is an interpolation."""
+
+    __slots__ = ()
+
+
 class _WrongError(Exception):
     """Carries a Problem out of the recursion."""
 
@@ -40,6 +46,8 @@ def resolve(tree: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
 
 
 def _value(tree: dict[str, Any], value: Any, chain: tuple[str, ...]) -> Any:
+    if isinstance(value, Verbatim):
+        return str(value)
     if not isinstance(value, str) or "${" not in value:
         return value
     whole = _ALLOWED.fullmatch(value)

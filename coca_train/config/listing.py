@@ -73,12 +73,16 @@ def _first(text: str, command: str) -> str:
 
 def option_lines(found: Assembled, of: Iterable[str] | None = None) -> list[str]:
     """The options with their values, for a terminal. of: these sections only."""
-    lines = ["OPTIONS (section.option=value; the value in front is the present one)"]
     listed, titles = rows(found), sections(found.root)
-    for section in titles if of is None else of:
-        lines += ["", f"  {section}: {titles[section]}"]
+    shown = list(titles if of is None else of)
+    alone = [section for section in shown if any(option.key == section for option, _ in listed[section])]
+    kind = "option=value" if alone else "section.option=value"
+    lines = [f"OPTIONS ({kind}; the value in front is the present one)", *([""] if alone else [])]
+    for section in shown:
+        lines += [] if section in alone else ["", f"  {section}: {titles[section]}"]
         for option, value in listed[section]:
-            lines.append(f"    {option.key}={show(value)}" + (f"   ({option.needs})" if option.needs else ""))
+            present, needs = ("", f"{option.needs}, to be given") if value == "???" else (show(value), option.needs)
+            lines.append(f"    {option.key}={present}" + (f"   ({needs})" if needs else ""))
             lines += textwrap.wrap(option.description, WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 8)
     return lines
 

@@ -9,7 +9,7 @@ import yaml
 from coca_train.config.compose import compose
 from coca_train.config.fields import fields_of, options
 from coca_train.config.files import config_dir
-from coca_train.config.interpolate import resolve
+from coca_train.config.interpolate import Verbatim, resolve
 from coca_train.config.messages import ConfigError, Problem, is_secret, secret_fix, show
 from coca_train.config.older import complete
 from coca_train.config.overrides import apply, parse
@@ -94,7 +94,7 @@ def load_saved(root: Root, path: Path) -> Loaded:
 
 def finish(a: Assembled, launch: bool) -> tuple[Any, str]:
     """Resolve, type and cross-check. Raises ConfigError with everything found, before or here."""
-    secret = [key for key, value in leaves(a.tree) if is_secret(key, value)]
+    secret = [key for key, value in leaves(a.tree) if is_secret(key, value) and not isinstance(value, Verbatim)]
     a.problems += [
         Problem("E-SEC-02", (key,), "this is a secret; a configuration is saved and logged", secret_fix(key))
         for key in secret

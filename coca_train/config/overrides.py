@@ -6,7 +6,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coca_train.config import spelling
 from coca_train.config.files import choices
+from coca_train.config.interpolate import Verbatim
 from coca_train.config.messages import Problem, is_secret, nearest, show
 from coca_train.config.root import Root
 
@@ -50,7 +52,7 @@ def parse(root: Root, overrides: list[str], dirs: tuple[Path, ...], known: list[
     parser = OverridesParser.create()
     for raw in overrides:
         try:
-            override = parser.parse_override(raw)
+            override = spelling.read(root, raw) or parser.parse_override(raw)
         except HydraException:
             parsed.problems.append(_unreadable(root, raw))
             continue
@@ -61,7 +63,7 @@ def parse(root: Root, overrides: list[str], dirs: tuple[Path, ...], known: list[
             close = get_close_matches(key, root.groups, n=1)
             fix = f"did you mean {close[0]}=…?" if close else f"groups are {', '.join(root.groups)}"
             parsed.problems.append(wrong(raw, f"there is no config group {show(key)}", fix, "E-CFG-32"))
-        elif key.split(".")[0] == "hydra":
+        elif key.split(".")[0] == "hydra" and root.place:
             text = "Hydra only composes the configuration here; its own settings have no effect"
             parsed.problems.append(wrong(raw, text, f"set {root.place} for the place, --config-dir for more files"))
         elif key in root.tags or (key.replace(".", "/") in root.groups and not _is_mapping(override)):
@@ -75,8 +77,8 @@ def parse(root: Root, overrides: list[str], dirs: tuple[Path, ...], known: list[
             parsed.problems.append(
                 wrong(raw, text, f"add --multirun to run each, or quote text with commas: \"{key}='a,b'\"")
             )
-        elif "." not in key and not _is_mapping(override):
-            close = nearest(key, [*root.groups, *known])
+        elif "." not in key and key not in known and not _is_mapping(override):
+            close = nearest(key, [*root.groups, *root.beside, *known])
             fix = f"did you mean {' or '.join(close)}?" if close else f"see `python -m {root.command} --help`"
             section = any(k.startswith(f"{key}.") for k in known)
             text, id = ("is a section, not a value", "E-CFG-34") if section else ("unknown key", "E-CFG-01")
@@ -170,4 +172,4 @@ def plain(value: Any) -> Any:
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list):
         return [plain(v) for v in value]
-    return value if isinstance(value, (bool, int, float)) or value is None else str(value)
+    return value if isinstance(value, (bool, int, float, Verbatim)) or value is None else str(value)

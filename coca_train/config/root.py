@@ -15,12 +15,12 @@ class Root:
     """One kind of configuration: its top file, its shape, its choices, its rules, and how messages speak of it."""
 
     name: str  # the top file: configs/<folder>/<name>.yaml
-    schema: Any  # frozen pydantic dataclass with a field for each section
-    groups: tuple[str, ...]  # config groups: folders below configs/<folder>
-    check: Callable[[dict[str, Any], bool], list[Problem]]  # (sections that are right, launch) -> what rules find
+    schema: Any  # frozen pydantic dataclass with a field for each section, or for each option that is in none
     command: str  # python -m <command>
     examples: str  # of an option and of a choice, as typed
-    place: str  # what decides where results go
+    groups: tuple[str, ...] = ()  # config groups: folders below configs/<folder>
+    check: Callable[[dict[str, Any], bool], list[Problem]] = lambda sections, launch: []  # -> what rules find
+    place: str = ""  # what decides where results go
     without_default: tuple[str, ...] = ()  # groups of which nothing is chosen in the top file
     from_top: tuple[str, ...] = ()  # groups whose files are `@package _global_`
     # Sections typed by a module they name, dotted; the section's path is the group that chooses the module.
@@ -28,6 +28,7 @@ class Root:
     # Sections of named parts -> the file with what a part leaves out, from `configs`, without its ending.
     templates: dict[str, str] = field(default_factory=dict)
     folder: str = ""  # below configs, where top file and groups are
+    beside: tuple[str, ...] = ()  # what its command takes besides, for suggestions
     staged: bool = False  # the parts of its section `stages` put other values over the other sections
 
     @property

@@ -1,7 +1,8 @@
 """The strict step: a plain tree becomes frozen dataclasses, or a list of problems in words."""
 
 import json
-from typing import Any
+from dataclasses import is_dataclass
+from typing import Annotated, Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -9,6 +10,7 @@ from coca_train.config.fields import fields_of, modules_with, needs, options
 from coca_train.config.messages import Problem, mistyped, nearest
 from coca_train.config.registry import Registry
 from coca_train.config.root import Root
+from coca_train.config.schema import STRICT
 from coca_train.runtime.errors import UserError
 from coca_train.runtime.trees import leaves
 
@@ -53,8 +55,10 @@ def type_sections(
 def _convert(root: Root, name: str, value: Any) -> Any:
     if name in root.registries:
         return root.registries[name].settings(value)
-    annotation: Any = fields_of(root.schema)[name].annotation
-    return TypeAdapter(annotation).validate_json(json.dumps(value))
+    field: Any = fields_of(root.schema)[name]
+    kind: Any = Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
+    strict = None if is_dataclass(field.annotation) else STRICT  # a section says so itself
+    return TypeAdapter(kind, config=strict).validate_json(json.dumps(value))
 
 
 def _errors(root: Root, name: str, value: Any) -> list[Any]:
