@@ -21,7 +21,7 @@ quickstart: .venv/installed  ## train a small CoCA model on real text and show h
 	$(BIN)/python -m coca_train
 
 compare: .venv/installed  ## the same training for several schemes, compared: SCHEMES="rope coca alibi kerple_log"
-	$(BIN)/python -m coca_train.compare schemes="$(SCHEMES)"
+	$(BIN)/python -m coca_train compare schemes="$(SCHEMES)"
 
 test: .venv/installed  ## tests, under 8 minutes on 2 cores
 	$(PYTEST)
@@ -40,8 +40,8 @@ bench: .venv/installed  ## speed and memory against transformers, as ratios in o
 	$(BIN)/python -m benchmarks.run
 
 docs: .venv/installed  ## regenerate docs/*configuration.md, schemes.md and figures
-	$(BIN)/python -m coca_train.commands.training_help --markdown > docs/configuration.md
+	$(BIN)/python -m coca_train --markdown > docs/configuration.md
 	$(BIN)/python -m data_prep --markdown > docs/data_configuration.md
-	$(BIN)/python -m coca_train.evaluate --markdown > docs/evaluation_configuration.md
-	$(BIN)/python -m coca_train.schemes --markdown > docs/schemes.md
-	$(BIN)/python -m coca_train.schemes figures=docs/figures
+	$(BIN)/python -m coca_train evaluate --markdown > docs/evaluation_configuration.md
+	$(BIN)/python -m coca_train schemes --markdown > docs/schemes.md
+	$(BIN)/python -m coca_train schemes figures=docs/figures

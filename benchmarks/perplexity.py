@@ -30,6 +30,7 @@ from coca_train.checkpoint.opening import load_run
 from coca_train.evaluation.measures.perplexity import score_share
 from coca_train.evaluation.measures.windows import Row, sliding_windows
 from coca_train.hub import exporting
+from coca_train.hub.options import EXPORT, given
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
 from coca_train.runtime.printing import markdown
@@ -144,7 +145,7 @@ def pairs(options: argparse.Namespace) -> Iterator[tuple[Transformer, Any]]:
     model = load_run(options.checkpoint).model
     stored: Any = {dtype: name for name, dtype in DTYPES.items()}[next(model.parameters()).dtype]
     with tempfile.TemporaryDirectory() as folder:
-        said = exporting.Options(run=options.checkpoint, to=f"{folder}/export", form="native", dtype=stored)
+        said = given(EXPORT, run=options.checkpoint, to=f"{folder}/export", form="native", dtype=stored)
         peer: Any = AutoModelForCausalLM.from_pretrained(exporting.run(said))
     dtype = DTYPES[options.dtype]
     yield model.to(options.device, dtype).eval(), peer.to(options.device, dtype).eval()

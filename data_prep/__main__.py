@@ -32,18 +32,10 @@ def _main(argv: list[str]) -> int | None:
     elif first not in VERBS:
         raise UserError(_no_such_verb(first))
     elif not VERBS[first].sections:
-        return _with_words(first, words)
+        return import_module(f"{verbs.__name__}.{first}").VERB.main(words)
     else:
         return _with_overrides(first, words)
     return 0
-
-
-def _with_words(verb: str, words: list[str]) -> int | None:
-    module = import_module(f"{verbs.__name__}.{verb}")
-    if {"--help", "-h"} & set(words):
-        print((module.__doc__ or "").strip())
-        return 0
-    return module.main([word for word in words if word != "--debug"])
 
 
 def _with_overrides(verb: str, words: list[str]) -> int | None:
@@ -51,9 +43,6 @@ def _with_overrides(verb: str, words: list[str]) -> int | None:
     if "--help" in arguments.flags:
         print(verb_help(verb, arguments.overrides, arguments.config_dirs))
         return 0
-    if arguments.cfg not in ("", "job"):
-        text = "Hydra only composes the configuration here"
-        raise UserError(f"E-CFG-38 command line --cfg {arguments.cfg}: {text}. Fix: write --cfg job")
     config, text = load_with_yaml(arguments.overrides, arguments.config_dirs)
     if arguments.cfg:
         print(text, end="")

@@ -1,1 +1,59 @@
-"""The command line: one verb a file."""
+"""`python -m coca_train <verb>`, `coca-train <verb>`: the verbs are the files of this folder.
+
+An underscore in front marks a helper. A verb is imported when it is called: the help of one does not wait for another.
+"""
+
+import ast
+import re
+from difflib import get_close_matches
+from importlib import import_module
+from pathlib import Path
+
+from coca_train.config.command_line import without_launcher_flags
+from coca_train.runtime.entry import run
+from coca_train.runtime.errors import UserError
+
+DEFAULT = "train"
+
+
+def verbs() -> dict[str, Path]:
+    """The file of each verb. `import_.py` is the verb `import`, which Python keeps for itself."""
+    files = sorted(Path(__file__).parent.glob("[!_]*.py"))
+    return {path.stem.rstrip("_"): path for path in files}
+
+
+def overview() -> str:
+    """Every verb and the first line of its file, which says what it does."""
+    lines = (f"  {name:<12} {_does(path)}" for name, path in verbs().items())
+    return "\n".join(["VERBS (python -m coca_train <verb> --help; without a verb: train)", "", *lines])
+
+
+def _does(path: Path) -> str:
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return text.partition("\n")[0].rstrip(".")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Do what the command line says. Returns the exit code."""
+    return run(_dispatch, argv)
+
+
+def _dispatch(argv: list[str]) -> int:
+    words = without_launcher_flags(argv)
+    name = words[0] if words else ""
+    if name in verbs():
+        del words[0]
+    elif re.fullmatch(r"[a-z]+", name):
+        raise UserError(_no_such_verb(name))
+    else:
+        name = DEFAULT
+        if {"--help", "-h"} & set(words):
+            print(overview(), end="\n\n")
+    verb = import_module(f"coca_train.commands.{verbs()[name].stem}").VERB
+    return run(verb.main, words, verb.goes_on)
+
+
+def _no_such_verb(name: str) -> str:
+    close = get_close_matches(name, verbs(), n=1)
+    fix = f"write python -m coca_train {close[0]}" if close else "see python -m coca_train --help"
+    return f"E-CFG-38 command line {name}: there is no such verb; verbs are {', '.join(verbs())}. Fix: {fix}"

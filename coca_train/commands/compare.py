@@ -1,85 +1,98 @@
-"""`python -m coca_train.compare schemes="rope coca alibi kerple_log" [any training override]`: one report.
+"""Train several schemes in the same way, and compare them in one report."""
 
-Trains each scheme in <run.root>/<scheme> (default runs/compare), one after the other, each exactly as
-`python -m coca_train position=<scheme> ...` would; the same command goes on where it stopped and skips
-what is finished. Then it checks that all saw the same batches and began with the same shared weights,
-and writes <run.root>/comparison: report.html (perplexity by window, loss by position, time and memory of
-a step), the same as report.md, its tables and figures beside it, and all numbers in results.json.
-
-schemes=    choices of configs/position, with commas or spaces between them. coca:clex is coca with the
-            frequencies clex, rope:sliding_window rope with that visibility; run names coca-clex, rope-sliding_window
-runs=runs/a,runs/b compares finished runs instead and trains nothing.
-"""
-
+import dataclasses
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from coca_train.commands import main
+from coca_train.commands._training import of_training
+from coca_train.config.command_line import Arguments
 from coca_train.config.files import choices, config_dir
 from coca_train.config.load import Loaded
-from coca_train.config.messages import nearest
+from coca_train.config.messages import Problem, nearest
+from coca_train.config.root import Root
+from coca_train.config.schema import STRICT
+from coca_train.config.spelling import Names, Paths
+from coca_train.config.verb import FLAGS, Verb
 from coca_train.runtime import dist
-from coca_train.runtime.entry import run
 from coca_train.runtime.errors import DataError, UserError
 from coca_train.schedule import resolve
-from coca_train.settings import load
+from coca_train.settings import TRAIN, load
 
-DEFAULT_SCHEMES = "rope,alibi,coca,coca_strict"
-DEFAULT_ROOT = "runs/compare"
 OURS = ("position=", "run.name=")
+USAGE = """\
+Train several schemes in the same way, and compare them in one report.
+
+  python -m coca_train compare schemes=rope,coca,alibi,kerple_log
+  python -m coca_train compare schemes=coca,coca:clex,rope:sliding_window train.max_steps=2000
+  python -m coca_train compare runs=runs/a,runs/b                       finished runs; trains nothing
+
+Trains each scheme in <run.root>/<scheme>, one after the other, each exactly as `python -m coca_train position=<scheme>`
+would; the same command goes on where it stopped and skips what is finished. Then it checks that all saw the same
+batches and began with the same shared weights, and writes <run.root>/comparison: report.html (perplexity by window, loss
+by position, time and memory of a step), the same as report.md, its tables and figures beside it, and all numbers in
+results.json.
+
+All words but the options below are those of a training (python -m coca_train train --help).
+"""
 
 
-@dataclass(frozen=True)
-class Request:
-    """A command line, sorted. `runs` is set when nothing is to be trained."""
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class RootConfig:
+    """Where the comparison lies."""
 
-    schemes: list[str]
-    runs: list[str]
-    root: str
-    overrides: list[str]
+    root: str = Field(description="folder of the trained runs, and of what compares them")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class CompareConfig:
+    """What is compared."""
+
+    schemes: Names = Field(
+        description="choices of configs/position, with commas or spaces between them; coca:clex is coca with the "
+        "frequencies clex, rope:sliding_window rope with that visibility; their runs are coca-clex, rope-sliding_window"
+    )
+    runs: Paths = Field(description="finished runs to compare, with commas between them; []: train schemes")
+    run: RootConfig
+
+
+def _rules(sections: dict[str, Any], launch: bool) -> list[Problem]:
+    problems = []
+    for key in ("schemes", "runs"):
+        names = sections.get(key, [])
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            problems.append(Problem("E-CFG-31", (key,), f"{twice[0]} is there twice", "name each once"))
+    if sections.get("schemes") == [] and not sections.get("runs"):
+        problems.append(Problem("E-CFG-31", ("schemes",), "one or more are needed", "schemes=rope,coca"))
+    return problems
+
+
+COMPARE = Root(
+    name="compare",
+    folder="commands",
+    schema=CompareConfig,
+    check=_rules,
+    command="coca_train compare",
+    examples="schemes=rope,coca, or an override of a training, e.g. train.max_steps=2000",
+    beside=TRAIN.groups,
+)
+
+
+@dataclasses.dataclass(frozen=True)
 class Entry:
     """A scheme of the list: its run's name, and the words of the command line that choose it."""
 
     name: str
     words: list[str]
-
-
-def read(argv: list[str]) -> Request:
-    """Raises UserError for overrides that this command sets itself, or names given twice."""
-    schemes, runs, root, overrides = DEFAULT_SCHEMES, "", DEFAULT_ROOT, []
-    for word in argv:
-        key, _, value = word.partition("=")
-        if key == "schemes":
-            schemes = value
-        elif key == "runs":
-            runs = value
-        elif key == "run.root":
-            root = value
-        elif word.startswith(OURS):
-            raise UserError(f"E-CFG-31 command line {word}: compare sets this itself, per scheme. Fix: leave it out")
-        elif word != "--debug":
-            overrides.append(word)
-    request = Request(_names("schemes", schemes, r"[,\s]+"), _names("runs", runs, ","), root, overrides)
-    if not (request.schemes if not runs else request.runs):
-        raise UserError("E-CFG-31 command line schemes: empty; one or more are needed. Fix: schemes=rope,coca")
-    return request
-
-
-def _names(key: str, text: str, separator: str) -> list[str]:
-    names = [name.strip() for name in re.split(separator, text) if name.strip()]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise UserError(f"E-CFG-31 command line {key}: {twice[0]} is there twice. Fix: name each once")
-    return names
 
 
 def entry(text: str, overrides: list[str]) -> Entry:
@@ -118,7 +131,7 @@ def _known(key: str, name: str, offered: Iterable[str]) -> None:
         )
 
 
-def train_all(request: Request) -> int:
+def train_all(schemes: list[Entry], root: str, overrides: list[str], config_dirs: tuple[Path, ...]) -> int:
     """Train what is not finished; 0, or the exit code of the first training that failed."""
     if "RANK" in os.environ or int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError(
@@ -126,9 +139,9 @@ def train_all(request: Request) -> int:
             "Fix: train each scheme with torchrun, then compare them with runs=…"
         )
     jobs = {}
-    for item in (entry(scheme, request.overrides) for scheme in request.schemes):
-        words = [*request.overrides, *item.words, f"run.name={item.name}", f"run.root={request.root}"]
-        loaded = load(words)  # every config is checked before the first training starts
+    for item in schemes:
+        words = [*overrides, *item.words, f"run.name={item.name}", f"run.root={root}"]
+        loaded = load(words, config_dirs)  # every config is checked before the first training starts
         if not loaded.config.eval.extrapolation.enabled:
             raise UserError(
                 "E-CFG-31 eval.extrapolation.enabled=false: the comparison is made of it. Fix: leave it true"
@@ -139,12 +152,13 @@ def train_all(request: Request) -> int:
                 f"{item.name}: position.memory_len=0, so that it sees the same shuffled windows as the others "
                 "(data.order=stream gives all of them a stream, and it its memory)"
             )
+    folders = [part for folder in config_dirs for part in ("--config-dir", str(folder))]
     for number, (name, (words, loaded)) in enumerate(jobs.items(), 1):
-        if finished(Path(request.root) / name, loaded):
+        if finished(Path(root) / name, loaded):
             dist.log(f"[{number}/{len(jobs)}] {name}: finished before")
             continue
         dist.log(f"[{number}/{len(jobs)}] {name}: python -m coca_train {' '.join(words)}")
-        code = run_child([sys.executable, "-m", "coca_train", *words])
+        code = run_child([sys.executable, "-m", "coca_train", *folders, *words])
         if code:
             dist.log(f"{name} ended with exit code {code}; the same command goes on from there")
             return code
@@ -201,28 +215,37 @@ def compare(run_dirs: dict[str, Path], directory: Path, command: str) -> None:
     dist.log(f"Report: {paths['report.html']} (tables and figures beside it)")
 
 
-def _main(argv: list[str]) -> int:
-    if {"-h", "--help"} & set(argv):
-        print(__doc__)
-        return 0
-    request = read(argv)
-    directory, command = Path(request.root) / "comparison", shlex.join(["python", "-m", "coca_train.compare", *argv])
-    if request.runs:
-        names = [Path(run).name for run in request.runs]
+def _compare(loaded: Loaded, arguments: Arguments) -> int:
+    given: CompareConfig = loaded.config
+    root, overrides = Path(given.run.root), arguments.overrides
+    directory, command = root / "comparison", arguments.again(COMPARE.command)
+    if refused := [word for word in overrides if word.startswith(OURS)]:
+        text = "compare sets this itself, per scheme"
+        raise UserError(f"E-CFG-31 command line {refused[0]}: {text}. Fix: leave it out")
+    if given.runs:
+        names = [Path(run).name for run in given.runs]
         if len(set(names)) < len(names):
             raise UserError(
-                f"E-RUN-22 command line runs={','.join(request.runs)}: the last parts of the paths name the runs and "
+                f"E-RUN-22 command line runs={','.join(given.runs)}: the last parts of the paths name the runs and "
                 "must differ. Fix: rename one of the directories"
             )
-        compare({Path(run).name: Path(run) for run in request.runs}, directory, command)
+        compare({Path(run).name: Path(run) for run in given.runs}, directory, command)
         return 0
-    code = train_all(request)
-    if code:
+    schemes = [entry(scheme, overrides) for scheme in given.schemes]
+    if code := train_all(schemes, given.run.root, overrides, arguments.config_dirs):
         return code
-    names = [entry(scheme, request.overrides).name for scheme in request.schemes]
-    compare({name: Path(request.root) / name for name in names}, directory, command)
+    compare({scheme.name: root / scheme.name for scheme in schemes}, directory, command)
     return 0
 
 
+VERB = Verb(
+    COMPARE,
+    USAGE,
+    _compare,
+    flags=(*FLAGS, "--config-dir"),
+    goes_on="from the last checkpoint",
+    passes_on=of_training,
+)
+
 if __name__ == "__main__":
-    sys.exit(run(_main))
+    sys.exit(main(["compare", *sys.argv[1:]]))

@@ -1,48 +1,55 @@
-"""`python -m coca_train.evaluate +eval=<suite> checkpoint=<run or Hugging Face folder>`: how far a context reaches."""
+"""Measure how far a model's context reaches."""
 
-import shlex
 import sys
-from collections.abc import Sequence
 
-from coca_train import __version__
-from coca_train.config.command_line import read_arguments
-from coca_train.evaluation.help import help_text, markdown
-from coca_train.evaluation.settings import load
+from coca_train.commands import main
+from coca_train.config.command_line import Arguments
+from coca_train.config.load import Loaded
+from coca_train.config.verb import FLAGS, Reference, Verb
+from coca_train.evaluation.settings import EVALUATE, overrides
 from coca_train.runtime import dist
-from coca_train.runtime.entry import run
-from coca_train.runtime.errors import UserError
 
-FLAGS = ("--help", "--version", "--cfg job", "--config-dir", "--debug")
+USAGE = """\
+Measure how far a model's context reaches. Every model, variant and length is a cell; cells are measured once and kept.
+
+  python -m coca_train evaluate checkpoint=runs/quickstart                          perplexity by context window
+  python -m coca_train evaluate +eval=passkey checkpoint=runs/rope,runs/coca        several models, one report
+  python -m coca_train evaluate checkpoint=runs/rope grid.frequencies=[own,dynamic_ntk@alpha:4,yarn@factor:8]
+  python -m coca_train evaluate checkpoint=runs/rope grid.lengths=[1x,4x,16x] text.files=[books.jsonl.gz]
+  torchrun --nproc-per-node 8 -m coca_train evaluate checkpoint=runs/coca_350m      all ranks share each cell
+
+  --cfg job          show the configuration, composed and checked, and stop
+  --config-dir DIR   more YAML files: DIR/eval/mine.yaml is then +eval=mine
+  --debug            show the traceback of an error
+"""
+FOOT = (
+    "The report: <work.root>/<work.name>/report.html. The same command goes on where it stopped. See docs/evaluation.md"
+)
 
 
-def _main(argv: list[str]) -> int:
-    if argv == ["--markdown"]:
-        sys.stdout.write(markdown())
-        return 0
-    arguments = read_arguments(argv, FLAGS)
-    if "--version" in arguments.flags:
-        print(f"coca_train {__version__}")
-        return 0
-    if "--help" in arguments.flags or not argv:
-        print(help_text(arguments.overrides, arguments.config_dirs))
-        return 0
-    if arguments.cfg not in ("", "job"):
-        raise UserError(f"E-CFG-38 command line --cfg {arguments.cfg}: this shows job. Fix: write --cfg job")
-    config, text = load(arguments.overrides, arguments.config_dirs)
-    if arguments.cfg:
-        print(text, end="")
-        return 0
+def _evaluate(loaded: Loaded, arguments: Arguments) -> None:
     from coca_train.evaluation.run import evaluate
 
-    directory = evaluate(config, command_line(argv))
+    directory = evaluate(loaded.config, arguments.again(EVALUATE.command))
     dist.log(f"Report: {directory / 'report.html'} (tables and figures beside it)")
-    return 0
 
 
-def command_line(argv: Sequence[str]) -> str:
-    """How to run it again."""
-    return shlex.join(["python", "-m", "coca_train.evaluate", *argv])
-
+VERB = Verb(
+    EVALUATE,
+    USAGE,
+    _evaluate,
+    foot=FOOT,
+    flags=(*FLAGS, "--config-dir", "--markdown"),
+    goes_on="where it stopped: measured cells are kept",
+    idle=True,
+    written_out=overrides,
+    reference=Reference(
+        "Configuration of an evaluation",
+        "`python -m coca_train evaluate +eval=<suite> checkpoint=<run> section.option=value`; values are those of "
+        "`eval=perplexity`.",
+        "value",
+    ),
+)
 
 if __name__ == "__main__":
-    sys.exit(run(_main, goes_on="where it stopped: measured cells are kept"))
+    sys.exit(main(["evaluate", *sys.argv[1:]]))

@@ -1,89 +1,103 @@
-"""`python -m coca_train.generate run=runs/quickstart prompt="def main"`: what a trained model writes.
-
-  python -m coca_train.generate run=runs/quickstart prompt="def main" visibility=sinks visibility.window=64
-
-options (key=value)
-  run              directory of a run
-  prompt           text to go on from
-  max_new_tokens   length of the continuation [tokens]; it may end earlier, at the end of the document
-  temperature      0: always the most probable token (greedy); 1: sample as the model says
-  top_k            sample among the k most probable tokens; 0: all
-  top_p            sample among the fewest tokens whose probabilities reach p together; 1: all
-  seed             of the sampling
-  dynamic_length   what dynamic frequencies adapt to: sequence (prompt + max_new_tokens) or step (tokens so far)
-  use_cache        false: recompute the whole text for every token (slow; for comparison)
-  device           auto, cpu or cuda
-  visibility, position/frequencies, and options inside them: as in a training (python -m coca_train --help); other
-                   choices than the model was trained with, on the same weights. The base theta stays
-"""
+"""Let a trained model go on from a prompt."""
 
 import sys
 import time
-from dataclasses import dataclass
 from typing import Literal
 
-from coca_train.config.arguments import parse
-from coca_train.runtime import dist, entry
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from coca_train.commands import main
+from coca_train.config.command_line import Arguments
+from coca_train.config.load import Loaded
+from coca_train.config.root import Root
+from coca_train.config.schema import STRICT
+from coca_train.config.spelling import Text
+from coca_train.config.verb import Verb
+from coca_train.runtime import dist
 from coca_train.runtime.errors import UserError
 from coca_train.vary import GROUPS, varies, vary
 
+USAGE = """\
+What a trained model writes.
 
-@dataclass(frozen=True)
-class Options:
-    """See the module's docstring."""
+  python -m coca_train generate run=runs/quickstart prompt="def main("
+  python -m coca_train generate run=runs/quickstart prompt="def main(" visibility=sinks visibility.window=64
 
-    run: str
-    prompt: str
-    max_new_tokens: int = 64
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int = 0
-    dynamic_length: Literal["sequence", "step"] = "sequence"
-    use_cache: bool = True
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+visibility=, position/frequencies= and options inside them are as in a training (python -m coca_train train --help):
+other choices than the model was trained with, on the same weights. The base theta stays.
+"""
 
 
-def _main(argv: list[str]) -> int:
-    if not argv or {"-h", "--help"} & set(argv):
-        print(__doc__)
-        return 0
-    words = [word for word in argv if word != "--debug"]
-    options = parse(Options, [word for word in words if not varies(word)], also=GROUPS)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class GenerateConfig:
+    """Which model writes what, and how its tokens are drawn."""
+
+    run: str = Field(description="directory of a run")
+    prompt: Text = Field(description="text to go on from, everything behind the =")
+    max_new_tokens: int = Field(
+        ge=0, description="length of the continuation [tokens]; it may end earlier, at the end of the document"
+    )
+    temperature: float = Field(
+        ge=0, description="0: always the most probable token (greedy); 1: sample as the model says"
+    )
+    top_k: int = Field(ge=0, description="sample among the k most probable tokens; 0: all")
+    top_p: float = Field(
+        gt=0, le=1, description="sample among the fewest tokens whose probabilities reach p together; 1: all"
+    )
+    seed: int = Field(ge=0, description="of the sampling")
+    dynamic_length: Literal["sequence", "step"] = Field(
+        description="what dynamic frequencies adapt to: sequence (prompt + max_new_tokens) or step (tokens so far)"
+    )
+    use_cache: bool = Field(description="false: recompute the whole text for every token (slow; for comparison)")
+    device: Literal["auto", "cpu", "cuda"] = Field(description="auto: cuda where there is a GPU")
+
+
+def _generate(loaded: Loaded, arguments: Arguments) -> None:
     import torch
 
     from coca_train.checkpoint.opening import load_run
     from coca_train.models.generation import check_options, check_positions, generate
 
-    run = load_run(options.run, options.device)
-    config = vary(run.loaded.config, [word for word in words if varies(word)])
+    given: GenerateConfig = loaded.config
+    run = load_run(given.run, given.device)
+    config = vary(run.loaded.config, arguments.overrides)
     run.model.set_position(config.position)
     run.model.set_visibility(config.visibility)
-    tokens = run.tokenizer.encode(options.prompt)
+    tokens = run.tokenizer.encode(given.prompt)
     try:
-        check_options(tokens, options.max_new_tokens, options.temperature, options.top_k, options.top_p)
-        check_positions(run.model, len(tokens), options.max_new_tokens)
+        check_options(tokens, given.max_new_tokens, given.temperature, given.top_k, given.top_p)
+        check_positions(run.model, len(tokens), given.max_new_tokens)
     except ValueError as error:
         raise UserError(f"E-CFG-02 command line: {error}. Fix: change that option") from error
     begin = time.perf_counter()
     new = generate(
         run.model,
         tokens,
-        options.max_new_tokens,
-        temperature=options.temperature,
-        top_k=options.top_k,
-        top_p=options.top_p,
-        generator=torch.Generator().manual_seed(options.seed),
+        given.max_new_tokens,
+        temperature=given.temperature,
+        top_k=given.top_k,
+        top_p=given.top_p,
+        generator=torch.Generator().manual_seed(given.seed),
         eod=run.tokenizer.eod,
-        dynamic_length=options.dynamic_length,
-        use_cache=options.use_cache,
+        dynamic_length=given.dynamic_length,
+        use_cache=given.use_cache,
     )
     seconds = time.perf_counter() - begin
-    print(options.prompt + run.tokenizer.decode(new))
+    print(given.prompt + run.tokenizer.decode(new))
     speed = f"{len(new) / seconds:,.0f} tokens/s" if new else "nothing to add"
-    dist.log(f"\n[{options.run}, step {run.step}: {len(tokens)} + {len(new)} tokens, {speed}]")
-    return 0
+    dist.log(f"\n[{given.run}, step {run.step}: {len(tokens)} + {len(new)} tokens, {speed}]")
 
+
+GENERATE = Root(
+    name="generate",
+    folder="commands",
+    schema=GenerateConfig,
+    command="coca_train generate",
+    examples="temperature=0.8",
+    beside=tuple(GROUPS),
+)
+VERB = Verb(GENERATE, USAGE, _generate, idle=True, passes_on=varies)
 
 if __name__ == "__main__":
-    sys.exit(entry.run(_main))
+    sys.exit(main(["generate", *sys.argv[1:]]))

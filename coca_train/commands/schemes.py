@@ -1,65 +1,75 @@
-"""`python -m coca_train.schemes`: every position scheme, what it costs and what goes with it.
+"""Tell what every position scheme is, costs and goes with."""
 
-  python -m coca_train.schemes                              three tables: schemes, frequencies, visibilities
-  python -m coca_train.schemes scheme=alibi                 all about one of them, and how to train with it
-  python -m coca_train.schemes model=llama_7b seq_len=2048  the same for another model and training window
+import sys
+from pathlib import Path
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from coca_train.commands import main
+from coca_train.config.command_line import Arguments
+from coca_train.config.load import Loaded
+from coca_train.config.root import Root
+from coca_train.config.schema import STRICT, Positive
+from coca_train.config.verb import FLAGS, Verb
+from coca_train.planning.catalog.entries import known
+from coca_train.runtime.errors import UserError
+
+USAGE = """\
+Every position scheme, what it costs and what goes with it.
+
+  python -m coca_train schemes                              three tables: schemes, frequencies, visibilities
+  python -m coca_train schemes scheme=alibi                 all about one of them, and how to train with it
+  python -m coca_train schemes model=llama_7b seq_len=2048  the same for another model and training window
 
 Nothing in the tables is written down by hand: each scheme is built, called and looked at, on the CPU, in seconds.
-
-options (key=value)
-  scheme    choice of configs/position to tell all about
-  model     choice of configs/model that the numbers are for
-  seq_len   training window of that model [tokens]
-  figures   folder to write one SVG for each scheme and visibility to, instead of printing
 
   --markdown   print docs/schemes.md instead
 """
 
-import sys
-from dataclasses import dataclass
-from pathlib import Path
 
-from coca_train.config.arguments import parse
-from coca_train.planning.catalog.entries import known
-from coca_train.runtime import entry
-from coca_train.runtime.errors import UserError
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class SchemesConfig:
+    """What the catalogue tells, and of which model."""
 
-
-@dataclass(frozen=True)
-class Options:
-    """See the module's docstring."""
-
-    scheme: str = ""
-    model: str = "neox_350m"
-    seq_len: int = 512
-    figures: str = ""
+    scheme: str | None = Field(description="choice of configs/position to tell all about; null: tables of all")
+    model: str = Field(description="choice of configs/model that the numbers are for")
+    seq_len: Positive = Field(description="training window of that model [tokens]")
+    figures: str | None = Field(
+        description="folder to write one SVG for each scheme and visibility to, instead of printing"
+    )
 
 
-def _main(argv: list[str]) -> int:
-    if {"-h", "--help"} & set(argv):
-        print(__doc__)
-        return 0
-    options = parse(Options, [word for word in argv if word not in ("--debug", "--markdown")])
-    one = known(options.scheme) if options.scheme else None
-    if one and "--markdown" in argv:
+def _schemes(loaded: Loaded, arguments: Arguments) -> None:
+    given: SchemesConfig = loaded.config
+    one = known(given.scheme) if given.scheme else None
+    if one and "--markdown" in arguments.flags:
         raise UserError("E-CFG-02 command line --markdown: prints all schemes. Fix: leave out --markdown, or scheme=")
-    if options.figures:
+    if given.figures:
         from coca_train.planning.catalog.figures import write_figures
 
-        write_figures(Path(options.figures))
-        return 0
+        write_figures(Path(given.figures))
+        return
     from coca_train.planning.catalog.pages import details, document, overview
     from coca_train.planning.catalog.reference import reference
 
-    given = reference(options.model, options.seq_len)
+    of = reference(given.model, given.seq_len)
     if one:
-        print(details(one, given))
-    elif "--markdown" in argv:
-        sys.stdout.write(document(given))
+        print(details(one, of))
+    elif "--markdown" in arguments.flags:
+        sys.stdout.write(document(of))
     else:
-        print(overview(given))
-    return 0
+        print(overview(of))
 
+
+SCHEMES = Root(
+    name="schemes",
+    folder="commands",
+    schema=SchemesConfig,
+    command="coca_train schemes",
+    examples="scheme=alibi",
+)
+VERB = Verb(SCHEMES, USAGE, _schemes, flags=(*FLAGS, "--markdown"))
 
 if __name__ == "__main__":
-    sys.exit(entry.run(_main))
+    sys.exit(main(["schemes", *sys.argv[1:]]))

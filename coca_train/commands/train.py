@@ -1,53 +1,48 @@
-"""The command line of the training. No torch here, so that `--help` is quick."""
+"""Train a language model whose context reaches further than it was trained."""
 
 import sys
-from typing import NoReturn
 
-from coca_train import __version__
-from coca_train.config.command_line import Arguments, read_arguments
-from coca_train.runtime.entry import run
+from coca_train.commands import main
+from coca_train.config.command_line import Arguments
+from coca_train.config.load import Loaded
+from coca_train.config.verb import FLAGS, Reference, Verb
+from coca_train.settings import TRAIN
+
+USAGE = """\
+Train a language model whose context reaches further than it was trained.
+
+  python -m coca_train                                    the quickstart: some minutes on two CPU cores
+  python -m coca_train position=rope optim.lr=3e-4        another choice, another value
+  python -m coca_train position=coca position/frequencies=yarn
+  python -m coca_train --multirun position=coca,rope      one run after the other, and a table of their results
+  python -m coca_train schemes                            what each scheme is, costs and goes with
+  torchrun --nproc-per-node 8 -m coca_train +experiment=coca_350m
+
+  --cfg job          show the configuration, composed and checked, and stop
+  --config-dir DIR   more YAML files: DIR/experiment/mine.yaml is then +experiment=mine
+  --multirun, -m     run every combination of values separated by commas; with --cfg job: show their commands
+  --debug            show the traceback of an error
+  --info, --hydra-help, --version
+"""
+FOOT = (
+    "A run lives in <run.root>/<run.name>; the same command goes on where it stopped. Reference: docs/configuration.md"
+)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """`python -m coca_train`, `coca-train`: train. Returns the exit code."""
-    return run(_main, argv)
+class _Train(Verb):
+    """The training runs sweeps too, and has Hydra's own front end answer the questions about Hydra."""
 
+    def answer(self, arguments: Arguments) -> int | None:
+        if arguments.hydra or arguments.cfg in ("hydra", "all"):
+            return _ask_hydra(arguments)
+        if "--multirun" in arguments.flags:
+            from coca_train.commands._sweep import sweep
 
-def entry() -> NoReturn:
-    """The console script `coca-train`."""
-    sys.exit(main())
-
-
-def _main(argv: list[str]) -> int:
-    arguments = read_arguments(argv)
-    if "--version" in arguments.flags:
-        print(f"coca_train {__version__}")
-        return 0
-    if arguments.hydra or arguments.cfg in ("hydra", "all"):
-        return _ask_hydra(arguments)
-    if "--help" in arguments.flags:
-        from coca_train.commands.training_help import help_text
-
-        print(help_text(arguments.overrides, arguments.config_dirs))
-        return 0
-    if "--multirun" in arguments.flags:
-        from coca_train.commands.multirun import multirun
-
-        return multirun(arguments.overrides, arguments.config_dirs, show_only=bool(arguments.cfg))
-    from coca_train.settings import load
-
-    loaded = load(arguments.overrides, arguments.config_dirs)
-    if arguments.cfg:
-        print(loaded.yaml, end="")
-        return 0
-    from coca_train.training.run import train
-
-    train(loaded)
-    return 0
+            return sweep(arguments.overrides, arguments.config_dirs, show_only=bool(arguments.cfg))
+        return super().answer(arguments)
 
 
 def _ask_hydra(arguments: Arguments) -> int:
-    """Hydra's own front end, for the questions about Hydra."""
     import logging
 
     import hydra
@@ -60,3 +55,25 @@ def _ask_hydra(arguments: Arguments) -> int:
     sys.argv = ["coca_train", *arguments.hydra, *cfg, *folders, *arguments.overrides]
     hydra.main(version_base="1.3", config_path=str(config_dir()), config_name="train")(lambda cfg: None)()
     return 0
+
+
+def _train(loaded: Loaded, arguments: Arguments) -> None:
+    from coca_train.training.run import train
+
+    train(loaded)
+
+
+VERB = _Train(
+    TRAIN,
+    USAGE,
+    _train,
+    foot=FOOT,
+    flags=(*FLAGS, "--config-dir", "--multirun", "--info", "--hydra-help", "--markdown"),
+    goes_on="from the last checkpoint",
+    reference=Reference(
+        "Configuration", "Values are those of the quickstart (`python -m coca_train` with nothing else).", "quickstart"
+    ),
+)
+
+if __name__ == "__main__":
+    sys.exit(main(["train", *sys.argv[1:]]))

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,11 +15,16 @@ LAUNCHER_FLAG = re.compile(r"--local[-_]rank(?:=(\d+))?")  # what torch.distribu
 class Arguments:
     """A command line, sorted. `flags` are the bare ones, such as --help."""
 
+    words: list[str] = field(default_factory=list)  # all of it
     overrides: list[str] = field(default_factory=list)
     flags: set[str] = field(default_factory=set)
     config_dirs: tuple[Path, ...] = ()
     cfg: str = ""
     hydra: list[str] = field(default_factory=list)  # what Hydra's own front end is asked
+
+    def again(self, command: str) -> str:
+        """How to run it again. command: python -m <command>."""
+        return f"python -m {command} {shlex.join(self.words)}".rstrip()
 
 
 BARE = {
@@ -28,30 +34,41 @@ BARE = {
     "--debug": "--debug",
     "--multirun": "--multirun",
     "-m": "--multirun",
+    "--markdown": "--markdown",
 }
-FOR_HYDRA = ("--hydra-help", "--info", "-i", "--shell-completion", "-sc")
-# What a command takes, as messages list it.
-TRAINING = ("--help", "--version", "--cfg job", "--config-dir", "--multirun", "--debug", "--info", "--hydra-help")
+WITH_VALUE = {"--cfg": "--cfg job", "-c": "--cfg job", "--config-dir": "--config-dir", "-cd": "--config-dir"}
+FOR_HYDRA = ("--hydra-help", "--info", "-i")
 
 
-def read_arguments(argv: list[str], flags: tuple[str, ...] = TRAINING) -> Arguments:
-    """Sort a command line. UserError for a flag that the command does not take."""
-    found, rest = Arguments(), list(argv)
+def without_launcher_flags(argv: list[str]) -> list[str]:
+    """The words of the user; the rank that a launcher adds goes where torchrun puts it."""
+    words, rest = [], list(argv)
+    while rest:
+        word = rest.pop(0)
+        if launcher := LAUNCHER_FLAG.fullmatch(word):
+            os.environ.setdefault("LOCAL_RANK", launcher[1] or (rest.pop(0) if rest else "0"))
+        else:
+            words.append(word)
+    return words
+
+
+def read_arguments(argv: list[str], flags: tuple[str, ...]) -> Arguments:
+    """Sort a command line. flags: what the command takes, as messages list it. UserError for any other."""
+    found, rest = Arguments(list(argv)), list(argv)
     while rest:
         word = rest.pop(0)
         name, equals, value = word.partition("=")
-        launcher = LAUNCHER_FLAG.fullmatch(word)
-        if launcher:
-            rank = launcher[1] or (rest.pop(0) if rest else "0")
-            os.environ.setdefault("LOCAL_RANK", rank)
-        elif BARE.get(word) in flags:
+        if BARE.get(word) in flags:
             found.flags.add(BARE[word])
         elif name in FOR_HYDRA and "--hydra-help" in flags:
             follows = not equals and rest and name in ("--info", "-i") and "=" not in rest[0]
             found.hydra += [word, rest.pop(0)] if follows else [word]
-        elif name in ("--cfg", "-c", "--config-dir", "-cd"):
+        elif WITH_VALUE.get(name) in flags:
             value = value if equals else rest.pop(0) if rest else ""
-            _with_value(found, name, value)
+            if WITH_VALUE[name] == "--config-dir":
+                found.config_dirs += (_folder(name, value),)
+            else:
+                found.cfg = _shown(name, value, ("job", "hydra", "all") if "--hydra-help" in flags else ("job",))
         elif word in ("--resolve", "--run", "-r"):
             pass  # what is shown is resolved, and running is what we do
         elif word.startswith("-"):
@@ -63,17 +80,19 @@ def read_arguments(argv: list[str], flags: tuple[str, ...] = TRAINING) -> Argume
     return found
 
 
-def _with_value(found: Arguments, name: str, value: str) -> None:
-    if name in ("--cfg", "-c"):
-        if value not in ("job", "hydra", "all"):
-            raise UserError(f"E-CFG-38 command line {name} {value}: this shows job, hydra or all. Fix: write --cfg job")
-        found.cfg = value
-    elif not value or not Path(value).is_dir():
+def _folder(name: str, value: str) -> Path:
+    if not value or not Path(value).is_dir():
         raise UserError(
             f"E-CFG-15 command line {name} {value}: there is no such folder. Fix: give a folder of YAML files"
         )
-    else:
-        found.config_dirs += (Path(value).resolve(),)
+    return Path(value).resolve()
+
+
+def _shown(name: str, value: str, able: tuple[str, ...]) -> str:
+    if value not in able:
+        text = f"this shows {' or '.join(able)}"
+        raise UserError(f"E-CFG-38 command line {name} {value}: {text}. Fix: write --cfg job")
+    return value
 
 
 def _unknown_flag(word: str, flags: tuple[str, ...]) -> str:

@@ -19,7 +19,7 @@ SECTIONS = ("train", "optim", "data", "position", "visibility", "engine", "eval"
 _FIXED = {
     "train.max_steps": "write the length of the stage beside its name: max_steps or tokens",
     "data.tokenizer": "a model speaks one vocabulary: set data.tokenizer for the whole run",
-    "position.scheme": "convert the weights first, schemes differ in parameters: python -m coca_train.interop import",
+    "position.scheme": "convert the weights first, schemes differ in parameters: python -m coca_train import",
     "engine.kind": "set it for the whole run",
     "engine.device": "set it for the whole run",
     "engine.dtype": "a run keeps its precision: set it for the whole run",

@@ -1,4 +1,4 @@
-"""The configuration of `python -m coca_train.evaluate`: configs/evaluation/evaluate.yaml and the choices of `eval`."""
+"""The configuration of `python -m coca_train evaluate`: configs/evaluation/evaluate.yaml and the choices of `eval`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,7 +40,7 @@ EVALUATE = Root(
     schema=EvaluateConfig,
     groups=("eval",),
     check=problems,
-    command="coca_train.evaluate",
+    command="coca_train evaluate",
     examples="work.device=cpu, or group=choice, e.g. +eval=passkey",
     place="work.root and work.name",
     registries={"eval": SUITES},

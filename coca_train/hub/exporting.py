@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,25 +15,13 @@ from coca_train.hub import card, forms, names, own, parity, shard_files, tokeniz
 from coca_train.hub.adapters import write_adapters
 from coca_train.hub.architecture import Shapes
 from coca_train.hub.config_json import NAME, OWN
+from coca_train.hub.options import ExportConfig
 from coca_train.hub.publish import building
 from coca_train.hub.shards import INDEX, SINGLE
 from coca_train.hub.weights import Source, open_source
 from coca_train.runtime import dist, durable
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-@dataclass(frozen=True)
-class Options:
-    """See the docstring of __main__."""
-
-    run: str
-    to: str
-    dtype: Literal["as_run", "fp32", "bf16", "fp16"] = "as_run"
-    form: Literal["auto", "native", "own", "llama", "mistral", "gpt_neox"] = "auto"
-    tokenizer: str = "auto"
-    parity_tokens: int = 2048
-    merge: bool = True
 
 
 @dataclass(frozen=True)
@@ -45,9 +33,8 @@ class Theirs:
     read: Callable[[str], Tensor]
 
 
-def run(options: Options) -> Path:
+def run(options: ExportConfig) -> Path:
     """The new folder. Raises UserError and its subclasses; nothing is left behind then."""
-    parity.check_tokens(options.parity_tokens)
     to = Path(options.to)
     if not options.merge:
         return write_adapters(Path(options.run), to, options.form)
@@ -121,7 +108,7 @@ def _write_weights(folder: Path, theirs: Theirs) -> None:
         _write_json(folder / INDEX, {"metadata": total, "weight_map": where})
 
 
-def _check(folder: Path, options: Options, source: Source, tokenizer: Tokenizer | None) -> dict[str, Any]:
+def _check(folder: Path, options: ExportConfig, source: Source, tokenizer: Tokenizer | None) -> dict[str, Any]:
     """Parity of the folder, loaded as anyone would, with the run, in the export's precision of weights."""
 
     def read(name: str) -> Tensor:

@@ -1,11 +1,12 @@
 """`import`: weights from anywhere into a run directory that everything here reads."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from coca_train.checkpoint.format import file_size
 from coca_train.hub import forms, parity, run_directory, to_coca, tokenizer_files, transformers_side
+from coca_train.hub.options import ImportConfig
 from coca_train.hub.publish import building
 from coca_train.hub.shards import content
 from coca_train.hub.weights import Source, open_source
@@ -13,37 +14,18 @@ from coca_train.runtime import dist
 from coca_train.runtime.errors import UserError
 
 
-@dataclass(frozen=True)
-class Options:
-    """See the docstring of __main__."""
-
-    source: str
-    name: str
-    root: str = "runs"
-    position: Literal["as_source", "coca", "coca_strict"] = "as_source"
-    t_from_k: Literal["mean_of_halves", "first_half", "random"] = "mean_of_halves"
-    t_width: Literal["as_source", "half", "full_mean"] = "as_source"
-    keys: Literal["auto", "k", "t"] = "auto"
-    seed: int = 1234
-    tokenizer: str = "auto"
-    ignore: str = ""
-    parity_tokens: int = 2048
-
-
-def run(options: Options) -> Path:
+def run(options: ImportConfig) -> Path:
     """The new run directory. Raises UserError and its subclasses; nothing is left behind then."""
     with open_options(options) as source:
         return bring(source, options)
 
 
-def open_options(options: Options) -> Source:
+def open_options(options: ImportConfig) -> Source:
     """The source that the options name. Raises as `open_source`."""
-    parity.check_tokens(options.parity_tokens)
-    ignore = tuple(key for key in options.ignore.split(",") if key)
-    return open_source(options.source, ignore=ignore, keys=options.keys)
+    return open_source(options.source, ignore=tuple(options.ignore), keys=options.keys)
 
 
-def bring(source: Source, options: Options) -> Path:
+def bring(source: Source, options: ImportConfig) -> Path:
     """An opened source as a new run directory; as `run`."""
     run_dir, made = Path(options.root) / options.name, wanted(source, options)
     tokenizer_path = tokenizer_files.find(source, options.tokenizer)
@@ -65,14 +47,15 @@ def bring(source: Source, options: Options) -> Path:
     return run_dir
 
 
-def provenance(source: Source, options: Options) -> dict[str, Any]:
+def provenance(source: Source, options: ImportConfig) -> dict[str, Any]:
     """What an import depends on, JSON. digest: of all files of a Hugging Face folder that are read."""
     free = {"source", "name", "root", "parity_tokens"} | (set() if options.t_from_k == "random" else {"seed"})
-    asked = {key: value for key, value in asdict(options).items() if key not in free}
+    written = asdict(options) | {"ignore": ",".join(options.ignore)}
+    asked = {key: value for key, value in written.items() if key not in free}
     return {"asked": asked} | ({"digest": content(source.path)} if source.kind == "huggingface" else {})
 
 
-def wanted(source: Source, options: Options) -> Source:
+def wanted(source: Source, options: ImportConfig) -> Source:
     """The source as it is, or converted."""
     if options.position != "as_source":
         t_width = "full_mean" if options.t_width == "full_mean" else "half"

@@ -25,7 +25,7 @@ from coca_train.engine.base import parameters_on_meta
 from coca_train.hub.architecture import Architecture
 from coca_train.hub.streamed import Read, streamed
 from coca_train.runtime import durable
-from coca_train.runtime.errors import CheckpointError, UserError
+from coca_train.runtime.errors import CheckpointError
 
 NAME = "parity.json"
 FREQUENCY_BOUND = 1e-6  # relative, of the other side's frequencies
@@ -194,11 +194,6 @@ def refuse_difference(results: list[Result], what: str, against: str) -> None:
         f"{worst.relative:.1e}{again}, at most {BOUND:.0e} is allowed, and nothing is published. Fix: one side reads "
         "this model differently; please report it with its config.json"
     )
-
-
-def check_tokens(n: int) -> None:
-    if n < 1:
-        raise UserError(f"E-CFG-02 command line parity_tokens={n}: must be 1 or more. Fix: leave it away")
 
 
 def lines(found: dict[str, Any]) -> str:

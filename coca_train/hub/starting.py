@@ -12,7 +12,7 @@ from coca_train.checkpoint.opening import read_record
 from coca_train.config.schema import Config, ModelConfig
 from coca_train.hub import config_json, importing, to_coca, transformers_side
 from coca_train.hub.architecture import Architecture
-from coca_train.hub.importing import Options
+from coca_train.hub.options import IMPORT, ImportConfig, given
 from coca_train.hub.weights import Source
 from coca_train.runtime import dist, durable
 from coca_train.runtime.errors import UserError
@@ -56,22 +56,23 @@ def bring(config: Config, run_dir: Path, proceed: Callable[[], None]) -> None:
         importing.bring(_asking(source, proceed), options)
 
 
-def _options(config: Config, run_dir: Path) -> Options:
-    """What `interop import` would be told, but for the position scheme."""
+def _options(config: Config, run_dir: Path) -> ImportConfig:
+    """What `import` would be told, but for the position scheme."""
     start = config.start
-    return Options(
+    return given(
+        IMPORT,
         source=str(start.path),
         name=NAME,
         root=str(run_dir),
         t_from_k=start.t_from_k,
         keys=start.keys,
         seed=config.run.seed,
-        ignore=",".join(start.ignore),
+        ignore=start.ignore,
         parity_tokens=start.parity_tokens,
     )
 
 
-def _converting(options: Options, found: Architecture, config: Config) -> Options:
+def _converting(options: ImportConfig, found: Architecture, config: Config) -> ImportConfig:
     """The same, with the conversion that makes the run's scheme of the folder's."""
     wanted, theirs = config.position, found.position
     if wanted.scheme == theirs.scheme:

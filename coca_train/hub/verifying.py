@@ -1,29 +1,18 @@
 """`verify`: the parity check between a run and a folder that both exist; its figures go beside the run."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from coca_train.hub import parity, tokenizer_files, transformers_side
 from coca_train.hub.config_json import NAME, read_json
+from coca_train.hub.options import VerifyConfig
 from coca_train.hub.weights import open_source
 from coca_train.runtime import dist
 from coca_train.runtime.durable import write_json
 from coca_train.runtime.errors import UserError
 
 
-@dataclass(frozen=True)
-class Options:
-    """See the docstring of __main__."""
-
-    run: str
-    against: str
-    tokenizer: str = "auto"
-    parity_tokens: int = 2048
-
-
-def run(options: Options) -> Path:
+def run(options: VerifyConfig) -> Path:
     """The parity.json written, in the run's directory. Raises CheckpointError E-IOP-13 where the two differ."""
-    parity.check_tokens(options.parity_tokens)
     against = Path(options.against)
     if not (against / NAME).is_file():
         raise UserError(f"E-IOP-01 {against}: no Hugging Face folder (no {NAME}). Fix: against=<folder with {NAME}>")

@@ -164,13 +164,13 @@ def next_commands(config: Config, run_dir: Path) -> str:
     prompt = config.eval.sample_prompt or "The"
     comparing = [
         "python -m coca_train position=rope run.name=rope",
-        "python -m coca_train.compare schemes=rope,alibi,coca,coca_strict",
+        "python -m coca_train compare schemes=rope,alibi,coca,coca_strict",
     ]
     tuned = config.start.path is not None or len(config.stages) > 1
     commands = [
-        f"python -m coca_train.generate run={run_dir} prompt={prompt!r}",
-        f"python -m coca_train.evaluate checkpoint={run_dir}",
-        *([f"python -m coca_train.interop export run={run_dir} to={run_dir}-hf"] if tuned else comparing),
+        f"python -m coca_train generate run={run_dir} prompt={prompt!r}",
+        f"python -m coca_train evaluate checkpoint={run_dir}",
+        *([f"python -m coca_train export run={run_dir} to={run_dir}-hf"] if tuned else comparing),
         "python -m coca_train --help",
     ]
     return "\n".join(f"  {command}" for command in commands)

@@ -1,4 +1,4 @@
-"""`python -m coca_train.schemes`: what it prints, what it refuses."""
+"""`python -m coca_train schemes`: what it prints, what it refuses."""
 
 import contextlib
 import io
@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from coca_train.commands import schemes
+from coca_train.commands import main
 from coca_train.planning.catalog.entries import entries, source
 from coca_train.planning.catalog.tables import Column, markdown, signed, some, terminal
-from coca_train.runtime import entry
 
 
 def run(*words):
-    return entry.run(schemes._main, list(words))
+    return main(["schemes", *words])
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +52,9 @@ def test_the_tables_fit_a_terminal_and_name_everything(printed):
 
 def test_help_is_quick():
     """No torch: a second of processor time is far more than it takes."""
-    code = "import sys; from coca_train import schemes; schemes._main(['--help']); print('torch' in sys.modules)"
+    code = (
+        "import sys; from coca_train.commands import main; main(['schemes', '--help']); print('torch' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "scheme=alibi" in done.stdout
     assert done.stdout.splitlines()[-1] == "False"
@@ -98,11 +99,11 @@ def test_work_and_memory_by_length(capsys):
         (["scheme=zzz"], "the schemes are alibi, coca, coca_strict, "),
         (["scheme=yarn"], "position/frequencies=yarn goes with a scheme"),
         (["scheme=sinks"], "visibility=sinks goes with a scheme"),
-        (["schemes=rope"], "E-CFG-01 command line 'schemes=rope': no such option. Fix: write scheme=..."),
-        (["rope"], "no such option"),
+        (["schemes=rope"], "E-CFG-01 command line schemes=rope: unknown key. Fix: did you mean scheme?"),
+        (["rope"], "E-CFG-16 command line rope: not an override: there is no ="),
         (["model=neox_tinny"], "E-CFG-32 command line model=neox_tinny: there is no model neox_tinny"),
-        (["seq_len=0"], "E-CFG-05 command line train.seq_len=0: it needs a whole number > 0"),
-        (["seq_len=long"], "E-CFG-02 command line seq_len=long: must be a whole number"),
+        (["seq_len=0"], "E-CFG-05 command line seq_len=0: it needs a whole number > 0"),
+        (["seq_len=long"], "E-CFG-04 command line seq_len=long: is text; it needs a whole number > 0"),
         (["scheme=rope", "--markdown"], "E-CFG-02 command line --markdown"),
     ],
 )

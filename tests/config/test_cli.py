@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from coca_train.commands import multirun
-from coca_train.commands import train as cli
-from coca_train.commands.training_help import help_text, markdown
+from coca_train import commands
+from coca_train.commands import _sweep
+from coca_train.commands.train import VERB as TRAINING
+from coca_train.config.command_line import Arguments, without_launcher_flags
 from coca_train.config.fields import options
+from coca_train.runtime import entry
 from coca_train.runtime.errors import CheckpointError, UserError
 from coca_train.settings import TRAIN
 
@@ -66,7 +68,7 @@ def test_cfg_job_shows_the_checked_config(tmp_path):
 
 def test_help_is_torch_free_and_quick():
     code = (
-        "import sys, resource; from coca_train.commands.train import main; code = main(['--help']);"
+        "import sys, resource; from coca_train.commands import main; code = main(['--help']);"
         "used = resource.getrusage(resource.RUSAGE_SELF); seconds = used.ru_utime + used.ru_stime;"
         "assert code == 0; assert not {'torch', 'deepspeed'} & set(sys.modules); assert seconds < 2, seconds"
     )
@@ -75,7 +77,7 @@ def test_help_is_torch_free_and_quick():
 
 def test_a_config_error_touches_nothing():
     code = (
-        "import sys; from coca_train.commands.train import main; code = main(['model.n_heads=7']);"
+        "import sys; from coca_train.commands import main; code = main(['model.n_heads=7']);"
         "assert code == 2; assert 'deepspeed' not in sys.modules;"
         "import torch; assert not torch.distributed.is_initialized()"
     )
@@ -83,7 +85,7 @@ def test_a_config_error_touches_nothing():
 
 
 def test_help_tells_every_option_with_its_value():
-    text = help_text(["position=rope", "train.max_steps=77"])
+    text = TRAINING.help_text(Arguments(overrides=["position=rope", "train.max_steps=77"]))
     for option in options(TRAIN):
         assert f"    {option.key}=" in text
         assert option.description.split(" ")[0] in text
@@ -97,14 +99,14 @@ def test_help_tells_every_option_with_its_value():
 
 
 def test_every_option_is_described():
-    rows = [line.split(" | ") for line in markdown().splitlines() if re.match(r"\| `[a-z_]+\.", line)]
+    rows = [line.split(" | ") for line in TRAINING.markdown().splitlines() if re.match(r"\| `[a-z_]+\.", line)]
     assert len(rows) > 70
     for row in rows:
         assert all(cell.strip(" |") for cell in (row[0], row[2 if len(row) == 4 else 1])), row
 
 
 def test_docs_are_up_to_date():
-    assert (ROOT / "docs" / "configuration.md").read_text() == markdown(), "run: make docs"
+    assert (ROOT / "docs" / "configuration.md").read_text() == TRAINING.markdown(), "run: make docs"
 
 
 def test_hydra_still_answers():
@@ -116,18 +118,18 @@ def test_hydra_still_answers():
 @pytest.mark.parametrize("flag", ["--local_rank=1", "--local-rank=1"])
 def test_launcher_flags_are_tolerated(flag, monkeypatch):
     monkeypatch.delenv("LOCAL_RANK", raising=False)
-    assert cli.read_arguments([flag, "optim.lr=1"]).overrides == ["optim.lr=1"]
+    assert without_launcher_flags([flag, "optim.lr=1"]) == ["optim.lr=1"]
     assert os.environ["LOCAL_RANK"] == "1"
     monkeypatch.delenv("LOCAL_RANK")
-    assert cli.read_arguments(["--local_rank", "3", "optim.lr=1"]).overrides == ["optim.lr=1"]
+    assert without_launcher_flags(["--local_rank", "3", "optim.lr=1"]) == ["optim.lr=1"]
     assert os.environ["LOCAL_RANK"] == "3"
 
 
 def raises(error):
-    def entry(argv):
+    def command(argv):
         raise error
 
-    return entry
+    return command
 
 
 @pytest.mark.parametrize(
@@ -140,21 +142,21 @@ def raises(error):
     ],
 )
 def test_exit_codes(error, code, text, capsys):
-    assert cli.run(raises(error), []) == code
+    assert entry.run(raises(error), []) == code
     err = capsys.readouterr().err
     assert text in err
     assert ("Traceback" in err) == (code == 1)
 
 
 def test_flags_that_do_not_exist(capsys):
-    assert cli.main(["--train.lr=1"]) == 2
+    assert commands.main(["--train.lr=1"]) == 2
     assert "options have no dashes: train.lr=1" in capsys.readouterr().err
-    assert cli.main(["--cfg", "everything"]) == 2
-    assert cli.main(["--config-dir", "/nowhere"]) == 2
+    assert commands.main(["--cfg", "everything"]) == 2
+    assert commands.main(["--config-dir", "/nowhere"]) == 2
 
 
 def test_sweep_names_and_overrides():
-    planned = multirun.jobs(["position=rope,coca", "optim.lr=1e-3,2e-3", "train.max_steps=50"], ())
+    planned = _sweep.jobs(["position=rope,coca", "optim.lr=1e-3,2e-3", "train.max_steps=50"], ())
     assert [job.name for job in planned] == [
         "quickstart-rope-lr-0.001",
         "quickstart-rope-lr-0.002",
@@ -167,15 +169,15 @@ def test_sweep_names_and_overrides():
         "train.max_steps=50",
         f"run.name={planned[0].name}",
     ]
-    (one, two) = multirun.jobs(["+experiment=roformer_350m,coca_350m"], ())
+    (one, two) = _sweep.jobs(["+experiment=roformer_350m,coca_350m"], ())
     assert (one.name, two.name) == ("roformer_350m", "coca_350m")
 
 
 def test_a_sweep_with_one_wrong_point_starts_nothing(monkeypatch, capsys):
     monkeypatch.setattr(subprocess, "Popen", lambda *a: pytest.fail("started"))
-    assert cli.main(["--multirun", "optim.lr=1e-3,abc"]) == 2
+    assert commands.main(["--multirun", "optim.lr=1e-3,abc"]) == 2
     assert "optim.lr=abc" in capsys.readouterr().err
-    assert cli.main(["-m", "optim.lr =1,2"]) == 2
+    assert commands.main(["-m", "optim.lr =1,2"]) == 2
     assert "E-CFG-16" in capsys.readouterr().err
 
 
@@ -186,9 +188,9 @@ def test_a_sweep_is_honest(monkeypatch, capsys):
     def start(command):
         commands.append(command)
 
-    monkeypatch.setattr(multirun.subprocess, "Popen", start)
-    monkeypatch.setattr(multirun, "_wait", lambda child: next(codes))
-    assert cli.main(["--multirun", "position=rope,coca,alibi"]) == 5
+    monkeypatch.setattr(_sweep.subprocess, "Popen", start)
+    monkeypatch.setattr(_sweep, "_wait", lambda child: next(codes))
+    assert commands.main(["--multirun", "position=rope,coca,alibi"]) == 5
     out = capsys.readouterr().out
     assert "quickstart-rope: done" in out
     assert "quickstart-coca: exit code 5" in out
@@ -198,7 +200,7 @@ def test_a_sweep_is_honest(monkeypatch, capsys):
 def test_a_sweep_under_torchrun_is_refused(monkeypatch, capsys):
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert cli.main(["--multirun", "position=rope,coca"]) == 2
+    assert commands.main(["--multirun", "position=rope,coca"]) == 2
     assert "cannot run under torchrun" in capsys.readouterr().err
 
 

@@ -198,22 +198,20 @@ def test_wrong_settings_start_nothing(stub, capsys):
     assert captured.err.splitlines()[-1] == "2 problems; nothing was started."
 
 
-def test_verbs_with_words(stub, capsys):
-    for verb in ("show", "embedded"):
-        called = stub(verb, lambda: 3, "main")
-        assert command.main([verb, "a=b", "c=d", "--debug"]) == 3
-        assert called == [["a=b", "c=d"]]
-        assert command.main([verb, "a=b", "--help"]) == 0
-        assert capsys.readouterr().out == "What it does.\n"
-        assert len(called) == 1
+@pytest.mark.parametrize(("verb", "word"), [("show", "step=12"), ("embedded", "vocab_size=512")])
+def test_verbs_with_options_of_their_own(verb, word, capsys):
+    assert command.main([verb, word, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert f"  python -m data_prep {verb}" in shown
+    assert f"    {word}   (a whole number > 0" in shown
+    assert command.main([verb, "a=b"]) == 2
+    assert "E-CFG-01 command line a=b: unknown key" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_is_there(verb):
     module = importlib.import_module(f"data_prep.verbs.{verb}")
-    assert callable(getattr(module, "run" if VERBS[verb].sections else "main"))
-    if not VERBS[verb].sections:
-        assert f"python -m data_prep {verb}" in (module.__doc__ or "")
+    assert callable(module.run if VERBS[verb].sections else module.VERB.main)
 
 
 def test_cfg_job_shows_the_checked_configuration(stub, capsys):

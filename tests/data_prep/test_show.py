@@ -182,13 +182,13 @@ def test_another_batch_than_was_logged_is_refused(workplace: Path, ask) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["step=1"], "E-CFG-16 command line run: not given"),
-        (["run=runs/r"], "E-CFG-16 command line step: not given"),
-        (["run=runs/r", "step=0"], "E-CFG-05 command line step=0: must be at least 1"),
+        (["step=1"], "E-CFG-11 configs/commands/show.yaml:2 run=???: it has no value yet"),
+        (["run=runs/r"], "E-CFG-11 configs/commands/show.yaml:3 step=???: it has no value yet"),
+        (["run=runs/r", "step=0"], "E-CFG-05 command line step=0: it needs a whole number > 0"),
         (["run=runs/r", "step=1", "rows=0"], "E-CFG-05 command line rows=0"),
         (["run=runs/r", "step=1", "characters=-1"], "E-CFG-05 command line characters=-1"),
-        (["run=runs/r", "step=one"], "E-CFG-02 command line step=one: must be a whole number"),
-        (["run=runs/r", "step=1", "row=3"], "E-CFG-01 command line 'row=3': no such option. Fix: write rows=..."),
+        (["run=runs/r", "step=one"], "E-CFG-04 command line step=one: is text; it needs a whole number > 0"),
+        (["run=runs/r", "step=1", "row=3"], "E-CFG-01 command line row=3: unknown key. Fix: did you mean rows?"),
         (["run=nowhere", "step=1"], "E-CFG-15 nowhere/config.yaml"),
     ],
 )

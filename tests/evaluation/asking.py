@@ -88,5 +88,5 @@ def cell(suite: Any, settings: Any, who: Subject, point: Any, about: Around, n_r
 def evaluation(suite: str, settings: Any, subjects: list[Measured], points: tuple, cells: list[Cell]) -> Evaluation:
     return Evaluation(
         suite=suite, name=suite, settings=settings, subjects=subjects, points=points, cells=cells,
-        facts=(("computed on", "a test"),), command="python -m coca_train.evaluate",
+        facts=(("computed on", "a test"),), command="python -m coca_train evaluate",
     )  # fmt: skip

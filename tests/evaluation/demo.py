@@ -133,6 +133,6 @@ def document() -> Document:
             ("time", "1 h 12 min"),
             ("coca_train", "0.6.0"),
         ),
-        command="python -m coca_train.evaluate +eval=perplexity checkpoint='[runs/rope,runs/coca]' "
+        command="python -m coca_train evaluate +eval=perplexity checkpoint='[runs/rope,runs/coca]' "
         'grid.lengths="[512,1024,2048,4096,8192,16384,32768]" name="<demo>"',
     )

@@ -87,7 +87,7 @@ def evaluate(
         points=points,
         cells=tuple(cells),
         facts=(),
-        command="python -m coca_train.evaluate",
+        command="python -m coca_train evaluate",
     )
 
 

@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from coca_train.commands import evaluate
-from coca_train.evaluation.help import markdown
-from coca_train.runtime.entry import run
+from coca_train.commands import evaluate, main
 
 
 @pytest.fixture
@@ -18,14 +16,14 @@ def typed(capsys, tmp_path, books):
         argv = [*words, f"work.root={tmp_path / 'made'}"]
         if not any(word.startswith("text.files") for word in words):
             argv.append(f"text.files=[{books}]")
-        code = run(evaluate._main, argv)
+        code = main(["evaluate", *argv])
         return code, capsys.readouterr().err
 
     return call
 
 
 def test_help_lists_suites_and_options(capsys):
-    assert evaluate._main(["--help"]) == 0
+    assert main(["evaluate", "--help"]) == 0
     shown = capsys.readouterr().out
     for words in ("* perplexity", "grid.checkpoints=", "eval.stride=", "torchrun"):
         assert words in shown
@@ -33,11 +31,11 @@ def test_help_lists_suites_and_options(capsys):
 
 def test_docs_are_up_to_date():
     path = Path(__file__).resolve().parents[2] / "docs" / "evaluation_configuration.md"
-    assert path.read_text(encoding="utf-8") == markdown(), "run: make docs"
+    assert path.read_text(encoding="utf-8") == evaluate.VERB.markdown(), "run: make docs"
 
 
 def test_cfg_job_shows_short_forms_written_out(capsys):
-    assert evaluate._main(["--cfg", "job", "checkpoint=runs/a,runs/b"]) == 0
+    assert main(["evaluate", "--cfg", "job", "checkpoint=runs/a,runs/b"]) == 0
     shown = capsys.readouterr().out
     assert "- runs/a\n  - runs/b\n" in shown
     assert "suite: perplexity" in shown

@@ -30,7 +30,7 @@ def test_a_page_without_a_result(choice, status, tmp_path):
     )
     evaluation = Evaluation(
         suite=tree["suite"], name="none", settings=tree, subjects=(who,), points=points, cells=cells, facts=(),
-        command="python -m coca_train.evaluate",
+        command="python -m coca_train evaluate",
     )  # fmt: skip
     paths = write_report(module.page(settings, evaluation), tmp_path)
     page = paths["report.html"].read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 SHORT_OF_MEMORY = """
 import os, sys
-from coca_train import evaluate
+from coca_train.commands import main
 from coca_train.evaluation.suites import perplexity
 measure = perplexity.measure
 def small(settings, subject, point, material, around):
@@ -20,7 +20,7 @@ def small(settings, subject, point, material, around):
         raise MemoryError
     return measure(settings, subject, point, material, around)
 perplexity.measure = small
-sys.exit(evaluate.run(evaluate._main, sys.argv[1:]))
+sys.exit(main(["evaluate", *sys.argv[1:]]))
 """
 
 
@@ -34,7 +34,7 @@ def started(tmp_path, folders, books):
         words += [f"work.root={tmp_path}", f"work.name={name}", "work.device=cpu", "work.micro_batch_tokens=96"]
         launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
         (tmp_path / "script.py").write_text(script)
-        target = [str(tmp_path / "script.py")] if script else ["-m", "coca_train.evaluate"]
+        target = [str(tmp_path / "script.py")] if script else ["-m", "coca_train", "evaluate"]
         environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         subprocess.run([*launch, *target, *words], cwd=tmp_path, env=environment, check=True, timeout=300)
         cells = json.loads((tmp_path / name / "results.json").read_text())["cells"]

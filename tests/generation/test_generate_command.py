@@ -7,15 +7,15 @@ import torch
 
 from coca_train import checkpoint, engine
 from coca_train.checkpoint.opening import load_run
-from coca_train.commands import generate as command
-from coca_train.commands.generate import Options
-from coca_train.config.arguments import parse
+from coca_train.commands import main
+from coca_train.commands.generate import GENERATE
+from coca_train.config.fields import fields_of
+from coca_train.config.load import load as load_options
 from coca_train.data.mixture import tokenizer_digest
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.models import generation
 from coca_train.models.build import build_model, vocab_size
 from coca_train.models.init import init_parameter
-from coca_train.runtime import entry
 from coca_train.runtime.errors import CheckpointError, DataError, UserError
 from coca_train.settings import load
 
@@ -81,7 +81,7 @@ def test_load_run_gives_the_saved_weights(run):
 
 
 def test_the_command_prints_prompt_and_continuation(run, capsys):
-    assert entry.run(command._main, [f"run={run[0]}", "prompt=the dog = x", "max_new_tokens=5", "device=cpu"]) == 0
+    assert main(["generate", f"run={run[0]}", "prompt=the dog = x", "max_new_tokens=5", "device=cpu"]) == 0
     out, err = capsys.readouterr()
     assert out.startswith("the dog = x")  # the value may hold '='
     assert "step 7" in err
@@ -90,25 +90,25 @@ def test_the_command_prints_prompt_and_continuation(run, capsys):
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["prompt=x", "max_new_token=3"], 2, "write max_new_tokens=..."),
+        (["prompt=x", "max_new_token=3"], 2, "did you mean max_new_tokens?"),
         (["prompt=x", "run=/nowhere"], 2, "/nowhere"),
         (["prompt=", "device=cpu"], 2, "prompt is empty"),
         (["prompt=x", "max_new_tokens=many"], 2, "a whole number"),
-        (["prompt=x", "temperature=-1", "device=cpu"], 2, "temperature=-1.0"),
+        (["prompt=x", "temperature=-1", "device=cpu"], 2, "temperature=-1: it needs a number >= 0"),
         (["prompt=x", "dynamic_length=both"], 2, "one of sequence, step"),
         (["prompt=x", "use_cache=maybe"], 2, "true or false"),
-        (["prompt=x", "visibilty=causal"], 2, "write visibility=..."),
+        (["prompt=x", "visibilty=causal"], 2, "did you mean visibility?"),
         (["prompt=x", "visibility=sink"], 2, "write visibility=sinks"),
         (["prompt=x", "visibility=lambda_mask", "visibility.window=0"], 2, "visibility.window=0"),
         (["prompt=x", "visibility=sinks"], 2, "E-CFG-44"),  # slack coca
         (["prompt=x", "position=rope"], 2, "the weights were trained with their own"),
         (["prompt=x", "position/frequencies=clex"], 2, "parameters of its own"),
-        ([], 2, "prompt: not given"),
+        ([], 2, "prompt=???: it has no value yet"),
     ],
 )
 def test_mistakes_are_one_line(run, capsys, words, code, said):
     words = words if any(w.startswith("run=") for w in words) else [f"run={run[0]}", *words]
-    assert entry.run(command._main, words) == code
+    assert main(["generate", *words]) == code
     err = capsys.readouterr().err
     assert said in err
     assert "Traceback" not in err
@@ -120,9 +120,9 @@ def test_another_visibility_and_frequencies_on_the_same_weights(run, capsys, mon
     original = generation.generate
     monkeypatch.setattr(generation, "generate", lambda model, *a, **k: asked.append(model) or original(model, *a, **k))
     words = [f"run={run[0]}", "prompt=the dog", "max_new_tokens=5", "device=cpu"]
-    assert entry.run(command._main, words) == 0
+    assert main(["generate", *words]) == 0
     words += ["visibility=lambda_mask", "visibility.window=8", "position/frequencies=yarn"]
-    assert entry.run(command._main, words) == 0
+    assert main(["generate", *words]) == 0
     assert capsys.readouterr().out.count("the dog") == 2
     own, other = asked
     assert (own.visibility.settings.name, own.position.settings.frequencies.name) == ("causal", "plain")
@@ -134,14 +134,29 @@ def test_another_visibility_and_frequencies_on_the_same_weights(run, capsys, mon
 
 
 def test_help(capsys):
-    assert entry.run(command._main, ["--help"]) == 0
+    assert main(["generate", "--help"]) == 0
     text = capsys.readouterr().out
-    assert all(name in text for name in Options.__dataclass_fields__)
+    assert all(f"    {name}=" in text for name in fields_of(GENERATE.schema))
 
 
-def test_arguments_are_typed():
-    options = parse(Options, ["run=a", "prompt=b=c", "top_p=0.9", "use_cache=False", "seed=3"])
-    assert options == Options(run="a", prompt="b=c", top_p=0.9, use_cache=False, seed=3)
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "b=c",
+        "def main(x: dict[str, int]) -> None:",
+        "he said \"it's [1, {2: 3}], isn't it?\"",
+        "${train.seq_len} \\ $HOME",
+        " ends with spaces  ",
+        "null",
+        "007",
+        "a\nb\t!",
+        "https://me:secret@example.org",
+    ],
+)
+def test_a_prompt_is_taken_as_it_is_typed(prompt):
+    options = load_options(GENERATE, ["run=a", f"prompt={prompt}", "top_p=0.9", "use_cache=False", "seed=3"]).config
+    assert options.prompt == prompt
+    assert (options.top_p, options.use_cache, options.seed) == (0.9, False, 3)
 
 
 def copy_run(run, tmp_path):

@@ -52,8 +52,9 @@ def bring(tmp_path) -> Callable[..., Path]:
 
     def run(source: Path, name: str = "run", **options) -> Path:
         from coca_train.hub import importing
+        from coca_train.hub.options import IMPORT, given
 
-        return importing.run(importing.Options(source=str(source), name=name, root=str(tmp_path / "runs"), **options))
+        return importing.run(given(IMPORT, source=str(source), name=name, root=str(tmp_path / "runs"), **options))
 
     return run
 
@@ -64,7 +65,8 @@ def send(tmp_path) -> Callable[..., Path]:
 
     def run(source: Path, name: str = "out", **options) -> Path:
         from coca_train.hub import exporting
+        from coca_train.hub.options import EXPORT, given
 
-        return exporting.run(exporting.Options(run=str(source), to=str(tmp_path / name), **options))
+        return exporting.run(given(EXPORT, run=str(source), to=str(tmp_path / name), **options))
 
     return run

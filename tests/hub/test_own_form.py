@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from coca_train.hub import own, parity, run_directory
+from coca_train.hub.options import VERIFY, given
 from coca_train.hub.weights import open_source
 from coca_train.positions import scheme_names
 from coca_train.runtime.errors import UserError
@@ -178,7 +179,7 @@ def test_modelling_files_that_were_changed_are_not_run(run_of, send, tmp_path):
 
     run = run_of(models.random_source({"scheme": "coca", **COCA}))
     out = send(run)
-    options = verifying.Options(run=str(run), against=str(out))
+    options = given(VERIFY, run=str(run), against=str(out))
     verifying.run(options)
     trap = f"import os\nos.mkdir({str(tmp_path / 'trapped')!r})\n"
     for name in ("position.py", "another.py"):

@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from coca_train.hub import native, parity, transformers_side, verifying
+from coca_train.hub.options import VERIFY, given
 from coca_train.hub.streamed import streamed
 from coca_train.hub.weights import open_source
 from coca_train.runtime.errors import CheckpointError, UserError
@@ -72,12 +73,12 @@ def test_one_weight_that_differs_is_seen(name, model, bring, copy, tmp_path):
     (folder / "model.safetensors").unlink()
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(CheckpointError, match="E-IOP-13") as raised:
-        verifying.run(verifying.Options(run=str(run), against=str(folder)))
+        verifying.run(given(VERIFY, run=str(run), against=str(folder)))
     assert raised.value.exit_code == 4
     found = json.loads((run / "parity.json").read_text())
     assert not found["passed"]
     assert json.loads(before)["passed"]
-    verifying.run(verifying.Options(run=str(run), against=str(model())))
+    verifying.run(given(VERIFY, run=str(run), against=str(model())))
     assert json.loads((run / "parity.json").read_text())["passed"]
 
 
@@ -88,7 +89,7 @@ def test_another_angle_is_no_rounding(model, bring, copy):
     values["rope_parameters"]["rope_theta"] = 501.0
     models.edit(folder, **values)
     with pytest.raises(CheckpointError, match=r"E-IOP-13.*theirs are off by"):
-        verifying.run(verifying.Options(run=str(run), against=str(folder)))
+        verifying.run(given(VERIFY, run=str(run), against=str(folder)))
 
 
 def result(relative, again=None, frequencies=None):
@@ -185,6 +186,6 @@ def test_verify_wants_two_of_one_vocabulary(model, bring, copy, tmp_path):
     run, folder = bring(model()), copy()
     models.edit(folder, vocab_size=102)
     with pytest.raises(UserError, match="E-IOP-10"):
-        verifying.run(verifying.Options(run=str(run), against=str(folder)))
+        verifying.run(given(VERIFY, run=str(run), against=str(folder)))
     with pytest.raises(UserError, match="E-IOP-01"):
-        verifying.run(verifying.Options(run=str(run), against=str(tmp_path)))
+        verifying.run(given(VERIFY, run=str(run), against=str(tmp_path)))

@@ -1,4 +1,4 @@
-"""`python -m coca_train.plan`: what is printed, and what is refused in words."""
+"""`python -m coca_train plan`: what is printed, and what is refused in words."""
 
 import re
 import subprocess
@@ -6,10 +6,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from coca_train.commands import plan
+from coca_train.commands import main
+from coca_train.commands import plan as command
 from coca_train.planning.cost import Cluster, Cost, cost
 from coca_train.planning.fit import Change
 from coca_train.planning.gpus import GPUS, Gpu, find, peak_of
@@ -197,23 +199,23 @@ def test_the_page_of_the_papers_stages() -> None:
 
 
 def test_help_is_quick_and_without_torch() -> None:
-    code = "import sys; from coca_train import plan; plan._main(['--help']); assert 'torch' not in sys.modules"
+    code = (
+        "import sys; from coca_train.commands import main; main(['plan', '--help']); assert 'torch' not in sys.modules"
+    )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (found.returncode, found.stdout.startswith("`python -m coca_train.plan")) == (0, True), found.stderr
+    assert (found.returncode, found.stdout.startswith("What a run will cost")) == (0, True), found.stderr
     assert all(name in found.stdout for name in GPUS)
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("gpus=0",), "E-PLN-04 command line gpus=0: a run needs one at least. Fix: gpus=1"),
-        (("gpus=two",), "E-CFG-02 command line gpus=two: must be a whole number"),
-        (("mfu=40",), "E-PLN-05 command line mfu=40: a share of the peak, above 0 and at most 1. Fix: mfu=0.4"),
-        (("mfu=0",), "E-PLN-05"),
-        (
-            ("gpu=a100",),
-            "E-PLN-02 command line gpu=a100: there is no such GPU. Fix: did you mean a100_40gb or a100_80gb?",
-        ),
+        (("gpus=0",), "E-CFG-05 command line gpus=0: it needs a whole number > 0. Fix: write gpus=1"),
+        (("gpus=two",), "E-CFG-04 command line gpus=two: is text; it needs a whole number > 0"),
+        (("mfu=40",), "E-CFG-05 command line mfu=40: it needs a number > 0 and <= 1. Fix: write mfu=0.4"),
+        (("mfu=0",), "E-CFG-05 command line mfu=0"),
+        (("gpu=a100",), "E-CFG-31 command line gpu=a100: it needs one of t4, v100_16gb"),
+        (("gpuss=8",), "E-CFG-01 command line gpuss=8: unknown key. Fix: did you mean gpus or gpu?"),
         (("gpu=v100_32gb",), "E-PLN-03 engine.dtype=bf16: Tesla V100"),
         (
             ("gpus=3",),
@@ -226,14 +228,14 @@ def test_help_is_quick_and_without_torch() -> None:
     ],
 )
 def test_what_is_refused(words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code = plan.run(plan._main, [*TINY, *words])
+    code = main(["plan", *TINY, *words])
     assert (code, capsys.readouterr().err[: len(said)]) == (2, said)
 
 
 def test_all_that_is_refused_is_refused_before_anything_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coca_train.planning.outline.build_adapted", None)
     for words in (("gpu=v100_32gb",), ("gpus=3",), ("engine=local", "gpus=2")):
-        assert plan.run(plan._main, [*TINY, *words]) == 2
+        assert main(["plan", *TINY, *words]) == 2
 
 
 RECIPES = {
@@ -245,7 +247,7 @@ RECIPES = {
 
 
 def said(*words: str, capsys: pytest.CaptureFixture[str]) -> str:
-    assert plan.run(plan._main, list(words)) == 0
+    assert main(["plan", *words]) == 0
     return capsys.readouterr().out
 
 
@@ -284,6 +286,7 @@ def test_every_stage_is_planned_as_it_is(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_every_gpu_is_one_that_throughput_knows() -> None:
+    assert get_args(command.PlanConfig.__annotations__["gpu"]) == (*GPUS, "cpu")
     for name, gpu in GPUS.items():
         assert gpu_peak(gpu.device, "fp16", tf32=False) is not None, name
         assert find(name) is gpu

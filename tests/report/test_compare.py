@@ -9,11 +9,10 @@ import torch
 import yaml
 
 from coca_train.checkpoint.format import ShardWriter
-from coca_train.commands import compare
+from coca_train.commands import compare, main
 from coca_train.evaluation import comparison
 from coca_train.evaluation.results import Evaluation
 from coca_train.runtime.durable import write_json
-from coca_train.runtime.entry import run
 from coca_train.runtime.errors import DataError, UserError
 from coca_train.training.reach import SETTINGS
 from tests.report.support import cell, subject
@@ -199,7 +198,7 @@ def test_what_is_no_finished_run_is_refused_in_one_line(runs, tmp_path, capsys, 
     path = runs["coca"] / missing
     path.unlink() if path.is_file() else shutil.rmtree(path)
     words = [f"runs={runs['rope']},{runs['coca']}", f"run.root={tmp_path / 'out'}"]
-    assert run(compare._main, words) == 2
+    assert main(["compare", *words]) == 2
     err = capsys.readouterr().err
     assert err.startswith(f"E-RUN-22 {runs['coca']}: no ")
     assert len(err.splitlines()) == 1

@@ -9,19 +9,28 @@ import time
 
 import pytest
 
-from coca_train.commands import compare
+from coca_train.commands import compare, main
 from coca_train.config.files import choices, config_dir
-from coca_train.runtime.entry import run
+from coca_train.config.load import load as load_options
 from coca_train.settings import load
 from coca_train.training.ending import FORMAT
 
 
-def test_command_line():
-    request = compare.read(["schemes=rope, coca", "train.max_steps=3", "run.root=/x", "--debug"])
-    assert request == compare.Request(["rope", "coca"], [], "/x", ["train.max_steps=3"])
-    assert compare.read(["schemes=rope coca,alibi  kerple_log"]).schemes == ["rope", "coca", "alibi", "kerple_log"]
-    assert compare.read([]).schemes == ["rope", "alibi", "coca", "coca_strict"]
-    assert compare.read(["runs=a,b"]).runs == ["a", "b"]
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("schemes=rope, coca", ["rope", "coca"]),
+        ("schemes=rope coca,alibi  kerple_log", ["rope", "coca", "alibi", "kerple_log"]),
+        ("schemes=[rope,coca:clex]", ["rope", "coca:clex"]),
+        ("run.root=/x", ["rope", "alibi", "coca", "coca_strict"]),
+    ],
+)
+def test_a_list_of_schemes(word, expected):
+    assert load_options(compare.COMPARE, [word]).config.schemes == expected
+
+
+def test_a_list_of_runs():
+    assert load_options(compare.COMPARE, ["runs=runs/a,runs/b (2)"]).config.runs == ["runs/a", "runs/b (2)"]
 
 
 @pytest.mark.parametrize(
@@ -44,7 +53,7 @@ def test_command_line():
 )
 def test_mistakes_are_found_before_anything_is_trained(words, said, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(compare, "run_child", lambda command: pytest.fail("trained"))
-    assert run(compare._main, [*words, f"run.root={tmp_path}"]) == 2
+    assert main(["compare", *words, f"run.root={tmp_path}"]) == 2
     err = capsys.readouterr().err
     assert said in err
     assert "Traceback" not in err
@@ -90,7 +99,7 @@ def test_every_scheme_can_be_listed_and_a_memory_is_announced(monkeypatch, tmp_p
     monkeypatch.setattr(compare, "run_child", lambda command: commands.append(command) or 0)
     monkeypatch.setattr(compare, "compare", lambda *_: None)
     schemes = choices("position", (config_dir(),))
-    assert run(compare._main, [f"schemes={' '.join(schemes)}", f"run.root={tmp_path}"]) == 0
+    assert main(["compare", f"schemes={' '.join(schemes)}", f"run.root={tmp_path}"]) == 0
     assert [next(word for word in c if word.startswith("position=")) for c in commands] == [
         f"position={scheme}" for scheme in schemes
     ]
@@ -103,7 +112,7 @@ def test_every_scheme_can_be_listed_and_a_memory_is_announced(monkeypatch, tmp_p
 def test_not_under_torchrun(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setattr(compare, "run_child", lambda command: pytest.fail("trained"))
-    assert run(compare._main, [f"run.root={tmp_path}"]) == 2
+    assert main(["compare", f"run.root={tmp_path}"]) == 2
     assert "E-RUN-23" in capsys.readouterr().err
 
 
@@ -117,7 +126,7 @@ def test_trains_in_turn_skips_the_finished_and_stops_with_the_child_s_code(monke
     monkeypatch.setattr(compare, "run_child", child)
     monkeypatch.setattr(compare, "finished", lambda run_dir, loaded: loaded.config.position.scheme == "rope")
     words = ["schemes=rope,alibi,coca,nope", f"run.root={tmp_path}", "train.max_steps=300"]
-    assert run(compare._main, words) == 75
+    assert main(["compare", *words]) == 75
     common = [sys.executable, "-m", "coca_train", "train.max_steps=300"]
     assert commands == [[*common, f"position={s}", f"run.name={s}", f"run.root={tmp_path}"] for s in ("alibi", "coca")]
     assert "rope: finished before" in capsys.readouterr().err

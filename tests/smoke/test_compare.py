@@ -1,4 +1,4 @@
-"""`python -m coca_train.compare`, for real: trained, checked, drawn, and nothing trained twice."""
+"""`python -m coca_train compare`, for real: trained, checked, drawn, and nothing trained twice."""
 
 import json
 import subprocess

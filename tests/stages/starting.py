@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from coca_train.hub import importing
+from coca_train.hub.options import IMPORT, given
 from tests.stages.support import Runs, schedule, stage
 
 SIZES: dict[str, Any] = {
@@ -40,4 +41,4 @@ def begin(runs: Runs, folder: Path, *words: str, name: str = "r") -> Path:
 
 
 def imported(folder: Path, root: Path, name: str, **options: Any) -> Path:
-    return importing.run(importing.Options(source=str(folder), name=name, root=str(root), **options))
+    return importing.run(given(IMPORT, source=str(folder), name=name, root=str(root), **options))

@@ -5,6 +5,7 @@ import transformers
 
 from coca_train.checkpoint.opening import load_run
 from coca_train.hub import exporting
+from coca_train.hub.options import EXPORT, given
 from tests.stages.support import LLAMA, Runs, schedule, stage
 
 LONGER = "max_steps: 2, train: {seq_len: 48, micro_batch_size: 2}, position: {frequencies: {name: linear, factor: 2.0}}"
@@ -12,7 +13,7 @@ LONGER = "max_steps: 2, train: {seq_len: 48, micro_batch_size: 2}, position: {fr
 
 def test_an_export_has_the_frequencies_and_the_window_of_its_stage(runs: Runs) -> None:
     run = runs.train("r", *schedule(stage("short", "max_steps: 2"), stage("long", LONGER)), *LLAMA)
-    folder = exporting.run(exporting.Options(str(run), str(runs.folder / "hf"), tokenizer="none", parity_tokens=16))
+    folder = exporting.run(given(EXPORT, run=str(run), to=str(runs.folder / "hf"), tokenizer="none", parity_tokens=16))
     exported = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     assert exported.config.rope_parameters["rope_type"] == "linear" and exported.config.rope_parameters["factor"] == 2
     assert exported.config.max_position_embeddings == 48

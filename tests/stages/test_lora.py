@@ -11,6 +11,7 @@ from coca_train.checkpoint import manifest as manifests
 from coca_train.checkpoint.opening import load_run
 from coca_train.engine.base import Engine
 from coca_train.hub import exporting
+from coca_train.hub.options import EXPORT, given
 from coca_train.hub.weights import open_source
 from coca_train.models.build import build_model, vocab_size
 from coca_train.models.init import init_parameter
@@ -229,7 +230,7 @@ def test_an_export_is_merged(runs: Runs) -> None:
     with open_source(run) as source:
         assert {name: source.read(name).numpy().tobytes() for name in source.names} == wanted
     folder = exporting.run(
-        exporting.Options(str(run), str(runs.folder / "out"), form="own", tokenizer="none", parity_tokens=16)
+        given(EXPORT, run=str(run), to=str(runs.folder / "out"), form="own", tokenizer="none", parity_tokens=16)
     )
     exported = load_file(folder / "model.safetensors")
     assert {name: tensor.numpy().tobytes() for name, tensor in exported.items()} == wanted

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from coca_train.checkpoint.opening import load_run
 from coca_train.hub import exporting
+from coca_train.hub.options import EXPORT, given
 from coca_train.runtime.errors import UserError
 from tests.stages.support import LLAMA, Runs, schedule, stage, weights
 
@@ -19,7 +20,7 @@ FULL, ADAPTED = stage("full", "max_steps: 2"), stage("adapted", f"max_steps: 3, 
 
 def export(run: Path, to: str, **options: object) -> Path:
     words = {"tokenizer": "none", "parity_tokens": 16} | options
-    return exporting.run(exporting.Options(str(run), str(run.parent / to), **words))  # pyright: ignore[reportArgumentType]
+    return exporting.run(given(EXPORT, run=str(run), to=str(run.parent / to), **words))
 
 
 def test_peft_puts_exported_adapters_on_the_exported_base(runs: Runs) -> None:

@@ -1,4 +1,4 @@
-"""Configuration of a model trained with coca_train (written by `python -m coca_train.interop export`)."""
+"""Configuration of a model trained with coca_train (written by `python -m coca_train export`)."""
 
 from transformers import PretrainedConfig
 

@@ -1,4 +1,4 @@
-"""A decoder-only Transformer with the position scheme of position.py (by `python -m coca_train.interop export`).
+"""A decoder-only Transformer with the position scheme of position.py (by `python -m coca_train export`).
 
 Needs torch and transformers only. There is no key/value cache: each new token recomputes the text.
 Shape legend: B batch, T tokens, H query heads, G key/value heads, D head width, K key width, C model width.

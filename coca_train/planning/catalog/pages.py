@@ -78,7 +78,7 @@ def document(given: Reference) -> str:
     lines = [
         "# Schemes, frequencies, visibilities",
         "",
-        "Made by `make docs`; do not edit. `python -m coca_train.schemes` prints the tables, also for other models "
+        "Made by `make docs`; do not edit. `python -m coca_train schemes` prints the tables, also for other models "
         "(`model=neox_tiny seq_len=128`), and `scheme=<name>` prints one of them in full. Conventions, and how the "
         "pieces work together: [positions.md](positions.md).",
         "",

@@ -64,7 +64,7 @@ def _label(override: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-") or "empty"
 
 
-def multirun(overrides: list[str], config_dirs: tuple[Path, ...], show_only: bool = False) -> int:
+def sweep(overrides: list[str], config_dirs: tuple[Path, ...], show_only: bool = False) -> int:
     """Run every job of a sweep; the exit code is the worst. Stops where a job was preempted."""
     if "RANK" in os.environ or int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError(

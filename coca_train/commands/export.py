@@ -1,0 +1,29 @@
+"""Write a run as a folder for transformers, proven equal."""
+
+import sys
+
+from coca_train.commands import main
+from coca_train.commands.import_ import NOTHING_LEFT
+from coca_train.config.command_line import Arguments
+from coca_train.config.load import Loaded
+from coca_train.config.verb import Verb
+from coca_train.hub.options import EXPORT
+
+USAGE = """\
+A run as a folder for transformers, with no code of ours where a class of theirs computes the same. The folder is loaded
+as anyone would load it and compared with the run.
+
+  python -m coca_train export run=runs/llama2 to=llama2-hf dtype=bf16
+"""
+
+
+def _export(loaded: Loaded, arguments: Arguments) -> None:
+    from coca_train.hub.exporting import run
+
+    run(loaded.config)
+
+
+VERB = Verb(EXPORT, USAGE, _export, foot="See docs/interop.md", goes_on=NOTHING_LEFT, idle=True)
+
+if __name__ == "__main__":
+    sys.exit(main(["export", *sys.argv[1:]]))

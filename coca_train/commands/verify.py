@@ -1,0 +1,27 @@
+"""Hold a run against a folder for transformers."""
+
+import sys
+
+from coca_train.commands import main
+from coca_train.config.command_line import Arguments
+from coca_train.config.load import Loaded
+from coca_train.config.verb import Verb
+from coca_train.hub.options import VERIFY
+
+USAGE = """\
+The parity check of import and export between two that exist. Exit code 4 where they differ.
+
+  python -m coca_train verify run=runs/llama2 against=Llama-2-7b-hf
+"""
+
+
+def _verify(loaded: Loaded, arguments: Arguments) -> None:
+    from coca_train.hub.verifying import run
+
+    run(loaded.config)
+
+
+VERB = Verb(VERIFY, USAGE, _verify, foot="See docs/interop.md", idle=True)
+
+if __name__ == "__main__":
+    sys.exit(main(["verify", *sys.argv[1:]]))

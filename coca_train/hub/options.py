@@ -1,0 +1,79 @@
+"""What import, export and verify can be asked for. Torch-free; values are in configs/commands/*.yaml."""
+
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from coca_train.config.root import Root
+from coca_train.config.schema import STRICT, Name, Positive
+from coca_train.config.spelling import Names
+
+OF_PARITY = "tokens of each parity probe"
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class ImportConfig:
+    """Weights from anywhere as a run directory, which generation, evaluation and `start.path` read."""
+
+    source: str = Field(
+        description="Hugging Face folder with safetensors (llama, mistral, gpt_neox, our exports), or a run directory"
+    )
+    name: Name = Field(description="name of the new run; its directory is <root>/<name>")
+    root: str = Field(description="folder that holds the run directories")
+    position: Literal["as_source", "coca", "coca_strict"] = Field(description="coca, coca_strict: T is made from K")
+    t_from_k: Literal["mean_of_halves", "first_half", "random"] = Field(description="how T is made")
+    t_width: Literal["as_source", "half", "full_mean"] = Field(
+        description="of a T made from K (as_source: half); half folds the full-width T of CoCA's official weights"
+    )
+    keys: Literal["auto", "k", "t"] = Field(
+        description="what a folder's key projections are; t: CoCA's official GPT-NeoX weights"
+    )
+    seed: int = Field(ge=0, description="of t_from_k=random")
+    tokenizer: str = Field(description="auto (the one beside the weights), none, or a file")
+    ignore: Names = Field(description="keys of config.json known to change nothing, with commas between them")
+    parity_tokens: Positive = Field(description=OF_PARITY)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class ExportConfig:
+    """A run as a folder for transformers, with no code of ours where a class of theirs computes the same."""
+
+    run: str = Field(description="directory of a run, or a Hugging Face folder")
+    to: str = Field(description="the new folder")
+    dtype: Literal["as_run", "fp32", "bf16", "fp16"] = Field(description="precision of the weights")
+    form: Literal["auto", "native", "own", "llama", "mistral", "gpt_neox"] = Field(
+        description="auto: native where a class of transformers fits"
+    )
+    tokenizer: str = Field(description="auto (the run's), none, or a file")
+    parity_tokens: Positive = Field(description=OF_PARITY)
+    merge: bool = Field(
+        description="true: the whole model; false: the adapters of a LoRA stage alone, for peft, in float32"
+    )
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class VerifyConfig:
+    """The same parity check between two that exist."""
+
+    run: str = Field(description="directory of a run, or a Hugging Face folder")
+    against: str = Field(description="a Hugging Face folder")
+    tokenizer: str = Field(description="auto (the run's), none, or a file")
+    parity_tokens: Positive = Field(description=OF_PARITY)
+
+
+def _root(name: str, schema: Any, example: str) -> Root:
+    return Root(name=name, folder="commands", schema=schema, command=f"coca_train {name}", examples=example)
+
+
+IMPORT = _root("import", ImportConfig, "source=Llama-2-7b-hf name=llama2")
+EXPORT = _root("export", ExportConfig, "run=runs/llama2 to=llama2-hf")
+VERIFY = _root("verify", VerifyConfig, "run=runs/llama2 against=Llama-2-7b-hf")
+
+
+def given(root: Root, /, **values: Any) -> Any:
+    """The options as a command line with these values has them. pydantic's ValidationError for what is wrong."""
+    text = (root.dirs()[0] / f"{root.name}.yaml").read_text(encoding="utf-8")
+    preset = {key: value for key, value in yaml.safe_load(text).items() if value != "???"}
+    return root.schema(**preset | values)
