@@ -20,7 +20,8 @@ Train a language model whose context reaches further than it was trained.
 
   --cfg job          show the configuration, composed and checked, and stop
   --config-dir DIR   more YAML files: DIR/experiment/mine.yaml is then +experiment=mine
-  --multirun, -m     run every combination of values separated by commas; with --cfg job: show their commands
+  --multirun, -m     run every combination of values separated by commas; with --cfg job: print their commands;
+                     with --results: print the table of what they have come to
   --debug            show the traceback of an error
   --info, --hydra-help, --version
 """
@@ -36,10 +37,21 @@ class _Train(Verb):
         if arguments.hydra or arguments.cfg in ("hydra", "all"):
             return _ask_hydra(arguments)
         if "--multirun" in arguments.flags:
-            from coca_train.commands._sweep import sweep
-
-            return sweep(arguments.overrides, arguments.config_dirs, show_only=bool(arguments.cfg))
+            return _sweep(arguments)
         return super().answer(arguments)
+
+
+def _sweep(arguments: Arguments) -> int:
+    from coca_train.commands import _sweep as sweeps
+
+    words, folders = arguments.overrides, arguments.config_dirs
+    if arguments.cfg:
+        print(sweeps.commands(words, folders))
+    elif "--results" in arguments.flags:
+        sweeps.show_results(sweeps.jobs(words, folders), {})
+    else:
+        return sweeps.sweep(words, folders)
+    return 0
 
 
 def _ask_hydra(arguments: Arguments) -> int:
@@ -68,7 +80,7 @@ VERB = _Train(
     USAGE,
     _train,
     foot=FOOT,
-    flags=(*FLAGS, "--config-dir", "--multirun", "--info", "--hydra-help", "--markdown"),
+    flags=(*FLAGS, "--config-dir", "--multirun", "--results", "--info", "--hydra-help", "--markdown"),
     goes_on="from the last checkpoint",
     reference=Reference(
         "Configuration", "Values are those of the quickstart (`python -m coca_train` with nothing else).", "quickstart"

@@ -34,6 +34,7 @@ BARE = {
     "--debug": "--debug",
     "--multirun": "--multirun",
     "-m": "--multirun",
+    "--results": "--results",
     "--markdown": "--markdown",
 }
 WITH_VALUE = {"--cfg": "--cfg job", "-c": "--cfg job", "--config-dir": "--config-dir", "-cd": "--config-dir"}

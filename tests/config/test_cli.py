@@ -157,6 +157,10 @@ def test_flags_that_do_not_exist(capsys):
 
 def test_sweep_names_and_overrides():
     planned = _sweep.jobs(["position=rope,coca", "optim.lr=1e-3,2e-3", "train.max_steps=50"], ())
+    assert [job.point for job in planned[:2]] == [
+        {"position": "rope", "optim.lr": "0.001"},
+        {"position": "rope", "optim.lr": "0.002"},
+    ]
     assert [job.name for job in planned] == [
         "quickstart-rope-lr-0.001",
         "quickstart-rope-lr-0.002",
@@ -181,20 +185,20 @@ def test_a_sweep_with_one_wrong_point_starts_nothing(monkeypatch, capsys):
     assert "E-CFG-16" in capsys.readouterr().err
 
 
-def test_a_sweep_is_honest(monkeypatch, capsys):
+def test_a_sweep_is_honest(monkeypatch, capsys, tmp_path):
     codes = iter([0, 5, 0])
-    commands = []
+    started = []
 
     def start(command):
-        commands.append(command)
+        started.append(command)
 
     monkeypatch.setattr(_sweep.subprocess, "Popen", start)
     monkeypatch.setattr(_sweep, "_wait", lambda child: next(codes))
-    assert commands.main(["--multirun", "position=rope,coca,alibi"]) == 5
+    assert commands.main(["--multirun", "position=rope,coca,alibi", f"run.root={tmp_path}"]) == 5
     out = capsys.readouterr().out
-    assert "quickstart-rope: done" in out
-    assert "quickstart-coca: exit code 5" in out
-    assert [command[-1] for command in commands] == [f"run.name=quickstart-{n}" for n in ("rope", "coca", "alibi")]
+    assert re.search(r"^\| quickstart-rope +\| rope +\| +done \|$", out, re.M)
+    assert re.search(r"^\| quickstart-coca +\| coca +\| +exit code 5 \|$", out, re.M)
+    assert [command[-1] for command in started] == [f"run.name=quickstart-{n}" for n in ("rope", "coca", "alibi")]
 
 
 def test_a_sweep_under_torchrun_is_refused(monkeypatch, capsys):
@@ -208,5 +212,5 @@ def test_a_sweep_in_real_processes(tmp_path):
     """Two jobs that each fail in their own process: both run, the exit code says so."""
     done = shell("-m", "run.seed=1,2", "data.prepare=none", "data.dir=nowhere", cwd=tmp_path)
     assert done.returncode not in (0, 1), done.stderr
-    assert "quickstart-seed-1: exit code" in done.stdout
-    assert "quickstart-seed-2: exit code" in done.stdout
+    assert re.search(r"^\| quickstart-seed-1 +\| 1 +\| exit code \d", done.stdout, re.M)
+    assert re.search(r"^\| quickstart-seed-2 +\| 2 +\| exit code \d", done.stdout, re.M)

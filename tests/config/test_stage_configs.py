@@ -120,7 +120,7 @@ def test_a_stream_goes_on_with_the_same_rows_only():
         ),
         (
             ["+stages.two.position.scheme=coca"],
-            "E-STG-04 .*position.scheme=coca: .*convert the weights first.*coca_train import",
+            "E-STG-04 .*position.scheme=coca: .*convert the weights.*coca_train import",
         ),
         (["+stages.two.data.tokenizer=x"], "E-STG-04 .*data.tokenizer=x: .*one vocabulary"),
         (["+stages.two.train.max_steps=5"], "E-STG-04 .*train.max_steps=5: .*beside its name"),

@@ -1,0 +1,97 @@
+"""What a sweep comes to: the table of its results, the commands of its points, its Slurm job array."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from coca_train.commands import _sweep, main
+
+ROOT = Path(__file__).resolve().parents[2]
+SWEEP = ["position=rope,coca", "optim.lr=1e-3,2e-3"]
+
+
+def cells(table: str) -> list[list[str]]:
+    lines = [line for line in table.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def measured(run_dir: Path, *records: dict) -> None:
+    run_dir.mkdir(parents=True)
+    (run_dir / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def test_the_table_has_each_point_with_the_last_of_its_metrics(tmp_path, capsys):
+    """exp(2) is 7.389, exp(3) 20.09."""
+    words = ["--multirun", "--results", "position=rope,coca", f"run.root={tmp_path}"]
+    measured(
+        tmp_path / "quickstart-rope",
+        {"step": 10, "loss": 5.0},
+        {"step": 10, "valid/text": 4.0, "valid/code": 4.5},
+        {"step": 20, "loss": 2.5},
+        {"step": 20, "valid/text": 2.0, "valid/code": 3.0},
+    )
+    assert main(words) == 0
+    header, _, rope, coca = cells(capsys.readouterr().out)
+    assert header == [
+        *("run", "position", "step", "loss"),
+        *("validation code", "perplexity code", "validation text", "perplexity text"),
+    ]
+    assert rope == ["quickstart-rope", "rope", "20", "2.5000", "3.0000", "20.09", "2.0000", "7.389"]
+    assert coca == ["quickstart-coca", "coca", *["–"] * 6]
+    assert cells((tmp_path / "quickstart-sweep.md").read_text(encoding="utf-8"))[2:] == [rope, coca]
+
+
+def test_a_loss_that_is_not_finite_is_a_dash(tmp_path, capsys):
+    measured(tmp_path / "quickstart-seed-1", {"step": 3, "loss": None}, {"step": 3, "valid/text": None})
+    assert main(["-m", "--results", "run.seed=1,2", f"run.root={tmp_path}"]) == 0
+    assert cells(capsys.readouterr().out)[2] == ["quickstart-seed-1", "1", "3", "–", "–", "–"]
+
+
+def test_the_commands_of_the_points_can_be_typed_as_they_are(tmp_path, capsys):
+    (tmp_path / "a folder").mkdir()
+    words = ["-m", "--cfg", "job", f"--config-dir={tmp_path}/a folder", *SWEEP, "eval.sample_prompt='a, b'"]
+    assert main(words) == 0
+    commands = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
+    jobs = _sweep.jobs(words[4:], ())
+    head = ["python", "-m", "coca_train", "--config-dir", f"{tmp_path}/a folder"]
+    assert commands == [[*head, *job.overrides] for job in jobs]
+    assert len(commands) == 4
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "launch").rglob("*.s*h*")), ids=lambda path: path.name)
+def test_launch_scripts_can_be_read_by_bash(script):
+    subprocess.run(["bash", "-n", str(script)], check=True)
+
+
+def test_each_task_of_a_job_array_trains_its_point(tmp_path):
+    """Without Slurm: `srun` runs here, `scontrol` names this host, and `python` says what would be trained."""
+    tools = {
+        "srun": 'shift; exec "$@"',
+        "scontrol": "echo localhost",
+        "python": f'case "$*" in *--multirun*) exec {shlex.quote(sys.executable)} "$@";; esac; printf "<%s>" "$@"',
+    }
+    for name, body in tools.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    words = [*SWEEP, "eval.sample_prompt='it is (x, y)'"]
+
+    def task(number: int) -> subprocess.CompletedProcess[str]:
+        slurm = {"ARRAY_TASK_ID": number, "JOB_ID": 7, "JOB_NODELIST": "x", "PROCID": 0, "LOCALID": 0, "NTASKS": 1}
+        environment = {f"SLURM_{name}": str(value) for name, value in slurm.items()}
+        path = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+        command = ["bash", str(ROOT / "launch/slurm/sweep.sbatch"), *words]
+        return subprocess.run(
+            command, cwd=ROOT, env={**os.environ, **path, **environment}, capture_output=True, text=True, check=False
+        )
+
+    job = _sweep.jobs(words, ())[2]
+    done = task(3)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("".join(f"<{word}>" for word in ["-m", "coca_train", *job.overrides]))
+    past = task(5)
+    assert (past.returncode, past.stderr) == (2, "task 5: the sweep has 4 points\n")
