@@ -38,6 +38,7 @@ TRAIN = Root(
     from_top=("experiment",),
     registries={"position": SCHEMES, "position.frequencies": FREQUENCIES, "visibility": VISIBILITIES},
     templates={"stages": "stages/_stage"},
+    swept=True,
     staged=True,
 )
 

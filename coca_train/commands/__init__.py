@@ -8,10 +8,14 @@ import re
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from coca_train.config.command_line import without_launcher_flags
 from coca_train.runtime.entry import run
 from coca_train.runtime.errors import UserError
+
+if TYPE_CHECKING:
+    from coca_train.config.verb import Verb
 
 DEFAULT = "train"
 
@@ -20,6 +24,11 @@ def verbs() -> dict[str, Path]:
     """The file of each verb. `import_.py` is the verb `import`, which Python keeps for itself."""
     files = sorted(Path(__file__).parent.glob("[!_]*.py"))
     return {path.stem.rstrip("_"): path for path in files}
+
+
+def verb_of(name: str) -> "Verb":
+    """Import it."""
+    return import_module(f"{__name__}.{verbs()[name].stem}").VERB
 
 
 def overview() -> str:
@@ -49,7 +58,7 @@ def _dispatch(argv: list[str]) -> int:
         name = DEFAULT
         if {"--help", "-h"} & set(words):
             print(overview(), end="\n\n")
-    verb = import_module(f"coca_train.commands.{verbs()[name].stem}").VERB
+    verb = verb_of(name)
     return run(verb.main, words, verb.goes_on)
 
 

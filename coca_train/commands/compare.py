@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -21,7 +21,7 @@ from coca_train.config.load import Loaded
 from coca_train.config.messages import Problem, nearest
 from coca_train.config.root import Root
 from coca_train.config.schema import STRICT
-from coca_train.config.spelling import Names, Paths
+from coca_train.config.spelling import ChoiceOf, Names, Paths
 from coca_train.config.verb import FLAGS, Verb
 from coca_train.runtime import dist
 from coca_train.runtime.errors import DataError, UserError
@@ -57,7 +57,7 @@ class RootConfig:
 class CompareConfig:
     """What is compared."""
 
-    schemes: Names = Field(
+    schemes: Annotated[Names, ChoiceOf("position")] = Field(
         description="choices of configs/position, with commas or spaces between them; coca:clex is coca with the "
         "frequencies clex, rope:sliding_window rope with that visibility; their runs are coca-clex, rope-sliding_window"
     )

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -11,6 +12,7 @@ from coca_train.config.command_line import Arguments
 from coca_train.config.load import Loaded
 from coca_train.config.root import Root
 from coca_train.config.schema import STRICT, Positive
+from coca_train.config.spelling import ChoiceOf
 from coca_train.config.verb import FLAGS, Verb
 from coca_train.planning.catalog.entries import known
 from coca_train.runtime.errors import UserError
@@ -32,8 +34,10 @@ Nothing in the tables is written down by hand: each scheme is built, called and 
 class SchemesConfig:
     """What the catalogue tells, and of which model."""
 
-    scheme: str | None = Field(description="choice of configs/position to tell all about; null: tables of all")
-    model: str = Field(description="choice of configs/model that the numbers are for")
+    scheme: Annotated[str | None, ChoiceOf("position")] = Field(
+        description="choice of configs/position to tell all about; null: tables of all"
+    )
+    model: Annotated[str, ChoiceOf("model")] = Field(description="choice of configs/model that the numbers are for")
     seq_len: Positive = Field(description="training window of that model [tokens]")
     figures: str | None = Field(
         description="folder to write one SVG for each scheme and visibility to, instead of printing"

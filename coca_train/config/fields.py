@@ -18,6 +18,7 @@ class Option:
     key: str
     description: str
     needs: str
+    values: tuple[str, ...] = ()  # all it can be, where these are few
 
 
 def fields_of(cls: Any) -> dict[str, FieldInfo]:
@@ -63,6 +64,14 @@ def needs(annotation: Any, metadata: list[Any]) -> str:
     return "text"
 
 
+def _values(annotation: Any) -> tuple[str, ...]:
+    if annotation is bool:
+        return ("true", "false")
+    if get_origin(annotation) is Literal:
+        return tuple(map(str, get_args(annotation)))
+    return tuple(value for part in get_args(annotation) for value in _values(part))
+
+
 def _walk(cls: Any, prefix: str) -> list[Option]:
     found: list[Option] = []
     for name, field in fields_of(cls).items():
@@ -72,7 +81,7 @@ def _walk(cls: Any, prefix: str) -> list[Option]:
         elif get_origin(kind) is dict and is_dataclass(get_args(kind)[1]):
             found += _walk(get_args(kind)[1], f"{key}.<name>.")
         elif kind is not Any:
-            found.append(Option(key, field.description or "", needs(kind, list(field.metadata))))
+            found.append(Option(key, field.description or "", needs(kind, list(field.metadata)), _values(kind)))
     return found
 
 

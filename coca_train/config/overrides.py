@@ -58,7 +58,7 @@ def parse(root: Root, overrides: list[str], dirs: tuple[Path, ...], known: list[
             continue
         key = override.key_or_group.strip()
         if key in root.groups and not _is_mapping(override):
-            _choose(parsed, override, key, dirs)
+            _choose(root, parsed, override, key, dirs)
         elif override.package is not None or "/" in key:
             close = get_close_matches(key, root.groups, n=1)
             fix = f"did you mean {close[0]}=…?" if close else f"groups are {', '.join(root.groups)}"
@@ -73,10 +73,9 @@ def parse(root: Root, overrides: list[str], dirs: tuple[Path, ...], known: list[
                 wrong(raw, text, f"write {group}=<choice>; there are {', '.join(choices(group, dirs))}")
             )
         elif override.is_sweep_override():
-            text = "several values for one option"
-            parsed.problems.append(
-                wrong(raw, text, f"add --multirun to run each, or quote text with commas: \"{key}='a,b'\"")
-            )
+            each = "add --multirun to run each" if root.swept else f"write one, or a list as {key}=[a,b]"
+            fix = f"{each}, or quote text with commas: \"{key}='a,b'\""
+            parsed.problems.append(wrong(raw, "several values for one option", fix))
         elif "." not in key and key not in known and not _is_mapping(override):
             close = nearest(key, [*root.groups, *root.beside, *known])
             fix = f"did you mean {' or '.join(close)}?" if close else f"see `python -m {root.command} --help`"
@@ -113,14 +112,15 @@ def _unreadable(root: Root, raw: str) -> Problem:
     return wrong(raw, "special characters must be quoted", f"write \"{key}='{value}'\"")
 
 
-def _choose(parsed: Parsed, override: "Override", group: str, dirs: tuple[Path, ...]) -> None:
+def _choose(root: Root, parsed: Parsed, override: "Override", group: str, dirs: tuple[Path, ...]) -> None:
     raw, option, found = override.input_line or "", override.value(), choices(group, dirs)
     if override.is_delete():
         parsed.problems.append(
             wrong(raw, f"{group} cannot be removed, a run needs it", f"choose one: {', '.join(found)}")
         )
     elif override.is_sweep_override():
-        parsed.problems.append(wrong(raw, f"several choices for {group}", "add --multirun to run each"))
+        fix = "add --multirun to run each" if root.swept else f"write {group}={next(iter(found))}"
+        parsed.problems.append(wrong(raw, f"several choices for {group}", fix))
     elif override.package is not None:
         parsed.problems.append(wrong(raw, "a group cannot be put elsewhere here", f"write {group}={show(option)}"))
     elif not isinstance(option, str) or option not in found:

@@ -29,6 +29,7 @@ class Root:
     templates: dict[str, str] = field(default_factory=dict)
     folder: str = ""  # below configs, where top file and groups are
     beside: tuple[str, ...] = ()  # what its command takes besides, for suggestions
+    swept: bool = False  # its command takes --multirun
     staged: bool = False  # the parts of its section `stages` put other values over the other sections
 
     @property

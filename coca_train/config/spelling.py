@@ -26,9 +26,22 @@ class Listed:
     separator: str
 
 
+@dataclass(frozen=True)
+class ChoiceOf:
+    """Marks the name of a file in a folder of `configs`, for completion."""
+
+    group: str
+
+
 Text = Annotated[str, AsTyped()]
 Paths = Annotated[list[str], Listed(",")]
 Names = Annotated[list[str], Listed(r"[,\s]")]
+
+
+def choice_of(root: Root, key: str) -> str:
+    """The group whose choices an option names; empty when it names none."""
+    field = fields_of(root.schema).get(key)
+    return next((mark.group for mark in field.metadata if isinstance(mark, ChoiceOf)), "") if field is not None else ""
 
 
 def read(root: Root, raw: str) -> "Override | None":

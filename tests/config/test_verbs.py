@@ -1,0 +1,132 @@
+"""One command: its verbs, the forms it had before, one dialect for all."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from coca_train import __path__, __version__, commands
+from coca_train.commands import main, verb_of, verbs
+from coca_train.config.fields import fields_of
+from coca_train.config.files import config_dir
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = ("compare", "completion", "export", "generate", "import", "plan", "schemes", "verify")
+BEFORE = ("evaluate", "generate", "compare", "schemes", "plan", "interop")  # python -m coca_train.<name>
+
+
+def python(*words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_verbs_are_the_files_of_the_folder():
+    assert list(verbs()) == sorted([*SMALL, "evaluate", "train"])
+    assert str(Path(commands.__file__).parent) in __path__
+
+
+def test_help_without_a_verb_lists_the_verbs_and_tells_of_the_training(capsys):
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    for name in verbs():
+        assert re.search(rf"^  {name} +[A-Z].*[^.]$", shown, re.M), name
+    assert main(["train", "--help"]) == 0
+    assert shown.endswith(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("name", sorted([*SMALL, "evaluate", "train"]))
+def test_help_names_every_option_and_imports_no_torch(name):
+    """Nor Hydra, where nothing is composed; a second of processor time is more than it takes."""
+    heavy = {"torch", "transformers", "deepspeed"} | ({"hydra"} if name in SMALL else set())
+    code = (
+        f"import sys, resource; from coca_train.commands import main; assert main([{name!r}, '--help']) == 0;"
+        "used = resource.getrusage(resource.RUSAGE_SELF); seconds = used.ru_utime + used.ru_stime;"
+        f"assert not {heavy!r} & set(sys.modules); assert seconds < {1 if name in SMALL else 2}, seconds"
+    )
+    done = python("-c", code)
+    assert done.returncode == 0, done.stderr
+    assert f"coca_train {name} " in done.stdout or f"coca-train {name} " in done.stdout or name == "train"
+    for option in fields_of(verb_of(name).root.schema) if name in SMALL else ():
+        assert re.search(rf"^    {option}[=.]", done.stdout, re.M), option
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_the_forms_before_there_were_verbs(name):
+    done = python("-m", f"coca_train.{name}", "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    for each in ("import", "export", "verify") if name == "interop" else (name,):
+        assert f"python -m coca_train {each} " in done.stdout
+
+
+def test_interop_as_before():
+    done = python("-m", "coca_train.interop", "verify", "run=/nowhere", "against=/nowhere")
+    assert (done.returncode, done.stderr[:18]) == (2, "E-IOP-01 /nowhere:")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["evalute", "checkpoint=x"], "evalute: there is no such verb; .*Fix: write python -m coca_train evaluate$"),
+        (["generate", "run=x", "prompt=x", "seed=1,2"], "E-CFG-16 command line seed=1,2: several .*Fix: write one"),
+        (["evaluate", "eval=passkey,ruler", "checkpoint=x"], "several choices for eval. Fix: write eval="),
+        (["position=rope,coca"], "several choices for position. Fix: add --multirun to run each"),
+        (["nonsense"], "E-CFG-38 command line nonsense: there is no such verb; verbs are compare, .*--help$"),
+        (["optim.lr"], "E-CFG-16 command line optim.lr: not an override: there is no ="),
+        (["train", "optim.lr=abc"], "E-CFG-04 command line optim.lr=abc: "),
+        (["generate", "--config-dir", "."], "E-CFG-38 command line --config-dir: there is no such flag"),
+        (["plan", "--cfg", "hydra"], "E-CFG-38 command line --cfg hydra: this shows job"),
+    ],
+)
+def test_one_line_for_a_mistake(words, said, capsys):
+    assert main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(said, line), line
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_one_dialect(name, capsys):
+    """The same words about the same mistakes, whatever the verb."""
+    option = next(iter(fields_of(verb_of(name).root.schema)))
+    for word, said in (
+        (f"{option}z=1", f"E-CFG-01 command line {option}z=1: unknown key. Fix: did you mean {option}"),
+        (f"{option}.x=1", "has no keys inside|unknown key"),
+        ("--nosuchflag", "E-CFG-38 command line --nosuchflag: there is no such flag. Fix: flags are --help, --version"),
+    ):
+        assert main([name, word]) == 2
+        assert re.search(said, capsys.readouterr().err), (word, said)
+    assert main([name, "--version"]) == 0
+    assert capsys.readouterr().out == f"coca_train {__version__}\n"
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_value_is_in_its_file_and_every_option_described(name):
+    root = verb_of(name).root
+    values = yaml.safe_load((config_dir() / "commands" / f"{root.name}.yaml").read_text(encoding="utf-8"))
+    fields = fields_of(root.schema)
+    assert list(values) == list(fields)
+    assert all(field.description or field.annotation.__doc__ for field in fields.values())
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["plan", "gpus=8", "train.seq_len=64"], {"gpus": 8, "gpu": "a100_80gb", "mfu": 0.4}),
+        (
+            ["compare", "schemes=rope coca:clex", "train.max_steps=3", "run.root=/x"],
+            {"schemes": ["rope", "coca:clex"], "runs": [], "run": {"root": "/x"}},
+        ),
+        (
+            ["verify", "run=a", "against='b (1)'"],
+            {"run": "a", "against": "b (1)", "tokenizer": "auto", "parity_tokens": 2048},
+        ),
+    ],
+)
+def test_cfg_job_shows_a_verb_s_own_configuration(words, shown, capsys):
+    assert main([*words, "--cfg", "job"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out) == shown
