@@ -38,9 +38,9 @@ Train several schemes in the same way, and compare them in one report.
 
 Trains each scheme in <run.root>/<scheme>, one after the other, each exactly as `python -m coca_train position=<scheme>`
 would; the same command goes on where it stopped and skips what is finished. Then it checks that all saw the same
-batches and began with the same shared weights, and writes <run.root>/comparison: report.html (perplexity by window, loss
-by position, time and memory of a step), the same as report.md, its tables and figures beside it, and all numbers in
-results.json.
+batches and began with the same shared weights, and writes <run.root>/comparison: report.html (perplexity by window,
+loss by position, time and memory of a step), the same as report.md, its tables and figures beside it, and all numbers
+in results.json.
 
 All words but the options below are those of a training (python -m coca_train train --help).
 """

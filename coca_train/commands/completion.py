@@ -96,8 +96,10 @@ def candidates(words: Sequence[str]) -> list[str]:
     verb = verb_of(name)
     if name == "completion":
         offered += SCRIPTS
-    if before and before[-1] == "--cfg":
+    if before[-1:] == ["--cfg"]:
         offered += ["job"]
+    elif before[-1:] == ["--config-dir"]:
+        pass  # the shell offers folders
     elif word.startswith("-"):
         offered += [flag.partition(" ")[0] for flag in verb.flags]
     else:
@@ -171,7 +173,7 @@ VERB = _Completion(
     COMPLETION,
     USAGE,
     _print,
-    idle=True,
+    needs_words=True,
     written_out=lambda words: [word if "=" in word else f"shell={word}" for word in words],
 )
 

@@ -41,7 +41,7 @@ VERB = Verb(
     foot=FOOT,
     flags=(*FLAGS, "--config-dir", "--markdown"),
     goes_on="where it stopped: measured cells are kept",
-    idle=True,
+    needs_words=True,
     written_out=overrides,
     reference=Reference(
         "Configuration of an evaluation",

@@ -23,7 +23,7 @@ def _export(loaded: Loaded, arguments: Arguments) -> None:
     run(loaded.config)
 
 
-VERB = Verb(EXPORT, USAGE, _export, foot="See docs/interop.md", goes_on=NOTHING_LEFT, idle=True)
+VERB = Verb(EXPORT, USAGE, _export, foot="See docs/interop.md", goes_on=NOTHING_LEFT, needs_words=True)
 
 if __name__ == "__main__":
     sys.exit(main(["export", *sys.argv[1:]]))

@@ -97,7 +97,7 @@ GENERATE = Root(
     examples="temperature=0.8",
     beside=tuple(GROUPS),
 )
-VERB = Verb(GENERATE, USAGE, _generate, idle=True, passes_on=varies)
+VERB = Verb(GENERATE, USAGE, _generate, needs_words=True, passes_on=varies)
 
 if __name__ == "__main__":
     sys.exit(main(["generate", *sys.argv[1:]]))

@@ -24,7 +24,7 @@ def _import(loaded: Loaded, arguments: Arguments) -> None:
     run(loaded.config)
 
 
-VERB = Verb(IMPORT, USAGE, _import, foot="See docs/interop.md", goes_on=NOTHING_LEFT, idle=True)
+VERB = Verb(IMPORT, USAGE, _import, foot="See docs/interop.md", goes_on=NOTHING_LEFT, needs_words=True)
 
 if __name__ == "__main__":
     sys.exit(main(["import", *sys.argv[1:]]))

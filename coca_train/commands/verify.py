@@ -21,7 +21,7 @@ def _verify(loaded: Loaded, arguments: Arguments) -> None:
     run(loaded.config)
 
 
-VERB = Verb(VERIFY, USAGE, _verify, foot="See docs/interop.md", idle=True)
+VERB = Verb(VERIFY, USAGE, _verify, foot="See docs/interop.md", needs_words=True)
 
 if __name__ == "__main__":
     sys.exit(main(["verify", *sys.argv[1:]]))

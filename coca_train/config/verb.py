@@ -28,8 +28,8 @@ class Verb:
     """A command.
 
     run: does it, with its configuration and the words that are for the training's (`passes_on`). usage, foot: how help
-    begins and ends. goes_on: where the same command goes on after an interrupt. idle: whether it needs a word to do
-    anything. written_out: short forms of words to overrides.
+    begins and ends. goes_on: where the same command goes on after an interrupt. needs_words: without any, it shows its
+    help. written_out: makes overrides of short forms.
     """
 
     root: Root
@@ -38,7 +38,7 @@ class Verb:
     foot: str = ""
     flags: tuple[str, ...] = FLAGS
     goes_on: str = "from the beginning"
-    idle: bool = False
+    needs_words: bool = False
     passes_on: Callable[[str], bool] = lambda word: False
     written_out: Callable[[Sequence[str]], list[str]] = list
     reference: Reference | None = None
@@ -48,7 +48,7 @@ class Verb:
         arguments = read_arguments(argv, self.flags)
         if "--version" in arguments.flags:
             print(f"coca_train {__version__}")
-        elif ("--help" in arguments.flags and not arguments.hydra) or (self.idle and not argv):
+        elif ("--help" in arguments.flags and not arguments.hydra) or (self.needs_words and not argv):
             print(self.help_text(arguments))
         elif "--markdown" in arguments.flags and self.reference:
             sys.stdout.write(self.markdown())

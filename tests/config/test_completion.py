@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
         ("+experiment=llama", {"+experiment=llama_tiny"}),
         ("--multirun optim.bet", {"optim.betas="}),
         ("--cfg ", {"job"}),
+        ("plan --config-dir ", set()),
         ("plan gpu=a100", {"gpu=a100_40gb", "gpu=a100_80gb"}),
         ("plan engine=lo", {"engine=local"}),
         ("evaluate +eval=passkey_c", {"+eval=passkey_coca"}),
