@@ -1,0 +1,226 @@
+"""Hold the tests against the drawn mutations: `python -m tests.mutations.run [--only ROOM] [--ids ID ...] [--record]`.
+
+On a copy of the checkout, one mutation at a time, until a test fails: first the test that caught it before, then the
+tests that execute the mutated lines, quickest first, then those of its room and the smoke tests that work in processes
+of their own, where no line is seen. Exit code 1 when one that was caught before survives, or is lost.
+"""
+
+import argparse
+import compileall
+import hashlib
+import json
+import os
+import py_compile
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+
+from tests.mutations.mutation import SOURCES, Lost, Mutation, Place, find, load, mutated_source, places, save
+
+CACHE = Path(".pytest_cache/mutations")
+ROOMS = {  # the tests that belong to each, besides those that execute its lines in their own process
+    "catalog": ("schemes",),
+    "checkpoint": ("checkpoint", "faults"),
+    "config": ("config",),
+    "data": ("data",),
+    "data_prep": ("data_prep",),
+    "engine": ("engine", "stages"),
+    "evals": ("evals", "evaluation"),
+    "interop": ("interop", "stages"),
+    "loose": ("train", "stages", "faults", "generate", "report", "recurrence", "metrics"),
+    "models": ("models", "engine"),
+    "planning": ("planning",),
+    "positions": ("positions", "engine"),
+    "report": ("report",),
+}
+QUICK_S = 20.0  # a first session of the quickest tests catches most
+
+
+class Server:
+    """The fork server's other end, with the copy it works in."""
+
+    def __init__(self, checkout: Path) -> None:
+        self.checkout, self.folder = checkout, Path(tempfile.mkdtemp(prefix="coca-mutations-"))
+        self.copy = self.folder / "copy"
+
+    def __enter__(self) -> "Server":
+        listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        names = subprocess.run(listed, cwd=self.checkout, capture_output=True, text=True, check=True).stdout
+        for name in filter(None, names.split("\0")):
+            if (self.checkout / name).is_file():
+                (self.copy / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(self.checkout / name, self.copy / name)
+        for source in SOURCES:  # by content: a mutation may be as long and as old as what it replaces
+            mode = py_compile.PycInvalidationMode.CHECKED_HASH
+            compileall.compile_dir(self.copy / source, quiet=2, invalidation_mode=mode)
+        paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        others = [path for path in paths if path and Path(path).resolve() != self.checkout]
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join([str(self.copy), *others]), "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu",
+        }  # fmt: skip
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.mutations.server", self.folder],
+            cwd=self.copy, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._process.kill()
+        self._process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def run(self, tests: dict[str, float]) -> dict:
+        """One session of these tests and their expected seconds; what `server._run` answers."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        job = {"tests": tests, "limit_s": 300 + 5 * sum(tests.values())}
+        self._process.stdin.write(json.dumps(job) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+
+class Tests:
+    """What is known of the quick tests: how long each takes, which lines it executes."""
+
+    def __init__(self, checkout: Path) -> None:
+        self.checkout = checkout
+
+    @cached_property
+    def known(self) -> dict[str, dict[str, float]]:
+        """By node id, those that pass; measured again, which takes long, when sources or tests have changed."""
+        state, key = CACHE / "state", self._state()
+        if not state.exists() or state.read_text() != key:
+            print("measuring which tests execute which lines; takes longer than `make test`", flush=True)
+            command = [sys.executable, "-m", "pytest", "-p", "tests.mutations.cover"]
+            subprocess.run(command, cwd=self.checkout, check=False)
+            state.write_text(key)
+        return json.loads((CACHE / "tests.json").read_text())
+
+    def _state(self) -> str:
+        paths = (path for folder in (*SOURCES, "tests") for path in sorted((self.checkout / folder).rglob("*.py")))
+        own = Path(__file__).parent
+        return hashlib.sha256(b"".join(path.read_bytes() for path in paths if path.parent != own)).hexdigest()
+
+    def executing(self, place: Place) -> set[str]:
+        """Tests that execute a line of the statement."""
+        import coverage
+
+        data = coverage.CoverageData(str(CACHE / "lines"))
+        data.read()
+        by_line = data.contexts_by_lineno(str(place.path))
+        return {test for line in place.lines() for test in by_line.get(line, ())} & self.known.keys()
+
+    def elsewhere(self, room: str) -> set[str]:
+        """Tests of the room, and smoke tests, that work in processes of their own."""
+        folders = tuple(f"tests/{folder}/" for folder in (*ROOMS.get(room, ()), "smoke"))
+        files = {test.partition("::")[0] for test in self.known if test.startswith(folders)}
+        starting = re.compile("subprocess|multiprocessing|fork_server")
+        starting_files = {file for file in files if starting.search((self.checkout / file).read_text(encoding="utf-8"))}
+        return {
+            test
+            for test, about in self.known.items()
+            if test.startswith(folders) and (about["in_children"] > 0.1 or test.partition("::")[0] in starting_files)
+        }
+
+    def of_room(self, room: str) -> set[str]:
+        return {test for test in self.known if test.startswith(tuple(f"tests/{folder}/" for folder in ROOMS[room]))}
+
+    def named(self, test: str) -> list[str]:
+        """This test wherever its file is now. Asks nothing that needs measuring."""
+        file, _, name = test.partition("::")
+        function = name.partition("[")[0].rpartition("::")[2]
+        paths = self.checkout.glob("tests/**/test_*.py")
+        files = [path for path in paths if f"def {function}(" in path.read_text(encoding="utf-8")]
+        return [f"{path.relative_to(self.checkout)}::{name}" for path in files] if function else [file]
+
+    def waves(self, mutation: Mutation, place: Place) -> Iterator[dict[str, float]]:
+        """The sessions to try, none with a test of another."""
+        executing = sorted(self.executing(place) or self.of_room(mutation.room), key=self._seconds)
+        total, quick = 0.0, 0
+        while quick < len(executing) and total < QUICK_S:
+            total += self._seconds(executing[quick])
+            quick += 1
+        yield self._timed(executing[:quick])
+        yield self._timed(executing[quick:])
+        yield self._timed(self.elsewhere(mutation.room) - set(executing))
+
+    def _seconds(self, test: str) -> float:
+        return self.known[test]["seconds"]
+
+    def _timed(self, chosen: Iterable[str]) -> dict[str, float]:
+        return {test: self._seconds(test) for test in chosen}
+
+
+def attempt(server: Server, tests: Tests, mutation: Mutation, place: Place) -> str:
+    """The test that fails with the mutation and passes without it; "" when there is none."""
+    path = server.copy / place.path.relative_to(server.checkout)
+    right, wrong = path.read_text(encoding="utf-8"), mutated_source(place, mutation.mutated)
+
+    def caught(session: dict[str, float]) -> str:
+        while session:
+            path.write_text(wrong, encoding="utf-8")
+            answer = server.run(session)
+            path.write_text(right, encoding="utf-8")
+            failed = answer["failed"]
+            if answer["timeout"] or not failed or failed not in session:  # not a test: its file is not even imported
+                return failed or ("time ran out" if answer["timeout"] else "")
+            if not server.run({failed: session[failed]})["failed"]:
+                return failed
+            print(f"   {failed} fails without the mutation too", flush=True)
+            gone = {failed, *answer["passed"]}
+            session = {test: seconds for test, seconds in session.items() if test not in gone}
+        return ""
+
+    before = {test: 60.0 for test in tests.named(mutation.by)} if mutation.by else {}
+    if found := caught(before):
+        return found
+    for session in tests.waves(mutation, place):
+        if found := caught(session):
+            return found
+    return ""
+
+
+def main() -> int:
+    words = argparse.ArgumentParser(description=__doc__)
+    words.add_argument("--only", metavar="ROOM", help="mutations of this room")
+    words.add_argument("--ids", nargs="+", metavar="ID", help="these mutations")
+    words.add_argument("--record", action="store_true", help="write what is seen into drawn.json, skip what it has")
+    asked = words.parse_args()
+    drawn, checkout = load(), Path.cwd()
+    chosen = [
+        mutation
+        for mutation in drawn
+        if asked.only in (None, mutation.room) and (asked.ids is None or mutation.id in asked.ids)
+        if mutation.outcome != "equivalent" and not (asked.record and mutation.outcome and asked.ids is None)
+    ]
+    known, tests, weaker, survivors = places(checkout), Tests(checkout), [], []
+    with Server(checkout) as server:
+        for mutation in chosen:
+            began = time.monotonic()
+            try:
+                by = attempt(server, tests, mutation, find(mutation, known))
+            except Lost as lost:
+                print(f"lost      {lost}", flush=True)
+                weaker.append(mutation.id)
+                continue
+            seconds, outcome = time.monotonic() - began, "caught" if by else "survived"
+            print(f"{outcome:9} {mutation.id}  {seconds:.0f} s  {by or mutation.original}", flush=True)
+            if not by:
+                survivors.append(mutation.id)
+                weaker += [mutation.id] if mutation.outcome == "caught" else []
+            if asked.record:
+                mutation.outcome, mutation.by, mutation.seconds = outcome, by, round(seconds, 1)
+                save(drawn)
+    print(f"{len(chosen)} mutations; survivors: {', '.join(survivors) or 'none'}")
+    print(f"weaker than before: {', '.join(weaker) or 'none'}")
+    return 1 if weaker else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
