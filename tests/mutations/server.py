@@ -5,6 +5,7 @@ stdout. Our own packages are not imported before the fork, so every session read
 """
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -12,6 +13,7 @@ import resource
 import shutil
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections import defaultdict
@@ -71,13 +73,12 @@ def _session(tests: dict[str, float], folder: Path) -> None:
         output = os.open(folder / "output.txt", os.O_WRONLY | os.O_CREAT)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        os.environ["TMPDIR"] = str(folder)
+        os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
         resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT, MEMORY_LIMIT))
         resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_LIMIT, FILE_LIMIT))
         files = sorted({test.partition("::")[0] for test in tests})
-        pytest.main(
-            ["-x", "-p", "no:cacheprovider", "--timeout=300", *files], plugins=[Session(tests, folder / "report")]
-        )
+        quiet = ["-p", "no:cacheprovider", "-p", "no:anyio", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+        pytest.main(["-x", "--timeout=300", *quiet, *files], plugins=[Session(tests, folder / "report")])
     except BaseException:
         traceback.print_exc()
     finally:
@@ -86,7 +87,7 @@ def _session(tests: dict[str, float], folder: Path) -> None:
 
 
 def _run(tests: dict[str, float], limit_s: float, folder: Path) -> dict[str, Any]:
-    """{"failed": the first test that failed, if any; "passed": how many did not; "timeout": whether time ran out}."""
+    """{"failed": the first test that failed, if any; "passed": those before it; "timeout": whether time ran out}."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     pid = os.fork()
@@ -107,7 +108,6 @@ def _run(tests: dict[str, float], limit_s: float, folder: Path) -> dict[str, Any
         "failed": failed or unfinished,
         "passed": [test for what, test in told if what == "passed"],
         "timeout": not ended,
-        "output": (folder / "output.txt").read_text(encoding="utf-8", errors="replace")[-4000:],
     }
 
 
@@ -118,6 +118,7 @@ def serve(folder: Path) -> None:
             importlib.import_module(module)
     ours = [name for name in sys.modules if name.partition(".")[0] in ("coca_train", "data_prep")]
     assert not ours, f"imported before the fork: {ours}"
+    gc.freeze()  # pytest collects garbage several times, and all of this is not
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:
