@@ -1,8 +1,8 @@
 """Hold the tests against the drawn mutations: `python -m tests.mutations.run [--only ROOM] [--ids ID ...] [--record]`.
 
 On a copy of the checkout, one mutation at a time, until a test fails: first the test that caught it before, then the
-tests that execute the mutated lines, quickest first, then those of its room and the smoke tests that work in processes
-of their own, where no line is seen. Exit code 1 when one that was caught before survives, or is lost.
+tests that execute the mutated lines, quickest first, then those of its room that work in processes of their own, where
+no line is seen. Exit code 1 when one that was caught before survives, or is lost.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import os
 import py_compile
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -27,18 +28,18 @@ from tests.mutations.mutation import SOURCES, Lost, Mutation, Place, find, load,
 CACHE = Path(".pytest_cache/mutations")
 ROOMS = {  # the tests that belong to each, besides those that execute its lines in their own process
     "catalog": ("schemes",),
-    "checkpoint": ("checkpoint", "faults"),
-    "config": ("config",),
-    "data": ("data",),
+    "checkpoint": ("checkpoint", "faults", "smoke"),
+    "config": ("config", "smoke"),
+    "data": ("data", "smoke"),
     "data_prep": ("data_prep",),
-    "engine": ("engine", "stages"),
-    "evals": ("evals", "evaluation"),
+    "engine": ("engine", "stages", "smoke"),
+    "evals": ("evals", "evaluation", "smoke"),
     "interop": ("interop", "stages"),
-    "loose": ("train", "stages", "faults", "generate", "report", "recurrence", "metrics"),
-    "models": ("models", "engine"),
+    "loose": ("train", "stages", "faults", "generate", "report", "recurrence", "metrics", "smoke"),
+    "models": ("models", "engine", "smoke"),
     "planning": ("planning",),
-    "positions": ("positions", "engine"),
-    "report": ("report",),
+    "positions": ("positions", "engine", "smoke"),
+    "report": ("report", "smoke"),
 }
 QUICK_S = 20.0  # a first session of the quickest tests catches most
 
@@ -72,7 +73,7 @@ class Server:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._process.kill()
+        self._process.terminate()
         self._process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -116,20 +117,16 @@ class Tests:
         by_line = data.contexts_by_lineno(str(place.path))
         return {test for line in place.lines() for test in by_line.get(line, ())} & self.known.keys()
 
-    def elsewhere(self, room: str) -> set[str]:
-        """Tests of the room, and smoke tests, that work in processes of their own."""
-        folders = tuple(f"tests/{folder}/" for folder in (*ROOMS.get(room, ()), "smoke"))
-        files = {test.partition("::")[0] for test in self.known if test.startswith(folders)}
-        starting = re.compile("subprocess|multiprocessing|fork_server")
-        starting_files = {file for file in files if starting.search((self.checkout / file).read_text(encoding="utf-8"))}
-        return {
-            test
-            for test, about in self.known.items()
-            if test.startswith(folders) and (about["in_children"] > 0.1 or test.partition("::")[0] in starting_files)
-        }
-
     def of_room(self, room: str) -> set[str]:
         return {test for test in self.known if test.startswith(tuple(f"tests/{folder}/" for folder in ROOMS[room]))}
+
+    def elsewhere(self, room: str) -> set[str]:
+        """Tests of the room that work in processes of their own."""
+        tests = self.of_room(room)
+        sources = {test.partition("::")[0] for test in tests}
+        starting = re.compile("subprocess|multiprocessing|fork_server")
+        files = {file for file in sources if starting.search((self.checkout / file).read_text(encoding="utf-8"))}
+        return {test for test in tests if self.known[test]["in_children"] > 0.1 or test.partition("::")[0] in files}
 
     def named(self, test: str) -> list[str]:
         """This test wherever its file is now. Asks nothing that needs measuring."""
@@ -139,8 +136,9 @@ class Tests:
         files = [path for path in paths if f"def {function}(" in path.read_text(encoding="utf-8")]
         return [f"{path.relative_to(self.checkout)}::{name}" for path in files] if function else [file]
 
-    def waves(self, mutation: Mutation, place: Place) -> Iterator[dict[str, float]]:
-        """The sessions to try, none with a test of another."""
+    def sessions(self, mutation: Mutation, place: Place) -> Iterator[dict[str, float]]:
+        """The tests to try together, with the seconds they may take: those that caught it, quick ones, the others."""
+        yield {test: 60.0 for test in self.named(mutation.by)} if mutation.by else {}
         executing = sorted(self.executing(place) or self.of_room(mutation.room), key=self._seconds)
         total, quick = 0.0, 0
         while quick < len(executing) and total < QUICK_S:
@@ -157,33 +155,38 @@ class Tests:
         return {test: self._seconds(test) for test in chosen}
 
 
-def attempt(server: Server, tests: Tests, mutation: Mutation, place: Place) -> str:
-    """The test that fails with the mutation and passes without it; "" when there is none."""
-    path = server.copy / place.path.relative_to(server.checkout)
-    right, wrong = path.read_text(encoding="utf-8"), mutated_source(place, mutation.mutated)
+class Attempt:
+    """One mutation, tried session by session."""
 
-    def caught(session: dict[str, float]) -> str:
+    def __init__(self, server: Server, tests: Tests, mutation: Mutation, place: Place) -> None:
+        self.server, self.mutation, self.seconds = server, mutation, 0.0
+        self.path = server.copy / place.path.relative_to(server.checkout)
+        self.right, self.wrong = place.path.read_text(encoding="utf-8"), mutated_source(place, mutation.mutated)
+        self.sessions = tests.sessions(mutation, place)
+
+    def go_on(self) -> str | None:
+        """The test that fails with the mutation, in the next session with any; "" when none does, None at the end."""
+        began = time.monotonic()
+        try:
+            session = next(self.sessions, None)
+            return None if session is None else self._caught(session)
+        finally:
+            self.seconds += time.monotonic() - began
+
+    def _caught(self, session: dict[str, float]) -> str:
         while session:
-            path.write_text(wrong, encoding="utf-8")
-            answer = server.run(session)
-            path.write_text(right, encoding="utf-8")
+            self.path.write_text(self.wrong, encoding="utf-8")
+            answer = self.server.run(session)
+            self.path.write_text(self.right, encoding="utf-8")
             failed = answer["failed"]
-            if answer["timeout"] or not failed or failed not in session:  # not a test: its file is not even imported
-                return failed or ("time ran out" if answer["timeout"] else "")
-            if not server.run({failed: session[failed]})["failed"]:
+            if answer["timeout"] or failed not in session:  # none, or one that could not even be imported
+                return failed
+            if not self.server.run({failed: session[failed]})["failed"]:
                 return failed
             print(f"   {failed} fails without the mutation too", flush=True)
             gone = {failed, *answer["passed"]}
             session = {test: seconds for test, seconds in session.items() if test not in gone}
         return ""
-
-    before = {test: 60.0 for test in tests.named(mutation.by)} if mutation.by else {}
-    if found := caught(before):
-        return found
-    for session in tests.waves(mutation, place):
-        if found := caught(session):
-            return found
-    return ""
 
 
 def main() -> int:
@@ -191,31 +194,39 @@ def main() -> int:
     words.add_argument("--only", metavar="ROOM", help="mutations of this room")
     words.add_argument("--ids", nargs="+", metavar="ID", help="these mutations")
     words.add_argument("--record", action="store_true", help="write what is seen into drawn.json, skip what it has")
+    words.add_argument("--caught", action="store_true", help="those caught before; quick, as the tests are known")
     asked = words.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leaves no copy behind
     drawn, checkout = load(), Path.cwd()
     chosen = [
         mutation
         for mutation in drawn
         if asked.only in (None, mutation.room) and (asked.ids is None or mutation.id in asked.ids)
-        if mutation.outcome != "equivalent" and not (asked.record and mutation.outcome and asked.ids is None)
+        if mutation.outcome != "equivalent" and (mutation.outcome == "caught" or not asked.caught)
+        if asked.ids or not (asked.record and mutation.outcome)
     ]
     known, tests, weaker, survivors = places(checkout), Tests(checkout), [], []
     with Server(checkout) as server:
+        trying = []
         for mutation in chosen:
-            began = time.monotonic()
             try:
-                by = attempt(server, tests, mutation, find(mutation, known))
+                trying.append(Attempt(server, tests, mutation, find(mutation, known)))
             except Lost as lost:
                 print(f"lost      {lost}", flush=True)
                 weaker.append(mutation.id)
+        while trying:  # the first session of all, then the second of those left: most are caught early
+            attempt = trying.pop(0)
+            mutation, by = attempt.mutation, attempt.go_on()
+            if by == "":
+                trying.append(attempt)
                 continue
-            seconds, outcome = time.monotonic() - began, "caught" if by else "survived"
-            print(f"{outcome:9} {mutation.id}  {seconds:.0f} s  {by or mutation.original}", flush=True)
+            outcome = "caught" if by else "survived"
+            print(f"{outcome:9} {mutation.id}  {attempt.seconds:.0f} s  {by or mutation.original}", flush=True)
             if not by:
                 survivors.append(mutation.id)
                 weaker += [mutation.id] if mutation.outcome == "caught" else []
             if asked.record:
-                mutation.outcome, mutation.by, mutation.seconds = outcome, by, round(seconds, 1)
+                mutation.outcome, mutation.by, mutation.seconds = outcome, by or "", round(attempt.seconds, 1)
                 save(drawn)
     print(f"{len(chosen)} mutations; survivors: {', '.join(survivors) or 'none'}")
     print(f"weaker than before: {', '.join(weaker) or 'none'}")

@@ -65,11 +65,15 @@ class Session:
         elif report.passed and report.when == "call":
             self._tell("passed", report.nodeid)
 
+    def pytest_sessionfinish(self) -> None:
+        self._tell("ended", "")
+
 
 def _session(tests: dict[str, float], folder: Path) -> None:
     """One forked process: never returns."""
     try:
         os.setpgid(0, 0)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         output = os.open(folder / "output.txt", os.O_WRONLY | os.O_CREAT)
         os.dup2(output, 1)
         os.dup2(output, 2)
@@ -87,32 +91,36 @@ def _session(tests: dict[str, float], folder: Path) -> None:
 
 
 def _run(tests: dict[str, float], limit_s: float, folder: Path) -> dict[str, Any]:
-    """{"failed": the first test that failed, if any; "passed": those before it; "timeout": whether time ran out}."""
+    """{"failed": the first test that failed, or ""; "passed": those before it; "timeout": whether time ran out}."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     pid = os.fork()
     if pid == 0:
         _session(tests, folder)
     end = time.monotonic() + limit_s
-    while not (ended := os.waitpid(pid, os.WNOHANG)[0]) and time.monotonic() < end:
-        time.sleep(0.02)
-    with contextlib.suppress(ProcessLookupError):  # the session, and whatever it left behind
-        os.killpg(pid, signal.SIGKILL)
+    try:
+        while not (ended := os.waitpid(pid, os.WNOHANG)[0]) and time.monotonic() < end:
+            time.sleep(0.02)
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # the session, and whatever it left behind
+            os.killpg(pid, signal.SIGKILL)
     if not ended:
         os.waitpid(pid, 0)
     report = folder / "report"
     told = [json.loads(line) for line in report.read_text(encoding="utf-8").splitlines()] if report.exists() else []
-    failed = next((test for what, test in told if what == "failed"), None)
-    unfinished = told[-1][1] if told and told[-1][0] == "began" else None  # killed, or out of time
+    failed = [test for what, test in told if what == "failed"]
+    if not failed and not (told and told[-1][0] == "ended"):  # killed, or out of time
+        failed = [told[-1][1] if told else "the session itself"]
     return {
-        "failed": failed or unfinished,
+        "failed": failed[0] if failed else "",
         "passed": [test for what, test in told if what == "passed"],
         "timeout": not ended,
     }
 
 
 def serve(folder: Path) -> None:
-    """Until stdin closes."""
+    """Until stdin closes, or SIGTERM."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     for module in PRELOAD:
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
