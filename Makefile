@@ -5,7 +5,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 SCHEMES ?= rope,alibi,coca,coca_strict
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart compare test test-all check bench docs
+.PHONY: help setup quickstart compare test test-all mutations check bench docs
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ test: .venv/installed  ## tests, under 8 minutes on 2 cores
 
 test-all: .venv/installed  ## the long ones too (fault campaigns)
 	$(PYTEST) -m "slow or not slow"
+
+mutations: .venv/installed  ## do the tests catch what they caught of mutations drawn by chance? An hour or two
+	$(BIN)/python -m tests.mutations.run
 
 check: .venv/installed  ## style, types, import layers
 	$(BIN)/ruff check .
