@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
     ("typed", "offered"),
     [
         ("evalu", {"evaluate"}),
-        ("position=co", {"position=coca", "position=coca_strict"}),
+        ("position=coca", {"position=coca", "position=coca_strict"}),
         ("position=rope pos", {"position=", "position.", "position.frequencies.", "position/frequencies="}),
         ("train.max", {"train.max_steps="}),
         ("train train.max", {"train.max_steps="}),
