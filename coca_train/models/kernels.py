@@ -13,7 +13,18 @@ from torch.nn import functional as F
 
 from coca_train.models.flex import flex, serves
 from coca_train.models.online import online
-from coca_train.models.scores import Part, Tensors, Tile, cut, hidden, repeat_heads, scores, tensors_of, weigh
+from coca_train.models.scores import (
+    Part,
+    Tensors,
+    Tile,
+    check_carry,
+    cut,
+    hidden,
+    repeat_heads,
+    scores,
+    tensors_of,
+    weigh,
+)
 from coca_train.positions.base import Terms
 from coca_train.positions.visibility import may_see
 
@@ -35,6 +46,7 @@ def _rows(
     parts: Sequence[tuple[Part, Tensors]], v_BGSD: Tensor, scale: float, queries: slice, keys: slice, shift: bool
 ) -> Tensor:
     """Attention of some queries over some keys (all those they see), out_BHtD; autograd does the rest."""
+    check_carry([part for part, _ in parts])
     merged, pieces = None, []
     for part, tensors in parts:
         if not may_see(part.layout, queries, keys):

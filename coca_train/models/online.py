@@ -23,6 +23,7 @@ from coca_train.models.scores import (
     Part,
     Tensors,
     Tile,
+    check_carry,
     cut,
     hidden,
     leaves,
@@ -45,6 +46,7 @@ class _Plan(NamedTuple):
 
     layouts: tuple[Layout, ...]
     hooks: tuple[Hook | None, ...]
+    carries: bool
     forms: tuple[Tensors, ...]  # which tensors each part has, without any
     scale: float
 
@@ -60,18 +62,14 @@ class _Plan(NamedTuple):
         s_BHts = s_BHts.to(torch.promote_types(s_BHts.dtype, torch.float32))
         return s_BHts if hidden_B1ts is None else s_BHts.masked_fill(hidden_B1ts, -torch.inf), carry_BHtN
 
-    @property
-    def carries(self) -> bool:
-        return any(hook is not None and hook.carried for hook in self.hooks)
-
 
 def online(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
     """Attention over the parts' keys under one softmax. Returns out_BTHD."""
     given = [tensors_of(part) for part in parts]
     flat = [tensor for tensors in given for _, tensor in leaves(tensors)]
     forms = tuple(refilled(tensors, [None] * len(leaves(tensors))) for tensors in given)
-    plan = _Plan(tuple(part.layout for part in parts), tuple(part.hook for part in parts), forms, scale)
-    assert len(parts) == 1 or not plan.carries, "the visibility refuses this"
+    layouts, hooks = tuple(part.layout for part in parts), tuple(part.hook for part in parts)
+    plan = _Plan(layouts, hooks, check_carry(parts), forms, scale)
     out: Any = _Online.apply(plan, v_BSGD.transpose(1, 2), *flat)
     return out.transpose(1, 2)
 
@@ -119,8 +117,8 @@ class _Online(torch.autograd.Function):
             g_BHtD, lse_BHt1 = grads[0][:, :, queries], lse_BHT1[:, :, queries]
             delta_BHt1 = (g_BHtD.to(lse_BHt1.dtype) * out_BHTD[:, :, queries]).sum(-1, keepdim=True)
             visits = list(_visits(plan.layouts, queries))
-            carries, g_carry_BHtN = _carries(plan, parts, visits), None
-            for visit, carry_BHtN in zip(reversed(visits), reversed(carries), strict=True):
+            handed, g_carry_BHtN = _handed(plan, parts, visits), None
+            for visit, carry_BHtN in zip(reversed(visits), reversed(handed), strict=True):
                 number, tile, _ = visit
                 wants = [total is not None for _, total in leaves(into[number])]
                 flow = _Flow(g_BHtD, lse_BHt1, delta_BHt1, carry_BHtN, g_carry_BHtN)
@@ -178,7 +176,7 @@ def _grad(outs: list[Tensor], g_outs: list[Tensor], inputs: Sequence[Tensor | No
     return [next(found) if x is not None and x.requires_grad else None for x in inputs]
 
 
-def _carries(plan: _Plan, parts: Sequence[Tensors], visits: Sequence[Visit]) -> list[Tensor | None]:
+def _handed(plan: _Plan, parts: Sequence[Tensors], visits: Sequence[Visit]) -> list[Tensor | None]:
     """What the hook hands to each tile of a block of queries; None: nothing."""
     if not plan.carries:
         return [None] * len(visits)

@@ -12,7 +12,7 @@ Shape legend: B batch, H query heads, G key/value heads, t queries, s keys, W di
 R rows of a table, E dot-product width, D width, N numbers that a hook carries.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from itertools import islice
 from typing import Any, NamedTuple
@@ -42,6 +42,13 @@ class Part(NamedTuple):
 def part_of(mapped: Mapped, layout: Layout) -> Part:
     """What a layer made of its queries and keys, in one layout."""
     return Part(mapped.q_BTHE, mapped.k_BSGE, mapped.terms, layout, mapped.hooked)
+
+
+def check_carry(parts: Sequence[Part]) -> bool:
+    """Whether a hook carries something from tile to tile. It runs along one view: visibilities of several refuse it."""
+    carries = any(part.hook is not None and part.hook.carried for part in parts)
+    assert len(parts) == 1 or not carries, "visibilities/_pairs.py refuses this"
+    return carries
 
 
 class Tensors(NamedTuple):

@@ -50,6 +50,30 @@ def test_a_kernel_that_forgets_the_visibility(monkeypatch):
         certify(seeing("rope", WINDOWS[0]), torch.device("cpu"), torch.float32)
 
 
+@pytest.mark.parametrize("scheme", ["fox", "cope", "dape", "fire"])
+def test_hooks_are_granted_and_missed(monkeypatch, scheme):
+    """A kernel that leaves a hook out computes something else; a layer that has lost it has no effect."""
+    from coca_train.models import certificate, kernels
+
+    model = build(NEOX, scheme)
+    found = certify(model, torch.device("cpu"), torch.float32)
+    assert found.effect > 1e-2 and found.logits_effect > 1e-3
+
+    def forgetful(parts, v, scale):
+        return kernels.eager([part._replace(hooked=None) for part in parts], v, scale)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(certificate, "KERNELS", dict(kernels.KERNELS, auto=forgetful))
+        with pytest.raises(ValueError, match="E-POS-01"):
+            certify(model, torch.device("cpu"), torch.float32)
+    for block in model.blocks:
+        block.attention.position.register_forward_hook(lambda _, given, mapped: mapped._replace(hooked=None))
+    with pytest.raises(ValueError, match="E-POS-02"):
+        certify(model, torch.device("cpu"), torch.float32)
+    for block in model.blocks:
+        assert len(block.attention.position._forward_hooks) == 1, "the certificate takes its own hooks away"
+
+
 @pytest.mark.parametrize("scheme", ["learned", "tupe"])
 def test_granted_to_a_short_table(scheme):
     certify(build(NEOX, SCHEMES[scheme] | {"max_len": 16}), torch.device("cpu"), torch.float32)

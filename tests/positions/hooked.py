@@ -17,8 +17,8 @@ VISIBILITIES = {"causal": {"name": "causal"}, "window": {"name": "sliding_window
 CASES = list(itertools.product(KERNELS, VISIBILITIES, ["one", "packed"], [(4, 2), (3, 3)]))
 
 
-def check(settings, kernel, visibility, documents, heads, monkeypatch):
-    """AssertionError where the kernel differs from the reference."""
+def check(settings, kernel, visibility, documents, heads, monkeypatch, change=lambda mapped: mapped):
+    """AssertionError where the kernel differs from the reference. change: of what the layer has made."""
     monkeypatch.setattr(kernels, "QUERY_BLOCK", 4)
     monkeypatch.setattr(online, "QUERY_TILE", 4)
     monkeypatch.setattr(online, "KEY_TILE", 3)
@@ -32,7 +32,8 @@ def check(settings, kernel, visibility, documents, heads, monkeypatch):
     rules = VISIBILITIES[visibility]
     (layout,) = visibilities.build(visibilities.settings(rules)).layouts(pos, pos, doc)
     given = scheme(pos, pos, N_TOKENS), support.projections(scheme), support.tokens(layer, k)
-    out = KERNELS[kernel]([part_of(layer(scheme, q, k, *given), layout)], v, scheme.shape.head_dim**-0.5)
+    mapped = change(layer(scheme, q, k, *given))
+    out = KERNELS[kernel]([part_of(mapped, layout)], v, scheme.shape.head_dim**-0.5)
     weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     mine = torch.autograd.grad(out, [*inputs, *named.values()], weight)
 
@@ -43,3 +44,15 @@ def check(settings, kernel, visibility, documents, heads, monkeypatch):
     for name, a, b in zip(["q", "k", "v", *named], mine, torch.autograd.grad(exact, wide, weight), strict=True):
         assert b.any(), name
         assert (a - b).abs().max() <= 1e-7 * b.abs().max() + 1e-12, name
+
+
+def check_compiled(settings, monkeypatch):
+    """The same with every tile's hook compiled, as on CUDA: traced, its gradient too, and run uncompiled."""
+    torch._dynamo.reset()
+
+    def compiled(mapped):
+        hook = mapped.hooked.by
+        traced = hook._replace(scores=torch.compile(hook.scores, backend="aot_eager"))
+        return mapped._replace(hooked=mapped.hooked._replace(by=traced))
+
+    check(settings, "online", "window", "packed", (4, 2), monkeypatch, compiled)

@@ -20,6 +20,10 @@ def test_kernels_equal_the_reference(case, n_positions, monkeypatch):
     hooked.check(cope(n_positions), *case, monkeypatch)
 
 
+def test_compiled_tiles_equal_the_reference(monkeypatch):
+    hooked.check_compiled(cope(), monkeypatch)
+
+
 def problem(n_tokens, n_positions):
     scheme = support.build(cope(n_positions))
     q, k, _ = support.random_qkv(scheme, n_tokens)

@@ -24,6 +24,11 @@ def test_kernels_equal_the_reference(case, bias, monkeypatch):
     hooked.check(dape(bias), *case, monkeypatch)
 
 
+@pytest.mark.parametrize("bias", BIASES)
+def test_compiled_tiles_equal_the_reference(bias, monkeypatch):
+    hooked.check_compiled(dape(bias), monkeypatch)
+
+
 def test_is_a_linear_leaky_relu_linear_over_both_halves():
     """The authors' nn.Sequential, but for its last bias, which a softmax over the keys does not see."""
     scheme = support.build(dape("alibi", 32))

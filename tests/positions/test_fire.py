@@ -16,6 +16,10 @@ def test_kernels_equal_the_reference(case, monkeypatch):
     hooked.check(FIRE, *case, monkeypatch)
 
 
+def test_compiled_tiles_equal_the_reference(monkeypatch):
+    hooked.check_compiled(FIRE, monkeypatch)
+
+
 def bias(settings, m, n, layer=None):
     """What is added for a query at m and a key at n, by head."""
     scheme = support.build(settings)

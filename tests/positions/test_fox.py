@@ -23,6 +23,10 @@ def test_kernels_equal_the_reference(case, monkeypatch):
     hooked.check(FOX, *case, monkeypatch)
 
 
+def test_compiled_tiles_equal_the_reference(monkeypatch):
+    hooked.check_compiled(FOX, monkeypatch)
+
+
 def scores_of(layer, scheme, q, k, x):
     """By way of the hook, T x T."""
     pos = support.start(q.shape[1])
