@@ -10,7 +10,7 @@ from coca_train.positions import visibilities
 from coca_train.positions.base import AttentionShape
 from coca_train.positions.visibility import Visibility
 from tests.models.conftest import CAUSAL
-from tests.positions.support import layer_of, projections, shipped, start
+from tests.positions.support import layer_of, projections, shipped, start, tokens
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
@@ -41,7 +41,7 @@ def attend(kernel, settings, visibility, n_tokens, dtype):
     parts = []
     for layout in visibilities.build(visibilities.settings(visibility)).layouts(pos, pos):
         tables = position(layout.pos_BT, layout.pos_BS, n_tokens)
-        parts.append(part_of(layer(position, q, k, tables, project), layout))
+        parts.append(part_of(layer(position, q, k, tables, project, tokens(layer, k)), layout))
     out = KERNELS[kernel](parts, v, 64**-0.5)
     out.float().square().sum().backward()
     grads = [x.grad for x in (q, k, v, *position.parameters(), *layer.parameters())]
@@ -60,7 +60,7 @@ def same(settings, visibility, n_tokens, dtype, tolerance):
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-3), (torch.bfloat16, 4e-2)])
 def test_every_scheme(name, dtype, tolerance):
     kernel = same(SCHEMES[name], CAUSAL, 64, dtype, tolerance)
-    wanted = {"transformer_xl": "flex", "shaw": "blocked"}.get(name)
+    wanted = {"transformer_xl": "flex", **dict.fromkeys(("shaw", "fire", "dape", "cope"), "blocked")}.get(name)
     assert kernel == wanted if wanted else kernel in ("sdpa", "flex")
 
 

@@ -117,7 +117,7 @@ def inputs(k_BSGK, d_model):
     gives queries and keys has given the input as well."""
     width = k_BSGK.shape[2] * k_BSGK.shape[3]
     matrix = torch.randn(width, d_model, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
-    return k_BSGK.flatten(2) @ (matrix / width**0.5).to(k_BSGK.dtype)
+    return k_BSGK.flatten(2) @ (matrix / width**0.5).to(k_BSGK)
 
 
 def tokens(layer, k_BSGK):

@@ -70,10 +70,3 @@ def test_open_gates_count_tokens_and_shut_ones_none():
         scores, carried = COUNT.scores(pairs, torch.zeros(1, 1, 1, 1))
         assert (scores - given).flatten().tolist() == expected
         assert carried.item() == expected[0]
-
-
-def test_the_carry_is_not_cut_at_the_last_position():
-    """Else a tile would not know whether the one before had just reached the end."""
-    given, by_count = torch.full((1, 1, 1, 5), 1e4), torch.zeros(1, 1, 1, 3)
-    pairs = Pairs(given, None, torch.tensor([[4]]), torch.arange(5)[None], (), (by_count,), ())
-    assert COUNT.scores(pairs, torch.full((1, 1, 1, 1), 2.0))[1].item() == 7
