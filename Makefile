@@ -48,3 +48,4 @@ docs: .venv/installed  ## regenerate docs/*configuration.md, schemes.md and figu
 	$(BIN)/python -m coca_train evaluate --markdown > docs/evaluation_configuration.md
 	$(BIN)/python -m coca_train schemes --markdown > docs/schemes.md
 	$(BIN)/python -m coca_train schemes figures=docs/figures
+	$(BIN)/python -m tests.house.error_codes > docs/errors.md

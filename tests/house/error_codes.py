@@ -1,0 +1,164 @@
+"""docs/errors.md from the code: every error code, what is wrong, what mends it. `python -m tests.house.error_codes`."""
+
+import ast
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.house.imports import OURS, ROOT
+
+CODE = re.compile(r"^(E-[A-Z]+-\d+)\b ?")
+FAMILIES = {
+    "CFG": "configuration and command line",
+    "SEC": "what a configuration may not hold",
+    "STG": "stages",
+    "STA": "the weights a run begins with",
+    "POS": "position schemes",
+    "TKN": "tokenizers",
+    "TOK": "token files",
+    "RAW": "raw text",
+    "PREP": "data preparation",
+    "MIX": "mixtures of data",
+    "RUN": "running: processes, devices, memory",
+    "CKP": "checkpoints and run directories",
+    "IO": "disks",
+    "IOP": "Hugging Face folders",
+    "PLN": "planning",
+    "EVAL": "evaluation",
+    "CMP": "comparisons",
+    "REPORT": "reports",
+    "TRACK": "trackers",
+}
+
+
+class Message(NamedTuple):
+    """One place that tells of a problem: the sentence and its fix, `…` where a value is put in."""
+
+    text: str
+    fix: str
+    file: str
+
+
+def messages(root: Path = ROOT) -> dict[str, list[Message]]:
+    """By code, every message of the sources."""
+    by_code: dict[str, list[Message]] = defaultdict(list)
+    for top in OURS:
+        for path in sorted((root / top).rglob("*.py")):
+            for code, text, fix in _of_file(ast.parse(path.read_text(encoding="utf-8"))):
+                message = Message(text, fix, str(path.relative_to(root)))
+                if message not in by_code[code]:
+                    by_code[code].append(message)
+    return dict(sorted(by_code.items(), key=lambda item: _order(item[0])))
+
+
+def _order(code: str) -> tuple[int, int]:
+    _, family, number = code.split("-")
+    return list(FAMILIES).index(family), int(number)
+
+
+def _of_file(tree: ast.Module) -> Iterator[tuple[str, str, str]]:
+    documentation = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for scope in [tree, *(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))]:
+        names = _assigned(scope)
+        for node in _own_nodes(scope):
+            if isinstance(node, ast.Call):
+                yield from _problem(node, names)
+            elif isinstance(node, ast.Dict):
+                yield from _table(node)
+            elif isinstance(node, ast.Constant | ast.JoinedStr) and id(node) not in documentation | inside:
+                text = _text(node, {})
+                if match := CODE.match(text):
+                    what, _, fix = text[match.end() :].partition("Fix: ")
+                    if what:
+                        yield match[1], what.strip(), fix
+
+
+def _own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
+    """Nodes of a module or function, without those of the functions in it."""
+    for child in ast.iter_child_nodes(scope):
+        yield child
+        if not isinstance(child, ast.FunctionDef):
+            yield from _own_nodes(child)
+
+
+def _assigned(scope: ast.AST) -> dict[str, ast.expr]:
+    """Names that a function gives a text to, and the text: the last one where there are several."""
+    names: dict[str, ast.expr] = {}
+    for node in _own_nodes(scope):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            target, value = node.targets[0], node.value
+            if isinstance(target, ast.Name):
+                names[target.id] = value
+            elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+                names |= {t.id: v for t, v in zip(target.elts, value.elts, strict=False) if isinstance(t, ast.Name)}
+    return names
+
+
+def _problem(call: ast.Call, names: dict[str, ast.expr]) -> Iterator[tuple[str, str, str]]:
+    """`Problem(code, keys, text, fix)`, or another call with a code and the sentence behind it."""
+    words = [_text(arg, names) for arg in call.args]
+    at = next((i for i, word in enumerate(words) if CODE.fullmatch(word)), None)
+    if at == 0 and len(words) >= 4:
+        yield words[0], words[2], words[3]
+    elif at is not None and len(words) > at + 1:
+        yield words[at], words[at + 1], ""
+
+
+def _table(table: ast.Dict) -> Iterator[tuple[str, str, str]]:
+    """{code: fix}, or {option: code}."""
+    for key, value in zip(table.keys, table.values, strict=True):
+        pair = _text(key, {}), _text(value, {})
+        if CODE.fullmatch(pair[0]):
+            yield pair[0], "", pair[1]
+        elif CODE.fullmatch(pair[1]):
+            yield pair[1], pair[0], ""
+
+
+def _text(node: ast.AST | None, names: dict[str, ast.expr]) -> str:
+    """A text as far as it stands in the source."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_text(part, {}) if isinstance(part, ast.Constant) else "…" for part in node.values)
+    if isinstance(node, ast.Name) and node.id in names:
+        return _text(names[node.id], {})
+    if isinstance(node, ast.IfExp):
+        return _text(node.body, names)
+    return "…"
+
+
+def page() -> str:
+    """docs/errors.md."""
+    lines = [
+        "# Errors",
+        "",
+        "Made by `make docs`; do not edit. Every message names the value, where it was set, what is needed and one fix; `…` stands",
+        "for what the message fills in. Exit codes are in [operations.md](operations.md).",
+    ]
+    family = ""
+    for code, told in messages().items():
+        if code.split("-")[1] != family:
+            family = code.split("-")[1]
+            lines += ["", f"## {FAMILIES[family].capitalize()}", ""]
+        lines.append(f"### {code}")
+        lines += [f"* {_sentence(each)} (`{each.file}`)" for each in told]
+    return "\n".join(lines) + "\n"
+
+
+def _sentence(message: Message) -> str:
+    fix = f"**Fix:** {message.fix}" if message.fix else ""
+    return f"{message.text} {fix}".strip()
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())
