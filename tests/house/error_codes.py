@@ -142,7 +142,7 @@ def page() -> str:
     lines = [
         "# Errors",
         "",
-        "Made by `make docs`; do not edit. Every message names the value, where it was set, what is needed and one fix;",
+        "Made by `make docs`; do not edit. Every message names the value, where it was set, what is needed, one fix;",
         "`…` stands for what the message fills in. Exit codes are in [operations.md](operations.md).",
     ]
     family = ""
