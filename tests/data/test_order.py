@@ -135,9 +135,10 @@ def test_no_source_is_ever_further_off_than_known_beforehand(weights: list[float
     assert proportions.tree.off <= (CHAIN_OFF if proportions.is_chain else 1.68)
     assert huffman(proportions.weights).off <= 1.68
     exact = [Fraction(str(w)) for w in weights]
+    shares = [weight / sum(exact) for weight in exact]
     for n in data.draw(st.lists(st.one_of(st.integers(0, 200), st.integers(0, 10**12)), min_size=1, max_size=20)):
-        for count, weight in zip(proportions.counts(n), exact, strict=True):
-            assert abs(count - n * weight / sum(exact)) <= proportions.tree.off + 1e-9
+        for count, share in zip(proportions.counts(n), shares, strict=True):
+            assert abs(count - n * share) <= proportions.tree.off + 1e-9
 
 
 @settings(max_examples=100, deadline=None)

@@ -54,14 +54,13 @@ def check_spans(packing: Packing, lengths: list[int]) -> None:
     """Spans are exactly where the ids of a row come from; what no span holds was added."""
     texts = documents(lengths)
     for window in range(packing.n_windows):
-        row, seen = packing.row(window), set()
+        ids, seen = packing.row(window).ids.tolist(), set()
         for span in packing.spans(window):
-            assert row.ids[span.at : span.at + span.stop - span.start].tolist() == [
-                FIRST + t for t in range(span.start, span.stop)
-            ]
-            assert set(range(FIRST + span.start, FIRST + span.stop)) <= set(texts[span.document])
-            seen |= set(range(span.at, span.at + span.stop - span.start))
-        assert all((row.ids[t] >= FIRST) == (t in seen) for t in range(len(row.ids)))
+            tokens = list(range(FIRST + span.start, FIRST + span.stop))
+            assert ids[span.at : span.at + len(tokens)] == tokens
+            assert set(tokens) <= set(texts[span.document])
+            seen |= set(range(span.at, span.at + len(tokens)))
+        assert all((token >= FIRST) == (t in seen) for t, token in enumerate(ids))
 
 
 @settings(max_examples=100, deadline=None)
@@ -111,13 +110,16 @@ def test_segments_hold_the_stream_between_bos_and_eos(
         assert batch.targets_BT[:, :-1].tolist() == batch.tokens_BT[:, 1:].tolist()
         return
     assert batch.doc_BT is not None
-    for row in range(packing.n_windows):
+    rows = zip(
+        *(part.tolist() for part in (batch.doc_BT, batch.pos_BT, batch.targets_BT, batch.tokens_BT)), strict=True
+    )
+    for row, (doc, pos, targets, tokens) in enumerate(rows):
         inside = stream[row * (seq_len - 2) : (row + 1) * (seq_len - 2)]
         for t in range(seq_len - 1):  # BOS, the tokens and EOS: a new document where the text does not go on
             parts = 0 < t < seq_len - 2 and (inside[t][0] != inside[t - 1][0] or inside[t][1] != inside[t - 1][1] + 1)
-            assert int(batch.doc_BT[row, t + 1] - batch.doc_BT[row, t]) == parts
-            assert batch.pos_BT[row, t + 1] == (0 if parts else batch.pos_BT[row, t] + 1)
-            assert batch.targets_BT[row, t] == (IGNORE if parts else batch.tokens_BT[row, t + 1])
+            assert doc[t + 1] - doc[t] == parts
+            assert pos[t + 1] == (0 if parts else pos[t] + 1)
+            assert targets[t] == (IGNORE if parts else tokens[t + 1])
 
 
 @settings(max_examples=150, deadline=None)
@@ -137,17 +139,15 @@ def test_documents_stay_whole(
     inputs, predictions = Counter(batch.tokens_BT.flatten().tolist()), Counter()
     del inputs[EDGES.eos]
     assert inputs == Counter({t: n for text, n in times for t in text})
-    for row in range(packing.n_windows):
-        for t in range(seq_len):
-            if batch.targets_BT[row, t] != IGNORE:
-                predictions[int(batch.tokens_BT[row, t]), int(batch.targets_BT[row, t])] += 1
+    for tokens, targets in zip(batch.tokens_BT.tolist(), batch.targets_BT.tolist(), strict=True):
+        predictions.update(pair for pair in zip(tokens, targets, strict=True) if pair[1] != IGNORE)
     assert predictions == Counter({pair: n for text, n in times for pair in pairwise(text)})  # each once, no other
     whole = Counter()
-    for row in range(packing.n_windows):
-        for number in batch.doc_BT[row].unique():
-            here = batch.doc_BT[row] == number
-            ids = batch.tokens_BT[row][here].tolist()
-            assert batch.pos_BT[row][here].tolist() == list(range(len(ids)))
+    for row in zip(batch.doc_BT.tolist(), batch.tokens_BT.tolist(), batch.pos_BT.tolist(), strict=True):
+        places = list(zip(*row, strict=True))
+        for number in set(row[0]):
+            ids = [token for document, token, _ in places if document == number]
+            assert [pos for document, _, pos in places if document == number] == list(range(len(ids)))
             whole[tuple(ids)] += ids[0] != EDGES.eos
             assert ids[0] != EDGES.eos or set(ids) == {EDGES.eos}
     cut = ((tuple(text[at : at + seq_len]), n) for text, n in times for at in range(0, len(text), seq_len))

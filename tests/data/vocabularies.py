@@ -1,5 +1,6 @@
-"""Small tokenizers of every kind the tests need, trained on the spot."""
+"""Small tokenizers of every kind the tests need, each trained once a session: the same settings give the same bytes."""
 
+import functools
 import io
 import json
 from pathlib import Path
@@ -9,12 +10,33 @@ import sentencepiece
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
+from data_prep.vocabularies.vocabulary import train
+
 TEXT = Path(__file__).read_text(encoding="utf-8") + "\tThe quick brown fox; jumps over 13 lazy dogs – “often”.\n" * 3
+SAMPLE = "".join(path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.glob("*.py")))
 GPT2_END = "<|endoftext|>"
+
+
+@functools.cache
+def _trained(vocab_size: int, text: str) -> bytes:
+    return train([text], "a test", vocab_size)
+
+
+def trained(path: Path, vocab_size: int = 512, text: str = SAMPLE) -> Path:
+    """A SentencePiece model by data_prep's own training, written to `path`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(_trained(vocab_size, text))
+    return path
 
 
 def sentencepiece_model(path: Path, **changes: Any) -> Path:
     """As data_prep trains them, but for `changes`."""
+    path.write_bytes(_sentencepiece(json.dumps(changes)))
+    return path
+
+
+@functools.cache
+def _sentencepiece(changes: str) -> bytes:
     settings: dict[str, Any] = {
         "model_type": "bpe",
         "vocab_size": 420,
@@ -26,18 +48,22 @@ def sentencepiece_model(path: Path, **changes: Any) -> Path:
         "split_digits": True,
         "user_defined_symbols": ["\n", "\t"],
         "hard_vocab_limit": False,
-    } | changes
+    } | json.loads(changes)
     model = io.BytesIO()
     lines = [line for line in TEXT.split("\n") if line.strip()] * 3
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines), model_writer=model, num_threads=1, minloglevel=2, **settings
     )
-    path.write_bytes(model.getvalue())
-    return path
+    return model.getvalue()
 
 
 def byte_level() -> tokenizers.Tokenizer:
     """As GPT-2, GPT-NeoX and Llama 3."""
+    return tokenizers.Tokenizer.from_str(_byte_level())
+
+
+@functools.cache
+def _byte_level() -> str:
     made = tokenizers.Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
@@ -48,7 +74,7 @@ def byte_level() -> tokenizers.Tokenizer:
         show_progress=False,
     )
     made.train_from_iterator([TEXT], trainer)
-    return made
+    return made.to_str()
 
 
 def llama2() -> tokenizers.Tokenizer:

@@ -1,5 +1,6 @@
 """Texts that nearly repeat each other, how alike two texts are by the plain definition, and corpora of them."""
 
+import functools
 import json
 import random
 from pathlib import Path
@@ -28,10 +29,11 @@ def edited(original: str, changes: int, seed: int) -> str:
     return " ".join(words)
 
 
-def grams(of: str) -> set[tuple[str, ...]]:
+@functools.cache
+def grams(text: str) -> frozenset[tuple[str, ...]]:
     """The 5-grams of the lower-case words, by the plain definition."""
-    words = "".join(c if c.isalnum() else " " for c in of.lower()).split()
-    return {tuple(words[i : i + 5]) for i in range(len(words) - 4)}
+    words = "".join(c if c.isalnum() else " " for c in text.lower()).split()
+    return frozenset(tuple(words[i : i + 5]) for i in range(len(words) - 4))
 
 
 def jaccard(a: str, b: str) -> float:

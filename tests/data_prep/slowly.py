@@ -1,15 +1,16 @@
 """python -m tests.data_prep.slowly <seconds> <words of data_prep>: the command, but each chunk takes a while to write.
 
-Only the main process is slowed down: there are moments enough to kill it, and its workers, in.
+Only the main process is slowed down: there are moments enough to kill it, and its workers, in. They import this module,
+so it imports the command only where it is the command.
 """
 
 import sys
 import time
 
-from data_prep.__main__ import main
-from data_prep.tokenizing import output
-
 if __name__ == "__main__":
+    from data_prep.__main__ import main
+    from data_prep.tokenizing import output
+
     add, delay = output.InputParts.add, float(sys.argv[1])
 
     def slow_add(*arguments: object) -> None:

@@ -14,9 +14,7 @@ from data_prep.merging import manifest
 from data_prep.merging.concatenate import ORIGINS
 from data_prep.schema import PrepareConfig
 from data_prep.settings import load
-from data_prep.vocabularies.vocabulary import train_tokenizer
-
-SAMPLE = [path.read_text(encoding="utf-8") for path in sorted(Path(manifest.__file__).parent.glob("*.py"))]
+from tests.data.vocabularies import trained
 
 
 @dataclass
@@ -30,27 +28,14 @@ class Made:
     counts: dict[str, int] = field(default_factory=dict)
 
 
-def tokenizer(path: Path, vocab_size: int = 600) -> Tokenizer:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    train_tokenizer(SAMPLE, path, vocab_size)
-    return Tokenizer(path)
-
-
-def make(
-    folder: Path, sources: dict[str, Made], overrides: tuple[str, ...] = (), model: Path | None = None, **mix: Any
-) -> PrepareConfig:
-    """Write the corpus `tiny` to folder/tiny and return its configuration. model: an existing tokenizer file.
+def make(folder: Path, sources: dict[str, Made], overrides: tuple[str, ...] = (), **mix: Any) -> PrepareConfig:
+    """Write the corpus `tiny` to folder/tiny, with a vocabulary of 600, and return its configuration.
 
     Document i of a split is line i + 1 of input i % 2. Groups: whatever the sources name, equal, unless `mix` says.
     """
-    dir = folder / "tiny"
-    if model is None:
-        tokenizer(dir / "tokenizer.model")
-    else:
-        dir.mkdir(parents=True, exist_ok=True)
-        (dir / "tokenizer.model").write_bytes(model.read_bytes())
+    trained(folder / "tiny" / "tokenizer.model", 600)
     config = configuration(folder, sources, overrides, **mix)
-    write(dir, sources)
+    write(folder / "tiny", sources)
     return config
 
 

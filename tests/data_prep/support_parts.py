@@ -16,7 +16,6 @@ from data_prep.schema import CorpusSourceConfig, PrepareConfig
 from data_prep.settings import load
 from data_prep.similar import signing
 from data_prep.tokenizing.parts import DOCS, SPLITS, plan, settings
-from data_prep.vocabularies.vocabulary import train_tokenizer
 
 BASE: list[PrepareConfig] = []
 HOLD_OUT = {"hash": 0.3, "none": 0.0, "all": 1.0}
@@ -29,13 +28,6 @@ class Doc:
     text: str
     id: str | None = None
     line: int | None = None
-
-
-def small_tokenizer(path: Path) -> Path:
-    """A SentencePiece model of 512 pieces with byte fallback."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    train_tokenizer([Path(__file__).read_text(encoding="utf-8")], path, 512)
-    return path
 
 
 def text_digest(text: str) -> bytes:

@@ -71,7 +71,7 @@ documents = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     corpus=st.lists(documents, max_size=40),
     cuts=st.sets(st.integers(1, 39), max_size=6),
@@ -169,9 +169,9 @@ def peak(folder: Path, n: int, n_texts: int) -> int:
 @pytest.mark.parametrize("share", [1.0, 0.0], ids=["few repeats", "one text a thousand times"])
 def test_memory_does_not_grow_with_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float) -> None:
     """Sixteen times the documents, the same peak: with few repeats, and with most documents in one bucket."""
-    sizes = {"CHUNK": 1000, "KEYS_PER_BUCKET": 1000, "BUFFER_BYTES": 50_000, "RANGE": 4000}
+    sizes = {"CHUNK": 500, "KEYS_PER_BUCKET": 500, "BUFFER_BYTES": 25_000, "RANGE": 2000}
     for name, value in sizes.items():
         monkeypatch.setattr(duplicates, name, value)
-    small, large = (peak(tmp_path / str(n), n, max(3, int(n * share))) for n in (5_000, 80_000))
-    print(f"\npeak {small / 1e3:.0f} KB for 5 000 documents, {large / 1e3:.0f} KB for 80 000")
+    small, large = (peak(tmp_path / str(n), n, max(3, int(n * share))) for n in (2_500, 40_000))
+    print(f"\npeak {small / 1e3:.0f} KB for 2 500 documents, {large / 1e3:.0f} KB for 40 000")
     assert large < 1.25 * small + 20_000

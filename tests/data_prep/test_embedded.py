@@ -1,9 +1,11 @@
 """The quickstart's corpus: complete or not there, the same every time, nothing held out that is trained on."""
 
+import functools
 import itertools
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +18,7 @@ import pytest
 from coca_train.data.indexed import IndexedDataset
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError, StorageError
+from data_prep.__main__ import main
 from data_prep.quickstart import embedded, gather
 from data_prep.quickstart.embedded import make
 from data_prep.quickstart.gather import Document
@@ -27,6 +30,7 @@ FILES = sorted(
 )
 
 
+@functools.cache
 def corpus() -> list[Document]:
     """A handful of this repository's own files, in both parts."""
     paths = [*sorted(Path(embedded.__file__).parent.glob("*.py")), Path(__file__)]
@@ -91,8 +95,8 @@ def test_a_folder_that_is_not_ours_is_left_alone(made: Path, tmp_path: Path) -> 
     assert (tmp_path / "mine" / "thesis.tex").read_text() == "x"
 
 
-def test_a_damaged_corpus_is_named(tmp_path: Path) -> None:
-    make(tmp_path / "x", 512, progress=False, documents=corpus())
+def test_a_damaged_corpus_is_named(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made, tmp_path / "x")
     with open(tmp_path / "x" / "code_train.bin", "ab") as file:
         file.write(b"\0")
     with pytest.raises(DataError, match=r"E-PREP-03 .*code_train.bin: \d+ bytes.*Fix: remove"):
@@ -114,6 +118,13 @@ def test_an_unwritable_place_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="E-IO-01"):
         make(tmp_path / "file" / "x", 512, progress=False, documents=corpus())
+
+
+@pytest.fixture
+def no_training(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same text gives the same vocabulary, which is there already."""
+    model = (made / "tokenizer.model").read_bytes()
+    monkeypatch.setattr(embedded, "train_tokenizer", lambda texts, path, vocab_size: path.write_bytes(model))
 
 
 def start(folder: Path, die_at: int | None = None) -> multiprocessing.context.ForkProcess:
@@ -140,6 +151,7 @@ def start(folder: Path, die_at: int | None = None) -> multiprocessing.context.Fo
     return process
 
 
+@pytest.mark.usefixtures("no_training")
 def test_several_at_once_make_one(made: Path, tmp_path: Path) -> None:
     processes = [start(tmp_path / "embedded") for _ in range(4)]
     for process in processes:
@@ -148,6 +160,7 @@ def test_several_at_once_make_one(made: Path, tmp_path: Path) -> None:
     assert contents(tmp_path / "embedded") == contents(made)
 
 
+@pytest.mark.usefixtures("no_training")
 @pytest.mark.parametrize("at", range(9))
 def test_killed_anywhere_the_next_run_makes_it_whole(made: Path, tmp_path: Path, at: int) -> None:
     folder = tmp_path / "embedded"
@@ -220,25 +233,17 @@ def test_the_real_one(tmp_path: Path) -> None:
     assert contents(tmp_path / "again") == contents(tmp_path / "embedded")
 
 
-def test_command_line(made: Path) -> None:
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        root = Path(embedded.__file__).parents[2]
-        environment = os.environ | {"PYTHONPATH": str(root)}
-        return subprocess.run(
-            [sys.executable, "-m", "data_prep", *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            env=environment,
-        )
-
-    there = run("embedded", f"dir={made}", "vocab_size=512")
-    assert there.returncode == 0
-    assert "is there already" in there.stdout
-    assert "text_train" in there.stdout
-    wrong = run("embedded", "vocabsize=512")
-    assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert wrong.stderr == "E-CFG-01 command line 'vocabsize=512': no such option. Fix: write vocab_size=...\n"
-    assert run("embedded", "vocab_size=many").returncode == 2
-    assert run("embedded", f"dir={made}").returncode == 3
-    assert "[token ids]" in run("embedded", "--help").stdout
+def test_command_line(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [sys.executable, "-m", "data_prep", "embedded", f"dir={made}", "vocab_size=512"]
+    environment = os.environ | {"PYTHONPATH": str(Path(embedded.__file__).parents[2])}
+    process = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+    assert process.returncode == 0
+    assert "is there already" in process.stdout
+    assert "text_train" in process.stdout
+    assert main(["embedded", "vocabsize=512"]) == 2
+    error = "E-CFG-01 command line 'vocabsize=512': no such option. Fix: write vocab_size=...\n"
+    assert capsys.readouterr() == ("", error)
+    assert main(["embedded", "vocab_size=many"]) == 2
+    assert main(["embedded", f"dir={made}"]) == 3
+    assert main(["embedded", "--help"]) == 0
+    assert "[token ids]" in capsys.readouterr().out

@@ -87,8 +87,8 @@ def test_evenly_from_the_middle_of_each_share() -> None:
     assert evenly(10, 2) == [2, 7] and evenly(9, 1) == [4]
 
 
-def test_windows_hold_ends_of_documents(tmp_path: Path, model: Path) -> None:
-    config = make(tmp_path, {"a": Made(["some words " * n for n in (3, 200, 50, 1, 90)])}, model=model)
+def test_windows_hold_ends_of_documents(tmp_path: Path) -> None:
+    config = make(tmp_path, {"a": Made(["some words " * n for n in (3, 200, 50, 1, 90)])})
     data = Corpus(config).dataset("a", "train")
     ends = data.document_bounds()[1:] - 1
     for seq_len in (4, 32, 100):
@@ -106,7 +106,7 @@ def run(tmp_path: Path, *words: str) -> int:
 
 def test_documents_with_their_origin(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     texts = [f"text number {i}." for i in range(5)]
-    make(tmp_path, {"a": Made(texts, ["held out"]), "b": Made(["bee " * 100])}, model=model)
+    make(tmp_path, {"a": Made(texts, ["held out"]), "b": Made(["bee " * 100])})
     assert run(tmp_path, "look.documents=5", "look.windows=1", "look.seq_len=12", "look.characters=80") == 0
     out = capsys.readouterr().out
     for i in range(5):
@@ -130,8 +130,8 @@ def test_documents_with_their_origin(tmp_path: Path, model: Path, capsys: pytest
     assert (tmp_path / "tiny" / "report" / "lengths.png").exists()
 
 
-def test_one_source_only(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make(tmp_path, {"a": Made(["one"], ["two"]), "b": Made(["bee"]), "empty": Made()}, model=model)
+def test_one_source_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(tmp_path, {"a": Made(["one"], ["two"]), "b": Made(["bee"]), "empty": Made()})
     assert run(tmp_path, "look.source=b") == 0
     out = capsys.readouterr().out
     assert "=== b_train" in out and "a_train" not in out and "a_valid" not in out
@@ -139,16 +139,16 @@ def test_one_source_only(tmp_path: Path, model: Path, capsys: pytest.CaptureFixt
     assert capsys.readouterr().err.startswith("E-TOK-12 look.source=empty")
 
 
-def test_the_terminal_is_safe(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make(tmp_path, {"a": Made([EVIL, "fine"], inputs=("\x1b[31m.jsonl", "b\n.jsonl"))}, model=model)
+def test_the_terminal_is_safe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(tmp_path, {"a": Made([EVIL, "fine"], inputs=("\x1b[31m.jsonl", "b\n.jsonl"))})
     assert run(tmp_path, "look.seq_len=16") == 0
     out = capsys.readouterr().out
     assert all(c.isprintable() or c == "\n" for c in out)
     assert out.count("⟦end of document⟧") >= 2 and "\\u27e6end of document\\u27e7" in out
 
 
-def test_a_terminal_without_unicode(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make(tmp_path, {"a": Made(["日本 é"])}, model=model)
+def test_a_terminal_without_unicode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path, {"a": Made(["日本 é"])})
     screen = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(screen, encoding="ascii"))
     assert run(tmp_path) == 0
@@ -156,8 +156,8 @@ def test_a_terminal_without_unicode(tmp_path: Path, model: Path, monkeypatch: py
     assert b"\\u65e5\\u672c \\xe9" in screen.getvalue()
 
 
-def test_damaged_origins(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make(tmp_path, {"a": Made(["one", "two"])}, model=model)
+def test_damaged_origins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(tmp_path, {"a": Made(["one", "two"])})
     path = tmp_path / "tiny" / "a_train.origins.npy"
     good = np.load(path)
     wrong = good.copy()
@@ -168,8 +168,8 @@ def test_damaged_origins(tmp_path: Path, model: Path, capsys: pytest.CaptureFixt
         assert re.match(r"E-TOK-22 .*a_train\.origins\.npy: .*verify", capsys.readouterr().err)
 
 
-def test_without_origins_none_is_shown(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make(tmp_path, {"a": Made(["one", "two"])}, model=model)
+def test_without_origins_none_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(tmp_path, {"a": Made(["one", "two"])})
     assert run(tmp_path) == 0
     assert "--- document 0 of 2, " in (out := capsys.readouterr().out) and ":1, " in out
     (tmp_path / "tiny" / "a_train.origins.npy").unlink()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from data_prep.__main__ import main
 from tests.data_prep.tokenizing import ENVIRONMENT, bytes_of, has_ended, model, overrides, run, workers_of, write_inputs
 
 DELAY_S = 0.01
@@ -43,7 +44,7 @@ class Command:
         while len(list(self.dir.glob("parts/*/*/*.json"))) < n:
             assert self.process.poll() is None, self.end()
             assert time.monotonic() < end
-            time.sleep(0.002)
+            time.sleep(0.005)
 
     def end(self) -> tuple[int, str]:
         """Exit code and output."""
@@ -57,18 +58,25 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def reference(raw: Path) -> tuple[dict[str, str], float]:
-    """What an undisturbed run leaves, and how long it is at work after its first part [s]. Its parts: parts/."""
+def reference(raw: Path) -> dict[str, str]:
+    """What an undisturbed run leaves. Its parts: parts/."""
     run(raw, raw.parent / "alone")
     (raw.parent / "alone" / "parts").rename(raw.parent / "parts")
-    command = Command(raw, raw.parent / "reference")
+    assert main(["tokenize", *words_for(raw, raw.parent / "reference")]) == 0
+    digests = bytes_of(raw.parent / "reference")
+    assert {"manifest.json", "text_train.bin", "text_valid.idx"} <= digests.keys()
+    return digests
+
+
+@pytest.fixture(scope="module")
+def work_s(raw: Path, reference: dict[str, str]) -> float:
+    """How long a run is at work after its first part [s]."""
+    command = Command(raw, raw.parent / "timed")
     command.wait_for_parts()
     began = time.monotonic()
     code, text = command.end()
     assert code == 0, text
-    found = bytes_of(raw.parent / "reference")
-    assert {"manifest.json", "text_train.bin", "text_valid.idx"} <= found.keys()
-    return found, time.monotonic() - began
+    return time.monotonic() - began
 
 
 def vanish(pids: list[int]) -> bool:
@@ -86,15 +94,15 @@ def kill(command: Command) -> None:
     assert vanish(workers)
 
 
-def finish(raw: Path, dir: Path, reference: tuple[dict[str, str], float]) -> None:
-    code, text = Command(raw, dir, 0.0).end()
-    assert code == 0, text
-    assert bytes_of(dir) == reference[0]
+def finish(raw: Path, dir: Path, reference: dict[str, str]) -> None:
+    """The same command again, in this process: the number of workers changes nothing."""
+    assert main(["tokenize", *words_for(raw, dir)]) == 0
+    assert bytes_of(dir) == reference
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(N_KILLS))
-def test_killed_at_a_random_moment(raw, tmp_path, reference, number):
+def test_killed_at_a_random_moment(raw, tmp_path, reference, work_s, number):
     """kill -9 while parts are made, every other time again after a while, and then to the end."""
     drawn = random.Random(number)
     command = Command(raw, tmp_path)
@@ -104,22 +112,23 @@ def test_killed_at_a_random_moment(raw, tmp_path, reference, number):
     kill(command)
     if number % 2:
         command = Command(raw, tmp_path)
-        time.sleep(drawn.uniform(0, 2 * reference[1]))
+        time.sleep(drawn.uniform(0, 2 * work_s))
         kill(command)
     finish(raw, tmp_path, reference)
 
 
-def test_killed_the_same_command_ends_with_the_same_bytes(raw, tmp_path, reference):
+def test_killed_the_same_command_ends_with_the_same_bytes(raw, tmp_path, reference, capsys):
     command = Command(raw, tmp_path)
     command.wait_for_parts(4)
     assert len(workers_of(command.process.pid)) == 2
     kill(command)
     assert not (tmp_path / "manifest.json").exists()
-    finish(raw, tmp_path, reference)
+    code, text = Command(raw, tmp_path, 0.0).end()
+    assert code == 0, text
+    assert bytes_of(tmp_path) == reference
     shutil.rmtree(tmp_path / "parts", ignore_errors=True)
-    code, text = Command(raw, tmp_path).end()
-    assert code == 0 and "is there already, nothing to do" in text
-    assert bytes_of(tmp_path) == reference[0]
+    finish(raw, tmp_path, reference)
+    assert "is there already, nothing to do" in capsys.readouterr().out
 
 
 def test_a_killed_worker_ends_the_run_in_words(raw, tmp_path, reference):
@@ -183,4 +192,4 @@ def test_shards_side_by_side(raw, tmp_path, reference):
     assert any("and so is every other one (3 inputs)" in text for text in texts)
     words = words_for(raw, tmp_path)
     subprocess.run([sys.executable, "-m", "data_prep", "merge", *words], env=ENVIRONMENT, check=True, timeout=100)
-    assert bytes_of(tmp_path) == reference[0]
+    assert bytes_of(tmp_path) == reference

@@ -19,7 +19,8 @@ from data_prep.__main__ import main
 from data_prep.looking import ngrams, overlap
 from data_prep.looking.ngrams import of_documents, of_long_document, pieces
 from data_prep.looking.overlap import Overlap, document_ngrams, stretches
-from tests.data_prep.support_corpus import Made, make, tokenizer, write_dataset
+from tests.data.vocabularies import trained
+from tests.data_prep.support_corpus import Made, make, write_dataset
 
 # Few words, so that runs of them meet again; cases, marks, digits and punctuation of several scripts
 WORD = st.sampled_from(
@@ -122,8 +123,8 @@ def test_documents_in_batches(
         assert np.concatenate([part[k] for part in parts]).tolist() == expected[k].tolist()
 
 
-def report(tmp_path: Path, sources: dict[str, Made], model: Path, *words: str) -> dict[str, Any]:
-    make(tmp_path, sources, model=model)
+def report(tmp_path: Path, sources: dict[str, Made], *words: str) -> dict[str, Any]:
+    make(tmp_path, sources)
     arguments = ["--config-dir", str(tmp_path / "choices"), "corpus=tiny", *words]
     assert main(["leakage", *arguments]) == 0
     return json.loads((tmp_path / "tiny" / "report" / "leakage.json").read_text())
@@ -213,12 +214,12 @@ def test_against_sets_of_tuples(
 LONG = "it was the best of times it was the worst of times it was the age of wisdom it was the age of foolishness"
 
 
-def test_a_leaked_document_is_named(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_leaked_document_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = " ".join(f"word{i}" for i in range(60))
     train = [other, "nothing", f"Chapter 1. {LONG.upper()}!", LONG]
     half = " ".join(other.split()[:20]) + " x" * 30
     sources = {"books": Made(train, ["too short", half]), "set": Made([], ["short", f"“{LONG}”"])}
-    found = report(tmp_path, sources, model)
+    found = report(tmp_path, sources)
     assert (found["ngram"], found["max_share"]) == (13, 0.3)
     by_set = {one["held_out"]: one for one in found["overlaps"] if one["source"] == "books"}
     assert (by_set["books_valid"]["found"], by_set["books_valid"]["short"], by_set["books_valid"]["above"]) == (8, 1, 0)
@@ -240,13 +241,13 @@ def test_a_leaked_document_is_named(tmp_path: Path, model: Path, capsys: pytest.
     assert sorted(path.name for path in folder.iterdir()) == ["leakage.json", "leakage.md", "leakage.png"]
 
 
-def test_any_number_of_workers(tmp_path: Path, model: Path) -> None:
+def test_any_number_of_workers(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     texts = [" ".join(rng.choice(["a", "b", "c"], 40)) for _ in range(30)]
     sources = {"a": Made(texts[:14], texts[20:25]), "b": Made(texts[14:20], texts[25:] + texts[:1])}
     words = ("leakage.ngram=6",)
-    alone = report(tmp_path / "1", sources, model, *words)
-    assert report(tmp_path / "2", sources, model, *words, "work.workers=2") == alone
+    alone = report(tmp_path / "1", sources, *words)
+    assert report(tmp_path / "2", sources, *words, "work.workers=2") == alone
     assert any(0 < one["share"] < 1 for one in alone["overlaps"])
 
 
@@ -257,7 +258,7 @@ def test_further_sets(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture
         (tmp_path / folder).mkdir()
         write_dataset(tmp_path / folder / "exam", [LONG, LONG], t)
     prefixes = [str(tmp_path / folder / "exam") for folder in ("x" * 90, "y" * 90)]
-    found = report(tmp_path, {"a": Made([LONG])}, model, f"leakage.against={json.dumps(prefixes)}")
+    found = report(tmp_path, {"a": Made([LONG])}, f"leakage.against={json.dumps(prefixes)}")
     assert [(one["source"], one["held_out"], one["above"]) for one in found["overlaps"][:2]] == [
         ("a", "exam", 2),
         ("a", prefixes[1], 2),
@@ -265,9 +266,9 @@ def test_further_sets(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture
     assert re.search(r"\nexam 0 +100\.00 % .* a_train 0 \(a\.jsonl:1\)", capsys.readouterr().out)
 
 
-def test_what_cannot_be_compared_is_said(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_compared_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def error(sources: dict[str, Made], *words: str) -> str:
-        make(tmp_path, sources, model=model)
+        make(tmp_path, sources)
         arguments = ["leakage", "--config-dir", str(tmp_path / "choices"), "corpus=tiny", *words]
         assert main(arguments) == 3
         assert not list((tmp_path / "tiny").glob("report/.*"))
@@ -281,7 +282,7 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path, model: Path, capsys: py
     assert re.match("E-TOK-17 a_valid: no held-out document has 13 words", error({"a": Made([LONG], ["too short"])}))
     both = {"a": Made([LONG], [LONG])}
     assert error(both, f"leakage.against=[{tmp_path / 'none'}]").startswith("E-TOK-01")
-    other = tokenizer(tmp_path / "other" / "tokenizer.model", 700)
+    other = Tokenizer(trained(tmp_path / "other" / "tokenizer.model", 700))
     write_dataset(tmp_path / "other" / "set", [LONG + " \ueeee"], other)
     against = f"leakage.against=[{tmp_path / 'other' / 'set'}]"
     (tmp_path / "other" / "manifest.json").write_text(json.dumps({"tokenizer": {"sha256": other.digest}}))

@@ -13,13 +13,14 @@ from coca_train.runtime.errors import DataError
 from data_prep.merging import manifest as manifests
 from data_prep.merging.merge import merge
 from data_prep.schema import PrepareConfig
-from tests.data_prep.support_parts import Doc, configuration, small_tokenizer, write_parts
+from tests.data.vocabularies import trained
+from tests.data_prep.support_parts import Doc, configuration, write_parts
 
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> PrepareConfig:
     folder = tmp_path_factory.mktemp("manifest")
-    tokenizer = small_tokenizer(folder / "corpus" / "tokenizer.model")
+    tokenizer = trained(folder / "corpus" / "tokenizer.model")
     config = configuration(folder, tokenizer, prose={"about": "Bücher 🐈"}, code={"group": "code"})
     prose = [Doc(f"text {i} " * 3) for i in range(30)]
     write_parts(

@@ -30,14 +30,13 @@ from data_prep.merging import collect, concatenate, duplicates
 from data_prep.merging import manifest as manifests
 from data_prep.merging.merge import merge
 from data_prep.schema import PrepareConfig
-from data_prep.vocabularies.vocabulary import train_tokenizer
+from tests.data.vocabularies import trained
 from tests.data_prep.support_parts import (
     Doc,
     change_record,
     configuration,
     contents,
     is_held_out,
-    small_tokenizer,
     text_digest,
     write_near,
     write_parts,
@@ -49,7 +48,7 @@ Corpus = dict[str, list[list[list[Doc]]]]
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_tokenizer(tmp_path_factory.mktemp("tokenizer") / "tokenizer.model")
+    return trained(tmp_path_factory.mktemp("tokenizer") / "tokenizer.model")
 
 
 def words(begin: int, end: int, lines: int = 3) -> list[Doc]:
@@ -200,7 +199,7 @@ def by_definition(trial: Trial) -> tuple[dict[str, list[tuple[int, int, str]]], 
     return made, counts, clashes
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=45, deadline=None)
 @given(trial=trials(), stop=st.booleans())
 def test_merging_is_its_definition(
     tmp_path_factory: pytest.TempPathFactory, tokenizer: Path, trial: Trial, stop: bool
@@ -423,8 +422,7 @@ def test_other_settings_are_refused_and_nothing_changes(small: PrepareConfig, tm
 
 def test_a_corpus_of_another_tokenizer_is_refused(small: PrepareConfig, tmp_path: Path) -> None:
     merge(small)
-    other = tmp_path / "other.model"
-    train_tokenizer([Path(__file__).read_text(encoding="utf-8")], other, 520)
+    other = trained(tmp_path / "other.model", 520)
     with pytest.raises(DataError, match=r"E-TOK-11 .*was made with tokenizer"):
         merge(replace(small, tokenizer=replace(small.tokenizer, path=str(other))))
 
@@ -462,15 +460,25 @@ def operations(small: PrepareConfig, tmp_path: Path) -> tuple[list[str], dict[st
     return (tmp_path / "log").read_text().splitlines(), contents(dir)
 
 
+def turns(log: list[str], every: bool) -> list[int]:
+    """The operations at which another kind of them begins or ends; or every one."""
+    kinds = ["", *(line.split()[0] for line in log), ""]
+    return [at for at in range(len(log)) if every or not kinds[at] == kinds[at + 1] == kinds[at + 2]]
+
+
+EVERY = [pytest.param(False, id="turns"), pytest.param(True, id="every", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("every", EVERY)
 def test_killed_at_every_file_operation(
-    small: PrepareConfig, tmp_path: Path, operations: tuple[list[str], dict[str, bytes]]
+    small: PrepareConfig, tmp_path: Path, operations: tuple[list[str], dict[str, bytes]], every: bool
 ) -> None:
     """The same command ends with the same bytes; a manifest never stands beside files that it does not vouch for."""
     log, expected = operations
     dir = Path(small.corpus.dir)
     assert len(log) > 60
-    found_finished = 0
-    for at in range(len(log)):
+    n_finished = 0
+    for at in turns(log, every):
         shutil.rmtree(dir)
         shutil.copytree(tmp_path / "template", dir)
 
@@ -480,28 +488,31 @@ def test_killed_at_every_file_operation(
 
         assert in_child(body) == -9, (at, log[at])
         if (dir / "manifest.json").exists():
-            found_finished += 1
+            n_finished += 1
             for name, record in manifests.read(dir)["files"].items():
                 data = (dir / name).read_bytes()
                 assert (len(data), hashlib.sha256(data).hexdigest()) == (record["bytes"], record["sha256"]), log[at]
         merge(small)
         assert contents(dir) == expected, (at, log[at])
         assert not [path.name for path in dir.iterdir() if path.is_dir()]
-    assert 0 < found_finished < len(log)
+    assert 0 < n_finished < len(turns(log, every))
 
 
-@pytest.mark.parametrize("mode", ["enospc", "eio"])
+@pytest.mark.parametrize("every", EVERY)
 def test_a_failing_disk_is_told_and_nothing_half_published(
-    small: PrepareConfig, tmp_path: Path, operations: tuple[list[str], dict[str, bytes]], mode: str
+    small: PrepareConfig, tmp_path: Path, operations: tuple[list[str], dict[str, bytes]], every: bool
 ) -> None:
+    """A full disk and a failing one, in turn; of every operation both."""
     log, expected = operations
     dir = Path(small.corpus.dir)
     failed = 0
-    for at in range(0, len(log), 3):
+    modes = ["enospc", "eio"]
+    trials = [(at, mode) for k, at in enumerate(turns(log, every)) for mode in (modes if every else [modes[k % 2]])]
+    for at, mode in trials:
         shutil.rmtree(dir)
         shutil.copytree(tmp_path / "template", dir)
 
-        def body(at: int = at) -> None:
+        def body(at: int = at, mode: str = mode) -> None:
             inject.install(str(dir), at, mode)
             try:
                 merge(small)
@@ -521,7 +532,7 @@ def test_a_failing_disk_is_told_and_nothing_half_published(
             assert (dir / "manifest.json").exists() == finished
         merge(small)
         assert contents(dir) == expected, (at, log[at])
-    assert failed > 10
+    assert failed > 10, trials
 
 
 def test_a_full_disk_is_told_by_the_bytes_that_do_not_fit(small: PrepareConfig) -> None:
@@ -572,15 +583,15 @@ def merge_peak(folder: Path, tokenizer: Path, n: int) -> int:
 
 def test_memory_does_not_grow_with_the_corpus(tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight times the documents and bytes, the same peak."""
-    sizes = {"CHUNK": 500, "KEYS_PER_BUCKET": 500, "BUFFER_BYTES": 20_000, "RANGE": 1000}
+    sizes = {"CHUNK": 250, "KEYS_PER_BUCKET": 250, "BUFFER_BYTES": 10_000, "RANGE": 500}
     for name, value in sizes.items():
         monkeypatch.setattr(duplicates, name, value)
-    for name, value in {"BLOCK": 200, "READ_BYTES": 5000}.items():
+    for name, value in {"BLOCK": 100, "READ_BYTES": 5000}.items():
         monkeypatch.setattr(collect, name, value)
-    for name, value in {"COPY_BYTES": 5000, "LENGTHS": 200}.items():
+    for name, value in {"COPY_BYTES": 5000, "LENGTHS": 100}.items():
         monkeypatch.setattr(concatenate, name, value)
-    monkeypatch.setattr(indexed, "CHUNK", 200)
+    monkeypatch.setattr(indexed, "CHUNK", 100)
     merge_peak(tmp_path / "warm", tokenizer, 400)
-    small, large = (merge_peak(tmp_path / str(n), tokenizer, n) for n in (1_000, 8_000))
-    print(f"\npeak {small / 1e3:.0f} KB for 1 000 documents, {large / 1e3:.0f} KB for 8 000")
+    small, large = (merge_peak(tmp_path / str(n), tokenizer, n) for n in (500, 4_000))
+    print(f"\npeak {small / 1e3:.0f} KB for 500 documents, {large / 1e3:.0f} KB for 4 000")
     assert large < 1.25 * small + 20_000

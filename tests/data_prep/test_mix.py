@@ -19,16 +19,9 @@ from coca_train.settings import load
 from data_prep.__main__ import main
 from data_prep.looking.figures import mixture_picture
 from data_prep.looking.mixing import DIGITS, Plan, Share, apportion, data_choice, exact, plan
-from tests.data_prep.support_corpus import Made, configuration, make, tokenizer
+from tests.data_prep.support_corpus import Made, configuration, make
 
 PNG = b"\x89PNG"
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.model"
-    tokenizer(path)
-    return path
 
 
 def counted(**tokens: int) -> dict[str, Any]:
@@ -122,9 +115,9 @@ def test_too_many_epochs_are_warned_about(tmp_path: Path) -> None:
         assert len(plan(config.corpus, config.mix, manifest).warnings()) == n
 
 
-def test_what_cannot_be_mixed_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str], model: Path) -> None:
+def test_what_cannot_be_mixed_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def error(manifest_of: dict[str, Made], sources: dict[str, Made], **mix: Any) -> str:
-        make(tmp_path, manifest_of, model=model)
+        make(tmp_path, manifest_of)
         configuration(tmp_path, sources, **mix)
         assert main(["mix", "--config-dir", str(tmp_path / "choices"), "corpus=tiny"]) == 3
         return capsys.readouterr().err
@@ -142,14 +135,14 @@ def test_what_cannot_be_mixed_is_said(tmp_path: Path, capsys: pytest.CaptureFixt
     assert not (tmp_path / "tiny" / "report").exists()
 
 
-def test_what_is_written_loads_and_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str], model: Path) -> None:
+def test_what_is_written_loads_and_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     texts = [f"document {i}: " + "a few words, " * 40 for i in range(6)]
     sources = {
         "wiki": Made(texts[:4], texts[4:]),
         "code": Made(texts[:1], settings={"group": "code"}),
         "code_eval": Made([], texts[5:], {"group": "code", "hold_out": "all"}),
     }
-    make(tmp_path, sources, model=model, tokens=20_000, groups={"text": {"share": 0.75}, "code": {"share": 0.25}})
+    make(tmp_path, sources, tokens=20_000, groups={"text": {"share": 0.75}, "code": {"share": 0.25}})
     assert main(["mix", "--config-dir", str(tmp_path / "choices"), "corpus=tiny"]) == 0
     out = capsys.readouterr().out
     folder = tmp_path / "tiny"

@@ -8,6 +8,7 @@ import resource
 import shutil
 import signal
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError, StorageError
 from data_prep.tokenizing import output, parts
 from data_prep.tokenizing.tokenize import all_inputs, beside_merge, tokenize, unfinished
-from data_prep.vocabularies.vocabulary import train_tokenizer
+from tests.data.vocabularies import trained
 from tests.data_prep.tokenizing import (
     bytes_of,
     configured,
@@ -31,6 +32,7 @@ from tests.data_prep.tokenizing import (
     write_jsonl,
 )
 from tests.faults import inject
+from tests.faults.fork_server import slow_unless
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +78,7 @@ def killed_everywhere(raw: Path, dir: Path, reference: dict[str, str], step: int
 
 @pytest.mark.parametrize("mode", ["kill", "kill_after"])
 def test_killed_at_a_file_operation_the_same_command_ends_with_the_same_bytes(raw, tmp_path, reference, mode):
-    killed_everywhere(raw, tmp_path, reference, 7, mode)
+    killed_everywhere(raw, tmp_path, reference, 11, mode)
 
 
 @pytest.mark.slow
@@ -115,8 +117,11 @@ def test_finished_parts_are_not_made_again(raw, tmp_path, reference, monkeypatch
     assert bytes_of(tmp_path) == reference
 
 
-@pytest.mark.parametrize("kind", ["enospc", "eio"])
-@pytest.mark.parametrize("at", [0, 2, 9, 13, 16, 30])
+@pytest.mark.parametrize(
+    ("at", "kind"),
+    slow_unless([(0, "eio"), (2, "enospc"), (9, "eio"), (13, "enospc"), (16, "eio"), (30, "enospc")],
+                product([0, 2, 9, 13, 16, 30], ["enospc", "eio"])),
+)  # fmt: skip
 def test_a_full_or_failing_disk_is_told_and_leaves_no_harm(raw, tmp_path, reference, at, kind):
     place = tmp_path / "out"
 
@@ -185,7 +190,7 @@ def test_another_tokenizer_is_refused(raw, tmp_path):
     shutil.copy(model(), mine)
     run(raw, tmp_path, tokenizer_path=mine)
     before = bytes_of(tmp_path / "parts")
-    train_tokenizer([Path(__file__).read_text()], mine, 530)
+    trained(mine, 530)
     text = message(raw, tmp_path, tokenizer_path=mine)
     assert "E-TOK-11" in text and Tokenizer(mine).digest[:16] in text and Tokenizer(model()).digest[:16] in text
     assert bytes_of(tmp_path / "parts") == before

@@ -12,29 +12,8 @@ import pytest
 
 from coca_train.runtime.errors import DataError, PeerLost
 from data_prep.tokenizing.pool import cores, ordered
+from tests.data_prep.pool_tasks import Double, Echo, Unmakeable
 from tests.data_prep.tokenizing import ENVIRONMENT, has_ended, workers_of
-
-
-class Double:
-    """What a worker does; `made` tells one from another."""
-
-    def __init__(self, offset: int) -> None:
-        self.offset, self.made = offset, time.monotonic_ns()
-
-    def __call__(self, number: int) -> tuple[int, int, int]:
-        time.sleep(0.02 * (number % 3 == 0))  # later ones are ready first
-        if number == 7:
-            raise DataError("E-X-01 seven: is odd. Fix: none")
-        if number == 8:
-            raise ZeroDivisionError("eight")
-        if number == 9:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return 2 * number + self.offset, os.getpid(), self.made
-
-
-class Unmakeable(Double):
-    def __init__(self) -> None:
-        raise DataError("E-X-02 never: not made. Fix: none")
 
 
 def results(numbers: Iterable[int], workers: int | None) -> list[tuple[str, tuple[int, int, int]]]:
@@ -147,29 +126,9 @@ def test_large_tasks_and_answers_pass(capfd):
     assert capfd.readouterr().err == ""
 
 
-class Echo:
-    def __call__(self, data: bytes) -> bytes:
-        return data
-
-
-class Busy:
-    """Never done, and deaf to polite requests."""
-
-    def __call__(self, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            sum(range(1000))
-
-
-def busy_parent() -> None:
-    """In a process of its own: three workers, two of them at work, one waiting for it."""
-    for _ in ordered(Busy, (), ((n, 600.0) for n in range(2)), 3):
-        pass
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSEGV, marks=pytest.mark.slow)])
 def test_workers_end_with_their_parent_however_it_ends(number):
-    parent = subprocess.Popen([sys.executable, "-m", "tests.data_prep.test_pool"], env=ENVIRONMENT)
+    parent = subprocess.Popen([sys.executable, "-m", "tests.data_prep.pool_tasks"], env=ENVIRONMENT)
     pids: list[int] = []
     for _ in range(300):
         pids = workers_of(parent.pid)
@@ -177,10 +136,10 @@ def test_workers_end_with_their_parent_however_it_ends(number):
             break
         time.sleep(0.05)
     assert len(pids) == 3
-    time.sleep(1.0)  # they are at work
+    time.sleep(0.5)  # they are at work
     for polite in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         os.kill(pids[0], polite)
-    time.sleep(0.2)
+    time.sleep(0.1)
     assert not has_ended(pids[0]), "a signal to the whole job is for the parent to act on"
     parent.send_signal(number)
     parent.wait()
@@ -188,7 +147,3 @@ def test_workers_end_with_their_parent_however_it_ends(number):
     while time.monotonic() < end and not all(map(has_ended, pids)):
         time.sleep(0.05)
     assert all(map(has_ended, pids))
-
-
-if __name__ == "__main__":
-    busy_parent()

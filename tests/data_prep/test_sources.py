@@ -12,8 +12,8 @@ import pytest
 
 from data_prep.__main__ import main
 from data_prep.looking.sourcing import look, place
+from tests.data.vocabularies import trained
 from tests.data_prep.support_corpus import Made, configuration, write
-from tests.data_prep.support_corpus import tokenizer as make_tokenizer
 
 HUB = {"kind": "hub", "files": [], "hub_config": "20231101.en"}
 
@@ -83,7 +83,7 @@ def test_what_is_made_already(tmp_path: Path) -> None:
     states = {one.source: one.state for one in look(config.corpus)}
     assert states["notes"] == "begun" and states["jsonl"] == "ready"
     (tmp_path / "tiny" / "parts" / "jsonl").mkdir()
-    make_tokenizer(tmp_path / "tiny" / "tokenizer.model")
+    trained(tmp_path / "tiny" / "tokenizer.model")
     write(tmp_path / "tiny", {name: sources[name] for name in ("jsonl", "wiki", "hub")})
     found = {one.source: one for one in look(config.corpus)}
     assert {name: one.state for name, one in found.items()} == {

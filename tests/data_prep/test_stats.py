@@ -17,7 +17,8 @@ from data_prep.looking import lengths as module
 from data_prep.looking.figures import lengths_picture
 from data_prep.looking.finished import Corpus
 from data_prep.looking.lengths import QUANTILES, count, of_corpus
-from tests.data_prep.support_corpus import Made, make, tokenizer
+from tests.data.vocabularies import trained
+from tests.data_prep.support_corpus import Made, make
 
 some_lengths = st.lists(st.integers(0, 60) | st.integers(0, 10**6), min_size=1, max_size=80)
 
@@ -46,7 +47,7 @@ def test_histograms_against_plain_python(values: list[int], borders: set[int]) -
 
 def test_lengths_of_a_corpus_in_small_chunks(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = ["word " * i for i in range(1, 24)]
-    config = make(tmp_path, {"a": Made(texts, texts[:2]), "b": Made([], texts[:3])}, model=model)
+    config = make(tmp_path, {"a": Made(texts, texts[:2]), "b": Made([], texts[:3])})
     monkeypatch.setattr(module, "CHUNK", 5)
     found = of_corpus(Corpus(config))
     assert list(found) == [("a", "train"), ("a", "valid"), ("b", "valid")]
@@ -60,7 +61,7 @@ def test_the_report(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[s
         "a_source_with_a_long_name": Made(texts, texts[:1], counts={"read": 8, "short": 2, "duplicates": 1, "long": 0}),
         "held": Made([], texts[:2], {"hold_out": "all"}),
     }
-    make(tmp_path, sources, model=model)
+    make(tmp_path, sources)
     arguments = ["--config-dir", str(tmp_path / "choices"), "corpus=tiny"]
     assert main(["stats", *arguments]) == 0
     out = capsys.readouterr().out
@@ -82,10 +83,8 @@ def test_the_report(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[s
     assert (report / "stats.md").read_text().count("| source") == 3
 
 
-def test_a_dataset_that_is_not_what_the_manifest_says(
-    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make(tmp_path, {"a": Made(["one two three"], ["four"])}, model=model)
+def test_a_dataset_that_is_not_what_the_manifest_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(tmp_path, {"a": Made(["one two three"], ["four"])})
     arguments = ["stats", "--config-dir", str(tmp_path / "choices"), "corpus=tiny"]
     for end in (".bin", ".idx"):
         (tmp_path / "tiny" / f"a_train{end}").write_bytes((tmp_path / "tiny" / f"a_valid{end}").read_bytes())
@@ -101,8 +100,8 @@ def test_a_dataset_that_is_not_what_the_manifest_says(
 
 
 def test_the_tokenizer_must_be_the_one_of_then(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make(tmp_path, {"a": Made(["one two three"], ["four"])}, model=model)
-    tokenizer(tmp_path / "tiny" / "tokenizer.model", 700)
+    make(tmp_path, {"a": Made(["one two three"], ["four"])})
+    trained(tmp_path / "tiny" / "tokenizer.model", 700)
     for verb in ("inspect", "leakage"):
         assert main([verb, "--config-dir", str(tmp_path / "choices"), "corpus=tiny"]) == 3
         assert capsys.readouterr().err.startswith("E-TOK-11")

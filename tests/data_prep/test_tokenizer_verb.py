@@ -1,5 +1,6 @@
 """`python -m data_prep tokenizer` as a user meets it."""
 
+import functools
 import hashlib
 import json
 import multiprocessing
@@ -23,6 +24,7 @@ from data_prep.verbs import tokenizer as verb
 from data_prep.vocabularies import tokenizer_file
 from data_prep.vocabularies.importing import TEXT as TEST_TEXT
 from data_prep.vocabularies.importing import bring
+from data_prep.vocabularies.vocabulary import train
 from tests.data.vocabularies import byte_level, llama2, saved, sentencepiece_model
 from tests.data_prep.test_vocabulary import corpus, text_of, write
 
@@ -33,6 +35,20 @@ def prose(number: int) -> str:
     """Enough different words for 512 pieces."""
     noise = hashlib.sha256(str(number).encode()).hexdigest().translate(str.maketrans("0123456789", "ghijklmno "))
     return f"{text_of(number)} {noise}"
+
+
+@functools.cache
+def remembered(texts: tuple[str, ...], *settings: Any) -> bytes:
+    return train(texts, "a test", *settings)
+
+
+@pytest.fixture
+def quick_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training gives the same for the same texts and settings, so it is done once for all tests that need a result."""
+    monkeypatch.setattr(verb, "train", lambda texts, where, *settings: remembered(tuple(texts), *settings))
+
+
+QUICK = pytest.mark.usefixtures("quick_training")
 
 
 @pytest.fixture
@@ -68,6 +84,7 @@ def test_a_vocabulary_is_trained(config: PrepareConfig, capsys: pytest.CaptureFi
     }
 
 
+@QUICK
 def test_the_same_again_is_nothing_to_do(config: PrepareConfig, capsys: pytest.CaptureFixture[str]) -> None:
     verb.run(config)
     path = Path(config.tokenizer.path)
@@ -105,6 +122,7 @@ CHANGES = {
 }
 
 
+@QUICK
 @pytest.mark.parametrize("said", CHANGES)
 def test_other_settings_are_refused(config: PrepareConfig, said: str) -> None:
     verb.run(config)
@@ -118,6 +136,7 @@ def test_other_settings_are_refused(config: PrepareConfig, said: str) -> None:
     assert Path(config.tokenizer.path).read_bytes() == before
 
 
+@QUICK
 def test_a_source_more_is_another_sample(config: PrepareConfig) -> None:
     verb.run(config)
     sources = {"a": config.corpus.sources["a"]}
@@ -136,6 +155,7 @@ def test_a_tokenizer_of_unknown_origin_is_left_alone(config: PrepareConfig, reco
     assert path.read_bytes() == before
 
 
+@QUICK
 def test_a_tokenizer_that_was_changed_is_not_the_same(config: PrepareConfig) -> None:
     verb.run(config)
     with open(config.tokenizer.path, "ab") as file:
@@ -144,6 +164,7 @@ def test_a_tokenizer_that_was_changed_is_not_the_same(config: PrepareConfig) -> 
         verb.run(config)
 
 
+@QUICK
 def test_killed_between_record_and_model(config: PrepareConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """The record alone is no tokenizer; the same command makes it."""
     original = tokenizer_file._write
@@ -169,6 +190,7 @@ def test_a_folder_that_cannot_be_written(config: PrepareConfig, tmp_path: Path) 
         verb.run(replace(config, tokenizer=replace(config.tokenizer, path=str(tmp_path / "file" / "x.model"))))
 
 
+@QUICK
 def test_a_full_disk_leaves_nothing(config: PrepareConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(file: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -183,6 +205,7 @@ def _run(config: PrepareConfig) -> None:
     verb.run(config)
 
 
+@QUICK
 def test_two_at_once_make_one(config: PrepareConfig) -> None:
     context = multiprocessing.get_context("fork")
     both = [context.Process(target=_run, args=(config,)) for _ in range(2)]
@@ -201,6 +224,7 @@ def test_sizes_that_do_not_fit(config: PrepareConfig) -> None:
     assert not Path(config.tokenizer.path).exists()
 
 
+@QUICK
 def test_a_source_that_is_too_small_is_named(config: PrepareConfig, capsys: pytest.CaptureFixture[str]) -> None:
     verb.run(replace(config, tokenizer=replace(config.tokenizer, sample_bytes=10**6)))
     assert "All there is, and less than their share: a, b" in capsys.readouterr().out

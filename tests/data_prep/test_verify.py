@@ -24,8 +24,8 @@ from data_prep.merging import check_documents, collect, concatenate, manifest, v
 from data_prep.merging.merge import merge
 from data_prep.schema import PrepareConfig
 from data_prep.verbs import verify
-from data_prep.vocabularies.vocabulary import train_tokenizer
-from tests.data_prep.support_parts import Doc, configuration, contents, small_tokenizer, text_digest, write_parts
+from tests.data.vocabularies import TEXT, trained
+from tests.data_prep.support_parts import Doc, configuration, contents, text_digest, write_parts
 
 BLOCK = 256  # bytes of a block in these tests
 N_FLIPS = 100
@@ -34,7 +34,7 @@ N_FLIPS = 100
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> PrepareConfig:
     folder = tmp_path_factory.mktemp("made")
-    tokenizer = small_tokenizer(folder / "corpus" / "tokenizer.model")
+    tokenizer = trained(folder / "corpus" / "tokenizer.model")
     config = configuration(folder, tokenizer, books={}, code={})
     books = [Doc(f"book {i}: Übergrößenträger 🐈\n" + "the cat sat on the mat\n" * (i % 7)) for i in range(40)]
     write_parts(config, {"books": [[books]], "code": [[[Doc(f"def f{i}():\n    return {i}\n") for i in range(60)]]]})
@@ -203,14 +203,9 @@ def exchange_texts(rows: np.ndarray) -> np.ndarray:
     return rows
 
 
-def new_tokenizer(dir: Path, sample: str, size: int) -> None:
-    train_tokenizer([sample], dir / "tokenizer.model", size)
-
-
 def resign_tokenizer(dir: Path) -> None:
     """As many ids, the same end, another vocabulary, and the manifest says it is the one."""
-    source = Path(__file__).read_text(encoding="utf-8")
-    new_tokenizer(dir, source, 512)
+    trained(dir / "tokenizer.model", 512, TEXT)
     say(dir, "tokenizer", "sha256", value=Tokenizer(dir / "tokenizer.model").digest)
 
 
@@ -313,7 +308,7 @@ TAMPERED: dict[str, tuple[Callable[[Path], Any], str]] = {
         r"E-TOK-22 .*Python objects in dtype",
     ),
     "tokenizer swapped": (
-        lambda d: new_tokenizer(d, Path(__file__).read_text(encoding="utf-8"), 520),
+        lambda d: trained(d / "tokenizer.model", 520),
         r"E-TOK-11 .*the corpus was made with",
     ),
     "tokenizer swapped and signed": (resign_tokenizer, r"E-TOK-22 .*its text is not the one that was read"),

@@ -22,7 +22,7 @@ from data_prep.schema import PrepareConfig
 from data_prep.settings import load
 from data_prep.tokenizing import parts
 from data_prep.tokenizing.tokenize import all_inputs, tokenize
-from data_prep.vocabularies.vocabulary import train_tokenizer
+from tests.data.vocabularies import trained
 
 WORDS = [word for path in sorted(Path(parts.__file__).parent.glob("*.py")) for word in path.read_text().split()]
 
@@ -32,8 +32,7 @@ def model() -> Path:
     """A tokenizer of 520 pieces, trained once a session."""
     folder = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    train_tokenizer([Path(parts.__file__).read_text()], folder / "tokenizer.model", 520)
-    return folder / "tokenizer.model"
+    return trained(folder / "tokenizer.model", 520)
 
 
 def texts(n: int, seed: int = 0) -> list[str]:
