@@ -40,7 +40,7 @@ def test_the_order_of_runs_that_exist_stays() -> None:
         assert proportions.counts(1_000_003) == counts
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data(), sizes=st.lists(st.integers(1, 2**61), min_size=1, max_size=5))
 def test_many_places_at_once_are_what_they_are_one_by_one(data: st.DataObject, sizes: list[int]) -> None:
     permutations = [Permutation(n, f"key {n}") for n in sizes]
@@ -74,7 +74,7 @@ def test_every_place_exactly_once(n: int) -> None:
     assert sorted(permutation(i) for i in range(n)) == list(range(n))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(n=st.integers(1, 2**45), key=st.text(max_size=20), data=st.data())
 def test_large_permutations_stay_inside_and_never_collide(n: int, key: str, data: st.DataObject) -> None:
     places = data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=30, unique=True))
@@ -118,7 +118,7 @@ def test_samples_and_counts_agree(weights: list[float], start: int) -> None:
     assert counts == proportions.counts(start + 50)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(weights=WEIGHTS, first=st.integers(0, 10**18), n=st.integers(1, 80))
 def test_many_samples_at_once_are_what_they_are_one_by_one(weights: list[float], first: int, n: int) -> None:
     sources, numbers = Proportions(weights).locate_all(first, n)
@@ -126,7 +126,7 @@ def test_many_samples_at_once_are_what_they_are_one_by_one(weights: list[float],
     assert list(zip(sources, numbers, strict=True)) == [one_by_one.locate(i) for i in range(first, first + n)]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     weights=st.lists(st.one_of(st.integers(1, 10**6), st.floats(1e-6, 1e6)), max_size=40, min_size=1), data=st.data()
 )

@@ -78,7 +78,7 @@ def test_windows_hold_every_token_once(tmp_path_factory, lengths: list[int], seq
     check_spans(packing, lengths)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(lengths=LENGTHS, seq_len=st.integers(3, 30), upsampling=UPSAMPLING, mask=st.booleans())
 def test_segments_hold_the_stream_between_bos_and_eos(
     tmp_path_factory, lengths: list[int], seq_len: int, upsampling: Upsampling | None, mask: bool
@@ -122,7 +122,7 @@ def test_segments_hold_the_stream_between_bos_and_eos(
             assert targets[t] == (IGNORE if parts else tokens[t + 1])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(lengths=LENGTHS, seq_len=st.integers(1, 30), upsampling=UPSAMPLING)
 def test_documents_stay_whole(
     tmp_path_factory, lengths: list[int], seq_len: int, upsampling: Upsampling | None
@@ -180,7 +180,7 @@ def naive_best_fit(lengths: list[int], capacity: int) -> list[int]:
     return sorted(rooms)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(data=st.data(), capacity=st.integers(1, 40))
 def test_rows_are_those_of_best_fit_decreasing(data: st.DataObject, capacity: int) -> None:
     lengths = data.draw(st.lists(st.integers(1, capacity), max_size=80))

@@ -137,6 +137,7 @@ def many(tmp_path: Path, *words: str) -> PrepareConfig:
     return corpus(tmp_path, {"a": a, "b": b}, "corpus.valid_share=0.2", *words)
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_workers_chunks_and_blocks_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = many(tmp_path)
     near_duplicates.run(config)

@@ -214,6 +214,7 @@ def test_other_settings_are_refused(raw, tmp_path, more, told):
     assert "E-TOK-18" in text and told in text
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_what_decides_nothing_may_change(raw, tmp_path, reference):
     config = configured(raw, tmp_path)
     tokenize(config, all_inputs(config))

@@ -11,6 +11,7 @@ from tests.data_prep.tokenizing import bytes_of, documents, message, records, ru
 BAD = b'{"text": broken'
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_stop_ends_at_the_first_bad_document_and_keeps_what_is_finished(tmp_path):
     documents_ = texts(40)
     path = write_jsonl(tmp_path / "raw" / "a.jsonl", [*documents_[:30], BAD, BAD, *documents_[30:]])
@@ -49,6 +50,7 @@ def test_too_many_bad_documents_at_the_end_of_an_input(tmp_path):
     assert records(tmp_path / "out")[-1]["last"] and not listed.exists()
 
 
+@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_too_many_bad_documents_are_told_early_and_not_too_early(tmp_path, workers):
     good, last = [f"{i}" for i in range(1500)], ["the end"]
@@ -70,6 +72,7 @@ def test_counts_of_an_earlier_run_count(tmp_path):
     run(path.parent, tmp_path / "out", **more, work_max_reject_share=0.4)
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_a_damaged_input_is_never_skipped(tmp_path):
     path = tmp_path / "raw" / "a.jsonl"
     write_jsonl(path, texts(60))

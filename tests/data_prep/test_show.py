@@ -38,6 +38,31 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def mixtures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Mixture]]:
+    """By packing: a working directory with a corpus and a run, for tests that change nothing; and the run's mixture."""
+    prepared = {}
+    for packing, overrides in PACKINGS.items():
+        folder = tmp_path_factory.mktemp(packing)
+        make(folder, {"a": Made(train=TEXTS[:25]), "b": Made(train=TEXTS[25:])})
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(folder)
+            prepared[packing] = folder, train(*overrides)
+    return prepared
+
+
+@pytest.fixture
+def run_of(mixtures: dict[str, tuple[Path, Mixture]], monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Mixture]:
+    """Work where a run of this packing is; its mixture."""
+
+    def enter(packing: str) -> Mixture:
+        folder, mixture = mixtures[packing]
+        monkeypatch.chdir(folder)
+        return mixture
+
+    return enter
+
+
 def train(*overrides: str) -> Mixture:
     """A run directory runs/r as training leaves it, with the first six steps logged."""
     words = ["data.prepare=none", "data.tokenizer=tiny/tokenizer.model", f"train.seq_len={T}", "run.name=r"]
@@ -68,8 +93,8 @@ def ask(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str
 
 @pytest.mark.parametrize("packing", PACKINGS)
 @pytest.mark.parametrize("step", [1, 5, 900])
-def test_every_row_with_its_documents_and_text(workplace: Path, ask, packing: str, step: int) -> None:
-    mixture = train(*PACKINGS[packing])
+def test_every_row_with_its_documents_and_text(run_of, ask, packing: str, step: int) -> None:
+    mixture = run_of(packing)
     code, out, err = ask("run=runs/r", f"step={step}", "characters=5000")
     assert (code, err) == (0, "")
     head, *rows = re.split(r"^--- ", out, flags=re.MULTILINE)
@@ -99,8 +124,8 @@ def test_every_row_with_its_documents_and_text(workplace: Path, ask, packing: st
     assert "\x1b" not in out
 
 
-def test_what_a_packing_adds_is_said(workplace: Path, ask) -> None:
-    train(*PACKINGS["segments"])
+def test_what_a_packing_adds_is_said(run_of, ask) -> None:
+    run_of("segments")
     rows = ask("run=runs/r", "step=1")[1].split("--- ")[1:]
     for row in rows:
         lines = row.splitlines()
@@ -108,8 +133,8 @@ def test_what_a_packing_adds_is_said(workplace: Path, ask) -> None:
         assert row.startswith(f"row {rows.index(row)}: 31 targets")
 
 
-def test_padding_is_said(workplace: Path, ask) -> None:
-    mixture = train(*PACKINGS["documents"])
+def test_padding_is_said(run_of, ask) -> None:
+    mixture = run_of("documents")
     out = ask("run=runs/r", "step=2")[1].split("--- ")[1:]
     for r, row in enumerate(out):
         p = mixture.provenance(ROWS + r).parts
@@ -117,7 +142,8 @@ def test_padding_is_said(workplace: Path, ask) -> None:
         assert (f"⟦added: {left} x end of document⟧" in row) == (left > 0)
 
 
-def test_a_document_that_is_a_target_only_is_not_shown(workplace: Path) -> None:
+def test_a_document_that_is_a_target_only_is_not_shown(run_of) -> None:
+    run_of("windows")
     tokenizer = Tokenizer("tiny/tokenizer.model")
     ids = np.array(tokenizer.encode("one two three four"))
     n = len(ids)
@@ -129,8 +155,8 @@ def test_a_document_that_is_a_target_only_is_not_shown(workplace: Path) -> None:
     )
 
 
-def test_fewer_rows_and_characters(workplace: Path, ask) -> None:
-    train()
+def test_fewer_rows_and_characters(run_of, ask) -> None:
+    run_of("windows")
     code, out, _ = ask("run=runs/r", "step=3", "rows=1", "characters=1")
     assert code == 0 and out.count("--- row") == 1
     assert out.endswith("3 more rows: rows=4 shows all\n")
@@ -192,18 +218,19 @@ def test_another_batch_than_was_logged_is_refused(workplace: Path, ask) -> None:
         (["run=nowhere", "step=1"], "E-CFG-15 nowhere/config.yaml"),
     ],
 )
-def test_wrong_words(workplace: Path, ask, words: list[str], message: str) -> None:
-    train()
+def test_wrong_words(run_of, ask, words: list[str], message: str) -> None:
+    run_of("windows")
     code, out, err = ask(*words)
     assert (code, out) == (2, "")
     assert err.startswith(message) and "Fix: " in err and err.count("\n") == 1
 
 
-@pytest.mark.parametrize("record", [None, "", "[]", "{}", '{"fingerprint": 3}'])
-def test_no_record(workplace: Path, ask, record: str | None) -> None:
+def test_no_record(workplace: Path, ask) -> None:
     train()
-    Path("runs/r/run.json").unlink()
-    if record is not None:
-        Path("runs/r/run.json").write_text(record)
-    code, _, err = ask("run=runs/r", "step=1")
-    assert code == 2 and err.startswith("E-RUN-21 runs/r: no run directory (no readable run.json). Fix: ")
+    path = Path("runs/r/run.json")
+    path.unlink()
+    for record in (None, "", "[]", "{}", '{"fingerprint": 3}'):
+        if record is not None:
+            path.write_text(record)
+        code, _, err = ask("run=runs/r", "step=1")
+        assert code == 2 and err.startswith("E-RUN-21 runs/r: no run directory (no readable run.json). Fix: "), record
