@@ -24,7 +24,7 @@ import numpy as np
 
 from benchmarks.measure import MIB, ROOT, say
 from coca_train.config.schema import DataConfig, SourceConfig
-from coca_train.data.indexed import write_index
+from coca_train.data.dataset import write_index
 from coca_train.data.mixture import Mixture
 from coca_train.runtime.printing import markdown
 

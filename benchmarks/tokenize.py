@@ -31,7 +31,7 @@ from sentencepiece import SentencePieceProcessor
 
 from benchmarks.cases import Setup
 from benchmarks.measure import MIB, ROOT, machine, median_ratio, say
-from coca_train.data.indexed import IndexedWriter, best_dtype
+from coca_train.data.dataset import IndexedWriter, best_dtype
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.printing import markdown

@@ -17,14 +17,12 @@ import torch
 
 from coca_train.config.schema import DataConfig
 from coca_train.data.batch import Batch, collate
-from coca_train.data.files import digest
-from coca_train.data.indexed import IndexedDataset
+from coca_train.data.dataset import IndexedDataset
 from coca_train.data.packings import Edges, pack
 from coca_train.data.packings.base import row_of
 from coca_train.data.provenance import Origins, Part, Provenance
-from coca_train.data.shuffled import Shuffled
-from coca_train.data.source import Place, Source
-from coca_train.data.streams import Streams
+from coca_train.data.sampling import Place, Shuffled, Source, Streams
+from coca_train.data.storage import digest
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.trees import flatten
 
@@ -187,3 +185,20 @@ def fingerprint_diff(old: dict[str, Any], new: dict[str, Any]) -> str | None:
         if before.get(key) != after.get(key)
     ]
     return "; ".join(changed) or None
+
+
+def require_files(config: DataConfig) -> None:
+    """Raise DataError E-TOK-01 naming every missing file of the data configuration."""
+    prefixes = [s.path for s in config.sources.values()] + [
+        s.valid_path for s in config.sources.values() if s.valid_path
+    ]
+    wanted = [config.tokenizer, *(prefix + suffix for prefix in prefixes for suffix in (".bin", ".idx"))]
+    missing = [path for path in wanted if not Path(path).is_file()]
+    if not missing:
+        return
+    listed = "".join(f"\n  {path}" for path in missing)
+    raise DataError(
+        f"E-TOK-01 data: {len(missing)} of {len(wanted)} files are missing (looked from {Path.cwd()}):{listed}\n"
+        "Training reads a SentencePiece model and .bin/.idx pairs as GPT-NeoX and Megatron make them (docs/data.md). "
+        "Fix: bring them to these places, or make them from text: python -m data_prep --help (docs/corpora.md)"
+    )

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from coca_train.data.files import FULL_DIGEST_BYTES
+from coca_train.data.dataset import best_dtype
 from coca_train.data.huggingface_backend import HuggingFace
-from coca_train.data.indexed import best_dtype
 from coca_train.data.sentencepiece_backend import SentencePiece
+from coca_train.data.storage import FULL_DIGEST_BYTES
 from coca_train.runtime.errors import DataError, UserError
 
 END_PIECES = ("</s>", "<|endoftext|>", "<eod>", "<|end_of_text|>", "<eos>")

@@ -6,7 +6,7 @@ Windows are plain ones (packing `windows`) whatever data.packing is, so that los
 from collections.abc import Iterator
 
 from coca_train.data.batch import Batch, collate
-from coca_train.data.indexed import IndexedDataset
+from coca_train.data.dataset import IndexedDataset
 from coca_train.data.packings.base import row_of
 from coca_train.data.packings.windows import Windows
 

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from coca_train.config.schema import Config
-from coca_train.data.indexed import IndexedDataset
+from coca_train.data.dataset import IndexedDataset
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.evaluation.answers import begin
 from coca_train.evaluation.schema import TextConfig

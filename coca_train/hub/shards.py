@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from coca_train.checkpoint.format import DTYPES
-from coca_train.data.files import digest
+from coca_train.data.storage import digest
 from coca_train.hub.architecture import Shapes
 from coca_train.runtime.errors import CheckpointError, UserError
 

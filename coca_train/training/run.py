@@ -11,9 +11,8 @@ from coca_train import checkpoint, engine
 from coca_train.checkpoint.record import begin_stage, open_record
 from coca_train.config.load import Loaded
 from coca_train.config.schema import Config, DataConfig
-from coca_train.data.mixture import Mixture
+from coca_train.data.mixture import Mixture, require_files
 from coca_train.data.packings import Edges
-from coca_train.data.presence import require_files
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.process import ran_out
 from coca_train.models.build import build_adapted, build_model, init_digests, vocab_size

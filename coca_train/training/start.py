@@ -7,7 +7,7 @@ from coca_train.checkpoint.manifest import FOLDER
 from coca_train.checkpoint.opening import read_record
 from coca_train.checkpoint.recovery import step_folders
 from coca_train.config.schema import Config
-from coca_train.data.files import digest
+from coca_train.data.storage import digest
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.hub import starting, tokenizer_files
 from coca_train.runtime import dist

@@ -6,7 +6,7 @@ escaped, and so are the brackets that mark what is not text. A line of text begi
 
 import numpy as np
 
-from coca_train.data.indexed import IndexedDataset
+from coca_train.data.dataset import IndexedDataset
 from coca_train.data.provenance import Origins
 from coca_train.data.tokenizer import Tokenizer
 from data_prep.readers.base import shown

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coca_train.data.indexed import IndexedDataset
+from coca_train.data.dataset import IndexedDataset
 from data_prep.looking.finished import Corpus
 
 LONG = (4096, 16384, 32768, 65536)  # documents of at least so many tokens are counted

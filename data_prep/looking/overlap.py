@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from coca_train.data.indexed import IndexedDataset
+from coca_train.data.dataset import IndexedDataset
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError
 from data_prep.looking.ngrams import PIECE, of_documents, of_long_document

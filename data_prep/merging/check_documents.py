@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from coca_train.data.indexed import IndexedDataset
+from coca_train.data.dataset import IndexedDataset
 
 
 class Documents:

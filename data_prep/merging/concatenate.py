@@ -1,6 +1,6 @@
 """Parts into one dataset: the kept token ranges of each part, one after the other, hashed on their way.
 
-A dataset `<source>_<split>` is a .bin and an .idx (coca_train.data.indexed), `.origins.npy`, a row a document: where it
+A dataset `<source>_<split>` is a .bin and an .idx (coca_train.data.dataset), `.origins.npy`, a row a document: where it
 comes from and the digest of its text, and `.sums`: BLAKE2b-64 of each BLOCK_BYTES of the .bin, back to back.
 """
 
@@ -11,9 +11,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from coca_train.data.blocks import BLOCK_BYTES, SUM_BYTES
-from coca_train.data.files import flush_to_disk
-from coca_train.data.indexed import write_index
+from coca_train.data.dataset import BLOCK_BYTES, SUM_BYTES, write_index
+from coca_train.data.storage import flush_to_disk
 from data_prep.merging.collect import Part
 from data_prep.merging.duplicates import Stretch
 from data_prep.tokenizing.parts import SPLITS, damaged

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coca_train.data.files import flush_to_disk
+from coca_train.data.storage import flush_to_disk
 from coca_train.runtime.errors import DataError
 from data_prep.merging.collect import Collection, Part, place
 from data_prep.merging.duplicates import DUPLICATE, DUPLICATE_ID, KEPT, NEAR_DUPLICATE, Clash, Stretch, Verdicts

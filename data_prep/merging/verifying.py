@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from coca_train.data.blocks import SUM_BYTES, block_sum
+from coca_train.data.dataset import SUM_BYTES, IndexedDataset, block_sum
 from coca_train.data.index import HEADER
-from coca_train.data.indexed import IndexedDataset
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError
 from data_prep.merging.check_documents import Documents

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from coca_train.data.files import digest, flush_to_disk, lock_and_wait, storage, sync_folder
-from coca_train.data.indexed import IndexedDataset, IndexedWriter, best_dtype
+from coca_train.data.dataset import IndexedDataset, IndexedWriter, best_dtype
+from coca_train.data.storage import digest, flush_to_disk, lock_and_wait, storage, sync_folder
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError
 from data_prep.quickstart.gather import Document, installation

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coca_train.data.files import storage
+from coca_train.data.storage import storage
 
 STAYS, HELD_OUT, TRAINED_ON = range(3)  # ranks; STAYS is never left out: a document of an evaluation set
 CHUNK = 1 << 18

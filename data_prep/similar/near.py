@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from coca_train.data.files import flush_to_disk, storage
+from coca_train.data.storage import flush_to_disk, storage
 from coca_train.runtime.errors import UserError
 from data_prep.schema import NearDuplicatesConfig
 from data_prep.selection.quality import datatrove, word_splitter

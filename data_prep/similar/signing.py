@@ -15,7 +15,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from coca_train.data.files import flush_to_disk, storage
+from coca_train.data.storage import flush_to_disk, storage
 from data_prep.readers import chunks, documents
 from data_prep.readers.base import Chunk, Input, Reject
 from data_prep.schema import CorpusSourceConfig, PrepareConfig

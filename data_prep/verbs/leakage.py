@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from coca_train.data.files import storage
-from coca_train.data.indexed import IndexedDataset
+from coca_train.data.dataset import IndexedDataset
 from coca_train.data.provenance import Origins
+from coca_train.data.storage import storage
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.durable import write_json, write_text
 from coca_train.runtime.errors import DataError

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 
-from coca_train.data.files import lock_and_wait, storage
+from coca_train.data.storage import lock_and_wait, storage
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.printing import n_bytes, percent, plain
 from data_prep.schema import PrepareConfig

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from coca_train.data.files import flush_to_disk, storage, sync_folder
+from coca_train.data.storage import flush_to_disk, storage, sync_folder
 from coca_train.runtime.errors import DataError
 from data_prep.schema import PrepareConfig
 

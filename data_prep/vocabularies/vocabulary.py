@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from coca_train.data.files import flush_to_disk, storage
+from coca_train.data.storage import flush_to_disk, storage
 from coca_train.runtime.errors import DataError
 
 MIN_VOCAB, MAX_VOCAB = 512, 1_000_000

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from coca_train.config.schema import DataConfig, SourceConfig
-from coca_train.data.indexed import IndexedWriter
+from coca_train.data.dataset import IndexedWriter
 from coca_train.data.loader import Mixture
 
 SIZES = {"text": 5000, "code": 2311}

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coca_train.data.batch import collate, digest_of, joined
-from coca_train.data.indexed import IndexedDataset, IndexedWriter
+from coca_train.data.dataset import IndexedDataset, IndexedWriter
 from coca_train.data.packings.base import Row
 from coca_train.runtime.targets import IGNORE
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coca_train.data import blocks
-from coca_train.data.indexed import IndexedDataset, IndexedWriter
+from coca_train.data import dataset
+from coca_train.data.dataset import IndexedDataset, IndexedWriter
 from coca_train.data.mixture import Mixture
 from coca_train.runtime.errors import DataError
 from data_prep.merging import concatenate
@@ -16,11 +16,11 @@ from data_prep.tokenizing.parts import DOCS
 @pytest.fixture
 def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """100 tokens of 2 bytes in blocks of 16 bytes: 8 tokens a block, 4 in the last one."""
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 16)
+    monkeypatch.setattr(dataset, "BLOCK_BYTES", 16)
     with IndexedWriter(tmp_path / "x", np.uint16) as writer:
         writer.add_document(range(100))
     data = (tmp_path / "x.bin").read_bytes()
-    sums = b"".join(blocks.block_sum(data[at : at + 16]) for at in range(0, len(data), 16))
+    sums = b"".join(dataset.block_sum(data[at : at + 16]) for at in range(0, len(data), 16))
     (tmp_path / "x.sums").write_bytes(sums)
     return tmp_path / "x"
 
@@ -33,8 +33,8 @@ def flip(path: Path, at: int) -> None:
 
 def test_what_was_written_is_read(prefix: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hashed = []
-    original = blocks.block_sum
-    monkeypatch.setattr(blocks, "block_sum", lambda block: hashed.append(len(block)) or original(block))
+    original = dataset.block_sum
+    monkeypatch.setattr(dataset, "block_sum", lambda block: hashed.append(len(block)) or original(block))
     data = IndexedDataset(prefix, verify_blocks=True)
     assert data.tokens(10, 20).tolist() == list(range(10, 20))
     assert hashed == [16, 16]  # blocks 1 and 2
@@ -72,8 +72,8 @@ def test_without_sums_nothing_is_checked(prefix: Path) -> None:
 
 
 def test_the_sums_of_data_prep_are_these(tmp_path: Path) -> None:
-    assert concatenate.BLOCK_BYTES == blocks.BLOCK_BYTES
-    n_tokens = blocks.BLOCK_BYTES // 2 + 1000
+    assert concatenate.BLOCK_BYTES == dataset.BLOCK_BYTES
+    n_tokens = dataset.BLOCK_BYTES // 2 + 1000
     ids = np.arange(n_tokens) % 60_000
     rows = np.zeros(1, DOCS)
     rows["tokens"] = n_tokens
@@ -82,15 +82,15 @@ def test_the_sums_of_data_prep_are_these(tmp_path: Path) -> None:
         writer.add(0, rows)
     data = IndexedDataset(tmp_path / "x", verify_blocks=True)
     assert np.array_equal(data.tokens(0, n_tokens), ids)
-    flip(tmp_path / "x.bin", blocks.BLOCK_BYTES + 7)
-    with pytest.raises(DataError, match=f"E-TOK-08 .* block 1, bytes {blocks.BLOCK_BYTES} to {2 * n_tokens - 1}"):
+    flip(tmp_path / "x.bin", dataset.BLOCK_BYTES + 7)
+    with pytest.raises(DataError, match=f"E-TOK-08 .* block 1, bytes {dataset.BLOCK_BYTES} to {2 * n_tokens - 1}"):
         IndexedDataset(tmp_path / "x", verify_blocks=True).tokens(n_tokens - 1, n_tokens)
 
 
 @pytest.mark.parametrize("verify_blocks", [True, False])
 def test_training_checks_what_it_reads(data_config, tmp_path: Path, verify_blocks: bool) -> None:
     data = (tmp_path / "text.bin").read_bytes()
-    (tmp_path / "text.sums").write_bytes(blocks.block_sum(data))
+    (tmp_path / "text.sums").write_bytes(dataset.block_sum(data))
     flip(tmp_path / "text.bin", 4)
     mixture = Mixture(data_config({"text": 1.0}, verify_blocks=verify_blocks), 16)
     if verify_blocks:

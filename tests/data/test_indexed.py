@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coca_train.data.indexed import IndexedDataset, IndexedWriter, best_dtype
+from coca_train.data.dataset import IndexedDataset, IndexedWriter, best_dtype
 from coca_train.runtime.errors import DataError, StorageError
 
 
@@ -291,7 +291,7 @@ def test_a_second_writer_is_refused_and_the_first_goes_on(tmp_path: Path) -> Non
 KILLED = """
 import os, signal, sys
 import numpy as np
-from coca_train.data.indexed import IndexedWriter
+from coca_train.data.dataset import IndexedWriter
 with IndexedWriter(sys.argv[1], np.uint16) as writer:
     writer.add_document(range(1000))
     writer._file.flush()

@@ -19,7 +19,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coca_train.data.indexed import IndexedDataset, IndexedWriter
+from coca_train.data.dataset import IndexedDataset, IndexedWriter
 
 DOCUMENTS = {
     "uint16": [[5, 6, 7, 0], [0], [], [65_499, 65_535, 1, 0], [], [2, 0]],

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coca_train.data.indexed import HEADER, MAGIC
+from coca_train.data.dataset import HEADER, MAGIC
 from coca_train.data.mixture import Mixture, fingerprint_diff
 from coca_train.runtime.errors import DataError
 
@@ -177,18 +177,18 @@ def test_fifty_billion_tokens_in_thirty_sources(data_config, tmp_path: Path) -> 
 
 
 def test_a_large_file_is_sampled_at_both_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from coca_train.data import files
+    from coca_train.data import storage
 
-    monkeypatch.setattr(files, "FULL_DIGEST_BYTES", 1000)
-    monkeypatch.setattr(files, "SAMPLE_BYTES", 10)
+    monkeypatch.setattr(storage, "FULL_DIGEST_BYTES", 1000)
+    monkeypatch.setattr(storage, "SAMPLE_BYTES", 10)
     path = tmp_path / "x"
     path.write_bytes(bytes(2000))
-    before = files.digest(path)["sha256"]
+    before = storage.digest(path)["sha256"]
     for place in (0, 1999):
         changed = bytearray(2000)
         changed[place] = 1
         path.write_bytes(changed)
-        assert files.digest(path)["sha256"] != before
+        assert storage.digest(path)["sha256"] != before
 
 
 def test_empty_documents_cost_nothing(tmp_path: Path, data_config, write_dataset) -> None:

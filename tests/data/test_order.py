@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coca_train.data import order
-from coca_train.data.order import Permutation, mix, mix_all, permute, permute_all
+from coca_train.data import permutation
+from coca_train.data.permutation import Permutation, mix, mix_all, permute, permute_all
 from coca_train.data.proportions import CHAIN_OFF, Proportions, chain, huffman
 
 
@@ -54,12 +54,12 @@ def test_many_places_at_once_are_what_they_are_one_by_one(data: st.DataObject, s
 def test_nothing_wraps_where_the_scalar_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums just below 2^64 happen once in 2^33 draws; here always."""
     top = (1 << 64) - 1
-    monkeypatch.setattr(order, "mix", lambda x: top - x % 3)
-    monkeypatch.setattr(order, "mix_all", lambda x: np.uint64(top) - x % np.uint64(3))
-    permutation = Permutation(2**61, "x")
+    monkeypatch.setattr(permutation, "mix", lambda x: top - x % 3)
+    monkeypatch.setattr(permutation, "mix_all", lambda x: np.uint64(top) - x % np.uint64(3))
+    one = Permutation(2**61, "x")
     places = [0, 1, 2**60, 2**61 - 1, *range(10**17, 10**17 + 20)]
-    found = permute_all([permutation], np.zeros(len(places), np.int64), np.array(places))
-    assert found.tolist() == [permutation(place) for place in places]
+    found = permute_all([one], np.zeros(len(places), np.int64), np.array(places))
+    assert found.tolist() == [one(place) for place in places]
 
 
 def test_all_places_at_once_are_a_permutation() -> None:

@@ -10,13 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coca_train.data.batch import Batch, collate
-from coca_train.data.indexed import IndexedDataset, IndexedWriter
+from coca_train.data.dataset import IndexedDataset, IndexedWriter
 from coca_train.data.mixture import Mixture
-from coca_train.data.packings.base import Edges, Packing
-from coca_train.data.packings.best_fit import Rows
-from coca_train.data.packings.documents import Documents
+from coca_train.data.packings.base import Edges, Packing, Upsampling
+from coca_train.data.packings.documents import Documents, Rows
 from coca_train.data.packings.segments import Segments
-from coca_train.data.packings.upsampling import Upsampling
 from coca_train.data.packings.windows import Windows
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.targets import IGNORE

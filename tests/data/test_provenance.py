@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coca_train.data.indexed import IndexedDataset
+from coca_train.data.dataset import IndexedDataset
 from coca_train.data.mixture import Mixture
 from coca_train.data.provenance import Origin, Origins
 from coca_train.runtime.errors import DataError

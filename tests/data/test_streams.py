@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from coca_train.data.loader import Loader, Mixture
 from coca_train.data.mixture import fingerprint_diff
-from coca_train.data.streams import share_rows
+from coca_train.data.sampling import share_rows
 from coca_train.runtime.errors import DataError
 
 T = 16

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from coca_train.data.indexed import IndexedWriter, best_dtype
+from coca_train.data.dataset import IndexedWriter, best_dtype
 from coca_train.data.tokenizer import Tokenizer
 from data_prep.merging import manifest
 from data_prep.merging.concatenate import ORIGINS

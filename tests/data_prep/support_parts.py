@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from coca_train.data.indexed import best_dtype
+from coca_train.data.dataset import best_dtype
 from coca_train.data.tokenizer import Tokenizer
 from data_prep.readers import inputs
 from data_prep.schema import CorpusSourceConfig, PrepareConfig

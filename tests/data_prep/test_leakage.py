@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from sentencepiece import SentencePieceProcessor
 
-from coca_train.data.indexed import IndexedDataset, IndexedWriter
+from coca_train.data.dataset import IndexedDataset, IndexedWriter
 from coca_train.data.tokenizer import Tokenizer
 from data_prep.__main__ import main
 from data_prep.looking import ngrams, overlap

@@ -22,8 +22,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coca_train.data import indexed
-from coca_train.data.indexed import IndexedDataset
+from coca_train.data import dataset
+from coca_train.data.dataset import IndexedDataset
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError, StorageError
 from data_prep.merging import collect, concatenate, duplicates
@@ -590,7 +590,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path, tokenizer: Path, m
         monkeypatch.setattr(collect, name, value)
     for name, value in {"COPY_BYTES": 5000, "LENGTHS": 100}.items():
         monkeypatch.setattr(concatenate, name, value)
-    monkeypatch.setattr(indexed, "CHUNK", 100)
+    monkeypatch.setattr(dataset, "CHUNK", 100)
     merge_peak(tmp_path / "warm", tokenizer, 400)
     small, large = (merge_peak(tmp_path / str(n), tokenizer, n) for n in (500, 4_000))
     print(f"\npeak {small / 1e3:.0f} KB for 500 documents, {large / 1e3:.0f} KB for 4 000")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coca_train.data.files import open_locked
+from coca_train.data.storage import open_locked
 from coca_train.runtime.errors import DataError, StorageError, UserError
 from data_prep.verbs import near_duplicates
 from tests.data_prep.near_text import corpus, lists, text

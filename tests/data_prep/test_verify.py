@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coca_train.data.dataset import IndexedDataset, IndexedWriter
 from coca_train.data.index import HEADER
-from coca_train.data.indexed import IndexedDataset, IndexedWriter
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError
 from data_prep.merging import check_documents, collect, concatenate, manifest, verifying
@@ -434,7 +434,7 @@ def test_memory_does_not_grow_with_the_corpus(
     monkeypatch.setattr(collect, "READ_BYTES", 4096)
     for name, value in {"CHUNK": 200, "SMALL_TOKENS": 100, "LOOKED_AT": 10}.items():
         monkeypatch.setattr(verifying, name, value)
-    for module in ("index", "indexed"):
+    for module in ("index", "dataset"):
         monkeypatch.setattr(f"coca_train.data.{module}.CHUNK", 200)
     tokenizer = Tokenizer(made.tokenizer.path)
     peak(tmp_path / "warm", tokenizer, 400)

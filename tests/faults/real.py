@@ -13,7 +13,7 @@ import torch
 
 from coca_train import checkpoint
 from coca_train.commands import train as cli
-from coca_train.data.indexed import IndexedWriter
+from coca_train.data.dataset import IndexedWriter
 
 TINY = [
     "model.n_layers=2", "model.d_model=32", "model.n_heads=2", "model.d_ff=48",

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import tokenize
-from coca_train.data.indexed import IndexedDataset
+from coca_train.data.dataset import IndexedDataset
 from coca_train.data.tokenizer import Tokenizer
 from tests.data.vocabularies import byte_level, saved, sentencepiece_model
 

@@ -1,11 +1,10 @@
 """How a source becomes windows of seq_len inputs: data.packing."""
 
 from coca_train.config.schema import DataConfig
-from coca_train.data.indexed import IndexedDataset
-from coca_train.data.packings.base import Edges, Packing
+from coca_train.data.dataset import IndexedDataset
+from coca_train.data.packings.base import Edges, Packing, Upsampling
 from coca_train.data.packings.documents import Documents
 from coca_train.data.packings.segments import Segments
-from coca_train.data.packings.upsampling import Upsampling
 from coca_train.data.packings.windows import Windows
 
 

@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from coca_train.data.indexed import IndexedDataset
+from coca_train.data.dataset import IndexedDataset
 from coca_train.runtime.errors import DataError
 
 
@@ -14,6 +14,13 @@ class Edges(NamedTuple):
 
     bos: int | None
     eos: int
+
+
+class Upsampling(NamedTuple):
+    """Documents of at least from_tokens [tokens] are seen factor times an epoch, the others once."""
+
+    from_tokens: int
+    factor: int
 
 
 class Span(NamedTuple):

@@ -1,6 +1,6 @@
 """The packing `windows`: the token stream in stretches of seq_len, wherever documents begin and end."""
 
-from coca_train.data.indexed import IndexedDataset
+from coca_train.data.dataset import IndexedDataset
 from coca_train.data.packings.base import Row, Span, starts_of, too_short
 
 

@@ -1,0 +1,203 @@
+"""Which window of which source a sample is: the orders `shuffled` and `stream` (data.order), computed and never stored.
+
+shuffled: samples alternate between the sources by weight, each source's windows in a random order.
+stream: row g of a batch goes on where row g of the batch before ended. What a model that remembers the previous segment
+trains on (Transformer-XL, arXiv 1901.02860, section 3.2). Each row of the global batch belongs to one source for the
+whole run. The windows of a source are cut into as many stretches as it has rows, one a row; at the end of its stretch a
+row begins it again.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate, repeat
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from coca_train.config.schema import SourceConfig
+from coca_train.data.dataset import IndexedDataset
+from coca_train.data.packings.base import Packing
+from coca_train.data.permutation import Permutation, permute_all
+from coca_train.data.proportions import Proportions
+from coca_train.runtime.errors import DataError
+
+
+class Place(NamedTuple):
+    """Where a sample comes from.
+
+    source: its number. epoch: how often its windows have been through. window: which window of the source.
+    continues: whether the same row of the step before was the window before this one.
+    """
+
+    source: int
+    epoch: int
+    window: int
+    continues: bool
+
+
+class Source:
+    """A dataset and how it is packed into windows."""
+
+    def __init__(self, name: str, config: SourceConfig, packing: Packing) -> None:
+        self.name, self.config, self.packing = name, config, packing
+
+    @property
+    def dataset(self) -> IndexedDataset:
+        return self.packing.dataset
+
+    @property
+    def n_windows(self) -> int:
+        """Windows of an epoch."""
+        return self.packing.n_windows
+
+    @property
+    def stops(self) -> bool:
+        """Whether the run ends with this source."""
+        return self.config.on_exhausted == "stop"
+
+    def exhausted(self, windows: str) -> DataError:
+        """The error for a sample beyond the end of a source that stops. windows: those that were drawn, in words."""
+        return DataError(
+            f"E-MIX-01 data.sources.{self.name}: {windows} were drawn and on_exhausted is 'stop'; the run asks for "
+            "more. Fix: lower train.max_steps, or set on_exhausted=repeat"
+        )
+
+
+class Shuffled:
+    """Sample i -> place, computed. Every epoch of a source has an order of its own.
+
+    Weights are shares of the scored tokens: a source whose windows hold fewer of them gets more windows.
+    """
+
+    def __init__(self, sources: Sequence[Source], seed: int) -> None:
+        self._sources, self._seed = sources, seed
+        self._proportions = Proportions([source.config.weight / source.packing.fill for source in sources])
+        self._permutations: list[dict[int, Permutation]] = [{} for _ in sources]
+        self._n_windows = np.array([source.n_windows for source in sources])
+        self._stops = np.array([source.stops for source in sources])
+
+    def place(self, i: int) -> Place:
+        """The definition. Raises DataError E-MIX-01 beyond the end of a source with on_exhausted=stop."""
+        j, k = self._proportions.locate(i)
+        source = self._sources[j]
+        epoch, at = divmod(k, source.n_windows)
+        if epoch and source.stops:
+            raise self._end(source)
+        return Place(j, epoch, self._permutation(j, epoch)(at), continues=False)
+
+    def places(self, first: int, n: int) -> list[Place]:
+        """`place` of samples first .. first + n - 1, quicker than one by one."""
+        sources, numbers = np.array(self._proportions.locate_all(first, n), np.int64)
+        epochs, at = np.divmod(numbers, self._n_windows[sources])
+        over = np.flatnonzero((epochs > 0) & self._stops[sources])
+        if over.size:
+            raise self._end(self._sources[int(sources[over[0]])])
+        passes, which = np.unique(epochs * len(self._sources) + sources, return_inverse=True)
+        permutations = [
+            self._permutation(key % len(self._sources), key // len(self._sources)) for key in passes.tolist()
+        ]
+        windows = permute_all(permutations, which, at)
+        return list(map(Place, sources.tolist(), epochs.tolist(), windows.tolist(), repeat(False)))
+
+    def _end(self, source: Source) -> Exception:
+        return source.exhausted(f"all {source.n_windows} windows")
+
+    def _permutation(self, j: int, epoch: int) -> Permutation:
+        made, source = self._permutations[j], self._sources[j]
+        if epoch not in made:
+            if len(made) > 1:  # a batch may touch two epochs
+                del made[min(made)]
+            made[epoch] = Permutation(source.n_windows, f"{self._seed}/{source.name}/{epoch}")
+        return made[epoch]
+
+    def counts(self, n: int) -> list[int]:
+        """How many of the first n samples come from each source."""
+        return self._proportions.counts(n)
+
+    def max_samples(self) -> int | None:
+        """Samples there are before the first source that stops runs out; None = no end."""
+        ends = [self._proportions.longest(j, s.n_windows) for j, s in enumerate(self._sources) if s.stops]
+        return min(ends, default=None)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Beyond what every order depends on: nothing where nothing has changed since the first runs."""
+        return {} if self._proportions.is_chain else {"interleaving": "huffman"}
+
+
+def share_rows(weights: Sequence[int], n_rows: int) -> list[int]:
+    """Rows of each source, by weight: the integer part of its share, and one more for the largest remainders.
+
+    A source may end up with none. Of equal remainders the first counts as larger.
+    """
+    whole = sum(weights)
+    rows = [n_rows * weight // whole for weight in weights]
+    by_remainder = sorted(range(len(weights)), key=lambda j: -(n_rows * weights[j] % whole))
+    for j in by_remainder[: n_rows - sum(rows)]:
+        rows[j] += 1
+    return rows
+
+
+class Streams:
+    """Sample i = step * global_batch_size + row -> place.
+
+    Raises DataError: E-MIX-02 when a source gets no row, E-MIX-03 when it has fewer windows than rows.
+    """
+
+    def __init__(self, sources: Sequence[Source], global_batch_size: int) -> None:
+        self._sources, self._global_batch_size = sources, global_batch_size
+        weights = Proportions([source.config.weight for source in sources]).weights
+        self._rows = share_rows(weights, global_batch_size)
+        self._ends = list(accumulate(self._rows))  # the rows of source j end before row ends[j]
+        for source, n_rows in zip(sources, self._rows, strict=True):
+            if n_rows == 0:
+                enough = -(-sum(weights) // min(weights))  # so that the smallest share is a whole row
+                raise DataError(
+                    f"E-MIX-02 data.sources.{source.name}.weight={source.config.weight:g}: with data.order=stream each "
+                    f"row of the batch reads one source, and of train.global_batch_size={global_batch_size} rows this "
+                    f"one gets none; every source needs one. Fix: train.global_batch_size={enough} or more, or a "
+                    "larger weight"
+                )
+            if n_rows > source.n_windows:
+                raise DataError(
+                    f"E-MIX-03 data.sources.{source.name}: {source.n_windows} windows for {n_rows} rows of the batch; "
+                    "with data.order=stream each row needs one of its own. Fix: lower train.seq_len or "
+                    "train.global_batch_size, or give the source more text"
+                )
+
+    def _stretch(self, row: int) -> tuple[int, int, int]:
+        """Row -> (source, first window, windows of its stretch); the stretches of a source differ by one at most."""
+        j = bisect_right(self._ends, row)
+        n_windows, n_rows = self._sources[j].n_windows, self._rows[j]
+        at = row - (self._ends[j] - n_rows)
+        first = at * n_windows // n_rows
+        return j, first, (at + 1) * n_windows // n_rows - first
+
+    def place(self, i: int) -> Place:
+        """The definition. Raises DataError E-MIX-01 beyond the end of a row whose source has on_exhausted=stop."""
+        step, row = divmod(i, self._global_batch_size)
+        j, first, length = self._stretch(row)
+        epoch, at = divmod(step, length)
+        if epoch and self._sources[j].stops:
+            raise self._sources[j].exhausted(f"all {length} windows of row {row}")
+        return Place(j, epoch, first + at, continues=at > 0)
+
+    def places(self, first: int, n: int) -> list[Place]:
+        """`place` of samples first .. first + n - 1."""
+        return [self.place(i) for i in range(first, first + n)]
+
+    def counts(self, n: int) -> list[int]:
+        """How many of the first n samples come from each source."""
+        steps, begun = divmod(n, self._global_batch_size)
+        return [
+            steps * n_rows + min(max(begun - (end - n_rows), 0), n_rows)
+            for n_rows, end in zip(self._rows, self._ends, strict=True)
+        ]
+
+    def max_samples(self) -> int | None:
+        """Samples of the whole steps there are before the first row of a source that stops ends; None = no end."""
+        steps = [s.n_windows // n_rows for s, n_rows in zip(self._sources, self._rows, strict=True) if s.stops]
+        return min(steps) * self._global_batch_size if steps else None
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What the order depends on besides the sources."""
+        return {"kind": "stream", "global_batch_size": self._global_batch_size}
