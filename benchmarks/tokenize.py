@@ -35,7 +35,7 @@ from coca_train.data.dataset import IndexedWriter, best_dtype
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.printing import markdown
-from data_prep.quickstart.gather import installation
+from data_prep.installation import installation
 from data_prep.settings import load
 from data_prep.tokenizing.pool import cores
 from data_prep.verbs import tokenize as verb

@@ -20,6 +20,7 @@ from coca_train.runtime.errors import DataError
 
 BLOCK_BYTES = 4 << 20
 SUM_BYTES = 8
+CHUNK = 1 << 18  # entries written at a time
 
 
 def block_sum(block: bytes | memoryview) -> bytes:
@@ -75,9 +76,6 @@ class BlockSums:
 def sums_path(bin_path: str) -> str:
     """<prefix>.bin -> <prefix>.sums."""
     return bin_path.removesuffix(".bin") + ".sums"
-
-
-CHUNK = 1 << 18  # entries written at a time
 
 
 def best_dtype(vocab_size: int) -> type[np.integer[Any]]:

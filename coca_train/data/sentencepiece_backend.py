@@ -25,6 +25,8 @@ LONGEST_KEPT = 32  # longer words hardly come twice [characters]
 MOST_KEPT = 1 << 17  # about 25 MB
 LONG_TEXT = 1 << 18  # from here on words are not listed all at once: that takes thirty times the text [characters]
 WORDS_AT_A_TIME = 1 << 16
+BPE = 2
+SPACE = "\u2581"  # how SentencePiece writes a space; in a text it would be taken for one
 
 
 def word_pattern(pieces: Collection[str]) -> re.Pattern[str] | None:
@@ -70,10 +72,6 @@ class Words(dict[str, bytes]):
         while some := list(islice(words, WORDS_AT_A_TIME)):
             parts.append(b"".join(map(self.__getitem__, some)))
         return np.frombuffer(b"".join(parts), self._dtype)
-
-
-BPE = 2
-SPACE = "\u2581"  # how SentencePiece writes a space; in a text it would be taken for one
 
 
 class SentencePiece:

@@ -178,7 +178,7 @@ def next_commands(config: Config, run_dir: Path) -> str:
 def prepare_data(data: DataConfig) -> None:
     """Make the quickstart corpus when it is asked for and missing (rank 0 works); then look for the files."""
     if data.prepare == "embedded":
-        from data_prep.quickstart import embedded
+        from data_prep.verbs import embedded
 
         dist.on_main(lambda: embedded.make(data.dir))
     require_files(data)

@@ -1,11 +1,12 @@
-"""Which documents of a source are kept: by length, language, licence, stars, and quality filters."""
+"""Which documents of a source are kept (length, language, licence, stars, quality), and which of them are held out."""
 
+import hashlib
 from collections.abc import Callable
 from typing import Any
 
 from coca_train.runtime.errors import UserError
 from data_prep.readers.base import Document, field
-from data_prep.schema import FilterConfig
+from data_prep.schema import CorpusSourceConfig, FilterConfig
 
 
 class Rules:
@@ -88,3 +89,18 @@ def _names(record: dict[str, Any], name: str | None) -> list[str]:
     value = _value(record, name)
     names = [value] if isinstance(value, str) else value
     return names if isinstance(names, list) and all(isinstance(n, str) for n in names) else []
+
+
+def digest_of(text: str) -> bytes:
+    """BLAKE2b-128 of a text as UTF-8: what two documents with the same text share."""
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+def split_of(digest: bytes, source: CorpusSourceConfig, valid_share: float) -> int:
+    """0: trained on, 1: held out. Nothing but the text decides under hold_out=hash, so no document ever moves.
+
+    digest: `digest_of` the text. A larger valid_share holds out all that a smaller one does, and more.
+    """
+    if source.hold_out != "hash":
+        return int(source.hold_out == "all")
+    return int(int.from_bytes(digest[:8], "big") < valid_share * 2.0**64)

@@ -19,10 +19,9 @@ from coca_train.data.storage import flush_to_disk, storage
 from data_prep.readers import chunks, documents
 from data_prep.readers.base import Chunk, Input, Reject
 from data_prep.schema import CorpusSourceConfig, PrepareConfig
-from data_prep.selection.rules import Rules
-from data_prep.selection.split import digest_of, split_of
-from data_prep.similar import near
-from data_prep.similar.clusters import HELD_OUT, STAYS, TRAINED_ON
+from data_prep.selection.rules import Rules, digest_of, split_of
+from data_prep.similar import minhash
+from data_prep.similar.minhash import HELD_OUT, STAYS, TRAINED_ON
 from data_prep.tokenizing.pool import ordered
 
 DOCUMENTS = np.dtype([("source", "<u2"), ("input", "<u4"), ("line", "<u8"), ("rank", "u1"), ("digest", "<u8")])
@@ -55,7 +54,7 @@ class Worker:
 
     def __init__(self, config: PrepareConfig, folder: Path) -> None:
         self._config, self._names = config, sorted(config.corpus.sources)
-        self._signer = near.Signer(config.near_duplicates, folder)
+        self._signer = minhash.Signer(config.near_duplicates, folder)
         self._rules: dict[str, Rules] = {}
 
     def __call__(self, task: tuple[Input, Chunk]) -> Signed:
@@ -79,7 +78,7 @@ class Worker:
                 digest = digest_of(document.text)
                 rank = self._rank(digest, source)
                 records.append((number, input.number, document.line, rank, int.from_bytes(digest[:8], "little")))
-        width = near.n_hashes(self._config.near_duplicates)
+        width = minhash.n_hashes(self._config.near_duplicates)
         stacked = np.stack(signatures) if signatures else np.empty((0, width), np.uint64)
         return Signed(np.array(records, DOCUMENTS), np.array(signed, np.int64), stacked, rejected, stop)
 
@@ -111,7 +110,7 @@ def plan(config: PrepareConfig, identities: list[dict[str, Any]]) -> str:
         "sources": sources,
         "valid_share": config.corpus.valid_share,
         "max_line_bytes": config.work.max_line_bytes,
-        "chunks": [CHUNK_BYTES, near.BLOCK_BYTES],
+        "chunks": [CHUNK_BYTES, minhash.BLOCK_BYTES],
         "inputs": identities,
     }
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
@@ -139,8 +138,8 @@ def sign(config: PrepareConfig, inputs: list[Input], folder: Path, state: State,
 
     Raises what readers raise, and under work.on_error=stop the first bad document (DataError).
     """
-    near.drop_blocks(folder, len(state.blocks))
-    limit = near.block_documents(config.near_duplicates)
+    minhash.drop_blocks(folder, len(state.blocks))
+    limit = minhash.block_documents(config.near_duplicates)
     tasks = _tasks(config, inputs, state)
     with (
         storage(str(folder)),
@@ -182,7 +181,7 @@ def _write(
     starts = np.cumsum([0, *(len(chunk.records) for chunk in held)])
     numbers = np.concatenate([start + chunk.signed for start, chunk in zip(starts, held, strict=False)])
     signatures = np.concatenate([chunk.signatures for chunk in held])
-    near.write_block(folder, len(state.blocks), numbers, signatures, config.near_duplicates)
+    minhash.write_block(folder, len(state.blocks), numbers, signatures, config.near_duplicates)
     for chunk in held:
         table.write(chunk.records.tobytes())
     flush_to_disk(table)

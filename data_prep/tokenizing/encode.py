@@ -11,8 +11,7 @@ from coca_train.runtime.errors import DataError
 from data_prep.readers import documents
 from data_prep.readers.base import Chunk, Reject
 from data_prep.schema import CorpusSourceConfig, PrepareConfig
-from data_prep.selection.rules import Rules
-from data_prep.selection.split import digest_of, split_of
+from data_prep.selection.rules import Rules, digest_of, split_of
 from data_prep.tokenizing.parts import DOCS, SPLITS
 
 NO_ID = bytes(16)

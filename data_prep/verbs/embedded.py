@@ -1,7 +1,15 @@
 """Make the quickstart's corpus from this Python installation; no network is needed."""
 
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
@@ -10,6 +18,27 @@ from coca_train.config.load import Loaded
 from coca_train.config.root import Root
 from coca_train.config.schema import STRICT, Positive
 from coca_train.config.verb import Verb
+from coca_train.data.dataset import IndexedDataset, IndexedWriter, best_dtype
+from coca_train.data.storage import digest, flush_to_disk, lock_and_wait, storage, sync_folder
+from coca_train.data.tokenizer import Tokenizer
+from coca_train.runtime.errors import DataError
+from data_prep.installation import Document, installation
+from data_prep.vocabularies.training import train_tokenizer
+
+FORMAT = 1
+PARTS = ("text", "code")
+SPLITS = ("train", "valid")
+WEIGHTS = {"text": 0.75, "code": 0.25}
+VOCABULARY_CHARACTERS = 8_000_000
+BATCH_CHARACTERS = 1_000_000
+LICENCES = {
+    "stdlib sources, docstrings, pydoc topics": "PSF-2.0 (Python Software Foundation)",
+    "numpy docstrings": "BSD-3-Clause (NumPy developers)",
+    "licence texts": "each under its own terms",
+}
+HELD_OUT_SHARE = 0.03
+LONG_CHARACTERS = range(28_000, 60_000)  # more than 8 192 tokens; not so long that one file is the held-out set
+N_LONG = 7
 
 USAGE = """\
 Make the quickstart's corpus from this Python installation; no network is needed.
@@ -28,14 +57,12 @@ class EmbeddedConfig:
 
 
 def _embedded(loaded: Loaded, arguments: Arguments) -> None:
-    from data_prep.quickstart.embedded import existing, make, summary
-
-    given: EmbeddedConfig = loaded.config
-    manifest = existing(Path(given.dir), given.vocab_size)
+    options: EmbeddedConfig = loaded.config
+    manifest = existing(Path(options.dir), options.vocab_size)
     if manifest is None:
-        make(given.dir, given.vocab_size)
+        make(options.dir, options.vocab_size)
     else:
-        print(f"{given.dir}: is there already, nothing to do\n{summary(Path(given.dir), manifest)}")
+        print(f"{options.dir}: is there already, nothing to do\n{summary(Path(options.dir), manifest)}")
 
 
 EMBEDDED = Root(
@@ -46,3 +73,188 @@ EMBEDDED = Root(
     examples="dir=data/mine",
 )
 VERB = Verb(EMBEDDED, USAGE, _embedded)
+
+
+def place(file: str) -> float:
+    """A number in [0, 1) that depends on nothing but the file's name."""
+    return int.from_bytes(hashlib.sha256(file.encode()).digest()[:6], "big") / (1 << 48)
+
+
+def held_out_files(documents: Sequence[Document]) -> set[str]:
+    """Files whose place is below HELD_OUT_SHARE, and in each part the first N_LONG long documents by place.
+
+    A source file is held out as a whole: its code and its docstrings never end up on different sides.
+    """
+    eligible = sorted((d for d in documents if d.may_be_held_out), key=lambda d: (place(d.file), d.file))
+    held_out = {d.file for d in eligible if place(d.file) < HELD_OUT_SHARE}
+    for part in sorted({d.part for d in eligible}):
+        long = [d.file for d in eligible if d.part == part and len(d.text) in LONG_CHARACTERS]
+        held_out |= set(long[:N_LONG])
+    return held_out
+
+
+def make(
+    dir: str | Path,
+    vocab_size: int = 4096,
+    progress: bool = True,
+    documents: Iterable[Document] | None = None,
+) -> dict[str, Any]:
+    """Make the corpus in `dir` unless it is there, and return its manifest.
+
+    Safe when several processes call it at once: one builds, the others wait and find it.
+    documents: instead of the installation's (tests). progress: bars and a table on stderr.
+    Raises DataError: E-PREP-01 vocabulary size, 02 the folder holds something else, 03 damaged, 04 too little text.
+    """
+    dir = Path(dir)
+    if (manifest := existing(dir, vocab_size)) is not None:
+        return manifest
+    with storage(str(dir)):
+        dir.parent.mkdir(parents=True, exist_ok=True)
+        with lock_and_wait(dir.parent / f".{dir.name}.lock"):
+            if (manifest := existing(dir, vocab_size)) is not None:
+                return manifest  # whoever held the lock made it
+            building = dir.parent / f".{dir.name}.building"
+            shutil.rmtree(building, ignore_errors=True)  # of a run that was killed
+            building.mkdir()
+            try:
+                manifest = _build(building, vocab_size, progress, documents)
+                if dir.is_dir():
+                    dir.rmdir()  # empty: existing() looked
+                building.rename(dir)
+                sync_folder(dir.parent)
+            finally:
+                shutil.rmtree(building, ignore_errors=True)
+    _say(progress, summary(dir, manifest))
+    return manifest
+
+
+def existing(dir: Path, vocab_size: int) -> dict[str, Any] | None:
+    """The manifest of a corpus already in `dir`, its file sizes checked; None when there is nothing yet."""
+    if not dir.exists() or (dir.is_dir() and not any(dir.iterdir())):
+        return None
+    try:
+        manifest = json.loads((dir / "manifest.json").read_text(encoding="utf-8"))
+        files, size = manifest["files"], manifest["vocab_size"]
+        known = manifest["kind"] == "embedded" and manifest["format"] == FORMAT
+    except (OSError, ValueError, KeyError, TypeError):
+        known, files, size = False, {}, 0
+    if not known:
+        raise DataError(
+            f"E-PREP-02 {dir}: is there, but holds no embedded corpus of this version (manifest.json); nothing is "
+            "overwritten. Fix: choose another folder, or move this one away"
+        )
+    if size != vocab_size:
+        raise DataError(
+            f"E-PREP-02 {dir}: holds a corpus with {size} token ids, asked for is vocab_size={vocab_size}. "
+            "Fix: choose another folder, or move this one away"
+        )
+    for name, record in files.items():
+        found = (dir / name).stat().st_size if (dir / name).is_file() else None
+        if found != record["bytes"]:
+            raise DataError(
+                f"E-PREP-03 {dir / name}: {'missing' if found is None else f'{found} bytes'}, the manifest says "
+                f"{record['bytes']} bytes. Fix: remove {dir} and run the same command again"
+            )
+    return manifest
+
+
+def _build(folder: Path, vocab_size: int, progress: bool, documents: Iterable[Document] | None) -> dict[str, Any]:
+    """Everything into `folder`; the manifest is written last."""
+    _say(progress, "embedded corpus: reading this Python installation's sources, docstrings and licences")
+    gathered = list(installation() if documents is None else documents)
+    held_out = held_out_files(gathered)
+    groups = {
+        (part, split): [d for d in gathered if d.part == part and (d.file in held_out) == (split == "valid")]
+        for part in PARTS
+        for split in SPLITS
+    }
+    for (part, split), group in groups.items():
+        if not group:
+            raise DataError(
+                f"E-PREP-04 {folder}: this Python installation gives no {part} for {split} ({len(gathered)} documents "
+                "in all); its standard library must be there as .py files. Fix: use a full Python installation"
+            )
+    _say(progress, f"embedded corpus: training a {vocab_size}-piece SentencePiece vocabulary")
+    sample = [text for part in PARTS for text in _vocabulary_sample(groups[part, "train"], WEIGHTS[part])]
+    train_tokenizer(sample, folder / "tokenizer.model", vocab_size)
+    tokenizer = Tokenizer(folder / "tokenizer.model")
+    with _bar(sum(len(d.text) for d in gathered), progress) as bar:
+        for (part, split), group in groups.items():
+            tokenize([d.text for d in group], folder / f"{part}_{split}", tokenizer, bar)
+    manifest = _manifest(folder, tokenizer, groups)
+    with open(folder / "manifest.json", "w", encoding="utf-8") as file:
+        json.dump(manifest, file, indent=2, sort_keys=True)
+        flush_to_disk(file)
+    sync_folder(folder)
+    return manifest
+
+
+def _vocabulary_sample(documents: Sequence[Document], weight: float) -> list[str]:
+    """Evenly chosen training documents, about weight * VOCABULARY_CHARACTERS in all."""
+    total = sum(len(document.text) for document in documents)
+    share = min(1.0, weight * VOCABULARY_CHARACTERS / total)
+    return [d.text for i, d in enumerate(documents) if int((i + 1) * share) > int(i * share)]
+
+
+def tokenize(texts: Sequence[str], prefix: Path, tokenizer: Tokenizer, bar: Any) -> None:
+    """Texts to a .bin/.idx pair, one document each, an end-of-document token after each."""
+    with IndexedWriter(prefix, best_dtype(tokenizer.vocab_size)) as writer:
+        begin = 0
+        while begin < len(texts):
+            end, characters = begin, 0
+            while end < len(texts) and characters < BATCH_CHARACTERS:
+                characters += len(texts[end])
+                end += 1
+            for ids in tokenizer.encode_batch(list(texts[begin:end]), num_threads=os.cpu_count() or 1):
+                writer.add_document([*ids, tokenizer.eod])
+            bar.update(characters)
+            begin = end
+
+
+def _manifest(folder: Path, tokenizer: Tokenizer, groups: dict[tuple[str, str], list[Document]]) -> dict[str, Any]:
+    names = [f"{part}_{split}" for part, split in groups]
+    datasets = {name: IndexedDataset(folder / name) for name in names}
+    files = ["tokenizer.model", *(f"{name}{end}" for name in names for end in (".bin", ".idx"))]
+    return {
+        "format": FORMAT,
+        "kind": "embedded",
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "vocab_size": tokenizer.vocab_size,
+        "end_of_document": tokenizer.eod,
+        "weights": WEIGHTS,
+        "licences": LICENCES,
+        "tokenizer": {"file": "tokenizer.model", "sha256": tokenizer.digest},
+        "datasets": {
+            f"{part}_{split}": {
+                "documents": datasets[f"{part}_{split}"].n_documents,
+                "tokens": datasets[f"{part}_{split}"].n_tokens,
+                "characters": sum(len(d.text) for d in group),
+                "longest_document": int(np.diff(datasets[f"{part}_{split}"].document_bounds()).max()),
+            }
+            for (part, split), group in groups.items()
+        },
+        "files": {name: digest(folder / name) for name in files},
+    }
+
+
+def summary(dir: Path, manifest: dict[str, Any]) -> str:
+    """One small table: what was made."""
+    rows = [f"{'embedded corpus':<16}{'documents':>10}{'tokens':>12}{'chars/token':>13}{'longest document':>18}"]
+    for name, record in manifest["datasets"].items():
+        ratio = record["characters"] / record["tokens"]
+        rows.append(
+            f"{name:<16}{record['documents']:>10,}{record['tokens']:>12,}{ratio:>13.2f}{record['longest_document']:>18,}"
+        )
+    mix = ", ".join(f"{weight:.0%} {part}" for part, weight in manifest["weights"].items())
+    return "\n".join([*rows, f"{dir}: {manifest['vocab_size']} token ids, mixed {mix} by tokens in training"])
+
+
+def _say(progress: bool, message: str) -> None:
+    if progress:
+        print(message, file=sys.stderr, flush=True)
+
+
+def _bar(characters: int, progress: bool) -> Any:
+    from tqdm import tqdm
+
+    return tqdm(total=characters, desc="tokenizing", unit="B", unit_scale=True, disable=None if progress else True)

@@ -17,10 +17,10 @@ from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.durable import write_json, write_text
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.printing import markdown, percent, plain
-from data_prep.looking.figures import overlap_picture
-from data_prep.looking.finished import Corpus
-from data_prep.looking.overlap import WORST, Overlap, overlaps
 from data_prep.readers.base import shown
+from data_prep.reports.corpus import Corpus
+from data_prep.reports.figures import overlap_picture
+from data_prep.reports.overlap import WORST, Overlap, overlaps
 from data_prep.schema import PrepareConfig
 
 ANY = "all sources"

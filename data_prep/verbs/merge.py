@@ -1,8 +1,276 @@
-"""python -m data_prep merge"""
+"""python -m data_prep merge: parts into the corpus, one .bin/.idx pair a source and split, and a manifest of them.
 
-from data_prep.merging.manifest import describe, existing
-from data_prep.merging.merge import merge
+Everything is made in <dir>/.merging and moved into <dir> at the end, the manifest last: a corpus is finished when its
+manifest is there, and not before. Killed anywhere, the same command ends with the same bytes: `.merging/publishing`
+lists what a move that was cut short may have moved.
+"""
+
+import json
+import os
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coca_train.data.dataset import best_dtype
+from coca_train.data.storage import flush_to_disk, open_locked, storage, sync_folder
+from coca_train.data.tokenizer import Tokenizer
+from coca_train.runtime.errors import DataError, StorageError
+from data_prep.merging.collect import Collection, Part, gather_parts, place
+from data_prep.merging.concatenate import ENDS, DatasetWriter, copy_part
+from data_prep.merging.duplicates import DUPLICATE, DUPLICATE_ID, KEPT, NEAR_DUPLICATE, Clash, Stretch, Verdicts, judge
+from data_prep.merging.manifest import NAME, build, describe, dump, existing, settings_now
 from data_prep.schema import PrepareConfig
+from data_prep.tokenizing.parts import COUNTS, SPLITS, n_read
+
+REASONS = {DUPLICATE: "duplicates", NEAR_DUPLICATE: "near_duplicates", DUPLICATE_ID: "duplicate_ids"}
+BYTES_A_DOCUMENT = 160  # index, origins and what is on the disk on the way
+
+
+def judged(stretches: Iterable[Stretch], verdicts: Verdicts, drop: bool) -> Iterator[tuple[Stretch, np.ndarray]]:
+    """Each stretch with bool (n,): which of its documents stay."""
+    for stretch in stretches:
+        verdict = verdicts.of(stretch.first, len(stretch.documents))
+        yield stretch, (verdict == KEPT) | ((verdict == DUPLICATE) & (not drop))
+
+
+def count(
+    collection: Collection, parts: list[Part], verdicts: Verdicts, drop: bool
+) -> tuple[dict[str, int], list[int]]:
+    """What became of the documents of a source, for people; and how many stay in each split."""
+    counts = Counter({"read": 0, "kept": 0, **dict.fromkeys(REASONS.values(), 0), "rejected": 0})
+    for part in parts:
+        record = part.record
+        counts.update({rule: n for rule, n in record["counts"].items() if rule not in COUNTS})
+        counts["rejected"] += len(record["rejects"])
+        counts["read"] += n_read(record)
+    sizes = np.zeros(len(SPLITS), np.int64)
+    for stretch, keep in judged(collection.stretches(parts), verdicts, drop):
+        verdict = verdicts.of(stretch.first, len(stretch.documents))
+        for number, reason in REASONS.items():
+            counts[reason] += int((verdict == number).sum())
+        sizes += np.bincount(stretch.documents["split"][keep], minlength=len(SPLITS))
+    counts["kept"] = int(sizes.sum())
+    return dict(counts), sizes.tolist()
+
+
+def refuse(config: PrepareConfig, name: str, counts: dict[str, int]) -> None:
+    """A source of which nothing is left, or too much of which has an id of another."""
+    if not counts["kept"]:
+        why = ", ".join(f"{n:,} {reason.replace('_', ' ')}" for reason, n in counts.items() if n and reason != "read")
+        raise DataError(
+            f"E-RAW-27 corpus.sources.{name}: no document is left of {counts['read']:,} ({why or 'none read'}); a "
+            "source must have at least one. Fix: check its filter and files, or remove the source"
+        )
+    if counts["duplicate_ids"] > (limit := config.work.max_reject_share) * counts["read"]:
+        raise DataError(
+            f"E-RAW-21 corpus.sources.{name}: {counts['duplicate_ids']:,} of {counts['read']:,} documents have the id "
+            f"of another document and another text, more than work.max_reject_share={limit}. Fix: check id_field, or "
+            "set it to null"
+        )
+
+
+def clash_error(collection: Collection, clash: Clash) -> DataError:
+    return DataError(
+        f"E-RAW-22 {collection.place(clash.document)}: has the id of {collection.place(clash.first)}, but another "
+        "text; ids must be unique within a source. Fix: remove one, set id_field to a field that is unique or to null; "
+        "or work.on_error=skip"
+    )
+
+
+def write_rejects(path: Path, parts: list[Part], collection: Collection, verdicts: Verdicts) -> None:
+    """One JSON object a line, in the order of the input: what could not be used, and what came with a taken id."""
+    with open(path, "w", encoding="utf-8") as file:
+        for part in parts:
+            rows = [{"input": part.input.path, **reject} for reject in part.record["rejects"]]
+            for stretch in collection.stretches([part]):
+                verdict = verdicts.of(stretch.first, len(stretch.documents))
+                for line in stretch.documents["line"][verdict == DUPLICATE_ID].tolist():
+                    reason = f"{place(part.input, line)} has the id of an earlier document, but another text"
+                    reject = {"line": line, "byte": None, "code": "E-RAW-22", "reason": reason, "excerpt": ""}
+                    rows.append({"input": part.input.path, **reject})
+            for row in sorted(rows, key=lambda row: row["line"]):
+                file.write(json.dumps(row, sort_keys=True) + "\n")
+        flush_to_disk(file)
+
+
+SCRATCH, MARK = ".merging", "publishing"
+
+
+def merge(config: PrepareConfig) -> dict[str, Any]:
+    """Make the corpus of its parts and return its manifest; a corpus that is there already is left as it is.
+
+    Raises DataError E-TOK-15 (parts missing; another process at work), 18 (other settings), 08 (damaged part), 20 (list
+    of near duplicates), E-RAW-19 (input changed), 21, 22 (ids), 27 (nothing left of a source), E-PREP-02 (files that
+    are not ours), StorageError E-IO-01.
+    """
+    dir = Path(config.corpus.dir)
+    manifest = existing(config)
+    if manifest is not None and not _leftovers(config, dir):
+        return manifest
+    with storage(str(dir)), _alone(dir):
+        if (manifest := existing(config)) is None:
+            manifest = _make(config, dir)
+        for path in _leftovers(config, dir):
+            shutil.rmtree(path)
+    return manifest
+
+
+def _leftovers(config: PrepareConfig, dir: Path) -> list[Path]:
+    """What is of no use once the manifest is there; parts of other sources are left alone."""
+    parts = dir / "parts"
+    ours = [path for name in config.corpus.sources if (path := parts / name).exists()]
+    if parts.is_dir() and len(ours) == len(list(parts.iterdir())):
+        ours = [parts]
+    return [path for path in (dir / SCRATCH, *ours) if path.exists()]
+
+
+@contextmanager
+def _alone(dir: Path) -> Iterator[None]:
+    if not dir.is_dir():
+        raise DataError(f"E-TOK-15 {dir}: no such folder, so nothing is tokenized. Fix: python -m data_prep tokenize")
+    try:
+        lock = open_locked(str(dir / ".merge.lock"))
+    except DataError:
+        raise DataError(
+            f"E-TOK-15 {dir}: another process is tokenizing or merging this corpus; one at a time. Fix: wait "
+            "for it to end"
+        ) from None
+    with lock:
+        yield
+
+
+def _make(config: PrepareConfig, dir: Path) -> dict[str, Any]:
+    tokenizer = Tokenizer(config.tokenizer.path)
+    collection = gather_parts(config, tokenizer)
+    _undo(dir)
+    _refuse_foreign(dir, collection.names)
+    _room(dir, collection)
+    try:
+        (dir / SCRATCH).mkdir()
+        files, manifest = _build(config, tokenizer, collection, dir / SCRATCH)
+        _publish(dir, dir / SCRATCH, collection.names, files, manifest)
+    except BaseException:
+        if not (dir / NAME).exists():
+            _undo(dir)
+        raise
+    return manifest
+
+
+def _undo(dir: Path) -> None:
+    """Take back a move that was cut short, and everything else on the way."""
+    try:
+        moved = json.loads((dir / SCRATCH / MARK).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):  # none, or killed while it was written: nothing was moved yet
+        moved = []
+    for name in moved:
+        (dir / name).unlink(missing_ok=True)
+    if (dir / SCRATCH).exists():
+        shutil.rmtree(dir / SCRATCH)
+
+
+def _refuse_foreign(dir: Path, names: list[str]) -> None:
+    for path in (dir / f"{name}_{split}{end}" for name in names for split in SPLITS for end in ENDS):
+        if path.exists():
+            raise DataError(
+                f"E-PREP-02 {path}: is there already, but no manifest.json says what it is; nothing is overwritten. "
+                "Fix: choose another corpus.dir, or move this file away"
+            )
+
+
+def _room(dir: Path, collection: Collection) -> None:
+    """Better now than after an hour of copying."""
+    tokens = sum(file["bytes"] for part in collection.parts for file in part.record["files"].values())
+    needed = tokens + BYTES_A_DOCUMENT * collection.n_documents
+    free = shutil.disk_usage(dir).free
+    if free < needed:
+        raise StorageError(
+            f"E-IO-01 {dir}: {free / 1e9:.2f} GB are free, merging needs {needed / 1e9:.2f} GB. Fix: free space, or "
+            "move the folder to a larger disk"
+        )
+
+
+def _build(
+    config: PrepareConfig, tokenizer: Tokenizer, collection: Collection, scratch: Path
+) -> tuple[list[str], dict[str, Any]]:
+    """Everything in the scratch folder; the names of the files in the order of publishing, and the manifest."""
+    sources = config.corpus.sources
+    named = frozenset(i for i, name in enumerate(collection.names) if sources[name].id_field is not None)
+    _say(config, f"merging: looking for duplicates among {collection.n_documents:,} documents")
+    verdicts, clash = judge(collection.stretches, collection.n_documents, named, scratch / "judging")
+    if clash is not None and config.work.on_error == "stop":
+        raise clash_error(collection, clash)
+    drop = config.corpus.exact_duplicates == "drop"
+    dtype = best_dtype(tokenizer.vocab_size)
+    counts: dict[str, dict[str, int]] = {}
+    datasets: dict[str, dict[str, int]] = {}
+    files: dict[str, dict[str, Any]] = {}
+    total = sum(file["bytes"] for part in collection.parts for file in part.record["files"].values())
+    with _bar(config, total) as bar:
+        for source, name in enumerate(collection.names):
+            parts = collection.of_source(source)
+            counts[name], sizes = count(collection, parts, verdicts, drop)
+            refuse(config, name, counts[name])
+            write_rejects(scratch / f"{name}.rejects", parts, collection, verdicts)
+            with ExitStack() as stack:
+                writers = {
+                    split: stack.enter_context(DatasetWriter(scratch, f"{name}_{split}", dtype, size))
+                    for split, size in zip(SPLITS, sizes, strict=True)
+                    if size
+                }
+                for part in parts:
+                    kept = judged(collection.stretches([part]), verdicts, drop)
+                    copy_part(part, kept, np.dtype(dtype).itemsize, writers)
+                    bar.update(sum(file["bytes"] for file in part.record["files"].values()))
+            for writer in writers.values():
+                datasets[writer.name] = writer.counts
+                files |= writer.files
+    settings = settings_now(config, tokenizer)
+    return list(files), build(config, settings, tokenizer, dtype, collection, counts, datasets, files)
+
+
+def _publish(dir: Path, scratch: Path, names: list[str], files: list[str], manifest: dict[str, Any]) -> None:
+    """Everything into its place, the manifest last."""
+    data = dump(manifest)
+    manifest["sha256"] = json.loads(data)["sha256"]
+    for name, content in ((NAME, data), (MARK, json.dumps(files).encode())):
+        with open(scratch / name, "wb") as file:
+            file.write(content)
+            flush_to_disk(file)
+    sync_folder(scratch)
+    for name in files:
+        os.rename(scratch / name, dir / name)
+    for name in names:
+        _publish_rejects(scratch / f"{name}.rejects", dir / "rejects" / f"{name}.jsonl")
+    sync_folder(dir)
+    os.rename(scratch / NAME, dir / NAME)
+    sync_folder(dir)
+
+
+def _publish_rejects(made: Path, target: Path) -> None:
+    if made.stat().st_size:
+        target.parent.mkdir(exist_ok=True)
+        os.rename(made, target)
+        sync_folder(target.parent)
+    else:
+        target.unlink(missing_ok=True)
+
+
+def _say(config: PrepareConfig, message: str) -> None:
+    if config.work.progress_bar:
+        print(message, file=sys.stderr, flush=True)
+
+
+def _bar(config: PrepareConfig, total: int) -> Any:
+    from tqdm import tqdm
+
+    disable = None if config.work.progress_bar else True
+    return tqdm(total=total, desc="merging", unit="B", unit_scale=True, disable=disable)
 
 
 def run(config: PrepareConfig) -> None:

@@ -1,18 +1,205 @@
-"""python -m data_prep mix: the mixture to a token budget, as a table, a picture and a data choice for training."""
+"""python -m data_prep mix: the mixture to a token budget, as a table, a picture and a data choice for training.
+
+A group's share is relative to the other groups; within a group a source counts by its weight, or by its tokens. All of
+it is exact (fractions); what is written are decimals of DIGITS places which add up to 1, group by group.
+"""
 
 import os
 import shlex
+from dataclasses import asdict, dataclass, fields
+from fractions import Fraction
+from typing import Any
 
 import yaml
 
+from coca_train.config.files import choices, config_dir
+from coca_train.config.schema import DataConfig
 from coca_train.runtime.durable import write_json, write_text
+from coca_train.runtime.errors import DataError
 from coca_train.runtime.printing import markdown, percent, plain, short
-from data_prep.looking.figures import mixture_picture
-from data_prep.looking.finished import Corpus
-from data_prep.looking.mixing import EVALUATIONS, Plan, as_json, data_choice, plan
-from data_prep.schema import PrepareConfig
+from data_prep.reports.corpus import Corpus
+from data_prep.reports.figures import mixture_picture
+from data_prep.schema import CorpusConfig, MixConfig, PrepareConfig
 
+DIGITS = 8
+EVALUATIONS = ("valid", "eval", "test")  # books_valid, else books_eval, ... is the evaluation set of books
+TEMPLATE = "pile_code"  # the data choice whose settings of the order and the like are taken over
 HEADER = ("group", "source", "documents", "tokens", "share", "drawn", "epochs", "validated on")
+
+
+@dataclass(frozen=True)
+class Share:
+    """A source in training. weight: share of all training tokens; drawn: tokens read of it in mix.tokens.
+
+    valid: the dataset it is validated on, `<source>_valid` as a rule, None without one.
+    """
+
+    source: str
+    group: str
+    documents: int
+    tokens: int
+    weight: Fraction
+    drawn: Fraction
+    valid: str | None
+
+    @property
+    def epochs(self) -> Fraction:
+        return self.drawn / self.tokens
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A mixture to a token budget. groups: share of each; unused: source -> why training does not read it."""
+
+    name: str
+    tokens: int
+    max_epochs: float
+    groups: dict[str, Fraction]
+    shares: list[Share]
+    unused: dict[str, str]
+
+    @property
+    def lasts(self) -> int:
+        """Tokens of training until the first source has been seen max_epochs times."""
+        return int(min(exact(self.max_epochs) * share.tokens / share.weight for share in self.shares))
+
+    def warnings(self) -> list[str]:
+        """What a person should know before training, a line each."""
+        limit, lines = exact(self.max_epochs), []
+        for share in self.shares:
+            if share.epochs > limit:
+                needed, largest = float(share.drawn / limit), float(limit * share.tokens / self.tokens)
+                lines.append(
+                    f"{share.source}: seen {float(share.epochs):.3g} times (mix.max_epochs={self.max_epochs:g}); "
+                    f"it has {short(share.tokens)} tokens, it needs {short(needed)}, "
+                    f"or a share of at most {percent(largest)}"
+                )
+        lines += [f"{share.source}: nothing to validate on" for share in self.shares if share.valid is None]
+        return lines
+
+
+def exact(number: float) -> Fraction:
+    """A float as the decimal it prints as."""
+    return Fraction(str(number))
+
+
+def plan(corpus: CorpusConfig, mix: MixConfig, manifest: dict[str, Any]) -> Plan:
+    """The mixture of a finished corpus.
+
+    Raises DataError E-TOK-15 for a source that is not in the corpus, E-TOK-12 for a group or source without documents
+    to train on.
+    """
+    datasets = manifest["datasets"]
+    trained = {name: source for name, source in sorted(corpus.sources.items()) if source.hold_out != "all"}
+    for name in sorted(corpus.sources):
+        if name not in manifest["sources"]:
+            raise DataError(
+                f"E-TOK-15 corpus.sources.{name}: is not in the corpus that was made, which has "
+                f"{', '.join(manifest['sources'])}; every source must be tokenized before it is mixed. "
+                f"Fix: python -m data_prep tokenize, in another corpus.dir; or leave it out: ~corpus.sources.{name}"
+            )
+        if name in trained and f"{name}_train" not in datasets:
+            raise DataError(
+                f"E-TOK-12 corpus.sources.{name}: has no document to train on; at least one is needed. "
+                f"Fix: python -m data_prep stats says what was left out and why; or ~corpus.sources.{name}"
+            )
+    groups = _groups(corpus, mix)
+    weights: dict[str, int] = {}
+    for group, units in groups.items():
+        members = {name: source for name, source in trained.items() if source.group == group}
+        sizes = [
+            exact(s.weight) if s.weight else Fraction(datasets[f"{n}_train"]["tokens"]) for n, s in members.items()
+        ]
+        weights |= dict(zip(members, apportion(sizes, units), strict=True))
+    unit = Fraction(1, sum(weights.values()))
+    valid = _held_out(corpus, set(datasets))
+    shares = []
+    for name, source in trained.items():
+        record, weight = datasets[f"{name}_train"], weights[name] * unit
+        shares.append(
+            Share(
+                name, source.group, record["documents"], record["tokens"], weight, weight * mix.tokens, valid.get(name)
+            )
+        )
+    order = list(mix.groups)
+    shares.sort(key=lambda share: (order.index(share.group), -share.weight, share.source))
+    used = set(valid.values())
+    unused = {name: "not in the configuration" for name in sorted(set(manifest["sources"]) - set(corpus.sources))}
+    for name in sorted(set(corpus.sources) - set(trained)):
+        partner = next((source for source, dataset in valid.items() if dataset == f"{name}_valid"), None)
+        unused[name] = f"validates {partner}" if f"{name}_valid" in used else "an evaluation set, not read in training"
+    return Plan(corpus.name, mix.tokens, mix.max_epochs, {g: u * unit for g, u in groups.items()}, shares, unused)
+
+
+def _groups(corpus: CorpusConfig, mix: MixConfig) -> dict[str, int]:
+    """Group -> its share in units of 1 / 10**DIGITS."""
+    for group in mix.groups:
+        if all(source.group != group or source.hold_out == "all" for source in corpus.sources.values()):
+            raise DataError(
+                f"E-TOK-12 mix.groups.{group}: no source of this group is trained on (hold_out=all); a group with a "
+                f"share needs one. Fix: remove it: ~mix.groups.{group}"
+            )
+    shares = [exact(group.share) for group in mix.groups.values()]
+    return dict(zip(mix.groups, apportion(shares, 10**DIGITS), strict=True))
+
+
+def apportion(sizes: list[Fraction], units: int) -> list[int]:
+    """Whole units by size, largest remainders first (Hamilton's method); they add up. Nothing gets less than one unit,
+    and only where that is too much for it do they add up to more."""
+    total = sum(sizes, Fraction())
+    quotas = [size * units / total for size in sizes]
+    counts = [int(quota) for quota in quotas]
+    by_remainder = sorted(range(len(sizes)), key=lambda i: (counts[i] - quotas[i], i))
+    for i in by_remainder[: units - sum(counts)]:
+        counts[i] += 1
+    return [max(1, count) for count in counts]
+
+
+def _held_out(corpus: CorpusConfig, datasets: set[str]) -> dict[str, str]:
+    """Source in training -> the dataset it is validated on: its own held-out documents, else its evaluation set."""
+    found = {}
+    for name, source in corpus.sources.items():
+        if source.hold_out == "all":
+            continue
+        sets = [f"{name}_{what}" for what in EVALUATIONS]
+        sets = [other for other in sets if other in corpus.sources and corpus.sources[other].hold_out == "all"]
+        dataset = next((f"{one}_valid" for one in [name, *sets] if f"{one}_valid" in datasets), None)
+        if dataset is not None:
+            found[name] = dataset
+    return found
+
+
+def data_choice(planned: Plan, folder: str, tokenizer: str) -> dict[str, Any]:
+    """The tree of a DataConfig. folder: of the corpus; tokenizer: its file, from there (or absolute).
+
+    What is not about files and weights is as in configs/data/pile_code.yaml.
+    """
+    template = yaml.safe_load(choices("data", (config_dir(),))[TEMPLATE].read_text(encoding="utf-8"))
+    sources = {
+        share.source: {
+            "path": f"${{data.dir}}/{share.source}_train",
+            "valid_path": None if share.valid is None else f"${{data.dir}}/{share.valid}",
+            "weight": float(share.weight),
+            "on_exhausted": "repeat",
+        }
+        for share in planned.shares
+    }
+    ours = {
+        "prepare": "none",
+        "dir": folder,
+        "tokenizer": tokenizer if tokenizer.startswith("/") else f"${{data.dir}}/{tokenizer}",
+        "sources": sources,
+    }
+    return {field.name: (template | ours)[field.name] for field in fields(DataConfig)}
+
+
+def as_json(planned: Plan) -> dict[str, Any]:
+    """The plan for report/mix.json; fractions become numbers."""
+    tree = asdict(planned) | {"lasts": planned.lasts, "warnings": planned.warnings()}
+    tree["groups"] = {name: float(share) for name, share in planned.groups.items()}
+    for record, share in zip(tree["shares"], planned.shares, strict=True):
+        record |= {"weight": float(share.weight), "drawn": float(share.drawn), "epochs": float(share.epochs)}
+    return tree
 
 
 def run(config: PrepareConfig) -> int:

@@ -23,8 +23,8 @@ from data_prep.readers import inputs as inputs_of
 from data_prep.readers.base import Input, shown
 from data_prep.schema import NearDuplicatesConfig, PrepareConfig
 from data_prep.selection.rules import Rules
-from data_prep.similar import near
-from data_prep.similar.clusters import Clusters
+from data_prep.similar import minhash
+from data_prep.similar.minhash import Clusters
 from data_prep.similar.signing import DOCUMENTS, FORMAT, State, plan, read_state, sign
 from data_prep.tokenizing.pool import ordered
 
@@ -47,7 +47,7 @@ class Matcher:
         self._folder = folder
 
     def __call__(self, bucket: int) -> Path:
-        return near.match(self._folder, bucket, *self._arguments)
+        return minhash.match(self._folder, bucket, *self._arguments)
 
 
 def run(config: PrepareConfig) -> None:
@@ -65,7 +65,7 @@ def run(config: PrepareConfig) -> None:
     folder = target / ".work"
     for source in config.corpus.sources.values():
         Rules(source.filter)  # what is missing is told before hours of reading
-    near.Signer(config.near_duplicates, folder)
+    minhash.Signer(config.near_duplicates, folder)
     with storage(str(folder)):
         folder.mkdir(parents=True, exist_ok=True)
     with open_locked(str(folder / "lock")):
@@ -112,7 +112,7 @@ def _publish(
     clusters = Clusters(folder / "groups.bin", table["rank"])
     starts = np.cumsum([0, *state.blocks])[:-1]
     for bucket in range(config.near_duplicates.buckets if n else 0):
-        clusters.join(near.matches(folder / "matches" / f"{bucket:05d}_00.dups", starts))
+        clusters.join(minhash.matches(folder / "matches" / f"{bucket:05d}_00.dups", starts))
     names = sorted(config.corpus.sources)
     documents, left_out, exact = (np.zeros(len(names), np.int64) for _ in range(3))
     for rows in _blocks(table):

@@ -31,7 +31,7 @@ class ShowConfig:
 
 
 def _show(loaded: Loaded, arguments: Arguments) -> None:
-    from data_prep.looking.showing import show
+    from data_prep.reports.training_step import show
 
     given: ShowConfig = loaded.config
     print(show(given.run, given.step, given.rows, given.characters, given.folder or ""), end="")

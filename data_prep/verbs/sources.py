@@ -1,13 +1,79 @@
-"""python -m data_prep sources: what the corpus is made of, what is there, and how to get what is missing."""
+"""python -m data_prep sources: what the corpus is made of, what is there, how to get what is missing. No network."""
 
+import importlib.util
+import os
 import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from coca_train.runtime.errors import UserError
 from coca_train.runtime.printing import WIDTH, n_bytes, percent, plain
-from data_prep.looking.sourcing import look, place
-from data_prep.schema import PrepareConfig
+from data_prep.merging import manifest
+from data_prep.readers import inputs
+from data_prep.readers.base import shown
+from data_prep.schema import CorpusConfig, CorpusSourceConfig, PrepareConfig
 
 HEADER = ("source", "kind", "group", "held out", "state", "licence", "files", "size")
 LICENCE_CHARACTERS = 34
+
+
+@dataclass(frozen=True)
+class Found:
+    """files, size: None = not known without asking the network. problem: what to do something about, "" = nothing.
+
+    state: tokenized, begun (by tokenize), ready (its files are there), streamed (from the hub), or missing.
+    """
+
+    source: str
+    files: int | None
+    size: int | None
+    state: str
+    problem: str = ""
+
+
+def look(corpus: CorpusConfig) -> list[Found]:
+    """Every source, in the order of the configuration. Raises DataError when corpus.dir holds something else."""
+    folder = Path(corpus.dir)
+    made = manifest.read(folder)["sources"] if (folder / manifest.NAME).exists() else {}
+    done = {name: "tokenized" for name in made}
+    done |= {name: "begun" for name in corpus.sources if name not in made and (folder / "parts" / name).exists()}
+    return [_look(name, source, done.get(name)) for name, source in corpus.sources.items()]
+
+
+def _look(name: str, source: CorpusSourceConfig, done: str | None) -> Found:
+    if source.kind == "hub":
+        return _hub(name, source, done)
+    try:
+        found = inputs(name, source)
+    except UserError as error:
+        return Found(name, 0, 0, done or "missing", str(error))
+    n_files = sum(len(input.files) or 1 for input in found)
+    return Found(name, n_files, sum(input.size for input in found), done or "ready")
+
+
+def _hub(name: str, source: CorpusSourceConfig, done: str | None) -> Found:
+    """A folder is counted; a data set of the hub is only known when it is read."""
+    hub, problem = source.hub or "", ""
+    if importlib.util.find_spec("datasets") is None:
+        problem = (
+            f"E-RAW-25 {shown(hub)}: `datasets` is not installed; it reads data sets of the hub. "
+            "Fix: pip install 'coca-train[data]'"
+        )
+    state = done or ("missing" if problem else "ready" if os.path.isdir(hub) else "streamed")
+    if not os.path.isdir(hub):
+        return Found(name, None, None, state, problem)
+    paths = [Path(top) / file for top, _, files in os.walk(hub) for file in files]
+    sizes = [path.stat().st_size for path in paths if path.exists()]
+    return Found(name, len(sizes), sum(sizes), state, problem)
+
+
+def place(source: CorpusSourceConfig) -> str:
+    """Where the source is read from, for people."""
+    if source.kind != "hub":
+        return shown(" ".join(source.files))
+    parts: list[Any] = [source.hub, source.hub_config, source.hub_split, *source.hub_files]
+    return "hub: " + shown(", ".join(str(part) for part in parts if part))
 
 
 def run(config: PrepareConfig) -> int:

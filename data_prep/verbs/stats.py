@@ -5,12 +5,13 @@ from typing import Any
 
 from coca_train.runtime.durable import write_json, write_text
 from coca_train.runtime.printing import markdown, percent, plain, short
-from data_prep.looking.figures import lengths_picture
-from data_prep.looking.finished import Corpus
-from data_prep.looking.lengths import LONG, QUANTILES, Lengths, of_corpus
+from data_prep.reports.corpus import Corpus
+from data_prep.reports.figures import lengths_picture
+from data_prep.reports.lengths import LONG, QUANTILES, Lengths, of_corpus
 from data_prep.schema import PrepareConfig
 
 WORDS = {"train": "trained on", "valid": "held out"}
+Table = Callable[[Any, Any, int], str]
 
 
 def run(config: PrepareConfig) -> int:
@@ -27,9 +28,6 @@ def run(config: PrepareConfig) -> int:
     print(_text(corpus, found, plain))
     print(f"Picture: {picture}")
     return 0
-
-
-Table = Callable[[Any, Any, int], str]
 
 
 def _text(corpus: Corpus, found: dict[tuple[str, str], Lengths], table: Table) -> str:

@@ -12,10 +12,9 @@ from coca_train.data.storage import lock_and_wait, storage
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.printing import n_bytes, percent, plain
 from data_prep.schema import PrepareConfig
-from data_prep.vocabularies.importing import bring
 from data_prep.vocabularies.sample import Drawn, draw
-from data_prep.vocabularies.tokenizer_file import already_trained, made_from, publish
-from data_prep.vocabularies.vocabulary import short_lines, train
+from data_prep.vocabularies.tokenizer_file import already_trained, bring, made_from, publish
+from data_prep.vocabularies.training import short_lines, train
 
 THREADS = 16  # of the trainer, on every machine: the result depends on it
 HEADER = ("source", "share", "wanted", "in the sample", "documents", "left out", "text read")

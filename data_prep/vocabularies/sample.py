@@ -17,8 +17,7 @@ from coca_train.runtime.errors import DataError
 from data_prep.readers import chunks, documents, inputs
 from data_prep.readers.base import Document, Input, Reject
 from data_prep.schema import CorpusSourceConfig, PrepareConfig
-from data_prep.selection.rules import Rules
-from data_prep.selection.split import digest_of, split_of
+from data_prep.selection.rules import Rules, digest_of, split_of
 
 STRETCH = 1 << 14  # [characters]
 READ_FACTOR = 20

@@ -9,13 +9,13 @@ import time
 
 if __name__ == "__main__":
     from data_prep.__main__ import main
-    from data_prep.tokenizing import output
+    from data_prep.tokenizing import part_writer
 
-    add, delay = output.InputParts.add, float(sys.argv[1])
+    add, delay = part_writer.InputParts.add, float(sys.argv[1])
 
     def slow_add(*arguments: object) -> None:
         time.sleep(delay)
         add(*arguments)  # type: ignore[arg-type]
 
-    output.InputParts.add = slow_add  # type: ignore[method-assign]
+    part_writer.InputParts.add = slow_add  # type: ignore[method-assign]
     sys.exit(main(sys.argv[2:]))

@@ -18,11 +18,11 @@ import pytest
 from coca_train.data.dataset import IndexedDataset
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError, StorageError
+from data_prep import installation
 from data_prep.__main__ import main
-from data_prep.quickstart import embedded, gather
-from data_prep.quickstart.embedded import make
-from data_prep.quickstart.gather import Document
-from data_prep.selection.split import held_out_files
+from data_prep.installation import Document
+from data_prep.verbs import embedded
+from data_prep.verbs.embedded import held_out_files, make
 
 FILES = sorted(
     [f"{part}_{split}{end}" for part in ("text", "code") for split in ("train", "valid") for end in (".bin", ".idx")]
@@ -39,7 +39,7 @@ def corpus() -> list[Document]:
         Document(part, f"f{i}_{n}.py", text)
         for n in range(12)
         for i, source in enumerate(sources)
-        for part, text in (("code", f"# {n}\n{source}"), ("text", gather.docstrings(source) * (n + 1)))
+        for part, text in (("code", f"# {n}\n{source}"), ("text", installation.docstrings(source) * (n + 1)))
     ]
 
 
@@ -175,18 +175,18 @@ def test_killed_anywhere_the_next_run_makes_it_whole(made: Path, tmp_path: Path,
 
 def test_docstrings() -> None:
     source = '"""Top."""\nclass A:\n    """Of A."""\n    def f(self):\n        """Of f.\n\n        More.\n        """\n'
-    assert gather.docstrings(source) == "Top.\n\n\nA\n\nOf A.\n\n\nA.f\n\nOf f.\n\nMore.\n"
-    assert gather.docstrings("x = 1\n") == ""
-    assert gather.docstrings("def (") == ""
+    assert installation.docstrings(source) == "Top.\n\n\nA\n\nOf A.\n\n\nA.f\n\nOf f.\n\nMore.\n"
+    assert installation.docstrings("x = 1\n") == ""
+    assert installation.docstrings("def (") == ""
 
 
 def test_files_are_filtered_and_sorted(tmp_path: Path) -> None:
     for name in ("b.py", "a/z.py", "test/t.py", "site-packages/s.py", "a/tests/t.py", "_sysconfigdata_x.py", "n.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("x = 1\n" * 100)
-    assert [p.relative_to(tmp_path).as_posix() for p in gather.python_files(tmp_path)] == ["a/z.py", "b.py"]
+    assert [p.relative_to(tmp_path).as_posix() for p in installation.python_files(tmp_path)] == ["a/z.py", "b.py"]
     (tmp_path / "b.py").write_bytes(b"x = '\xff'\n" * 100)  # not UTF-8: passed over
-    assert [d.file for d in gather.modules(tmp_path, "lib", ("code",))] == ["lib/a/z.py"]
+    assert [d.file for d in installation.modules(tmp_path, "lib", ("code",))] == ["lib/a/z.py"]
 
 
 def test_licences_that_differ_in_the_copyright_line_count_once(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_licences_that_differ_in_the_copyright_line_count_once(tmp_path: Path) -
         folder.mkdir(parents=True)
         (folder / "LICENSE").write_text(f"Copyright {owner}\n\nDo  what you like.\n")
         (folder / "RECORD").write_text("not a licence")
-    found = list(gather.licences(tmp_path / "lib", tmp_path / "site-packages"))
+    found = list(installation.licences(tmp_path / "lib", tmp_path / "site-packages"))
     assert [d.file for d in found] == ["licences/a-1.dist-info/licenses/LICENSE"]
 
 
@@ -215,7 +215,7 @@ def test_topics_are_read_without_being_run(tmp_path: Path) -> None:
     (tmp_path / "pydoc_data").mkdir()
     source = "raise SystemExit('was run')\ntopics = {'a': 'inner text', 'b': 'outer inner text', 'c': 'other'}\n"
     (tmp_path / "pydoc_data" / "topics.py").write_text(source)
-    assert [d.text for d in gather.topics(tmp_path)] == ["outer inner text\n", "other\n"]
+    assert [d.text for d in installation.topics(tmp_path)] == ["outer inner text\n", "other\n"]
 
 
 @pytest.mark.slow

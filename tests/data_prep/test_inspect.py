@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from coca_train.data.tokenizer import Tokenizer
 from data_prep.__main__ import main
-from data_prep.looking.finished import Corpus
-from data_prep.looking.inspecting import (
+from data_prep.reports.corpus import Corpus
+from data_prep.reports.decoded import (
     CLOSE,
     LEFT_OUT,
     OPEN,

@@ -16,9 +16,9 @@ from sentencepiece import SentencePieceProcessor
 from coca_train.data.dataset import IndexedDataset, IndexedWriter
 from coca_train.data.tokenizer import Tokenizer
 from data_prep.__main__ import main
-from data_prep.looking import ngrams, overlap
-from data_prep.looking.ngrams import of_documents, of_long_document, pieces
-from data_prep.looking.overlap import Overlap, document_ngrams, stretches
+from data_prep.reports import ngrams, overlap
+from data_prep.reports.ngrams import of_documents, of_long_document, pieces
+from data_prep.reports.overlap import Overlap, document_ngrams, stretches
 from tests.data.vocabularies import trained
 from tests.data_prep.support_corpus import Made, make, write_dataset
 

@@ -11,8 +11,8 @@ from coca_train.config.schema import SourceConfig
 from coca_train.data.mixture import check_tokenizer
 from coca_train.runtime.errors import DataError
 from data_prep.merging import manifest as manifests
-from data_prep.merging.merge import merge
 from data_prep.schema import PrepareConfig
+from data_prep.verbs.merge import merge
 from tests.data.vocabularies import trained
 from tests.data_prep.support_parts import Doc, configuration, write_parts
 

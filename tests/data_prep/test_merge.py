@@ -28,8 +28,8 @@ from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError, StorageError
 from data_prep.merging import collect, concatenate, duplicates
 from data_prep.merging import manifest as manifests
-from data_prep.merging.merge import merge
 from data_prep.schema import PrepareConfig
+from data_prep.verbs.merge import merge
 from tests.data.vocabularies import trained
 from tests.data_prep.support_parts import (
     Doc,

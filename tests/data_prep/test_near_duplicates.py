@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from data_prep.schema import CorpusSourceConfig, PrepareConfig
-from data_prep.selection.split import split_of
+from data_prep.selection.rules import split_of
 from data_prep.settings import load
-from data_prep.similar import clusters, near, signing
+from data_prep.similar import minhash, signing
 from data_prep.verbs import near_duplicates
 from tests.data_prep.near_text import CONFIG, corpus, edited, jaccard, lists, text
 
@@ -144,8 +144,8 @@ def test_workers_chunks_and_blocks_change_nothing(tmp_path: Path, monkeypatch: p
     expected = lists(config)
     assert sum(map(len, expected.values())) > 30
     monkeypatch.setattr(signing, "CHUNK_BYTES", 2000)
-    monkeypatch.setattr(near, "BLOCK_BYTES", 8 * 112 * 7)
-    monkeypatch.setattr(clusters, "CHUNK", 7)
+    monkeypatch.setattr(minhash, "BLOCK_BYTES", 8 * 112 * 7)
+    monkeypatch.setattr(minhash, "CHUNK", 7)
     near_duplicates.run(config)
     assert lists(config) == expected
     config = replace(config, work=replace(config.work, workers=2))
@@ -166,8 +166,8 @@ def test_a_killed_run_goes_on(
     near_duplicates.run(config)
     expected = lists(config)
     monkeypatch.setattr(signing, "CHUNK_BYTES", 2000)
-    monkeypatch.setattr(near, "BLOCK_BYTES", 8 * 112 * 7)
-    place, name = (signing, "_write_state") if state_too else (near, "write_block")
+    monkeypatch.setattr(minhash, "BLOCK_BYTES", 8 * 112 * 7)
+    place, name = (signing, "_write_state") if state_too else (minhash, "write_block")
     write, written = getattr(place, name), []
 
     def killed(*arguments: object) -> None:
@@ -195,9 +195,9 @@ def test_a_killed_run_goes_on(
 
 def test_other_settings_begin_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = many(tmp_path)
-    monkeypatch.setattr(near, "match", lambda *_: (_ for _ in ()).throw(Stopped))
+    monkeypatch.setattr(minhash, "match", lambda *_: (_ for _ in ()).throw(Stopped))
     monkeypatch.setattr(signing, "CHUNK_BYTES", 2000)
-    monkeypatch.setattr(near, "BLOCK_BYTES", 8 * 112 * 7)  # many blocks, which must not be taken for new ones
+    monkeypatch.setattr(minhash, "BLOCK_BYTES", 8 * 112 * 7)  # many blocks, which must not be taken for new ones
     with pytest.raises(Stopped):
         near_duplicates.run(config)
     monkeypatch.undo()
@@ -211,7 +211,7 @@ def test_other_settings_begin_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_changed_input_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = corpus(tmp_path, {"a": [text(50, 1), text(50, 2)]}, "corpus.valid_share=0")
-    monkeypatch.setattr(near, "match", lambda *_: (_ for _ in ()).throw(Stopped))
+    monkeypatch.setattr(minhash, "match", lambda *_: (_ for _ in ()).throw(Stopped))
     with pytest.raises(Stopped):
         near_duplicates.run(config)
     monkeypatch.undo()

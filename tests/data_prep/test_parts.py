@@ -15,8 +15,8 @@ import pytest
 
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError, StorageError
-from data_prep.tokenizing import output, parts
-from data_prep.tokenizing.tokenize import all_inputs, beside_merge, tokenize, unfinished
+from data_prep.tokenizing import part_writer, parts
+from data_prep.verbs.tokenize import all_inputs, beside_merge, tokenize, unfinished
 from tests.data.vocabularies import trained
 from tests.data_prep.tokenizing import (
     bytes_of,
@@ -98,7 +98,7 @@ def test_finished_parts_are_not_made_again(raw, tmp_path, reference, monkeypatch
     class Killed(BaseException):
         pass
 
-    commit, done = output.Part.commit, []
+    commit, done = part_writer.Part.commit, []
 
     def dying(part, record):
         if len(done) == 2:
@@ -106,7 +106,7 @@ def test_finished_parts_are_not_made_again(raw, tmp_path, reference, monkeypatch
         done.append(part.stem.name)
         commit(part, record)
 
-    monkeypatch.setattr(output.Part, "commit", dying)
+    monkeypatch.setattr(part_writer.Part, "commit", dying)
     with pytest.raises(Killed):
         run(raw, tmp_path)
     monkeypatch.undo()
@@ -163,7 +163,7 @@ def test_a_read_only_folder_is_told(raw, tmp_path, monkeypatch):
 def test_two_writers_are_told_apart(raw, tmp_path):
     config = configured(raw, tmp_path)
     (_, second) = all_inputs(config)
-    other = output.InputParts(config, second, parts.settings(config, "text", Tokenizer(model())))
+    other = part_writer.InputParts(config, second, parts.settings(config, "text", Tokenizer(model())))
     assert "E-TOK-15" in (text := message(raw, tmp_path)) and "1.jsonl: another process tokenizes it" in text
     assert len(records(tmp_path, 0)) > 1, "what came before it is finished"
     other.close()

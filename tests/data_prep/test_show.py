@@ -18,7 +18,7 @@ from coca_train.schedule import resolve
 from coca_train.settings import load
 from coca_train.training.loop import batch_digest
 from data_prep.__main__ import main
-from data_prep.looking.showing import row_text
+from data_prep.reports.training_step import row_text
 from tests.data_prep.support_corpus import Made, make
 
 T, ROWS = 32, 4

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from data_prep.__main__ import main
-from data_prep.looking.sourcing import look, place
+from data_prep.verbs.sources import look, place
 from tests.data.vocabularies import trained
 from tests.data_prep.support_corpus import Made, configuration, write
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError
 from data_prep.readers import chunks, inputs
-from data_prep.selection.split import digest_of
+from data_prep.selection.rules import digest_of
 from data_prep.settings import load
-from data_prep.tokenizing import tokenize as tokenizing
 from data_prep.tokenizing.encode import Encoder, Task
 from data_prep.tokenizing.parts import DOCS
-from data_prep.tokenizing.tokenize import all_inputs, unfinished
+from data_prep.verbs import tokenize as tokenizing
+from data_prep.verbs.tokenize import all_inputs, unfinished
 from tests.data_prep.tokenizing import (
     bytes_of,
     configured,

@@ -22,9 +22,9 @@ from data_prep.__main__ import main
 from data_prep.schema import PrepareConfig
 from data_prep.verbs import tokenizer as verb
 from data_prep.vocabularies import tokenizer_file
-from data_prep.vocabularies.importing import TEXT as TEST_TEXT
-from data_prep.vocabularies.importing import bring
-from data_prep.vocabularies.vocabulary import train
+from data_prep.vocabularies.tokenizer_file import TEXT as TEST_TEXT
+from data_prep.vocabularies.tokenizer_file import bring
+from data_prep.vocabularies.training import train
 from tests.data.vocabularies import byte_level, llama2, saved, sentencepiece_model
 from tests.data_prep.test_vocabulary import corpus, text_of, write
 

@@ -20,10 +20,10 @@ from coca_train.data.dataset import IndexedDataset, IndexedWriter
 from coca_train.data.index import HEADER
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError
-from data_prep.merging import check_documents, collect, concatenate, manifest, verifying
-from data_prep.merging.merge import merge
+from data_prep.merging import collect, concatenate, manifest
 from data_prep.schema import PrepareConfig
 from data_prep.verbs import verify
+from data_prep.verbs.merge import merge
 from tests.data.vocabularies import TEXT, trained
 from tests.data_prep.support_parts import Doc, configuration, contents, text_digest, write_parts
 
@@ -362,15 +362,15 @@ def test_many_damaged_blocks_are_counted(copy: PrepareConfig, capsys: pytest.Cap
     path.write_bytes(bytes(path.stat().st_size))
     found = faults(copy, capsys)
     n_blocks = -(-path.stat().st_size // BLOCK)
-    assert sum(" block " in line for line in found) == verifying.NAMED
-    assert f"{n_blocks - verifying.NAMED} more blocks are damaged" in found[-1]
+    assert sum(" block " in line for line in found) == verify.NAMED
+    assert f"{n_blocks - verify.NAMED} more blocks are damaged" in found[-1]
 
 
 def test_large_datasets_are_read_here_and_there(
     copy: PrepareConfig, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verifying, "SMALL_TOKENS", 10)
-    monkeypatch.setattr(verifying, "LOOKED_AT", 3)
+    monkeypatch.setattr(verify, "SMALL_TOKENS", 10)
+    monkeypatch.setattr(verify, "LOOKED_AT", 3)
     assert verify.run(copy) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [row[4] for row in rows if row and row[0].startswith(("books", "code"))] == ["3"] * 4
@@ -384,7 +384,7 @@ def test_chunks_and_blocks_fit_together(copy: PrepareConfig, capsys: pytest.Capt
     record = manifest.read(dir)
     for size in (2, 6, 64, 100_000):
         told: list[str] = []
-        documents = check_documents.Documents(data, record, told.append)
+        documents = verify.Documents(data, record, told.append)
         for begin in range(0, len(good), size):
             documents.look(good[begin : begin + size], begin)
         assert told == []
@@ -394,7 +394,7 @@ def test_chunks_and_blocks_fit_together(copy: PrepareConfig, capsys: pytest.Capt
         is_end = found[token] == record["end_of_document"]
         found[token] = 300 if is_end else record["end_of_document"]
         told = []
-        documents = check_documents.Documents(data, record, told.append)
+        documents = verify.Documents(data, record, told.append)
         for begin in range(0, len(good), 64):
             documents.look(found.tobytes()[begin : begin + 64], begin)
         assert len(told) == 1 and f"document {document}, token {token} of" in told[0]
@@ -421,7 +421,7 @@ def peak(dir: Path, tokenizer: Tokenizer, n: int) -> int:
         "blocks": {"bytes": concatenate.BLOCK_BYTES},
     }
     tracemalloc.start()
-    assert not any(c.faults for c in verifying.verify(dir, record, 5, SimpleNamespace(update=lambda _: None)))
+    assert not any(c.faults for c in verify.verify(dir, record, 5, SimpleNamespace(update=lambda _: None)))
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     return most
@@ -433,7 +433,7 @@ def test_memory_does_not_grow_with_the_corpus(
     monkeypatch.setattr(concatenate, "BLOCK_BYTES", 4096)
     monkeypatch.setattr(collect, "READ_BYTES", 4096)
     for name, value in {"CHUNK": 200, "SMALL_TOKENS": 100, "LOOKED_AT": 10}.items():
-        monkeypatch.setattr(verifying, name, value)
+        monkeypatch.setattr(verify, name, value)
     for module in ("index", "dataset"):
         monkeypatch.setattr(f"coca_train.data.{module}.CHUNK", 200)
     tokenizer = Tokenizer(made.tokenizer.path)

@@ -15,11 +15,11 @@ from coca_train.data.sentencepiece_backend import SentencePiece
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError
 from data_prep.schema import GroupConfig, PrepareConfig
-from data_prep.selection.split import digest_of
+from data_prep.selection.rules import digest_of
 from data_prep.settings import load
 from data_prep.vocabularies import sample
 from data_prep.vocabularies.sample import Lowest, draw, shares
-from data_prep.vocabularies.vocabulary import MAX_LINE_BYTES, lines, short_lines, train, train_tokenizer
+from data_prep.vocabularies.training import MAX_LINE_BYTES, lines, short_lines, train, train_tokenizer
 from tests.data.vocabularies import TEXT
 
 WORDS = "the quick brown fox jumps over thirteen lazy dogs and never looks back at what it has left behind".split(" ")  # noqa: SIM905

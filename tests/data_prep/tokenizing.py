@@ -21,7 +21,7 @@ from coca_train.runtime.errors import UserError
 from data_prep.schema import PrepareConfig
 from data_prep.settings import load
 from data_prep.tokenizing import parts
-from data_prep.tokenizing.tokenize import all_inputs, tokenize
+from data_prep.verbs.tokenize import all_inputs, tokenize
 from tests.data.vocabularies import trained
 
 WORDS = [word for path in sorted(Path(parts.__file__).parent.glob("*.py")) for word in path.read_text().split()]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import coca_train
-from data_prep.quickstart import embedded
-from data_prep.quickstart.gather import Document
+from data_prep.installation import Document
+from data_prep.verbs import embedded
 
 
 def documents() -> list[Document]:

@@ -15,7 +15,7 @@ from coca_train.engine.optim import lr_at
 from coca_train.schedule import resolve
 from coca_train.settings import load_saved
 from coca_train.training import stage as stage_run
-from data_prep.looking.showing import show
+from data_prep.reports.training_step import show
 from tests.stages.support import Runs, logged, manifest, record, remove, saved, schedule, stage, state, steps, weights
 
 K, QKV = "blocks.*.attention.k.*", "blocks.*.attention.[qkv].*"

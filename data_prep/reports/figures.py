@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.colors import PowerNorm
@@ -10,8 +10,10 @@ from matplotlib.patches import Patch
 
 from coca_train.report.figures import COLOURS, page
 from coca_train.runtime.printing import percent, short
-from data_prep.looking.lengths import Lengths
-from data_prep.looking.mixing import Plan
+from data_prep.reports.lengths import Lengths
+
+if TYPE_CHECKING:
+    from data_prep.verbs.mix import Plan
 
 MARKS = (4096, 16384, 65536)  # lengths that are marked [tokens]
 BINS_PER_OCTAVE = 4
@@ -20,7 +22,7 @@ MANY_CELLS = 12  # rows or columns of a heat map up to which its cells hold thei
 LONGEST_LABEL = 32  # characters; of a longer name, a path, its end is shown
 
 
-def mixture_picture(path: Path, planned: Plan) -> None:
+def mixture_picture(path: Path, planned: "Plan") -> None:
     """Bars by source, coloured by group: share of the training tokens, and epochs with their limit."""
     shares, rows = planned.shares, np.arange(len(planned.shares))[::-1]
     group_colours = dict(zip(planned.groups, _colours(len(planned.groups)), strict=True))

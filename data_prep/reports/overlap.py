@@ -17,7 +17,7 @@ import numpy as np
 from coca_train.data.dataset import IndexedDataset
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError
-from data_prep.looking.ngrams import PIECE, of_documents, of_long_document
+from data_prep.reports.ngrams import PIECE, of_documents, of_long_document
 from data_prep.tokenizing.pool import ordered
 
 STRETCH = 1 << 20  # tokens of documents that go to a worker at a time

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from coca_train.data.dataset import IndexedDataset
-from data_prep.looking.finished import Corpus
+from data_prep.reports.corpus import Corpus
 
 LONG = (4096, 16384, 32768, 65536)  # documents of at least so many tokens are counted
 QUANTILES = (0.1, 0.5, 0.9, 0.99)

@@ -18,8 +18,8 @@ from coca_train.runtime.targets import IGNORE
 from coca_train.schedule import Stage, resolve, stage_at
 from coca_train.settings import load_saved
 from coca_train.tracking.writers import read_jsonl
-from data_prep.looking.inspecting import CLOSE, FEWEST_CHARACTERS, OPEN, lines, shortened
 from data_prep.readers.base import shown
+from data_prep.reports.decoded import CLOSE, FEWEST_CHARACTERS, OPEN, lines, shortened
 
 
 def show(run: str, step: int, rows: int, characters: int, folder: str = "") -> str:
