@@ -7,8 +7,7 @@ from coca_train.data.provenance import Origins
 from coca_train.runtime.errors import DataError
 from data_prep.reports.corpus import Corpus
 from data_prep.reports.decoded import chosen_windows, document_text, evenly, window_text
-from data_prep.reports.figures import lengths_picture
-from data_prep.reports.lengths import of_corpus
+from data_prep.reports.lengths import lengths_picture, of_corpus
 from data_prep.schema import LookConfig, PrepareConfig
 
 

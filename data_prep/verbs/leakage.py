@@ -2,29 +2,32 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from matplotlib.colors import PowerNorm
 
 from coca_train.data.dataset import IndexedDataset
 from coca_train.data.provenance import Origins
 from coca_train.data.storage import storage
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.report.figures import page
 from coca_train.runtime.durable import write_json, write_text
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.printing import markdown, percent, plain
 from data_prep.readers.base import shown
 from data_prep.reports.corpus import Corpus
-from data_prep.reports.figures import overlap_picture
 from data_prep.reports.overlap import WORST, Overlap, overlaps
 from data_prep.schema import PrepareConfig
 
 ANY = "all sources"
 CHUNK = 1 << 20  # token ids looked at together
+MANY_CELLS = 12  # rows or columns of a heat map up to which its cells hold their number
+LONGEST_LABEL = 32  # characters; of a longer name, a path, its end is shown
 
 Table = Callable[[Any, Any, int], str]
 
@@ -158,3 +161,24 @@ def _where(corpus: Corpus, dataset: str, document: int) -> str:
     source, _, split = dataset.rpartition("_")
     origin = Origins(corpus.dataset(source, split)).of(document)
     return f"{dataset} {document} ({shown(str(origin))})" if origin else f"{dataset} {document}"
+
+
+def overlap_picture(
+    path: Path, trained: Sequence[str], held_out: Sequence[str], shares: np.ndarray, title: str, subtitle: str
+) -> None:
+    """A heat map: rows = what is trained on, columns = held-out sets; shares: float (rows, columns), of one."""
+    few = max(len(trained), len(held_out)) <= MANY_CELLS
+    size = (4.5 + (1.15 if few else 0.4) * len(held_out), 3.2 + (0.45 if few else 0.3) * len(trained))
+    with page(path, title, subtitle, (max(9.0, size[0]), size[1])) as (axes,):
+        top = max(0.05, float(shares.max()))
+        image = axes.imshow(100 * shares, cmap="YlOrRd", norm=PowerNorm(0.5, 0, 100 * top), aspect="auto")
+        names = [name if len(name) <= LONGEST_LABEL else f"…{name[1 - LONGEST_LABEL :]}" for name in held_out]
+        axes.set_xticks(range(len(names)), names, rotation=30 if few else 60, ha="right", rotation_mode="anchor")
+        axes.set_yticks(range(len(trained)), trained)
+        axes.set_xlabel("held-out set", fontsize=12)
+        axes.grid(False)
+        axes.figure.colorbar(image, ax=axes, label="found in training [%]")
+        if few:
+            for (row, column), share in np.ndenumerate(shares):
+                colour = "white" if share > 0.55 * top else "black"
+                axes.text(column, row, percent(share), ha="center", va="center", fontsize=10, color=colour)

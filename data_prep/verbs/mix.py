@@ -8,17 +8,20 @@ import os
 import shlex
 from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
+from matplotlib.patches import Patch
 
 from coca_train.config.files import choices, config_dir
 from coca_train.config.schema import DataConfig
+from coca_train.report.figures import COLOURS, page
 from coca_train.runtime.durable import write_json, write_text
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.printing import markdown, percent, plain, short
 from data_prep.reports.corpus import Corpus
-from data_prep.reports.figures import mixture_picture
 from data_prep.schema import CorpusConfig, MixConfig, PrepareConfig
 
 DIGITS = 8
@@ -258,3 +261,43 @@ def _rows(planned: Plan) -> list[list[str]]:
         ]
         for share in planned.shares
     ]
+
+
+def mixture_picture(path: Path, planned: Plan) -> None:
+    """Bars by source, coloured by group: share of the training tokens, and epochs with their limit."""
+    shares, rows = planned.shares, np.arange(len(planned.shares))[::-1]
+    group_colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(planned.groups)}
+    colours = [group_colours[share.group] for share in shares]
+    weights = [float(share.weight) for share in shares]
+    epochs = [float(share.epochs) for share in shares]
+    subtitle = (
+        f"{short(planned.tokens)} tokens of training; the first source reaches its limit after {short(planned.lasts)}"
+    )
+    with page(path, f"Mixture {planned.name}", subtitle, (12, 2.6 + 0.4 * len(shares)), columns=2) as (left, right):
+        left.barh(rows, [100 * weight for weight in weights], height=0.7, color=colours)
+        right.barh(rows, epochs, height=0.7, color=colours)
+        for row, share in zip(rows, shares, strict=True):
+            _beside(
+                left, 100 * float(share.weight), row, f"{percent(float(share.weight))}  ({short(float(share.drawn))})"
+            )
+            _beside(right, float(share.epochs), row, f"{float(share.epochs):.3g} × {short(share.tokens)} tokens")
+        left.set_xlim(0, 145 * max(weights))
+        right.set_xlim(0, 1.6 * max(*epochs, planned.max_epochs))
+        right.axvline(planned.max_epochs, color="0.3", linewidth=1.5, linestyle="--")
+        left.set_xlabel("share of the training tokens [%]", fontsize=12)
+        right.set_xlabel(f"epochs (dashed: mix.max_epochs = {planned.max_epochs:g})", fontsize=12)
+        left.set_yticks(rows, [share.source for share in shares])
+        right.set_yticks(rows, [])
+        for axes in (left, right):
+            axes.set_ylim(-0.7, len(shares) - 0.3)
+            axes.grid(False, axis="y")
+        patches = [
+            Patch(color=group_colours[name], label=f"{name} {percent(float(share))}")
+            for name, share in planned.groups.items()
+        ]
+        right.figure.legend(handles=patches, loc="outside lower center", ncols=min(6, len(patches)), frameon=False)
+
+
+def _beside(axes: Any, x: float, y: float, text: str) -> None:
+    box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.5}
+    axes.annotate(text, (x, y), xytext=(4, 0), textcoords="offset points", va="center", fontsize=10, bbox=box)

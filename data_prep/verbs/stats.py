@@ -6,8 +6,7 @@ from typing import Any
 from coca_train.runtime.durable import write_json, write_text
 from coca_train.runtime.printing import markdown, percent, plain, short
 from data_prep.reports.corpus import Corpus
-from data_prep.reports.figures import lengths_picture
-from data_prep.reports.lengths import LONG, QUANTILES, Lengths, of_corpus
+from data_prep.reports.lengths import LONG, QUANTILES, Lengths, lengths_picture, of_corpus
 from data_prep.schema import PrepareConfig
 
 WORDS = {"train": "trained on", "valid": "held out"}

@@ -17,8 +17,7 @@ from coca_train.data.mixture import Mixture
 from coca_train.runtime.printing import WIDTH
 from coca_train.settings import load
 from data_prep.__main__ import main
-from data_prep.reports.figures import mixture_picture
-from data_prep.verbs.mix import DIGITS, Plan, Share, apportion, data_choice, exact, plan
+from data_prep.verbs.mix import DIGITS, Plan, Share, apportion, data_choice, exact, mixture_picture, plan
 from tests.data_prep.support_corpus import Made, configuration, make
 
 PNG = b"\x89PNG"

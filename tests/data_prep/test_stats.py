@@ -15,8 +15,7 @@ from coca_train.runtime.printing import WIDTH, markdown, n_bytes, percent, plain
 from data_prep.__main__ import main
 from data_prep.reports import lengths as module
 from data_prep.reports.corpus import Corpus
-from data_prep.reports.figures import lengths_picture
-from data_prep.reports.lengths import QUANTILES, count, of_corpus
+from data_prep.reports.lengths import QUANTILES, count, lengths_picture, of_corpus
 from tests.data.vocabularies import trained
 from tests.data_prep.support_corpus import Made, make
 
