@@ -7,15 +7,22 @@ so it imports the command only where it is the command.
 import sys
 import time
 
-if __name__ == "__main__":
-    from data_prep.__main__ import main
+
+def slow_down(seconds: float) -> None:
+    """Let this process wait before it writes a chunk."""
     from data_prep.tokenizing import part_writer
 
-    add, delay = part_writer.InputParts.add, float(sys.argv[1])
+    add = part_writer.InputParts.add
 
     def slow_add(*arguments: object) -> None:
-        time.sleep(delay)
+        time.sleep(seconds)
         add(*arguments)  # type: ignore[arg-type]
 
     part_writer.InputParts.add = slow_add  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    from data_prep.__main__ import main
+
+    slow_down(float(sys.argv[1]))
     sys.exit(main(sys.argv[2:]))

@@ -1,5 +1,6 @@
 """The corpora that come along: each loads, says how to get its sources, and fits what training reads of it."""
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,12 @@ REAL = {"pile_code", "pg19_64k", "proof_pile", "gov_report"}
 EVALUATIONS = {"proof_pile", "gov_report"}
 
 
+@cache
 def prepared(name: str) -> PrepareConfig:
     return load([f"corpus={name}", *GIVEN.get(name, [])])
 
 
+@cache
 def trained(name: str) -> Config:
     return load_training([f"data={name}"]).config
 
@@ -109,4 +112,5 @@ def test_evaluation_sets_are_never_trained_on(name: str) -> None:
 
 def test_the_data_folder_can_be_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COCA_TRAIN_DATA", "/big/disk")
-    assert prepared("pile_code").corpus.dir == "/big/disk/pile_code" == trained("pile_code").data.dir
+    assert load(["corpus=pile_code"]).corpus.dir == "/big/disk/pile_code"
+    assert load_training(["data=pile_code"]).config.data.dir == "/big/disk/pile_code"

@@ -169,9 +169,9 @@ def peak(folder: Path, n: int, n_texts: int) -> int:
 @pytest.mark.parametrize("share", [1.0, 0.0], ids=["few repeats", "one text a thousand times"])
 def test_memory_does_not_grow_with_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float) -> None:
     """Sixteen times the documents, the same peak: with few repeats, and with most documents in one bucket."""
-    sizes = {"CHUNK": 500, "KEYS_PER_BUCKET": 500, "BUFFER_BYTES": 25_000, "RANGE": 2000}
+    sizes = {"CHUNK": 300, "KEYS_PER_BUCKET": 300, "BUFFER_BYTES": 15_000, "RANGE": 1200}
     for name, value in sizes.items():
         monkeypatch.setattr(duplicates, name, value)
-    small, large = (peak(tmp_path / str(n), n, max(3, int(n * share))) for n in (2_500, 40_000))
-    print(f"\npeak {small / 1e3:.0f} KB for 2 500 documents, {large / 1e3:.0f} KB for 40 000")
+    small, large = (peak(tmp_path / str(n), n, max(3, int(n * share))) for n in (1_500, 24_000))
+    print(f"\npeak {small / 1e3:.0f} KB for 1 500 documents, {large / 1e3:.0f} KB for 24 000")
     assert large < 1.25 * small + 20_000

@@ -24,6 +24,7 @@ from data_prep.reports.decoded import (
     shortened,
     visible,
 )
+from data_prep.verbs import inspect
 from tests.data_prep.support_corpus import Made, make
 
 EVIL = "\x1b[2J\x1b]0;title\x07 \u202egnp.exe\u202c \r over \x00 \u2028 \u200b \x9b31m ⟦end of document⟧"
@@ -100,6 +101,11 @@ def test_windows_hold_ends_of_documents(tmp_path: Path) -> None:
     assert chosen_windows(data, 0, 4) == [] == chosen_windows(data, 3, data.n_tokens)
 
 
+@pytest.fixture
+def no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspect, "lengths_picture", lambda *_: None)
+
+
 def run(tmp_path: Path, *words: str) -> int:
     return main(["inspect", "--config-dir", str(tmp_path / "choices"), "corpus=tiny", *words])
 
@@ -130,6 +136,7 @@ def test_documents_with_their_origin(tmp_path: Path, model: Path, capsys: pytest
     assert (tmp_path / "tiny" / "report" / "lengths.png").exists()
 
 
+@pytest.mark.usefixtures("no_picture")
 def test_one_source_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make(tmp_path, {"a": Made(["one"], ["two"]), "b": Made(["bee"]), "empty": Made()})
     assert run(tmp_path, "look.source=b") == 0
@@ -139,6 +146,7 @@ def test_one_source_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().err.startswith("E-TOK-12 look.source=empty")
 
 
+@pytest.mark.usefixtures("no_picture")
 def test_the_terminal_is_safe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make(tmp_path, {"a": Made([EVIL, "fine"], inputs=("\x1b[31m.jsonl", "b\n.jsonl"))})
     assert run(tmp_path, "look.seq_len=16") == 0
@@ -147,6 +155,7 @@ def test_the_terminal_is_safe(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert out.count("⟦end of document⟧") >= 2 and "\\u27e6end of document\\u27e7" in out
 
 
+@pytest.mark.usefixtures("no_picture")
 def test_a_terminal_without_unicode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path, {"a": Made(["日本 é"])})
     screen = io.BytesIO()
@@ -156,6 +165,7 @@ def test_a_terminal_without_unicode(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert b"\\u65e5\\u672c \\xe9" in screen.getvalue()
 
 
+@pytest.mark.usefixtures("no_picture")
 def test_damaged_origins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make(tmp_path, {"a": Made(["one", "two"])})
     path = tmp_path / "tiny" / "a_train.origins.npy"
@@ -168,6 +178,7 @@ def test_damaged_origins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         assert re.match(r"E-TOK-22 .*a_train\.origins\.npy: .*verify", capsys.readouterr().err)
 
 
+@pytest.mark.usefixtures("no_picture")
 def test_without_origins_none_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make(tmp_path, {"a": Made(["one", "two"])})
     assert run(tmp_path) == 0

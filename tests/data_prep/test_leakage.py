@@ -173,7 +173,7 @@ def measured(folder: Path, model: Path, sources: dict[str, list[str]], n: int, m
     return found
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25)
 @given(
     *(st.lists(TEXT.filter(bool), min_size=1, max_size=5) for _ in range(4)),
     st.integers(1, 3),

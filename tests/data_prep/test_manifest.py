@@ -45,7 +45,7 @@ def test_it_is_what_was_written(config: PrepareConfig) -> None:
 
 def test_a_changed_bit_is_seen_wherever_it_is(config: PrepareConfig, tmp_path: Path) -> None:
     data = (Path(config.corpus.dir) / "manifest.json").read_bytes()
-    for at in range(0, len(data), 7):
+    for at in range(0, len(data), 11):
         changed = bytearray(data)
         changed[at] ^= 1 << at % 8
         (tmp_path / "manifest.json").write_bytes(changed)

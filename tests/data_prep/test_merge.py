@@ -13,6 +13,7 @@ import tracemalloc
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import cycle, product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -199,7 +200,7 @@ def by_definition(trial: Trial) -> tuple[dict[str, list[tuple[int, int, str]]], 
     return made, counts, clashes
 
 
-@settings(max_examples=45, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(trial=trials(), stop=st.booleans())
 def test_merging_is_its_definition(
     tmp_path_factory: pytest.TempPathFactory, tokenizer: Path, trial: Trial, stop: bool
@@ -507,7 +508,9 @@ def test_a_failing_disk_is_told_and_nothing_half_published(
     dir = Path(small.corpus.dir)
     failed = 0
     modes = ["enospc", "eio"]
-    trials = [(at, mode) for k, at in enumerate(turns(log, every)) for mode in (modes if every else [modes[k % 2]])]
+    trials = (
+        [*product(turns(log, True), modes)] if every else [*zip(turns(log, False)[::2], cycle(modes), strict=False)]
+    )
     for at, mode in trials:
         shutil.rmtree(dir)
         shutil.copytree(tmp_path / "template", dir)
@@ -532,7 +535,7 @@ def test_a_failing_disk_is_told_and_nothing_half_published(
             assert (dir / "manifest.json").exists() == finished
         merge(small)
         assert contents(dir) == expected, (at, log[at])
-    assert failed > 10, trials
+    assert failed > len(trials) / 2
 
 
 def test_a_full_disk_is_told_by_the_bytes_that_do_not_fit(small: PrepareConfig) -> None:
@@ -583,15 +586,15 @@ def merge_peak(folder: Path, tokenizer: Path, n: int) -> int:
 
 def test_memory_does_not_grow_with_the_corpus(tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight times the documents and bytes, the same peak."""
-    sizes = {"CHUNK": 250, "KEYS_PER_BUCKET": 250, "BUFFER_BYTES": 10_000, "RANGE": 500}
+    sizes = {"CHUNK": 125, "KEYS_PER_BUCKET": 125, "BUFFER_BYTES": 5_000, "RANGE": 250}
     for name, value in sizes.items():
         monkeypatch.setattr(duplicates, name, value)
-    for name, value in {"BLOCK": 100, "READ_BYTES": 5000}.items():
+    for name, value in {"BLOCK": 50, "READ_BYTES": 2500}.items():
         monkeypatch.setattr(collect, name, value)
-    for name, value in {"COPY_BYTES": 5000, "LENGTHS": 100}.items():
+    for name, value in {"COPY_BYTES": 2500, "LENGTHS": 50}.items():
         monkeypatch.setattr(concatenate, name, value)
-    monkeypatch.setattr(dataset, "CHUNK", 100)
+    monkeypatch.setattr(dataset, "CHUNK", 50)
     merge_peak(tmp_path / "warm", tokenizer, 400)
-    small, large = (merge_peak(tmp_path / str(n), tokenizer, n) for n in (500, 4_000))
-    print(f"\npeak {small / 1e3:.0f} KB for 500 documents, {large / 1e3:.0f} KB for 4 000")
+    small, large = (merge_peak(tmp_path / str(n), tokenizer, n) for n in (300, 2_400))
+    print(f"\npeak {small / 1e3:.0f} KB for 300 documents, {large / 1e3:.0f} KB for 2 400")
     assert large < 1.25 * small + 20_000

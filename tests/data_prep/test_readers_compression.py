@@ -145,7 +145,9 @@ def test_bomb(tmp_path: Path, end: str) -> None:
     path = tmp_path / f"x.jsonl{end}"
     for letter in (b"\n", b"x"):
         engine = zstandard.ZstdCompressor().compressobj() if end == ".zst" else zlib.compressobj(9, wbits=31)
-        path.write_bytes(b"".join([*(engine.compress(letter * 1_000_000) for _ in range(110)), engine.flush()]))
+        whole = zstandard.COMPRESSOBJ_FLUSH_BLOCK if end == ".zst" else zlib.Z_FULL_FLUSH
+        begin, again = (engine.compress(letter * 1_000_000) + engine.flush(whole) for _ in range(2))
+        path.write_bytes(begin + again * 109)  # each megabyte is packed alike
         tracemalloc.start()
         try:
             said = complaint(source_of(path), work_of(max_line_bytes=1 << 20))

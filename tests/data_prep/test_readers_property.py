@@ -54,7 +54,7 @@ def in_pieces(source: CorpusSourceConfig, work: WorkConfig) -> list[Chunk]:
     return whole
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(TEXTS, st.data(), st.sampled_from(list(PACK)), st.integers(1, 400), st.booleans(), st.booleans(), st.booleans())
 def test_jsonl(
     written: list[str], data: st.DataObject, name: str, chunk_bytes: int, bom: bool, last_end: bool, ascii: bool
@@ -77,7 +77,7 @@ def test_jsonl(
     assert found[-1].after["line"] == plain.count(b"\n") + 1 + (not plain.endswith(b"\n"))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(
     st.lists(st.sampled_from([*BAD, b'{"text": "good"}', b"", b" \r"]), min_size=1, max_size=30),
     st.integers(1, 500),
@@ -128,7 +128,7 @@ def test_text(written: list[str], chunk_bytes: int) -> None:
     assert texts(items) == [text.removeprefix("\ufeff") for text in written]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=120)
 @given(
     st.binary(max_size=300),
     st.integers(1, 100),

@@ -28,7 +28,7 @@ from tests.data.vocabularies import TEXT, trained
 from tests.data_prep.support_parts import Doc, configuration, contents, text_digest, write_parts
 
 BLOCK = 256  # bytes of a block in these tests
-N_FLIPS = 100
+N_FLIPS = 60
 
 
 @pytest.fixture(scope="module")

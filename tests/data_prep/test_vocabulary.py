@@ -194,7 +194,7 @@ def test_inputs_beyond_the_spread_are_read_when_they_are_needed(
     assert len({text.split()[1] for text in found.kept.texts()}) == 2
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 9)), max_size=60), st.integers(1, 60))
 def test_the_lowest_are_kept(offers: list[tuple[int, int]], wanted: int) -> None:
     """Against sorting everything. A priority always comes with the same text."""
