@@ -111,11 +111,11 @@ def overview() -> str:
 
 def verb_help(name: str, words: list[str], dirs: tuple[Path, ...] = ()) -> str:
     """What a verb does and reads, with the values this command line gives."""
-    verb, found = VERBS[name], assembled(PREPARE, overrides(words), dirs)
+    verb, assembly = VERBS[name], assembled(PREPARE, overrides(words), dirs)
     head = [f"{name}: {verb.does}", *([verb.more] if verb.more else []), "", f"  python -m data_prep {name} {MINE}"]
     if "work" in verb.sections and name != "merge":
         head.append(f"  python -m data_prep {name} corpus=paper_miniature work.workers=2")
-    return "\n".join([*head, "", *choice_lines(found, dirs), "", *option_lines(found, verb.sections)])
+    return "\n".join([*head, "", *choice_lines(assembly, dirs), "", *option_lines(assembly, verb.sections)])
 
 
 def markdown() -> str:

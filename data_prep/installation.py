@@ -58,20 +58,20 @@ def docstrings(source: str) -> str:
             tree = ast.parse(source)
         except (SyntaxError, ValueError, RecursionError):
             return ""
-    found: list[str] = []
+    texts: list[str] = []
 
     def visit(node: ast.AST, name: str) -> None:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 dotted = f"{name}.{child.name}" if name else child.name
                 if text := ast.get_docstring(child):
-                    found.append(f"{dotted}\n\n{text}")
+                    texts.append(f"{dotted}\n\n{text}")
                 visit(child, dotted)
 
     if text := ast.get_docstring(tree):
-        found.append(text)
+        texts.append(text)
     visit(tree, "")
-    return "\n\n\n".join(found) + "\n" if found else ""
+    return "\n\n\n".join(texts) + "\n" if texts else ""
 
 
 def topics(stdlib: Path) -> Iterator[Document]:

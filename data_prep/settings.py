@@ -27,42 +27,42 @@ LONGEST_LINE = 2**31 - 1  # what pyarrow's columns and a pickle's frames hold wi
 
 def problems(sections: dict[str, Any], launch: bool = True) -> list[Problem]:
     """Everything the rules find in the sections that are right by themselves. launch: no rule here asks."""
-    found = []
+    problems = []
     for rule in RULES:
-        wanted = list(inspect.signature(rule).parameters)
-        if all(name in sections for name in wanted):
-            found += rule(**{name: sections[name] for name in wanted})
-    return found
+        parameters = list(inspect.signature(rule).parameters)
+        if all(name in sections for name in parameters):
+            problems += rule(**{name: sections[name] for name in parameters})
+    return problems
 
 
 def _names(corpus: CorpusConfig, mix: MixConfig) -> list[Problem]:
-    found = [*names("corpus.sources", corpus.sources), *names("mix.groups", mix.groups)]
+    problems = [*names("corpus.sources", corpus.sources), *names("mix.groups", mix.groups)]
     if corpus.name in choices("data", (config_dir(),)):
         text = "coca_train comes with a data choice of this name, and would read that one and not what mix writes"
-        found.append(Problem("E-CFG-59", ("corpus.name",), text, f"write corpus.name=my_{corpus.name}"))
-    return found
+        problems.append(Problem("E-CFG-59", ("corpus.name",), text, f"write corpus.name=my_{corpus.name}"))
+    return problems
 
 
 def _paths(
     corpus: CorpusConfig, tokenizer: TokenizerConfig, leakage: LeakageConfig, retrieval: RetrievalConfig
 ) -> list[Problem]:
-    given = {"corpus.dir": corpus.dir, "tokenizer.path": tokenizer.path, "retrieval.dir": retrieval.dir}
+    options = {"corpus.dir": corpus.dir, "tokenizer.path": tokenizer.path, "retrieval.dir": retrieval.dir}
     if tokenizer.import_from is not None:
-        given["tokenizer.import_from"] = tokenizer.import_from
-    found = paths(given)
+        options["tokenizer.import_from"] = tokenizer.import_from
+    problems = paths(options)
     for name, source in corpus.sources.items():
         key = f"corpus.sources.{name}.files"
-        found += [Problem(p.id, (key,), p.message, p.fix) for path in source.files for p in paths({key: path})]
+        problems += [Problem(p.id, (key,), p.message, p.fix) for path in source.files for p in paths({key: path})]
     for prefix in leakage.against:
         if prefix.endswith((".bin", ".idx")):
             text = f"{prefix} is one file of a pair; the prefix of both is needed"
-            found.append(Problem("E-CFG-58", ("leakage.against",), text, f"write leakage.against=[{prefix[:-4]}]"))
-    return found
+            problems.append(Problem("E-CFG-58", ("leakage.against",), text, f"write leakage.against=[{prefix[:-4]}]"))
+    return problems
 
 
 def _kinds(corpus: CorpusConfig) -> list[Problem]:
     """Whether a source says where its documents come from, and nothing of another kind."""
-    found = []
+    problems = []
     for name, source in corpus.sources.items():
         key = f"corpus.sources.{name}"
         needed, other = ("hub", "files") if source.kind == "hub" else ("files", "hub")
@@ -70,22 +70,22 @@ def _kinds(corpus: CorpusConfig) -> list[Problem]:
             what = "the name of a data set, or a folder" if source.kind == "hub" else "the files that it reads"
             example = "<name>" if source.kind == "hub" else "'[raw/*.jsonl.gz]'"
             text = f"a source of kind {source.kind} needs {what}"
-            found.append(
+            problems.append(
                 Problem("E-CFG-50", (f"{key}.{needed}", f"{key}.kind"), text, f"write {key}.{needed}={example}")
             )
         if source.hub_files and source.kind != "hub":
             text = f"a source of kind {source.kind} does not read it"
             fix = f"write {key}.hub_files=[] and {key}.files=[…]"
-            found.append(Problem("E-CFG-50", (f"{key}.hub_files", f"{key}.kind"), text, fix))
+            problems.append(Problem("E-CFG-50", (f"{key}.hub_files", f"{key}.kind"), text, fix))
         if getattr(source, other):
             text = f"a source of kind {source.kind} does not read it"
             fix = f"write {key}.{other}={'[]' if other == 'files' else 'null'}, or another {key}.kind"
-            found.append(Problem("E-CFG-50", (f"{key}.{other}", f"{key}.kind"), text, fix))
-    return found
+            problems.append(Problem("E-CFG-50", (f"{key}.{other}", f"{key}.kind"), text, fix))
+    return problems
 
 
 def _filters(corpus: CorpusConfig) -> list[Problem]:
-    found = []
+    problems = []
     for name, source in corpus.sources.items():
         key, kept = f"corpus.sources.{name}.filter", source.filter
         pairs = (
@@ -93,49 +93,51 @@ def _filters(corpus: CorpusConfig) -> list[Problem]:
             ("licences", "licence_field", bool(kept.licences)),
             ("min_stars", "stars_field", kept.min_stars > 0),
         )
-        for option, field, asked in pairs:
-            if asked and getattr(kept, field) is None:
+        for option, field, is_set in pairs:
+            if is_set and getattr(kept, field) is None:
                 text = "it says what to keep, and no field says where to look"
                 fix = f"write {key}.{field}=<field>"
-                found.append(Problem("E-CFG-55", (f"{key}.{option}", f"{key}.{field}"), text, fix))
+                problems.append(Problem("E-CFG-55", (f"{key}.{option}", f"{key}.{field}"), text, fix))
             elif getattr(kept, field) is not None and source.kind == "text":
                 keys = (f"{key}.{field}", f"corpus.sources.{name}.kind")
                 text = "plain text files have no fields, so every document would be left out"
-                found.append(Problem("E-CFG-55", keys, text, f"write {key}.{field}=null"))
+                problems.append(Problem("E-CFG-55", keys, text, f"write {key}.{field}=null"))
         if kept.max_chars is not None and kept.max_chars < kept.min_chars:
             text = "no document is this long and this short"
             fix = f"write {key}.max_chars=null"
-            found.append(Problem("E-CFG-56", (f"{key}.min_chars", f"{key}.max_chars"), text, fix))
-    return found
+            problems.append(Problem("E-CFG-56", (f"{key}.min_chars", f"{key}.max_chars"), text, fix))
+    return problems
 
 
 def _groups(corpus: CorpusConfig, mix: MixConfig) -> list[Problem]:
-    found = []
+    problems = []
     for name, source in corpus.sources.items():
         if source.group not in mix.groups:
             key, known = f"corpus.sources.{name}.group", list(mix.groups)
             text = f"the mixture has no such group; it has {', '.join(known)}"
             best = next(iter(nearest(source.group, known)), known[0])
             fix = f"write {key}={best}, or +mix.groups.{source.group}.share=0.1"
-            found.append(Problem("E-CFG-52", (key,), text, fix))
+            problems.append(Problem("E-CFG-52", (key,), text, fix))
     used = {source.group for source in corpus.sources.values()}
     for group in mix.groups:
         if group not in used:
             text = f"no source counts towards it; the groups of the sources are {', '.join(sorted(used))}"
-            found.append(Problem("E-CFG-52", (f"mix.groups.{group}.share",), text, f"remove it: ~mix.groups.{group}"))
-    return found
+            problems.append(
+                Problem("E-CFG-52", (f"mix.groups.{group}.share",), text, f"remove it: ~mix.groups.{group}")
+            )
+    return problems
 
 
 def _weights(corpus: CorpusConfig) -> list[Problem]:
     """Within a group either every source has a weight or none, and only what is trained on can have one."""
-    found = []
+    problems = []
     trained = {name: source for name, source in corpus.sources.items() if source.hold_out != "all"}
     for name, source in corpus.sources.items():
         key = f"corpus.sources.{name}.weight"
         if name not in trained and source.weight is not None:
             text = "every document is held out, so none is trained on"
             keys = (key, f"corpus.sources.{name}.hold_out")
-            found.append(Problem("E-CFG-53", keys, text, f"write {key}=null"))
+            problems.append(Problem("E-CFG-53", keys, text, f"write {key}=null"))
     for group in dict.fromkeys(source.group for source in trained.values()):
         weights = {name: source.weight for name, source in trained.items() if source.group == group}
         without = [name for name, weight in weights.items() if weight is None]
@@ -143,28 +145,28 @@ def _weights(corpus: CorpusConfig) -> list[Problem]:
             other = next(name for name, weight in weights.items() if weight is not None)
             keys = (f"corpus.sources.{without[0]}.weight", f"corpus.sources.{other}.weight")
             text = f"some sources of the group {group} have a weight and some have none"
-            found.append(Problem("E-CFG-53", keys, text, f"write {keys[0]}=0.1, for example, or {keys[1]}=null"))
-    return found
+            problems.append(Problem("E-CFG-53", keys, text, f"write {keys[0]}=0.1, for example, or {keys[1]}=null"))
+    return problems
 
 
 def _work(work: WorkConfig) -> list[Problem]:
-    found = []
+    problems = []
     shard = re.fullmatch(r"(0|[1-9][0-9]{0,6})/([1-9][0-9]{0,6})", work.shard)
     if shard is None:
         text = "a shard is i/n: its number, from 0, and how many there are"
-        found.append(Problem("E-CFG-51", ("work.shard",), text, "write shard=0/16, for example"))
+        problems.append(Problem("E-CFG-51", ("work.shard",), text, "write shard=0/16, for example"))
     elif int(shard[1]) >= int(shard[2]):
         text = f"of {shard[2]} shards the last is number {int(shard[2]) - 1}"
-        found.append(Problem("E-CFG-51", ("work.shard",), text, f"write shard={int(shard[2]) - 1}/{shard[2]}"))
+        problems.append(Problem("E-CFG-51", ("work.shard",), text, f"write shard={int(shard[2]) - 1}/{shard[2]}"))
     if work.chunk_bytes > work.part_bytes:
         text = "a part holds whole chunks, so it cannot be smaller than one"
         fix = f"write work.chunk_bytes={work.part_bytes}"
-        found.append(Problem("E-CFG-54", ("work.chunk_bytes", "work.part_bytes"), text, fix))
+        problems.append(Problem("E-CFG-54", ("work.chunk_bytes", "work.part_bytes"), text, fix))
     for key in ("max_line_bytes", "chunk_bytes"):
         if getattr(work, key) > LONGEST_LINE:
             text = f"at most {LONGEST_LINE} bytes are held in memory at a time"
-            found.append(Problem("E-CFG-54", (f"work.{key}",), text, f"write work.{key}={LONGEST_LINE}"))
-    return found
+            problems.append(Problem("E-CFG-54", (f"work.{key}",), text, f"write work.{key}={LONGEST_LINE}"))
+    return problems
 
 
 def _look(look: LookConfig, corpus: CorpusConfig) -> list[Problem]:

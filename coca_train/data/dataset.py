@@ -63,8 +63,8 @@ class BlockSums:
                 continue
             begin, end = k * BLOCK_BYTES, min((k + 1) * BLOCK_BYTES, len(data))
             with memoryview(data) as whole, whole[begin:end] as block:
-                found = block_sum(block)
-            if found != self._sums[SUM_BYTES * k : SUM_BYTES * (k + 1)]:
+                actual_sum = block_sum(block)
+            if actual_sum != self._sums[SUM_BYTES * k : SUM_BYTES * (k + 1)]:
                 raise DataError(
                     f"E-TOK-08 {self._bin_path} block {k}, bytes {begin} to {end - 1}: do not agree with their sum in "
                     f"{sums_path(self._bin_path)}; the data is not what was written. Fix: copy the file again, or "

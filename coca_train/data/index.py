@@ -189,14 +189,14 @@ class Index:
 
         Rising; documents without a token in it are left out. O(log n_documents).
         """
-        found: list[tuple[int, int, int]] = []
+        pieces: list[tuple[int, int, int]] = []
         document = self.document_at(start)
         while start < stop:
             end = min(self.document_start(document + 1), stop)
             if end > start:
-                found.append((document, start, end))
+                pieces.append((document, start, end))
             document, start = document + 1, max(start, end)
-        return found
+        return pieces
 
     def document_starts(self, first: int, stop: int) -> np.ndarray:
         """int64 (stop - first,): `document_start` of documents first .. stop - 1; n_documents may be among them."""

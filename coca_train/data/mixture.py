@@ -192,13 +192,13 @@ def require_files(config: DataConfig) -> None:
     prefixes = [s.path for s in config.sources.values()] + [
         s.valid_path for s in config.sources.values() if s.valid_path
     ]
-    wanted = [config.tokenizer, *(prefix + suffix for prefix in prefixes for suffix in (".bin", ".idx"))]
-    missing = [path for path in wanted if not Path(path).is_file()]
+    paths = [config.tokenizer, *(prefix + suffix for prefix in prefixes for suffix in (".bin", ".idx"))]
+    missing = [path for path in paths if not Path(path).is_file()]
     if not missing:
         return
     listed = "".join(f"\n  {path}" for path in missing)
     raise DataError(
-        f"E-TOK-01 data: {len(missing)} of {len(wanted)} files are missing (looked from {Path.cwd()}):{listed}\n"
+        f"E-TOK-01 data: {len(missing)} of {len(paths)} files are missing (looked from {Path.cwd()}):{listed}\n"
         "Training reads a SentencePiece model and .bin/.idx pairs as GPT-NeoX and Megatron make them (docs/data.md). "
         "Fix: bring them to these places, or make them from text: python -m data_prep --help (docs/corpora.md)"
     )

@@ -103,12 +103,12 @@ class Shuffled:
         return source.exhausted(f"all {source.n_windows} windows")
 
     def _permutation(self, j: int, epoch: int) -> Permutation:
-        made, source = self._permutations[j], self._sources[j]
-        if epoch not in made:
-            if len(made) > 1:  # a batch may touch two epochs
-                del made[min(made)]
-            made[epoch] = Permutation(source.n_windows, f"{self._seed}/{source.name}/{epoch}")
-        return made[epoch]
+        permutations, source = self._permutations[j], self._sources[j]
+        if epoch not in permutations:
+            if len(permutations) > 1:  # a batch may touch two epochs
+                del permutations[min(permutations)]
+            permutations[epoch] = Permutation(source.n_windows, f"{self._seed}/{source.name}/{epoch}")
+        return permutations[epoch]
 
     def counts(self, n: int) -> list[int]:
         """How many of the first n samples come from each source."""

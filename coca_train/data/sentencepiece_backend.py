@@ -94,8 +94,8 @@ class SentencePiece:
         self.eos, self.bos = (i if i >= 0 else None for i in (self._model.eos_id(), self._model.bos_id()))
 
     def id_of(self, piece: str) -> int | None:
-        found = self._model.piece_to_id(piece)
-        return None if found == self._model.unk_id() else found
+        token = self._model.piece_to_id(piece)
+        return None if token == self._model.unk_id() else token
 
     def spelled(self, token: int) -> str | None:
         """The text that is encoded as this token, if its piece is one."""

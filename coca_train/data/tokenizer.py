@@ -68,8 +68,8 @@ class Tokenizer:
         )
 
     def _first(self, pieces: tuple[str, ...]) -> int | None:
-        found = (self._backend.id_of(piece) for piece in pieces)
-        return next((i for i in found if i is not None), None)
+        tokens = (self._backend.id_of(piece) for piece in pieces)
+        return next((i for i in tokens if i is not None), None)
 
     def _find_eod(self) -> int:
         eod = self._first(END_PIECES) if self._backend.eos is None else self._backend.eos
@@ -105,8 +105,8 @@ class Tokenizer:
 
     def encode_array(self, text: str) -> np.ndarray:
         """As `encode`, as an array of best_dtype(vocab_size), perhaps read-only; the fastest way to many ids."""
-        found = self._backend.encode_array(text)
-        return np.frombuffer(array(self._dtype.char, self.encode(text)), self._dtype) if found is None else found
+        ids = self._backend.encode_array(text)
+        return np.frombuffer(array(self._dtype.char, self.encode(text)), self._dtype) if ids is None else ids
 
     def decode(self, ids: list[int]) -> str:
         """Ids to text; control ids and ids beyond the vocabulary (a padded embedding) give nothing."""

@@ -175,28 +175,28 @@ def gather_parts(config: PrepareConfig, tokenizer: Tokenizer) -> Collection:
     """
     dir = Path(config.corpus.dir)
     names = sorted(config.corpus.sources)
-    found = {name: inputs(name, config.corpus.sources[name]) for name in names}
-    identities = {name: [input.identity() for input in every] for name, every in found.items()}
+    inputs_by_source = {name: inputs(name, config.corpus.sources[name]) for name in names}
+    identities = {name: [input.identity() for input in every] for name, every in inputs_by_source.items()}
     parts: list[Part] = []
     missing: list[str] = []
     total = 0
     for source, name in enumerate(names):
         now = settings(config, name, tokenizer)
-        for input, identity in zip(found[name], identities[name], strict=True):
+        for input, identity in zip(inputs_by_source[name], identities[name], strict=True):
             folder = input_folder(dir, input)
-            there = finished(folder, input, identity, now, config.work.on_error)
-            if not there.last:
-                missing.append(f"{name} {shown(input.path)} from part {there.parts} on")
-            for number in range(there.parts):
+            finished_parts = finished(folder, input, identity, now, config.work.on_error)
+            if not finished_parts.last:
+                missing.append(f"{name} {shown(input.path)} from part {finished_parts.parts} on")
+            for number in range(finished_parts.parts):
                 stem = folder / f"{number:05d}"
                 parts.append(Part(source, input, stem, total, _n_documents(stem)))
                 total += parts[-1].n_documents
     if missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise DataError(
-            f"E-TOK-15 {dir}/parts: {len(missing)} of {sum(map(len, found.values()))} inputs are not tokenized to "
-            f"their end: {', '.join(missing[:3])}{more}; all are needed. Fix: python -m data_prep tokenize with the "
-            "same settings, which goes on where it ended"
+            f"E-TOK-15 {dir}/parts: {len(missing)} of {sum(map(len, inputs_by_source.values()))} inputs are not "
+            f"tokenized to their end: {', '.join(missing[:3])}{more}; all are needed. Fix: python -m data_prep tokenize "
+            "with the same settings, which goes on where it ended"
         )
     check_near(config, identities)
     near = [NearDuplicates(dir / "near_duplicates" / f"{name}.npy") for name in names]
@@ -218,11 +218,11 @@ def _header(file: Any, stem: Path) -> int:
     try:
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, found = read(file)
+        shape, _, dtype = read(file)
     except (ValueError, EOFError) as error:
         raise damaged(stem, f"docs.npy is not a .npy file ({str(error)[:80]})") from error
-    if found != DOCS or len(shape) != 1:
-        raise damaged(stem, f"docs.npy holds {str(found)[:80]} {shape}")
+    if dtype != DOCS or len(shape) != 1:
+        raise damaged(stem, f"docs.npy holds {str(dtype)[:80]} {shape}")
     return shape[0]
 
 

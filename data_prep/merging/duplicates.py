@@ -105,16 +105,16 @@ class Verdicts:
 
     def of(self, first: int, n: int) -> np.ndarray:
         """uint8 (n,): verdicts of documents first .. first + n - 1."""
-        found = np.empty(n, np.uint8)
+        verdicts = np.empty(n, np.uint8)
         done = 0
         while done < n:
             number, offset = divmod(first + done, RANGE)
             if number != self._range:
                 self._load(number)
             step = min(n - done, RANGE - offset)
-            found[done : done + step] = self._verdicts[offset : offset + step]
+            verdicts[done : done + step] = self._verdicts[offset : offset + step]
             done += step
-        return found
+        return verdicts
 
     def _load(self, number: int) -> None:
         self._range = number
@@ -213,12 +213,12 @@ def _halves(digests: np.ndarray) -> np.ndarray:
 
 def _firsts(chunks: Iterable[np.ndarray], dtype: np.dtype) -> np.ndarray:
     """The record of lowest rank for each key, sorted by key."""
-    found = np.empty(0, dtype)
+    firsts = np.empty(0, dtype)
     for chunk in chunks:
-        records = np.concatenate((found, chunk))
+        records = np.concatenate((firsts, chunk))
         records = records[np.lexsort((records["rank"], records["b"], records["a"]))]
-        found = records[_new_key(records)]
-    return found
+        firsts = records[_new_key(records)]
+    return firsts
 
 
 def _new_key(records: np.ndarray) -> np.ndarray:

@@ -149,10 +149,10 @@ def existing(config: PrepareConfig) -> dict[str, Any] | None:
     manifest = read(config.corpus.dir)
     for name, record in manifest["files"].items():
         path = Path(config.corpus.dir) / name
-        found = path.stat().st_size if path.is_file() else None
-        if found != record["bytes"]:
+        size = path.stat().st_size if path.is_file() else None
+        if size != record["bytes"]:
             raise DataError(
-                f"E-PREP-03 {path}: {'missing' if found is None else f'{found} bytes'}, the manifest says "
+                f"E-PREP-03 {path}: {'missing' if size is None else f'{size} bytes'}, the manifest says "
                 f"{record['bytes']} bytes. Fix: bring the file back, or move {config.corpus.dir} away and make it again"
             )
     tokenizer = Tokenizer(config.tokenizer.path)
@@ -161,18 +161,18 @@ def existing(config: PrepareConfig) -> dict[str, Any] | None:
             f"E-TOK-11 {config.corpus.dir}: was made with tokenizer {made_with[:16]}, {tokenizer.path} is now "
             f"{tokenizer.digest[:16]}; nothing is overwritten. Fix: give it back, or choose another corpus.dir"
         )
-    found = differences(manifest["settings"], settings_now(config, tokenizer))
+    changes = differences(manifest["settings"], settings_now(config, tokenizer))
     for name in sorted(config.corpus.sources.keys() & manifest["sources"].keys()):
         try:
             now = [_lasting(input.identity()) for input in inputs(name, config.corpus.sources[name])]
         except UserError:
             continue
         then = [_lasting(input) for input in manifest["sources"][name]["inputs"]]
-        found += differences(then, now, f"inputs of {name}")
-    if found:
-        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+        changes += differences(then, now, f"inputs of {name}")
+    if changes:
+        more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
         raise DataError(
-            f"E-TOK-18 {config.corpus.dir}: holds a corpus of other settings: {'; '.join(found[:3])}{more}; nothing is "
+            f"E-TOK-18 {config.corpus.dir}: holds a corpus of other settings: {'; '.join(changes[:3])}{more}; nothing is "
             "overwritten. Fix: give the settings of then, choose another corpus.dir, or move this one away"
         )
     return manifest

@@ -196,12 +196,12 @@ def _number(value: Any) -> str:
 
 def row_document(row: int, record: dict[str, Any], source: CorpusSourceConfig, work: WorkConfig) -> Document | Reject:
     """`document` of a table's row, and E-RAW-13 when its text is longer than work.max_line_bytes."""
-    made = document(row, None, record, source)
-    if isinstance(made, Document) and 4 * len(made.text) > work.max_line_bytes:
-        n_bytes = len(made.text.encode())
+    item = document(row, None, record, source)
+    if isinstance(item, Document) and 4 * len(item.text) > work.max_line_bytes:
+        n_bytes = len(item.text.encode())
         if n_bytes > work.max_line_bytes:
-            return too_long(row, None, "a text", n_bytes, work, excerpt(made.text))
-    return made
+            return too_long(row, None, "a text", n_bytes, work, excerpt(item.text))
+    return item
 
 
 def too_long(line: int, byte: int | None, what: str, n_bytes: int, work: WorkConfig, start: str) -> Reject:

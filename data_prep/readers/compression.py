@@ -46,51 +46,51 @@ def blocks(path: str, file: BinaryIO) -> Iterator[bytes]:
 
 
 def _gzip(file: BinaryIO) -> Iterator[bytes]:
-    made = 0
+    n_bytes = 0
     data = file.read(BLOCK_BYTES)
     while data:
         member = zlib.decompressobj(wbits=31)  # gzip with its checksum and length
         while not member.eof:
             if not data and not (data := file.read(BLOCK_BYTES)):
-                raise _cut("gzip", made)
+                raise _cut("gzip", n_bytes)
             try:
                 block = member.decompress(data, BLOCK_BYTES)
             except zlib.error as error:
-                raise _corrupt("gzip", made, error) from error
+                raise _corrupt("gzip", n_bytes, error) from error
             data = member.unconsumed_tail
-            made += len(block)
-            _check_ratio(made, file.tell() - len(data))
+            n_bytes += len(block)
+            _check_ratio(n_bytes, file.tell() - len(data))
             if block:
                 yield block
         data = member.unused_data
         data += file.read(len(GZIP_MAGIC)) if len(data) < len(GZIP_MAGIC) else b""
         if data.startswith(b"\0"):  # tapes and some tools pad with zeros
-            _only_zeros(data, file, made)
+            _only_zeros(data, file, n_bytes)
             return
         if data and not data.startswith(GZIP_MAGIC):
-            raise _garbage("gzip", data, made)
+            raise _garbage("gzip", data, n_bytes)
 
 
 def _zstd(file: BinaryIO) -> Iterator[bytes]:
     zstandard = _zstandard()
-    made = 0
+    n_bytes = 0
     data = file.read(ZSTD_HEADER_BYTES)
     while data:
         if data.startswith(ZSTD_MAGIC):
-            _check_window(zstandard, data, made)
+            _check_window(zstandard, data, n_bytes)
         elif not zstd_skippable(data):
-            raise _garbage("zstd", data, made)
+            raise _garbage("zstd", data, n_bytes)
         frame = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES).decompressobj()
         while not frame.eof:
             if not data and not (data := file.read(ZSTD_FEED_BYTES)):
-                raise _cut("zstd", made)
+                raise _cut("zstd", n_bytes)
             try:
                 block = frame.decompress(data)
             except zstandard.ZstdError as error:
-                raise _corrupt("zstd", made, error) from error
+                raise _corrupt("zstd", n_bytes, error) from error
             data = b""
-            made += len(block)
-            _check_ratio(made, file.tell())
+            n_bytes += len(block)
+            _check_ratio(n_bytes, file.tell())
             if block:
                 yield block
         data = frame.unused_data
@@ -107,11 +107,11 @@ def _zstandard() -> Any:
     return zstandard
 
 
-def _check_window(zstandard: Any, head: bytes, made: int) -> None:
+def _check_window(zstandard: Any, head: bytes, n_bytes: int) -> None:
     try:
         window = zstandard.get_frame_parameters(head).window_size
     except zstandard.ZstdError as error:
-        raise _corrupt("zstd", made, error) from error
+        raise _corrupt("zstd", n_bytes, error) from error
     if window > MAX_WINDOW_BYTES:
         raise Damaged(
             "E-RAW-16",
@@ -120,33 +120,36 @@ def _check_window(zstandard: Any, head: bytes, made: int) -> None:
         )
 
 
-def _check_ratio(made: int, taken: int) -> None:
-    if made > FREE_BYTES and made > MAX_RATIO * taken:
+def _check_ratio(n_bytes: int, taken: int) -> None:
+    if n_bytes > FREE_BYTES and n_bytes > MAX_RATIO * taken:
         raise Damaged(
             "E-RAW-16",
-            f"{taken} bytes became {made}, more than {MAX_RATIO} times as many; that is no text (a decompression bomb)",
+            f"{taken} bytes became {n_bytes}, more than {MAX_RATIO} times as many; that is no text (a decompression "
+            "bomb)",
             "leave the file out, or decompress it by hand and look at it",
         )
 
 
-def _only_zeros(data: bytes, file: BinaryIO, made: int) -> None:
+def _only_zeros(data: bytes, file: BinaryIO, n_bytes: int) -> None:
     while data:
         if rest := data.lstrip(b"\0"):
-            raise _garbage("gzip", rest, made)
+            raise _garbage("gzip", rest, n_bytes)
         data = file.read(BLOCK_BYTES)
 
 
-def _cut(kind: str, made: int) -> Damaged:
-    reason = f"truncated {kind}: it ends after {made} decompressed bytes without its end mark; the whole file is needed"
+def _cut(kind: str, n_bytes: int) -> Damaged:
+    reason = (
+        f"truncated {kind}: it ends after {n_bytes} decompressed bytes without its end mark; the whole file is needed"
+    )
     return Damaged("E-RAW-14", reason, "copy the file again")
 
 
-def _corrupt(kind: str, made: int, error: Exception) -> Damaged:
+def _corrupt(kind: str, n_bytes: int, error: Exception) -> Damaged:
     words = " ".join(str(error).split())
-    reason = f"damaged {kind} after {made} decompressed bytes ({words}); an intact file is needed"
+    reason = f"damaged {kind} after {n_bytes} decompressed bytes ({words}); an intact file is needed"
     return Damaged("E-RAW-14", reason, "copy the file again")
 
 
-def _garbage(kind: str, data: bytes, made: int) -> Damaged:
-    reason = f"something else ({data[:4].hex(' ')}) follows the {kind} data after {made} decompressed bytes"
+def _garbage(kind: str, data: bytes, n_bytes: int) -> Damaged:
+    reason = f"something else ({data[:4].hex(' ')}) follows the {kind} data after {n_bytes} decompressed bytes"
     return Damaged("E-RAW-14", f"{reason}; nothing may follow", "copy the file again")

@@ -105,12 +105,12 @@ def _matching(pattern: str, kind: str) -> Iterator[str]:
     if os.path.lexists(pattern):
         yield pattern
         return
-    found = glob.glob(pattern, recursive=True)
+    paths = glob.glob(pattern, recursive=True)
     if kind == "text":  # `**` matches folders too
-        found = [path for path in found if not os.path.isdir(path)]
-    if not found:
+        paths = [path for path in paths if not os.path.isdir(path)]
+    if not paths:
         raise _nothing(shown(pattern), f"matches nothing in {shown(os.getcwd())}", KINDS[kind])
-    yield from found
+    yield from paths
 
 
 def _nothing(where: str, what: str, needed: str) -> DataError:
@@ -150,13 +150,13 @@ def _check_name(path: str, kind: str) -> None:
 
 
 def _check_head(path: str, kind: str, head: bytes) -> None:
-    found = content(head)
-    if found is not None and found.endswith("archive"):
-        raise _archive(path, found, kind)
+    actual = content(head)
+    if actual is not None and actual.endswith("archive"):
+        raise _archive(path, actual, kind)
     expected = "parquet" if kind == "parquet" else compression(path)
-    if found != expected:
+    if actual != expected:
         raise DataError(
-            f"E-RAW-15 {shown(path)}: holds {found or 'neither gzip nor zstd nor parquet'}, but is read as "
+            f"E-RAW-15 {shown(path)}: holds {actual or 'neither gzip nor zstd nor parquet'}, but is read as "
             f"{expected or 'plain text'} (it begins {head[:4].hex(' ')}); name and content must agree. "
             "Fix: rename the file, or copy it again"
         )

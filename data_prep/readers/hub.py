@@ -25,12 +25,12 @@ def inputs(name: str, source: CorpusSourceConfig) -> list[Input]:
     label = source.hub + (f"/{source.hub_config}" if source.hub_config else "")
     hub: dict[str, Any] = {"hub": source.hub, "config": source.hub_config, "split": source.hub_split}
     hub |= {"fingerprint": fingerprint} | ({"files": source.hub_files} if source.hub_files else {})
-    made = []
+    shards = []
     for shard in range(data.num_shards):
         path = f"{label}[{source.hub_split}] shard {shard}/{data.num_shards}"
         record = hub | {"shard": shard, "shards": data.num_shards}
-        made.append(Input(name, shard, path, 0, hub=tuple(record.items())))
-    return made
+        shards.append(Input(name, shard, path, 0, hub=tuple(record.items())))
+    return shards
 
 
 def _opened(source: CorpusSourceConfig) -> tuple[Any, str]:

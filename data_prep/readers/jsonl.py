@@ -162,11 +162,11 @@ def _pass_over(buffer: Buffer) -> TooLong:
 
 def _chunk(data: bytes | TooLong, at: dict[str, int]) -> Chunk:
     if isinstance(data, TooLong):
-        n_bytes, n_lines, found = data.n_bytes, 1, True
+        n_bytes, n_lines, any_document = data.n_bytes, 1, True
     else:
         n_bytes, n_lines = len(data), data.count(b"\n") + (not data.endswith(b"\n"))
-        found = bool(at["found"] or re.search(rb"\S", data[len(BOM) if data.startswith(BOM) else 0 :]))
-    after = {"line": at["line"] + n_lines, "byte": at["byte"] + n_bytes, "found": int(found)}
+        any_document = bool(at["found"] or re.search(rb"\S", data[len(BOM) if data.startswith(BOM) else 0 :]))
+    after = {"line": at["line"] + n_lines, "byte": at["byte"] + n_bytes, "found": int(any_document)}
     return Chunk(at["line"], n_bytes, after["byte"], data, after)
 
 

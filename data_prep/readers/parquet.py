@@ -86,11 +86,11 @@ def _columns(schema: Any, source: CorpusSourceConfig, where: str) -> list[str]:
     """The needed columns that exist; text and id must, and must be text (id: or whole numbers), E-RAW-06."""
     from pyarrow import types
 
-    found = []
+    columns = []
     for name in needed(source):
         kind = _type(schema, name)
         if kind is not None:
-            found.append(name)
+            columns.append(name)
         if name not in (source.text_field, source.id_field):
             continue  # a rule whose field is missing counts the document as unknown
         plain = kind.value_type if kind is not None and types.is_dictionary(kind) else kind
@@ -103,7 +103,7 @@ def _columns(schema: Any, source: CorpusSourceConfig, where: str) -> list[str]:
         raise DataError(
             f"E-RAW-06 {where}: {what}; text is needed. Fix: set text_field or id_field to a column that holds text"
         )
-    return found
+    return columns
 
 
 def _type(schema: Any, dotted: str) -> Any:

@@ -80,7 +80,7 @@ def _document(file: File, data: bytes) -> Document | Reject:
     except UnicodeDecodeError as error:
         wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))
         code, what = ("E-RAW-12", "UTF-16 or UTF-32") if wide else ("E-RAW-10", f"invalid UTF-8 at byte {error.start}")
-        around = excerpt(data[max(0, error.start - 40) :])
-        return Reject(file.number, error.start, code, f"{what}; UTF-8 text is needed", around, file.path)
+        start = excerpt(data[max(0, error.start - 40) :])
+        return Reject(file.number, error.start, code, f"{what}; UTF-8 text is needed", start, file.path)
     fault = text_fault(file.number, None, text)
     return fault._replace(path=file.path) if fault else Document(file.number, text, file.path, {})

@@ -93,15 +93,16 @@ def _chunks(data: IndexedDataset) -> Iterator[np.ndarray]:
         yield np.diff(data.document_starts(first, min(first + CHUNK, data.n_documents) + 1))
 
 
-def lengths_picture(path: Path, found: Mapping[tuple[str, str], Lengths], name: str) -> None:
+def lengths_picture(path: Path, by_dataset: Mapping[tuple[str, str], Lengths], name: str) -> None:
     """A row a source: where its tokens are by length of document (filled), and its documents (line).
 
-    found: by source and split; held-out documents have a row where their source has no others. name: of the corpus.
+    by_dataset: by source and split; held-out documents have a row where their source has no others. name: of the
+    corpus.
     """
-    trained = {source for source, split in found if split == "train"}
+    trained = {source for source, split in by_dataset if split == "train"}
     lengths = {
         source if split == "train" else f"{source} (held out)": one
-        for (source, split), one in found.items()
+        for (source, split), one in by_dataset.items()
         if split == "train" or source not in trained
     }
     names, longest = list(lengths), max(one.longest for one in lengths.values())

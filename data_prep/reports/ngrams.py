@@ -55,10 +55,10 @@ def words(texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
 def ngrams(hashes: np.ndarray, n: int) -> np.ndarray:
     """uint64 (max(0, w - n + 1),): a number for each n words in a row, from the first word on."""
     size = max(0, len(hashes) - n + 1)
-    found = np.zeros(size, np.uint64)
+    numbers = np.zeros(size, np.uint64)
     for k in range(n):
-        found = found * STEP + hashes[k : k + size]
-    return found
+        numbers = numbers * STEP + hashes[k : k + size]
+    return numbers
 
 
 def of_documents(texts: list[str], n: int) -> tuple[np.ndarray, np.ndarray]:

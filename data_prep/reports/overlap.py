@@ -105,12 +105,12 @@ class HeldOut:
         """places: of its numbers in the sorted array; first_seen: training document by place, -1 = nowhere."""
         seen = first_seen[places]
         sums = np.concatenate(([0], np.cumsum(seen >= 0)))
-        found, n = np.diff(sums[self.bounds]), np.diff(self.bounds)
-        shares = found / np.maximum(n, 1)
+        hits, n = np.diff(sums[self.bounds]), np.diff(self.bounds)
+        shares = hits / np.maximum(n, 1)
         order = np.lexsort((np.arange(len(n)), -shares))[:WORST]
-        worst = [self._worst(int(d), seen, float(shares[d]), source) for d in order if found[d]]
+        worst = [self._worst(int(d), seen, float(shares[d]), source) for d in order if hits[d]]
         above = int((shares > max_share).sum())
-        return Overlap(source, self.name, len(n), int((n == 0).sum()), int(n.sum()), int(found.sum()), above, worst)
+        return Overlap(source, self.name, len(n), int((n == 0).sum()), int(n.sum()), int(hits.sum()), above, worst)
 
     def _worst(self, document: int, seen: np.ndarray, share: float, source: str | None) -> Worst:
         mine = seen[self.bounds[document] : self.bounds[document + 1]]
@@ -122,15 +122,15 @@ class HeldOut:
 class Scanner:
     """What a worker does: which held-out n-grams occur in a stretch of training documents.
 
-    wanted: .npy of the sorted numbers (memory-mapped, so all workers share it). Called with (prefix, first, stop);
-    gives int64 places in `wanted`, each once, rising, and int64 documents, the first that each occurs in.
+    numbers_path: .npy of the sorted numbers (memory-mapped, so all workers share it). Called with (prefix, first,
+    stop); gives int64 places among them, each once, rising, and int64 documents, the first that each occurs in.
     """
 
-    def __init__(self, tokenizer: str, wanted: str, n: int) -> None:
+    def __init__(self, tokenizer: str, numbers_path: str, n: int) -> None:
         self._tokenizer, self._n = Tokenizer(tokenizer), n
-        self._wanted = np.load(wanted, mmap_mode="r", allow_pickle=False)
+        self._numbers = np.load(numbers_path, mmap_mode="r", allow_pickle=False)
         self._sieve = np.zeros(1 << SIEVE_BITS, bool)
-        self._sieve[self._wanted >> np.uint64(64 - SIEVE_BITS)] = True
+        self._sieve[self._numbers >> np.uint64(64 - SIEVE_BITS)] = True
         self._opened: dict[str, IndexedDataset] = {}
 
     def __call__(self, task: tuple[str, int, int]) -> tuple[np.ndarray, np.ndarray]:
@@ -141,8 +141,8 @@ class Scanner:
         for numbers, document in document_ngrams(self._opened[prefix], first, stop, self._tokenizer, self._n):
             likely = self._sieve[numbers >> np.uint64(64 - SIEVE_BITS)]
             numbers, document = numbers[likely], document[likely]
-            at = np.searchsorted(self._wanted, numbers)
-            hit = self._wanted[np.minimum(at, len(self._wanted) - 1)] == numbers
+            at = np.searchsorted(self._numbers, numbers)
+            hit = self._numbers[np.minimum(at, len(self._numbers) - 1)] == numbers
             places.append(at[hit])
             documents.append(document[hit])
         unique, index = np.unique(np.concatenate(places), return_index=True)
@@ -165,27 +165,27 @@ def overlaps(
     when no held-out document has n words.
     """
     sets = [HeldOut(name, data, tokenizer, n) for name, data in held_out.items()]
-    wanted = np.unique(np.concatenate([one.numbers for one in sets]))
-    if not len(wanted):
+    held_out_numbers = np.unique(np.concatenate([one.numbers for one in sets]))
+    if not len(held_out_numbers):
         raise DataError(
             f"E-TOK-17 {', '.join(held_out)}: no held-out document has {n} words in a row; at least one is needed. "
             "Fix: hold out more (corpus.valid_share), or lower leakage.ngram"
         )
-    places = [np.searchsorted(wanted, one.numbers) for one in sets]
+    places = [np.searchsorted(held_out_numbers, one.numbers) for one in sets]
     path = scratch / "wanted.npy"
-    np.save(path, wanted, allow_pickle=False)
-    found: list[Overlap] = []
-    anywhere = np.full(len(wanted), -1, np.int64)
+    np.save(path, held_out_numbers, allow_pickle=False)
+    rows: list[Overlap] = []
+    anywhere = np.full(len(held_out_numbers), -1, np.int64)
     with closing(ordered(Scanner, (tokenizer.path, str(path), n), _tasks(trained), workers)) as results:
         for name, of_source in groupby(results, key=lambda result: result[0][0]):
-            seen = np.full(len(wanted), -1, np.int64)
+            seen = np.full(len(held_out_numbers), -1, np.int64)
             for (_, tokens), (at, documents) in of_source:
                 new = seen[at] < 0
                 seen[at[new]] = documents[new]
                 bar.update(tokens)
-            found += [one.overlap(name, at, seen, max_share) for one, at in zip(sets, places, strict=True)]
+            rows += [one.overlap(name, at, seen, max_share) for one, at in zip(sets, places, strict=True)]
             np.maximum(anywhere, seen, out=anywhere)
-    return found + [one.overlap(None, at, anywhere, max_share) for one, at in zip(sets, places, strict=True)]
+    return rows + [one.overlap(None, at, anywhere, max_share) for one, at in zip(sets, places, strict=True)]
 
 
 def _tasks(trained: dict[str, IndexedDataset]) -> Iterator[tuple[tuple[str, int], tuple[str, int, int]]]:

@@ -46,16 +46,16 @@ class Rules:
 
     def _refuses_fields(self, record: dict[str, Any]) -> str | None:
         if self.languages is not None:
-            found = _names(record, self.filter.language_field)
-            if not found:
+            values = _names(record, self.filter.language_field)
+            if not values:
                 return "language unknown"
-            if not self.languages.intersection(found):
+            if not self.languages.intersection(values):
                 return "language"
         if self.licences is not None:
-            found = _names(record, self.filter.licence_field)
-            if not found:
+            values = _names(record, self.filter.licence_field)
+            if not values:
                 return "licence unknown"
-            if not self.licences.issuperset(found):
+            if not self.licences.issuperset(values):
                 return "licence"
         if self.stars:
             stars = _value(record, self.filter.stars_field)

@@ -75,8 +75,8 @@ class Signer:
         shingles = self._step.get_shingles(text)
         lowest = None
         for begin in range(0, len(shingles), SLICE):
-            found = np.array(self._step.get_signature(shingles[begin : begin + SLICE]), np.uint64).reshape(-1)
-            lowest = found if lowest is None else np.minimum(lowest, found)
+            minima = np.array(self._step.get_signature(shingles[begin : begin + SLICE]), np.uint64).reshape(-1)
+            lowest = minima if lowest is None else np.minimum(lowest, minima)
         return lowest
 
 
@@ -139,13 +139,13 @@ def match(folder: Path, bucket: int, config: NearDuplicatesConfig, n_blocks: int
     """
     minhash = datatrove("pipeline.dedup.minhash", WHERE)
     _allow_files(n_blocks + SPARE_FILES)
-    found = folder / "matches"
+    matches_folder = folder / "matches"
     step = minhash.MinhashDedupBuckets(
-        _local(folder), _local(found), config=_settings(config), lines_to_buffer=READ_SIGNATURES
+        _local(folder), _local(matches_folder), config=_settings(config), lines_to_buffer=READ_SIGNATURES
     )
-    with storage(str(found)):
+    with storage(str(matches_folder)):
         step.run(rank=bucket, world_size=config.buckets)
-    return found / f"{bucket:05d}_00.dups"
+    return matches_folder / f"{bucket:05d}_00.dups"
 
 
 def _allow_files(needed: int) -> None:

@@ -111,9 +111,9 @@ class InputParts:
             self._lock = open(self._folder / LOCK, "ab")  # noqa: SIM115 (close closes it, and with it the lock)
             try:
                 self._lock_alone()
-                found = finished(self._folder, input, self._identity, settings, config.work.on_error)
-                self._number, self.after, self.done = found.parts, found.after, found.last
-                self._read, self._rejected = found.read, found.rejected
+                finished_parts = finished(self._folder, input, self._identity, settings, config.work.on_error)
+                self._number, self.after, self.done = finished_parts.parts, finished_parts.after, finished_parts.last
+                self._read, self._rejected = finished_parts.read, finished_parts.rejected
                 self._sweep()
             except BaseException:
                 self._lock.close()

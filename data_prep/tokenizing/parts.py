@@ -137,9 +137,9 @@ def _check(stem: Path, record: dict[str, Any], input: Input, identity: dict[str,
         _refuse_input(stem, record["input"], identity, input)
     for name, file in record["files"].items():
         path = stem.parent / name
-        found = path.stat().st_size if path.is_file() else None
-        if found != file["bytes"]:
-            what = "missing" if found is None else f"{found} bytes"
+        size = path.stat().st_size if path.is_file() else None
+        if size != file["bytes"]:
+            what = "missing" if size is None else f"{size} bytes"
             raise damaged(stem, f"{name} is {what}, its .json says {file['bytes']} bytes")
 
 

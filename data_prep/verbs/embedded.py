@@ -149,10 +149,10 @@ def existing(dir: Path, vocab_size: int) -> dict[str, Any] | None:
             "Fix: choose another folder, or move this one away"
         )
     for name, record in files.items():
-        found = (dir / name).stat().st_size if (dir / name).is_file() else None
-        if found != record["bytes"]:
+        n_bytes = (dir / name).stat().st_size if (dir / name).is_file() else None
+        if n_bytes != record["bytes"]:
             raise DataError(
-                f"E-PREP-03 {dir / name}: {'missing' if found is None else f'{found} bytes'}, the manifest says "
+                f"E-PREP-03 {dir / name}: {'missing' if n_bytes is None else f'{n_bytes} bytes'}, the manifest says "
                 f"{record['bytes']} bytes. Fix: remove {dir} and run the same command again"
             )
     return manifest

@@ -40,11 +40,11 @@ def run(config: PrepareConfig) -> int:
     trained = {name: corpus.dataset(name, "train") for name in corpus.names("train")}
     held_out = {f"{name}_valid": corpus.dataset(name, "valid") for name in corpus.names("valid")}
     held_out |= further(config.leakage.against, corpus.tokenizer, set(held_out))
-    for code, what, found, fix in (
+    for code, what, measured, fix in (
         ("E-TOK-12", "trained on", trained, "give the corpus a source with another hold_out than all"),
         ("E-TOK-17", "held out", held_out, "set leakage.against=[<prefix>], or make it anew with corpus.valid_share"),
     ):
-        if not found:
+        if not measured:
             raise DataError(f"{code} {corpus.folder}: nothing is {what}; both are needed to compare them. Fix: {fix}")
     tokens = sum(data.n_tokens for data in trained.values())
     with storage(str(corpus.report)):
@@ -54,8 +54,8 @@ def run(config: PrepareConfig) -> int:
         tqdm(total=tokens, unit=" tokens", unit_scale=True, disable=None if config.work.progress_bar else True) as bar,
     ):
         n, max_share = config.leakage.ngram, config.leakage.max_share
-        found = overlaps(trained, held_out, corpus.tokenizer, n, max_share, Path(scratch), config.work.workers, bar)
-    _write(corpus, config, found, list(trained), list(held_out))
+        measured = overlaps(trained, held_out, corpus.tokenizer, n, max_share, Path(scratch), config.work.workers, bar)
+    _write(corpus, config, measured, list(trained), list(held_out))
     return 0
 
 
@@ -65,12 +65,12 @@ def further(prefixes: list[str], tokenizer: Tokenizer, taken: set[str]) -> dict[
     Raises DataError E-TOK-11 (made with another tokenizer), E-TOK-09 (an id beyond the vocabulary), and what
     IndexedDataset raises.
     """
-    found: dict[str, IndexedDataset] = {}
+    sets: dict[str, IndexedDataset] = {}
     for prefix in prefixes:
         data, name = IndexedDataset(prefix), os.path.basename(prefix)
         _check(data, tokenizer)
-        found[shown(prefix if name in taken | found.keys() else name)] = data
-    return found
+        sets[shown(prefix if name in taken | sets.keys() else name)] = data
+    return sets
 
 
 def _check(data: IndexedDataset, tokenizer: Tokenizer) -> None:
@@ -93,23 +93,23 @@ def _check(data: IndexedDataset, tokenizer: Tokenizer) -> None:
             )
 
 
-def _write(corpus: Corpus, config: PrepareConfig, found: list[Overlap], trained: list[str], sets: list[str]) -> None:
+def _write(corpus: Corpus, config: PrepareConfig, overlaps: list[Overlap], trained: list[str], sets: list[str]) -> None:
     n, max_share, report = config.leakage.ngram, config.leakage.max_share, corpus.report
-    records = [asdict(one) | {"source": one.source or ANY, "share": one.share} for one in found]
+    records = [asdict(one) | {"source": one.source or ANY, "share": one.share} for one in overlaps]
     write_json(report / "leakage.json", {"ngram": n, "max_share": max_share, "overlaps": records})
     about = (
         f"Runs of {n} words (letters, marks and digits, lower case; all else parts words) of each held-out set\n"
         f"that occur in training text too. More than {percent(max_share)} of a document's runs: it counts as leaked."
     )
-    pairs = [_pair_row(one) for one in found if one.source is not None and one.found]
+    pairs = [_pair_row(one) for one in overlaps if one.source is not None and one.found]
     page = [f"# Overlap with held-out text: {corpus.manifest['name']}\n", about + "\n"]
-    page += [_summary(found, sets, markdown), "## By source\n"]
+    page += [_summary(overlaps, sets, markdown), "## By source\n"]
     header = ("source", "held-out set", "found", "of its runs", "documents above")
     page.append(markdown(header, pairs, 2) if pairs else "No run is found anywhere.\n")
-    page += ["## Held-out documents with the highest shares\n", _worst(corpus, found, markdown)]
-    print(f"{about}\n\n{_summary(found, sets, plain)}\n{_worst(corpus, found, plain)}")
+    page += ["## Held-out documents with the highest shares\n", _worst(corpus, overlaps, markdown)]
+    print(f"{about}\n\n{_summary(overlaps, sets, plain)}\n{_worst(corpus, overlaps, plain)}")
     if len(sets) > 1:
-        by_pair = {(one.source, one.held_out): one.share for one in found}
+        by_pair = {(one.source, one.held_out): one.share for one in overlaps}
         rows: list[str | None] = [*trained, None] if len(trained) > 1 else [*trained]
         shares = np.array([[by_pair[source, name] for name in sets] for source in rows])
         title = f"Overlap with held-out text: {corpus.manifest['name']}"
@@ -125,11 +125,11 @@ def _pair_row(one: Overlap) -> list[str]:
     return [one.source or ANY, one.held_out, f"{one.found:,}", percent(one.share), f"{one.above:,}"]
 
 
-def _summary(found: list[Overlap], sets: list[str], table: Table) -> str:
+def _summary(overlaps: list[Overlap], sets: list[str], table: Table) -> str:
     """A row for each held-out set: against all sources, and the source that has most of it."""
     rows = []
     for name in sets:
-        mine = [one for one in found if one.held_out == name]
+        mine = [one for one in overlaps if one.held_out == name]
         total, most = mine[-1], max(mine[:-1], key=lambda one: one.found)
         numbers = [f"{n:,}" for n in (total.documents, total.short, total.ngrams)]
         where = f"{most.source} {percent(most.share)}" if most.found else "none"
@@ -138,9 +138,9 @@ def _summary(found: list[Overlap], sets: list[str], table: Table) -> str:
     return table(header, rows, 1)
 
 
-def _worst(corpus: Corpus, found: list[Overlap], table: Table) -> str:
+def _worst(corpus: Corpus, overlaps: list[Overlap], table: Table) -> str:
     """The held-out documents that single sources have most of, each with where it comes from."""
-    pairs = [(worst, one) for one in found if one.source is not None for worst in one.worst]
+    pairs = [(worst, one) for one in overlaps if one.source is not None for worst in one.worst]
     pairs.sort(key=lambda pair: (-pair[0].share, pair[1].held_out, pair[0].document))
     rows = [
         [

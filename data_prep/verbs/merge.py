@@ -252,10 +252,10 @@ def _publish(dir: Path, scratch: Path, names: list[str], files: list[str], manif
     sync_folder(dir)
 
 
-def _publish_rejects(made: Path, target: Path) -> None:
-    if made.stat().st_size:
+def _publish_rejects(scratch: Path, target: Path) -> None:
+    if scratch.stat().st_size:
         target.parent.mkdir(exist_ok=True)
-        os.rename(made, target)
+        os.rename(scratch, target)
         sync_folder(target.parent)
     else:
         target.unlink(missing_ok=True)
@@ -274,8 +274,8 @@ def _bar(config: PrepareConfig, total: int) -> Any:
 
 
 def run(config: PrepareConfig) -> None:
-    there = existing(config) is not None
+    was_finished = existing(config) is not None
     manifest = merge(config)
-    if there:
+    if was_finished:
         print(f"{config.corpus.dir}: is there already, nothing to do\n")
     print(describe(manifest))

@@ -160,7 +160,7 @@ def apportion(sizes: list[Fraction], units: int) -> list[int]:
 
 def _held_out(corpus: CorpusConfig, datasets: set[str]) -> dict[str, str]:
     """Source in training -> the dataset it is validated on: its own held-out documents, else its evaluation set."""
-    found = {}
+    dataset_of = {}
     for name, source in corpus.sources.items():
         if source.hold_out == "all":
             continue
@@ -168,8 +168,8 @@ def _held_out(corpus: CorpusConfig, datasets: set[str]) -> dict[str, str]:
         sets = [other for other in sets if other in corpus.sources and corpus.sources[other].hold_out == "all"]
         dataset = next((f"{one}_valid" for one in [name, *sets] if f"{one}_valid" in datasets), None)
         if dataset is not None:
-            found[name] = dataset
-    return found
+            dataset_of[name] = dataset
+    return dataset_of
 
 
 def data_choice(planned: Plan, folder: str, tokenizer: str) -> dict[str, Any]:

@@ -167,8 +167,8 @@ def _report(
     files: dict[str, list[dict[str, Any]]] = {name: [] for name in counts}
     for input, identity in zip(inputs, identities, strict=True):
         files[input.source].append(identity)
-    found = {name: count._asdict() for name, count in counts.items()}
-    record = {"format": FORMAT, "plan": plan, "sources": found, "inputs": files}
+    counts_by_source = {name: count._asdict() for name, count in counts.items()}
+    record = {"format": FORMAT, "plan": plan, "sources": counts_by_source, "inputs": files}
     path = target / "report.json"
     with storage(str(path)):
         with open(f"{path}.tmp", "w", encoding="utf-8") as file:

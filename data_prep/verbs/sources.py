@@ -19,7 +19,7 @@ LICENCE_CHARACTERS = 34
 
 
 @dataclass(frozen=True)
-class Found:
+class SourceState:
     """files, size: None = not known without asking the network. problem: what to do something about, "" = nothing.
 
     state: tokenized, begun (by tokenize), ready (its files are there), streamed (from the hub), or missing.
@@ -32,27 +32,27 @@ class Found:
     problem: str = ""
 
 
-def look(corpus: CorpusConfig) -> list[Found]:
+def look(corpus: CorpusConfig) -> list[SourceState]:
     """Every source, in the order of the configuration. Raises DataError when corpus.dir holds something else."""
     folder = Path(corpus.dir)
-    made = manifest.read(folder)["sources"] if (folder / manifest.NAME).exists() else {}
-    done = {name: "tokenized" for name in made}
-    done |= {name: "begun" for name in corpus.sources if name not in made and (folder / "parts" / name).exists()}
+    tokenized = manifest.read(folder)["sources"] if (folder / manifest.NAME).exists() else {}
+    done = {name: "tokenized" for name in tokenized}
+    done |= {name: "begun" for name in corpus.sources if name not in tokenized and (folder / "parts" / name).exists()}
     return [_look(name, source, done.get(name)) for name, source in corpus.sources.items()]
 
 
-def _look(name: str, source: CorpusSourceConfig, done: str | None) -> Found:
+def _look(name: str, source: CorpusSourceConfig, done: str | None) -> SourceState:
     if source.kind == "hub":
         return _hub(name, source, done)
     try:
-        found = inputs(name, source)
+        inputs_ = inputs(name, source)
     except UserError as error:
-        return Found(name, 0, 0, done or "missing", str(error))
-    n_files = sum(len(input.files) or 1 for input in found)
-    return Found(name, n_files, sum(input.size for input in found), done or "ready")
+        return SourceState(name, 0, 0, done or "missing", str(error))
+    n_files = sum(len(input.files) or 1 for input in inputs_)
+    return SourceState(name, n_files, sum(input.size for input in inputs_), done or "ready")
 
 
-def _hub(name: str, source: CorpusSourceConfig, done: str | None) -> Found:
+def _hub(name: str, source: CorpusSourceConfig, done: str | None) -> SourceState:
     """A folder is counted; a data set of the hub is only known when it is read."""
     hub, problem = source.hub or "", ""
     if importlib.util.find_spec("datasets") is None:
@@ -62,10 +62,10 @@ def _hub(name: str, source: CorpusSourceConfig, done: str | None) -> Found:
         )
     state = done or ("missing" if problem else "ready" if os.path.isdir(hub) else "streamed")
     if not os.path.isdir(hub):
-        return Found(name, None, None, state, problem)
+        return SourceState(name, None, None, state, problem)
     paths = [Path(top) / file for top, _, files in os.walk(hub) for file in files]
     sizes = [path.stat().st_size for path in paths if path.exists()]
-    return Found(name, len(sizes), sum(sizes), state, problem)
+    return SourceState(name, len(sizes), sum(sizes), state, problem)
 
 
 def place(source: CorpusSourceConfig) -> str:
@@ -78,17 +78,17 @@ def place(source: CorpusSourceConfig) -> str:
 
 def run(config: PrepareConfig) -> int:
     """Print a table, then what each source is and where it is read from. Reads names and sizes only."""
-    corpus, found = config.corpus, look(config.corpus)
+    corpus, states = config.corpus, look(config.corpus)
     shares = {"hash": percent(corpus.valid_share), "none": "none", "all": "all"}
     rows = []
-    for one in found:
+    for one in states:
         source = corpus.sources[one.source]
         files = "?" if one.files is None else f"{one.files:,}"
         size = "?" if one.size is None else n_bytes(one.size)
         licence = textwrap.shorten(source.licence, LICENCE_CHARACTERS, placeholder=" …")
         rows.append([one.source, source.kind, source.group, shares[source.hold_out], one.state, licence, files, size])
     print(plain(HEADER, rows, 6))
-    for one in found:
+    for one in states:
         source = corpus.sources[one.source]
         about = " ".join(source.about.split()) or "(nothing is said about it: corpus.sources.<name>.about)"
         print(textwrap.fill(f"{one.source}: {about}", WIDTH, subsequent_indent="  "))
@@ -96,6 +96,6 @@ def run(config: PrepareConfig) -> int:
         print(textwrap.fill(f"licence: {source.licence}", WIDTH, initial_indent="  ", subsequent_indent="    "))
         if one.problem:
             print(f"  {one.problem}")
-    missing = [one.source for one in found if one.state == "missing"]
-    print(f"\n{len(found)} sources; missing: {', '.join(missing) if missing else 'none'}")
+    missing = [one.source for one in states if one.state == "missing"]
+    print(f"\n{len(states)} sources; missing: {', '.join(missing) if missing else 'none'}")
     return 0

@@ -16,23 +16,23 @@ Table = Callable[[Any, Any, int], str]
 def run(config: PrepareConfig) -> int:
     """Print three tables; write report/stats.{md,json} and report/lengths.png."""
     corpus = Corpus(config)
-    found = of_corpus(corpus)
+    by_dataset = of_corpus(corpus)
     picture = corpus.report / "lengths.png"
-    lengths_picture(picture, found, corpus.manifest["name"])
-    write_json(corpus.report / "stats.json", _as_json(corpus, found))
-    text = _text(corpus, found, markdown)
+    lengths_picture(picture, by_dataset, corpus.manifest["name"])
+    write_json(corpus.report / "stats.json", _as_json(corpus, by_dataset))
+    text = _text(corpus, by_dataset, markdown)
     write_text(
         corpus.report / "stats.md", f"# Corpus {corpus.manifest['name']}\n\n{text}\n![lengths]({picture.name})\n"
     )
-    print(_text(corpus, found, plain))
+    print(_text(corpus, by_dataset, plain))
     print(f"Picture: {picture}")
     return 0
 
 
-def _text(corpus: Corpus, found: dict[tuple[str, str], Lengths], table: Table) -> str:
+def _text(corpus: Corpus, by_dataset: dict[tuple[str, str], Lengths], table: Table) -> str:
     quantiles = [f"p{q:.0%}".removesuffix("%") for q in QUANTILES]
     sizes, long = [], []
-    for (name, split), lengths in found.items():
+    for (name, split), lengths in by_dataset.items():
         record = corpus.record(name, split)
         label = [name, WORDS[split]]
         sizes.append(
@@ -67,9 +67,9 @@ def _left_out(corpus: Corpus) -> list[list[str]]:
     return rows
 
 
-def _as_json(corpus: Corpus, found: dict[tuple[str, str], Lengths]) -> dict[str, Any]:
+def _as_json(corpus: Corpus, by_dataset: dict[tuple[str, str], Lengths]) -> dict[str, Any]:
     datasets = {}
-    for (name, split), lengths in found.items():
+    for (name, split), lengths in by_dataset.items():
         record = corpus.record(name, split)
         datasets[f"{name}_{split}"] = record | {
             "bytes_per_token": record["bytes"] / record["tokens"],

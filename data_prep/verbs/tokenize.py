@@ -102,10 +102,10 @@ def _tasks(
     config: PrepareConfig, tokenizer: Tokenizer, mine: list[Input], progress: "Progress", opened: set[InputParts]
 ) -> Iterator[tuple[Ticket, Task]]:
     """Every chunk that is not in a finished part. An input is opened when the one before it is read to its end."""
-    made = {name: settings(config, name, tokenizer) for name in config.corpus.sources}
+    settings_of = {name: settings(config, name, tokenizer) for name in config.corpus.sources}
     for input in mine:
         source = config.corpus.sources[input.source]
-        parts = InputParts(config, input, made[input.source])
+        parts = InputParts(config, input, settings_of[input.source])
         if parts.done:
             parts.close()
             progress.skip(input)
@@ -120,11 +120,11 @@ def _tasks(
             yield ticket, Task(input.source, input.path, chunk)
 
 
-def _with_last(found: Iterator[Chunk]) -> Iterator[tuple[Chunk, bool]]:
+def _with_last(chunks: Iterator[Chunk]) -> Iterator[tuple[Chunk, bool]]:
     """Each chunk, and whether it is the last one: an input that is found damaged at its end has no last chunk."""
-    held = next(found, None)
+    held = next(chunks, None)
     while held is not None:
-        following = next(found, None)
+        following = next(chunks, None)
         yield held, following is None
         held = following
 
@@ -200,14 +200,14 @@ def beside_merge(config: PrepareConfig) -> Iterator[None]:
 def run(config: PrepareConfig) -> None:
     """Tokenize this shard's inputs; without shards, merge too. A corpus that is finished is left as it is."""
     with beside_merge(config):
-        there = existing(config)
-        if there is None:
+        manifest = existing(config)
+        if manifest is None:
             every = all_inputs(config)
             tokenize(config, every)
             left = unfinished(config, every)
-    if there is not None:
+    if manifest is not None:
         merge(config)  # of what a killed run did not sweep
-        print(f"{config.corpus.dir}: is there already, nothing to do\n{describe(there)}")
+        print(f"{config.corpus.dir}: is there already, nothing to do\n{describe(manifest)}")
     elif shard(config)[1] == 1:
         print(describe(merge(config)))
     elif left:

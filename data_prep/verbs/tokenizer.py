@@ -27,10 +27,10 @@ def run(config: PrepareConfig) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with lock_and_wait(path.parent / f".{path.name}.lock"):
             if config.tokenizer.import_from is not None:
-                made = bring(Path(config.tokenizer.import_from), path)
-            elif made := not already_trained(config):
+                is_new = bring(Path(config.tokenizer.import_from), path)
+            elif is_new := not already_trained(config):
                 _train(config, path)
-    print(f"{path}: {'made' if made else 'is there already, nothing to do'}\n{described(Tokenizer(path))}")
+    print(f"{path}: {'made' if is_new else 'is there already, nothing to do'}\n{described(Tokenizer(path))}")
 
 
 def described(tokenizer: Tokenizer) -> str:
@@ -45,21 +45,21 @@ def described(tokenizer: Tokenizer) -> str:
 
 
 def _train(config: PrepareConfig, path: Path) -> None:
-    wanted = config.tokenizer
+    options = config.tokenizer
     drawn = draw(config)
     print(account(drawn))
     size = n_bytes(sum(one.kept.n_bytes for one in drawn))
-    _say(f"training {wanted.vocab_size:,} pieces ({wanted.model_type}) on {size}; some minutes for 200 MB")
+    _say(f"training {options.vocab_size:,} pieces ({options.model_type}) on {size}; some minutes for 200 MB")
     begin = time.perf_counter()
     texts = chain.from_iterable(one.kept.texts() for one in drawn)
     with interruptible():
         model = train(
             short_lines(texts),
             str(path),
-            wanted.vocab_size,
-            wanted.model_type,
-            wanted.character_coverage,
-            wanted.byte_fallback,
+            options.vocab_size,
+            options.model_type,
+            options.character_coverage,
+            options.byte_fallback,
             THREADS,
         )
     _say(f"trained in {time.perf_counter() - begin:.1f} s")
@@ -81,12 +81,12 @@ def account(drawn: list[Drawn]) -> str:
     rows = []
     for one in drawn:
         left_out = ", ".join(f"{n:,} {why}" for why, n in sorted(one.left_out.items())) or "none"
-        wanted, taken = f"{one.kept.wanted:,}", f"{one.kept.n_bytes:,}"
+        target, taken = f"{one.kept.target_bytes:,}", f"{one.kept.n_bytes:,}"
         rows.append(
-            (one.source, percent(one.share), wanted, taken, f"{one.n_documents:,}", left_out, f"{one.n_read:,}")
+            (one.source, percent(one.share), target, taken, f"{one.n_documents:,}", left_out, f"{one.n_read:,}")
         )
     text = plain(HEADER, rows)
-    short = [one.source for one in drawn if one.kept.n_bytes < one.kept.wanted]
+    short = [one.source for one in drawn if one.kept.n_bytes < one.kept.target_bytes]
     if short:
         text += f"All there is, and less than their share: {', '.join(short)}\n"
     return text + "Sizes in bytes. Held-out documents are never in the sample.\n"

@@ -42,7 +42,7 @@ class Documents:
         self._data, self._fault = data, fault
         self._eod = manifest["end_of_document"]
         self._vocab_size = manifest["tokenizer"]["vocab_size"]
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def look(self, block: bytes, offset: int) -> None:
         """Check the ids of a block that begins at byte `offset` of the .bin."""
@@ -66,8 +66,8 @@ class Documents:
         return ends[(ends >= begin) & (ends < end)]
 
     def _tell(self, code: str, data: IndexedDataset, token: int, what: str) -> None:
-        if code not in self._told:
-            self._told.add(code)
+        if code not in self._reported:
+            self._reported.add(code)
             self._fault(f"{code} {data.bin_path} document {data.document_at(token)}, token {token} of the file: {what}")
 
 
@@ -154,10 +154,10 @@ class _Dataset:
 
     def _bytes(self, end: str) -> bool:
         """Size and SHA-256 of a file."""
-        found = self._size(end)
-        if found is None:
+        size = self._size(end)
+        if size is None:
             return False
-        self.bar.update(found)
+        self.bar.update(size)
         if file_digest(self.path(end)) == self.manifest["files"][f"{self.name}{end}"]["sha256"]:
             return True
         self.fault(
@@ -176,15 +176,15 @@ class _Dataset:
         if not path.is_file():
             self.fault(f"E-TOK-01 {path}: no such file. Fix: copy it again, or make the corpus again")
             return None
-        found = path.stat().st_size
-        self.checked.n_bytes += found
-        if found != record["bytes"]:
+        size = path.stat().st_size
+        self.checked.n_bytes += size
+        if size != record["bytes"]:
             self.fault(
-                f"E-TOK-04 {path}: {found} bytes, the manifest says {record['bytes']}. Fix: copy it again, or make the "
+                f"E-TOK-04 {path}: {size} bytes, the manifest says {record['bytes']}. Fix: copy it again, or make the "
                 "corpus again"
             )
             return None
-        return found
+        return size
 
     def _index(self) -> None:
         """Every entry: each document is one sequence and has tokens; they lie back to back."""

@@ -25,27 +25,27 @@ SPREAD = 64  # inputs a large source is read from, at least
 
 
 class Lowest:
-    """The texts of a stream that come first in the order of their priorities, `wanted` bytes or a little more.
+    """The texts of a stream that come first in the order of their priorities, `target_bytes` bytes or a little more.
 
     A priority that was seen before is the same text again. Memory: the texts that are kept.
     """
 
-    def __init__(self, wanted: int) -> None:
-        self.wanted, self.n_bytes = wanted, 0
+    def __init__(self, target_bytes: int) -> None:
+        self.target_bytes, self.n_bytes = target_bytes, 0
         self._kept: list[tuple[int, bytes]] = []  # a heap, the highest priority first
-        self._there: set[int] = set()
+        self._priorities: set[int] = set()
 
     def offer(self, priority: int, text: str) -> None:
-        if priority in self._there or (self.n_bytes >= self.wanted and priority > -self._kept[0][0]):
+        if priority in self._priorities or (self.n_bytes >= self.target_bytes and priority > -self._kept[0][0]):
             return
-        made = text.encode()
-        heapq.heappush(self._kept, (-priority, made))
-        self._there.add(priority)
-        self.n_bytes += len(made)
-        while self.n_bytes - len(self._kept[0][1]) >= self.wanted:
-            dropped, made = heapq.heappop(self._kept)
-            self._there.remove(-dropped)
-            self.n_bytes -= len(made)
+        data = text.encode()
+        heapq.heappush(self._kept, (-priority, data))
+        self._priorities.add(priority)
+        self.n_bytes += len(data)
+        while self.n_bytes - len(self._kept[0][1]) >= self.target_bytes:
+            dropped, data = heapq.heappop(self._kept)
+            self._priorities.remove(-dropped)
+            self.n_bytes -= len(data)
 
     def texts(self) -> Iterator[str]:
         """In the order of their priorities, which does not depend on that of the stream."""
@@ -88,41 +88,41 @@ def draw(config: PrepareConfig) -> list[Drawn]:
     Neither is a document that any hold_out=all source has too: 8 bytes for each of those are held in memory.
     Raises DataError of the readers, the first bad document under work.on_error=stop, E-TKN-07 without any text.
     """
-    wanted = {name: round(share * config.tokenizer.sample_bytes) for name, share in sorted(shares(config).items())}
+    targets = {name: round(share * config.tokenizer.sample_bytes) for name, share in sorted(shares(config).items())}
     drawn = []
-    with _bar(sum(wanted.values()) * READ_FACTOR, config.work.progress_bar) as bar:
+    with _bar(sum(targets.values()) * READ_FACTOR, config.work.progress_bar) as bar:
         evaluation = _evaluation(config, bar)
-        for name, n_bytes in wanted.items():
-            found = Drawn(name, shares(config)[name], Lowest(max(1, n_bytes)))
+        for name, n_bytes in targets.items():
+            sample = Drawn(name, shares(config)[name], Lowest(max(1, n_bytes)))
             bar.set_postfix_str(name)
-            _draw(config, found, evaluation, bar)
-            bar.total -= max(0, READ_FACTOR * n_bytes - found.n_read)  # the source ended before
-            drawn.append(found)
-    if not any(found.kept.n_bytes for found in drawn):
+            _draw(config, sample, evaluation, bar)
+            bar.total -= max(0, READ_FACTOR * n_bytes - sample.n_read)  # the source ended before
+            drawn.append(sample)
+    if not any(sample.kept.n_bytes for sample in drawn):
         raise DataError(
-            f"E-TKN-07 {config.tokenizer.path}: the sources ({', '.join(wanted) or 'none is trained on'}) hold no text "
-            "to train a vocabulary on: everything is held out or left out by a rule. Fix: check corpus.sources.*.filter"
+            f"E-TKN-07 {config.tokenizer.path}: the sources ({', '.join(targets) or 'none is trained on'}) hold no "
+            "text to train a vocabulary on: everything is held out or left out by a rule. Fix: check corpus.sources.*.filter"
         )
     return drawn
 
 
-def _draw(config: PrepareConfig, found: Drawn, evaluation: set[bytes], bar: Any) -> None:
-    source = config.corpus.sources[found.source]
-    every = inputs(found.source, source)
+def _draw(config: PrepareConfig, sample: Drawn, evaluation: set[bytes], bar: Any) -> None:
+    source = config.corpus.sources[sample.source]
+    every = inputs(sample.source, source)
     every.sort(key=lambda input: hashlib.blake2b(str(input.number).encode()).digest())
-    wanted, parts = found.kept.wanted, min(len(every), SPREAD)
+    target, parts = sample.kept.target_bytes, min(len(every), SPREAD)
     rules = Rules(source.filter)
     for input in every:
-        if found.n_read >= READ_FACTOR * wanted and found.n_bytes >= wanted:
+        if sample.n_read >= READ_FACTOR * target and sample.n_bytes >= target:
             break
-        read, there = found.n_read, found.n_bytes
+        read, n_bytes_before = sample.n_read, sample.n_bytes
         for n_bytes, items in _chunks(config, input, source):
             for item in items:
-                _take(config, source, input, item, rules, evaluation, found)
-            found.n_read += n_bytes
+                _take(config, source, input, item, rules, evaluation, sample)
+            sample.n_read += n_bytes
             bar.update(n_bytes)
-            enough = found.n_read - read >= READ_FACTOR * wanted / parts
-            if enough and found.n_bytes - there >= wanted / parts:
+            enough = sample.n_read - read >= READ_FACTOR * target / parts
+            if enough and sample.n_bytes - n_bytes_before >= target / parts:
                 break
 
 
@@ -130,8 +130,8 @@ def _chunks(
     config: PrepareConfig, input: Input, source: CorpusSourceConfig
 ) -> Iterator[tuple[int, Iterator[Document | Reject]]]:
     """Bytes and documents of each chunk of an input."""
-    with closing(chunks(input, source, config.work, None)) as found:  # type: ignore[type-var]
-        for chunk in found:
+    with closing(chunks(input, source, config.work, None)) as cut:  # type: ignore[type-var]
+        for chunk in cut:
             yield chunk.n_bytes, documents(input.path, source, config.work, chunk)
 
 
@@ -142,27 +142,27 @@ def _take(
     item: Document | Reject,
     rules: Rules,
     evaluation: set[bytes],
-    found: Drawn,
+    sample: Drawn,
 ) -> None:
     if isinstance(item, Reject):
         if config.work.on_error == "stop":
             raise item.error(input.path)
-        return found.leave_out("rejected")
+        return sample.leave_out("rejected")
     if (rule := rules.refuses(item)) is not None:
-        return found.leave_out(rule)
+        return sample.leave_out(rule)
     digest = digest_of(item.text)
     if split_of(digest, source, config.corpus.valid_share) or digest[:8] in evaluation:
-        return found.leave_out("held out")
-    found.n_documents += 1
-    found.n_bytes += len(item.text.encode())
+        return sample.leave_out("held out")
+    sample.n_documents += 1
+    sample.n_bytes += len(item.text.encode())
     for i in range(0, len(item.text), STRETCH):  # a word is cut in two now and then; one in some thousand
         priority = hashlib.blake2b(digest + i.to_bytes(8, "big"), digest_size=16).digest()
-        found.kept.offer(int.from_bytes(priority, "big"), item.text[i : i + STRETCH])
+        sample.kept.offer(int.from_bytes(priority, "big"), item.text[i : i + STRETCH])
 
 
 def _evaluation(config: PrepareConfig, bar: Any) -> set[bytes]:
     """The first 8 bytes of the digests of everything in sources that are held out as a whole."""
-    found: set[bytes] = set()
+    digests: set[bytes] = set()
     for name, source in sorted(config.corpus.sources.items()):
         if source.hold_out != "all":
             continue
@@ -171,10 +171,10 @@ def _evaluation(config: PrepareConfig, bar: Any) -> set[bytes]:
             for _, items in _chunks(config, input, source):
                 for item in items:
                     if isinstance(item, Document):
-                        found.add(digest_of(item.text)[:8])
+                        digests.add(digest_of(item.text)[:8])
                     elif config.work.on_error == "stop":
                         raise item.error(input.path)
-    return found
+    return digests
 
 
 def _bar(total: int, shown: bool) -> Any:

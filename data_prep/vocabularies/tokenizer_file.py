@@ -74,8 +74,8 @@ def already_trained(config: PrepareConfig) -> bool:
         record, known = {}, False
     if not known:
         raise refusal(path, "was not made by this command (or was changed since)")
-    if found := differences(record, json.loads(json.dumps(made_from(config)))):
-        raise refusal(path, f"was made with other settings: {'; '.join(found[:3])}")
+    if changed := differences(record, json.loads(json.dumps(made_from(config)))):
+        raise refusal(path, f"was made with other settings: {'; '.join(changed[:3])}")
     return True
 
 
@@ -135,8 +135,8 @@ def found_in(origin: Path) -> Path:
     for name in NAMES:
         if (origin / name).is_file():
             return origin / name
-    there = ", ".join(sorted(shown(entry.name) for entry in origin.iterdir())[:8]) or "nothing"
+    names = ", ".join(sorted(shown(entry.name) for entry in origin.iterdir())[:8]) or "nothing"
     raise DataError(
-        f"E-TKN-01 {origin}: holds neither {NAMES[0]} nor {NAMES[1]} (it holds {there}); one of them is needed. "
+        f"E-TKN-01 {origin}: holds neither {NAMES[0]} nor {NAMES[1]} (it holds {names}); one of them is needed. "
         "Fix: give the file itself, or save the tokenizer with save_pretrained of `transformers`"
     )

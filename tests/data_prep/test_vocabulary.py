@@ -77,8 +77,8 @@ def test_shares_are_those_of_the_mixture(tmp_path: Path) -> None:
     found = {one.source: one for one in draw(config)}
     assert list(found) == sorted(expected)
     for name, one in found.items():
-        assert one.kept.wanted == round(expected[name] * 40_000)
-        assert one.kept.wanted <= one.kept.n_bytes < one.kept.wanted + 300
+        assert one.kept.target_bytes == round(expected[name] * 40_000)
+        assert one.kept.target_bytes <= one.kept.n_bytes < one.kept.target_bytes + 300
         assert one.kept.n_bytes == sum(len(text.encode()) for text in one.kept.texts())
         assert all(text.startswith(name) for text in one.kept.texts())
         assert one.n_documents == 400 and one.n_bytes == sum(len(f"{name} {text_of(i)}") for i in range(400))
@@ -209,7 +209,7 @@ def test_the_lowest_are_kept(offers: list[tuple[int, int]], wanted: int) -> None
         total += sizes[priority]
     assert list(kept.texts()) == expected
     assert kept.n_bytes == total
-    assert len(kept._there) == len(expected), "what is dropped is forgotten"
+    assert len(kept._priorities) == len(expected), "what is dropped is forgotten"
 
 
 @settings(max_examples=100, deadline=None)

@@ -47,12 +47,12 @@ class Rows:
 
     def _place(self, length: int, left: int, number: int, capacity: int) -> int:
         """Put some of `left` pieces, the first of them `number`, into the group that fits best. Returns how many."""
-        found = bisect_left(self._rooms, length)
-        if found < len(self._rooms):
-            room = self._rooms[found]
+        k = bisect_left(self._rooms, length)
+        if k < len(self._rooms):
+            room = self._rooms[k]
             node, shift, n_rows = self._groups[room].pop()
             if not self._groups[room]:
-                del self._groups[room], self._rooms[found]
+                del self._groups[room], self._rooms[k]
         else:
             room, node, shift, n_rows = capacity, FRESH, 0, left
         fits = room // length
@@ -77,12 +77,12 @@ class Rows:
         group = bisect_right(self._ends, row)
         row -= self._ends[group - 1] if group else 0
         node, row = self._nodes[group], row + self._node_shifts[group]
-        found: list[int] = []
+        numbers: list[int] = []
         while node != FRESH:
             first = self._firsts[node] + row * self._copies[node]
-            found += reversed(range(first, first + self._copies[node]))
+            numbers += reversed(range(first, first + self._copies[node]))
             node, row = self._parents[node], row + self._shifts[node]
-        return found[::-1]
+        return numbers[::-1]
 
 
 class Documents:

@@ -45,7 +45,7 @@ class UpsampledStream:
 
     def _copies(self, start: int, stop: int) -> list[tuple[int, int, int]]:
         """The part of the stream behind the dataset itself."""
-        found = []
+        copies = []
         while start < stop:
             at = (start - self.dataset.n_tokens) % int(self._ends[-1])
             k = bisect_right(self._ends, at)
@@ -53,9 +53,9 @@ class UpsampledStream:
             behind = self.dataset.document_start(document + 1)
             first = behind - (int(self._ends[k]) - at)
             last = min(behind, first + stop - start)
-            found.append((document, first, last))
+            copies.append((document, first, last))
             start += last - first
-        return found
+        return copies
 
 
 class Segments:
