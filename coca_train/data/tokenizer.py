@@ -25,8 +25,8 @@ class Tokenizer:
 
     Attributes: kind, "sentencepiece" or "huggingface"; vocab_size, the highest id + 1; eod, the id that ends every
     document; bos, the id that begins a text, None where there is none; digest, SHA-256 of the file.
-    Raises DataError: E-TKN-01 missing, E-TKN-02 not a tokenizer, E-TKN-03 no end-of-document piece; UserError E-TKN-04
-    a package is missing.
+    Raises DataError: E-TKN-01 missing, E-TKN-02 not a tokenizer, E-TKN-03 no end-of-document piece,
+    E-TKN-12 an end that a text can spell; UserError E-TKN-04 a package is missing.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -80,7 +80,7 @@ class Tokenizer:
             )
         if (text := self._backend.spelled(eod)) is not None:
             raise DataError(
-                f"E-TKN-03 {self.path}: a text with {text!r} in it is encoded as the end of a document; no text may "
+                f"E-TKN-12 {self.path}: a text with {text!r} in it is encoded as the end of a document; no text may "
                 "hold it. Fix: make it a control piece (SentencePiece), or a special token (tokenizer.json)"
             )
         return eod

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from coca_train.data.indexed import IndexedDataset
+from coca_train.data.dataset import IndexedDataset
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.evaluation.results import Measured, Point
 from coca_train.evaluation.variants import Variant

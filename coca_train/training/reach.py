@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from coca_train.config.schema import Config
-from coca_train.data.indexed import IndexedDataset
+from coca_train.data.dataset import IndexedDataset
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.evaluation.grid import measure_cells
 from coca_train.evaluation.measures.perplexity import RESAMPLES

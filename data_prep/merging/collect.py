@@ -170,7 +170,7 @@ def place(input: Input, line: int) -> str:
 def gather_parts(config: PrepareConfig, tokenizer: Tokenizer) -> Collection:
     """Every part of every input: made with these settings, of these inputs, to their end, whole.
 
-    Raises DataError E-TOK-15 (parts missing), 11, 18 (made with other settings), 08 (damaged), 20 (list of near
+    Raises DataError E-TOK-23 (parts missing), 11, 18 (made with other settings), 08 (damaged), 20 (list of near
     duplicates), E-RAW-19 (input changed), and of rejects under work.on_error=stop what they were rejected for.
     """
     dir = Path(config.corpus.dir)
@@ -194,9 +194,9 @@ def gather_parts(config: PrepareConfig, tokenizer: Tokenizer) -> Collection:
     if missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise DataError(
-            f"E-TOK-15 {dir}/parts: {len(missing)} of {sum(map(len, inputs_by_source.values()))} inputs are not "
-            f"tokenized to their end: {', '.join(missing[:3])}{more}; all are needed. Fix: python -m data_prep tokenize "
-            "with the same settings, which goes on where it ended"
+            f"E-TOK-23 {dir}/parts: {len(missing)} of {sum(map(len, inputs_by_source.values()))} inputs are not "
+            f"tokenized to their end: {', '.join(missing[:3])}{more}; all are needed. "
+            "Fix: python -m data_prep tokenize with the same settings, which goes on where it ended"
         )
     check_near(config, identities)
     near = [NearDuplicates(dir / "near_duplicates" / f"{name}.npy") for name in names]

@@ -90,14 +90,14 @@ def _json(content: dict[str, Any]) -> bytes:
 def read(dir: Path | str) -> dict[str, Any]:
     """The manifest in a folder.
 
-    Raises DataError E-TOK-15 (none: nothing finished there), E-PREP-02 (of something else), E-TOK-08 (changed).
+    Raises DataError E-TOK-23 (none: nothing finished there), E-PREP-02 (of something else), E-TOK-08 (changed).
     """
     path = Path(dir) / NAME
     try:
         data = path.read_bytes()
     except OSError as error:
         raise DataError(
-            f"E-TOK-15 {path}: {error.strerror}; it is written when a corpus is finished, so this one is not. "
+            f"E-TOK-23 {path}: {error.strerror}; it is written when a corpus is finished, so this one is not. "
             "Fix: check corpus.dir, or finish it: python -m data_prep tokenize"
         ) from error
     try:
@@ -172,8 +172,8 @@ def existing(config: PrepareConfig) -> dict[str, Any] | None:
     if changes:
         more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
         raise DataError(
-            f"E-TOK-18 {config.corpus.dir}: holds a corpus of other settings: {'; '.join(changes[:3])}{more}; nothing is "
-            "overwritten. Fix: give the settings of then, choose another corpus.dir, or move this one away"
+            f"E-TOK-18 {config.corpus.dir}: holds a corpus of other settings: {'; '.join(changes[:3])}{more}; nothing "
+            "is overwritten. Fix: give the settings of then, choose another corpus.dir, or move this one away"
         )
     return manifest
 

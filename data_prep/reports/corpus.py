@@ -12,7 +12,7 @@ from data_prep.schema import PrepareConfig
 
 
 class Corpus:
-    """The corpus in corpus.dir. Raises what `manifest.read` raises (E-TOK-15: none is finished there)."""
+    """The corpus in corpus.dir. Raises what `manifest.read` raises (E-TOK-23: none is finished there)."""
 
     def __init__(self, config: PrepareConfig) -> None:
         self.folder = Path(config.corpus.dir)
@@ -43,11 +43,11 @@ class Corpus:
         return self.manifest["datasets"][f"{source}_{split}"]
 
     def dataset(self, source: str, split: str) -> IndexedDataset:
-        """A dataset. Raises DataError E-TOK-08 when it is not as long as the manifest says."""
+        """A dataset. Raises DataError E-TOK-25 when it is not as long as the manifest says."""
         data, record = IndexedDataset(self.folder / f"{source}_{split}"), self.record(source, split)
         if (data.n_documents, data.n_tokens) != (record["documents"], record["tokens"]):
             raise DataError(
-                f"E-TOK-08 {data.prefix}: holds {data.n_documents:,} documents of {data.n_tokens:,} tokens together, "
+                f"E-TOK-25 {data.prefix}: holds {data.n_documents:,} documents of {data.n_tokens:,} tokens together, "
                 f"the manifest says {record['documents']:,} and {record['tokens']:,}; both must agree. "
                 "Fix: python -m data_prep verify, then copy the files again or prepare the corpus again"
             )

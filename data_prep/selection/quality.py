@@ -41,14 +41,15 @@ def datatrove(module: str, needed_for: str) -> Any:
 
 
 def word_splitter(language: str, needed_for: str) -> Any:
-    """datatrove's word splitter of a language (en, zh, ...). Raises UserError E-RAW-25, naming the missing package."""
+    """datatrove's word splitter of a language (en, zh, ...). Raises UserError E-RAW-25, naming the missing
+    package, and E-RAW-29 for a language that datatrove does not know."""
     words = datatrove("utils.word_tokenizers", needed_for)
     try:
         splitter = words.load_word_tokenizer(language)
         splitter.word_tokenize("one word")  # some import their library only now
     except ValueError as error:
         raise UserError(
-            f"E-RAW-25 {needed_for}: datatrove has no word splitter for {language!r}; known are ISO codes such as en, "
+            f"E-RAW-29 {needed_for}: datatrove has no word splitter for {language!r}; known are ISO codes such as en, "
             "de, zh. Fix: choose one of them"
         ) from error
     except ImportError as error:
@@ -69,7 +70,7 @@ def _package(error: ImportError) -> str:
 def quality_filters(names: list[str]) -> list[Callable[[str], str | None]]:
     """The filters of these names. Each takes a text and gives its own name where the text is to be left out, else None.
 
-    Raises UserError E-RAW-25: no such filter, or a package it needs is not installed.
+    Raises UserError E-RAW-29 no such filter, E-RAW-25 a package it needs is not installed.
     """
     return [_filter(name) for name in names]
 
@@ -77,7 +78,7 @@ def quality_filters(names: list[str]) -> list[Callable[[str], str | None]]:
 def _filter(name: str) -> Callable[[str], str | None]:
     where = f"filter.quality={name}"
     if name not in FILTERS:
-        raise UserError(f"E-RAW-25 {where}: no such filter; known are {', '.join(FILTERS)}. Fix: choose one of them")
+        raise UserError(f"E-RAW-29 {where}: no such filter; known are {', '.join(FILTERS)}. Fix: choose one of them")
     judge = getattr(datatrove("pipeline.filters", where), FILTERS[name])()
     if name not in NEEDS_NO_WORDS:
         word_splitter("en", where)

@@ -22,7 +22,7 @@ def run(config: PrepareConfig) -> int:
                 _show(corpus, name, split, look)
     if look.source is not None and look.source not in corpus.names("train") + corpus.names("valid"):
         raise DataError(
-            f"E-TOK-12 look.source={look.source}: the corpus in {corpus.folder} has no document of it; one is needed. "
+            f"E-TOK-24 look.source={look.source}: the corpus in {corpus.folder} has no document of it; one is needed. "
             "Fix: python -m data_prep stats says what there is"
         )
     picture = corpus.report / "lengths.png"

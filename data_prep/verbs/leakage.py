@@ -40,12 +40,12 @@ def run(config: PrepareConfig) -> int:
     trained = {name: corpus.dataset(name, "train") for name in corpus.names("train")}
     held_out = {f"{name}_valid": corpus.dataset(name, "valid") for name in corpus.names("valid")}
     held_out |= further(config.leakage.against, corpus.tokenizer, set(held_out))
-    for code, what, measured, fix in (
-        ("E-TOK-12", "trained on", trained, "give the corpus a source with another hold_out than all"),
-        ("E-TOK-17", "held out", held_out, "set leakage.against=[<prefix>], or make it anew with corpus.valid_share"),
+    for what, sets, fix in (
+        ("trained on", trained, "give the corpus a source with another hold_out than all"),
+        ("held out", held_out, "set leakage.against=[<prefix>], or make it anew with corpus.valid_share"),
     ):
-        if not measured:
-            raise DataError(f"{code} {corpus.folder}: nothing is {what}; both are needed to compare them. Fix: {fix}")
+        if not sets:
+            raise DataError(f"E-TOK-24 {corpus.folder}: nothing is {what}; both are needed to compare them. Fix: {fix}")
     tokens = sum(data.n_tokens for data in trained.values())
     with storage(str(corpus.report)):
         corpus.report.mkdir(exist_ok=True)

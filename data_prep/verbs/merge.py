@@ -105,9 +105,9 @@ SCRATCH, MARK = ".merging", "publishing"
 def merge(config: PrepareConfig) -> dict[str, Any]:
     """Make the corpus of its parts and return its manifest; a corpus that is there already is left as it is.
 
-    Raises DataError E-TOK-15 (parts missing; another process at work), 18 (other settings), 08 (damaged part), 20 (list
-    of near duplicates), E-RAW-19 (input changed), 21, 22 (ids), 27 (nothing left of a source), E-PREP-02 (files that
-    are not ours), StorageError E-IO-01.
+    Raises DataError E-TOK-15 (another process at work), 23 (parts missing), 18 (other settings), 08 (damaged part), 20
+    (list of near duplicates), E-RAW-19 (input changed), 21, 22 (ids), 27 (nothing left of a source), E-PREP-02 (files
+    that are not ours), StorageError E-IO-01.
     """
     dir = Path(config.corpus.dir)
     manifest = existing(config)
@@ -133,7 +133,7 @@ def _leftovers(config: PrepareConfig, dir: Path) -> list[Path]:
 @contextmanager
 def _alone(dir: Path) -> Iterator[None]:
     if not dir.is_dir():
-        raise DataError(f"E-TOK-15 {dir}: no such folder, so nothing is tokenized. Fix: python -m data_prep tokenize")
+        raise DataError(f"E-TOK-23 {dir}: no such folder, so nothing is tokenized. Fix: python -m data_prep tokenize")
     try:
         lock = open_locked(str(dir / ".merge.lock"))
     except DataError:

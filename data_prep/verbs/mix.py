@@ -89,7 +89,7 @@ def exact(number: float) -> Fraction:
 def plan(corpus: CorpusConfig, mix: MixConfig, manifest: dict[str, Any]) -> Plan:
     """The mixture of a finished corpus.
 
-    Raises DataError E-TOK-15 for a source that is not in the corpus, E-TOK-12 for a group or source without documents
+    Raises DataError E-TOK-23 for a source that is not in the corpus, E-TOK-24 for a group or source without documents
     to train on.
     """
     datasets = manifest["datasets"]
@@ -97,13 +97,13 @@ def plan(corpus: CorpusConfig, mix: MixConfig, manifest: dict[str, Any]) -> Plan
     for name in sorted(corpus.sources):
         if name not in manifest["sources"]:
             raise DataError(
-                f"E-TOK-15 corpus.sources.{name}: is not in the corpus that was made, which has "
+                f"E-TOK-23 corpus.sources.{name}: is not in the corpus that was made, which has "
                 f"{', '.join(manifest['sources'])}; every source must be tokenized before it is mixed. "
                 f"Fix: python -m data_prep tokenize, in another corpus.dir; or leave it out: ~corpus.sources.{name}"
             )
         if name in trained and f"{name}_train" not in datasets:
             raise DataError(
-                f"E-TOK-12 corpus.sources.{name}: has no document to train on; at least one is needed. "
+                f"E-TOK-24 corpus.sources.{name}: has no document to train on; at least one is needed. "
                 f"Fix: python -m data_prep stats says what was left out and why; or ~corpus.sources.{name}"
             )
     groups = _groups(corpus, mix)
@@ -139,7 +139,7 @@ def _groups(corpus: CorpusConfig, mix: MixConfig) -> dict[str, int]:
     for group in mix.groups:
         if all(source.group != group or source.hold_out == "all" for source in corpus.sources.values()):
             raise DataError(
-                f"E-TOK-12 mix.groups.{group}: no source of this group is trained on (hold_out=all); a group with a "
+                f"E-TOK-24 mix.groups.{group}: no source of this group is trained on (hold_out=all); a group with a "
                 f"share needs one. Fix: remove it: ~mix.groups.{group}"
             )
     shares = [exact(group.share) for group in mix.groups.values()]

@@ -171,7 +171,7 @@ class _Dataset:
         path = self.path(end)
         record = self.manifest["files"].get(path.name)
         if record is None:
-            self.fault(f"E-TOK-01 {path}: is not in the manifest; every file is. Fix: make the corpus again")
+            self.fault(f"E-TOK-27 {path}: is not in the manifest; every file is. Fix: make the corpus again")
             return None
         if not path.is_file():
             self.fault(f"E-TOK-01 {path}: no such file. Fix: copy it again, or make the corpus again")
@@ -221,7 +221,7 @@ class _Dataset:
         ):
             if now != then:
                 raise DataError(
-                    f"E-TOK-06 {self.path('.idx')}: {what} {now}, the manifest says {then}; they must agree. "
+                    f"E-TOK-25 {self.path('.idx')}: {what} {now}, the manifest says {then}; they must agree. "
                     "Fix: copy both again, or make the corpus again"
                 )
 
@@ -290,7 +290,7 @@ class _Dataset:
             self.checked.n_texts += 1
             if digest_of(text) != origins["digest"][i].tobytes():
                 self.fault(
-                    f"E-TOK-22 {self.prefix} document {i} (input {origins['input'][i]}, line {origins['line'][i]}): "
+                    f"E-TOK-26 {self.prefix} document {i} (input {origins['input'][i]}, line {origins['line'][i]}): "
                     "its text is not the one that was read. Fix: make the corpus again"
                 )
                 return

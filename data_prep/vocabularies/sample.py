@@ -101,7 +101,8 @@ def draw(config: PrepareConfig) -> list[Drawn]:
     if not any(sample.kept.n_bytes for sample in drawn):
         raise DataError(
             f"E-TKN-07 {config.tokenizer.path}: the sources ({', '.join(targets) or 'none is trained on'}) hold no "
-            "text to train a vocabulary on: everything is held out or left out by a rule. Fix: check corpus.sources.*.filter"
+            "text to train a vocabulary on: everything is held out or left out by a rule. "
+            "Fix: check corpus.sources.*.filter"
         )
     return drawn
 

@@ -101,7 +101,8 @@ def bring(origin: Path, path: Path) -> bool:
 
     origin: a SentencePiece model, a tokenizer.json, or a folder with one (the model is preferred).
     Raises DataError: E-TKN-01 nothing there, 02 not a tokenizer, 03 no end of document, 05 another is there already,
-    08 it does not give back a text as it should; UserError: 04 a package is missing, 06 `path` has another ending.
+    08 it does not give back a text as it should, 11 changed while it was read; UserError: 04 a package is missing,
+    06 `path` has another ending.
     """
     origin = found_in(origin)
     tokenizer = Tokenizer(origin)
@@ -119,7 +120,7 @@ def bring(origin: Path, path: Path) -> bool:
         )
     model = origin.read_bytes()
     if hashlib.sha256(model).hexdigest() != tokenizer.digest:
-        raise DataError(f"E-TKN-02 {origin}: changed while it was read. Fix: run the same command again")
+        raise DataError(f"E-TKN-11 {origin}: changed while it was read. Fix: run the same command again")
     if path.exists():
         if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == tokenizer.digest:
             return False

@@ -232,7 +232,7 @@ def test_an_end_that_any_text_can_spell(tmp_path: Path) -> None:
     def change(record: dict[str, Any]) -> None:
         record["added_tokens"][0]["special"] = False
 
-    with pytest.raises(DataError, match=r"E-TKN-03 .*a text with '<\|endoftext\|>' in it"):
+    with pytest.raises(DataError, match=r"E-TKN-12 .*a text with '<\|endoftext\|>' in it"):
         Tokenizer(saved(byte_level(), tmp_path / "tokenizer.json", change))
 
 

@@ -143,7 +143,7 @@ def test_one_source_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     out = capsys.readouterr().out
     assert "=== b_train" in out and "a_train" not in out and "a_valid" not in out
     assert run(tmp_path, "look.source=empty") == 3
-    assert capsys.readouterr().err.startswith("E-TOK-12 look.source=empty")
+    assert capsys.readouterr().err.startswith("E-TOK-24 look.source=empty")
 
 
 @pytest.mark.usefixtures("no_picture")

@@ -56,7 +56,7 @@ def test_a_changed_bit_is_seen_wherever_it_is(config: PrepareConfig, tmp_path: P
 @pytest.mark.parametrize(
     ("content", "code"),
     [
-        (None, "E-TOK-15 .*this one is not.*Fix: "),
+        (None, "E-TOK-23 .*this one is not.*Fix: "),
         (b"", "E-TOK-08"),
         (b"[1]", "E-TOK-08"),
         (b"\xff\xfe", "E-TOK-08"),

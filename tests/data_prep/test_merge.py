@@ -307,14 +307,14 @@ def rewrite(path: Path, **changes: Any) -> None:
 BAD_PARTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "last part missing": (
         lambda dir: remove(dir / "parts/books/00000/00001.json"),
-        r"E-TOK-15 .*1 of 3 inputs are not tokenized to their end: books .*books-000.jsonl from part 1 on",
+        r"E-TOK-23 .*1 of 3 inputs are not tokenized to their end: books .*books-000.jsonl from part 1 on",
     ),
     "input missing": (
         lambda dir: shutil.rmtree(dir / "parts/code"),
-        r"E-TOK-15 .*code .*code-000.jsonl from part 0 on",
+        r"E-TOK-23 .*code .*code-000.jsonl from part 0 on",
     ),
-    "nothing there": (lambda dir: shutil.rmtree(dir / "parts"), r"E-TOK-15 .*3 of 3 inputs"),
-    "no folder": (lambda dir: shutil.rmtree(dir), r"E-TOK-15 .*no such folder"),
+    "nothing there": (lambda dir: shutil.rmtree(dir / "parts"), r"E-TOK-23 .*3 of 3 inputs"),
+    "no folder": (lambda dir: shutil.rmtree(dir), r"E-TOK-23 .*no such folder"),
     "bin of a part missing": (lambda dir: remove(dir / f"{STEM}.train.bin"), r"E-TOK-08 .*train.bin is missing"),
     "bit of a bin": (lambda dir: flip(dir / f"{STEM}.train.bin", 5), r"E-TOK-08 .*train.bin is not what was written"),
     "bit of held-out ids": (lambda dir: flip(dir / f"{STEM}.valid.bin", 5), r"E-TOK-08 .*valid.bin is not what was"),

@@ -123,15 +123,15 @@ def test_what_cannot_be_mixed_is_said(tmp_path: Path, capsys: pytest.CaptureFixt
         return capsys.readouterr().err
 
     text = {"a": Made(["one two"], ["three"])}
-    assert re.match(r"E-TOK-15 corpus\.sources\.b: .* Fix: .*tokenize", error(text, text | {"b": source()}))
+    assert re.match(r"E-TOK-23 corpus\.sources\.b: .* Fix: .*tokenize", error(text, text | {"b": source()}))
     held = {"a": Made(["one"]), "b": Made([], ["two"])}
-    assert re.match(r"E-TOK-12 corpus\.sources\.b: has no document to train on", error(held, held))
+    assert re.match(r"E-TOK-24 corpus\.sources\.b: has no document to train on", error(held, held))
     held = {"a": Made(["one"]), "b": Made([], ["two"], {"group": "code", "hold_out": "all"})}
-    assert re.match(r"E-TOK-12 mix\.groups\.code: no source", error(held, held))
+    assert re.match(r"E-TOK-24 mix\.groups\.code: no source", error(held, held))
     (tmp_path / "tiny" / "manifest.json").unlink()
     assert main(["mix", "--config-dir", str(tmp_path / "choices"), "corpus=tiny"]) == 3
     message = capsys.readouterr().err
-    assert re.match(r"E-TOK-15 .*tiny/manifest\.json: No such file .* python -m data_prep tokenize", message)
+    assert re.match(r"E-TOK-23 .*tiny/manifest\.json: No such file .* python -m data_prep tokenize", message)
     assert not (tmp_path / "tiny" / "report").exists()
 
 

@@ -50,7 +50,7 @@ def test_a_missing_library_is_told_before_anything_is_read(tmp_path: Path, monke
 
 def test_an_unknown_language_is_told(tmp_path: Path) -> None:
     config = corpus(tmp_path, {"a": [text(50, 1)]}, "near_duplicates.language=english")
-    with pytest.raises(UserError, match=r"^E-RAW-25 near_duplicates.language=english: .*Fix:"):
+    with pytest.raises(UserError, match=r"^E-RAW-29 near_duplicates.language=english: .*Fix:"):
         near_duplicates.run(config)
 
 

@@ -32,7 +32,7 @@ def test_no_filters_need_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_unknown_filter_is_refused_with_those_there_are() -> None:
-    with pytest.raises(UserError, match=r"^E-RAW-25 filter.quality=gopher: no such filter; .*gopher_quality.* Fix:"):
+    with pytest.raises(UserError, match=r"^E-RAW-29 filter.quality=gopher: no such filter; .*gopher_quality.* Fix:"):
         quality_filters(["gopher"])
 
 
@@ -61,7 +61,7 @@ def test_a_missing_word_splitter_is_told_before_any_document(monkeypatch: pytest
 
 def test_a_language_nobody_knows() -> None:
     pytest.importorskip("datatrove")
-    with pytest.raises(UserError, match=r"^E-RAW-25 here: datatrove has no word splitter for 'english'; .*Fix:"):
+    with pytest.raises(UserError, match=r"^E-RAW-29 here: datatrove has no word splitter for 'english'; .*Fix:"):
         word_splitter("english", "here")
 
 

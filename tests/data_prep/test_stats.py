@@ -89,13 +89,13 @@ def test_a_dataset_that_is_not_what_the_manifest_says(tmp_path: Path, capsys: py
         (tmp_path / "tiny" / f"a_train{end}").write_bytes((tmp_path / "tiny" / f"a_valid{end}").read_bytes())
     assert main(arguments) == 3
     message = capsys.readouterr().err
-    assert message.startswith("E-TOK-08") and "verify" in message and message.count("\n") == 1
+    assert message.startswith("E-TOK-25") and "verify" in message and message.count("\n") == 1
     (tmp_path / "tiny" / "a_train.bin").unlink()
     assert main(arguments) == 3
     assert capsys.readouterr().err.startswith("E-TOK-01")
     (tmp_path / "tiny" / "manifest.json").unlink()
     assert main(arguments) == 3
-    assert capsys.readouterr().err.startswith("E-TOK-15")
+    assert capsys.readouterr().err.startswith("E-TOK-23")
 
 
 def test_the_tokenizer_must_be_the_one_of_then(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -362,7 +362,7 @@ def test_changed_while_it_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         return original(self, ids)
 
     monkeypatch.setattr(Tokenizer, "decode", decode)
-    with pytest.raises(DataError, match=r"E-TKN-02 .*changed while it was read"):
+    with pytest.raises(DataError, match=r"E-TKN-11 .*changed while it was read"):
         bring(origin, tmp_path / "x.model")
 
 

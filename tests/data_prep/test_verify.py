@@ -214,7 +214,7 @@ TAMPERED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "idx missing": (lambda d: (d / "code_train.idx").unlink(), r"E-TOK-01 .*code_train.idx: no such file"),
     "sums missing": (lambda d: (d / "code_train.sums").unlink(), r"E-TOK-01 .*code_train.sums: no such file"),
     "origins missing": (lambda d: (d / "code_train.origins.npy").unlink(), r"E-TOK-01 .*origins.npy: no such file"),
-    "manifest missing": (lambda d: (d / "manifest.json").unlink(), r"E-TOK-15 .*manifest.json"),
+    "manifest missing": (lambda d: (d / "manifest.json").unlink(), r"E-TOK-23 .*manifest.json"),
     "tokenizer missing": (lambda d: (d / "tokenizer.model").unlink(), r"E-TKN-01 .*tokenizer.model"),
     "bin truncated": (
         lambda d: cut(d / "books_train.bin", 100),
@@ -235,7 +235,7 @@ TAMPERED: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "both of another dataset": (
         lambda d: [exchange(d, f"code_train{e}", f"books_train{e}") for e in (".bin", ".idx")] + [sign(d)],
-        r"E-TOK-06 .*: documents \d+, the manifest says",
+        r"E-TOK-25 .*: documents \d+, the manifest says",
     ),
     "unsigned idx of another bin": (
         lambda d: exchange(d, "code_train.idx", "books_train.idx"),
@@ -247,7 +247,7 @@ TAMPERED: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "another dtype": (
         lambda d: retype(d, "code_train", np.int32),
-        r"E-TOK-06 .*: dtype int32, the manifest says",
+        r"E-TOK-25 .*: dtype int32, the manifest says",
     ),
     "dtype of the idx alone": (
         lambda d: put_idx(d, "code_train", lambda n: 17, "<B", 4),
@@ -295,9 +295,9 @@ TAMPERED: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "a word changed": (
         lambda d: put_ids(d, "code_train", {end_of(d, "code_train", 9) - 1: 300}),
-        r"E-TOK-22 .*code_train document 9 \(input 0, line \d+\): its text is not the one that was read",
+        r"E-TOK-26 .*code_train document 9 \(input 0, line \d+\): its text is not the one that was read",
     ),
-    "documents exchanged": (lambda d: origins(d, "code_train", exchange_texts), r"E-TOK-22 .*code_train document 1 "),
+    "documents exchanged": (lambda d: origins(d, "code_train", exchange_texts), r"E-TOK-26 .*code_train document 1 "),
     "a row too few": (lambda d: origins(d, "code_train", lambda rows: rows[:-1]), r"E-TOK-22 .*a row for each"),
     "rows of another kind": (
         lambda d: origins(d, "code_train", lambda rows: rows["line"]),
@@ -311,7 +311,7 @@ TAMPERED: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda d: trained(d / "tokenizer.model", 520),
         r"E-TOK-11 .*the corpus was made with",
     ),
-    "tokenizer swapped and signed": (resign_tokenizer, r"E-TOK-22 .*its text is not the one that was read"),
+    "tokenizer swapped and signed": (resign_tokenizer, r"E-TOK-26 .*its text is not the one that was read"),
     "vocabulary smaller than said": (
         lambda d: say(d, "tokenizer", "vocab_size", value=600),
         r"E-TOK-11 .*token ids 512, the manifest says 600",
@@ -322,15 +322,15 @@ TAMPERED: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "more documents than there are": (
         lambda d: say(d, "datasets", "code_train", "documents", value=1000),
-        r"E-TOK-06 .*documents \d+, the manifest says 1000",
+        r"E-TOK-25 .*documents \d+, the manifest says 1000",
     ),
     "more tokens than there are": (
         lambda d: say(d, "datasets", "code_train", "tokens", value=7),
-        r"E-TOK-06 .*tokens \d+, the manifest says 7",
+        r"E-TOK-25 .*tokens \d+, the manifest says 7",
     ),
     "a dataset without files": (
         lambda d: say(d, "datasets", "ghost_train", value={"documents": 1, "tokens": 1}),
-        r"E-TOK-01 .*ghost_train.bin: is not in the manifest",
+        r"E-TOK-27 .*ghost_train.bin: is not in the manifest",
     ),
 }
 

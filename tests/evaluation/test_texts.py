@@ -82,7 +82,7 @@ def test_only_imported_models_get_the_token_that_begins_a_text():
 
 
 def test_a_training_reads_its_own_token_files_as_they_are_and_only_what_it_chooses(tmp_path, monkeypatch):
-    from coca_train.data.indexed import IndexedDataset
+    from coca_train.data.dataset import IndexedDataset
     from tests.data.conftest import write
 
     write(tmp_path / "held", [range(5), range(70), range(100, 171), range(200, 290), range(300, 375)])

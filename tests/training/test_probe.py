@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from coca_train.data.indexed import IndexedDataset
+from coca_train.data.dataset import IndexedDataset
 from coca_train.evaluation.measures.reach import holds_from, read_probes, sentences
 from coca_train.evaluation.pages.run import reach_curves
 from coca_train.models.init import init_weights
