@@ -59,7 +59,7 @@ class BlockSums:
     def check(self, data: mmap.mmap, start: int, stop: int) -> None:
         """Check the blocks that hold bytes start .. stop - 1 and were not checked yet. data: the whole .bin."""
         for k in range(start // BLOCK_BYTES, -(-stop // BLOCK_BYTES)):
-            if self._checked[k]:
+            if self._checked[k]:  # once a run: a block that is read again is in the page cache, or was good on the disk
                 continue
             begin, end = k * BLOCK_BYTES, min((k + 1) * BLOCK_BYTES, len(data))
             with memoryview(data) as whole, whole[begin:end] as block:
@@ -131,7 +131,7 @@ class IndexedDataset(Index):
             )
         if start == stop:
             return np.empty(0, np.int64)
-        if self._bin is None:
+        if self._bin is None:  # mapped with the first read: opening a mixture of many files costs no address space
             self._bin = mmap.mmap(self._bin_file.fileno(), needed, access=mmap.ACCESS_READ)
         if self._sums is not None:
             self._sums.check(self._bin, start * item, stop * item)
@@ -181,6 +181,8 @@ class IndexedWriter:
         try:
             with storage(self.prefix):
                 if kind is None:
+                    # Tokens reach the disk before any name does, and the .idx is renamed last: a reader opens it first,
+                    # so a pair it can open is whole. What describes the old .bin goes before the new one appears.
                     flush_to_disk(self._file)
                     with open(temporary_idx, "wb") as idx:
                         write_index(idx, self.dtype, self.n_documents, self._lengths)

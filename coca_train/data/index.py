@@ -105,6 +105,7 @@ class Index:
             raise DataError(
                 f"E-TOK-06 {self.idx_path}: the document index is empty; it begins with 0. Fix: prepare the data again"
             )
+        # Only after the size of the .bin agrees is an entry known to lie inside it: the limit comes last.
         end = int(self._pointers[-1]) + int(self._sizes[-1]) * item if n else 0
         self._limit = 2**63 - 1  # until the size of the .bin is known to be right
         if n + n_entries <= EAGER_ENTRIES:
@@ -137,6 +138,7 @@ class Index:
         begin = i // CHUNK * CHUNK
         before = slice(max(begin - 1, 0), begin + CHUNK)  # and the last one of the chunk before
         sizes, pointers = self._sizes[before].astype(np.int64), self._pointers[before]
+        # In int64: a 32-bit sum would hide the very overflow that damaged the file.
         ends = pointers + sizes * self.dtype.itemsize
         starts = ends[:-1] if begin else np.concatenate(([0], ends[:-1]))
         sizes, pointers = sizes[-len(starts) :], pointers[-len(starts) :]

@@ -72,6 +72,7 @@ class Loader:
                 item = next(self._steps)
             except BaseException as error:  # StopIteration too: it ends the consumer's iteration
                 item = error
+            # With a time limit: put() alone would wait for ever when the consumer leaves while the queue is full.
             while not self._closed.is_set():
                 try:
                     self._queue.put(item, timeout=0.1)

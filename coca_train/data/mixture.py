@@ -115,6 +115,7 @@ class Mixture:
         of 64 KiB (`of` says which).
         """
         files = [path for source in self.sources for path in (source.dataset.bin_path, source.dataset.idx_path)]
+        # Files may lie on a network disk, where each sample waits for its own round trip.
         with ThreadPoolExecutor() as pool:  # reading and hashing both let other threads run
             digests = dict(zip(files, pool.map(digest, files), strict=True))
         return {

@@ -39,6 +39,7 @@ class Permutation:
     def __init__(self, n: int, key: str) -> None:
         assert 0 < n < 1 << 62, n  # so that every number below fits 64 bits in permute_all
         self.n = n
+        # a * b is the near-square grid that holds n places with fewer than a to spare, so walks are rare.
         self.a = math.isqrt(n - 1) + 1
         self.b = -(-n // self.a)
         material = hashlib.blake2b(key.encode(), digest_size=ROUND_KEYS.size, person=b"coca_train order").digest()
@@ -69,6 +70,7 @@ def permute(i: int, n: int, key: str) -> int:
 
 def permute_all(permutations: Sequence[Permutation], which: np.ndarray, places: np.ndarray) -> np.ndarray:
     """permutations[which[s]](places[s]) for each s, all at once. which, places and the result: int64 of one length."""
+    # Column by column for all samples still outside: after the first pass these are a handful (a * b < n + a).
     numbers = np.array([(p.n, p.a, p.b, *p.round_keys) for p in permutations], np.uint64)[which].T
     out, todo = places.astype(np.uint64), np.arange(len(places))
     while todo.size:

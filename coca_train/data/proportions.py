@@ -66,6 +66,7 @@ class Proportions:
     """
 
     def __init__(self, weights: Sequence[float]) -> None:
+        # By the decimal that the yaml shows: binary fractions would order 0.1 and 0.9 unlike 1 and 9.
         exact = [Fraction(str(weight)) for weight in weights]
         assert min(exact) > 0, weights
         scale = math.lcm(*(weight.denominator for weight in exact))
@@ -89,6 +90,8 @@ class Proportions:
     def locate_all(self, first: int, n: int) -> tuple[list[int], list[int]]:
         """`locate` of samples first .. first + n - 1: their sources, and their numbers within them."""
         sources, numbers = [0] * n, [0] * n
+        # Down the tree with all samples at once: each node parts its samples in one pass, where `locate` of every
+        # sample would walk the tree anew.
         todo = [(self.tree.root, first, list(range(n)))]  # node, its number of the first sample, samples that reach it
         while todo:
             at, first, samples = todo.pop()

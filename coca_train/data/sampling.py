@@ -92,6 +92,7 @@ class Shuffled:
         over = np.flatnonzero((epochs > 0) & self._stops[sources])
         if over.size:
             raise self._end(self._sources[int(sources[over[0]])])
+        # One number for (epoch, source), so that each permutation is made once for all its samples.
         passes, which = np.unique(epochs * len(self._sources) + sources, return_inverse=True)
         permutations = [
             self._permutation(key % len(self._sources), key // len(self._sources)) for key in passes.tolist()
@@ -103,6 +104,7 @@ class Shuffled:
         return source.exhausted(f"all {source.n_windows} windows")
 
     def _permutation(self, j: int, epoch: int) -> Permutation:
+        # Kept for the two epochs a batch can touch: deriving round keys costs more than using them.
         permutations, source = self._permutations[j], self._sources[j]
         if epoch not in permutations:
             if len(permutations) > 1:  # a batch may touch two epochs
@@ -168,6 +170,7 @@ class Streams:
         """Row -> (source, first window, windows of its stretch); the stretches of a source differ by one at most."""
         j = bisect_right(self._ends, row)
         n_windows, n_rows = self._sources[j].n_windows, self._rows[j]
+        # Borders at multiples of n_windows / n_rows, rounded down: they differ by one window at most and need no table.
         at = row - (self._ends[j] - n_rows)
         first = at * n_windows // n_rows
         return j, first, (at + 1) * n_windows // n_rows - first

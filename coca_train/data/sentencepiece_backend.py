@@ -59,7 +59,7 @@ class Words(dict[str, bytes]):
     def __missing__(self, word: str) -> bytes:
         ids = array(self._dtype.char, self._encode(word)).tobytes()
         if len(word) <= LONGEST_KEPT:
-            if len(self) >= MOST_KEPT:
+            if len(self) >= MOST_KEPT:  # all at once: the common words are back after a page of text
                 self.clear()
             self[word] = ids
         return ids

@@ -51,6 +51,8 @@ def open_locked(path: str) -> BinaryIO:
     file = open(path, "ab")  # noqa: SIM115 (the caller closes it, and with it the lock)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Whoever held the lock before may have renamed or removed the file: then the lock just taken is on a file
+        # without a name, and a third process can lock a new one of this name.
         mine = os.path.exists(path) and os.path.samestat(os.fstat(file.fileno()), os.stat(path))
     except BlockingIOError:
         mine = False
@@ -60,7 +62,7 @@ def open_locked(path: str) -> BinaryIO:
             f"E-TOK-15 {path}: another process is writing this dataset; one writer at a time. "
             "Fix: wait for it, or choose another prefix"
         )
-    file.truncate(0)
+    file.truncate(0)  # not by mode "wb": that would empty the file of the process that holds the lock
     return file
 
 
@@ -91,6 +93,8 @@ def digest(path: str | Path) -> dict[str, Any]:
 
     `of` says which. The first and the last block are always among them; the size is part of the record.
     """
+    # Hashing a terabyte at every start would take an hour. Copies go wrong by being cut, by holes or by being another
+    # file: size, ends and 62 samples between tell those; single bits are for the block sums.
     size = os.path.getsize(path)
     sha = hashlib.sha256()
     with open(path, "rb") as file:

@@ -97,6 +97,7 @@ class NearDuplicates:
         """bool (n,): whether each of these rising lines of an input is on the list."""
         if not len(self.rows) or not len(lines):
             return np.zeros(len(lines), bool)
+        # The list is mapped and may be long: two bisections find the rows of these lines without reading the others.
         begin, end = (
             bisect.bisect_left(range(len(self.rows)), (input, line), key=lambda i: tuple(self.rows[i].tolist()))
             for line in (int(lines[0]), int(lines[-1]) + 1)

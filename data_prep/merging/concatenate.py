@@ -86,6 +86,7 @@ class DatasetWriter:
         self._open = {end: HashedFile(self._folder / f"{self.name}{end}") for end in ENDS}
         self._lengths = open(self._lengths_path, "wb")
         self._sums = SumsWriter(self._open[".sums"])
+        # The header says how many rows follow, so their number must be known before the first is written.
         header = {"descr": np.lib.format.dtype_to_descr(ORIGINS), "fortran_order": False, "shape": (self.n_documents,)}
         np.lib.format.write_array_header_1_0(self._open[".origins.npy"], header)  # type: ignore[arg-type]
         return self
@@ -185,6 +186,7 @@ def _copy_runs(
     """Neighbours that share a fate go in one piece."""
     if not len(documents):
         return
+    # What is passed over is read too: the SHA-256 is that of the whole file.
     begins = np.concatenate(([0], np.flatnonzero(np.diff(keep)) + 1))
     sizes = np.add.reduceat(documents["tokens"].astype(np.int64) * item_bytes, begins)
     for begin, size in zip(begins, sizes, strict=True):

@@ -71,6 +71,7 @@ class Buckets:
             return
         buckets, records = (np.concatenate(arrays) for arrays in zip(*self._waiting, strict=True))
         self._waiting, self._bytes = [], 0
+        # Stable, so that a bucket keeps the order of the corpus: the first clash of ids is the first one read.
         order = np.argsort(buckets, kind="stable")
         numbers, begins = np.unique(buckets[order], return_index=True)
         for number, rows in zip(numbers, np.split(order, begins[1:]), strict=True):
@@ -160,6 +161,7 @@ def judge(
     texts.flush()
     for bucket in range(1 << bits):
         first = _firsts(texts.chunks(bucket), TEXT)
+        # A bucket is read twice instead of kept: one text in a million copies would not fit into memory.
         for records in texts.chunks(bucket):
             again = records["rank"] != first["rank"][_same_key(first, records)]
             verdicts.add(records["rank"][again] & ~TRAINED, DUPLICATE)
@@ -181,6 +183,7 @@ def _judge_ids(
         records["a"], records["b"] = a[has_id], b[has_id]
         records["c"], records["d"] = _halves(stretch.documents["digest"][has_id])
         records["rank"] = stretch.first + np.flatnonzero(has_id)
+        # The source above the leading bits: ids of different sources never meet in a bucket.
         names.add(_bucket(records["a"], bits) + np.uint64(stretch.source << bits), records)
     names.flush()
     clash = None
@@ -229,6 +232,7 @@ def _new_key(records: np.ndarray) -> np.ndarray:
 
 def _same_key(first: np.ndarray, records: np.ndarray) -> np.ndarray:
     """int64 (len(records),): the row of `first` with the same key; each key is there, once."""
+    # One sort instead of a search: keys are pairs of 64-bit halves, which searchsorted does not compare.
     both = np.concatenate((first[["a", "b"]], records[["a", "b"]]))
     order = np.lexsort((both["b"], both["a"]))  # stable: the row of `first` comes before its like
     leader = np.maximum.accumulate(np.where(_new_key(both[order]), np.arange(len(both)), 0))

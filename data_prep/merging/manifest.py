@@ -110,6 +110,7 @@ def read(dir: Path | str) -> dict[str, Any]:
             f"E-PREP-02 {path}: of the embedded corpus (python -m data_prep embedded); a corpus made by tokenize is "
             "needed. Fix: choose another corpus.dir"
         )
+    # Byte for byte, not by the "sha256" in it alone: a changed space or key order would leave the content the same.
     if dump(manifest) != data:
         raise _changed(path)
     if what != ("corpus", FORMAT):
@@ -162,6 +163,7 @@ def existing(config: PrepareConfig) -> dict[str, Any] | None:
             f"{tokenizer.digest[:16]}; nothing is overwritten. Fix: give it back, or choose another corpus.dir"
         )
     changes = differences(manifest["settings"], settings_now(config, tokenizer))
+    # Raw files may be gone or copied by now; only those that are there and differ in content speak against the corpus.
     for name in sorted(config.corpus.sources.keys() & manifest["sources"].keys()):
         try:
             now = [_lasting(input.identity()) for input in inputs(name, config.corpus.sources[name])]

@@ -49,6 +49,7 @@ def _gzip(file: BinaryIO) -> Iterator[bytes]:
     n_bytes = 0
     data = file.read(BLOCK_BYTES)
     while data:
+        # A member at a time: zlib stops at its end and hands back what follows, which bgzip and cat put there.
         member = zlib.decompressobj(wbits=31)  # gzip with its checksum and length
         while not member.eof:
             if not data and not (data := file.read(BLOCK_BYTES)):

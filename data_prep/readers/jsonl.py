@@ -139,6 +139,7 @@ def _cut(buffer: Buffer, work: WorkConfig) -> bytes | TooLong:
     end = buffer.data.rfind(b"\n", 0, work.chunk_bytes)
     if end >= 0:
         return buffer.take(end + 1)
+    # Searched from where the last search ended, so that a line of a gigabyte is not scanned again with every block.
     seen = work.chunk_bytes  # one line longer than a chunk
     while (end := buffer.data.find(b"\n", seen)) < 0 and not buffer.ended and len(buffer.data) <= work.max_line_bytes:
         seen = len(buffer.data)

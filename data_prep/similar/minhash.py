@@ -110,6 +110,7 @@ def write_block(
     form = np.dtype([("signature", "<u8", (per,)), ("document", "<u4")])
     for bucket in range(config.buckets):
         part = signatures[:, bucket * per : (bucket + 1) * per]
+        # By signature, then document: the order in which datatrove merges the blocks of a bucket.
         order = np.lexsort((documents, *part.T[::-1]))
         records = np.empty(len(documents), form)
         records["signature"], records["document"] = part[order], documents[order]
@@ -196,6 +197,7 @@ class Clusters:
             for a, b in array.tolist():
                 a, b = self._root(a), self._root(b)
                 if a != b:
+                    # The root is the document that stays, so groups need no second pass to elect one.
                     first, second = (a, b) if (ranks[a], a) < (ranks[b], b) else (b, a)
                     up[second] = first
 

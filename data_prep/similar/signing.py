@@ -181,6 +181,7 @@ def _write(
     starts = np.cumsum([0, *(len(chunk.records) for chunk in held)])
     numbers = np.concatenate([start + chunk.signed for start, chunk in zip(starts, held, strict=False)])
     signatures = np.concatenate([chunk.signatures for chunk in held])
+    # The state is written last: a kill before it leaves files that the next run drops and truncates.
     minhash.write_block(folder, len(state.blocks), numbers, signatures, config.near_duplicates)
     for chunk in held:
         table.write(chunk.records.tobytes())

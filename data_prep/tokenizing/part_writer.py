@@ -56,6 +56,8 @@ class Part:
 
     def commit(self, record: dict[str, Any]) -> None:
         """Publish: the .json, made of `record` and of what is known here, is the last name that appears."""
+        # Content to the disk, then names, the .json as the last: a part counts when its .json is there, and then all of
+        # it is there. The folder is flushed before and after that name, so a power loss cannot reorder them.
         files = {f"{self.stem.name}.{split}.bin": self._finish_tokens(split) for split in SPLITS}
         files[f"{self.stem.name}.docs.npy"] = self._finish_documents()
         self._stack.close()
@@ -131,6 +133,7 @@ class InputParts:
     def _sweep(self) -> None:
         """Remove what no finished part vouches for."""
         for path in self._folder.iterdir():
+            # Only what is named like a part is ours; notes and locks stay.
             number = path.name.partition(".")[0]
             if number.isdecimal() and int(number) >= self._number:
                 path.unlink()

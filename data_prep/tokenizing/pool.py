@@ -53,6 +53,7 @@ def ordered(
         for ticket, argument in tasks:
             yield ticket, call(argument)
         return
+    # One thread for each worker waits at its pipe: a worker has its next task while this process reads or writes.
     idle: SimpleQueue[_Worker] = SimpleQueue()
     started: list[_Worker] = []
     threads = ThreadPoolExecutor(workers)
@@ -71,6 +72,7 @@ def ordered(
         yield from _in_order(lambda argument: threads.submit(ask, argument), iter(tasks), 2 * workers + 2)
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
+        # Threads wait in recv(); a killed worker closes its pipe, which wakes them, and only then can they be joined.
         for worker in started:
             worker.kill()
         threads.shutdown()

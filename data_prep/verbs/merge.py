@@ -113,6 +113,7 @@ def merge(config: PrepareConfig) -> dict[str, Any]:
     manifest = existing(config)
     if manifest is not None and not _leftovers(config, dir):
         return manifest
+    # Looked at again under the lock: another process may have finished the corpus since.
     with storage(str(dir)), _alone(dir):
         if (manifest := existing(config)) is None:
             manifest = _make(config, dir)
@@ -156,6 +157,7 @@ def _make(config: PrepareConfig, dir: Path) -> dict[str, Any]:
         files, manifest = _build(config, tokenizer, collection, dir / SCRATCH)
         _publish(dir, dir / SCRATCH, collection.names, files, manifest)
     except BaseException:
+        # With the manifest in its place the corpus is finished, whatever failed afterwards.
         if not (dir / NAME).exists():
             _undo(dir)
         raise
@@ -238,6 +240,9 @@ def _publish(dir: Path, scratch: Path, names: list[str], files: list[str], manif
     """Everything into its place, the manifest last."""
     data = dump(manifest)
     manifest["sha256"] = json.loads(data)["sha256"]
+    # First everything is on the disk under its scratch name, and MARK with the list of what will move. From then on a
+    # kill leaves files that `_undo` knows. The datasets move, their names are flushed, and only then the manifest
+    # moves: whoever sees it sees everything it vouches for.
     for name, content in ((NAME, data), (MARK, json.dumps(files).encode())):
         with open(scratch / name, "wb") as file:
             file.write(content)

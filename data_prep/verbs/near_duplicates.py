@@ -154,6 +154,8 @@ def _write_lists(names: list[str], left_out: np.ndarray, clusters: Clusters, tab
             lists[number].flush()
             with open(f"{target / name}.npy.tmp", "rb") as file:
                 os.fsync(file.fileno())
+        # The old report goes before the first new list appears, and the new one comes after the last: a kill in between
+        # leaves lists that merge refuses, never lists of two runs.
         (target / "report.json").unlink(missing_ok=True)  # without it the lists are not whole, and merge takes none
         for name in names:
             os.replace(f"{target / name}.npy.tmp", f"{target / name}.npy")

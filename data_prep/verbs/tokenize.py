@@ -185,6 +185,7 @@ def beside_merge(config: PrepareConfig) -> Iterator[None]:
     dir = Path(config.corpus.dir)
     with storage(str(dir)):
         dir.mkdir(parents=True, exist_ok=True)
+        # Not emptied, not removed: merge locks the same file alone, tokenizers share it.
         file = open(dir / MERGE_LOCK, "a+b")  # noqa: SIM115
     with file:
         try:

@@ -110,6 +110,7 @@ def draw(config: PrepareConfig) -> list[Drawn]:
 def _draw(config: PrepareConfig, sample: Drawn, evaluation: set[bytes], bar: Any) -> None:
     source = config.corpus.sources[sample.source]
     every = inputs(sample.source, source)
+    # Shards are often sorted by time or topic; the beginnings that are read come from all over them.
     every.sort(key=lambda input: hashlib.blake2b(str(input.number).encode()).digest())
     target, parts = sample.kept.target_bytes, min(len(every), SPREAD)
     rules = Rules(source.filter)
@@ -157,6 +158,7 @@ def _take(
     sample.n_documents += 1
     sample.n_bytes += len(item.text.encode())
     for i in range(0, len(item.text), STRETCH):  # a word is cut in two now and then; one in some thousand
+        # The hash of the text is the dice: no seed, no order of files, and copies of a text get the same priority.
         priority = hashlib.blake2b(digest + i.to_bytes(8, "big"), digest_size=16).digest()
         sample.kept.offer(int.from_bytes(priority, "big"), item.text[i : i + STRETCH])
 

@@ -46,6 +46,7 @@ def made_from(config: PrepareConfig) -> dict[str, Any]:
 
 def publish(path: Path, model: bytes, record: dict[str, Any] | None) -> None:
     """Model and record, the model last: it is there when everything is. record: None = none is kept."""
+    # The record first: a record without a model is nothing, a model without a record would be foreign to the next run.
     if record is not None:
         record = {"format": FORMAT, "sha256": hashlib.sha256(model).hexdigest(), **record}
         _write(record_path(path), json.dumps(record, indent=2, sort_keys=True).encode() + b"\n")

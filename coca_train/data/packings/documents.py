@@ -55,6 +55,8 @@ class Rows:
                 del self._groups[room], self._rooms[k]
         else:
             room, node, shift, n_rows = capacity, FRESH, 0, left
+        # As many rows of the group as can be filled alike stay one group: all of them get `fits` copies, or one row
+        # takes what is left. So the number of groups grows with the lengths that occur, not with the pieces.
         fits = room // length
         rows, copies = (min(n_rows, left // fits), fits) if left >= fits else (1, left)
         if node != FRESH and rows < n_rows:

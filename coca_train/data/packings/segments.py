@@ -47,6 +47,7 @@ class UpsampledStream:
         """The part of the stream behind the dataset itself."""
         copies = []
         while start < stop:
+            # Every repeat is the long documents once more, so the place in the stream is taken modulo one repeat.
             at = (start - self.dataset.n_tokens) % int(self._ends[-1])
             k = bisect_right(self._ends, at)
             document = int(self._long[k])
