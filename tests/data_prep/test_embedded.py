@@ -240,7 +240,7 @@ def test_command_line(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "is there already" in process.stdout
     assert "text_train" in process.stdout
     assert main(["embedded", "vocabsize=512"]) == 2
-    error = "E-CFG-01 command line 'vocabsize=512': no such option. Fix: write vocab_size=...\n"
+    error = "E-CFG-01 command line vocabsize=512: unknown key. Fix: did you mean vocab_size?\n"
     assert capsys.readouterr() == ("", error)
     assert main(["embedded", "vocab_size=many"]) == 2
     assert main(["embedded", f"dir={made}"]) == 3
