@@ -193,13 +193,13 @@ def digest(value: Any) -> str:
 
 def versions() -> dict[str, str]:
     """What the run is made with: packages, Python, the commit when run from a checkout."""
-    found = {"coca_train": __version__, "python": platform.python_version()}
+    names = {"coca_train": __version__, "python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            names[package] = version(package)
         except PackageNotFoundError:
             continue
-    root = Path(__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parents[2]
     if (root / ".git").exists():
         for key, command in (("commit", ["rev-parse", "HEAD"]), ("uncommitted", ["status", "--porcelain"])):
             try:
@@ -208,7 +208,7 @@ def versions() -> dict[str, str]:
                 ).stdout
             except (OSError, subprocess.SubprocessError):
                 break
-            found[key] = (
+            names[key] = (
                 out.strip() if key == "commit" else hashlib.sha256(out.encode()).hexdigest()[:12] if out else "none"
             )
-    return found
+    return names
