@@ -14,10 +14,10 @@ from typing import Any
 
 from coca_train.checkpoint import manifest
 from coca_train.checkpoint.format import NonFinite, ShardWriter, file_size
-from coca_train.checkpoint.frozen import Frozen
 from coca_train.checkpoint.lock import RunLock
-from coca_train.checkpoint.manifest import FOLDER, Found, Meta
+from coca_train.checkpoint.manifest import FOLDER, Meta
 from coca_train.checkpoint.recovery import TEMPORARY, TRASH, first_verified, step_folders, verified
+from coca_train.checkpoint.weights import Frozen
 from coca_train.engine.base import Engine
 from coca_train.runtime import dist, durable
 from coca_train.runtime.errors import DivergedError, LockedError
@@ -208,4 +208,4 @@ def _delete(folder: Path) -> str:
     return folder.name
 
 
-__all__ = ["MAX_FAILURES", "Found", "Meta", "Saved", "prune", "save"]
+__all__ = ["MAX_FAILURES", "Meta", "Saved", "prune", "save"]

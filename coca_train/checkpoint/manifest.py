@@ -29,7 +29,7 @@ class Refused(ValueError):
 
 
 @dataclass(frozen=True)
-class Found:
+class Checkpoint:
     """A checkpoint whose every byte has been verified."""
 
     path: Path

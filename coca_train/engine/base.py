@@ -133,11 +133,11 @@ def materialise(
     init: InitParameter,
     device: torch.device,
     dtype: torch.dtype,
-    made: Callable[[list[nn.Parameter]], None] = lambda parameters: None,
+    shard: Callable[[list[nn.Parameter]], None] = lambda parameters: None,
 ) -> None:
     """Give a model from `parameters_on_meta` its parameters, module by module; shared ones stay shared.
 
-    made: called with the new parameters of each module (ZeRO-3 shards them at once).
+    shard: called with the new parameters of each module (ZeRO 3 keeps its part of them at once).
     """
     names = {id(parameter): name for name, parameter in named_parameters(model)}
     real: dict[int, nn.Parameter] = {}
@@ -155,7 +155,7 @@ def materialise(
         for key, buffer in module._buffers.items():
             module._buffers[key] = None if buffer is None else buffer.to(device)
         if fresh:
-            made(fresh)
+            shard(fresh)
 
 
 def adamw(parameters: Iterator[tuple[str, Tensor]], optim: OptimConfig) -> torch.optim.AdamW:

@@ -93,16 +93,16 @@ def run_stage(
 
 
 def next_batches(batches: Iterator[Sequence[Batch]]) -> Sequence[Batch]:
-    """This rank's micro batches. COLLECTIVE: data that is wrong on one rank is told, and ends the run, on all."""
-    found, problem = None, ""
+    """This rank's micro batches. COLLECTIVE: data that is wrong on one rank ends the run on all, in the same words."""
+    micro_batches, problem = None, ""
     try:
-        found = next(batches)
+        micro_batches = next(batches)
     except DataError as error:
         problem = str(error)
     if dist.all_reduce([float(bool(problem))], "max")[0]:
         raise DataError(next(text for text in dist.all_gather_object(problem) if text))
-    assert found is not None
-    return found
+    assert micro_batches is not None
+    return micro_batches
 
 
 def batch_digest(micro_batches: Sequence[Batch]) -> str:
