@@ -64,7 +64,7 @@ class RunLock:
                 problem = error
             except OSError as error:
                 problem = StorageError(
-                    f"E-RUN-09 {self._run_dir}: cannot be written ({error}); a run needs its directory. "
+                    f"E-RUN-27 {self._run_dir}: cannot be written ({error}); a run needs its directory. "
                     "Fix: choose another run.root"
                 )
         problem = dist.broadcast_object(problem)

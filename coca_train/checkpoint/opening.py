@@ -47,7 +47,7 @@ def load_run(run_dir: Path | str, device: str = "auto") -> Run:
     newest = checkpoint.find(run_dir, record["run_id"])
     if newest is None:
         raise CheckpointError(
-            f"E-CKP-01 {run_dir}: holds no checkpoint yet; a trained model is needed. Fix: finish the run first: "
+            f"E-CKP-28 {run_dir}: holds no checkpoint yet; a trained model is needed. Fix: finish the run first: "
             f"python -m coca_train run.name={run_dir.name}"
         )
     loaded = replace(loaded, config=stage_at(resolve(loaded.config), newest.step).config)

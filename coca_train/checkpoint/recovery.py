@@ -117,7 +117,7 @@ def _inspect(folder: Path, run_id: str | None) -> tuple[dict[str, Any] | None, s
     except Refused as refusal:
         return None, str(refusal)
     except OSError as error:
-        return None, f"E-CKP-07 cannot be read: {error}"
+        return None, f"E-CKP-29 cannot be read: {error}"
 
 
 def _damage(folder: Path, body: dict[str, Any]) -> str:

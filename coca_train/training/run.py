@@ -199,7 +199,7 @@ def newest_checkpoint(config: Config, run_dir: Path, run_id: str) -> checkpoint.
     newest = checkpoint.find(run_dir, run_id, clean=True)
     if newest is None and config.run.resume == "must":
         raise CheckpointError(
-            f"E-CKP-01 run.resume=must: {run_dir} holds no checkpoint. "
+            f"E-CKP-28 run.resume=must: {run_dir} holds no checkpoint. "
             "Fix: check run.name and run.root, or run.resume=auto"
         )
     if newest is not None and config.run.resume == "never":

@@ -114,7 +114,7 @@ def test_race_never_has_two_holders(server: ForkServer, tmp_path: Path, stale: b
 
 def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="E-RUN-09") as caught, RunLock(tmp_path / "file"):
+    with pytest.raises(StorageError, match="E-RUN-27") as caught, RunLock(tmp_path / "file"):
         pass
     assert caught.value.exit_code == 7
 

@@ -112,7 +112,7 @@ def fails_cleanly(trials: Trials, ranks: int, at: int, mode: str, rank: int) -> 
     run, ended = trials.broken(ranks, at=at, mode=mode, ranks=[rank])
     for answer in ended:
         if answer.code == 7:  # it could not even write its lock
-            assert "E-RUN-09" in answer.text
+            assert "E-RUN-27" in answer.text
             continue
         assert answer.code == 0, answer.text
         errors = answer.value["value"] if rank == ended.index(answer) else answer.value
