@@ -1,4 +1,4 @@
-"""What a training engine is, and the parts both engines share: parameters, loss scale, optimizer.
+"""What a training engine is, and the parts both engines share.
 
 The model an engine runs maps (tokens_BT, targets_BT, pos_BT, doc_BT) to the float32 SUM of the
 next-token losses [nats] over the targets that are not -100. A micro batch with a memory hands it on as `memory`.
@@ -12,13 +12,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from coca_train.config.schema import OptimConfig
-from coca_train.engine.optim import parameter_groups
+from coca_train.engine.optim import MOMENTS
 from coca_train.models.lora import named_parameters
 from coca_train.models.memory import Memory
 from coca_train.runtime.targets import IGNORE
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 InitParameter = Callable[[str, Tensor], None]
@@ -156,19 +154,6 @@ def materialise(
             module._buffers[key] = None if buffer is None else buffer.to(device)
         if fresh:
             shard(fresh)
-
-
-def adamw(parameters: Iterator[tuple[str, Tensor]], optim: OptimConfig) -> torch.optim.AdamW:
-    """AdamW (arXiv 1711.05101): matrices decay, embeddings among them as in GPT-NeoX; norms and biases do not."""
-    groups = parameter_groups(parameters, optim.weight_decay)
-    return torch.optim.AdamW(groups, lr=optim.lr, betas=optim.betas, eps=optim.eps, fused=True)
-
-
-def start_moments(optimizer: torch.optim.Optimizer, tensors: Sequence[Tensor], step: float = 0.0) -> None:
-    """Zero Adam state for `tensors`, as AdamW's first step would make it (memory is taken now, not later)."""
-    for tensor in tensors:
-        moments = {key: torch.zeros_like(tensor, requires_grad=False) for key in MOMENTS}
-        optimizer.state[tensor] = {"step": torch.tensor(step, dtype=torch.float32, device=tensor.device), **moments}
 
 
 def persistent_buffers(model: nn.Module) -> dict[str, Tensor]:

@@ -15,8 +15,8 @@ from coca_train.runtime import dist
 from coca_train.runtime.errors import DataError, DivergedError, Preempted
 from coca_train.runtime.signals import StopRequest
 from coca_train.runtime.watchdog import Watchdog
-from coca_train.tracking.metrics import MetricsWriter
 from coca_train.tracking.throughput import Throughput
+from coca_train.tracking.writers import MetricsWriter
 
 
 class Tools(NamedTuple):
@@ -54,7 +54,8 @@ def run_stage(
         done = first_step + step + 1
         with tools.watchdog.section(f"step {done}", limit):
             started = time.perf_counter()
-            # No RNG state to save: resume is exact.
+            # Seeded anew for each step and rank, so a resumed run draws what it would have drawn, and there is no
+            # state of the generator to save.
             torch.manual_seed(seed_of(config.run.seed, first_step + step, dist.rank()))
             micro_batches = next_batches(batches)
             lr = lr_at(step, config.optim, max_steps)

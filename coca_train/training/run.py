@@ -24,7 +24,7 @@ from coca_train.runtime.errors import CheckpointError, DataError, DeviceMemoryEr
 from coca_train.runtime.signals import StopRequest
 from coca_train.runtime.watchdog import Watchdog, peer_lost
 from coca_train.schedule import Stage, resolve, stage_at
-from coca_train.tracking.metrics import MetricsWriter
+from coca_train.tracking.writers import MetricsWriter
 from coca_train.training.stage import RunContext, run_one
 from coca_train.training.start import check_start, find_start
 

@@ -12,8 +12,8 @@ from coca_train import checkpoint
 from coca_train.checkpoint import record as run_record
 from coca_train.checkpoint.format import ShardReader
 from coca_train.settings import load
-from coca_train.tracking.metrics import MetricsWriter
 from coca_train.tracking.throughput import Peak
+from coca_train.tracking.writers import MetricsWriter
 from coca_train.training import ending as final
 from coca_train.training import stage as stage_run
 from coca_train.training.run import train
