@@ -48,6 +48,7 @@ def find(run_dir: Path, run_id: str | None = None, clean: bool = False) -> Check
     cleaned. Raises CheckpointError when there are checkpoints and none can be trusted.
     """
     root = run_dir / FOLDER
+    # Rank 0 looks for all: ranks that list a network folder at different moments could choose different checkpoints.
     folders, swept, hint = dist.broadcast_object(_look(run_dir, clean) if dist.is_main() else ([], [], None))
     checkpoint, refused = first_verified(folders, run_id)
     notes = [f"passed over {reason}" for reason in refused]

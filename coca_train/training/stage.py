@@ -28,8 +28,8 @@ from coca_train.runtime.errors import CheckpointError, DataError, Preempted, Sto
 from coca_train.runtime.signals import StopRequest
 from coca_train.runtime.watchdog import Watchdog
 from coca_train.schedule import Stage
-from coca_train.tracking.metrics import MetricsWriter
 from coca_train.tracking.throughput import PeakMemory, Throughput, flops_per_token, matmul_parameters, peak
+from coca_train.tracking.writers import MetricsWriter
 from coca_train.training.ending import final_report
 from coca_train.training.loop import Tools, run_stage
 from coca_train.training.probe import Probe
@@ -82,6 +82,7 @@ def run_one(
             start_step = origin.step - stage.first_step
         elif origin is not None:
             checkpoint.begin(origin, runner, init, stage.keeps_optimizer)
+        # After the weights are in the engine, and before the first save may delete the checkpoint they came from.
         frozen = None
         if origin is not None and config.engine.dtype != "fp32":
             frozen = stack.enter_context(checkpoint.Frozen(origin, runner.trainable, resumed))
@@ -98,6 +99,7 @@ def run_one(
             )
         )
         steps = effective_steps(stage.max_steps, loader.max_steps, start_step, run_dir)
+        # Announced only now: every error of data, weights and memory has come before.
         announce(stage, outline, mixture, context, beginning(stage, origin, resumed), steps)
         with runner.eval_module() as module:
             assert isinstance(module, Transformer)
@@ -134,6 +136,8 @@ def run_one(
         runner.release()
     if is_last:
         return None
+    # The next stage begins from what is on the disk, verified, and not from this engine's memory: so it begins the same
+    # way whether the process was killed here or not.
     last = checkpoint.find(run_dir, run_id)
     if last is None or last.step != stage.last_step:
         raise CheckpointError(
