@@ -59,8 +59,8 @@ def holds(found: checkpoint.Checkpoint | None, step: int) -> bool:
     assert found is not None
     engine = FakeEngine(0)
     progress = checkpoint.load(found, engine, meta())
-    wanted = FakeEngine(step).state
-    same = all(torch.equal(engine.state[name], wanted[name]) for name in wanted)
+    expected = FakeEngine(step).state
+    same = all(torch.equal(engine.state[name], expected[name]) for name in expected)
     return same and (found.step, progress, engine.step) == (step, {"step": step}, step)
 
 

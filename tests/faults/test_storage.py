@@ -158,7 +158,7 @@ def test_power_loss_order(trials: Trials) -> None:
         "rename step-", "unlink ", "rmdir .trash",
     ]  # fmt: skip
     last = first - 1
-    for wanted in order:
-        last = next(number for number in range(last + 1, len(names)) if names[number].startswith(wanted))
+    for expected in order:
+        last = next(number for number in range(last + 1, len(names)) if names[number].startswith(expected))
     state = [number for number, name in enumerate(names) if name.startswith("write state") and number < last]
     assert max(state) < next(number for number, name in enumerate(names) if name.startswith("fsync state"))
