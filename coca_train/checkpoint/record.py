@@ -8,6 +8,7 @@ import subprocess
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -199,16 +200,21 @@ def versions() -> dict[str, str]:
             names[package] = version(package)
         except PackageNotFoundError:
             continue
+    return names | _commit()
+
+
+@cache  # the code of this process is what it was when it began
+def _commit() -> dict[str, str]:
+    """The commit, and a digest of what is not committed; empty where this is no checkout."""
     root = Path(__file__).resolve().parents[2]
-    if (root / ".git").exists():
-        for key, command in (("commit", ["rev-parse", "HEAD"]), ("uncommitted", ["status", "--porcelain"])):
-            try:
-                out = subprocess.run(
-                    ["git", *command], cwd=root, capture_output=True, text=True, timeout=10, check=True
-                ).stdout
-            except (OSError, subprocess.SubprocessError):
-                break
-            names[key] = (
-                out.strip() if key == "commit" else hashlib.sha256(out.encode()).hexdigest()[:12] if out else "none"
-            )
-    return names
+    if not (root / ".git").exists():
+        return {}
+    try:
+        commit, status = (
+            subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, timeout=10, check=True).stdout
+            for words in (["rev-parse", "HEAD"], ["status", "--porcelain"])
+        )
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    uncommitted = hashlib.sha256(status.encode()).hexdigest()[:12] if status else "none"
+    return {"commit": commit.strip(), "uncommitted": uncommitted}

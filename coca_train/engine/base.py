@@ -104,6 +104,23 @@ class Engine(Protocol):
 
 
 @contextmanager
+def without_initial_values() -> Iterator[None]:
+    """Layers built inside leave their weights as memory happens to be: they are filled by name afterwards, or never.
+
+    torch would fill them first; on the meta device it even imports its compiler to fill nothing.
+    """
+    layers: tuple[Any, ...] = (nn.Linear, nn.Embedding)
+    resets = [layer.reset_parameters for layer in layers]
+    for layer in layers:
+        layer.reset_parameters = lambda self: None
+    try:
+        yield
+    finally:
+        for layer, reset in zip(layers, resets, strict=True):
+            layer.reset_parameters = reset
+
+
+@contextmanager
 def parameters_on_meta() -> Iterator[None]:
     """Modules built inside have parameters without memory; their buffers are real.
 
@@ -120,7 +137,8 @@ def parameters_on_meta() -> Iterator[None]:
 
     nn.Module.register_parameter = register_on_meta  # type: ignore[method-assign]
     try:
-        yield
+        with without_initial_values():
+            yield
     finally:
         nn.Module.register_parameter = register  # type: ignore[method-assign]
 

@@ -15,6 +15,7 @@ from coca_train.data.mixture import Mixture
 from coca_train.data.packings import Edges
 from coca_train.data.presence import require_files
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.engine.base import without_initial_values
 from coca_train.engine.process import ran_out
 from coca_train.models.build import build_adapted, init_digests, vocab_size
 from coca_train.models.lora import is_adapter, named_parameters
@@ -127,7 +128,7 @@ def check_parameters(stages: Sequence[Stage], n_tokens: int) -> None:
     (E-POS-04)."""
     shapes: list[dict[str, tuple[int, ...]]] = []
     for stage in stages:
-        with torch.device("meta"):
+        with torch.device("meta"), without_initial_values():
             model = build_adapted(stage.config, n_tokens, stage.trainable, stage.lora)
         select_trainable(model, stage.trainable)
         longest, seq_len = model.position.max_positions, stage.config.train.seq_len

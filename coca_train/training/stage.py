@@ -15,7 +15,7 @@ from coca_train.data.loader import Loader
 from coca_train.data.mixture import Mixture
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.data.validation import validation_batches
-from coca_train.engine.base import DTYPES, Engine, InitParameter
+from coca_train.engine.base import DTYPES, Engine, InitParameter, without_initial_values
 from coca_train.engine.recurrence import RecurrentEngine
 from coca_train.evaluation.measures.perplexity import validation_loss
 from coca_train.models.build import build_adapted
@@ -71,7 +71,7 @@ def run_one(
     meta = checkpoint.Meta(run_id, context.record["model_digest"], fingerprint, {"stage": stage.name}, lora)
     resumed = origin is not None and origin.manifest["run_id"] == run_id and origin.step > stage.first_step
     with ExitStack() as stack:
-        with torch.device("meta"):
+        with torch.device("meta"), without_initial_values():
             outline = build_adapted(config, context.n_tokens, stage.trainable, stage.lora)
         select_trainable(outline, stage.trainable)
         init = partial(init_parameter, model=config.model, position=config.position, seed=config.run.seed)

@@ -30,7 +30,7 @@ QUICK = [LAYOUTS[0], LAYOUTS[1], LAYOUTS[4], LAYOUTS[5]]
 def test_resumed_is_uninterrupted(
     server: ForkServer, tmp_path: Path, kind: str, stage: int, dtype: str, ranks: int
 ) -> None:
-    job = {"steps": END, "kind": kind, "zero_stage": stage, "dtype": dtype, "memory_len": LONGER}
+    job = {"steps": END, "kind": kind, "zero_stage": stage, "dtype": dtype, "memory_len": LONGER, "micro": 4}
     whole = values(server.run(RUN, job | {"save": str(tmp_path), "save_at": HALF}, ranks=ranks))[0]
     resumed = values(server.run(RUN, job | {"load": str(tmp_path)}, ranks=ranks))[0]
     assert resumed["loaded"] == whole["saved"]
@@ -74,7 +74,7 @@ def test_micro_batches_and_checkpointing_change_nothing(
 
 def test_activation_checkpointing_on_sharded_weights(server: ForkServer, reference: dict[str, Any]) -> None:
     settings = ["engine.activation_checkpointing=true"]
-    job = {"steps": END, "zero_stage": 3, "memory_len": LONGER, "settings": settings}
+    job = {"steps": END, "zero_stage": 3, "memory_len": LONGER, "micro": 4, "settings": settings}
     found = values(server.run(RUN, job, ranks=2))[0]
     assert relative(found["losses"], reference["losses"]) < 1e-5
     assert found["lengths"] == reference["lengths"]
