@@ -92,6 +92,7 @@ def _open(
     for package, old in record.get("versions", {}).items():
         if now.get(package) != old:
             dist.log(f"CHANGED since this run began: {package} {old} -> {now.get(package)}; resume may not be exact")
+    # Written before the run goes on: what the directory says of itself is what the next steps are done with.
     if record["settings"] != settings or record.get("folder") != os.getcwd():
         record |= {"settings": settings, "folder": os.getcwd()}  # relative paths of data begin there
         last = record["stages"][-1]

@@ -100,6 +100,8 @@ def verified(folder: Path, run_id: str | None, again: bool = True) -> tuple[Chec
     if body is None:
         return None, reason
     known = (str(folder), body["digest"])
+    # Pruning looks at the same folders after every save. What this process has verified it need not hash again to
+    # delete an older one; what it goes on from, it does.
     if again or known not in _verified:
         reasons = dist.all_gather_object(_damage(folder, body))
         if any(reasons):
@@ -141,6 +143,7 @@ def load(checkpoint: Checkpoint, engine: Engine, meta: Meta) -> dict[str, Any]:
     _agree(checkpoint, engine, meta)
     opened = _Shards(checkpoint)
     try:
+        # Before the first tensor is read: afterwards the engine would hold half of another state.
         _same_tensors(checkpoint, opened.spec, engine.state_spec())
         engine.load_state(opened.read, checkpoint.manifest["counters"])
     finally:
@@ -262,6 +265,7 @@ class _Shards:
     def read(self, name: str) -> Tensor:
         """COLLECTIVE. One full float32 tensor, on every rank."""
         tensor, problem = None, ""
+        # A failure is told before the broadcast, which the other ranks would wait in for ever.
         if self._owner[name] == dist.rank():
             try:
                 tensor = self._readers[name].tensor(name).float()

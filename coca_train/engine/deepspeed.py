@@ -45,7 +45,7 @@ def deepspeed_config(config: EngineConfig, optim: OptimConfig, micro_batch_size:
     settings: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": micro_batch_size,
         "gradient_accumulation_steps": accumulation,
-        "gradient_clipping": optim.max_grad_norm if config.zero_stage else 0.0,
+        "gradient_clipping": optim.max_grad_norm if config.zero_stage else 0.0,  # ZeRO 0: `_guarded_step` clips
         "steps_per_print": NEVER,
         "zero_optimization": {
             "stage": config.zero_stage,
@@ -150,7 +150,7 @@ class DeepSpeedEngine:
         parameters = [self._parameters[name] for name in self.trainable]
         norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         if not math.isfinite(float(norm)):
-            self._engine.zero_grad()
+            self._engine.zero_grad()  # else the next step would add to them
             return False, float(norm)
         torch.nn.utils.clip_grads_with_norm_(parameters, self._max_grad_norm, norm)
         self._engine.step()
@@ -218,6 +218,7 @@ class DeepSpeedEngine:
 
     @torch.no_grad()
     def load_state(self, read: ReadTensor, counters: dict[str, Any]) -> None:
+        # First: it makes Adam's state anew and links the parameters to it; what is read below goes through these links.
         self._start_moments(counters["adam_step"])
         buffers = base.persistent_buffers(self.model)
         for key in self.state_spec():
@@ -237,11 +238,12 @@ class DeepSpeedEngine:
         parameter = self._parameters[name]
         if part == "model":
             sharded = self.zero_stage == 3
+            # On leaving, ZeRO 3 broadcasts what rank 0 has written and cuts it into parts again.
             with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0, enabled=sharded):
                 if not sharded or dist.is_main():
                     parameter.data.copy_(value)
         if not parameter.requires_grad:
-            return
+            return  # nothing behind it: a frozen weight has no master
         if self.zero_stage == 0:
             if part != "model":
                 self._engine.basic_optimizer.state[parameter][part].copy_(value)

@@ -83,6 +83,7 @@ def run_stage(
             if record:
                 tools.metrics.log(done, record)
 
+        # Asked after the step's records, so that a stopped run has all of them, and before the save, which it needs.
         stopping = tools.stop.requested() and not is_last
         if is_last or stopping or done % config.checkpoint.save_every_steps == 0:
             with tools.watchdog.section(f"checkpoint at step {done}", limit):
@@ -100,6 +101,7 @@ def next_batches(batches: Iterator[Sequence[Batch]]) -> Sequence[Batch]:
         micro_batches = next(batches)
     except DataError as error:
         problem = str(error)
+    # Every step, though it costs a reduction: a rank without a batch would leave the others waiting for its gradients.
     if dist.all_reduce([float(bool(problem))], "max")[0]:
         raise DataError(next(text for text in dist.all_gather_object(problem) if text))
     assert micro_batches is not None

@@ -18,7 +18,7 @@ class Trials:
     """A run directory with checkpoints 10 and 20, copied for each trial; a trial saves and prunes 30 and 31."""
 
     def __init__(self, server: ForkServer, folder: Path) -> None:
-        self.server, self.folder = server, folder
+        self.server, self.folder, self._operations = server, folder, dict[int, list[list[str]]]()
         (folder / "template").mkdir()
         for step in STEPS:
             save(folder / "template", step)
@@ -29,10 +29,12 @@ class Trials:
         return self.folder / "trial"
 
     def operations(self, ranks: int) -> list[list[str]]:
-        """Every file operation of a trial, by rank."""
-        run = self.start()
-        answers = values(self.server.run(SAVE, self._job(run), ranks, inject={"root": str(run)}))
-        return [answer["operations"] for answer in answers]
+        """Every file operation of a trial, by rank: the same ones every time."""
+        if ranks not in self._operations:
+            run = self.start()
+            answers = values(self.server.run(SAVE, self._job(run), ranks, inject={"root": str(run)}))
+            self._operations[ranks] = [answer["operations"] for answer in answers]
+        return self._operations[ranks]
 
     def broken(self, world: int, **inject: object) -> tuple[Path, list]:
         run = self.start()
