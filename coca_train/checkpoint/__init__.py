@@ -1,15 +1,14 @@
 """What a run must remember, committed atomically and verified before it is trusted."""
 
 from coca_train.checkpoint.commit import MAX_FAILURES, Saved, prune, save
-from coca_train.checkpoint.frozen import Frozen
 from coca_train.checkpoint.lock import RunLock
-from coca_train.checkpoint.manifest import Found, Meta
+from coca_train.checkpoint.manifest import Checkpoint, Meta
 from coca_train.checkpoint.recovery import begin, find, load, load_weights, sweep
-from coca_train.checkpoint.weights import Weights, open_weights
+from coca_train.checkpoint.weights import Frozen, Weights, open_weights
 
 __all__ = [
     "MAX_FAILURES",
-    "Found",
+    "Checkpoint",
     "Frozen",
     "Meta",
     "RunLock",

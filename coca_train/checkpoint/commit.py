@@ -1,7 +1,17 @@
 """Saving: a checkpoint appears whole and verified, or not at all, and never harms the one before it.
 
-Every rank writes its shard into a temporary folder, syncs it and reports digest or failure; only when all
-succeeded does rank 0 write the manifest, sync, make sure it still holds the run, and rename the folder.
+What is written when, and what a kill right after it leaves:
+
+1. rank 0 makes checkpoints/.tmp-step-N-XXXX           a folder that no start looks at, and the next one sweeps
+2. every rank writes its shard there and syncs it      the same
+3. all report digest or failure; one failure ends it   the same; the folder is removed
+4. rank 0 writes and syncs the manifest, the folder    the same: complete, but not under its name
+5. rank 0 looks whether the run is still its own       the same
+6. rename to step-N, then sync of checkpoints/         the checkpoint; before the sync a power cut may undo the rename
+7. `latest` is replaced                                the checkpoint; `latest` is a hint that no start relies on
+8. older ones are renamed to .trash-…, then deleted    whole checkpoints, and trash that the next start sweeps
+
+A rename makes visible only what was synced before it, and nothing is deleted before newer checkpoints have verified.
 """
 
 import errno
@@ -14,10 +24,10 @@ from typing import Any
 
 from coca_train.checkpoint import manifest
 from coca_train.checkpoint.format import NonFinite, ShardWriter, file_size
-from coca_train.checkpoint.frozen import Frozen
 from coca_train.checkpoint.lock import RunLock
-from coca_train.checkpoint.manifest import FOLDER, Found, Meta
+from coca_train.checkpoint.manifest import FOLDER, Meta
 from coca_train.checkpoint.recovery import TEMPORARY, TRASH, first_verified, step_folders, verified
+from coca_train.checkpoint.weights import Frozen
 from coca_train.engine.base import Engine
 from coca_train.runtime import dist, durable
 from coca_train.runtime.errors import DivergedError, LockedError
@@ -51,6 +61,7 @@ def save(
     target = root / manifest.folder_name(step)
     spec = engine.state_spec()
     size = file_size(spec)
+    # A run that goes on from its last step, to report only, comes here again: what verifies is never written anew.
     if first_verified([target], meta.run_id)[0]:
         return Saved(target, time.monotonic() - began, size, None)
     folder, error = _on_rank_0(lambda: _open(root, step, size), root)
@@ -62,6 +73,7 @@ def save(
             body = _manifest(step, engine, meta, [record for record, _ in reports])
             _, error = _on_rank_0(lambda: _publish(root / folder, target, body, lock), root)
         if error is not None:
+            # A disk that fails now may refuse this too; the next start sweeps what is left.
             _on_rank_0(lambda: durable.remove_tree(root / folder), root)
     if error is not None and error[0] != "storage":
         raise {"nonfinite": DivergedError, "locked": LockedError}[error[0]](error[1])
@@ -101,10 +113,11 @@ def _open(root: Path, step: int, size: int) -> str:
     """Make the temporary folder; its name. Refuses at once when the disk cannot hold the checkpoint."""
     if not root.is_dir():
         os.mkdir(root)
-        durable.sync_folder(root.parent)
+        durable.sync_folder(root.parent)  # else a power cut could take the folder and all checkpoints in it
     free = os.statvfs(root)
     if free.f_bavail * free.f_frsize < size + SPARE:
         raise OSError(errno.ENOSPC, f"the checkpoint needs {(size + SPARE) / 1e6:.1f} MB")
+    # Never the name of an earlier try: its folder may still be there, and a frozen process may wake up and write in it.
     name = f"{TEMPORARY}{manifest.folder_name(step)}-{os.urandom(4).hex()}"
     os.mkdir(root / name)
     return name
@@ -128,7 +141,7 @@ def _write_shard(
         failure = _storage_failure(folder.parent, problem, file_size(mine))
     for key, tensor in engine.named_state(keep=lambda index: index % world == rank):
         if tensor is None or writer is None or failure:
-            continue
+            continue  # and not break: every tensor is a collective that the other ranks are in
         try:
             writer.write(key, frozen.tensor(key) if frozen is not None and frozen.holds(key) else tensor)
         except NonFinite:
@@ -167,12 +180,14 @@ def _manifest(step: int, engine: Engine, meta: Meta, records: list[Any]) -> dict
 def _publish(folder: Path, target: Path, body: dict[str, Any], lock: RunLock | None) -> None:
     durable.write_new(folder / manifest.NAME, manifest.encode(body))
     durable.sync_folder(folder)
+    # As late as can be: this process may have been frozen while another took over the run. A moment is left before the
+    # rename; in it, both would publish the same step of the same run.
     if lock is not None:
         lock.check()
     trash = target.with_name(f"{TRASH}{target.name}-{os.urandom(4).hex()}")
     damaged = os.path.lexists(target)  # a good one would have been kept
     if damaged:
-        os.rename(target, trash)
+        os.rename(target, trash)  # a folder cannot be renamed over one that is not empty
     os.rename(folder, target)
     durable.sync_folder(target.parent)
     durable.replace(target.parent / "latest", f"{target.name}\n".encode())
@@ -208,4 +223,4 @@ def _delete(folder: Path) -> str:
     return folder.name
 
 
-__all__ = ["MAX_FAILURES", "Found", "Meta", "Saved", "prune", "save"]
+__all__ = ["MAX_FAILURES", "Meta", "Saved", "prune", "save"]

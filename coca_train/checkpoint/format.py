@@ -67,6 +67,7 @@ class ShardWriter:
 
     def write(self, name: str, tensor: Tensor) -> None:
         """Append one CPU tensor. Raises NonFinite before anything of it is written."""
+        # In the order of the header, which is on the disk already: it says where each tensor lies.
         expected = self._pending.pop(0)
         assert (name, tuple(tensor.shape), tensor.dtype) == expected, (name, expected)
         extremes = torch.aminmax(tensor) if tensor.numel() else ()  # one pass; NaN wins

@@ -45,12 +45,17 @@ class RunLock:
     Rank 0 takes <run_dir>/run.lock (under flock on the directory, so that two take-overs of a stale lock
     cannot both win; written whole or not at all) and touches it every 30 s. A lock is stale when its process is dead
     on this machine, or when its heartbeat is 120 s old. Raises LockedError naming the holder.
+
+    flock alone would not do: many shared file systems have none between hosts. A heartbeat alone would make a killed
+    run wait two minutes before it goes on; so on the same machine the process itself is looked at, by its start time
+    too, as its number may be in use again. What neither can see is a process that is frozen for two minutes and wakes
+    up; that is what the token is for, which `check` compares before each publish.
     """
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
         self._path = run_dir / NAME
-        self._mark = run_dir / f".{NAME}.alone"  # while rank 0 works for all
+        self._mark = run_dir / f".{NAME}.alone"  # there while rank 0 works for all
         self._token = os.urandom(8).hex()
         self._stop = threading.Event()
         self._heart: threading.Thread | None = None
@@ -64,7 +69,7 @@ class RunLock:
                 problem = error
             except OSError as error:
                 problem = StorageError(
-                    f"E-RUN-09 {self._run_dir}: cannot be written ({error}); a run needs its directory. "
+                    f"E-RUN-27 {self._run_dir}: cannot be written ({error}); a run needs its directory. "
                     "Fix: choose another run.root"
                 )
         problem = dist.broadcast_object(problem)
@@ -101,6 +106,7 @@ class RunLock:
         PeerLost on the others when rank 0 gives no sign of life.
         """
         problem: Exception | None = None
+        # The mark is there before any rank looks for it: on_main lets none go on earlier.
         dist.on_main(lambda: durable.replace(self._mark, b""))
         if dist.is_main():
             try:
@@ -120,7 +126,7 @@ class RunLock:
         while os.path.lexists(self._mark):
             with contextlib.suppress(OSError):
                 seen = self._path.lstat().st_mtime
-                if seen != beat:
+                if seen != beat:  # another time, not a later one: the clocks of two hosts need not agree
                     beat, since = seen, time.monotonic()
             if time.monotonic() > since + STALE_AFTER_S:
                 raise PeerLost(

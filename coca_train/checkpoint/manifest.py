@@ -29,7 +29,7 @@ class Refused(ValueError):
 
 
 @dataclass(frozen=True)
-class Found:
+class Checkpoint:
     """A checkpoint whose every byte has been verified."""
 
     path: Path
@@ -78,6 +78,7 @@ def encode(manifest: dict[str, Any]) -> bytes:
 
 def read(path: Path) -> dict[str, Any]:
     """The manifest of a step folder and a check of everything that needs no reading of shards. Raises Refused."""
+    # A link could lead to a folder that changes after it was verified, or out of the run.
     if not stat.S_ISDIR(path.lstat().st_mode):
         raise Refused("E-CKP-20 is not a folder (a link or a file)")
     try:

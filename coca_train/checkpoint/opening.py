@@ -44,13 +44,13 @@ def load_run(run_dir: Path | str, device: str = "auto") -> Run:
             f"E-TKN-10 {loaded.config.data.tokenizer}: not the tokenizer {run_dir} was trained with; its tokens would "
             "mean something else. Fix: give back the old file"
         )
-    found = checkpoint.find(run_dir, record["run_id"])
-    if found is None:
+    newest = checkpoint.find(run_dir, record["run_id"])
+    if newest is None:
         raise CheckpointError(
-            f"E-CKP-01 {run_dir}: holds no checkpoint yet; a trained model is needed. Fix: finish the run first: "
+            f"E-CKP-28 {run_dir}: holds no checkpoint yet; a trained model is needed. Fix: finish the run first: "
             f"python -m coca_train run.name={run_dir.name}"
         )
-    loaded = replace(loaded, config=stage_at(resolve(loaded.config), found.step).config)
+    loaded = replace(loaded, config=stage_at(resolve(loaded.config), newest.step).config)
     with torch.device("meta"):
         model = build_model(loaded.config, vocab_size(loaded.config, tokenizer.vocab_size))
     where = pick_device(device)
@@ -59,8 +59,8 @@ def load_run(run_dir: Path | str, device: str = "auto") -> Run:
     )
     model = model.to(dtype).to_empty(device=where)
     model.tie()
-    checkpoint.load_weights(found, model)
-    return Run(loaded, model.eval(), tokenizer, found.step)
+    checkpoint.load_weights(newest, model)
+    return Run(loaded, model.eval(), tokenizer, newest.step)
 
 
 def read_record(run_dir: Path) -> dict:

@@ -8,6 +8,7 @@ import subprocess
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,7 @@ def _open(
     for package, old in record.get("versions", {}).items():
         if now.get(package) != old:
             dist.log(f"CHANGED since this run began: {package} {old} -> {now.get(package)}; resume may not be exact")
+    # Written before the run goes on: what the directory says of itself is what the next steps are done with.
     if record["settings"] != settings or record.get("folder") != os.getcwd():
         record |= {"settings": settings, "folder": os.getcwd()}  # relative paths of data begin there
         last = record["stages"][-1]
@@ -193,22 +195,27 @@ def digest(value: Any) -> str:
 
 def versions() -> dict[str, str]:
     """What the run is made with: packages, Python, the commit when run from a checkout."""
-    found = {"coca_train": __version__, "python": platform.python_version()}
+    names = {"coca_train": __version__, "python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            names[package] = version(package)
         except PackageNotFoundError:
             continue
-    root = Path(__file__).resolve().parent.parent
-    if (root / ".git").exists():
-        for key, command in (("commit", ["rev-parse", "HEAD"]), ("uncommitted", ["status", "--porcelain"])):
-            try:
-                out = subprocess.run(
-                    ["git", *command], cwd=root, capture_output=True, text=True, timeout=10, check=True
-                ).stdout
-            except (OSError, subprocess.SubprocessError):
-                break
-            found[key] = (
-                out.strip() if key == "commit" else hashlib.sha256(out.encode()).hexdigest()[:12] if out else "none"
-            )
-    return found
+    return names | _commit()
+
+
+@cache  # the code of this process is what it was when it began
+def _commit() -> dict[str, str]:
+    """The commit, and a digest of what is not committed; empty where this is no checkout."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return {}
+    try:
+        commit, status = (
+            subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, timeout=10, check=True).stdout
+            for words in (["rev-parse", "HEAD"], ["status", "--porcelain"])
+        )
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    uncommitted = hashlib.sha256(status.encode()).hexdigest()[:12] if status else "none"
+    return {"commit": commit.strip(), "uncommitted": uncommitted}

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from coca_train.checkpoint import manifest
 from coca_train.checkpoint.format import ShardReader
-from coca_train.checkpoint.manifest import FOLDER, STEP_FOLDER, Found, Meta, Refused
-from coca_train.checkpoint.weights import MODEL, open_weights, plain, read_merged
+from coca_train.checkpoint.manifest import FOLDER, STEP_FOLDER, Checkpoint, Meta, Refused
+from coca_train.checkpoint.weights import MODEL, Spec, open_weights, plain, read_merged
 from coca_train.engine.base import Engine, InitParameter
 from coca_train.models.lora import adapter_of, is_adapter
 from coca_train.runtime import dist, durable
@@ -40,7 +40,7 @@ def sweep(run_dir: Path) -> list[str]:
     return leftovers
 
 
-def find(run_dir: Path, run_id: str | None = None, clean: bool = False) -> Found | None:
+def find(run_dir: Path, run_id: str | None = None, clean: bool = False) -> Checkpoint | None:
     """COLLECTIVE. The newest verified checkpoint of a run, or None when there never was one.
 
     run_id: refuse those of another run; None: any. clean: also sweep (needs the run's lock). Rank 0 lists
@@ -48,22 +48,25 @@ def find(run_dir: Path, run_id: str | None = None, clean: bool = False) -> Found
     cleaned. Raises CheckpointError when there are checkpoints and none can be trusted.
     """
     root = run_dir / FOLDER
+    # Rank 0 looks for all: ranks that list a network folder at different moments could choose different checkpoints.
     folders, swept, hint = dist.broadcast_object(_look(run_dir, clean) if dist.is_main() else ([], [], None))
-    found, refused = first_verified(folders, run_id)
+    checkpoint, refused = first_verified(folders, run_id)
     notes = [f"passed over {reason}" for reason in refused]
     if swept:
         notes.append(f"removed what an interrupted process left: {', '.join(swept)}")
-    if found and hint != found.path.name:
+    if checkpoint and hint != checkpoint.path.name:
         notes.append(f"`latest` said {hint or 'nothing usable'}")
-    if folders and found is None:
+    if folders and checkpoint is None:
         raise CheckpointError(
             f"E-CKP-01 {root}: none of {len(folders)} checkpoints can be trusted: {'; '.join(refused)}; "
             "the run does not start at step 0 by itself. Fix: restore one, or choose another run.name"
         )
     if notes:
-        start = f"step {found.step} from {found.path}" if found else f"step 0, {root} holds no finished checkpoint"
+        start = f"step 0, {root} holds no finished checkpoint"
+        if checkpoint is not None:
+            start = f"step {checkpoint.step} from {checkpoint.path}"
         dist.log(f"RECOVERY: {start}; {'; '.join(notes)}")
-    return found
+    return checkpoint
 
 
 def _look(run_dir: Path, clean: bool) -> tuple[list[Path], list[str], str | None]:
@@ -77,18 +80,18 @@ def _look(run_dir: Path, clean: bool) -> tuple[list[Path], list[str], str | None
     return folders, swept, hint if STEP_FOLDER.fullmatch(hint) else None
 
 
-def first_verified(folders: Sequence[Path], run_id: str | None) -> tuple[Found | None, list[str]]:
+def first_verified(folders: Sequence[Path], run_id: str | None) -> tuple[Checkpoint | None, list[str]]:
     """COLLECTIVE. The first folder that verifies, and why the ones before it were refused."""
     refused = []
     for folder in folders:
-        found, reason = verified(folder, run_id)
-        if found:
-            return found, refused
+        checkpoint, reason = verified(folder, run_id)
+        if checkpoint:
+            return checkpoint, refused
         refused.append(f"{folder.name}: {reason}")
     return None, refused
 
 
-def verified(folder: Path, run_id: str | None, again: bool = True) -> tuple[Found | None, str]:
+def verified(folder: Path, run_id: str | None, again: bool = True) -> tuple[Checkpoint | None, str]:
     """COLLECTIVE. Check manifest and bytes of one folder, each rank some of the files; or the reason against it.
 
     again=False trusts the bytes of what this process has verified before.
@@ -97,13 +100,15 @@ def verified(folder: Path, run_id: str | None, again: bool = True) -> tuple[Foun
     if body is None:
         return None, reason
     known = (str(folder), body["digest"])
+    # Pruning looks at the same folders after every save. What this process has verified it need not hash again to
+    # delete an older one; what it goes on from, it does.
     if again or known not in _verified:
         reasons = dist.all_gather_object(_damage(folder, body))
         if any(reasons):
             _verified.discard(known)
             return None, "; ".join(reason for reason in reasons if reason)
         _verified.add(known)
-    return Found(folder, body["step"], body), ""
+    return Checkpoint(folder, body["step"], body), ""
 
 
 def _inspect(folder: Path, run_id: str | None) -> tuple[dict[str, Any] | None, str]:
@@ -115,7 +120,7 @@ def _inspect(folder: Path, run_id: str | None) -> tuple[dict[str, Any] | None, s
     except Refused as refusal:
         return None, str(refusal)
     except OSError as error:
-        return None, f"E-CKP-07 cannot be read: {error}"
+        return None, f"E-CKP-29 cannot be read: {error}"
 
 
 def _damage(folder: Path, body: dict[str, Any]) -> str:
@@ -128,24 +133,25 @@ def _damage(folder: Path, body: dict[str, Any]) -> str:
     return ""
 
 
-def load(found: Found, engine: Engine, meta: Meta) -> dict[str, Any]:
+def load(checkpoint: Checkpoint, engine: Engine, meta: Meta) -> dict[str, Any]:
     """COLLECTIVE. Put a checkpoint into the engine; the `progress` it was saved with.
 
     World size and ZeRO stage may differ from those of the save. Raises CheckpointError when precision,
     model or trained parameters differ, DataError when the data does. Every file is verified again
     through the descriptor its tensors are then read from; it is read once and broadcast.
     """
-    _agree(found, engine, meta)
-    opened = _Shards(found)
+    _agree(checkpoint, engine, meta)
+    opened = _Shards(checkpoint)
     try:
-        _same_tensors(found, opened.spec, engine.state_spec())
-        engine.load_state(opened.read, found.manifest["counters"])
+        # Before the first tensor is read: afterwards the engine would hold half of another state.
+        _same_tensors(checkpoint, opened.spec, engine.state_spec())
+        engine.load_state(opened.read, checkpoint.manifest["counters"])
     finally:
         opened.close()
-    return found.manifest["progress"]
+    return checkpoint.manifest["progress"]
 
 
-def begin(found: Found, engine: Engine, init: InitParameter, keep_optimizer: bool = False) -> None:
+def begin(checkpoint: Checkpoint, engine: Engine, init: InitParameter, keep_optimizer: bool = False) -> None:
     """COLLECTIVE. Put the weights of another stage, or of another run, into the engine; its adapters are merged.
 
     init: fills one parameter by its name; the adapters of the stage that begins have its values.
@@ -153,24 +159,24 @@ def begin(found: Found, engine: Engine, init: InitParameter, keep_optimizer: boo
     begin at zero.
     Raises CheckpointError where the model is another one.
     """
-    opened = _Shards(found)
+    opened = _Shards(checkpoint)
     try:
-        wanted = engine.state_spec()
-        _same_tensors(found, plain(opened.spec), plain(wanted))
+        spec = engine.state_spec()
+        _same_tensors(checkpoint, plain(opened.spec), plain(spec))
 
         def read(name: str) -> Tensor:
             if name.startswith(MODEL) and is_adapter(name):
-                init(name.removeprefix(MODEL), fresh := torch.empty(wanted[name]))
+                init(name.removeprefix(MODEL), fresh := torch.empty(spec[name]))
                 return fresh
             if name.startswith(MODEL):
-                weight = read_merged(name, found, opened.spec, opened.read)
+                weight = read_merged(name, checkpoint, opened.spec, opened.read)
                 if adapter_of(name)[0] not in opened.spec:
                     return weight
-                return dist.broadcast_tensor(weight if dist.is_main() else None, wanted[name], 0)  # one rank's rounding
-            kept = keep_optimizer and opened.spec.get(name) == wanted[name]
-            return opened.read(name) if kept else torch.zeros(wanted[name])
+                return dist.broadcast_tensor(weight if dist.is_main() else None, spec[name], 0)  # one rank's rounding
+            kept = keep_optimizer and opened.spec.get(name) == spec[name]
+            return opened.read(name) if kept else torch.zeros(spec[name])
 
-        counters = found.manifest["counters"]
+        counters = checkpoint.manifest["counters"]
         counters = {key: counters[key] for key in ("loss_scaler",) if keep_optimizer and key in counters} | {
             "adam_step": counters.get("adam_step", 0.0) if keep_optimizer else 0.0,
             "skipped_steps": 0,
@@ -180,68 +186,68 @@ def begin(found: Found, engine: Engine, init: InitParameter, keep_optimizer: boo
         opened.close()
 
 
-def load_weights(found: Found, module: nn.Module) -> None:
+def load_weights(checkpoint: Checkpoint, module: nn.Module) -> None:
     """Put a checkpoint's weights into a plain module. Not collective: every caller reads the files itself."""
     held = {name: tensor for name, tensor in module.state_dict(keep_vars=True).items()}
     missing = set(dict(module.named_parameters()))
-    with open_weights(found) as weights:
+    with open_weights(checkpoint) as weights:
         for name, shape in weights.spec.items():
             if name not in held or tuple(held[name].shape) != shape:
-                raise _other_model(found, f"{name} {list(shape)} has no place in it")
+                raise _other_model(checkpoint, f"{name} {list(shape)} has no place in it")
             with torch.no_grad():
                 held[name].copy_(weights.tensor(name))
             missing.discard(name)
     if missing:
-        raise _other_model(found, f"{', '.join(sorted(missing)[:5])} not in the checkpoint")
+        raise _other_model(checkpoint, f"{', '.join(sorted(missing)[:5])} not in the checkpoint")
 
 
-def _other_model(found: Found, what: str) -> CheckpointError:
+def _other_model(checkpoint: Checkpoint, what: str) -> CheckpointError:
     return CheckpointError(
-        f"E-CKP-14 {found.path}: is of another model: {what}. Fix: use the model configuration of the run"
+        f"E-CKP-14 {checkpoint.path}: is of another model: {what}. Fix: use the model configuration of the run"
     )
 
 
-def _agree(found: Found, engine: Engine, meta: Meta) -> None:
-    body = found.manifest
+def _agree(checkpoint: Checkpoint, engine: Engine, meta: Meta) -> None:
+    body = checkpoint.manifest
     if body["data_fingerprint"] != meta.data_fingerprint:
         keys = set(body["data_fingerprint"]) | set(meta.data_fingerprint)
         changed = sorted(k for k in keys if body["data_fingerprint"].get(k) != meta.data_fingerprint.get(k))
         raise DataError(
-            f"E-CKP-22 {found.path} data: {', '.join(changed)} differ from the data the run began with. "
+            f"E-CKP-22 {checkpoint.path} data: {', '.join(changed)} differ from the data the run began with. "
             "Fix: give back the old data, or start a new run.name"
         )
     if body["dtype"] != engine.dtype:
         raise CheckpointError(
-            f"E-CKP-12 {found.path} engine.dtype: saved with {body['dtype']}, now {engine.dtype}; a run keeps its "
+            f"E-CKP-12 {checkpoint.path} engine.dtype: saved with {body['dtype']}, now {engine.dtype}; a run keeps its "
             f"precision. Fix: engine.dtype={body['dtype']}, or a new run.name"
         )
     if body["model_digest"] != meta.model_digest:
-        raise _other_model(found, "the model settings differ")
+        raise _other_model(checkpoint, "the model settings differ")
     if body["trainable"] != engine.trainable:
         changed = sorted(set(body["trainable"]) ^ set(engine.trainable))
         raise CheckpointError(
-            f"E-CKP-15 {found.path} trainable: {len(body['trainable'])} parameters were trained, now "
+            f"E-CKP-15 {checkpoint.path} trainable: {len(body['trainable'])} parameters were trained, now "
             f"{len(engine.trainable)}; first differences: {', '.join(changed[:5])}. Fix: keep the stage's patterns"
         )
 
 
-def _same_tensors(found: Found, stored: dict[str, tuple[int, ...]], wanted: dict[str, tuple[int, ...]]) -> None:
-    differing = sorted(name for name in stored.keys() | wanted.keys() if stored.get(name) != wanted.get(name))
+def _same_tensors(checkpoint: Checkpoint, stored: Spec, model: Spec) -> None:
+    differing = sorted(name for name in stored.keys() | model.keys() if stored.get(name) != model.get(name))
     if differing:
-        shown = ", ".join(f"{name}: saved {stored.get(name)}, model {wanted.get(name)}" for name in differing[:5])
-        raise _other_model(found, shown)
+        shown = ", ".join(f"{name}: saved {stored.get(name)}, model {model.get(name)}" for name in differing[:5])
+        raise _other_model(checkpoint, shown)
 
 
 class _Shards:
     """COLLECTIVE. A checkpoint's files, dealt out to the ranks; each tensor is read by one rank and broadcast."""
 
-    def __init__(self, found: Found) -> None:
-        self._path = found.path
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._path = checkpoint.path
         self._readers: dict[str, ShardReader] = {}
         problem = ""
-        for entry in found.manifest["files"][dist.rank() :: dist.world_size()]:
+        for entry in checkpoint.manifest["files"][dist.rank() :: dist.world_size()]:
             try:
-                reader = manifest.open_shard(found.path, entry)
+                reader = manifest.open_shard(checkpoint.path, entry)
             except Refused as refusal:
                 problem = str(refusal)
                 break
@@ -259,6 +265,7 @@ class _Shards:
     def read(self, name: str) -> Tensor:
         """COLLECTIVE. One full float32 tensor, on every rank."""
         tensor, problem = None, ""
+        # A failure is told before the broadcast, which the other ranks would wait in for ever.
         if self._owner[name] == dist.rank():
             try:
                 tensor = self._readers[name].tensor(name).float()

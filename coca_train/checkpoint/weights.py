@@ -5,14 +5,14 @@ beside it. What reads it (the next stage, another run, generation, an export) re
 float32, tensor by tensor. Only the stage itself, when it goes on, reads them apart.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from coca_train.checkpoint import manifest
 from coca_train.checkpoint.format import ShardReader
-from coca_train.checkpoint.manifest import LORA, Found, Refused
+from coca_train.checkpoint.manifest import LORA, Checkpoint, Refused
 from coca_train.engine.base import ReadTensor
 from coca_train.models.lora import adapter_of, is_adapter, merge
 from coca_train.runtime.errors import CheckpointError
@@ -26,12 +26,12 @@ def plain(spec: Spec) -> dict[str, tuple[int, ...]]:
     return {key: shape for key, shape in spec.items() if key.startswith(MODEL) and not is_adapter(key)}
 
 
-def read_merged(key: str, found: Found, spec: Spec, read: ReadTensor) -> Tensor:
+def read_merged(key: str, checkpoint: Checkpoint, spec: Spec, read: ReadTensor) -> Tensor:
     """A weight of a checkpoint with its adapter added; as it is where it has none. spec: all that `read` can read."""
     weight, (a, b) = read(key), adapter_of(key)
     if a not in spec:
         return weight
-    lora = found.manifest[LORA]
+    lora = checkpoint.manifest[LORA]
     return merge(weight, read(a), read(b), lora["alpha"] / lora["rank"])
 
 
@@ -41,8 +41,8 @@ class Weights:
     spec, adapters: shapes by parameter name. merged: False leaves adapters out, and the weights as the stage has them.
     """
 
-    def __init__(self, found: Found, files: Sequence[ShardReader], merged: bool = True) -> None:
-        self._found, self._files, self._merged = found, files, merged
+    def __init__(self, checkpoint: Checkpoint, files: Sequence[ShardReader], merged: bool = True) -> None:
+        self._checkpoint, self._files, self._merged = checkpoint, files, merged
         self._owner = {key: file for file in files for key in file.spec()}
         self._stored = {key: shape for file in files for key, shape in file.spec().items()}
         self.spec = {key.removeprefix(MODEL): shape for key, shape in plain(self._stored).items()}
@@ -56,7 +56,7 @@ class Weights:
     def tensor(self, name: str) -> Tensor:
         """One CPU tensor. Raises OSError."""
         key = MODEL + name
-        return read_merged(key, self._found, self._stored, self._read) if self._merged else self._read(key)
+        return read_merged(key, self._checkpoint, self._stored, self._read) if self._merged else self._read(key)
 
     def adapter(self, name: str) -> Tensor:
         """Half of an adapter, a CPU tensor. Raises OSError."""
@@ -76,14 +76,44 @@ class Weights:
         self.close()
 
 
-def open_weights(found: Found) -> Weights:
+def open_weights(checkpoint: Checkpoint) -> Weights:
     """The weights of a checkpoint, its bytes verified again. Not collective. Raises CheckpointError."""
     files: list[ShardReader] = []
     try:
-        for entry in found.manifest["files"]:
-            files.append(manifest.open_shard(found.path, entry))
+        for entry in checkpoint.manifest["files"]:
+            files.append(manifest.open_shard(checkpoint.path, entry))
     except Refused as refusal:  # found good a moment ago
         for file in files:
             file.close()
-        raise CheckpointError(f"E-CKP-01 {found.path}: {refusal}. Fix: restore the checkpoint") from None
-    return Weights(found, files)
+        raise CheckpointError(f"E-CKP-01 {checkpoint.path}: {refusal}. Fix: restore the checkpoint") from None
+    return Weights(checkpoint, files)
+
+
+class Frozen:
+    """Weights that a stage does not train, as they were when it began. Each rank reads for itself.
+
+    An engine in low precision holds them rounded, and nothing behind it: a checkpoint written from that would not be
+    what the stage began with. So they are read again from the checkpoint it began from, tensor by tensor, whenever the
+    next one is written. (What is trained has float32 masters, which are saved.)
+
+    resumed: the checkpoint is one of the stage itself, and its adapters are still apart; else they are merged.
+    The files stay open, so that the checkpoint may be deleted meanwhile. A context manager. Raises OSError.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, trainable: Iterable[str], resumed: bool) -> None:
+        files = [ShardReader(checkpoint.path / entry["name"]) for entry in checkpoint.manifest["files"]]
+        self._weights = Weights(checkpoint, files, merged=not resumed)
+        self._names = self._weights.spec.keys() - set(trainable)
+
+    def holds(self, key: str) -> bool:
+        return key.startswith(MODEL) and key.removeprefix(MODEL) in self._names
+
+    def tensor(self, key: str) -> Tensor:
+        """One float32 CPU tensor."""
+        return self._weights.tensor(key.removeprefix(MODEL)).float()
+
+    def __enter__(self) -> "Frozen":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._weights.close()

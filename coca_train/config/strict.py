@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import is_dataclass
+from functools import cache
 from typing import Annotated, Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -134,6 +135,7 @@ def _list(examples: dict[str, Any], key: str) -> list[Any] | None:
     return found or None
 
 
+@cache  # asked for every value of every load
 def _needs(root: Root, key: str) -> str:
     """What the option at `key` must be, in words."""
     parts = key.split(".")

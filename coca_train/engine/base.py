@@ -1,4 +1,4 @@
-"""What a training engine is, and the parts both engines share: parameters, loss scale, optimizer.
+"""What a training engine is, and the parts both engines share.
 
 The model an engine runs maps (tokens_BT, targets_BT, pos_BT, doc_BT) to the float32 SUM of the
 next-token losses [nats] over the targets that are not -100. A micro batch with a memory hands it on as `memory`.
@@ -12,13 +12,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from coca_train.config.schema import OptimConfig
-from coca_train.engine.optim import parameter_groups
+from coca_train.engine.optim import MOMENTS
 from coca_train.models.lora import named_parameters
 from coca_train.models.memory import Memory
 from coca_train.runtime.targets import IGNORE
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 InitParameter = Callable[[str, Tensor], None]
@@ -106,6 +104,23 @@ class Engine(Protocol):
 
 
 @contextmanager
+def without_initial_values() -> Iterator[None]:
+    """Layers built inside leave their weights as memory happens to be: they are filled by name afterwards, or never.
+
+    torch would fill them first; on the meta device it even imports its compiler to fill nothing.
+    """
+    layers: tuple[Any, ...] = (nn.Linear, nn.Embedding)
+    resets = [layer.reset_parameters for layer in layers]
+    for layer in layers:
+        layer.reset_parameters = lambda self: None
+    try:
+        yield
+    finally:
+        for layer, reset in zip(layers, resets, strict=True):
+            layer.reset_parameters = reset
+
+
+@contextmanager
 def parameters_on_meta() -> Iterator[None]:
     """Modules built inside have parameters without memory; their buffers are real.
 
@@ -122,7 +137,8 @@ def parameters_on_meta() -> Iterator[None]:
 
     nn.Module.register_parameter = register_on_meta  # type: ignore[method-assign]
     try:
-        yield
+        with without_initial_values():
+            yield
     finally:
         nn.Module.register_parameter = register  # type: ignore[method-assign]
 
@@ -133,11 +149,11 @@ def materialise(
     init: InitParameter,
     device: torch.device,
     dtype: torch.dtype,
-    made: Callable[[list[nn.Parameter]], None] = lambda parameters: None,
+    shard: Callable[[list[nn.Parameter]], None] = lambda parameters: None,
 ) -> None:
     """Give a model from `parameters_on_meta` its parameters, module by module; shared ones stay shared.
 
-    made: called with the new parameters of each module (ZeRO-3 shards them at once).
+    shard: called with the new parameters of each module (ZeRO 3 keeps its part of them at once).
     """
     names = {id(parameter): name for name, parameter in named_parameters(model)}
     real: dict[int, nn.Parameter] = {}
@@ -155,20 +171,7 @@ def materialise(
         for key, buffer in module._buffers.items():
             module._buffers[key] = None if buffer is None else buffer.to(device)
         if fresh:
-            made(fresh)
-
-
-def adamw(parameters: Iterator[tuple[str, Tensor]], optim: OptimConfig) -> torch.optim.AdamW:
-    """AdamW (arXiv 1711.05101): matrices decay, embeddings among them as in GPT-NeoX; norms and biases do not."""
-    groups = parameter_groups(parameters, optim.weight_decay)
-    return torch.optim.AdamW(groups, lr=optim.lr, betas=optim.betas, eps=optim.eps, fused=True)
-
-
-def start_moments(optimizer: torch.optim.Optimizer, tensors: Sequence[Tensor], step: float = 0.0) -> None:
-    """Zero Adam state for `tensors`, as AdamW's first step would make it (memory is taken now, not later)."""
-    for tensor in tensors:
-        moments = {key: torch.zeros_like(tensor, requires_grad=False) for key in MOMENTS}
-        optimizer.state[tensor] = {"step": torch.tensor(step, dtype=torch.float32, device=tensor.device), **moments}
+            shard(fresh)
 
 
 def persistent_buffers(model: nn.Module) -> dict[str, Tensor]:

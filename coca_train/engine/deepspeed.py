@@ -1,8 +1,16 @@
-"""The DeepSpeed engine, ZeRO 0 to 3. The only file that imports deepspeed (0.19; private attributes are marked).
+"""The DeepSpeed engine, ZeRO 0 to 3. The only file that imports deepspeed (0.19.8).
 
 What is worked around here, each with a test in tests/engine: no C++ op is built at start; DeepSpeed's groups
 get our timeout; stage 0 has no gradient norm and no guard against NaN; stage 0 in low precision is wrong;
 optimizer states of a second parameter group stay unlinked; setting a ZeRO-3 state fails on uneven sizes.
+
+DeepSpeed's private names, which a new version may change (pyproject.toml pins it, tests/engine/test_resume.py tells):
+
+* of a parameter: `_hp_mapping` and `_dp_group` (ZeRO 1, 2: where its part of the flat float32 master lies);
+  `_z3_optimizer`, `ds_tensor`, `ds_shape` and `ds_process_group` (the same in ZeRO 3);
+* of an optimizer: `fp32_partitioned_groups_flat` (the masters in ZeRO 3), `single_partition_of_fp32_groups` (in 1 and
+  2), `fp32_groups_flat_partition` (in 1 with bf16); `_hp_optimizer_states_linked` and
+  `_lazy_init_hp_params_optimizer_state` (the way from a parameter to its moments).
 """
 
 import contextlib
@@ -23,6 +31,7 @@ from torch import Tensor, nn
 from coca_train.config.schema import EngineConfig, OptimConfig
 from coca_train.engine import base, process
 from coca_train.engine.base import InitParameter, Keep, MicroBatch, ReadTensor, StepResult
+from coca_train.engine.optim import adamw, start_moments
 from coca_train.models.lora import named_parameters
 from coca_train.models.trainable import select_trainable
 from coca_train.runtime import dist
@@ -36,7 +45,7 @@ def deepspeed_config(config: EngineConfig, optim: OptimConfig, micro_batch_size:
     settings: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": micro_batch_size,
         "gradient_accumulation_steps": accumulation,
-        "gradient_clipping": optim.max_grad_norm if config.zero_stage else 0.0,
+        "gradient_clipping": optim.max_grad_norm if config.zero_stage else 0.0,  # ZeRO 0: `_guarded_step` clips
         "steps_per_print": NEVER,
         "zero_optimization": {
             "stage": config.zero_stage,
@@ -96,11 +105,11 @@ class DeepSpeedEngine:
                 base.materialise(module, init, self.device, dtype, shard)
             else:
                 base.materialise(module, init, self.device, torch.float32)
-            optimizer = base.adamw(module.named_parameters(), optim)
+            optimizer = adamw(module.named_parameters(), optim)
             self._engine: Any = deepspeed.initialize(
                 model=module, optimizer=optimizer, config=settings, dist_init_required=False
             )[0]
-        process.bound_waits(config.timeout_s)
+        process.bound_waits(config.timeout_s)  # after initialize, which makes groups of its own
         self.model: nn.Module = self._engine.module
         self._parameters: dict[str, Any] = dict(named_parameters(self.model))
         self._start_moments(0.0)
@@ -141,7 +150,7 @@ class DeepSpeedEngine:
         parameters = [self._parameters[name] for name in self.trainable]
         norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         if not math.isfinite(float(norm)):
-            self._engine.zero_grad()
+            self._engine.zero_grad()  # else the next step would add to them
             return False, float(norm)
         torch.nn.utils.clip_grads_with_norm_(parameters, self._max_grad_norm, norm)
         self._engine.step()
@@ -209,6 +218,7 @@ class DeepSpeedEngine:
 
     @torch.no_grad()
     def load_state(self, read: ReadTensor, counters: dict[str, Any]) -> None:
+        # First: it makes Adam's state anew and links the parameters to it; what is read below goes through these links.
         self._start_moments(counters["adam_step"])
         buffers = base.persistent_buffers(self.model)
         for key in self.state_spec():
@@ -228,11 +238,12 @@ class DeepSpeedEngine:
         parameter = self._parameters[name]
         if part == "model":
             sharded = self.zero_stage == 3
+            # On leaving, ZeRO 3 broadcasts what rank 0 has written and cuts it into parts again.
             with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0, enabled=sharded):
                 if not sharded or dist.is_main():
                     parameter.data.copy_(value)
         if not parameter.requires_grad:
-            return
+            return  # nothing behind it: a frozen weight has no master
         if self.zero_stage == 0:
             if part != "model":
                 self._engine.basic_optimizer.state[parameter][part].copy_(value)
@@ -256,7 +267,7 @@ class DeepSpeedEngine:
         else:
             masters = optimizer.fp32_groups_flat_partition
         self._engine.basic_optimizer.state.clear()
-        base.start_moments(self._engine.basic_optimizer, list(masters), step)
+        start_moments(self._engine.basic_optimizer, list(masters), step)
         if self.zero_stage in (1, 2):
             optimizer._hp_optimizer_states_linked = False
             optimizer._lazy_init_hp_params_optimizer_state()

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from coca_train.config.schema import EngineConfig, OptimConfig
 from coca_train.engine import base, process
 from coca_train.engine.base import InitParameter, Keep, MicroBatch, ReadTensor, StepResult
+from coca_train.engine.optim import adamw, start_moments
 from coca_train.models.lora import named_parameters
 from coca_train.models.trainable import select_trainable
 from coca_train.runtime import dist
@@ -56,8 +57,8 @@ class LocalEngine:
         self._masters = self._weights
         if config.dtype != "fp32":
             self._masters = {name: p.detach().float().requires_grad_() for name, p in self._weights.items()}
-        self._optimizer = base.adamw(iter(self._masters.items()), optim)
-        base.start_moments(self._optimizer, list(self._masters.values()))
+        self._optimizer = adamw(iter(self._masters.items()), optim)
+        start_moments(self._optimizer, list(self._masters.values()))
 
     def train_step(self, micro_batches: Sequence[MicroBatch], lr: float) -> StepResult:
         for group in self._optimizer.param_groups:
@@ -124,7 +125,7 @@ class LocalEngine:
 
     @torch.no_grad()
     def load_state(self, read: ReadTensor, counters: dict[str, Any]) -> None:
-        base.start_moments(self._optimizer, list(self._masters.values()), counters["adam_step"])
+        start_moments(self._optimizer, list(self._masters.values()), counters["adam_step"])
         held = dict(named_parameters(self.model)) | base.persistent_buffers(self.model) | self._masters
         for key in self.state_spec():
             part, name = key.split("/", 1)

@@ -1,12 +1,15 @@
-"""The learning-rate schedule, as a pure function of the step, and AdamW's parameter groups."""
+"""AdamW for every engine, its state from the first moment on, and its learning rate as a function of the step."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from coca_train.config.schema import OptimConfig
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def lr_at(step: int, optim: OptimConfig, max_steps: int) -> float:
@@ -31,3 +34,16 @@ def parameter_groups(parameters: Iterable[tuple[str, Tensor]], weight_decay: flo
     vectors = [p for name, p in trained if len(getattr(p, "ds_shape", p.shape)) < 2]
     groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]
+
+
+def adamw(parameters: Iterator[tuple[str, Tensor]], optim: OptimConfig) -> torch.optim.AdamW:
+    """AdamW (arXiv 1711.05101): matrices decay, embeddings among them as in GPT-NeoX; norms and biases do not."""
+    groups = parameter_groups(parameters, optim.weight_decay)
+    return torch.optim.AdamW(groups, lr=optim.lr, betas=optim.betas, eps=optim.eps, fused=True)
+
+
+def start_moments(optimizer: torch.optim.Optimizer, tensors: Sequence[Tensor], step: float = 0.0) -> None:
+    """Zero Adam state for `tensors`, as AdamW's first step would make it (memory is taken now, not later)."""
+    for tensor in tensors:
+        moments = {key: torch.zeros_like(tensor, requires_grad=False) for key in MOMENTS}
+        optimizer.state[tensor] = {"step": torch.tensor(step, dtype=torch.float32, device=tensor.device), **moments}

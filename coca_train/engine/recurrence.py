@@ -125,6 +125,7 @@ class RecurrentEngine:
     def named_state(self, keep: Keep = lambda index: True) -> Iterator[tuple[str, Tensor | None]]:
         yield from self._engine.named_state(keep)
         first, mine, shape = len(self._engine.state_spec()), self._rows(), tuple(self.memory.hidden_RLMC.shape[1:])
+        # Row by row, each from the rank that has it: the memory of a global batch need not fit into one rank.
         for row, name in enumerate(self._names()):
             own = self.memory.hidden_RLMC[row - mine.start].float().cpu() if row in mine else None
             row_LMC = dist.broadcast_tensor(own, shape, source=row // len(mine))

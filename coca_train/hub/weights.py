@@ -145,7 +145,7 @@ def _run(path: Path) -> Source:
     loaded = load_saved(path)
     found = checkpoint.find(path, record["run_id"])
     if found is None:
-        raise CheckpointError(f"E-CKP-01 {path}: holds no checkpoint yet. Fix: finish the run first")
+        raise CheckpointError(f"E-CKP-28 {path}: holds no checkpoint yet. Fix: finish the run first")
     weights = checkpoint.open_weights(found)
     rows = weights.spec["embed.weight"][0]
     config = stage_at(resolve(loaded.config), found.step).config

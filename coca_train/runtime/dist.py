@@ -37,6 +37,7 @@ def log(message: str) -> None:
 
 
 def _active() -> bool:
+    # What has not imported torch has no process group, and does not wait for its import only to learn that.
     if world_size() == 1 or "torch" not in sys.modules:
         return False
     import torch.distributed as dist
@@ -81,6 +82,7 @@ def on_main(action: Callable[[], T]) -> T:
     result: Any = None
     error: Exception | None = None
     if is_main():
+        # Caught and sent on: a rank 0 that simply raised would leave the others in the broadcast until their time-out.
         try:
             result = action()
         except Exception as problem:

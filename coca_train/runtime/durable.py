@@ -54,7 +54,10 @@ def write_new(path: Path, data: bytes) -> None:
 
 
 def replace(path: Path, data: bytes) -> None:
-    """Put `data` at `path` atomically: readers see the old bytes or the new. For one writer at a time."""
+    """Put `data` at `path` atomically: readers see the old bytes or the new. For one writer at a time.
+
+    Synced before the rename, the folder after it: without the first a power cut leaves the new name with no bytes.
+    """
     temporary = path.with_name(f".{path.name}.new")
     with contextlib.suppress(FileNotFoundError):
         os.unlink(temporary)

@@ -32,6 +32,8 @@ class StopRequest:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
+    # An exception raised here could strike amid a collective or a save, on one rank only; a flag that all ranks compare
+    # after the same step cannot.
     def _note(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT and self.received == "SIGINT" and os.getpid() == self._process:
             raise KeyboardInterrupt

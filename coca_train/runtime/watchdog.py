@@ -75,6 +75,7 @@ class Watchdog:
                     flush=True,
                 )
                 faulthandler.dump_traceback(file=STDERR, all_threads=True)
+                # Not sys.exit: the main thread hangs in a collective and would never see it, nor run any clean-up.
                 os._exit(PeerLost.exit_code)
 
 

@@ -15,8 +15,8 @@ from coca_train.runtime import dist
 from coca_train.runtime.errors import DataError, DivergedError, Preempted
 from coca_train.runtime.signals import StopRequest
 from coca_train.runtime.watchdog import Watchdog
-from coca_train.tracking.metrics import MetricsWriter
 from coca_train.tracking.throughput import Throughput
+from coca_train.tracking.writers import MetricsWriter
 
 
 class Tools(NamedTuple):
@@ -54,7 +54,8 @@ def run_stage(
         done = first_step + step + 1
         with tools.watchdog.section(f"step {done}", limit):
             started = time.perf_counter()
-            # No RNG state to save: resume is exact.
+            # Seeded anew for each step and rank, so a resumed run draws what it would have drawn, and there is no
+            # state of the generator to save.
             torch.manual_seed(seed_of(config.run.seed, first_step + step, dist.rank()))
             micro_batches = next_batches(batches)
             lr = lr_at(step, config.optim, max_steps)
@@ -82,6 +83,7 @@ def run_stage(
             if record:
                 tools.metrics.log(done, record)
 
+        # Asked after the step's records, so that a stopped run has all of them, and before the save, which it needs.
         stopping = tools.stop.requested() and not is_last
         if is_last or stopping or done % config.checkpoint.save_every_steps == 0:
             with tools.watchdog.section(f"checkpoint at step {done}", limit):
@@ -93,16 +95,17 @@ def run_stage(
 
 
 def next_batches(batches: Iterator[Sequence[Batch]]) -> Sequence[Batch]:
-    """This rank's micro batches. COLLECTIVE: data that is wrong on one rank is told, and ends the run, on all."""
-    found, problem = None, ""
+    """This rank's micro batches. COLLECTIVE: data that is wrong on one rank ends the run on all, in the same words."""
+    micro_batches, problem = None, ""
     try:
-        found = next(batches)
+        micro_batches = next(batches)
     except DataError as error:
         problem = str(error)
+    # Every step, though it costs a reduction: a rank without a batch would leave the others waiting for its gradients.
     if dist.all_reduce([float(bool(problem))], "max")[0]:
         raise DataError(next(text for text in dist.all_gather_object(problem) if text))
-    assert found is not None
-    return found
+    assert micro_batches is not None
+    return micro_batches
 
 
 def batch_digest(micro_batches: Sequence[Batch]) -> str:

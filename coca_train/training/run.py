@@ -14,16 +14,18 @@ from coca_train.config.schema import Config, DataConfig
 from coca_train.data.mixture import Mixture, require_files
 from coca_train.data.packings import Edges
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.engine.base import without_initial_values
 from coca_train.engine.process import ran_out
-from coca_train.models.build import build_adapted, build_model, init_digests, vocab_size
+from coca_train.models.build import build_adapted, init_digests, vocab_size
+from coca_train.models.lora import is_adapter, named_parameters
 from coca_train.models.trainable import select_trainable
 from coca_train.runtime import dist
 from coca_train.runtime.errors import CheckpointError, DataError, DeviceMemoryError, UserError
 from coca_train.runtime.signals import StopRequest
 from coca_train.runtime.watchdog import Watchdog, peer_lost
 from coca_train.schedule import Stage, resolve, stage_at
-from coca_train.tracking.metrics import MetricsWriter
-from coca_train.training.stage import Surroundings, run_one
+from coca_train.tracking.writers import MetricsWriter
+from coca_train.training.stage import RunContext, run_one
 from coca_train.training.start import check_start, find_start
 
 
@@ -56,10 +58,16 @@ def _train(loaded: Loaded) -> None:
     stages = resolve(config)
     run_dir = Path(config.run.root) / config.run.name
     with ExitStack() as stack:
+        # Signals before all that takes time: one that comes while a rank waits for the others, or makes the corpus, is
+        # kept until the first step can answer it. They have a stack of their own, which the last stage closes when the
+        # model is saved: from there on a signal ends the process at once.
         signals = stack.enter_context(ExitStack())
         stop = signals.enter_context(StopRequest())
+        # The watchdog before the process group, so that its thread outlives everything a collective can hang in.
         watchdog = stack.enter_context(Watchdog())
+        # The group before all that rank 0 does for the others: data, lock, record. They learn of its errors through it.
         engine.start(config.engine)
+        # What can be refused without the run directory is refused before there is one.
         for stage in stages:
             prepare_data(stage.config.data)
         tokenizer = Tokenizer(config.data.tokenizer)
@@ -69,29 +77,31 @@ def _train(loaded: Loaded) -> None:
         check_lengths(stages, mixtures)
         check_parameters(stages, n_tokens)
         begins_from = check_start(config, run_dir, tokenizer, n_tokens)
+        # The lock before anything is written there: an import, run.json, the sweep of what a killed process left.
         lock = stack.enter_context(checkpoint.RunLock(run_dir))
         start = find_start(config, run_dir, begins_from, lock, stop)
         fingerprints = {name: mixture.fingerprint() for name, mixture in mixtures.items()}
+        # The record before the checkpoints: it says which run they must belong to.
         record = open_record(run_dir, loaded, stages, fingerprints, partial(init_digests, config, n_tokens))
-        found = find_checkpoint(config, run_dir, record["run_id"])
-        metrics = MetricsWriter(run_dir, config, found.step if found else 0)
+        newest = newest_checkpoint(config, run_dir, record["run_id"])
+        # The metrics after them: records of steps that will be done again are dropped.
+        metrics = MetricsWriter(run_dir, config, newest.step if newest else 0)
         stack.callback(metrics.close)
-        around = Surroundings(run_dir, tokenizer, n_tokens, metrics, stop, watchdog, lock, record, len(stages))
-        at = stages.index(stage_at(stages, found.step)) if found else 0
-        for number, stage in enumerate(stages[at:], at):
+        context = RunContext(run_dir, tokenizer, n_tokens, metrics, stop, watchdog, lock, record, len(stages))
+        first = stages.index(stage_at(stages, newest.step)) if newest else 0
+        for number, stage in enumerate(stages[first:], first):
             begin_stage(run_dir, record, stage, fingerprints[stage.name])
-            is_last = number == len(stages) - 1
-            borders = frozenset(before.last_step for before in stages[:number])
-            found = run_one(
+            newest = run_one(
                 stage,
                 mixtures[stage.name],
-                around,
-                found or start,
-                borders=borders,
-                is_last=is_last,
+                context,
+                newest or start,
+                borders=frozenset(before.last_step for before in stages[:number]),
+                is_last=number == len(stages) - 1,
                 leave=signals.close,
             )
         farewell(config, run_dir)
+        # After a good end only: leaving waits for all ranks, and after an error one of them may be gone.
         engine.stop()
 
 
@@ -104,10 +114,10 @@ def check_lengths(stages: Sequence[Stage], mixtures: dict[str, Mixture]) -> None
     """Of several stages each must have all the data it asks for: where the next begins is known beforehand."""
     for stage in stages if len(stages) > 1 else ():
         needed = stage.first_sample + stage.max_steps * stage.config.train.global_batch_size
-        if (there := mixtures[stage.name].max_samples()) is not None and there < needed:
+        if (available := mixtures[stage.name].max_samples()) is not None and available < needed:
             raise DataError(
                 f"E-MIX-01 stage {stage.name}: needs {needed:,} windows, a source with on_exhausted=stop ends after "
-                f"{there:,}. Fix: on_exhausted=repeat, or a shorter stage: stages.{stage.name}.max_steps"
+                f"{available:,}. Fix: on_exhausted=repeat, or a shorter stage: stages.{stage.name}.max_steps"
             )
 
 
@@ -117,17 +127,16 @@ def check_parameters(stages: Sequence[Stage], n_tokens: int) -> None:
     (E-POS-04)."""
     shapes: list[dict[str, tuple[int, ...]]] = []
     for stage in stages:
-        with torch.device("meta"):
-            model = build_model(stage.config, n_tokens)
-            adapted = build_adapted(stage.config, n_tokens, stage.trainable, stage.lora)
-        select_trainable(adapted, stage.trainable)
+        with torch.device("meta"), without_initial_values():
+            model = build_adapted(stage.config, n_tokens, stage.trainable, stage.lora)
+        select_trainable(model, stage.trainable)
         longest, seq_len = model.position.max_positions, stage.config.train.seq_len
         if longest is not None and longest < seq_len and not stage.config.data.document_mask:
             raise UserError(
                 f"E-POS-04 stage {stage.name}: train.seq_len={seq_len} is beyond the {longest} positions that "
                 f"{stage.config.position.scheme} learns. Fix: position.max_len={seq_len} for the whole run"
             )
-        shapes.append({name: tuple(parameter.shape) for name, parameter in model.named_parameters()})
+        shapes.append({name: tuple(p.shape) for name, p in named_parameters(model) if not is_adapter(name)})
         differing = [name for name in sorted(shapes[0] | shapes[-1]) if shapes[0].get(name) != shapes[-1].get(name)]
         if differing:
             shown = "; ".join(f"{name} {shapes[0].get(name)} -> {shapes[-1].get(name)}" for name in differing[:3])
@@ -139,10 +148,11 @@ def check_parameters(stages: Sequence[Stage], n_tokens: int) -> None:
 
 def farewell(config: Config, run_dir: Path) -> None:
     """Where everything lies and what to try next."""
-    dist.log(f"Done. Everything lies in {run_dir}:\n{made(config, run_dir)}Try next:\n{next_commands(config, run_dir)}")
+    files, commands = written_files(config, run_dir), next_commands(config, run_dir)
+    dist.log(f"Done. Everything lies in {run_dir}:\n{files}Try next:\n{commands}")
 
 
-def made(config: Config, run_dir: Path) -> str:
+def written_files(config: Config, run_dir: Path) -> str:
     """The files of a finished run, a line for each."""
     *before, _ = config.stages
     goes_on = "with a larger train.max_steps" if not before else "with one more stage in the schedule"
@@ -184,17 +194,17 @@ def prepare_data(data: DataConfig) -> None:
     require_files(data)
 
 
-def find_checkpoint(config: Config, run_dir: Path, run_id: str) -> checkpoint.Found | None:
+def newest_checkpoint(config: Config, run_dir: Path, run_id: str) -> checkpoint.Checkpoint | None:
     """The checkpoint to go on from, as run.resume asks."""
-    found = checkpoint.find(run_dir, run_id, clean=True)
-    if found is None and config.run.resume == "must":
+    newest = checkpoint.find(run_dir, run_id, clean=True)
+    if newest is None and config.run.resume == "must":
         raise CheckpointError(
-            f"E-CKP-01 run.resume=must: {run_dir} holds no checkpoint. "
+            f"E-CKP-28 run.resume=must: {run_dir} holds no checkpoint. "
             "Fix: check run.name and run.root, or run.resume=auto"
         )
-    if found is not None and config.run.resume == "never":
+    if newest is not None and config.run.resume == "never":
         raise CheckpointError(
-            f"E-CKP-02 run.resume=never: {run_dir} holds step {found.step}. "
+            f"E-CKP-02 run.resume=never: {run_dir} holds step {newest.step}. "
             "Fix: choose another run.name, or run.resume=auto"
         )
-    return found
+    return newest

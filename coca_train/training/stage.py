@@ -15,7 +15,7 @@ from coca_train.data.loader import Loader
 from coca_train.data.mixture import Mixture
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.data.validation import validation_batches
-from coca_train.engine.base import DTYPES, Engine, InitParameter
+from coca_train.engine.base import DTYPES, Engine, InitParameter, without_initial_values
 from coca_train.engine.recurrence import RecurrentEngine
 from coca_train.evaluation.measures.perplexity import validation_loss
 from coca_train.models.build import build_adapted
@@ -28,14 +28,14 @@ from coca_train.runtime.errors import CheckpointError, DataError, Preempted, Sto
 from coca_train.runtime.signals import StopRequest
 from coca_train.runtime.watchdog import Watchdog
 from coca_train.schedule import Stage
-from coca_train.tracking.metrics import MetricsWriter
 from coca_train.tracking.throughput import PeakMemory, Throughput, flops_per_token, matmul_parameters, peak
+from coca_train.tracking.writers import MetricsWriter
 from coca_train.training.ending import final_report
 from coca_train.training.loop import Tools, run_stage
 from coca_train.training.probe import Probe
 
 
-class Surroundings(NamedTuple):
+class RunContext(NamedTuple):
     """What all stages of a run share. n_tokens: rows of the embedding. record: run.json."""
 
     run_dir: Path
@@ -52,38 +52,40 @@ class Surroundings(NamedTuple):
 def run_one(
     stage: Stage,
     mixture: Mixture,
-    around: Surroundings,
-    found: checkpoint.Found | None,
+    context: RunContext,
+    origin: checkpoint.Checkpoint | None,
     *,
     borders: Container[int],
     is_last: bool,
     leave: Callable[[], None],
-) -> checkpoint.Found | None:
+) -> checkpoint.Checkpoint | None:
     """Train a stage and report on it; its last checkpoint. COLLECTIVE.
 
-    found: where it goes on, or the weights it begins with; None: initial ones. borders: steps whose checkpoints stay.
+    origin: the checkpoint where it goes on, or whose weights it begins with; None: initial ones. borders: steps whose
+    checkpoints stay.
     leave: called when all is saved and only the report is to be made.
     """
-    config, run_dir, run_id = stage.config, around.run_dir, around.record["run_id"]
-    fingerprint = next(one["fingerprint"] for one in around.record["stages"] if one["name"] == stage.name)
+    config, run_dir, run_id = stage.config, context.run_dir, context.record["run_id"]
+    fingerprint = next(one["fingerprint"] for one in context.record["stages"] if one["name"] == stage.name)
     lora = None if stage.lora is None else asdict(stage.lora)
-    meta = checkpoint.Meta(run_id, around.record["model_digest"], fingerprint, {"stage": stage.name}, lora)
-    resumed = found is not None and found.manifest["run_id"] == run_id and found.step > stage.first_step
+    meta = checkpoint.Meta(run_id, context.record["model_digest"], fingerprint, {"stage": stage.name}, lora)
+    resumed = origin is not None and origin.manifest["run_id"] == run_id and origin.step > stage.first_step
     with ExitStack() as stack:
-        with torch.device("meta"):
-            outline = build_adapted(config, around.n_tokens, stage.trainable, stage.lora)
+        with torch.device("meta"), without_initial_values():
+            outline = build_adapted(config, context.n_tokens, stage.trainable, stage.lora)
         select_trainable(outline, stage.trainable)
         init = partial(init_parameter, model=config.model, position=config.position, seed=config.run.seed)
-        runner = build_engine(stage, outline, around.n_tokens, init)
+        runner = build_engine(stage, outline, context.n_tokens, init)
         start_step = 0
-        if found is not None and resumed:
-            checkpoint.load(found, runner, meta)
-            start_step = found.step - stage.first_step
-        elif found is not None:
-            checkpoint.begin(found, runner, init, stage.keeps_optimizer)
+        if origin is not None and resumed:
+            checkpoint.load(origin, runner, meta)
+            start_step = origin.step - stage.first_step
+        elif origin is not None:
+            checkpoint.begin(origin, runner, init, stage.keeps_optimizer)
+        # After the weights are in the engine, and before the first save may delete the checkpoint they came from.
         frozen = None
-        if found is not None and config.engine.dtype != "fp32":
-            frozen = stack.enter_context(checkpoint.Frozen(found, runner.trainable, resumed))
+        if origin is not None and config.engine.dtype != "fp32":
+            frozen = stack.enter_context(checkpoint.Frozen(origin, runner.trainable, resumed))
         loader = stack.enter_context(
             Loader(
                 mixture,
@@ -97,19 +99,20 @@ def run_one(
             )
         )
         steps = effective_steps(stage.max_steps, loader.max_steps, start_step, run_dir)
-        announce(stage, outline, mixture, around, beginning(stage, found, resumed), steps)
+        # Announced only now: every error of data, weights and memory has come before.
+        announce(stage, outline, mixture, context, beginning(stage, origin, resumed), steps)
         with runner.eval_module() as module:
             assert isinstance(module, Transformer)
             certificate = certify(module, runner.device, DTYPES[config.engine.dtype])
         dist.log(f"certified {config.position.scheme}: {certificate}")
         tools = Tools(
-            around.metrics,
+            context.metrics,
             meter(config, outline, runner),
-            around.stop,
-            around.watchdog,
-            validate=partial(validate, config, runner, around.n_tokens),
-            save=Saver(run_dir, runner, meta, around.lock, config.checkpoint.keep, borders, frozen),
-            probe=Probe(config, runner, around.tokenizer, stage.first_step + start_step),
+            context.stop,
+            context.watchdog,
+            validate=partial(validate, config, runner, context.n_tokens),
+            save=Saver(run_dir, runner, meta, context.lock, config.checkpoint.keep, borders, frozen),
+            probe=Probe(config, runner, context.tokenizer, stage.first_step + start_step),
         )
         try:
             run_stage(
@@ -119,20 +122,22 @@ def run_one(
             runner.close()  # all ranks stop together; after other errors a peer may be gone, and this would wait
             raise
         if is_last:
-            around.metrics.close()
+            context.metrics.close()
             leave()  # the model is saved: from here on a signal ends the process at once
         final_report(
             config,
             run_dir,
             runner,
-            around.tokenizer,
+            context.tokenizer,
             stage.first_step + steps,
             "" if is_last else stage.name,
-            around.record["overrides"],
+            context.record["overrides"],
         )
         runner.release()
     if is_last:
         return None
+    # The next stage begins from what is on the disk, verified, and not from this engine's memory: so it begins the same
+    # way whether the process was killed here or not.
     last = checkpoint.find(run_dir, run_id)
     if last is None or last.step != stage.last_step:
         raise CheckpointError(
@@ -165,18 +170,18 @@ def build_engine(stage: Stage, outline: Transformer, n_tokens: int, init: InitPa
     )
 
 
-def beginning(stage: Stage, found: checkpoint.Found | None, resumed: bool) -> str:
+def beginning(stage: Stage, origin: checkpoint.Checkpoint | None, resumed: bool) -> str:
     """From where, in words."""
-    if found is None:
+    if origin is None:
         return "new"
     if resumed or stage.first_step:
-        return f"from step {found.step}"
-    return f"new, weights of {found.path}"
+        return f"from step {origin.step}"
+    return f"new, weights of {origin.path}"
 
 
-def effective_steps(wanted: int, available: int | None, start_step: int, run_dir: Path) -> int:
+def effective_steps(configured: int, available: int | None, start_step: int, run_dir: Path) -> int:
     """Length of a stage [optimizer steps]: as configured, or what the data of a source with on_exhausted=stop gives."""
-    steps = wanted if available is None else min(wanted, available)
+    steps = configured if available is None else min(configured, available)
     if steps == 0:
         raise DataError(
             "E-MIX-01 data.sources: a source with on_exhausted=stop is shorter than one global batch; nothing can be "
@@ -190,20 +195,18 @@ def effective_steps(wanted: int, available: int | None, start_step: int, run_dir
     return steps
 
 
-def announce(
-    stage: Stage, outline: Transformer, mixture: Mixture, around: Surroundings, start: str, steps: int
-) -> None:
+def announce(stage: Stage, outline: Transformer, mixture: Mixture, context: RunContext, start: str, steps: int) -> None:
     """Say what is about to happen, before it does."""
     config, (total, inner) = stage.config, count_parameters(outline)
     n_samples = steps * config.train.global_batch_size
     epochs = ", ".join(f"{name} {n:.2f}" for name, n in mixture.epochs(stage.first_sample + n_samples).items())
-    if around.n_stages > 1:
+    if context.n_stages > 1:
         trained = sum(p.numel() for p in outline.parameters() if p.requires_grad)
         place = f"steps {stage.first_step + 1} to {stage.last_step}"
         dist.log(f"stage     {stage.name}: {place}, trains {100 * trained / total:.1f} % of the parameters")
     if stage.lora is not None:
         dist.log(f"LoRA      rank {stage.lora.rank}, alpha {stage.lora.alpha:g}")
-    dist.log(f"run       {around.run_dir} ({start}, {steps} steps)")
+    dist.log(f"run       {context.run_dir} ({start}, {steps} steps)")
     dist.log(
         f"model     {total / 1e6:.1f}M parameters, {inner / 1e6:.1f}M without embeddings; {config.position.scheme}, "
         f"{config.visibility.name}"

@@ -29,7 +29,7 @@ def check_start(config: Config, run_dir: Path, tokenizer: Tokenizer, n_tokens: i
 
 def find_start(
     config: Config, run_dir: Path, begins_from: Path | None, lock: checkpoint.RunLock, stop: StopRequest
-) -> checkpoint.Found | None:
+) -> checkpoint.Checkpoint | None:
     """The newest weights of what `check_start` gave, imported first from a Hugging Face folder. COLLECTIVE.
 
     Raises Preempted when a stop is asked for while they are imported.
@@ -45,12 +45,12 @@ def find_start(
         wait = "; the other ranks wait" if dist.world_size() > 1 else ""
         dist.log(f"start     importing {config.start.path} into {begins_from}{wait}")
         lock.alone(lambda: starting.bring(config, run_dir, proceed))
-    if (found := checkpoint.find(begins_from)) is None:
+    if (newest := checkpoint.find(begins_from)) is None:
         raise CheckpointError(
             f"E-CKP-26 start.path={config.start.path}: holds no finished checkpoint. Fix: finish that run first"
         )
-    dist.on_main(lambda: _say_if_unfinished(config, begins_from, found.step))
-    return found
+    dist.on_main(lambda: _say_if_unfinished(config, begins_from, newest.step))
+    return newest
 
 
 def _say_if_unfinished(config: Config, run_dir: Path, step: int) -> None:
@@ -95,8 +95,9 @@ def _compare_tokenizers(config: Config, ours: Tokenizer, theirs: dict[str, Path]
     if not config.start.check_tokenizer:
         dist.log(f"WARNING: {what}; start.check_tokenizer=false takes them as they are")
         return
-    there = file.is_file() and digest(file)["sha256"] == sha
-    fix = f"data.tokenizer={file} and data prepared with it" if there else "give back that file and set data.tokenizer"
+    fix = "give back that file and set data.tokenizer"
+    if file.is_file() and digest(file)["sha256"] == sha:
+        fix = f"data.tokenizer={file} and data prepared with it"
     raise DataError(
         f"E-STA-01 {what}; the same ids would mean other text. Fix: {fix}; or, when you know that the ids agree (a "
         "vocabulary that was extended), start.check_tokenizer=false"

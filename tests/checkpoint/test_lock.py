@@ -3,10 +3,9 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,14 +14,11 @@ from coca_train.checkpoint import RunLock, lock
 from coca_train.runtime.errors import LockedError, PeerLost, StorageError
 from tests.faults.fork_server import ForkServer, values
 
-HOLD = """
-import sys, time
-from pathlib import Path
-from coca_train.checkpoint.lock import RunLock
-with RunLock(Path(sys.argv[1])):
-    print("held", flush=True)
-    time.sleep(60)
-"""
+
+def hold(run_dir: str) -> None:
+    """In a forked process: hold the run."""
+    with RunLock(Path(run_dir)):
+        time.sleep(60)
 
 
 def race(run_dir: str) -> str:
@@ -39,23 +35,22 @@ def race(run_dir: str) -> str:
 
 
 @pytest.fixture
-def holder(tmp_path: Path):
-    process = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-    assert process.stdout.readline() == "held\n"
-    yield process
-    process.kill()
-    process.wait()
+def holder(server: ForkServer, tmp_path: Path) -> Iterator[int]:
+    with server.started("tests.checkpoint.test_lock:hold", {"run_dir": str(tmp_path)}) as pid:
+        while not (tmp_path / "run.lock").exists():
+            time.sleep(0.01)
+        yield pid
 
 
-def test_second_is_refused_and_told_who(tmp_path: Path, holder: subprocess.Popen) -> None:
-    with pytest.raises(LockedError, match=rf"E-RUN-08 .*process {holder.pid} on ") as caught, RunLock(tmp_path):
+def test_second_is_refused_and_told_who(tmp_path: Path, holder: int) -> None:
+    with pytest.raises(LockedError, match=rf"E-RUN-08 .*process {holder} on ") as caught, RunLock(tmp_path):
         pass
     assert caught.value.exit_code == 6 and (tmp_path / "run.lock").exists()
 
 
-def test_dead_holder_is_replaced_at_once(tmp_path: Path, holder: subprocess.Popen) -> None:
+def test_dead_holder_is_replaced_at_once(tmp_path: Path, holder: int) -> None:
     """Also while it is a zombie, and when its process id is in use again."""
-    os.kill(holder.pid, signal.SIGKILL)
+    os.kill(holder, signal.SIGKILL)
     time.sleep(0.2)
     with RunLock(tmp_path) as mine:
         mine.check()
@@ -119,7 +114,7 @@ def test_race_never_has_two_holders(server: ForkServer, tmp_path: Path, stale: b
 
 def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="E-RUN-09") as caught, RunLock(tmp_path / "file"):
+    with pytest.raises(StorageError, match="E-RUN-27") as caught, RunLock(tmp_path / "file"):
         pass
     assert caught.value.exit_code == 7
 

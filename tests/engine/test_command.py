@@ -48,15 +48,15 @@ def losses(server: ForkServer, folder: Path, name: str, settings: list[str], ran
 @pytest.mark.parametrize("model", list(MODELS))
 def test_all_layouts_agree(server: ForkServer, tmp_path: Path, model: str, dtype: str) -> None:
     """float32: 1e-5 relative. bf16: 5e-4 (rounding points differ with the micro batch)."""
-    wanted, worst = None, 0.0
+    expected, worst = None, 0.0
     for number, (name, (settings, ranks)) in enumerate(LAYOUTS.items()):
         if dtype == "bf16" and "engine.zero_stage=0" in settings:
             continue
         got = losses(server, tmp_path, f"r{number}", [*settings, *MODELS[model], f"engine.dtype={dtype}"], ranks)
         assert len(got) == 30
-        wanted = wanted or got
-        gap = max(abs(a - b) / b for (a, _), (b, _) in zip(got, wanted, strict=True))
-        norms = max(abs(a - b) / b for (_, a), (_, b) in zip(got, wanted, strict=True))
+        expected = expected or got
+        gap = max(abs(a - b) / b for (a, _), (b, _) in zip(got, expected, strict=True))
+        norms = max(abs(a - b) / b for (_, a), (_, b) in zip(got, expected, strict=True))
         print(f"{model} {dtype} | {name:46} | loss {gap:.1e} | gradient norm {norms:.1e}")
         worst = max(worst, gap)
     assert worst < (1e-5 if dtype == "fp32" else 5e-4)

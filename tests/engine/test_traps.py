@@ -5,7 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
+from coca_train.engine.base import parameters_on_meta, without_initial_values
+from tests.engine.scenarios import TinyGPT
 from tests.faults.fork_server import ForkServer, slow_unless, values
 
 RUN = "tests.engine.scenarios:train"
@@ -117,3 +121,17 @@ def test_one_rank_missing_is_an_error_not_a_hang(server: ForkServer) -> None:
     environment = {"MASTER_PORT": ""}
     rank = server.run(RUN, {"steps": 1}, ranks=1, environment=environment | {"WORLD_SIZE": "2", "RANK": "5"})[0]
     assert rank.code == 2 and "E-RUN-01" in rank.text
+
+
+def test_a_model_is_outlined_without_filling_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trap: on the meta device torch imports its compiler to fill an embedding with nothing."""
+    fills: list[nn.Module] = []
+    monkeypatch.setattr(nn.Embedding, "reset_parameters", lambda self: fills.append(self))
+    monkeypatch.setattr(nn.Linear, "reset_parameters", lambda self: fills.append(self))
+    with parameters_on_meta():
+        assert all(parameter.is_meta for parameter in TinyGPT().parameters())
+    with torch.device("meta"), without_initial_values():
+        TinyGPT()
+    assert not fills
+    TinyGPT()
+    assert fills

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from coca_train import checkpoint
-from coca_train.checkpoint.manifest import Found
 from coca_train.engine import start
 from coca_train.engine.base import Keep, ReadTensor
 from coca_train.runtime import dist
@@ -55,13 +54,13 @@ def save(run_dir: Path, step: int, engine: FakeEngine | None = None, **identity:
     return checkpoint.save(run_dir, step, engine or FakeEngine(step), meta(step, **identity))
 
 
-def holds(found: Found | None, step: int) -> bool:
+def holds(found: checkpoint.Checkpoint | None, step: int) -> bool:
     """Whether a found checkpoint has exactly the state of that step."""
     assert found is not None
     engine = FakeEngine(0)
     progress = checkpoint.load(found, engine, meta())
-    wanted = FakeEngine(step).state
-    same = all(torch.equal(engine.state[name], wanted[name]) for name in wanted)
+    expected = FakeEngine(step).state
+    same = all(torch.equal(engine.state[name], expected[name]) for name in expected)
     return same and (found.step, progress, engine.step) == (step, {"step": step}, step)
 
 

@@ -1,26 +1,31 @@
-"""Many short distributed runs: import torch and DeepSpeed once, then fork the ranks of each trial.
+"""Many short runs, of one process or several: import torch and DeepSpeed once, then fork the ranks of each.
 
-`with ForkServer() as server: server.run("tests.engine.scenarios:train", {...}, ranks=2)`. The server is a
-process of its own that never starts a thread, so that forking is safe. A cold 2-rank launch takes
-17 to 25 s, a forked one about 1 s.
+    server = shared()
+    server.run("tests.engine.scenarios:train", {"steps": 2}, ranks=2)           # a function, and what it returns
+    server.command(["coca_train", "train.max_steps=2"], ranks=2)                 # as torchrun -m coca_train … would
+    with server.started("tests.checkpoint.test_lock:hold", {...}) as pid: ...   # goes on meanwhile
+
+The server is a process of its own that never starts a thread, so that forking is safe. A cold launch of two ranks
+takes 18 CPU seconds, a forked one well under one.
 """
 
 import atexit
 import contextlib
 import functools
+import gc
 import importlib
 import json
 import os
+import runpy
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,20 +38,34 @@ PRELOAD = (
     "deepspeed",
     "deepspeed.runtime.zero.muon.original_muon",
     "torch._inductor.compile_fx",
+    "deepspeed.module_inject.auto_ep_layer",
+    "deepspeed.runtime.superoffload.superoffload_stage3",
+    "deepspeed.runtime.zero.muon.muon_optimizer",
+    "coca_train.engine.deepspeed",
+    "matplotlib.backends.backend_agg",
     "peft",
     "coca_train.training.run",
     "coca_train.training.ending",
     "coca_train.config.load",
 )
+# What a launcher sets, and so what a process that no launcher started does not have.
+LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 @dataclass(frozen=True)
 class Rank:
-    """How one rank ended. code: exit code, or minus the signal. value: what the target returned. text: its output."""
+    """How one rank ended. code: exit code, or minus the signal. value: what the target returned. out, err: what it
+    printed."""
 
     code: int
     value: Any
-    text: str
+    out: str
+    err: str
+
+    @property
+    def text(self) -> str:
+        """All that it said."""
+        return self.err + self.out
 
 
 class ForkServer:
@@ -55,11 +74,7 @@ class ForkServer:
     def __enter__(self) -> "ForkServer":
         self._number = 0
         self.folder = tempfile.mkdtemp(prefix="coca-fork-server-")
-        environment = {
-            key: value
-            for key, value in os.environ.items()
-            if key not in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "MASTER_ADDR", "MASTER_PORT")
-        }
+        environment = {key: value for key, value in os.environ.items() if key not in LAUNCHER}
         environment |= {
             "OMP_NUM_THREADS": "1",
             "DS_ACCELERATOR": "cpu",
@@ -95,27 +110,50 @@ class ForkServer:
         inject: dict[str, Any] | None = None,
         environment: dict[str, str] | None = None,
         signals: Iterable[tuple[float, int, int]] = (),
+        cwd: Path = ROOT,
+        launcher: bool = True,
     ) -> list[Rank]:
         """Call "module:function"(**arguments) (JSON in, JSON out) on `ranks` new processes; how each ended.
 
         After the first rank fails the others get fail_fast_s; then, or after timeout_s, SIGKILL.
         inject: arguments of `inject.install`, plus "ranks": those it applies to.
         signals: (seconds after the start, rank or -1 for all, signal number).
+        launcher: False leaves out the environment that torchrun makes for each rank.
         """
         job = {
             "target": target, "arguments": arguments or {}, "ranks": ranks, "timeout_s": timeout_s,
             "fail_fast_s": fail_fast_s, "inject": inject, "environment": environment or {}, "signals": list(signals),
+            "cwd": str(cwd), "launcher": launcher,
         }  # fmt: skip
+        return [Rank(**rank) for rank in self._ask("run", job)["ranks"]]
+
+    def command(self, words: list[str], ranks: int = 1, **options: Any) -> list[Rank]:
+        """`python -m` these words: a module and its arguments. More than one rank: as torchrun starts them."""
+        arguments = {"module": words[0], "overrides": words[1:]}
+        return self.run("tests.faults.fork_server:run_module", arguments, ranks, launcher=ranks > 1, **options)
+
+    @contextlib.contextmanager
+    def started(self, target: str, arguments: dict[str, Any] | None = None) -> Iterator[int]:
+        """The process id of a function that goes on while this block runs, and is killed at its end."""
+        job = {"target": target, "arguments": arguments or {}, "ranks": 1, "timeout_s": 0.0, "fail_fast_s": 0.0,
+               "inject": None, "environment": {}, "signals": [], "cwd": str(ROOT), "launcher": False}  # fmt: skip
+        answer = self._ask("start", job)
+        try:
+            yield answer["pids"][0]
+        finally:
+            self._ask("end", {"of": answer["number"]})
+
+    def _ask(self, what: str, job: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._number += 1
-        self._process.stdin.write(json.dumps(job | {"number": self._number}) + "\n")
+        self._process.stdin.write(json.dumps(job | {"number": self._number, "what": what}) + "\n")
         self._process.stdin.flush()
         while True:  # past the answer to a job that a test's time limit left
             line = self._process.stdout.readline()
             assert line, f"the fork server died ({self._process.poll()})"
             answer = json.loads(line)
             if answer["number"] == self._number:
-                return [Rank(**rank) for rank in answer["ranks"]]
+                return answer
 
 
 @functools.cache
@@ -140,76 +178,63 @@ def values(ranks: list[Rank]) -> list[Any]:
     return [rank.value for rank in ranks]
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def run_module(module: str, overrides: list[str]) -> None:
+    """In a rank: `python -m module overrides…`."""
+    sys.argv = [module, *overrides]
+    sys.modules.pop(f"{module}.__main__", None)  # runpy warns of a module that was imported before it is run
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
-def _child(job: dict[str, Any], rank: int, port: int, folder: Path) -> None:
-    """One rank: never returns."""
-    code = 1
-    try:
-        output = os.open(folder / f"{rank}.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(job["ranks"]))
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-        os.environ.update(job["environment"])
-        module, function = job["target"].split(":")
-        target = getattr(importlib.import_module(module), function)
-        log = None
-        if job["inject"] and rank in job["inject"].get("ranks", range(job["ranks"])):
-            from tests.faults import inject
-
-            log = inject.install(**{key: value for key, value in job["inject"].items() if key != "ranks"})
-        value = target(**job["arguments"])
-        (folder / f"{rank}.json").write_text(json.dumps({"value": value, "operations": log}))
-        code = 0
-    except SystemExit as leaving:
-        code = leaving.code if isinstance(leaving.code, int) else 1
-    except BaseException as error:
-        traceback.print_exc()
-        code = getattr(error, "exit_code", 1)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+# ---- the server's side
 
 
-def _trial(job: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    port, pids = _free_port(), []
-    for rank in range(job["ranks"]):
-        pid = os.fork()
-        if pid == 0:
-            os.setpgid(0, pids[0] if pids else 0)
-            _child(job, rank, port, folder)
-        pids.append(pid)
-        with contextlib.suppress(OSError):
-            os.setpgid(pid, pids[0])
-    codes = _wait(pids, job)
-    return [_report(folder, rank, code) for rank, code in enumerate(codes)]
+class Trial:
+    """The ranks of one job, forked."""
 
+    def __init__(self, job: dict[str, Any], folder: Path) -> None:
+        self.job, self.folder, self.pids = job, folder, list[int]()
+        folder.mkdir()
+        port = _free_port()
+        for rank in range(job["ranks"]):
+            pid = os.fork()
+            if pid == 0:
+                os.setpgid(0, self.pids[0] if self.pids else 0)
+                _child(job, rank, port, folder)
+            self.pids.append(pid)
+            with contextlib.suppress(OSError):
+                os.setpgid(pid, self.pids[0])
 
-def _wait(pids: list[int], job: dict[str, Any]) -> list[int]:
-    began = time.monotonic()
-    end, codes = began + job["timeout_s"], {}
-    pending = sorted(job["signals"])
-    while len(codes) < len(pids):
-        now = time.monotonic()
-        while pending and now - began >= pending[0][0]:
-            _, rank, number = pending.pop(0)
-            _send([pid for n, pid in enumerate(pids) if rank in (n, -1) and pid not in codes], number)
-        if now > end:
-            _send([pid for pid in pids if pid not in codes], signal.SIGKILL)
-        for pid in pids:
-            if pid not in codes and (status := os.waitpid(pid, os.WNOHANG))[0]:
-                codes[pid] = os.waitstatus_to_exitcode(status[1])
-                if codes[pid]:
-                    end = min(end, time.monotonic() + job["fail_fast_s"])
-        time.sleep(0.002)
-    return [codes[pid] for pid in pids]
+    def wait(self) -> list[dict[str, Any]]:
+        """How each rank ended, as `Rank` has it; `imported` is what a rank that returned had to import."""
+        began, codes = time.monotonic(), dict[int, int]()
+        end = began + self.job["timeout_s"]
+        pending = sorted(self.job["signals"])
+        while len(codes) < len(self.pids):
+            now = time.monotonic()
+            while pending and now - began >= pending[0][0]:
+                _, rank, number = pending.pop(0)
+                _send([pid for n, pid in enumerate(self.pids) if rank in (n, -1) and pid not in codes], number)
+            if now > end:
+                _send([pid for pid in self.pids if pid not in codes], signal.SIGKILL)
+            for pid in self.pids:
+                if pid not in codes and (status := os.waitpid(pid, os.WNOHANG))[0]:
+                    codes[pid] = os.waitstatus_to_exitcode(status[1])
+                    if codes[pid]:
+                        end = min(end, time.monotonic() + self.job["fail_fast_s"])
+            time.sleep(0.002)
+        reports = [self._report(rank, codes[pid]) for rank, pid in enumerate(self.pids)]
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return reports
+
+    def _report(self, rank: int, code: int) -> dict[str, Any]:
+        out, err = (self._read(f"{rank}.{stream}") for stream in ("out", "err"))
+        answer = json.loads(self._read(f"{rank}.json")) if code == 0 else {"value": None, "operations": None}
+        value = answer["value"] if answer["operations"] is None else answer
+        return {"code": code, "value": value, "out": out, "err": err}
+
+    def _read(self, name: str) -> str:
+        path = self.folder / name
+        return path.read_text(errors="replace") if path.exists() else ""
 
 
 def _send(pids: list[int], number: int) -> None:
@@ -218,12 +243,62 @@ def _send(pids: list[int], number: int) -> None:
             os.kill(pid, number)
 
 
-def _report(folder: Path, rank: int, code: int) -> dict[str, Any]:
-    result = folder / f"{rank}.json"
-    text = (folder / f"{rank}.txt").read_text(errors="replace") if (folder / f"{rank}.txt").exists() else ""
-    answer = json.loads(result.read_text()) if code == 0 else {"value": None, "operations": None}
-    value = answer["value"] if answer["operations"] is None else answer
-    return {"code": code, "value": value, "text": text}
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _child(job: dict[str, Any], rank: int, port: int, folder: Path) -> None:
+    """One rank: never returns."""
+    code, value, log = 1, None, None
+    try:
+        for stream, name in ((1, "out"), (2, "err")):
+            os.dup2(os.open(folder / f"{rank}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
+        if job["launcher"]:
+            os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(job["ranks"]))
+            os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        os.environ.update(job["environment"])
+        os.chdir(job["cwd"])
+        if job["inject"] and rank in job["inject"].get("ranks", range(job["ranks"])):
+            from tests.faults import inject
+
+            log = inject.install(**{key: value for key, value in job["inject"].items() if key != "ranks"})
+        value = _target(job)(**job["arguments"])
+        code = 0
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+        if isinstance(leaving.code, str):
+            print(leaving.code, file=sys.stderr)
+    except BaseException as error:
+        traceback.print_exc()
+        code = getattr(error, "exit_code", 1)
+    if code == 0:
+        (folder / f"{rank}.json").write_text(json.dumps({"value": value, "operations": log}))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _target(job: dict[str, Any]) -> Any:
+    module, function = job["target"].split(":")
+    return getattr(importlib.import_module(module), function)
+
+
+def _before_the_fork(job: dict[str, Any]) -> None:
+    """What every rank would do alike, once for all: import the target, merge the configuration files of a command.
+
+    gc.freeze: DeepSpeed collects garbage six times while it builds a bf16 engine, a third of a second each with all
+    that was imported here. Frozen objects are not looked at, nor copied because the collector touched them.
+    """
+    _target(job)
+    if "overrides" in job["arguments"]:
+        from coca_train.settings import load
+
+        with contextlib.suppress(Exception):  # the rank will say what is wrong
+            load(job["arguments"]["overrides"])
+    gc.freeze()
+    assert len(os.listdir("/proc/self/task")) == 1, "a process with threads must not fork"
 
 
 def serve(folder: Path) -> None:
@@ -233,14 +308,25 @@ def serve(folder: Path) -> None:
     import torch
 
     torch.set_num_threads(1)
-    assert threading.active_count() == 1, "a process with threads must not fork"
+    gc.collect()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     answers.write("ready\n")
     answers.flush()
+    running: dict[int, Trial] = {}
     for line in sys.stdin:
         job = json.loads(line)
-        answers.write(json.dumps({"number": job["number"], "ranks": _trial(job, folder / "trial")}) + "\n")
+        answer: dict[str, Any] = {"number": job["number"]}
+        if job["what"] == "end":
+            running.pop(job["of"]).wait()
+        else:
+            _before_the_fork(job)
+            trial = Trial(job, folder / f"trial-{job['number']}")
+            if job["what"] == "run":
+                answer["ranks"] = trial.wait()
+            else:
+                running[job["number"]], answer["pids"] = trial, trial.pids
+        answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
 

@@ -8,21 +8,21 @@ import pytest
 
 from tests.faults import real
 from tests.faults.fork_server import ForkServer, slow_unless
-from tests.faults.runs import Runs
+from tests.faults.runs import KilledRuns
 
 KILLS = int(os.environ.get("COCA_KILLS", "40"))
 
 
 @pytest.fixture(scope="module", params=slow_unless(["bf16"], ["bf16", "fp32"]))
-def runs(request: pytest.FixtureRequest, server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+def runs(request: pytest.FixtureRequest, server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> KilledRuns:
     folder = tmp_path_factory.mktemp("end-to-end")
     words = [*real.TINY, *real.prepare(folder), f"engine.dtype={request.param}"]
-    made = Runs(server, "tests.faults.real:run", words, folder / "runs")
-    assert made.wanted[0] == 10 and len(made.wanted[2]) == 10
-    return made
+    runs = KilledRuns(server, words, folder / "runs", target="tests.faults.real:run")
+    assert runs.whole[0] == 10 and len(runs.whole[2]) == 10
+    return runs
 
 
-def operations_of_save(runs: Runs, rank: int, step: int) -> list[int]:
+def operations_of_save(runs: KilledRuns, rank: int, step: int) -> list[int]:
     """Numbers of the file operations of one save (and its pruning) on one rank."""
     names = runs.operations[rank]
     sign = "open state-00001-of-00002.safetensors" if rank else "mkdir .tmp-step-"
@@ -31,7 +31,7 @@ def operations_of_save(runs: Runs, rank: int, step: int) -> list[int]:
     return list(range(starts[which], starts[which + 1]))
 
 
-def test_stop_and_kill_once(runs: Runs) -> None:
+def test_stop_and_kill_once(runs: KilledRuns) -> None:
     """SIGTERM: exit 75 and a checkpoint. Then kill -9 of one rank while it writes: 76 for the other. Then done."""
     runs.fresh()
     root = str(runs.run_dir)
@@ -46,7 +46,7 @@ def test_stop_and_kill_once(runs: Runs) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-def test_killed_at_random_moments(runs: Runs) -> None:
+def test_killed_at_random_moments(runs: KilledRuns) -> None:
     """Moments spread over the life of a run: up to 0.2 s after any of its file operations, on either rank or both."""
     choose = random.Random(7)
     outcomes: dict[str, int] = {}
@@ -66,7 +66,7 @@ def test_killed_at_random_moments(runs: Runs) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize(("rank", "group"), [(0, False), (1, False), (0, True), (1, True)])
-def test_killed_at_every_file_operation_of_a_save(runs: Runs, rank: int, group: bool) -> None:
+def test_killed_at_every_file_operation_of_a_save(runs: KilledRuns, rank: int, group: bool) -> None:
     """The second save of the real command. group: all ranks die with the victim."""
     numbers = operations_of_save(runs, rank, 6)
     for at in numbers:

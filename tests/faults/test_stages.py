@@ -3,15 +3,14 @@
 import os
 import random
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.faults import real
 from tests.faults.fork_server import ForkServer, slow_unless
-from tests.faults.runs import Runs
-from tests.stages.support import logged, run, saved, schedule, stage, state, steps, weights
+from tests.faults.runs import KilledRuns
+from tests.stages.support import logged, saved, schedule, stage, state, steps, weights
 
 KILLS = int(os.environ.get("COCA_KILLS", "30"))
 K, QKV = "blocks.*.attention.k.*", "blocks.*.attention.[qkv].*"
@@ -28,21 +27,8 @@ SCHEDULE = [
 BORDERS = (3, 6)
 
 
-class StagedRuns(Runs):
+class StagedRuns(KilledRuns):
     """Runs of the schedule."""
-
-    def train(self, name: str, *words: str, ranks: int = 1) -> Path:
-        """A run that must end well; its directory."""
-        ended = self.launch(*words, name=name, ranks=ranks)
-        assert [rank.code for rank in ended] == [0] * ranks, ended[0].text
-        return self.folder / name
-
-    def stopped(self, name: str, after: int, *words: str, ranks: int = 1) -> Path:
-        """The same, asked to stop in the last of `after` steps: a checkpoint of it and exit code 75."""
-        arguments = {"overrides": [*self.words, f"run.name={name}", *words], "step": after}
-        ended = self.server.run("tests.faults.test_stages:stop_in_step", arguments, ranks=ranks)
-        assert [rank.code for rank in ended] == [75] * ranks, ended[0].text
-        return self.folder / name
 
     def left(self) -> Any:
         """What must be the same: state, losses and batches, frozen weights at the borders, each step once."""
@@ -70,26 +56,10 @@ class StagedRuns(Runs):
         return {step: range(a, b) for step, a, b in zip(when, starts, ends, strict=True)}
 
 
-def stop_in_step(overrides: list[str], step: int) -> None:
-    """The command, asked to stop while it does a step."""
-    from coca_train.training import loop
-
-    lr_at, calls = loop.lr_at, []
-
-    def asking(*arguments: Any) -> float:
-        calls.append(arguments)
-        if len(calls) == step:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return lr_at(*arguments)
-
-    loop.lr_at = asking
-    run(overrides)
-
-
 @pytest.fixture(scope="module")
 def runs(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> StagedRuns:
     folder = tmp_path_factory.mktemp("stages")
-    return StagedRuns(server, "tests.stages.support:run", [*real.TINY, *SCHEDULE, *real.prepare(folder)], folder)
+    return StagedRuns(server, [*real.TINY, *SCHEDULE, *real.prepare(folder)], folder)
 
 
 def test_each_stage_changes_what_it_trains(runs: StagedRuns) -> None:

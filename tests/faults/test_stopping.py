@@ -1,15 +1,68 @@
 """Signals, dead ranks and hung ranks: everyone leaves, in time, with an honest exit code."""
 
+import os
 import re
 import signal
 import time
+from typing import Any
 
 import pytest
 
+from coca_train.runtime import dist, watchdog
+from coca_train.runtime.errors import PeerLost, Preempted
 from coca_train.runtime.signals import StopRequest
+from tests.engine.scenarios import batches, build
 from tests.faults.fork_server import ForkServer, slow_unless
 
-LOOP = "tests.faults.loops:loop"
+LOOP = "tests.faults.test_stopping:loop"
+
+
+def hang(how: str) -> None:
+    """Stop making progress, the way things do."""
+    if how == "sleep":
+        time.sleep(1000)
+    if how == "stopped":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if how == "interpreter lock":
+        re.match(r"(a+)+$", "a" * 64 + "b")
+    if how == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "raises":
+        raise RuntimeError("a bug on one rank")
+
+
+def loop(
+    steps: int,
+    stage: int = 1,
+    timeout_s: float = 60.0,
+    step_s: float = 0.0,
+    fault: dict[str, Any] | None = None,
+    signal_early: bool = False,
+) -> int:
+    """In a forked rank: steps done, with signals and watchdog. fault: {step, rank, how}. Raises Preempted, PeerLost."""
+    watchdog.GRACE_S = 2.0
+    with StopRequest() as stop, watchdog.Watchdog() as dog:
+        if signal_early and dist.rank() == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        built = build(zero_stage=stage)
+        try:
+            for step in range(steps):
+                with dog.section("step", timeout_s):
+                    if fault and (step, dist.rank()) == (fault["step"], fault["rank"]):
+                        hang(fault["how"])
+                    built.train_step(batches(step, 2), 1e-3)
+                    time.sleep(step_s)
+                if stop.requested():
+                    raise Preempted(f"stopped after {step + 1} steps on {stop.received}")
+        except RuntimeError as error:
+            lost = watchdog.peer_lost(error)
+            raise lost or error from None
+        built.close()
+    return steps
+
+
+def is_peer_lost(message: str) -> bool:
+    return isinstance(watchdog.peer_lost(RuntimeError(message)), PeerLost)
 
 
 SENT = [(rank, number) for rank in (0, 1, -1) for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)]
@@ -79,6 +132,6 @@ def test_hung_rank_is_left_by_the_watchdog(server: ForkServer, how: str) -> None
 )
 def test_what_counts_as_a_lost_peer(server: ForkServer, message: str, lost: bool) -> None:
     two = {"WORLD_SIZE": "2"}
-    target = "tests.faults.loops:is_peer_lost"
+    target = "tests.faults.test_stopping:is_peer_lost"
     assert server.run(target, {"message": message}, environment=two)[0].value == lost
     assert server.run(target, {"message": message})[0].value is False

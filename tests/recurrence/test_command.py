@@ -9,24 +9,15 @@ import pytest
 from coca_train.checkpoint.opening import load_run
 from coca_train.settings import load
 from tests.faults import real
-from tests.faults.fork_server import ForkServer, Rank
+from tests.faults.fork_server import ForkServer
+from tests.faults.runs import Launches
 
-STREAM = ["position=transformer_xl", "data.order=stream", "checkpoint.keep=9"]
-STEPS, FROM = 10, 3
+STREAM = ["position=transformer_xl", "data.order=stream", "checkpoint.keep=9", "train.max_steps=6"]
+STEPS, FROM = 6, 3
 
 
-class Runs:
+class Runs(Launches):
     """An uninterrupted run of two ranks, and copies of it as they were at step 3."""
-
-    def __init__(self, server: ForkServer, folder: Path) -> None:
-        self.server, self.folder = server, folder
-        (folder / "data").mkdir()
-        self.data = real.prepare(folder / "data")
-        assert [rank.code for rank in self.launch("whole", 2)] == [0, 0]
-
-    def launch(self, name: str, ranks: int, *settings: str) -> list[Rank]:
-        words = [*real.TINY, *self.data, f"run.root={self.folder}", f"run.name={name}", *STREAM, *settings]
-        return self.server.run("tests.faults.real:run", {"overrides": words}, ranks)
 
     def interrupted(self, name: str) -> Path:
         """A copy of the run that knows nothing of what came after step 3."""
@@ -45,40 +36,39 @@ class Runs:
 
 @pytest.fixture(scope="module")
 def runs(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    return Runs(server, tmp_path_factory.mktemp("recurrent"))
+    folder = tmp_path_factory.mktemp("recurrent")
+    runs = Runs(server, [*real.TINY, *STREAM, *real.prepare(folder)], folder / "runs")
+    runs.train("whole", ranks=2)
+    return runs
 
 
 def test_resumed_is_uninterrupted(runs: Runs) -> None:
-    wanted = real.final_state(runs.folder / "whole")
-    assert wanted[0] == STEPS and len(wanted[2]) == STEPS
+    whole = real.final_state(runs.folder / "whole")
+    assert whole[0] == STEPS and len(whole[2]) == STEPS
     again = runs.interrupted("again")
-    ended = runs.launch("again", 2)
+    ended = runs.launch(name="again")
     assert [rank.code for rank in ended] == [0, 0], ended[0].text
     assert f"from step {FROM}" in ended[0].text
-    assert real.final_state(again) == wanted
+    assert real.final_state(again) == whole
 
 
 def test_one_rank_goes_on_where_two_left_off(runs: Runs) -> None:
-    wanted = real.final_state(runs.folder / "whole")[2]
-    one = runs.interrupted("one")
-    ended = runs.launch("one", 1)
-    assert ended[0].code == 0, ended[0].text
-    found = real.final_state(one)[2]
-    assert [batch for _, (_, batch) in found] == [batch for _, (_, batch) in wanted]
-    assert all(abs(a - b) < 1e-3 * b for (_, (a, _)), (_, (b, _)) in zip(found, wanted, strict=True))  # bf16
+    two = real.final_state(runs.folder / "whole")[2]
+    runs.interrupted("one")
+    one = real.final_state(runs.train("one"))[2]
+    assert [batch for _, (_, batch) in one] == [batch for _, (_, batch) in two]
+    assert all(abs(a - b) < 1e-3 * b for (_, (a, _)), (_, (b, _)) in zip(one, two, strict=True))  # bf16
 
 
 def test_without_its_memory_it_would_be_another_run(runs: Runs) -> None:
-    ended = runs.launch("short", 2, "position.memory_len=0")
-    assert [rank.code for rank in ended] == [0, 0], ended[0].text
-    losses = [loss for _, (loss, _) in real.final_state(runs.folder / "short")[2]]
-    wanted = [loss for _, (loss, _) in real.final_state(runs.folder / "whole")[2]]
-    assert losses[0] == wanted[0] and losses[1:] != wanted[1:]
+    without = runs.train("short", "position.memory_len=0", ranks=2)
+    losses, whole = ([loss for _, (loss, _) in real.final_state(run)[2]] for run in (without, runs.folder / "whole"))
+    assert losses[0] == whole[0] and losses[1:] != whole[1:]
 
 
 def test_another_batch_size_is_another_order(runs: Runs) -> None:
     runs.interrupted("wider")
-    ended = runs.launch("wider", 2, "train.global_batch_size=8")
+    ended = runs.launch("train.global_batch_size=8", name="wider")
     assert ended[0].code != 0 and "E-TOK-14" in ended[0].text and "order.global_batch_size 4 -> 8" in ended[0].text
 
 

@@ -30,7 +30,7 @@ QUICK = [LAYOUTS[0], LAYOUTS[1], LAYOUTS[4], LAYOUTS[5]]
 def test_resumed_is_uninterrupted(
     server: ForkServer, tmp_path: Path, kind: str, stage: int, dtype: str, ranks: int
 ) -> None:
-    job = {"steps": END, "kind": kind, "zero_stage": stage, "dtype": dtype, "memory_len": LONGER}
+    job = {"steps": END, "kind": kind, "zero_stage": stage, "dtype": dtype, "memory_len": LONGER, "micro": 4}
     whole = values(server.run(RUN, job | {"save": str(tmp_path), "save_at": HALF}, ranks=ranks))[0]
     resumed = values(server.run(RUN, job | {"load": str(tmp_path)}, ranks=ranks))[0]
     assert resumed["loaded"] == whole["saved"]
@@ -40,7 +40,7 @@ def test_resumed_is_uninterrupted(
     assert {6, 10} == set(whole["lengths"][HALF - 1])  # rows with all and with part of the memory were saved
 
 
-@pytest.mark.parametrize(("old", "new"), slow_unless([(1, 2), (2, 1)], [(1, 2), (2, 1), (4, 1), (1, 4)]))
+@pytest.mark.parametrize(("old", "new"), slow_unless([(1, 2)], [(1, 2), (2, 1), (4, 1), (1, 4)]))
 def test_another_world_size_takes_the_same_memory(server: ForkServer, tmp_path: Path, old: int, new: int) -> None:
     """Bit for bit what was saved; then the same within rounding: the sums go in another order."""
     job = {"steps": END, "memory_len": LONGER}
@@ -54,7 +54,7 @@ def test_another_world_size_takes_the_same_memory(server: ForkServer, tmp_path: 
 EVERY = [(1, 1), (1, 2), (2, 1), (2, 2), (2, 4), (3, 2), (3, 4)]
 
 
-@pytest.mark.parametrize(("stage", "ranks"), slow_unless([(1, 2), (3, 2)], EVERY))
+@pytest.mark.parametrize(("stage", "ranks"), slow_unless([(1, 2)], EVERY))
 def test_engines_and_ranks_agree(server: ForkServer, reference: dict[str, Any], stage: int, ranks: int) -> None:
     job = {"steps": END, "zero_stage": stage, "memory_len": LONGER}
     found = values(server.run(RUN, job, ranks=ranks))[0]
@@ -74,8 +74,10 @@ def test_micro_batches_and_checkpointing_change_nothing(
 
 def test_activation_checkpointing_on_sharded_weights(server: ForkServer, reference: dict[str, Any]) -> None:
     settings = ["engine.activation_checkpointing=true"]
-    job = {"steps": END, "zero_stage": 3, "memory_len": LONGER, "settings": settings}
-    assert relative(values(server.run(RUN, job, ranks=2))[0]["losses"], reference["losses"]) < 1e-5
+    job = {"steps": END, "zero_stage": 3, "memory_len": LONGER, "micro": 4, "settings": settings}
+    found = values(server.run(RUN, job, ranks=2))[0]
+    assert relative(found["losses"], reference["losses"]) < 1e-5
+    assert found["lengths"] == reference["lengths"]
 
 
 def test_a_memory_matters_and_is_dropped_where_a_row_begins_anew(server: ForkServer, reference: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""A small corpus of our own, and the real command in real processes."""
+"""A small corpus of our own, and the real command: forked from the session's server, or started cold."""
 
 import os
 import re
@@ -6,12 +6,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import coca_train
 from data_prep.installation import Document
 from data_prep.verbs import embedded
+from tests.faults.fork_server import LAUNCHER, ForkServer, Rank
 
 
 def documents() -> list[Document]:
@@ -33,58 +35,46 @@ def corpus(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture
-def command(corpus, tmp_path) -> Callable[..., list[str]]:
-    """The training command, with overrides that make it take seconds."""
-
-    def make(*overrides: str, processes: int = 1) -> list[str]:
-        start = [sys.executable, "-m"]
-        if processes > 1:
-            start += ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"]
-        small = [
-            f"data.dir={corpus}",
-            "data.prepare=none",
-            f"run.root={tmp_path}/runs",
-            "model.n_layers=2",
-            "model.d_model=32",
-            "model.n_heads=4",
-            "model.d_ff=64",
-            "train.max_steps=12",
-            "train.seq_len=32",
-            "train.micro_batch_size=2",
-            "train.global_batch_size=8",
-            "optim.warmup_steps=2",
-            "optim.lr=0.01",
-            "checkpoint.save_every_steps=4",
-            "engine.dtype=fp32",
-            "eval.every_steps=6",
-            "eval.max_tokens=512",
-            "eval.sample_tokens=4",
-            "eval.extrapolation.multiples=[1,4]",
-            "eval.extrapolation.max_documents=1",
-            "tracking.log_every_steps=1",
-        ]
-        return [*start, "coca_train", *small, *overrides]
-
-    return make
+SMALL = [
+    "data.prepare=none", "model.n_layers=2", "model.d_model=32", "model.n_heads=4", "model.d_ff=64",
+    "train.max_steps=12", "train.seq_len=32", "train.micro_batch_size=2", "train.global_batch_size=8",
+    "optim.warmup_steps=2", "optim.lr=0.01", "checkpoint.save_every_steps=4", "engine.dtype=fp32",
+    "eval.every_steps=6", "eval.max_tokens=512", "eval.sample_tokens=4", "eval.extrapolation.multiples=[1,4]",
+    "eval.extrapolation.max_documents=1", "tracking.log_every_steps=1",
+]  # fmt: skip
 
 
 @pytest.fixture
-def environment() -> dict[str, str]:
-    clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE")}
-    return clean | {"OMP_NUM_THREADS": "1"}
+def words(corpus, tmp_path) -> list[str]:
+    """Overrides that make a training take seconds."""
+    return [f"data.dir={corpus}", f"run.root={tmp_path}/runs", *SMALL]
 
 
 @pytest.fixture
-def run(command, environment, tmp_path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    def go(*overrides: str, processes: int = 1) -> subprocess.CompletedProcess[str]:
+def run(server: ForkServer, words, tmp_path) -> Callable[..., Rank]:
+    """`python -m coca_train` with these overrides, forked."""
+
+    def go(*overrides: str, **options: Any) -> Rank:
+        return server.command(["coca_train", *words, *overrides], cwd=tmp_path, **options)[0]
+
+    return go
+
+
+@pytest.fixture
+def cold(words, tmp_path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """`python -m coca_train`, or another verb, in processes that begin with nothing."""
+
+    def go(*overrides: str, verb: str = "train", processes: int = 1) -> subprocess.CompletedProcess[str]:
+        torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"]
+        start = [sys.executable, "-m", *(torchrun if processes > 1 else []), "coca_train"]
+        start += [] if verb == "train" else [verb]
         return subprocess.run(
-            command(*overrides, processes=processes),
+            [*start, *words, *overrides],
             cwd=tmp_path,
-            env=environment,
+            env={key: value for key, value in os.environ.items() if key not in LAUNCHER} | {"OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=600,
         )
 
     return go

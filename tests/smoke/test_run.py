@@ -1,11 +1,10 @@
-"""The documented command in real processes, from nothing to the report, interrupted, resumed, refused."""
+"""The documented command, from nothing to the report, interrupted, resumed, refused.
+
+Two launches begin with nothing, as a user's do: `python -m coca_train` and torchrun. The others are forked.
+"""
 
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -28,11 +27,11 @@ def weights(run_dir: Path, step: int) -> dict[str, bytes]:
     return state
 
 
-def test_from_nothing_to_the_report_and_again(run, tmp_path):
-    first = run()
+def test_from_nothing_to_the_report_and_again(cold, run, server, tmp_path):
+    first = cold()
     assert first.returncode == 0, first.stderr
     run_dir = tmp_path / "runs" / "quickstart"
-    made = (
+    written = (
         "config.yaml",
         "run.json",
         "metrics.jsonl",
@@ -42,7 +41,7 @@ def test_from_nothing_to_the_report_and_again(run, tmp_path):
         "report/results.json",
         "report/sample.txt",
     )
-    assert all((run_dir / name).stat().st_size > 0 for name in made)
+    assert all((run_dir / name).stat().st_size > 0 for name in written)
     assert "certified coca" in first.stderr
     assert f"Everything lies in {run_dir}" in first.stderr
     assert "Traceback" not in first.stderr + first.stdout
@@ -52,47 +51,40 @@ def test_from_nothing_to_the_report_and_again(run, tmp_path):
     assert curve[12] < curve[1] - 0.3  # it learns
 
     again = run()
-    assert again.returncode == 0
-    assert "from step 12" in again.stderr
+    assert again.code == 0
+    assert "from step 12" in again.err
     assert losses(run_dir) == curve  # each step once
 
-    text = subprocess.run(
-        [sys.executable, "-m", "coca_train.generate", f"run={run_dir}", "prompt=time", "max_new_tokens=5"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    ).stdout
-    assert text.startswith("time")
+    generate = ["coca_train", "generate", f"run={run_dir}", "prompt=time", "max_new_tokens=5"]
+    text = server.command(generate)[0]
+    assert text.code == 0
+    assert text.out.startswith("time")
 
 
-def test_a_terminated_run_resumes_bit_for_bit(run, command, environment, tmp_path):
-    whole = run("run.name=whole", "train.max_steps=40", "eval.extrapolation.enabled=false", "eval.sample_tokens=0")
-    assert whole.returncode == 0, whole.stderr
-    options = ["run.name=cut", "train.max_steps=40", "eval.extrapolation.enabled=false", "eval.sample_tokens=0"]
-    process = subprocess.Popen(
-        command(*options), cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    metrics = tmp_path / "runs" / "cut" / "metrics.jsonl"
-    while not metrics.exists() and process.poll() is None:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 75, output
-    assert "checkpoint saved" in output
-    assert max(losses(metrics.parent)) < 40
+SHORT = ["eval.extrapolation.enabled=false", "eval.sample_tokens=0"]
 
-    rest = run(*options)
-    assert rest.returncode == 0, rest.stderr
-    assert losses(metrics.parent) == losses(tmp_path / "runs" / "whole")
-    assert weights(metrics.parent, 40) == weights(tmp_path / "runs" / "whole", 40)
+
+def test_a_terminated_run_resumes_bit_for_bit(run, tmp_path):
+    whole = run("run.name=whole", *SHORT)
+    assert whole.code == 0, whole.err
+    run_dir = tmp_path / "runs" / "cut"
+    sigterm = {"root": str(run_dir), "named": "write metrics.jsonl", "at": 4, "mode": "term"}
+    cut = run("run.name=cut", *SHORT, inject=sigterm)
+    assert cut.code == 75, cut.text
+    assert "checkpoint saved" in cut.text
+    assert max(losses(run_dir)) < 12
+
+    rest = run("run.name=cut", *SHORT)
+    assert rest.code == 0, rest.err
+    assert losses(run_dir) == losses(tmp_path / "runs" / "whole")
+    assert weights(run_dir, 12) == weights(tmp_path / "runs" / "whole", 12)
 
 
 @pytest.mark.parametrize("stage", [pytest.param(1, marks=pytest.mark.slow), 3])
-def test_two_processes_give_the_losses_of_one(run, tmp_path, stage):
-    one = run("run.name=one", "eval.extrapolation.enabled=false", "eval.sample_tokens=0")
-    two = run("run.name=two", f"engine.zero_stage={stage}", processes=2)
-    assert one.returncode == two.returncode == 0, two.stderr
+def test_two_processes_give_the_losses_of_one(run, cold, tmp_path, stage):
+    one = run("run.name=one", *SHORT)
+    two = cold("run.name=two", f"engine.zero_stage={stage}", processes=2)
+    assert one.code == two.returncode == 0, two.stderr
     expected, got = losses(tmp_path / "runs" / "one"), losses(tmp_path / "runs" / "two")
     assert got == pytest.approx(expected, rel=1e-5)
     digests = [
@@ -105,12 +97,12 @@ def test_two_processes_give_the_losses_of_one(run, tmp_path, stage):
     assert digests[0] == digests[1]
 
 
-def test_what_does_not_fit_the_run_is_refused(run, command, corpus, tmp_path, capsys):
-    quick = ["train.max_steps=4", "eval.extrapolation.enabled=false", "eval.sample_tokens=0", "engine=local"]
+def test_what_does_not_fit_the_run_is_refused(words, corpus, tmp_path, capsys):
+    quick = ["train.max_steps=4", *SHORT, "engine=local"]
 
     def said(*overrides: str) -> tuple[int, str]:
         """Exit code and stderr, in this process: starting one takes longer than being refused."""
-        code = main(command(*quick, *overrides)[3:])
+        code = main([*words, *quick, *overrides])
         return code, capsys.readouterr().err
 
     assert said()[0] == 0
@@ -121,10 +113,10 @@ def test_what_does_not_fit_the_run_is_refused(run, command, corpus, tmp_path, ca
         "data.sources.code.weight=5": (3, "E-TOK-14", "sources.code.weight"),
         "run.resume=never": (4, "E-CKP-02", "holds step 4"),
     }
-    for override, (code, error, words) in cases.items():
+    for override, (code, error, what) in cases.items():
         found, text = said(override)
         assert (found, text.count(error)) == (code, 1), text
-        assert words in text
+        assert what in text
         assert "Traceback" not in text
     found, text = said(f"data.tokenizer={corpus}/none.model", "run.name=other")
     assert found == 3
@@ -132,9 +124,9 @@ def test_what_does_not_fit_the_run_is_refused(run, command, corpus, tmp_path, ca
     assert not (tmp_path / "runs" / "other").exists()
 
     (run_dir / "run.lock").write_text(json.dumps({"pid": os.getpid(), "token": "x"}))
-    held = run(*quick)
-    assert held.returncode == 6
-    assert "E-RUN-08" in held.stderr
+    found, text = said()
+    assert found == 6
+    assert "E-RUN-08" in text
     (run_dir / "run.lock").unlink()
 
     for shard in run_dir.rglob("*.safetensors"):

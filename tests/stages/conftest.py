@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from tests.faults import real
-from tests.stages.starting import SIZES, tokenizer_of
-from tests.stages.support import Runs, leave_out
+from tests.stages.support import SIZES, Runs, leave_out, tokenizer_of
 
 
 @pytest.fixture(scope="session")

@@ -11,9 +11,11 @@ import pytest
 from coca_train import checkpoint
 from coca_train.checkpoint import record as run_record
 from coca_train.checkpoint.format import ShardReader
+from coca_train.hub import importing
+from coca_train.hub.options import IMPORT, given
 from coca_train.settings import load
-from coca_train.tracking.metrics import MetricsWriter
 from coca_train.tracking.throughput import Peak
+from coca_train.tracking.writers import MetricsWriter
 from coca_train.training import ending as final
 from coca_train.training import stage as stage_run
 from coca_train.training.run import train
@@ -24,20 +26,34 @@ SETTINGS = [
     "engine.kind=local", "engine.dtype=fp32", "position=rope", "train.max_steps=3", "optim.warmup_steps=0",
     "optim.schedule=constant", "data.prefetch_steps=0", "eval.max_tokens=48", "eval.every_steps=100",
 ]  # fmt: skip
-# A model that transformers knows, as LLaMA
-LLAMA = [
+# A model that transformers knows, as LLaMA.
+EXPORTABLE = [
     "position=rope", "optim.lr=0.01", "model.norm=rmsnorm", "model.activation=swiglu", "model.residual=sequential",
     "model.bias=false", "model.tie_embeddings=false",
 ]  # fmt: skip
 
 
-def leave_out(put: Callable[[Any, str, Any], None] = setattr) -> None:
+# The same model as a folder of transformers has it, as the run that begins from it says it, and a training that changes
+# nothing.
+SIZES: dict[str, Any] = {
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48, "vocab_size": 64,
+    "pad_token_id": None,
+}  # fmt: skip
+LLAMA = [
+    "model=llama_tiny", "model.n_layers=2", "model.d_model=32", "model.n_heads=2", "model.n_kv_heads=null",
+    "model.d_ff=48", "position.frequencies.theta=500",
+]  # fmt: skip
+STILL = ["~stages.all", "+stages.a={max_steps: 1}", "optim.lr=1e-30", "optim.min_lr=0", "optim.warmup_init_lr=0"]
+STILL += ["optim.weight_decay=0", "optim.warmup_steps=0"]
+
+
+def leave_out(set_attribute: Callable[[Any, str, Any], None] = setattr) -> None:
     """What costs seconds in each stage and is not about stages: figures, a measured peak, the certificate."""
-    put(stage_run, "peak", lambda device, dtype: Peak(1e12, "nothing"))
-    put(stage_run, "certify", lambda model, device, dtype: "not looked at")
-    put(final, "draw", lambda block, finished, name: None)
-    put(final, "write_report", lambda document, directory: {})
-    put(run_record, "versions", dict)
+    set_attribute(stage_run, "peak", lambda device, dtype: Peak(1e12, "nothing"))
+    set_attribute(stage_run, "certify", lambda model, device, dtype: "not looked at")
+    set_attribute(final, "draw", lambda block, finished, name: None)
+    set_attribute(final, "write_report", lambda document, directory: {})
+    set_attribute(run_record, "versions", dict)
 
 
 def run(overrides: list[str]) -> None:
@@ -146,3 +162,27 @@ def remove(run_dir: Path, *gone: int) -> None:
     """As if these steps had never been saved."""
     for step in gone:
         shutil.rmtree(run_dir / "checkpoints" / f"step-{step:08d}", ignore_errors=True)
+
+
+def tokenizer_of(corpus: list[str]) -> Path:
+    return Path(next(word for word in corpus if word.startswith("data.tokenizer=")).partition("=")[2])
+
+
+def other_tokenizer(path: Path, corpus: list[str]) -> Path:
+    """The same ids under another digest."""
+    path.write_bytes(tokenizer_of(corpus).read_bytes() + b"\x9a\x06\x00")  # an empty field that nobody knows
+    return path
+
+
+def edit(folder: Path, **changes: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def begin(runs: Runs, folder: Path, *words: str, name: str = "r") -> Path:
+    """A run that begins from a folder, one step that changes nothing."""
+    return runs.train(name, *LLAMA, *STILL, f"start.path={folder}", *words)
+
+
+def imported(folder: Path, root: Path, name: str, **options: Any) -> Path:
+    return importing.run(given(IMPORT, source=str(folder), name=name, root=str(root), **options))

@@ -7,7 +7,8 @@ import pytest
 
 from coca_train.models.lora import is_adapter
 from tests.faults import real
-from tests.faults.fork_server import ForkServer, shared, slow_unless
+from tests.faults.fork_server import ForkServer, slow_unless
+from tests.faults.runs import Launches
 from tests.stages.support import logged, manifest, schedule, stage, state, weights
 
 QKV = "blocks.*.attention.[qkv].*"
@@ -22,29 +23,10 @@ WORDS = [
 BORDER, END = 4, 5
 
 
-class Launches:
-    """Runs of the schedule, each in processes of its own."""
-
-    def __init__(self, server: ForkServer, folder: Path) -> None:
-        (folder / "data").mkdir()
-        self._server, self._folder = server, folder
-        self._words = [*real.TINY, *WORDS, *real.prepare(folder / "data"), f"run.root={folder}"]
-
-    def train(self, name: str, *words: str, ranks: int = 1, stop_in: int | None = None) -> Path:
-        """A run's directory. stop_in: the step of this launch in which it is asked to stop."""
-        arguments: dict = {"overrides": [*self._words, f"run.name={name}", *words]}
-        target, code = "tests.stages.support:run", 0
-        if stop_in is not None:
-            target, code = "tests.faults.test_stages:stop_in_step", 75
-            arguments["step"] = stop_in
-        ended = self._server.run(target, arguments, ranks=ranks)
-        assert [rank.code for rank in ended] == [code] * ranks, ended[0].text
-        return self._folder / name
-
-
 @pytest.fixture(scope="module")
-def launches(tmp_path_factory: pytest.TempPathFactory) -> Launches:
-    return Launches(shared(), tmp_path_factory.mktemp("lora"))
+def launches(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Launches:
+    folder = tmp_path_factory.mktemp("lora")
+    return Launches(server, [*real.TINY, *WORDS, *real.prepare(folder)], folder / "runs")
 
 
 LAYOUTS = [("fp32", 0), ("fp32", 1), ("fp32", 2), ("fp32", 3), ("bf16", 1), ("bf16", 2), ("bf16", 3)]
@@ -58,7 +40,7 @@ def test_stopped_within_the_stage_it_goes_on_as_if_it_had_not(
 ) -> None:
     name, words = f"{dtype}-{zero}-{ranks}", [f"engine.dtype={dtype}", f"engine.zero_stage={zero}"]
     whole = launches.train(f"whole-{name}", *words, ranks=ranks)
-    launches.train(f"cut-{name}", *words, ranks=ranks, stop_in=3)
+    launches.stopped(f"cut-{name}", 3, *words, ranks=ranks)
     cut = launches.train(f"cut-{name}", *words, ranks=ranks)
     for step in (1, BORDER, END):
         assert state(cut, step) == state(whole, step)

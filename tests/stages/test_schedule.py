@@ -64,9 +64,9 @@ def test_a_frozen_parameter_has_no_moments_and_no_gradient(runs: Runs, monkeypat
     monkeypatch.setattr(stage_run, "run_stage", watch)
     run = runs.train("r", *THREE)
     every = set(weights(run, 10))
-    wanted = [matching(every, "k")] * 4 + [matching(every, "q", "k", "v")] * 3 + [every] * 3
-    assert seen == [(names, names) for names in wanted]
-    for step, names in ((4, wanted[0]), (7, wanted[4]), (10, every)):
+    expected = [matching(every, "k")] * 4 + [matching(every, "q", "k", "v")] * 3 + [every] * 3
+    assert seen == [(names, names) for names in expected]
+    for step, names in ((4, expected[0]), (7, expected[4]), (10, every)):
         keys = {name for name in state(run, step) if not name.startswith("model/")}
         assert keys == {f"{part}/{name}" for name in names for part in ("exp_avg", "exp_avg_sq")}
         assert manifest(run, step)["trainable"] == sorted(names)
@@ -130,20 +130,20 @@ def test_a_larger_batch_goes_on_in_the_same_data(runs: Runs) -> None:
     long = runs.train("long", "train.max_steps=9")
     larger = stage("two", "max_steps: 3, train: {global_batch_size: 8}")
     run = runs.train("r", *schedule(stage("one", "max_steps: 2"), larger, stage("three", "max_steps: 1")))
-    wanted, found = logged(long, "batch_digest"), logged(run, "batch_digest")
-    sums = [int(digest, 16) for digest in wanted[2:8]]
+    expected, found = logged(long, "batch_digest"), logged(run, "batch_digest")
+    sums = [int(digest, 16) for digest in expected[2:8]]
     pairs = [f"{(a + b) % 2**64:016x}" for a, b in zip(sums[::2], sums[1::2], strict=True)]
-    assert found == [*wanted[:2], *pairs, wanted[8]]
+    assert found == [*expected[:2], *pairs, expected[8]]
 
 
 def test_rates_are_those_of_the_stage_and_its_own_step(runs: Runs) -> None:
     two = stage("two", "max_steps: 4, optim: {lr: 0.02, schedule: cosine, warmup_steps: 2}")
     run = runs.train("r", *schedule(stage("one"), two))
     one, two = resolve(load_saved(run).config)
-    wanted = [lr_at(step, one.config.optim, 3) for step in range(3)]
-    wanted += [lr_at(step, two.config.optim, 4) for step in range(4)]
-    assert logged(run, "lr") == wanted
-    assert max(wanted[3:]) > max(wanted[:3])
+    expected = [lr_at(step, one.config.optim, 3) for step in range(3)]
+    expected += [lr_at(step, two.config.optim, 4) for step in range(4)]
+    assert logged(run, "lr") == expected
+    assert max(expected[3:]) > max(expected[:3])
     assert logged(run, "step") == [1, 2, 3, 4, 5, 6, 7]
 
 
@@ -157,10 +157,10 @@ def test_borders_stay_and_each_stage_has_its_report_once(runs: Runs, capsys: pyt
         "qkv": 7,
         "report": 10,
     }
-    made = {name: path.stat().st_mtime_ns for name, path in marks.items()}
+    written = {name: path.stat().st_mtime_ns for name, path in marks.items()}
     capsys.readouterr()
     runs.train("r", *words)
-    assert {name: path.stat().st_mtime_ns for name, path in marks.items()} == made
+    assert {name: path.stat().st_mtime_ns for name, path in marks.items()} == written
     assert "The report on step 10 is there already" in capsys.readouterr().err
 
 
@@ -185,8 +185,8 @@ def test_a_crash_between_save_and_report_makes_the_report_later(runs: Runs, monk
 
 def test_a_border_is_read_with_its_own_configuration(runs: Runs) -> None:
     run = runs.train("r", *THREE, "stages.k.train={seq_len: 16}")
-    wanted = [(10, 48, "linear", 0.001), (7, 24, "plain", 0.02), (4, 16, "plain", 0.001)]
-    for step, seq_len, frequencies, lr in wanted:
+    expected = [(10, 48, "linear", 0.001), (7, 24, "plain", 0.02), (4, 16, "plain", 0.001)]
+    for step, seq_len, frequencies, lr in expected:
         found = load_run(run, "cpu")
         config = found.loaded.config
         assert (found.step, config.train.seq_len, config.position.frequencies.name) == (step, seq_len, frequencies)

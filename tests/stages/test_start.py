@@ -11,8 +11,21 @@ import pytest
 from coca_train.hub import run_directory
 from coca_train.runtime.errors import CheckpointError, Preempted, UserError
 from tests.faults import real
-from tests.stages.starting import LLAMA, SIZES, STILL, begin, edit, imported, tokenizer_of
-from tests.stages.support import Runs, record, schedule, stage, weights
+from tests.faults.fork_server import slow_unless
+from tests.stages.support import (
+    LLAMA,
+    SIZES,
+    STILL,
+    Runs,
+    begin,
+    edit,
+    imported,
+    record,
+    schedule,
+    stage,
+    tokenizer_of,
+    weights,
+)
 
 
 def test_a_folder_is_as_good_as_its_import(runs: Runs, llama: Path) -> None:
@@ -40,8 +53,10 @@ def test_a_run_that_has_not_ended_is_told(runs: Runs, capsys: pytest.CaptureFixt
     assert "has not ended" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("t_width", ["half", "full_mean"])
-@pytest.mark.parametrize("t_from_k", ["mean_of_halves", "first_half"])
+WIDTHS = [(t_from_k, t_width) for t_from_k in ("mean_of_halves", "first_half") for t_width in ("half", "full_mean")]
+
+
+@pytest.mark.parametrize(("t_from_k", "t_width"), slow_unless(WIDTHS[1:3], WIDTHS))
 def test_a_rope_folder_into_a_coca_run(runs: Runs, llama: Path, t_from_k: str, t_width: str) -> None:
     """As import makes it with the run's settings: T of the width that the run says."""
     words = ["position=coca_strict", f"position.t_width={t_width}", "position.frequencies.theta=500"]

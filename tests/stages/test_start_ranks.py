@@ -12,9 +12,8 @@ from coca_train.checkpoint import RunLock
 from coca_train.engine.process import bound_waits
 from coca_train.hub import importing, parity, run_directory
 from tests.faults import real
-from tests.faults.fork_server import ForkServer, shared
-from tests.stages.starting import LLAMA, STILL
-from tests.stages.support import run, weights
+from tests.faults.fork_server import ForkServer
+from tests.stages.support import LLAMA, STILL, run, weights
 
 
 def slowly(overrides: list[str]) -> None:
@@ -32,11 +31,6 @@ def slowly(overrides: list[str]) -> None:
 
     importing.bring, RunLock.alone = waiting, bounded
     run(overrides)
-
-
-@pytest.fixture(scope="module")
-def server() -> ForkServer:
-    return shared()
 
 
 def test_two_ranks_killed_while_importing(server: ForkServer, llama: Path, corpus: list[str], tmp_path: Path) -> None:

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from coca_train.runtime.errors import DataError
-from tests.stages.starting import LLAMA, STILL, begin, imported, other_tokenizer, tokenizer_of
-from tests.stages.support import Runs, weights
+from tests.stages.support import LLAMA, STILL, Runs, begin, imported, other_tokenizer, tokenizer_of, weights
 
 
 def test_another_tokenizer_is_refused(

@@ -1,9 +1,12 @@
+import json
+import re
+
 import pytest
 import torch
 
 pytest.importorskip("transformers")
 
-from benchmarks import cases, measure, run
+from benchmarks import cases, measure, passkey, run
 
 TINY = cases.Setup(
     "cpu", "fp32", vocab_size=128, seq_len=16, batch=1, attention_tokens=32, prompt_tokens=4, new_tokens=3
@@ -73,3 +76,19 @@ def test_memory_is_what_the_case_holds():
     peak = measure.peak_bytes("attention", "rope/core/512", setup)
     inputs = 3 * 8192 * setup.attention_heads * setup.attention_head_dim * 4
     assert 2 * inputs < peak < 16 * inputs  # inputs and their gradients, and what lies between
+
+
+def test_everybody_answers_the_same_prompts_alike(tmp_path, capsys):
+    words = ["--device", "cpu", "--model", "neox_tiny", "--length", "400", "--cases", "3", "--new-tokens", "3"]
+    passkey.main([*words, "--plain-cases", "2", "--out", str(tmp_path / "out.json")])
+    out = capsys.readouterr().out
+    sizes = re.search(r"3 prompts of (\d+) tokens, 3 new ones each", out)
+    assert sizes and 400 - 90 < int(sizes[1]) <= 400  # a filler and its line's end are 90 bytes
+    assert out.count(" 2 of 2 |") == 4
+    seconds = json.loads((tmp_path / "out.json").read_text())["seconds_a_case"]
+    assert f"Ours: {seconds['plain loop'] / seconds['ours']:.1f} x the plain loop" in out
+
+
+def test_the_passkey_table():
+    text = passkey.table({"ours": 0.5, "plain loop": 6.0}, {"ours": "1 of 1", "plain loop": "1 of 1"})
+    assert "| plain loop |     6.00 |                          12.0 |" in text

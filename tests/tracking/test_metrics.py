@@ -10,8 +10,7 @@ import pytest
 
 from coca_train.runtime.errors import UserError
 from coca_train.tracking import writers as sinks
-from coca_train.tracking.metrics import MetricsWriter, shared_config
-from coca_train.tracking.writers import JsonlSink, ProgressSink, WandbSink, read_jsonl
+from coca_train.tracking.writers import JsonlSink, MetricsWriter, ProgressSink, WandbSink, read_jsonl, shared_config
 
 
 def config(**tracking):

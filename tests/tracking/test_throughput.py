@@ -1,6 +1,4 @@
-import subprocess
-import sys
-
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -18,6 +16,7 @@ from coca_train.tracking.throughput import (
     measured_peak,
     peak,
 )
+from tests.faults.fork_server import ForkServer, values
 
 
 def test_flops_by_hand():
@@ -57,26 +56,23 @@ class NoMemory(PeakMemory):
         return {}
 
 
-HELD = """
-import numpy as np, torch
-from coca_train.tracking.throughput import PeakMemory
+def held_memory() -> list[float]:
+    """Peaks [MiB]: before a block is held, with it, after it, and of a new meter."""
 
-def peak(meter):
-    return meter.record()["peak_memory_mib"]
+    def peak_of(meter: PeakMemory) -> float:
+        return meter.record()["peak_memory_mib"]
 
-before = PeakMemory(torch.device("cpu"))
-start = peak(before)
-block = np.ones(256 << 20, np.uint8)  # numpy gives so large a block back at once
-grown = peak(before)
-del block
-print(start, grown, peak(before), peak(PeakMemory(torch.device("cpu"))))
-"""
+    before = PeakMemory(torch.device("cpu"))
+    start = peak_of(before)
+    block = np.ones(256 << 20, np.uint8)  # numpy gives so large a block back at once
+    grown = peak_of(before)
+    del block
+    return [start, grown, peak_of(before), peak_of(PeakMemory(torch.device("cpu")))]
 
 
-def test_peak_memory_is_what_was_held_since_and_falls_with_a_new_meter():
+def test_peak_memory_is_what_was_held_since_and_falls_with_a_new_meter(server: ForkServer):
     """In a process of its own: what hundreds of tests left may be given back at any moment."""
-    found = subprocess.run([sys.executable, "-c", HELD], capture_output=True, text=True, check=True).stdout
-    start, grown, later, anew = map(float, found.split())
+    start, grown, later, anew = values(server.run("tests.tracking.test_throughput:held_memory"))[0]
     assert grown - start == pytest.approx(256, abs=30)
     assert later == pytest.approx(grown, abs=5)
     assert anew < grown - 200

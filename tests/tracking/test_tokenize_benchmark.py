@@ -22,11 +22,11 @@ def source(tmp_path: Path) -> Path:
 
 def test_texts_come_again_with_a_number(tmp_path: Path, source: Path) -> None:
     size = sum(len(text) for text in TEXTS)
-    made = tokenize.write(tmp_path / "out.jsonl", tokenize.texts([source]), 2 * size)
-    assert made[: len(TEXTS)] == TEXTS and made[len(TEXTS)] == f"1\n{TEXTS[0]}"
-    assert len(set(made)) == len(made)
-    assert 2 * size <= sum(map(len, made)) < 2 * size + 100
-    assert list(tokenize.texts([tmp_path / "out.jsonl"])) == made
+    texts = tokenize.write(tmp_path / "out.jsonl", tokenize.texts([source]), 2 * size)
+    assert texts[: len(TEXTS)] == TEXTS and texts[len(TEXTS)] == f"1\n{TEXTS[0]}"
+    assert len(set(texts)) == len(texts)
+    assert 2 * size <= sum(map(len, texts)) < 2 * size + 100
+    assert list(tokenize.texts([tmp_path / "out.jsonl"])) == texts
 
 
 @pytest.mark.parametrize("kind", ["sentencepiece", "huggingface"])

@@ -2,13 +2,15 @@
 
 import json
 import os
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from coca_train.checkpoint.record import open_record
+from coca_train.checkpoint.record import open_record, versions
 from coca_train.config.older import ADDED
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
@@ -136,3 +138,10 @@ def test_a_report_of_another_format_is_made_anew(tmp_path):
         (tmp_path / "report" / "report.html").unlink()
         final_report(config, tmp_path, cast(Any, None), cast(Any, None), 1)
         assert (tmp_path / "report" / "report.html").is_file()
+
+
+def test_a_run_from_a_checkout_says_its_commit():
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True)
+    said = versions()
+    assert said.get("commit", "") == commit.stdout.strip()
+    assert ("uncommitted" in said) == (commit.returncode == 0)

@@ -1,14 +1,17 @@
-"""Small rules of a run: its length, a report per evaluation, one rank's wrong data, a last save that fails."""
+"""Small rules of a run: its length, one rank's wrong data, a last save that fails, what ends it from outside."""
 
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import torch
 
+from coca_train.commands import train as cli
 from coca_train.engine.base import StepResult
 from coca_train.runtime import dist
 from coca_train.runtime.errors import CheckpointError, DataError, StorageError
 from coca_train.settings import load
+from coca_train.training import run as train
 from coca_train.training.loop import Tools, next_batches, run_stage
 from coca_train.training.stage import effective_steps
 
@@ -109,3 +112,25 @@ def test_the_last_save_must_succeed():
 def test_skipped_steps_are_recorded():
     tool = drive([True, True], [1.0, float("nan"), 1.0, 1.0])
     assert [step for step, record in tool.records if "loss" in record] == [1, 2, 4]
+
+
+ENDINGS = {
+    "gpu": (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nmore"), 8, "E-RUN-16"),
+    "host": (MemoryError(), 8, "E-RUN-16"),
+    "allocator": (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 9 bytes"), 8, "E-RUN-16"),
+    "bug": (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), 1, "This is a bug in coca_train"),
+}
+
+
+@pytest.mark.parametrize("case", ENDINGS)
+def test_what_ends_a_run_is_one_line_and_an_exit_code(case, monkeypatch, capsys):
+    error, code, words = ENDINGS[case]
+
+    def fail(loaded):
+        raise error
+
+    monkeypatch.setattr(train, "_train", fail)
+    assert cli.main(["train.max_steps=100"]) == code
+    shown = capsys.readouterr().err
+    assert words in shown
+    assert ("Traceback" in shown) is (case == "bug")

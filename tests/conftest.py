@@ -1,4 +1,4 @@
-"""The session's fork server."""
+"""What all tests share: one process that forks the ranks of every trial."""
 
 import pytest
 
