@@ -252,7 +252,7 @@ class Config:
     visibility: Any = Field(description="Which tokens a token sees, and at what distance.")
     train: TrainConfig
     start: StartConfig
-    stages: dict[str, StageConfig] = Field(min_length=1, description="the stage schedule, in order")
+    stages: dict[str, StageConfig] = Field(description="the stage schedule, in order; at least one")
     data: DataConfig
     optim: OptimConfig
     engine: EngineConfig
