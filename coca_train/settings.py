@@ -12,7 +12,7 @@ from coca_train.config.load import Loaded
 from coca_train.config.root import Root
 from coca_train.config.schema import Config
 from coca_train.positions import FREQUENCIES, SCHEMES, VISIBILITIES
-from coca_train.positions.rules import visibility_fits, visibility_trains
+from coca_train.positions.rules import layers_fit, visibility_fits, visibility_trains
 
 TRAIN = Root(
     name="train",
@@ -22,6 +22,7 @@ TRAIN = Root(
         "position",
         "position/frequencies",
         "visibility",
+        "layers",
         "data",
         "optim",
         "stages",
@@ -30,7 +31,7 @@ TRAIN = Root(
         "eval",
         "experiment",
     ),
-    check=partial(problems, rules=(*RULES, visibility_fits, visibility_trains)),
+    check=partial(problems, rules=(*RULES, visibility_fits, visibility_trains, layers_fit)),
     command="coca_train",
     examples="train.max_steps=100, or group=choice, e.g. position=coca",
     place="run.root and run.name",

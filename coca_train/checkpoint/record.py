@@ -28,8 +28,8 @@ from coca_train.schedule import Stage
 PACKAGES = ("torch", "deepspeed", "numpy", "sentencepiece")
 # What a stage that has begun depends on, and what one that is done does not depend on. The data has its fingerprint.
 FIXED = (
-    "model", "position", "visibility", "engine.dtype", "train.seq_len", "train.global_batch_size", "run.seed", "start",
-    "stages",
+    "model", "position", "visibility", "layers", "engine.dtype", "train.seq_len", "train.global_batch_size", "run.seed",
+    "start", "stages",
 )  # fmt: skip
 FREE = ("run", "data", "engine", "checkpoint", "tracking", "eval", "train.micro_batch_size")
 
@@ -73,7 +73,9 @@ def _open(
         record = {
             "run_id": uuid.uuid4().hex,
             "settings": settings,
-            "model_digest": digest({key: settings[key] for key in settings if key.startswith(("model.", "position."))}),
+            "model_digest": digest(
+                {key: settings[key] for key in settings if key.startswith(("model.", "position.", "layers."))}
+            ),
             "fingerprint": fingerprints[first.name],
             "stages": [_entry(first, fingerprints[first.name])],
             "overrides": list(loaded.overrides),
@@ -163,7 +165,8 @@ def _compare(
                 "with its own data only. Fix: restore the data, or choose another run.name"
             )
         old, now = before["settings"], _entry(stage, {})["settings"]
-        changed = {key: (old.get(key), now[key]) for key in now if old.get(key) != now[key]}
+        said = [*now, *(key for key in old if key.startswith("layers.") and key not in now)]  # what a kind says no more
+        changed = {key: (old.get(key), now.get(key)) for key in said if old.get(key) != now.get(key)}
         fixed = [key for key in changed if key.startswith(FIXED)]
         if number < len(begun):
             fixed += [key for key in changed if not key.startswith((*FREE, *FIXED))]

@@ -20,7 +20,7 @@ from coca_train.runtime.errors import UserError
 USAGE = """\
 Every position scheme, what it costs and what goes with it.
 
-  python -m coca_train schemes                              three tables: schemes, frequencies, visibilities
+  python -m coca_train schemes                              tables: schemes, frequencies, visibilities, layers
   python -m coca_train schemes scheme=alibi                 all about one of them, and how to train with it
   python -m coca_train schemes model=llama_7b seq_len=2048  the same for another model and training window
 

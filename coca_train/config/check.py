@@ -5,6 +5,7 @@ A rule's parameters name the sections it needs; it runs when all of them are rig
 
 import inspect
 import os
+import re
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -13,9 +14,11 @@ from coca_train.config.check_data import memory, names, packing, paths, sources
 from coca_train.config.files import choices, config_dir
 from coca_train.config.messages import Problem
 from coca_train.config.schema import (
+    OWN,
     DataConfig,
     EngineConfig,
     EvalConfig,
+    LayersConfig,
     ModelConfig,
     OptimConfig,
     RunConfig,
@@ -105,6 +108,19 @@ def kv_heads(model: ModelConfig) -> list[Problem]:
     best = min(divisors, key=lambda n: abs(n - (model.n_kv_heads or 1)))
     text = f"{model.n_heads} query heads cannot share {model.n_kv_heads} key/value heads evenly"
     return [Problem("E-CFG-21", ("model.n_kv_heads", "model.n_heads"), text, f"write model.n_kv_heads={best}")]
+
+
+def pattern(layers: LayersConfig) -> list[Problem]:
+    found = []
+    for name in layers.kinds:
+        if name == OWN or not re.fullmatch("[a-z][a-z0-9_]*", name):
+            rule = f"parameters are called after kinds: small letters, digits and _, and {OWN} is taken"
+            found.append(Problem("E-CFG-46", (f"layers.kinds.{name}",), rule, "call it local or wide, for example"))
+    if unknown := sorted({*layers.pattern} - {OWN, *layers.kinds}):
+        text = f"there is no kind {', '.join(unknown)}; there are {', '.join([OWN, *layers.kinds])}"
+        fix = f"describe layers.kinds.{unknown[0]}, or write layers.pattern=[{OWN}]"
+        found.append(Problem("E-CFG-46", ("layers.pattern",), text, fix))
+    return found
 
 
 def scheme(model: ModelConfig, position: Any) -> list[Problem]:

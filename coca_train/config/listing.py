@@ -33,7 +33,9 @@ def rows(found: Assembled) -> Rows:
         try:
             value = lookup(found.tree, key)
         except KeyError:
-            continue
+            if "<name>" not in key:
+                continue
+            value = {}  # there is no part with a name yet
         listed[option.key.split(".")[0]].append((option, value))
     described = module_options(found.root)
     for section in _typed_by_modules(found.root):

@@ -7,15 +7,17 @@ from typing import Any
 import yaml
 
 from coca_train.config.compose import compose
+from coca_train.config.exchange import fill_choices
 from coca_train.config.fields import fields_of, options
 from coca_train.config.files import config_dir
 from coca_train.config.interpolate import Verbatim, resolve
+from coca_train.config.layer_kinds import kind_problems
 from coca_train.config.messages import ConfigError, Problem, is_secret, secret_fix, show
 from coca_train.config.older import complete
 from coca_train.config.overrides import apply, parse
 from coca_train.config.provenance import Sources, read, stop
 from coca_train.config.root import Root
-from coca_train.config.stage_configs import fill_choices, stage_problems
+from coca_train.config.stage_configs import stage_problems
 from coca_train.config.strict import type_sections
 from coca_train.config.templates import fill
 from coca_train.runtime.trees import leaves
@@ -106,7 +108,7 @@ def finish(a: Assembled, launch: bool) -> tuple[Any, str]:
     mistakes = [mistake for mistake in mistakes if links.get(mistake.keys[0]) not in blamed]  # a copy of a wrong value
     a.problems += [*wrong, *mistakes, *a.root.check(typed, launch)]
     if a.root.staged and not a.problems:
-        a.problems += stage_problems(a.root, a.tree, launch)
+        a.problems += kind_problems(a.root, a.tree) or stage_problems(a.root, a.tree, launch)
     if a.problems:
         raise ConfigError(a.problems, a.lines())
     ordered = {name: a.tree[name] for name in fields_of(a.root.schema)}

@@ -1,9 +1,20 @@
 """Runs made before an option existed: what it would have been then, so that they are read and go on as they were."""
 
+import json
+from copy import deepcopy
 from typing import Any
+
+from pydantic import TypeAdapter
+
+from coca_train.config.schema import ModelConfig
 
 # Option -> what every run did before it could be chosen.
 ADDED = {
+    "layers.pattern": [],
+    "model.qk_norm": "none",
+    "model.logit_scale.name": "none",
+    "model.logit_scale.length": None,
+    "model.logit_scale.beta": 0.1,
     "data.packing": "windows",
     "data.upsample_from_tokens": None,
     "data.upsample_factor": 1,
@@ -27,4 +38,10 @@ def complete(tree: dict[str, Any]) -> None:
         for section in sections:
             options = options.setdefault(section, {}) if isinstance(options, dict) else None
         if isinstance(options, dict):
-            options.setdefault(name, value)
+            options.setdefault(name, deepcopy(value))
+
+
+def model_config(values: dict[str, Any]) -> ModelConfig:
+    """A `model` section that was saved, typed. ValidationError as of any section."""
+    complete(tree := {"model": dict(values)})
+    return TypeAdapter(ModelConfig).validate_json(json.dumps(tree["model"]))

@@ -30,7 +30,7 @@ class Root:
     folder: str = ""  # below configs, where top file and groups are
     beside: tuple[str, ...] = ()  # what its command takes besides, for suggestions
     swept: bool = False  # its command takes --multirun
-    staged: bool = False  # the parts of its section `stages` put other values over the other sections
+    staged: bool = False  # the parts of its sections `stages` and `layers.kinds` put other values over the others
 
     @property
     def tags(self) -> dict[str, str]:

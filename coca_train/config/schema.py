@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
+OWN = "own"  # the kind of layers that are as the run says
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 
 Positive = Annotated[int, Field(gt=0)]
@@ -29,6 +30,19 @@ class RunConfig:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
+class LogitScaleConfig:
+    """Scores multiplied by a number that grows with the query's position (docs/positions.md, "Layers")."""
+
+    name: Literal["none", "log", "steps"] = Field(
+        description="none; log: max(1, ln(m+1) / ln(length)); steps: 1 + beta ln(1 + floor((m+1) / length)), Llama 4's"
+    )
+    length: Annotated[int, Field(gt=1)] | None = Field(
+        description="positions that are left as they are [tokens]; null = train.seq_len"
+    )
+    beta: float = Field(gt=0, description="height of the steps (steps only)")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class ModelConfig:
     """The Transformer: GPT-NeoX or LLaMA, by these values only."""
 
@@ -42,6 +56,10 @@ class ModelConfig:
     norm: Literal["layernorm", "rmsnorm"] = Field(description="normalisation")
     norm_eps: float = Field(gt=0, description="added to the variance in the normalisation")
     activation: Literal["gelu", "gelu_tanh", "swiglu"] = Field(description="feed-forward activation")
+    qk_norm: Literal["none", "head"] = Field(
+        description="head: RMSNorm over each head of queries and keys, before the position scheme (Qwen 3, Gemma 3)"
+    )
+    logit_scale: LogitScaleConfig = Field(description="growth of the scores with the length")
     residual: Literal["parallel", "sequential"] = Field(
         description="parallel: x + attention(norm x) + mlp(norm x), GPT-NeoX; sequential: one after the other"
     )
@@ -50,6 +68,32 @@ class ModelConfig:
     dropout: float = Field(ge=0, lt=1, description="dropout probability on attention and feed-forward outputs")
     init_std: float = Field(gt=0, description="standard deviation of the initial weights")
     init_depth_scaled: bool = Field(description="divide the std of residual output projections by sqrt(2 n_layers)")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class KindConfig:
+    """One kind of layer. Its sections hold what differs from the run's own; all else is as the run says."""
+
+    position: dict[str, Any] = Field(
+        default_factory=dict, description="e.g. {scheme: nope}, or {frequencies: {name: plain, theta: 10000.0}}"
+    )
+    visibility: dict[str, Any] = Field(
+        default_factory=dict, description="e.g. {name: sliding_window, window: 512}, or {name: causal}"
+    )
+    logit_scale: dict[str, Any] = Field(
+        default_factory=dict, description="over model.logit_scale, e.g. {name: steps, length: 8192}"
+    )
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class LayersConfig:
+    """Which position and visibility each layer has."""
+
+    pattern: list[str] = Field(
+        description="kinds of the layers from the first on, repeated to the last: `own` (as the run says) "
+        "and names out of `kinds`; [] = every layer is `own`"
+    )
+    kinds: dict[str, KindConfig] = Field(default_factory=dict, description="kinds beside `own`, by name")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -112,6 +156,7 @@ class StageConfig:
     data: dict[str, Any] = Field(description="e.g. {packing: segments}; a source of null is left out")
     position: dict[str, Any] = Field(description="e.g. {frequencies: {name: linear, factor: 16}}")
     visibility: dict[str, Any] = Field(description="e.g. {name: sliding_window, window: 4096}")
+    layers: dict[str, Any] = Field(description="e.g. {kinds: {local: {visibility: {window: 1024}}}}")
     engine: dict[str, Any] = Field(description="e.g. {zero_stage: 3, activation_checkpointing: true}")
     eval: dict[str, Any] = Field(description="e.g. {every_steps: 50}")
 
@@ -250,6 +295,7 @@ class Config:
     model: ModelConfig
     position: Any = Field(description="How attention knows where a token stands.")
     visibility: Any = Field(description="Which tokens a token sees, and at what distance.")
+    layers: LayersConfig
     train: TrainConfig
     start: StartConfig
     stages: dict[str, StageConfig] = Field(description="the stage schedule, in order; at least one")

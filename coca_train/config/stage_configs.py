@@ -5,16 +5,15 @@ from dataclasses import asdict
 from typing import Any
 
 from coca_train.config.check import warm_up
-from coca_train.config.exchange import GROUPS, exchanged
-from coca_train.config.files import choices, config_dir
+from coca_train.config.exchange import over
+from coca_train.config.layer_kinds import kind_problems
 from coca_train.config.messages import Problem
-from coca_train.config.provenance import Sources, read
 from coca_train.config.root import Root
 from coca_train.config.schema import Config
 from coca_train.config.strict import type_sections
 from coca_train.runtime.trees import leaves, lookup
 
-SECTIONS = ("train", "optim", "data", "position", "visibility", "engine", "eval")
+SECTIONS = ("train", "optim", "data", "position", "visibility", "layers", "engine", "eval")
 # What a stage cannot say, and what to do instead. A key stands for everything below it.
 _FIXED = {
     "train.max_steps": "write the length of the stage beside its name: max_steps or tokens",
@@ -27,27 +26,13 @@ _FIXED = {
 }
 
 
-def fill_choices(tree: dict[str, Any], sources: Sources) -> None:
-    """Where a stage names other frequencies or another visibility, give it what it leaves out of their file."""
-    stages = tree.get("stages")
-    for name, stage in stages.items() if isinstance(stages, dict) else ():
-        for group, key in GROUPS.items():
-            try:
-                own = lookup(stage, key)
-                own |= exchanged(group, own["name"], lookup(tree, key)) | own
-            except (KeyError, TypeError):
-                continue  # nothing is named, or typing will say that it does not exist
-            places = Sources()
-            read(choices(group, (config_dir(),))[own["name"]], f"stages.{name}.{key}", places)
-            sources.files = places.files | sources.files
-
-
 def stage_config(root: Root, config: Config, name: str) -> Config:
     """A run's configuration as it holds in one of its stages; train.max_steps is the length of the stage.
 
     `config` was checked when it was loaded: nothing is refused here.
     """
-    typed, problems = _typed(root, json.loads(json.dumps(asdict(config))), name)
+    tree = json.loads(json.dumps(asdict(config)))
+    typed, problems = _typed(root, tree, _merged(tree, name), name)
     assert not problems, problems
     return Config(**typed)
 
@@ -65,9 +50,11 @@ def stage_problems(root: Root, tree: dict[str, Any], launch: bool) -> list[Probl
             keys = (f"stages.{name}.max_steps", f"stages.{name}.tokens")
             found.append(Problem("E-STG-03", keys, "both say how long the stage is", "leave one of them away"))
         if not fixed:
-            typed, problems = _typed(root, tree, name)
+            merged = _merged(tree, name)
+            typed, problems = _typed(root, tree, merged, name)
             if said:
                 problems += root.check({key: part for key, part in typed.items() if key != "stages"}, launch)
+                problems += [] if problems else kind_problems(root, merged)
             if {"train", "optim"} <= typed.keys():
                 problems += warm_up(typed["train"], typed["optim"])
             found += [_of_stage(problem, name, tree, said) for problem in problems]
@@ -99,20 +86,21 @@ def _has(tree: dict[str, Any], key: str) -> bool:
     return True
 
 
-def _typed(root: Root, tree: dict[str, Any], name: str) -> tuple[dict[str, Any], list[Problem]]:
-    """The typed sections of a stage, and what is wrong with them."""
+def _merged(tree: dict[str, Any], name: str) -> dict[str, Any]:
+    """The sections of a stage, complete."""
     stage = tree["stages"][name]
-    merged = {key: _over(part, stage[key]) if key in SECTIONS else part for key, part in tree.items()}
+    merged = {key: over(part, stage[key], key) if key in SECTIONS else part for key, part in tree.items()}
     sources = merged["data"]["sources"]
     merged["data"] = merged["data"] | {"sources": {key: part for key, part in sources.items() if part is not None}}
-    if stage["position"].get("frequencies", {}).get("name"):  # a choice of its own, complete
-        merged["position"] = merged["position"] | {"frequencies": stage["position"]["frequencies"]}
-    if stage["visibility"].get("name"):
-        merged["visibility"] = stage["visibility"]
-    examples = {key: value for key, value in leaves(tree) if not key.startswith("stages.")}
+    return merged
+
+
+def _typed(root: Root, tree: dict[str, Any], merged: dict[str, Any], name: str) -> tuple[dict[str, Any], list[Problem]]:
+    """The typed sections of a stage, and what is wrong with them. merged: what `_merged` made of the tree."""
+    examples = {key: value for key, value in leaves(tree) if not key.startswith(("stages.", "layers."))}
     typed, problems = type_sections(root, merged, examples, set())
     if "train" in typed:
-        merged["train"] = merged["train"] | {"max_steps": _length(stage, merged["train"])}
+        merged["train"] = merged["train"] | {"max_steps": _length(tree["stages"][name], merged["train"])}
         typed |= type_sections(root, {"train": merged["train"]}, {}, set())[0]
     return typed, problems
 
@@ -122,10 +110,3 @@ def _length(stage: dict[str, Any], train: dict[str, Any]) -> int:
     if stage["tokens"] is not None:
         return -(-stage["tokens"] // (train["seq_len"] * train["global_batch_size"]))
     return stage["max_steps"] or train["max_steps"]
-
-
-def _over(below: Any, above: Any) -> Any:
-    """`above` where it says something, else `below`; sections are merged, all else is replaced."""
-    if not (isinstance(below, dict) and isinstance(above, dict)):
-        return above
-    return below | {key: _over(below[key], part) if key in below else part for key, part in above.items()}

@@ -30,7 +30,7 @@ class Reading:
         """Why this length cannot be read by the model as it stands, in words; "" when it can."""
         if length > self.longest:
             return f"no document has {length + 1:,} tokens"
-        limit = subject.model.position.max_positions
+        limit = subject.model.max_positions
         if limit is not None and positions_needed(subject.model, length) > limit:
             return f"{subject.model.position.settings.scheme} has {limit:,} positions"
         return ""

@@ -54,13 +54,9 @@ def lent(
 
     config: of its stage. known: what Measured says besides of it.
     """
-    position, visibility = model.position, model.visibility
     facts = _facts(config, model, tried, kind="run", **known)
-    try:
-        with evaluating(model):  # CLEX draws its factor at random in training
-            yield Subject(facts=facts, path=Path(facts.path), model=model, tokenizer=tokenizer, variants=tried)
-    finally:
-        model.position, model.visibility = position, visibility
+    with model.restored(), evaluating(model):  # CLEX draws its factor at random in training
+        yield Subject(facts=facts, path=Path(facts.path), model=model, tokenizer=tokenizer, variants=tried)
 
 
 def _facts(config: Config, model: Transformer, tried: Mapping[str, Variant], **known: Any) -> Measured:
@@ -101,7 +97,8 @@ def _config(source: Source) -> Config:
     """The configuration of a training that would have such weights, for the checks of its variants."""
     made = source.architecture
     train = replace(usual().train, seq_len=made.seq_len)
-    return replace(usual(), model=made.model, position=made.position, visibility=made.visibility, train=train)
+    sections = {"model": made.model, "position": made.position, "visibility": made.visibility, "layers": made.layers}
+    return replace(usual(), **sections, train=train)
 
 
 @cache

@@ -86,8 +86,8 @@ def _variant(config: Config, frequency: str, visibility: str) -> Variant:
     words = [*_words("position/frequencies", frequency), *_words("visibility", visibility)]
     if frequency != OWN and getattr(config.position, "frequencies", None) is None:
         return Variant(config.position, config.visibility, f"{config.position.scheme} has no frequencies")
-    # What stages say of positions and visibilities is not about these weights, and may not fit the variant.
-    stages = {name: replace(stage, position={}, visibility={}) for name, stage in config.stages.items()}
+    # What stages say of positions, visibilities and layers is not about these weights, and may not fit the variant.
+    stages = {name: replace(stage, position={}, visibility={}, layers={}) for name, stage in config.stages.items()}
     try:
         varied = vary(replace(config, stages=stages), words)
     except ConfigError as error:

@@ -5,8 +5,9 @@ from typing import Any
 
 import torch
 
-from coca_train.config.schema import ModelConfig
+from coca_train.config.schema import LayersConfig, ModelConfig
 from coca_train.models.transformer import Transformer
+from coca_train.positions.layers import UNIFORM, Kind, kinds, kinds_of
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -19,6 +20,13 @@ class Architecture:
     position: Any
     visibility: Any
     seq_len: int
+    layers: LayersConfig = UNIFORM
+
+    @property
+    def kinds(self) -> list[Kind]:
+        """The kind of every layer."""
+        found = kinds(self.layers, self.model, self.position, self.visibility)
+        return [found[name] for name in kinds_of(self.layers, self.model.n_layers)]
 
     @property
     def n_rows(self) -> int:
@@ -36,7 +44,14 @@ class Architecture:
 
     def build(self) -> Transformer:
         """The model, parameters as the current torch device makes them, not initialised."""
-        return Transformer(self.model, self.position, self.visibility, vocab_size=self.n_rows, max_seq_len=self.seq_len)
+        return Transformer(
+            self.model,
+            self.position,
+            self.visibility,
+            vocab_size=self.n_rows,
+            max_seq_len=self.seq_len,
+            layers=self.layers,
+        )
 
     def shapes(self) -> Shapes:
         """Every parameter's shape, by name; shared ones once."""
@@ -50,5 +65,6 @@ class Architecture:
             "model": asdict(self.model),
             "position": asdict(self.position),
             "visibility": asdict(self.visibility),
+            "layers": asdict(self.layers),
             "seq_len": self.seq_len,
         }

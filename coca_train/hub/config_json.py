@@ -2,21 +2,38 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from coca_train import positions
-from coca_train.config.schema import ModelConfig
-from coca_train.hub import rope
+from coca_train.config.older import model_config
+from coca_train.config.schema import LayersConfig
+from coca_train.hub import rope, smollm3, uncovered
 from coca_train.hub.architecture import Architecture
 from coca_train.positions import visibilities
+from coca_train.positions.layers import UNIFORM
 from coca_train.runtime.errors import UserError
 
 NAME = "config.json"
 OWN = "coca_train"  # the key of our own exports that holds our sections as they are
-FAMILIES = ("llama", "mistral", "gpt_neox")
+FAMILIES = ("llama", "mistral", "smollm3", "gpt_neox")
 LIMIT = 4 << 20  # [bytes]
+
+
+class Defaults(NamedTuple):
+    """What a family's class in transformers takes where config.json is silent, and others do otherwise."""
+
+    max_positions: int
+    n_kv_heads: int | None
+    theta: float = 10000.0
+
+
+DEFAULTS = {
+    "llama": Defaults(2048, None),
+    "mistral": Defaults(4096 * 32, 8),
+    "smollm3": Defaults(32768, 4, 2_000_000.0),
+}
 
 # Nothing of the mathematics of a forward pass: bookkeeping, generation, training, numerics of other kernels.
 HARMLESS = {
@@ -130,30 +147,33 @@ def architecture(folder: Path, ignore: tuple[str, ...] = ()) -> Architecture:
         return _own(path, values[OWN])
     keys = Keys(path, values, ignore)
     family = values.get("model_type")
+    if parts := uncovered.parts(values):
+        raise keys.wrong(f"model_type={family!r}", f"it has parts that are not covered here: {', '.join(parts)}")
     if family not in FAMILIES:
         raise keys.wrong(f"model_type={family!r}", f"known are {', '.join(FAMILIES)} and our own exports")
     try:
         sections = (_neox if family == "gpt_neox" else _llama)(keys, family)
         found = _typed(path, **sections)
     except rope.NotTheSame as error:
-        raise keys.wrong(f"rope: {error}", "this is not what our frequencies compute") from None
+        raise keys.wrong(f"positions: {error}", "this is not what we compute") from None
     keys.finish()
     return found
 
 
 def _llama(keys: Keys, family: str) -> dict[str, Any]:
     bias = keys.truth("attention_bias", False)
-    if family == "llama" and keys.truth("mlp_bias", False) != bias:
+    if family != "mistral" and keys.truth("mlp_bias", False) != bias:
         raise keys.wrong(f"attention_bias={bias}, mlp_bias={not bias}", "biases are everywhere or nowhere here")
-    max_positions = keys.whole("max_position_embeddings", 2048 if family == "llama" else 4096 * 32)
-    rotary_pct, frequencies = _rotation(keys, max_positions, 1.0, "rope_theta")
+    defaults = DEFAULTS[family]
+    max_positions = keys.whole("max_position_embeddings", defaults.max_positions)
+    rotary_pct, frequencies = _rotation(keys, max_positions, 1.0, "rope_theta", defaults.theta)
     if rotary_pct != 1:
-        raise keys.wrong(f"partial_rotary_factor={rotary_pct:g}", "LLaMA and Mistral rotate the whole head")
+        raise keys.wrong(f"partial_rotary_factor={rotary_pct:g}", "LLaMA, Mistral and SmolLM3 rotate the whole head")
     window = keys.whole("sliding_window", optional=True) if family == "mistral" else None
     keys.word("hidden_act", {"silu": "swiglu", "swish": "swiglu"}, "silu")
     return {
-        "model": _shape(keys) | {
-            "n_kv_heads": keys.whole("num_key_value_heads", 8 if family == "mistral" else None, optional=True),
+        "model": _shape(keys, tied=family == "smollm3") | {
+            "n_kv_heads": keys.whole("num_key_value_heads", defaults.n_kv_heads, optional=True),
             "head_dim": keys.whole("head_dim", optional=True),
             "norm": "rmsnorm",
             "norm_eps": keys.number("rms_norm_eps", 1e-6),
@@ -164,7 +184,17 @@ def _llama(keys: Keys, family: str) -> dict[str, Any]:
         "position": {"scheme": "rope", "rotary_pct": rotary_pct, "frequencies": frequencies},
         "visibility": {"name": "causal"} if window is None else {"name": "sliding_window", "window": window},
         "seq_len": max_positions,
+        **({"layers": _layers(keys)} if family == "smollm3" else {}),
     }  # fmt: skip
+
+
+def _layers(keys: Keys) -> dict[str, Any]:
+    """SmolLM3's schedule."""
+    windowed = keys.truth("use_sliding_window", False)
+    window = keys.whole("sliding_window", optional=True)
+    interval, n_layers = keys.whole("no_rope_layer_interval", 4), keys.whole("num_hidden_layers")
+    lists = [keys.take(key) for key in ("no_rope_layers", "layer_types")]
+    return smollm3.layers(n_layers, lists[0], interval, lists[1], window if windowed else None)
 
 
 def _neox(keys: Keys, family: str) -> dict[str, Any]:
@@ -190,7 +220,7 @@ def _neox(keys: Keys, family: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _shape(keys: Keys) -> dict[str, Any]:
+def _shape(keys: Keys, tied: bool = False) -> dict[str, Any]:
     """What all families share, names translated; what only training needs has our defaults."""
     return {
         "n_layers": keys.whole("num_hidden_layers"),
@@ -198,14 +228,16 @@ def _shape(keys: Keys) -> dict[str, Any]:
         "n_heads": keys.whole("num_attention_heads"),
         "d_ff": keys.whole("intermediate_size"),
         "vocab_size": keys.whole("vocab_size"),
-        "tie_embeddings": keys.truth("tie_word_embeddings", False),
+        "tie_embeddings": keys.truth("tie_word_embeddings", tied),
         "dropout": 0.0,
         "init_std": keys.number("initializer_range", 0.02),
         "init_depth_scaled": False,
     }
 
 
-def _rotation(keys: Keys, max_positions: int, default_pct: float, base: str) -> tuple[float, dict[str, Any]]:
+def _rotation(
+    keys: Keys, max_positions: int, default_pct: float, base: str, default_theta: float = 10000.0
+) -> tuple[float, dict[str, Any]]:
     """The rotated share of a head and our frequencies, from wherever a version of transformers wrote them."""
     older, newer = keys.mapping("rope_scaling") or {}, keys.mapping("rope_parameters") or {}
     scaling = dict(older or newer)
@@ -213,7 +245,7 @@ def _rotation(keys: Keys, max_positions: int, default_pct: float, base: str) -> 
     shares += [keys.take("partial_rotary_factor"), keys.take("rotary_pct")]
     thetas = [older.get("rope_theta"), newer.get("rope_theta"), keys.take(base)]
     rotary_pct = _agreed(keys, "partial_rotary_factor", shares, default_pct)
-    theta = _agreed(keys, base, thetas, 10000.0)
+    theta = _agreed(keys, base, thetas, default_theta)
     if theta <= 1:
         raise keys.wrong(f"{base}={theta:g}", "a base above 1 is needed")
     for key in ("rope_theta", "partial_rotary_factor"):
@@ -235,13 +267,16 @@ def _agreed(keys: Keys, what: str, values: list[Any], default: float) -> float:
 def _own(path: Path, sections: dict[str, Any]) -> Architecture:
     if not set(sections) >= {"model", "position", "visibility", "seq_len"}:
         raise UserError(f"E-IOP-03 {path} {OWN}: sections are missing. Fix: export the folder again")
-    return _typed(path, **{key: sections[key] for key in ("model", "position", "visibility", "seq_len")})
+    named = ("model", "position", "visibility", "seq_len", "layers")
+    return _typed(path, **{key: sections[key] for key in named if key in sections})
 
 
-def _typed(path: Path, model: dict[str, Any], position: Any, visibility: Any, seq_len: int) -> Architecture:
+def _typed(
+    path: Path, model: dict[str, Any], position: Any, visibility: Any, seq_len: int, layers: Any = None
+) -> Architecture:
     """The sections, typed and held against each other."""
     try:
-        typed = ModelConfig(**model)
+        typed = model_config(model)
         for whole, parts, what in (
             (typed.d_model, None if typed.head_dim else typed.n_heads, "attention heads do not divide the width"),
             (typed.n_heads, typed.n_kv_heads, "key/value heads do not divide the query heads"),
@@ -252,7 +287,8 @@ def _typed(path: Path, model: dict[str, Any], position: Any, visibility: Any, se
         problems = getattr(settings, "problems", lambda model: [])(typed)
         if problems:
             raise ValueError(problems[0][1])
-        return Architecture(typed, settings, visibilities.settings(visibility), seq_len)
+        schedule = UNIFORM if layers is None else TypeAdapter(LayersConfig).validate_json(json.dumps(layers))
+        return Architecture(typed, settings, visibilities.settings(visibility), seq_len, schedule)
     except (ValidationError, ValueError, TypeError) as error:
         reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
         raise UserError(f"E-IOP-04 {path}: {reason}; such a model cannot be built. Fix: download it again") from None

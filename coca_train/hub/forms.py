@@ -7,7 +7,7 @@ from coca_train.hub.architecture import Architecture
 from coca_train.hub.rope import NotTheSame
 from coca_train.runtime.errors import UserError
 
-Form = Literal["auto", "native", "own", "llama", "mistral", "gpt_neox"]
+Form = Literal["auto", "native", "own", "llama", "mistral", "smollm3", "gpt_neox"]
 
 
 def choose(architecture: Architecture, form: Form, family: str = "") -> dict[str, Any]:

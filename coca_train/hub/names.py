@@ -1,4 +1,4 @@
-"""Parameter names: ours, and those of LLaMA, Mistral and GPT-NeoX in the Hugging Face world.
+"""Parameter names: ours, and those of LLaMA, Mistral, SmolLM3 and GPT-NeoX in the Hugging Face world.
 
 No permutation of rows: transformers' q_proj and k_proj already pair feature j with j + D/2 (its converter from
 Meta's files did that), and so do we. GPT-NeoX holds query, key and value in one tensor, head by head.
@@ -40,7 +40,7 @@ NEOX = {
     "mlp.up": "mlp.dense_h_to_4h",
     "mlp.down": "mlp.dense_4h_to_h",
 }
-TABLES = {"llama": LLAMA, "mistral": LLAMA, "gpt_neox": NEOX}
+TABLES = {"llama": LLAMA, "mistral": LLAMA, "smollm3": LLAMA, "gpt_neox": NEOX}
 PARTS = ("attention.q", "attention.k", "attention.v")  # the order inside a fused tensor
 
 

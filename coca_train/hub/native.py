@@ -2,12 +2,13 @@
 
 from typing import Any, Literal
 
-from coca_train.hub import rope
+from coca_train.hub import rope, smollm3
 from coca_train.hub.architecture import Architecture
 from coca_train.hub.rope import NotTheSame
 from coca_train.hub.transformers_side import CLASSES
+from coca_train.positions.layers import told
 
-Family = Literal["llama", "mistral", "gpt_neox"]
+Family = Literal["llama", "mistral", "smollm3", "gpt_neox"]
 
 
 def config(architecture: Architecture, family: str = "") -> dict[str, Any]:
@@ -50,9 +51,20 @@ def _reasons(architecture: Architecture, family: str) -> list[str]:
     """Why a family's class computes something else; empty: it does not."""
     model, visibility = architecture.model, architecture.visibility
     rules = [
-        (visibility.name == "causal" or (family == "mistral" and visibility.name == "sliding_window"),
-         f"visibility {visibility.name}"),
-    ]  # fmt: skip
+        (model.qk_norm == "none", f"qk_norm {model.qk_norm}"),
+        (all(kind.logit_scale.name == "none" for kind in architecture.kinds), "scores that grow with the length"),
+    ]
+    if family == "smollm3":
+        rules.append((not (reason := _unlike_smollm3(architecture)), reason))
+    else:
+        windows = family == "mistral" and visibility.name == "sliding_window"
+        rules += [
+            (
+                len(set(architecture.kinds)) == 1,
+                f"layers of several kinds ({told(architecture.layers, model.n_layers)})",
+            ),
+            (visibility.name == "causal" or windows, f"visibility {visibility.name}"),
+        ]
     if family == "gpt_neox":
         rules += [
             (model.norm == "layernorm", f"norm {model.norm}"),
@@ -67,15 +79,26 @@ def _reasons(architecture: Architecture, family: str) -> list[str]:
             (model.activation == "swiglu", f"activation {model.activation}"),
             (model.residual == "sequential", f"residual {model.residual}"),
             (architecture.position.rotary_pct == 1, f"rotary_pct {architecture.position.rotary_pct:g}"),
-            (family == "llama" or not model.bias, "biases"),
+            (family != "mistral" or not model.bias, "biases"),
             (model.d_model % model.n_heads == 0, f"d_model {model.d_model} with {model.n_heads} heads"),
         ]
     return [reason for holds, reason in rules if not holds]
 
 
+def _unlike_smollm3(architecture: Architecture) -> str:
+    """What of the layers SmolLM3 has not; empty: it has all."""
+    try:
+        smollm3.words(architecture)
+    except NotTheSame as error:
+        return str(error)
+    return ""
+
+
 def _llama(architecture: Architecture, family: str, written: rope.Written) -> dict[str, Any]:
     model, window = architecture.model, getattr(architecture.visibility, "window", None)
     own = {"sliding_window": window} if family == "mistral" else {"attention_bias": model.bias, "mlp_bias": model.bias}
+    if family == "smollm3":
+        own |= smollm3.words(architecture) | {"pad_token_id": None}  # its default is a row that only the original has
     return {
         "num_key_value_heads": architecture.n_kv_heads,
         "head_dim": architecture.head_dim,

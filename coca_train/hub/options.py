@@ -43,7 +43,7 @@ class ExportConfig:
     run: str = Field(description="directory of a run, or a Hugging Face folder")
     to: str = Field(description="the new folder")
     dtype: Literal["as_run", "fp32", "bf16", "fp16"] = Field(description="precision of the weights")
-    form: Literal["auto", "native", "own", "llama", "mistral", "gpt_neox"] = Field(
+    form: Literal["auto", "native", "own", "llama", "mistral", "smollm3", "gpt_neox"] = Field(
         description="auto: native where a class of transformers fits"
     )
     tokenizer: str = Field(description="auto (the run's), none, or a file")

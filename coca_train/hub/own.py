@@ -29,6 +29,9 @@ def config(architecture: Architecture) -> dict[str, Any]:
     if architecture.visibility.name not in VISIBILITIES:
         raise NotTheSame(f"visibility {architecture.visibility.name}; exports have {' and '.join(VISIBILITIES)}")
     model = architecture.model
+    if len(set(architecture.kinds)) > 1 or architecture.kinds[0].logit_scale.name != "none" or model.qk_norm != "none":
+        what = "layers of several kinds, normalised queries and keys, and scores that grow with the length"
+        raise NotTheSame(f"{what} have no modelling file yet")
     return {
         "architectures": [CLASS],
         "model_type": model_type(architecture),

@@ -89,14 +89,15 @@ def probes(architecture: Architecture, tokenizer: Tokenizer | None, max_tokens: 
     """Fixed random ids at 1x and 4x the trained length, as far as there are positions; a text where there is a
     tokenizer. max_tokens: spent on each."""
     with torch.device("meta"):
-        limit = architecture.build().position.max_positions
+        limit = architecture.build().max_positions
     generator = torch.Generator().manual_seed(0)
+    spread = all(kind.visibility.name == "causal" for kind in architecture.kinds)
     found = []
     for multiple in MULTIPLES:
         length = multiple * architecture.seq_len
         if limit is not None and length > limit:
             continue
-        pos_T = _positions(length, min(length, max_tokens), spread=architecture.visibility.name == "causal")
+        pos_T = _positions(length, min(length, max_tokens), spread=spread)
         tokens_BT = torch.randint(architecture.n_rows, (1, len(pos_T)), generator=generator)
         found.append(Probe(f"random ids at {multiple}x", tokens_BT, pos_T[None], int(pos_T[-1]) + 1))
     if tokenizer is not None and (ids := tokenizer.encode(TEXT)[: min(max_tokens, architecture.seq_len)]):

@@ -39,7 +39,9 @@ def write(
     record = {
         "run_id": uuid.uuid4().hex,
         "settings": settings,
-        "model_digest": digest({key: settings[key] for key in settings if key.startswith(("model.", "position."))}),
+        "model_digest": digest(
+            {key: settings[key] for key in settings if key.startswith(("model.", "position.", "layers."))}
+        ),
         "fingerprint": {
             "tokenizer": tokenizer_digest(str(tokenizer)) if tokenizer is not None else None,
             "order": {},
@@ -74,6 +76,7 @@ def configuration(name: str, root: str, source: Source, tokenizer: Path | None) 
         "model": asdict(architecture.model),
         "position": asdict(architecture.position),
         "visibility": asdict(architecture.visibility),
+        "layers": asdict(architecture.layers),
     }
     nothing = {"path": str(run_dir.resolve() / "no-training-data"), "valid_path": None, "weight": 1.0}
     tree["run"] |= {"name": name, "root": root}

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from coca_train.checkpoint.opening import read_record
-from coca_train.config.schema import Config, ModelConfig
+from coca_train.config.schema import Config
 from coca_train.hub import config_json, importing, to_coca, transformers_side
 from coca_train.hub.architecture import Architecture
 from coca_train.hub.options import IMPORT, ImportConfig, given
@@ -89,35 +89,55 @@ def _converting(options: ImportConfig, found: Architecture, config: Config) -> I
 
 def _compare(config: Config, n_tokens: int, found: Architecture) -> None:
     """Refuse another model; announce other frequencies and another visibility, which are a run's to choose."""
-    ours = _computed(replace(config.model, vocab_size=n_tokens), config.position)
-    theirs = _computed(found.model, found.position)
+    mine = Architecture(
+        replace(config.model, vocab_size=n_tokens),
+        config.position,
+        config.visibility,
+        config.train.seq_len,
+        config.layers,
+    )
+    ours, theirs = _computed(mine), _computed(found)
     wrong = {key: (theirs.get(key), ours.get(key)) for key in sorted(ours | theirs) if theirs.get(key) != ours.get(key)}
+    if _schemes(mine) != _schemes(found):
+        both = [asdict(architecture.layers) for architecture in (found, mine)]
+        wrong |= {f"layers.{key}": (both[0][key], both[1][key]) for key in both[0] if both[0][key] != both[1][key]}
     if wrong:
         raise UserError(
             f"E-STA-02 start.path={config.start.path}: its config.json is not the model of this run: "
             f"{'; '.join(f'{key} is {_word(there)} there, {_word(here)} here' for key, (there, here) in wrong.items())}"
             f". Fix: {' '.join(f'{key}={_word(there)}' for key, (there, _) in wrong.items())}"
         )
-    before, now = _chosen(found.position, found.visibility), _chosen(config.position, config.visibility)
+    before, now = _chosen(found), _chosen(mine)
     changed = [key for key in sorted(before | now) if before.get(key) != now.get(key)]
     if changed:
         shown = "; ".join(f"{key} {_word(before.get(key))} -> {_word(now.get(key))}" for key in changed)
         dist.log(f"CHANGED since the weights of {config.start.path} were trained: {shown}")
 
 
-def _computed(model: ModelConfig, position: Any) -> dict[str, Any]:
+def _computed(architecture: Architecture) -> dict[str, Any]:
     """What the weights depend on, by key."""
+    model = architecture.model
     values = {key: value for key, value in asdict(model).items() if key not in OF_TRAINING}
     values["n_kv_heads"] = model.n_kv_heads or model.n_heads
     values["head_dim"] = model.head_dim or model.d_model // model.n_heads
-    of_scheme = {key: value for key, value in asdict(position).items() if key != "frequencies"}
-    return flatten({"model": values, "position": of_scheme})
+    return flatten({"model": values, "position": _without_frequencies(architecture.position)})
 
 
-def _chosen(position: Any, visibility: Any) -> dict[str, Any]:
+def _schemes(architecture: Architecture) -> list[dict[str, Any]]:
+    """The position scheme of every layer."""
+    return [_without_frequencies(kind.position) for kind in architecture.kinds]
+
+
+def _without_frequencies(position: Any) -> dict[str, Any]:
+    return {key: value for key, value in asdict(position).items() if key != "frequencies"}
+
+
+def _chosen(architecture: Architecture) -> dict[str, Any]:
     """What a run may choose anew for the same weights, by key."""
-    frequencies = asdict(position).get("frequencies", {})
-    return flatten({"position": {"frequencies": frequencies}, "visibility": asdict(visibility)})
+    frequencies = asdict(architecture.position).get("frequencies", {})
+    layers = {} if len(set(architecture.kinds)) == 1 else asdict(architecture.layers)
+    chosen = {"position": {"frequencies": frequencies}, "visibility": asdict(architecture.visibility), "layers": layers}
+    return flatten(chosen)
 
 
 def _word(value: Any) -> str:

@@ -17,7 +17,12 @@ from coca_train.hub.streamed import Read, streamed
 from coca_train.hub.weights import Source
 from coca_train.runtime.errors import CheckpointError, UserError
 
-CLASSES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "gpt_neox": "GPTNeoXForCausalLM"}
+CLASSES = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "smollm3": "SmolLM3ForCausalLM",
+    "gpt_neox": "GPTNeoXForCausalLM",
+}
 SHARE = 0.4  # of the free memory that a whole model may take
 
 

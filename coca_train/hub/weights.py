@@ -150,7 +150,7 @@ def _run(path: Path) -> Source:
     rows = weights.spec["embed.weight"][0]
     config = stage_at(resolve(loaded.config), found.step).config
     model = replace(config.model, vocab_size=rows)
-    architecture = Architecture(model, config.position, config.visibility, config.train.seq_len)
+    architecture = Architecture(model, config.position, config.visibility, config.train.seq_len, config.layers)
     shapes = architecture.shapes()
     stored = weights.spec
     if stored != shapes:

@@ -19,12 +19,13 @@ from coca_train.positions.visibility import Layout
 
 
 class AttentionContext(NamedTuple):
-    """What is the same for every layer of one forward."""
+    """What is the same for every layer of one kind in one forward."""
 
     position: Position
     kernel: Kernel
     views: Sequence[tuple[Any, Layout]]  # the scheme's tables and the layout of each view
     cache: KVCache | None
+    scale_BT: Tensor | None = None  # of every query's scores, float32; None: one
 
 
 class Attention(nn.Module):
@@ -38,15 +39,18 @@ class Attention(nn.Module):
         self.k = nn.Linear(model.d_model, self.n_kv_heads * key_dim, bias=model.bias)
         self.v = nn.Linear(model.d_model, self.n_kv_heads * head_dim, bias=model.bias)
         self.out = nn.Linear(self.n_heads * head_dim, model.d_model, bias=model.bias)
+        normed = model.qk_norm == "head"
+        self.q_norm = nn.RMSNorm(head_dim, eps=model.norm_eps) if normed else nn.Identity()
+        self.k_norm = nn.RMSNorm(key_dim, eps=model.norm_eps) if normed else nn.Identity()
         self.position = position
 
     def project_q(self, x_C: Tensor) -> Tensor:
         """Queries, (..., H, D)."""
-        return self.q(x_C).unflatten(-1, (self.n_heads, self.head_dim))
+        return self.q_norm(self.q(x_C).unflatten(-1, (self.n_heads, self.head_dim)))
 
     def project_k(self, x_C: Tensor) -> Tensor:
         """Keys as the cache holds them, (..., G, K)."""
-        return self.k(x_C).unflatten(-1, (self.n_kv_heads, self.key_dim))
+        return self.k_norm(self.k(x_C).unflatten(-1, (self.n_kv_heads, self.key_dim)))
 
     def forward(self, x_BTC: Tensor, context: AttentionContext, past_BMC: Tensor | None = None) -> Tensor:
         """past_BMC: hidden states of positions that are no queries, in front of the keys."""
@@ -58,8 +62,9 @@ class Attention(nn.Module):
             k_BSGK, v_BSGD, *tokens = context.cache.extend(self.layer, k_BSGK, v_BSGD, *tokens)
         project = Projections(self.project_q, self.project_k)
         parts = [
-            part_of(self.position(context.position, q_BTHD, k_BSGK, tables, project, tuple(tokens)), layout)
+            part_of(mapped, layout, context.scale_BT)
             for tables, layout in context.views
+            for mapped in [self.position(context.position, q_BTHD, k_BSGK, tables, project, tuple(tokens))]
         ]
         out_BTHD = context.kernel(parts, v_BSGD, self.head_dim**-0.5)
         return F.dropout(self.out(out_BTHD.flatten(-2)), self.dropout, self.training)

@@ -34,6 +34,7 @@ def build_model(config: Config, n_tokens: int) -> Transformer:
         config.visibility,
         vocab_size=n_tokens,
         max_seq_len=config.train.seq_len,
+        layers=config.layers,
         attention=config.engine.attention,
         activation_checkpointing=config.engine.activation_checkpointing,
     )
@@ -57,6 +58,6 @@ def init_digests(config: Config, n_tokens: int) -> dict[str, str]:
     digests = {}
     for name, parameter in outline.named_parameters():
         values: Tensor = torch.empty(parameter.shape, dtype=torch.float32)
-        init_parameter(name, values, config.model, config.position, config.run.seed)
+        init_parameter(name, values, config.model, config.position, config.run.seed, config.layers)
         digests[name] = hashlib.sha256(values.numpy().tobytes()).hexdigest()[:16]
     return digests

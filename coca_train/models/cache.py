@@ -6,6 +6,7 @@ Shape legend: B batch, T new positions, S all positions in hand, n_held position
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,40 +14,50 @@ from torch import Tensor
 from coca_train.positions.visibility import Keep
 
 
+class _Held(NamedTuple):
+    """Which keys the layers that keep the same hold."""
+
+    pos_BS: Tensor  # of the keys held
+    kept_S: Tensor | None  # which of the keys in hand are held from now on; None: all
+
+
 class KVCache:
     """Keys, values and the scheme's tensors of every layer, (B, S, …) each.
 
-    keep None: everything, in buffers of a fixed capacity [positions]. Otherwise what a later query may still see
-    (positions/visibility.py), so that memory does not grow with the text.
+    keeps: for each layer what a later query may still see (positions/visibility.py), so that its memory does not grow
+    with the text; None: everything, in buffers of a fixed capacity [positions].
     """
 
-    def __init__(self, n_layers: int, capacity: int, keep: Keep | None = None) -> None:
-        self.capacity, self.keep = capacity, keep
+    def __init__(self, keeps: Sequence[Keep | None], capacity: int) -> None:
+        self.keeps, self.capacity = tuple(keeps), capacity
         self.length = 0  # positions of the text so far
-        self._pos_BS: Tensor | None = None  # of the keys held
-        self._kept_S: Tensor | None = None  # which of the keys in hand are held from now on; None: all
-        self._layers: list[list[Tensor]] = [[] for _ in range(n_layers)]
+        self._held: dict[Keep | None, _Held] = {}
+        self._layers: list[list[Tensor]] = [[] for _ in keeps]
 
-    def advance(self, pos_BT: Tensor) -> Tensor:
-        """Announce new positions, before the layers extend. Returns the positions of all keys in hand, pos_BS."""
+    def advance(self, pos_BT: Tensor) -> dict[Keep | None, Tensor]:
+        """Announce new positions, before the layers extend. Returns the positions of all keys in hand, pos_BS, by what
+        a layer keeps."""
         if self.length + pos_BT.shape[1] > self.capacity:
             raise ValueError(f"the cache holds {self.capacity} positions; {self.length + pos_BT.shape[1]} are needed")
         self.length += pos_BT.shape[1]
-        now_BS = pos_BT if self._pos_BS is None else torch.cat([self._pos_BS, pos_BT], dim=1)
-        self._pos_BS = now_BS
-        if self.keep is not None:
-            n_keys = now_BS.shape[1]
-            last_S = torch.arange(n_keys, device=now_BS.device) >= n_keys - self.keep.last
-            self._kept_S = (last_S | (now_BS[0] < self.keep.first)).nonzero()[:, 0]
-            self._pos_BS = now_BS[:, self._kept_S]
-        return now_BS
+        in_hand = {}
+        for keep in dict.fromkeys(self.keeps):
+            held = self._held.get(keep)
+            now_BS = pos_BT if held is None else torch.cat([held.pos_BS, pos_BT], dim=1)
+            in_hand[keep], self._held[keep] = now_BS, _Held(now_BS, None)
+            if keep is not None:
+                n_keys = now_BS.shape[1]
+                last_S = torch.arange(n_keys, device=now_BS.device) >= n_keys - keep.last
+                kept_S = (last_S | (now_BS[0] < keep.first)).nonzero()[:, 0]
+                self._held[keep] = _Held(now_BS[:, kept_S], kept_S)
+        return in_hand
 
     def extend(self, layer: int, *new: Tensor) -> list[Tensor]:
         """Append to each of one layer's tensors, (B, T, …); returns them with all positions in hand, (B, S, …)."""
-        held = self._layers[layer]
-        if self._kept_S is not None:
+        held, kept_S = self._layers[layer], self._held[self.keeps[layer]].kept_S
+        if kept_S is not None:
             in_hand = [torch.cat(pair, dim=1) for pair in zip(held, new, strict=True)] if held else list(new)
-            self._layers[layer] = [x[:, self._kept_S] for x in in_hand]
+            self._layers[layer] = [x[:, kept_S] for x in in_hand]
             return in_hand
         if not held:
             held += [x.new_empty(x.shape[0], self.capacity, *x.shape[2:]) for x in new]
@@ -56,12 +67,12 @@ class KVCache:
 
     def fork(self, n_rows: int, capacity: int) -> "KVCache":
         """A cache of its own with n_rows rows, each of which goes on from this one's text."""
-        made = KVCache(len(self._layers), capacity, self.keep)
-        made.length, made._pos_BS = self.length, self._pos_BS
-        for mine, theirs in zip(self._layers, made._layers, strict=True):
+        made = KVCache(self.keeps, capacity)
+        made.length, made._held = self.length, dict(self._held)
+        for keep, mine, theirs in zip(self.keeps, self._layers, made._layers, strict=True):
             for buffer in mine:
-                n_held = self.length if self.keep is None else buffer.shape[1]
-                room = capacity if self.keep is None else n_held
+                n_held = self.length if keep is None else buffer.shape[1]
+                room = capacity if keep is None else n_held
                 copy = buffer.new_empty(n_rows, room, *buffer.shape[2:])
                 copy[:, :n_held] = buffer[:, :n_held]
                 theirs.append(copy)
@@ -73,8 +84,8 @@ class KVCache:
         first = parts[0]
         if len(parts) == 1:
             return first
-        made = cls(len(first._layers), first.capacity, first.keep)
-        made.length, made._pos_BS = first.length, first._pos_BS
+        made = cls(first.keeps, first.capacity)
+        made.length, made._held = first.length, dict(first._held)
         for layer, joined in enumerate(made._layers):
             joined += [torch.cat(rows) for rows in zip(*(part._layers[layer] for part in parts), strict=True)]
             for part in parts:

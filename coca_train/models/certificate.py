@@ -1,32 +1,34 @@
 """The effect certificate: proof, before the first step, that the configured position scheme is alive.
 
 A scheme that is silently ignored by a kernel trains a model without positions and nobody notices
-(llm-foundry#1289, gpt-neox#848). So every training run checks, on random queries and keys and in the
-run's own dtype, device and kernel (at a short length; long ones are the tests' business):
+(llm-foundry#1289, gpt-neox#848). So every training run checks, for each kind of layer, on random queries and
+keys and in the run's own dtype, device and kernel (at a short length; long ones are the tests' business):
 
 1. fused = definition: the kernel's output equals the float32 `eager` one;
-2. effect: with the scheme switched off, that is with all positions set to 0, or without its hook where it sees none,
-   the output differs (schemes that promise no effect are named so);
+2. effect: with the scheme switched off, that is with every token placed at 0, or without its hook where it sees no
+   positions, the output differs (schemes that promise no effect are named so);
 3. relative: a scheme that claims it gives the same scores when every position moves by 1000;
-4. the model: its logits change when the scheme is switched off.
+4. the model: its logits change when the scheme is switched off in the layers of this kind.
 
 The first is about the run's visibility too. The others see every key: a window in the positions would
 change with them, and pass for the effect of a scheme that has none.
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from coca_train.config.schema import OWN
 from coca_train.models.attention import Attention
 from coca_train.models.kernels import KERNELS
+from coca_train.models.logit_scale import logit_scale
 from coca_train.models.scores import part_of
 from coca_train.models.transformer import Transformer
 from coca_train.positions.base import Position, Projections
-from coca_train.positions.visibility import Visibility
+from coca_train.positions.visibility import View, Visibility
 from coca_train.runtime.errors import UserError
 
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 6e-2, torch.float16: 1e-2}  # of the output's largest value
@@ -46,6 +48,16 @@ class Certificate(NamedTuple):
             f"effect {self.effect:.2g}, logits change {self.logits_effect:.2g}, "
             f"fused against definition {self.fused_error:.1g}, shift by 1000 {self.shift_error:.1g}"
         )
+
+
+class _Nowhere(Visibility):
+    """Every key is seen, and a scheme takes all tokens to stand at one place."""
+
+    def views(self) -> tuple[View, ...]:
+        return (View(cap=0),)
+
+
+EVERYTHING, NOWHERE = Visibility(None), _Nowhere(None)
 
 
 class _Probe(NamedTuple):
@@ -69,19 +81,33 @@ def _probe(position: Position, n: int, device: torch.device, dtype: torch.dtype)
 
 
 @contextmanager
-def _without_hooks(model: Transformer) -> Iterator[None]:
-    """The model's layers without the hook of their position scheme."""
+def _switched_off(model: Transformer, kind: str) -> Iterator[None]:
+    """The layers of a kind without their position scheme."""
+    position = model.position_of(kind)
     with ExitStack() as stack:
-        for module in model.modules():
-            if isinstance(module, Attention):
-                drop = module.position.register_forward_hook(lambda _, given, mapped: mapped._replace(hooked=None))
+        if position.sees_positions:
+            stack.enter_context(model.restored())
+            model.visibilities[kind] = NOWHERE
+        for name, block in zip(model.kinds, model.blocks, strict=True):
+            attention = block.get_submodule("attention")
+            if name == kind and not position.sees_positions and isinstance(attention, Attention):
+                drop = attention.position.register_forward_hook(lambda _, given, mapped: mapped._replace(hooked=None))
                 stack.callback(drop.remove)
         yield
 
 
-def _attend(model: Transformer, probe: _Probe, pos_BT: Tensor, kernel: str, visibility: Visibility) -> Tensor:
-    """Attention of the first layer's position scheme over all keys that the visibility shows."""
-    position, attention = model.position, model.first_attention
+def _attend(
+    model: Transformer,
+    kind: str,
+    probe: _Probe,
+    pos_BT: Tensor,
+    kernel: str,
+    visibility: Visibility,
+    scale_BT: Tensor | None = None,
+) -> Tensor:
+    """Attention of the first layer of a kind over all keys that the visibility shows. scale_BT: its logit scale, which
+    knows positions too, and so is left out where the scheme is probed."""
+    position, attention = model.position_of(kind), model.attention_of(kind)
     dtype = attention.q.weight.dtype  # of the model; the definition is probed in float32
     project = Projections(
         lambda x: attention.project_q(x.to(dtype)).to(x.dtype), lambda x: attention.project_k(x.to(dtype)).to(x.dtype)
@@ -90,7 +116,7 @@ def _attend(model: Transformer, probe: _Probe, pos_BT: Tensor, kernel: str, visi
     for layout in visibility.layouts(pos_BT, pos_BT):
         tables = position(layout.pos_BT, layout.pos_BS, pos_BT.shape[1])
         mapped = attention.position(position, probe.q_BTHD, probe.k_BTGK, tables, project, tokens)
-        parts.append(part_of(mapped, layout))
+        parts.append(part_of(mapped, layout, scale_BT))
     return KERNELS[kernel](parts, probe.v_BTGD, position.shape.head_dim**-0.5).float()
 
 
@@ -99,51 +125,61 @@ def _difference(a: Tensor, b: Tensor) -> float:
 
 
 @torch.no_grad()
-def certify(model: Transformer, device: torch.device, dtype: torch.dtype) -> Certificate:
-    """Check the model's scheme on its kernel. Raises UserError when it has no effect or computes something else.
+def certify(model: Transformer, device: torch.device, dtype: torch.dtype) -> dict[str, Certificate]:
+    """Check the scheme of every kind of layer on the model's kernel. Raises UserError when one has no effect or
+    computes something else.
 
     Collective under ZeRO-3 (the model's forward gathers its weights): call it on every rank.
     """
     was_training = model.training
     model.eval()  # dropout and drawn positions are not what is probed
-    position, name = model.position, model.position.settings.scheme
-    n, everything = min(PROBE_LEN, position.max_positions or PROBE_LEN), Visibility(None)
+    try:
+        return {kind: _certify(model, kind, device, dtype) for kind in dict.fromkeys(model.kinds)}
+    finally:
+        model.train(was_training)
+
+
+def _certify(model: Transformer, kind: str, device: torch.device, dtype: torch.dtype) -> Certificate:
+    """Of the layers of one kind."""
+    position = model.position_of(kind)
+    name, at = position.settings.scheme, "" if kind == OWN else f"layers.kinds.{kind}."
+    n = min(PROBE_LEN, model.max_positions or PROBE_LEN)
     pos_BT = torch.arange(n, device=device)[None]
     probe = _probe(position, n, device, dtype)
-    fused = _attend(model, probe, pos_BT, model.attention, model.visibility)
     exact = _Probe(*(x.float() for x in probe))
-    definition = _attend(model, exact, pos_BT, "eager", model.visibility)
-    plain = _attend(model, exact, pos_BT, "eager", everything)
+    own = model.visibilities[kind], logit_scale(model.logit_scales[kind], pos_BT, model.shape.max_seq_len)
+    fused = _attend(model, kind, probe, pos_BT, model.attention, *own)
+    definition = _attend(model, kind, exact, pos_BT, "eager", *own)
+    plain = _attend(model, kind, exact, pos_BT, "eager", EVERYTHING)
     x_BTC = torch.zeros(1, n, model.config.d_model, device=device, dtype=dtype)
     embeds = not torch.equal(position.embed(x_BTC, pos_BT), position.embed(x_BTC, 0 * pos_BT))
     shift_error = 0.0
     if position.relative:
-        shift_error = _difference(_attend(model, exact, pos_BT + 1000, "eager", everything), plain)
-    visibility, model.visibility = model.visibility, everything
+        shift_error = _difference(_attend(model, kind, exact, pos_BT + 1000, "eager", EVERYTHING), plain)
     tokens_BT = torch.arange(n, device=device)[None] % model.embed.num_embeddings
-    logits = model(tokens_BT, pos_BT=pos_BT)
-    off_BT = 0 * pos_BT if position.sees_positions else pos_BT
-    with nullcontext() if position.sees_positions else _without_hooks(model):
-        effect = 1.0 if embeds else _difference(_attend(model, exact, off_BT, "eager", everything), plain)
-        logits_effect = _difference(model(tokens_BT, pos_BT=off_BT), logits)
-    model.visibility = visibility
-    model.train(was_training)
+    with model.restored():
+        model.visibilities = dict.fromkeys(model.visibilities, EVERYTHING)
+        logits = model(tokens_BT, pos_BT=pos_BT)
+        with _switched_off(model, kind):
+            placed = NOWHERE if position.sees_positions else EVERYTHING
+            effect = 1.0 if embeds else _difference(_attend(model, kind, exact, pos_BT, "eager", placed), plain)
+            logits_effect = _difference(model(tokens_BT, pos_BT=0 * pos_BT if embeds else pos_BT), logits)
     certificate = Certificate(_difference(fused, definition), effect, shift_error, logits_effect)
 
     if not certificate.fused_error <= TOLERANCE[dtype]:  # so that NaN is refused too
         raise UserError(
-            f"E-POS-01 position.scheme={name}: on kernel engine.attention={model.attention} and {dtype} the scores "
+            f"E-POS-01 {at}position.scheme={name}: on kernel engine.attention={model.attention} and {dtype} the scores "
             f"differ from their definition by {certificate.fused_error:.2g}; at most {TOLERANCE[dtype]:.2g} is "
             "rounding. Fix: engine.attention=eager, and report this"
         )
     if position.has_effect and not (effect >= 1e-3 and logits_effect > 0.0):
         raise UserError(
-            f"E-POS-02 position.scheme={name}: switching it off changes nothing (scores {effect:.2g}, logits "
+            f"E-POS-02 {at}position.scheme={name}: switching it off changes nothing (scores {effect:.2g}, logits "
             f"{logits_effect:.2g}); a model trained so would know no positions. Fix: report this"
         )
     if not shift_error <= 1e-3:
         raise UserError(
-            f"E-POS-03 position.scheme={name} claims to be relative, but moving all positions by 1000 changes the "
+            f"E-POS-03 {at}position.scheme={name} claims to be relative, but moving all positions by 1000 changes the "
             f"output by {shift_error:.2g}; at most 1e-3 is rounding. Fix: report this"
         )
     return certificate

@@ -131,10 +131,10 @@ def _prefilled(
 ) -> Iterator[tuple[list[Branch], Tensor, KVCache]]:
     """This rank's batches, each with its last hidden states x_BC and its cache. Every rank computes a trunk in the same
     pieces, so that rounding does not depend on their number."""
-    keep, turn = model.visibility.keep(), 0
+    turn = 0
     for group in groups:
         n_tokens = len(group.trunk)
-        trunk = KVCache(len(model.blocks), n_tokens, keep)
+        trunk = model.new_cache(n_tokens)
         for batch in group.batches:
             hidden, parts = [], []
             for shared, branches in groupby(batch, key=lambda branch: branch.shared):

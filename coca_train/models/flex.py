@@ -94,17 +94,20 @@ def score_mod(part: Part, scale: float) -> Modify | None:
         by_key_BHSR = (repeat_heads(t.key_k_BGsD, n_heads) * scale) @ t.key_e_HRD.transpose(-1, -2)
         last_k = by_key_BHSR.shape[-1] - 1
         lookups.append(lambda b, h, m, n, r: by_key_BHSR[b, h, n, r.clamp(max=last_k)])
+    scale_BT = part.scale_BT
     rewrite, offset = None, layout.text_BS.shape[1] - layout.text_BT.shape[1]
     if part.hooked is not None:
         assert part.hooked.by.pointwise is not None, "`serves` says so"
         rewrite = part.hooked.by.pointwise(part.hooked)
-    if not lookups and rewrite is None:
+    if not lookups and rewrite is None and part.scale_BT is None:
         return None
 
     def modify(score: Tensor, b: Tensor, h: Tensor, m: Tensor, n: Tensor) -> Tensor:
         r = (pos_BT[b % n_rows, m] - pos_BS[b % n_rows, n]).clamp(min=0)
         for lookup in lookups:
             score = score + lookup(b, h, m, n, r)
+        if scale_BT is not None:
+            score = score * scale_BT[b % scale_BT.shape[0], m]
         return score if rewrite is None else rewrite(score, Pair(b, h, m, m + offset, n))
 
     return modify

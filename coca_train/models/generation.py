@@ -16,8 +16,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from coca_train.models.cache import KVCache
-
 
 @torch.no_grad()
 def generate(
@@ -75,12 +73,12 @@ def check_options(tokens: Sequence[int], max_new_tokens: int, temperature: float
 
 def check_positions(model: Any, n_prompt: int, max_new_tokens: int) -> None:
     """ValueError when prompt and continuation need positions that a learned table does not have."""
-    limit, total = model.position.max_positions, n_prompt + max_new_tokens
+    limit, total = model.max_positions, n_prompt + max_new_tokens
     if limit is None or total == 0:
         return
     pos_1T = torch.arange(total)[None]
-    placed_1T, _, _ = model.visibility.place(pos_1T, pos_1T, None)
-    if int(placed_1T.max()) >= limit:
+    placed = [visibility.place(pos_1T, pos_1T, None)[0] for visibility in model.visibilities.values()]
+    if max(int(placed_1T.max()) for placed_1T in placed) >= limit:
         raise ValueError(
             f"max_new_tokens={max_new_tokens} after a prompt of {n_prompt} tokens must be at most "
             f"{max(0, limit - n_prompt)}: {model.position.settings.scheme} has {limit} positions, all learned "
@@ -94,7 +92,7 @@ def _next_logits(
     """Logits of the next token, again and again; the caller appends its choice to `new` in between."""
     device = next(model.parameters()).device
     total = len(prompt) + max_new_tokens
-    cache = KVCache(len(model.blocks), total, model.visibility.keep()) if use_cache else None
+    cache = model.new_cache(total) if use_cache else None
     for _ in range(max_new_tokens):
         held = len(prompt) + len(new)
         start = cache.length if cache is not None else 0

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from coca_train import positions
-from coca_train.config.schema import ModelConfig
+from coca_train.config.schema import OWN, LayersConfig, ModelConfig
 from coca_train.models.lora import init_adapter, is_adapter
+from coca_train.positions.layers import UNIFORM, kinds_of, position_of
 
 RESIDUAL_OUTPUTS = ("attention.out.weight", "mlp.down.weight")
 
@@ -21,17 +22,20 @@ def seed_of(*parts: object) -> int:
 
 
 @torch.no_grad()
-def init_parameter(name: str, parameter: Tensor, model: ModelConfig, position: Any, seed: int) -> None:
+def init_parameter(
+    name: str, parameter: Tensor, model: ModelConfig, position: Any, seed: int, layers: LayersConfig = UNIFORM
+) -> None:
     """Fill one parameter in place: norms 1, biases 0, matrices N(0, init_std), a position scheme's as it says, an
     adapter so that it changes nothing yet.
 
-    position: the scheme's settings.
+    position: the scheme's settings. layers: where layers have others.
 
     With init_depth_scaled the two projections that write into the residual stream have their std
     divided by sqrt(2 n_layers) (GPT-2; Radford et al. 2019, section 2.3).
     """
     generator = torch.Generator().manual_seed(seed_of(seed, name))
-    own = positions.initials(position).get(name.rpartition(".")[2]) if "position" in name.split(".") else None
+    scheme = _scheme_of(name, model, position, layers)
+    own = None if scheme is None else positions.initials(scheme).get(name.rpartition(".")[2])
     if own is not None:
         values = torch.empty(parameter.shape, dtype=torch.float32)
         own(values, generator)
@@ -50,7 +54,17 @@ def init_parameter(name: str, parameter: Tensor, model: ModelConfig, position: A
         parameter.copy_(values)
 
 
+def _scheme_of(name: str, model: ModelConfig, position: Any, layers: LayersConfig) -> Any:
+    """Settings of the position scheme that a parameter belongs to; None: to none."""
+    parts, kind = name.split("."), None
+    if parts[0] == "position" or parts[0].startswith("position_"):
+        kind = parts[0].removeprefix("position").removeprefix("_") or OWN
+    elif "position" in parts:
+        kind = kinds_of(layers, model.n_layers)[int(parts[1])]  # blocks.<layer>.attention.position.<name>
+    return None if kind is None else position_of(layers, kind, position)
+
+
 def init_weights(module: Any, model: ModelConfig, seed: int) -> None:
     """Initialise every parameter of a Transformer."""
     for name, parameter in module.named_parameters():
-        init_parameter(name, parameter, model, module.position.settings, seed)
+        init_parameter(name, parameter, model, module.position.settings, seed, module.layers)

@@ -99,8 +99,10 @@ def sdpa(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
     n_queries, n_keys, width = part.q_BTHE.shape[1], v_BSGD.shape[1], v_BSGD.shape[-1]
     if not is_plain(parts):
         return blocked(parts, v_BSGD, scale)
-    n_heads = part.q_BTHE.shape[2]
-    q_BHTE = part.q_BTHE.transpose(1, 2)
+    n_heads, q_BTHE = part.q_BTHE.shape[2], part.q_BTHE
+    if part.scale_BT is not None:  # without terms the same as scaling the scores
+        q_BTHE = (q_BTHE * part.scale_BT[:, :, None, None]).to(q_BTHE.dtype)
+    q_BHTE = q_BTHE.transpose(1, 2)
     k_BHSE, v_BHSD = (repeat_heads(x.transpose(1, 2), n_heads) for x in (part.k_BSGE, v_BSGD))
     if q_BHTE.shape[-1] != width:  # fused kernels want one width for q, k and v
         v_BHSD = F.pad(v_BHSD, (0, q_BHTE.shape[-1] - width))

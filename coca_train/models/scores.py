@@ -1,8 +1,8 @@
 """The scores of attention for one tile of queries and keys: the one place where everything is added up.
 
-score = (q'·k' + q_m·e_r + k_n·e_r) * scale + b(h, r), r the distance of the pair as the scheme sees it; then what the
-scheme's hook makes of it; -inf where the pair is not seen. Terms are tables over r; two ways to spread them over a
-tile, equal by test:
+score = ((q'·k' + q_m·e_r + k_n·e_r) * scale + b(h, r)) * λ_m, r the distance of the pair as the scheme sees it, λ_m
+the logit scale of the query; then what the scheme's hook makes of it; -inf where the pair is not seen. Terms are
+tables over r; two ways to spread them over a tile, equal by test:
 
 gathered  by the distance of each pair: the definition, for any positions;
 shifted   where positions rise by one: the rows of a (queries x distances) matrix, each shifted by one against
@@ -33,15 +33,16 @@ class Part(NamedTuple):
     terms: Terms
     layout: Layout
     hooked: Hooked | None = None
+    scale_BT: Tensor | None = None  # of every query's scores (models/logit_scale.py), float32
 
     @property
     def hook(self) -> Hook | None:
         return None if self.hooked is None else self.hooked.by
 
 
-def part_of(mapped: Mapped, layout: Layout) -> Part:
+def part_of(mapped: Mapped, layout: Layout, scale_BT: Tensor | None = None) -> Part:
     """What a layer made of its queries and keys, in one layout."""
-    return Part(mapped.q_BTHE, mapped.k_BSGE, mapped.terms, layout, mapped.hooked)
+    return Part(mapped.q_BTHE, mapped.k_BSGE, mapped.terms, layout, mapped.hooked, scale_BT)
 
 
 def check_carry(parts: Sequence[Part]) -> bool:
@@ -62,6 +63,7 @@ class Tensors(NamedTuple):
     key_e_HRD: Tensor | None
     distance_HR: Tensor | None
     value_RD: Tensor | None
+    scale_B1t1: Tensor | None
     parameters: tuple[Tensor, ...]  # the hook's, as it was given them
     queries: tuple[Tensor, ...]
     keys: tuple[Tensor, ...]
@@ -80,6 +82,7 @@ def tensors_of(part: Part) -> Tensors:
         None if key_e is None else key_e.transpose(0, 1),
         part.terms.distance_HR,
         part.terms.value_RD,
+        None if part.scale_BT is None else part.scale_BT[:, None, :, None],
         *((), (), ()) if part.hooked is None else part.hooked[1:],
     )
 
@@ -124,7 +127,8 @@ class Tile(NamedTuple):
 
 
 # Where each field of Tensors is cut (dimension), and how its rows of distances are ordered in a shifted tile.
-_QUERY_DIM, _KEY_DIM = {"q_BHtE": 2, "query_q_BHtD": 2, "queries": 1}, {"k_BGsE": 2, "key_k_BGsD": 2, "keys": 1}
+_QUERY_DIM = {"q_BHtE": 2, "query_q_BHtD": 2, "scale_B1t1": 2, "queries": 1}
+_KEY_DIM = {"k_BGsE": 2, "key_k_BGsD": 2, "keys": 1}
 _DESCENDING, _ASCENDING = ("query_e_HRD", "distance_HR", "value_RD"), ("key_e_HRD",)
 ROW_DIM = {"query_e_HRD": 1, "key_e_HRD": 1, "distance_HR": 1, "value_RD": 0}
 
@@ -216,7 +220,7 @@ def _sums(cut: Tensors, tile: Tile, scale: float) -> Tensor:
             last = cut.distance_HR.shape[1] - 1
             bias = cut.distance_HR[:, tile.distance_Bts.clamp(max=last)].transpose(0, 1)
         total = _wide(total) + bias
-    return total
+    return total if cut.scale_B1t1 is None else _wide(total) * cut.scale_B1t1
 
 
 def weigh(p_BHts: Tensor, v_BGsD: Tensor, value_RD: Tensor | None, tile: Tile) -> Tensor:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from coca_train.planning.cost import Cluster, Cost
 from coca_train.planning.gpus import GIB
 from coca_train.planning.schedule import lora, share, told
+from coca_train.positions.layers import told as layers
 from coca_train.runtime import printing
 from coca_train.runtime.printing import short
 
@@ -44,6 +45,11 @@ def _stage(cost: Cost, cluster: Cluster) -> str:
         f"stage {cost.stage.name}",
         f"  trains    {share(outline)} of the parameters: {outline.n_trained:,} of {outline.n_parameters:,}",
         *([] if cost.stage.lora is None else [f"  LoRA      {lora(cost.stage)}"]),
+        *(
+            [f"  layers    {layers(stage.layers, stage.model.n_layers)}"]
+            if (stage := cost.stage.config).layers.pattern
+            else []
+        ),
         f"  tokens    {short(cost.n_tokens)}: {cost.stage.max_steps:,} steps of "
         f"{train.global_batch_size:,} x {train.seq_len:,}",
         f"  FLOPs     a token: {short(per_token.forward)} forward + {short(per_token.backward)} backward; "

@@ -13,12 +13,11 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from coca_train.models.attention import AttentionContext
-from coca_train.models.kernels import Kernel
+from coca_train.models.kernels import KERNELS, Kernel
 from coca_train.models.transformer import Transformer
 from coca_train.planning.attention import Calls, FusedOperations, kernel_for
 from coca_train.planning.outline import Outline
 from coca_train.planning.watch import Watch
-from coca_train.positions.visibility import Layout
 from coca_train.tracking.throughput import flops_per_token
 
 
@@ -58,12 +57,12 @@ def activations(
         tokens_BT, targets_BT, _pos_BT = (
             torch.empty(micro_batch_size, config.train.seq_len, dtype=torch.int64, device="meta") for _ in range(3)
         )
-        context, layout = _context(model, micro_batch_size, config.train.seq_len, kernel)
+        contexts = _contexts(model, micro_batch_size, config.train.seq_len, kernel)
         tables = watch.live  # tokens, and what the scheme makes of parameters
         with torch.no_grad():
-            model.head(_hidden(outline, tokens_BT, context, layout, device, checkpointing=False), targets_BT)
+            model.head(_hidden(outline, tokens_BT, contexts, device, checkpointing=False), targets_BT)
         reading = watch.peak  # less than what is to come
-        x_BTC = _hidden(outline, tokens_BT, context, layout, device, checkpointing)
+        x_BTC = _hidden(outline, tokens_BT, contexts, device, checkpointing)
         loss = model.head(x_BTC, targets_BT)
         del x_BTC
         kept = watch.live - tables
@@ -71,7 +70,7 @@ def activations(
     for hook in hooks:
         hook.remove()
     model.zero_grad(set_to_none=True)
-    of_host = _table_bytes(context)
+    of_host = _table_bytes(contexts)
     return Activations(tables + of_host, kept, watch.peak + of_host, reading + of_host)
 
 
@@ -91,45 +90,49 @@ def flops(outline: Outline) -> Flops:
     """Count a step over one sequence, as autograd runs it.
 
     A frozen weight gets no gradient, and below the lowest trained parameter nothing runs backward. Attention is
-    counted as in `throughput.flops_per_token` (causal: half of all pairs) with what the scheme's hook adds, backward
-    twice forward wherever it runs.
+    counted as in `throughput.flops_per_token` (causal: half of all pairs, in layers that see less only those seen) with
+    what the scheme's hook adds, backward twice forward wherever it runs.
     """
     seq_len, model = outline.config.train.seq_len, outline.model
     width = model.shape.n_heads * model.shape.head_dim
-    of_attention = flops_per_token(0, 1, width, seq_len) / 3
-    outline.model.train()
-    calls = Calls()
+    model.train()
     tokens_BT = torch.empty(1, seq_len, dtype=torch.int64, device="meta")
+    calls = {kind: Calls() for kind in model.kinds}
     with Watch():  # takes tables of the host along
-        context, layout = _context(model, 1, seq_len, kernel_for(outline.config.engine.attention, "cpu", calls))
-        hidden = partial(_hidden, outline, tokens_BT, context, layout, "cpu", checkpointing=False)
+        contexts = {
+            kind: context._replace(kernel=kernel_for(outline.config.engine.attention, "cpu", calls[kind]))
+            for kind, context in _contexts(model, 1, seq_len, KERNELS["eager"]).items()
+        }
+        hidden = partial(_hidden, outline, tokens_BT, contexts, "cpu", checkpointing=False)
         with FlopCounterMode(display=False) as forward, torch.no_grad():
             model.head(hidden())  # logits: the loss makes its gradients as it goes
-        n_forward = calls.forward
-        of_attention += calls.of_hooks / n_forward * seq_len / 2
+        n_forward, of_attention = {}, {}
+        for kind, counted in calls.items():
+            n_forward[kind], share = counted.forward, model.visibilities[kind].share(seq_len)
+            of_pairs = flops_per_token(0, share, width, seq_len) / 3
+            of_attention[kind] = of_pairs + counted.of_hooks / counted.forward * share * seq_len / 2
         with FlopCounterMode(display=False) as step:
             model.head(hidden(), tokens_BT).backward()
     model.zero_grad(set_to_none=True)
     once, both = (counter.get_total_flops() / seq_len for counter in (forward, step))
-    return Flops(once + n_forward * of_attention, both - once + 2 * calls.backward * of_attention)
+    return Flops(
+        once + sum(n * of_attention[kind] for kind, n in n_forward.items()),
+        both - once + sum(2 * counted.backward * of_attention[kind] for kind, counted in calls.items()),
+    )
 
 
-def _context(model: Transformer, n_rows: int, seq_len: int, kernel: Kernel) -> tuple[AttentionContext, Layout]:
-    """Positions of the host, and the tables the scheme makes of them; with the memory's, where there is one."""
+def _contexts(model: Transformer, n_rows: int, seq_len: int, kernel: Kernel) -> dict[str, AttentionContext]:
+    """Positions of the host, and the tables the schemes make of them; with the memory's, where there is one."""
     n_before = model.position.memory_len
     pos_BS = torch.arange(n_before + seq_len).expand(n_rows, -1)  # every row has its own, as the data gives them
     pos_BT = pos_BS[:, n_before:] if n_before else pos_BS
-    length = model.visibility.length(n_before + seq_len)
-    layouts = model.visibility.layouts(pos_BT, pos_BS)
-    views = [(model.position(layout.pos_BT, layout.pos_BS, length), layout) for layout in layouts]
-    return AttentionContext(model.position, kernel, views, None), layouts[0]
+    return {kind: context._replace(kernel=kernel) for kind, context in model.contexts(pos_BT, pos_BS).items()}
 
 
 def _hidden(
     outline: Outline,
     tokens_BT: Tensor,
-    context: AttentionContext,
-    layout: Layout,
+    contexts: dict[str, AttentionContext],
     device: str,
     checkpointing: bool,
 ) -> Tensor:
@@ -138,17 +141,17 @@ def _hidden(
     past_BMC = None
     if n_before:
         past_BMC = torch.empty(len(tokens_BT), n_before, model.config.d_model, dtype=outline.dtype, device="meta")
-    x_BTC = model.position.embed(model.embed(tokens_BT), layout.text_BT)
+    x_BTC = model.embedded(tokens_BT, torch.arange(outline.config.train.seq_len).expand(len(tokens_BT), -1))
 
     def run(block: nn.Module, x_BTC: Tensor, *rest: object) -> Tensor:
         with FusedOperations(device):  # here, so that a block that is computed again runs under it too
             return block(x_BTC, *rest)
 
-    for block in model.blocks:
+    for kind, block in zip(model.kinds, model.blocks, strict=True):
         if checkpointing:
-            x_BTC = checkpoint(run, block, x_BTC, context, past_BMC, use_reentrant=False)
+            x_BTC = checkpoint(run, block, x_BTC, contexts[kind], past_BMC, use_reentrant=False)
         else:
-            x_BTC = run(block, x_BTC, context, past_BMC)
+            x_BTC = run(block, x_BTC, contexts[kind], past_BMC)
     return run(model.final_norm, x_BTC)
 
 
@@ -156,8 +159,9 @@ def _release(parameter: Tensor) -> None:
     parameter.grad = None
 
 
-def _table_bytes(context: AttentionContext) -> int:
-    """Tables of angles and biases, which all layers share [bytes]; what is there twice counts once."""
-    tensors = [leaf for leaf in tree_leaves([tables for tables, _ in context.views]) if isinstance(leaf, Tensor)]
+def _table_bytes(contexts: dict[str, AttentionContext]) -> int:
+    """Tables of angles and biases, which all layers of a kind share [bytes]; what is there twice counts once."""
+    tables = [tables for context in contexts.values() for tables, _ in context.views]
+    tensors = [leaf for leaf in tree_leaves(tables) if isinstance(leaf, Tensor)]
     storages = {id(tensor.untyped_storage()): tensor.untyped_storage() for tensor in tensors if not tensor.is_meta}
     return sum(storage.nbytes() for storage in storages.values())

@@ -186,6 +186,11 @@ class Position(nn.Module):
         return None
 
     @property
+    def embeds(self) -> bool:
+        """Whether it adds to the token embeddings, which all layers share."""
+        return type(self).embed is not Position.embed
+
+    @property
     def memory_len(self) -> int:
         """Hidden states of the previous segment that each layer attends to as well, in training [tokens]."""
         return 0

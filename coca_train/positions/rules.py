@@ -2,9 +2,13 @@
 
 from typing import Any
 
-from coca_train.config.check import World, heads, kv_heads, scheme
+from pydantic import ValidationError
+
+from coca_train.config.check import World, heads, kv_heads, pattern, scheme
 from coca_train.config.messages import Problem
-from coca_train.config.schema import ModelConfig
+from coca_train.config.schema import OWN, LayersConfig, ModelConfig
+from coca_train.positions.layers import kinds
+from coca_train.runtime.errors import UserError
 
 
 def visibility_fits(visibility: Any, position: Any, model: ModelConfig) -> list[Problem]:
@@ -17,12 +21,45 @@ def visibility_fits(visibility: Any, position: Any, model: ModelConfig) -> list[
     return [Problem("E-CFG-44", (key, "position.scheme"), text, fix) for key, text, fix in problems]
 
 
-def visibility_trains(visibility: Any, position: Any, world: World) -> list[Problem]:
+def layers_fit(layers: LayersConfig, position: Any, visibility: Any, model: ModelConfig) -> list[Problem]:
+    """Whether the kinds of layers go together in one model. Each by itself: config/layer_kinds.py."""
+    found = pattern(layers)
+    try:
+        settings = kinds(layers, model, position, visibility) if not found else {}
+    except (ValidationError, UserError):
+        return found  # a kind is wrong by itself
+    if heads(model) or kv_heads(model) or any(scheme(model, kind.position) for kind in settings.values()):
+        return found
+    from coca_train.positions import visibilities
+
+    schemes = {name: visibilities.outline(kind.position, model) for name, kind in settings.items()}
+    found += [_embeds(name, each) for name, each in schemes.items() if each.embeds and each.settings != position]
+    if len(schemes) > 1 and any(each.memory_len for each in schemes.values()):
+        text, keys = "a memory of the text before is for layers of one kind", ("position.memory_len", "layers.pattern")
+        found.append(Problem("E-CFG-46", keys, text, "write position.memory_len=0"))
+    if schemes and OWN not in schemes and any(True for _ in visibilities.outline(position, model).parameters()):
+        found.append(_untrained(position))
+    return found
+
+
+def _embeds(kind: str, scheme: Any) -> Problem:
+    name = scheme.settings.scheme
+    text = f"{name} acts on the embeddings, which all layers share"
+    return Problem("E-CFG-46", (f"layers.kinds.{kind}.position.scheme",), text, f"choose position={name} for the run")
+
+
+def _untrained(position: Any) -> Problem:
+    text = f"no layer is {OWN}, and {position.scheme} has parameters that would never be trained"
+    fix = f"let layers of the pattern be {OWN}, or choose position=rope"
+    return Problem("E-CFG-46", ("layers.pattern", "position.scheme"), text, fix)
+
+
+def visibility_trains(visibility: Any, position: Any, layers: LayersConfig, world: World) -> list[Problem]:
     """Asks for the world because it is about launches only: trained weights may be read in any way."""
     from coca_train.positions import visibilities
 
     rules = visibilities.build(visibility)
-    if not rules.trains:
+    if not rules.trains and {OWN}.issuperset(layers.pattern):
         text = f"{visibility.name} is for evaluation only; in training it is what a shorter window does"
         fix = "write visibility=causal and a smaller train.seq_len"
         return [Problem("E-CFG-45", ("visibility.name",), text, fix)]

@@ -82,6 +82,10 @@ class Visibility:
         """What dynamic frequencies adapt to in a text of this length [tokens]: less where positions go less far."""
         return length
 
+    def share(self, length: int) -> float:
+        """Pairs that are seen in a text of this length, of those that causality leaves."""
+        return sum(_n_pairs(rule, length) for rule, _, _ in self.views()) / _n_pairs(Rule(), length)
+
     def place(self, pos_BT: Tensor, pos_BS: Tensor, doc_BS: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """Positions and documents, where the visibility makes new ones."""
         return pos_BT, pos_BS, doc_BS
@@ -104,6 +108,14 @@ class Visibility:
                 seen_BT = text_BT.clamp(max=query_limit)
             layouts.append(Layout(rule, text_BT, text_BS, seen_BT, seen_BS, doc_BS, rising, as_text))
         return tuple(layouts)
+
+
+def _n_pairs(rule: Rule, length: int) -> int:
+    """Pairs of a text of this length that a rule shows."""
+    query_T = torch.arange(length, device="cpu")
+    nearest_T = (query_T - rule.beyond).clamp(max=length if rule.first is None else rule.first - 1)
+    farthest_T = torch.zeros_like(query_T) if rule.window is None else (query_T - rule.window + 1).clamp(min=0)
+    return int((nearest_T - farthest_T + 1).clamp(min=0).sum())
 
 
 def is_contiguous(pos_BS: Tensor, doc_BS: Tensor | None) -> bool:

@@ -101,18 +101,19 @@ def matmul_parameters(model: nn.Module) -> int:
     the parameters into pieces. A model on the meta device will do.
     """
     tensors = dict(model.named_parameters())
-    counted = {name: p.numel() for name, p in tensors.items() if p.ndim >= 2 and not name.startswith("position.")}
+    counted = {name: p.numel() for name, p in tensors.items() if p.ndim >= 2 and not name.startswith("position")}
     if "head.weight" in counted:
         counted.pop("embed.weight", None)
     return sum(counted.values())
 
 
-def flops_per_token(n_matmul: int, n_layers: int, attention_width: int, seq_len: int) -> float:
+def flops_per_token(n_matmul: int, n_layers: float, attention_width: int, seq_len: int) -> float:
     """FLOPs of forward and backward for one token: 6 N + 12 L (H D) T / 2.
 
     PaLM's formula (arXiv 2204.02311, appendix B) counts 12 L H D T for attention over all T keys.
     Here attention is causal and half of that work is never needed, so half of it is counted.
-    attention_width: H D, query heads x head_dim. Documents masked from one another are counted
+    attention_width: H D, query heads x head_dim. n_layers: a layer that sees a part of those pairs counts as that
+    part of a layer. Documents masked from one another are counted
     as one sequence.
     """
     return 6.0 * n_matmul + 12.0 * n_layers * attention_width * seq_len / 2

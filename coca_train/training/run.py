@@ -130,7 +130,7 @@ def check_parameters(stages: Sequence[Stage], n_tokens: int) -> None:
         with torch.device("meta"), without_initial_values():
             model = build_adapted(stage.config, n_tokens, stage.trainable, stage.lora)
         select_trainable(model, stage.trainable)
-        longest, seq_len = model.position.max_positions, stage.config.train.seq_len
+        longest, seq_len = model.max_positions, stage.config.train.seq_len
         if longest is not None and longest < seq_len and not stage.config.data.document_mask:
             raise UserError(
                 f"E-POS-04 stage {stage.name}: train.seq_len={seq_len} is beyond the {longest} positions that "

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from coca_train import checkpoint, engine
-from coca_train.config.schema import Config
+from coca_train.config.schema import OWN, Config
 from coca_train.data.loader import Loader
 from coca_train.data.mixture import Mixture
 from coca_train.data.tokenizer import Tokenizer
@@ -23,6 +23,7 @@ from coca_train.models.certificate import certify
 from coca_train.models.init import init_parameter
 from coca_train.models.trainable import select_trainable
 from coca_train.models.transformer import Transformer, count_parameters
+from coca_train.positions.layers import told
 from coca_train.runtime import dist
 from coca_train.runtime.errors import CheckpointError, DataError, Preempted, StorageError
 from coca_train.runtime.signals import StopRequest
@@ -74,7 +75,8 @@ def run_one(
         with torch.device("meta"), without_initial_values():
             outline = build_adapted(config, context.n_tokens, stage.trainable, stage.lora)
         select_trainable(outline, stage.trainable)
-        init = partial(init_parameter, model=config.model, position=config.position, seed=config.run.seed)
+        whose = {"model": config.model, "position": config.position, "layers": config.layers}
+        init = partial(init_parameter, **whose, seed=config.run.seed)
         runner = build_engine(stage, outline, context.n_tokens, init)
         start_step = 0
         if origin is not None and resumed:
@@ -103,8 +105,9 @@ def run_one(
         announce(stage, outline, mixture, context, beginning(stage, origin, resumed), steps)
         with runner.eval_module() as module:
             assert isinstance(module, Transformer)
-            certificate = certify(module, runner.device, DTYPES[config.engine.dtype])
-        dist.log(f"certified {config.position.scheme}: {certificate}")
+            for kind, certificate in certify(module, runner.device, DTYPES[config.engine.dtype]).items():
+                scheme = module.position_of(kind).settings.scheme
+                dist.log(f"certified {scheme if kind == OWN else f'{kind} ({scheme})'}: {certificate}")
         tools = Tools(
             context.metrics,
             meter(config, outline, runner),
@@ -211,6 +214,8 @@ def announce(stage: Stage, outline: Transformer, mixture: Mixture, context: RunC
         f"model     {total / 1e6:.1f}M parameters, {inner / 1e6:.1f}M without embeddings; {config.position.scheme}, "
         f"{config.visibility.name}"
     )
+    if config.layers.pattern:
+        dist.log(f"layers    {told(config.layers, config.model.n_layers)}")
     dist.log(
         f"data      {n_samples * config.train.seq_len / 1e6:.2f}M tokens: {config.train.global_batch_size} x "
         f"{config.train.seq_len} a step; epochs of each source: {epochs}"
@@ -226,7 +231,8 @@ def announce(stage: Stage, outline: Transformer, mixture: Mixture, context: RunC
 def meter(config: Config, outline: Transformer, runner: Engine) -> Throughput:
     """The throughput meter; says the peak that MFU is measured against."""
     width = outline.shape.n_heads * outline.shape.head_dim
-    flops = flops_per_token(matmul_parameters(outline), config.model.n_layers, width, config.train.seq_len)
+    n_layers = sum(outline.visibilities[kind].share(config.train.seq_len) for kind in outline.kinds)
+    flops = flops_per_token(matmul_parameters(outline), n_layers, width, config.train.seq_len)
     limit = peak(runner.device, config.engine.dtype)
     dist.log(f"MFU       against {limit.source}")
     return Throughput(flops, limit, dist.world_size(), PeakMemory(runner.device))

@@ -1,15 +1,20 @@
 """Position schemes with parameters: shared ones and each layer's train the same on every engine, ZeRO 3 included."""
 
+import json
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from pydantic import TypeAdapter
 
 from coca_train import engine, positions
+from coca_train.config.schema import LayersConfig
 from coca_train.models.init import init_parameter
 from coca_train.models.transformer import Transformer
 from coca_train.positions import visibilities
+from coca_train.positions.layers import UNIFORM
 from coca_train.runtime import dist
 from tests.engine.scenarios import GLOBAL_BATCH, OPTIM, VOCAB, batches, engine_config, lr_of
 from tests.faults.fork_server import ForkServer, values
@@ -35,19 +40,30 @@ def test_every_scheme_with_parameters_is_tested() -> None:
 
 
 def train_model(
-    steps: int, scheme: dict[str, Any], micro: int = 2, activation_checkpointing: bool = False, **changes: Any
+    steps: int,
+    scheme: dict[str, Any],
+    micro: int = 2,
+    activation_checkpointing: bool = False,
+    layers: dict[str, Any] | None = None,
+    **changes: Any,
 ) -> dict[str, Any]:
-    """In a forked rank: losses of a real Transformer, and how far each of the scheme's parameters has moved."""
+    """In a forked rank: losses of a real Transformer, and how far each of the scheme's parameters has moved.
+
+    layers: of several kinds, and queries and keys normalised.
+    """
     torch.set_num_threads(1)
     settings = positions.settings(scheme)
     causal = visibilities.settings({"name": "causal"})
+    schedule = UNIFORM if layers is None else TypeAdapter(LayersConfig).validate_json(json.dumps(layers))
+    config = LLAMA if layers is None else replace(LLAMA, n_layers=4, qk_norm="head")
 
     def model() -> Transformer:
         return Transformer(
-            LLAMA, settings, causal, vocab_size=VOCAB, max_seq_len=12, activation_checkpointing=activation_checkpointing
-        )
+            config, settings, causal, layers=schedule, vocab_size=VOCAB, max_seq_len=12,
+            activation_checkpointing=activation_checkpointing,
+        )  # fmt: skip
 
-    init = partial(init_parameter, model=LLAMA, position=settings, seed=1)
+    init = partial(init_parameter, model=config, position=settings, seed=1, layers=schedule)
     built = engine.build(
         engine_config(**changes), OPTIM, model, init,
         trainable=["*"], micro_batch_size=micro, accumulation=GLOBAL_BATCH // dist.world_size() // micro,
@@ -64,7 +80,7 @@ def train_model(
 
 def _of_position(name: str) -> bool:
     part, _, parameter = name.partition("/")
-    return part == "model" and "position" in parameter.split(".")
+    return part == "model" and any(name.startswith("position") for name in parameter.split("."))
 
 
 @pytest.mark.parametrize("name", SCHEMES)
@@ -78,3 +94,18 @@ def test_zero_3_equals_local(server: ForkServer, name: str) -> None:
         assert ours == pytest.approx(theirs, rel=1e-5 if "clex" not in name else 0.1)
     assert local["moved"]
     assert all(change > 0 for change in (*local["moved"].values(), *sharded[0]["moved"].values()))
+
+
+def test_layers_of_several_kinds(server: ForkServer) -> None:
+    """T5's table of the run, another of a kind with a window, KERPLE's numbers in a third; all of them learn."""
+    window = {"name": "sliding_window", "window": 4}
+    kinds = {"local": {"visibility": window}, "kerple": {"position": SHIPPED["kerple_log"]}, "nope": {}}
+    kinds["nope"] = {"position": {"scheme": "nope"}, "logit_scale": {"name": "steps", "length": 4}}
+    job = {"steps": 4, "scheme": SHIPPED["t5"], "layers": {"pattern": ["own", *kinds], "kinds": kinds}}
+    local = values(server.run("tests.engine.test_schemes:train_model", job | {"kind": "local"}))[0]
+    sharded = values(server.run("tests.engine.test_schemes:train_model", job | {"zero_stage": 3}, ranks=2))
+    assert all(result["losses"] == sharded[0]["losses"] for result in sharded)
+    assert sharded[0]["losses"] == pytest.approx(local["losses"], rel=1e-5)
+    moved = {name.removeprefix("model/") for name, change in local["moved"].items() if change > 0}
+    assert {"position.table", "position_local.table", "blocks.2.attention.position.r1"} <= moved
+    assert moved == {name.removeprefix("model/") for name in sharded[0]["moved"] if sharded[0]["moved"][name] > 0}

@@ -11,7 +11,6 @@ import torch
 from coca_train.config.files import choices, config_dir
 from coca_train.config.messages import ConfigError
 from coca_train.models import generation
-from coca_train.models.cache import KVCache
 from coca_train.models.generation import _next_logits
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
@@ -146,7 +145,7 @@ def test_several_tokens_at_a_time(visibility):
     """Chunks longer than what is kept, and shorter."""
     model, at, found = build(visible("rope", visibility)), 0, []
     tokens = torch.tensor([text(5)[:-1]])
-    kept = KVCache(len(model.blocks), tokens.shape[1], model.visibility.keep())
+    kept = model.new_cache(tokens.shape[1])
     for n_tokens in (3, 1, 20, 4, 2, 38):
         found.append(model(tokens[:, at : at + n_tokens], length=5 + NEW, cache=kept)[0])
         at += n_tokens
@@ -221,9 +220,8 @@ def follows_length(model):
 @pytest.mark.parametrize("visibility", VISIBILITIES)
 def test_memory_of_a_cache(visibility, monkeypatch):
     """Constant where tokens are forgotten: the same after 500 tokens as after 50, and no more than is seen."""
-    made = []
-    monkeypatch.setattr(generation, "KVCache", lambda *a: made.append(KVCache(*a)) or made[-1])
-    model = build(visible("rope", visibility, n_layers=1))
+    model, made = build(visible("rope", visibility, n_layers=1)), []
+    monkeypatch.setattr(model, "new_cache", lambda n: made.append(Transformer.new_cache(model, n)) or made[-1])
     for n_tokens in (50, 500):
         generation.generate(model, [1, 2, 3], n_tokens)
     short, long = (kept.n_bytes for kept in made)

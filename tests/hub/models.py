@@ -8,7 +8,7 @@ import torch
 import transformers
 
 from coca_train import positions
-from coca_train.config.schema import ModelConfig
+from coca_train.config.older import model_config
 from coca_train.hub.architecture import Architecture
 from coca_train.hub.weights import Source
 from coca_train.positions import visibilities
@@ -36,6 +36,22 @@ KINDS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         transformers.MistralConfig,
         transformers.MistralForCausalLM,
         {"num_key_value_heads": 2, "sliding_window": 20, "head_dim": 16},
+    ),
+    "smollm3": (
+        transformers.SmolLM3Config,
+        transformers.SmolLM3ForCausalLM,
+        {"num_key_value_heads": 2, "num_hidden_layers": 5, "pad_token_id": 0},
+    ),
+    "smollm3_window": (  # as its configuration makes it: a window where there is no RoPE
+        transformers.SmolLM3Config,
+        transformers.SmolLM3ForCausalLM,
+        {
+            "num_hidden_layers": 4,
+            "no_rope_layer_interval": 2,
+            "use_sliding_window": True,
+            "sliding_window": 7,
+            "pad_token_id": 0,
+        },
     ),
     "gpt_neox": (transformers.GPTNeoXConfig, transformers.GPTNeoXForCausalLM, {"hidden_size": 64}),
 }
@@ -101,7 +117,7 @@ def random_source(position: dict[str, Any], visibility: dict[str, Any] | None = 
         "tie_embeddings": False, "dropout": 0.0, "init_std": 0.02, "init_depth_scaled": False,
     }  # fmt: skip
     architecture = Architecture(
-        ModelConfig(**(section | model)),
+        model_config(section | model),
         positions.settings(position),
         visibilities.settings(visibility or {"name": "causal"}),
         LENGTH,

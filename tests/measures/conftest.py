@@ -40,16 +40,21 @@ class FakeModel(nn.Module):
     def __init__(self, limit: int | None = None) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(1))
-        self.limit = limit
+        self.limit = self.max_positions = limit
+        self.kinds = ("own",)
         self.shapes: list[tuple[int, int]] = []
         self.set_position(fake_variant().position)
         self.set_visibility(fake_variant().visibility)
 
     def set_position(self, settings) -> None:
-        self.position = FakePosition(settings=settings, max_positions=self.limit)
+        self.position = FakePosition(settings=settings)
+
+    def position_of(self, kind) -> FakePosition:
+        return self.position
 
     def set_visibility(self, settings) -> None:
         self.visibility = visibilities.build(settings)
+        self.visibilities = {"own": self.visibility}
 
     def hidden(
         self,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from coca_train import positions
-from coca_train.config.schema import ModelConfig
+from coca_train.config.schema import LogitScaleConfig, ModelConfig
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
 from coca_train.positions import visibilities
@@ -25,6 +25,8 @@ NEOX = ModelConfig(
     norm="layernorm",
     norm_eps=1e-5,
     activation="gelu",
+    qk_norm="none",
+    logit_scale=LogitScaleConfig(name="none", length=None, beta=0.1),
     residual="parallel",
     bias=True,
     tie_embeddings=False,

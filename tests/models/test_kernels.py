@@ -55,7 +55,7 @@ class Case:
     def detached(self):
         """(parts, v) without gradients."""
         parts = []
-        for q, k, terms, layout, _ in self.parts:
+        for q, k, terms, layout, *_ in self.parts:
             pairs = [None if t is None else tuple(x.detach() for x in t) for t in (terms.query, terms.key)]
             tables = [None if t is None else t.detach() for t in (terms.distance_HR, terms.value_RD)]
             parts.append(Part(q.detach(), k.detach(), Terms(tables[0], *pairs, tables[1]), layout))

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from coca_train.models.cache import KVCache
 from coca_train.models.certificate import certify
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer, count_parameters
@@ -49,7 +48,7 @@ def test_documents_in_one_window_are_strangers(scheme, tokens_BT):
 def test_cached_decoding_equals_full_recompute(scheme, config, tokens_BT):
     model = build(config, scheme).double().eval()
     tokens = tokens_BT(2, 33)
-    cache = KVCache(config.n_layers, capacity=33)
+    cache = model.new_cache(33)
     parts = [model.hidden(tokens[:, :9], cache=cache), model.hidden(tokens[:, 9:14], cache=cache)]
     parts += [model.hidden(tokens[:, i : i + 1], cache=cache) for i in range(14, 33)]
     # xpos centres its float32 powers on the tokens in hand: other roundings at every length
@@ -63,7 +62,7 @@ def test_dynamic_frequencies_by_sequence_equal_full_recompute_beyond_the_window(
     """dynamic_length=sequence: one length for the whole call, so decoding equals full recompute exactly."""
     model = build(NEOX, SCHEMES[scheme] | {"frequencies": DYNAMIC}).double().eval()
     tokens = tokens_BT(1, 40)
-    cache = KVCache(2, capacity=40)
+    cache = model.new_cache(40)
     parts = [model.hidden(tokens[:, i : i + 1], length=40, cache=cache) for i in range(40)]
     torch.testing.assert_close(torch.cat(parts, 1), model.hidden(tokens, length=40))
 
@@ -76,7 +75,7 @@ def test_dynamic_frequencies_by_step(scheme, tokens_BT):
     tokens = tokens_BT(1, 40)
     for n_layers, equal in ((1, True), (3, False)):
         model = build(replace(NEOX, n_layers=n_layers), settings).double().eval()
-        cache = KVCache(n_layers, capacity=40)
+        cache = model.new_cache(40)
         steps = torch.cat([model.hidden(tokens[:, i : i + 1], cache=cache) for i in range(40)], 1)
         full = torch.cat([model.hidden(tokens[:, : i + 1])[:, -1:] for i in range(40)], 1)
         torch.testing.assert_close(steps[:, :16], full[:, :16])  # inside the window nothing is dynamic
@@ -87,15 +86,16 @@ def test_dynamic_frequencies_by_step(scheme, tokens_BT):
 def test_coca_cache_is_a_quarter_smaller_than_rope(tokens_BT):
     sizes = {}
     for scheme in ("rope", "coca"):
-        cache = KVCache(2, capacity=33)
-        build(NEOX, scheme).hidden(tokens_BT(), cache=cache)
+        model = build(NEOX, scheme)
+        model.hidden(tokens_BT(), cache=(cache := model.new_cache(33)))
         sizes[scheme] = cache.n_bytes
     assert sizes["coca"] == 0.75 * sizes["rope"]
 
 
 def test_cache_refuses_to_overflow(tokens_BT):
+    model = build(NEOX, "rope")
     with pytest.raises(ValueError, match="holds 8 positions; 9 are needed"):
-        build(NEOX, "rope").hidden(tokens_BT(1, 9), cache=KVCache(2, capacity=8))
+        model.hidden(tokens_BT(1, 9), cache=model.new_cache(8))
 
 
 def test_shared_weights_start_equal_whatever_the_scheme():

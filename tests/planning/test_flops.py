@@ -3,6 +3,7 @@
 import pytest
 
 from coca_train.planning.step import flops
+from coca_train.positions import visibilities
 from coca_train.tracking.throughput import flops_per_token, matmul_parameters
 from tests.planning.conftest import LLAMA_7B, TINY, K, outlined
 
@@ -75,3 +76,28 @@ def test_stage_1_of_coca_llama_7b() -> None:
     found = flops(outlined(*LLAMA_7B[:2], "position=coca", "position.t_width=full_mean", trainable=K))
     assert found.forward == 2 * n + layers * attention
     assert found.backward == 2 * (n - 3 * c * c) + 2 * layers * c * c + 2 * layers * attention
+
+
+def test_layers_that_see_less_cost_less() -> None:
+    """Two layers see everything, four a window of 16: each query its last 16 tokens, the first 16 fewer."""
+    kinds = "layers={pattern: [own, local, local], kinds: {local: {visibility: {name: sliding_window, window: 16}}}}"
+    found = flops(outlined(*TINY, "position=rope", kinds))
+    pairs = sum(min(m + 1, 16) for m in range(T)) / sum(m + 1 for m in range(T))
+    assert found.forward == pytest.approx(2 * (L * BLOCK + C * V) + (2 + 4 * pairs) * ATTENTION, rel=1e-12)
+    assert found.total == pytest.approx(3 * found.forward, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("visibility", "pairs"),
+    [
+        ({"name": "causal"}, 210),
+        ({"name": "sliding_window", "window": 6}, 6 * 14 + 21),
+        ({"name": "sinks", "n_sink": 2, "window": 6}, 6 * 14 + 21 + 1 + 13 * 2),
+        ({"name": "lambda_mask", "n_global": 2, "window": 6, "max_distance": 4}, 6 * 14 + 21 + 1 + 13 * 2),
+        ({"name": "rerope", "window": 6}, 210),
+        ({"name": "segments", "length": 6}, 3 * 21 + 3),
+    ],
+)
+def test_pairs_that_a_visibility_shows(visibility: dict[str, object], pairs: int) -> None:
+    """Of the 210 of 20 tokens, counted by hand."""
+    assert visibilities.build(visibilities.settings(visibility)).share(20) == pytest.approx(pairs / 210)

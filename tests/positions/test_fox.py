@@ -119,7 +119,7 @@ def test_far_sums_keep_their_digits():
 
 def test_gates_stand_in_the_cache():
     """Beside keys and values: forked, joined and dropped with them."""
-    cache = KVCache(1, 8, Keep(first=1, last=2))
+    cache = KVCache([Keep(first=1, last=2)], 8)
     gates = torch.arange(5.0).reshape(1, 5, 1)
     for at in range(3):
         pos_BS = cache.advance(torch.tensor([[at]]))

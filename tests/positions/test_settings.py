@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from coca_train import positions
-from coca_train.config.schema import ModelConfig
+from coca_train.config.schema import LogitScaleConfig, ModelConfig
 from coca_train.positions import frequencies
 from coca_train.runtime.errors import UserError
 from tests.positions import support
@@ -22,6 +22,8 @@ MODEL = ModelConfig(
     norm="rmsnorm",
     norm_eps=1e-5,
     activation="swiglu",
+    qk_norm="none",
+    logit_scale=LogitScaleConfig(name="none", length=None, beta=0.1),
     residual="sequential",
     bias=False,
     tie_embeddings=False,

@@ -133,7 +133,7 @@ class Trunk(NamedTuple):
 
 
 def _prefilled(model: Any, row: Row) -> Trunk:
-    cache = KVCache(len(model.blocks), len(row), model.visibility.keep())
+    cache = model.new_cache(len(row))
     model.hidden(torch.tensor([row], device=next(model.parameters()).device), cache=cache)
     return Trunk(row, cache)
 
@@ -150,12 +150,15 @@ def _hidden(model: Any, batch: Batch, trunk: Trunk | None) -> Tensor:
 
 def length_is_unseen(model: Any, longest: int) -> bool:
     """Whether texts of 1 to `longest` tokens have the same frequencies: dynamic ones change beyond some length only."""
-    frequencies = getattr(model.position, "frequencies", None)
-    if frequencies is None:
-        return True
-    with torch.no_grad():
-        first, last = (frequencies(model.visibility.length(length)) for length in (1, longest))
-    return first.temperature == last.temperature and torch.equal(first.inv_freq_J, last.inv_freq_J)
+    for kind in dict.fromkeys(model.kinds):
+        frequencies, visibility = getattr(model.position_of(kind), "frequencies", None), model.visibilities[kind]
+        if frequencies is None:
+            continue
+        with torch.no_grad():
+            first, last = (frequencies(visibility.length(length)) for length in (1, longest))
+        if first.temperature != last.temperature or not torch.equal(first.inv_freq_J, last.inv_freq_J):
+            return False
+    return True
 
 
 def _score(

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter
 
-from coca_train.config.schema import ModelConfig
+from coca_train.config.older import model_config
+from coca_train.config.schema import LayersConfig
 from coca_train.evaluation.measures.speed import Turn, Work, turn
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
@@ -52,6 +54,7 @@ def _alone(model: Transformer, works: Sequence[Work], length: int) -> dict[str, 
         "model": asdict(model.config),
         "position": asdict(model.position.settings),
         "visibility": asdict(model.visibility.settings),
+        "layers": asdict(model.layers),
         "vocab_size": model.embed.num_embeddings,
         "max_seq_len": model.shape.max_seq_len,
         "attention": model.attention,
@@ -79,9 +82,9 @@ def _resident(field: str) -> int:
 def _child(task: Mapping[str, Any]) -> dict[str, int]:
     torch.set_num_threads(task["threads"])
     shared = {key: task[key] for key in ("vocab_size", "max_seq_len", "attention", "activation_checkpointing")}
-    config = ModelConfig(**task["model"])
+    config, layers = model_config(task["model"]), TypeAdapter(LayersConfig).validate_python(task["layers"])
     position, visibility = position_settings(task["position"]), visibilities.settings(task["visibility"])
-    model = Transformer(config, position, visibility, **shared)
+    model = Transformer(config, position, visibility, layers=layers, **shared)
     init_weights(model, config, seed=0)
     model = model.to(getattr(torch, task["dtype"])).eval()
     found = {}

@@ -129,7 +129,7 @@ def stretches(parts: Sequence[Part]) -> list[tuple[int, int]]:
 def positions_needed(model: Any, window: int) -> int:
     """How many positions the scheme is asked for in a window of this length, as the visibility places them."""
     pos_1T = torch.arange(window)[None]
-    layouts = model.visibility.layouts(pos_1T, pos_1T)
+    layouts = [layout for each in model.visibilities.values() for layout in each.layouts(pos_1T, pos_1T)]
     return 1 + max(int(pos.max()) for layout in layouts for pos in (layout.pos_BT, layout.pos_BS))
 
 
@@ -137,8 +137,12 @@ def positions_needed(model: Any, window: int) -> int:
 def same_at(model: Any, one: int, other: int) -> bool:
     """Whether the model, a Transformer, treats equal positions equally in windows of both lengths [tokens]."""
     pos_1T = torch.arange(PROBED, device=next(model.parameters()).device)[None]
-    tables = [model.position(pos_1T, pos_1T, model.visibility.length(length)) for length in (one, other)]
-    return _equal(*tables)
+    for kind in dict.fromkeys(model.kinds):
+        position, visibility = model.position_of(kind), model.visibilities[kind]
+        tables = [position(pos_1T, pos_1T, visibility.length(length)) for length in (one, other)]
+        if not _equal(*tables):
+            return False
+    return True
 
 
 def _equal(one: Any, other: Any) -> bool:

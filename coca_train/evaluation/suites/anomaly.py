@@ -54,6 +54,8 @@ def fingerprint(material: Reading, point: int) -> str:
 
 
 def impossible(settings: Settings, subject: Subject, point: int, material: Reading) -> str:
+    if len(set(subject.model.kinds)) > 1:
+        return "its layers are of several kinds, whose angles are not those of one scheme"
     visibility = subject.model.visibility.settings.name
     if visibility != "causal":
         return f"borders are counted over all earlier keys; {visibility} hides some of them, or places them elsewhere"

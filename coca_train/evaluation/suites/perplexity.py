@@ -127,7 +127,7 @@ def fingerprint(material: Material, point: int) -> str:
 def impossible(settings: Settings, subject: Subject, point: int, material: Material) -> str:
     if point > material.windows[-1]:
         return f"no document has {point:,} tokens"
-    limit = subject.model.position.max_positions
+    limit = subject.model.max_positions
     if limit is not None and positions_needed(subject.model, point) > limit:
         return f"{subject.facts.scheme} has {limit:,} positions, and these windows need more"
     return ""

@@ -61,7 +61,7 @@ def fingerprint(material: None, point: int) -> str:
 def impossible(settings: Settings, subject: Subject, point: int, material: None) -> str:
     model = subject.model
     decoded = (settings.rounds + 1) * settings.new_tokens if "decode" in settings.works else 0
-    limit = model.position.max_positions
+    limit = model.max_positions
     if limit is not None and positions_needed(model, point + decoded) > limit:
         return f"{model.position.settings.scheme} has {limit:,} positions, and {point + decoded:,} tokens are read"
     if "rope" in settings.baselines:

@@ -58,6 +58,8 @@ def fingerprint(material: Reading, point: str) -> str:
 
 
 def impossible(settings: Settings, subject: Subject, point: str, material: Reading) -> str:
+    if len(set(subject.model.kinds)) > 1:
+        return "its layers are of several kinds, and one temperature would not be that of all rotations"
     if not hasattr(subject.model.position, "frequencies"):
         return f"{subject.model.position.settings.scheme} rotates nothing, and the temperature is in the rotation"
     return material.problem(subject, settings.document_tokens)

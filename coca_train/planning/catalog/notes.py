@@ -45,3 +45,13 @@ def of_visibilities(given: Reference) -> list[str]:
         "where a key counts as nearer than it is, its counted distance",
         "cache keeps: keys per layer while decoding, so that memory stays constant; all: it grows with the text",
     ]
+
+
+def of_layers() -> list[str]:
+    """The columns of the schedules."""
+    return [
+        "pattern: the kinds of the layers from the first on, repeated to the last; `own` is what position, "
+        "position/frequencies, visibility and model.logit_scale say",
+        "what a kind does not say it has from `own`, also where that changes in a stage or on trained weights; in your "
+        "own words: [positions.md](positions.md)",
+    ]

@@ -8,7 +8,7 @@ from coca_train.config.fields import described
 from coca_train.config.messages import show
 from coca_train.planning.catalog import notes, tables
 from coca_train.planning.catalog.axes import frequency_facts, visibility_facts
-from coca_train.planning.catalog.entries import MODULES, Entry, entries
+from coca_train.planning.catalog.entries import MODULES, Entry, entries, schedules
 from coca_train.planning.catalog.facts import Facts, all_facts, facts
 from coca_train.planning.catalog.pictures import CAPTIONS, kind
 from coca_train.planning.catalog.reference import Reference
@@ -20,12 +20,13 @@ MORE = "One of them in full: scheme=<name>. For another model: model=<configs/mo
 
 
 def overview(given: Reference) -> str:
-    """All three tables, for a terminal."""
+    """All tables, for a terminal."""
     table = all_facts(given)
     blocks = [
         ("SCHEMES (position=<scheme>)", _schemes(table, terminal=True), notes.of_schemes(given)),
         ("FREQUENCIES (position/frequencies=<name>)", _frequencies(given, True), notes.of_frequencies(given)),
         ("VISIBILITIES (visibility=<name>)", _visibilities(given, table, True), notes.of_visibilities(given)),
+        ("LAYERS (layers=<name>)", _layers(terminal=True), notes.of_layers()),
     ]
     lines = []
     for title, body, remarks in blocks:
@@ -76,7 +77,7 @@ def document(given: Reference) -> str:
     """docs/schemes.md."""
     table = all_facts(given)
     lines = [
-        "# Schemes, frequencies, visibilities",
+        "# Schemes, frequencies, visibilities, layers",
         "",
         "Made by `make docs`; do not edit. `python -m coca_train schemes` prints the tables, also for other models "
         "(`model=neox_tiny seq_len=128`), and `scheme=<name>` prints one of them in full. Conventions, and how the "
@@ -96,6 +97,10 @@ def document(given: Reference) -> str:
         "",
         _visibilities(given, table, False),
         *_list(notes.of_visibilities(given)),
+        "## Layers: `layers=<name>`",
+        "",
+        _layers(terminal=False),
+        *_list(notes.of_layers()),
         "## One by one",
         "",
         *_list([f"{name}: {text}" for name, text in CAPTIONS.items()], "How the figures are made:"),
@@ -121,6 +126,10 @@ def _frequencies(given: Reference, terminal: bool) -> str:
 def _visibilities(given: Reference, table: Mapping[str, Facts], terminal: bool) -> str:
     rows = [visibility_facts(entry, given) for entry in entries("visibility").values()]
     return _table(tables.visibility_columns(table), rows, terminal)
+
+
+def _layers(terminal: bool) -> str:
+    return _table(tables.layer_columns(), schedules(), terminal)
 
 
 def _table(columns: Sequence[tables.Column[Any]], rows: Sequence[Any], terminal: bool) -> str:

@@ -1,13 +1,15 @@
-"""The three tables, for a terminal and for docs/: the same columns, the same cells."""
+"""The four tables, for a terminal and for docs/: the same columns, the same cells."""
 
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from coca_train.config.messages import show
 from coca_train.planning.catalog.axes import FrequencyFacts, VisibilityFacts
-from coca_train.planning.catalog.entries import Entry
+from coca_train.planning.catalog.entries import Entry, Schedule
 from coca_train.planning.catalog.facts import Facts
+from coca_train.runtime.trees import flatten
 
 Row = TypeVar("Row")
 
@@ -83,7 +85,7 @@ def yes(value: bool | None) -> str:
     return "–" if value is None else "yes" if value else "no"
 
 
-def cited(entry: Entry) -> str:
+def cited(entry: Entry | Schedule) -> str:
     """A source as a Markdown link."""
     return f"[{entry.source}]({entry.link})" if entry.link else "–"
 
@@ -122,6 +124,23 @@ def frequency_columns() -> list[Column[FrequencyFacts]]:
         Column("wavelengths", 18, lambda f: " / ".join(f"{s:.3g}" for s in f.stretch)),
         Column("tempe- rature", 6, lambda f: f"{f.temperature:.3f}", right=True),
         Column("source", 10, lambda f: f.entry.source or "–", markdown=lambda f: cited(f.entry)),
+    ]
+
+
+def layer_columns() -> list[Column[Schedule]]:
+    """One row for each choice of configs/layers."""
+
+    def differs(schedule: Schedule) -> str:
+        kinds = {name: flatten(kind) for name, kind in schedule.kinds.items()}
+        told = [f"{name}: {' '.join(f'{k}={show(v)}' for k, v in kind.items())}" for name, kind in kinds.items()]
+        return "; ".join(told) or "–"
+
+    return [
+        Column("layers", 17, lambda s: s.name, markdown=lambda s: f"`{s.name}`"),
+        Column("what they are", 32, lambda s: s.title),
+        Column("pattern, repeated", 10, lambda s: ", ".join(s.pattern or ["own"])),
+        Column("what a kind says differently", 42, differs),
+        Column("source", 10, lambda s: s.source or "–", markdown=lambda s: cited(s)),
     ]
 
 

@@ -11,7 +11,7 @@ import torch
 from coca_train import positions
 from coca_train.config.schema import ModelConfig
 from coca_train.positions import VISIBILITIES
-from coca_train.positions.base import AttentionShape, Problem
+from coca_train.positions.base import AttentionShape, Position, Problem
 from coca_train.positions.visibility import Visibility
 
 
@@ -40,7 +40,12 @@ def problems(settings: Any, position: Any, model: ModelConfig) -> list[Problem]:
 
     model: one that the scheme can be built for (the settings' own `problems` finds nothing).
     """
+    return build(settings).problems(outline(position, model))
+
+
+def outline(position: Any, model: ModelConfig) -> Position:
+    """The scheme of these settings without memory, to be asked what it is."""
     head_dim = model.head_dim or model.d_model // model.n_heads
     shape = AttentionShape(model.n_heads, model.n_kv_heads or model.n_heads, head_dim, model.d_model, max_seq_len=1)
     with torch.device("meta"):
-        return build(settings).problems(positions.build(position, shape))
+        return positions.build(position, shape)

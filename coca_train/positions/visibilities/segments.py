@@ -34,6 +34,12 @@ class Rules(Visibility):
         """A segment is a sequence by itself."""
         return min(length, self.settings.length)
 
+    def share(self, length: int) -> float:
+        """Every segment is a triangle of its own."""
+        whole, rest = divmod(length, self.settings.length)
+        sizes = [self.settings.length] * whole + [rest]
+        return sum(size * (size + 1) for size in sizes) / (length * (length + 1))
+
     def keep(self) -> Keep:
         return Keep(first=0, last=self.settings.length)
 

@@ -1,0 +1,122 @@
+"""Scores that grow with the length, and normalised queries and keys: numbers that did not come through our code."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from mpmath import log, mp, mpf
+
+from coca_train.config.schema import LogitScaleConfig
+from coca_train.models.kernels import KERNELS
+from coca_train.models.logit_scale import logit_scale
+from coca_train.positions import visibilities
+from tests.models.conftest import LLAMA, SCHEMES, build
+
+POSITIONS = [0, 1, 99, 127, 128, 4095, 8190, 8191, 8192, 16383, 131071, 1048575]
+
+
+def scale(name, length=None, beta=0.1):
+    return LogitScaleConfig(name=name, length=length, beta=beta)
+
+
+def test_log_by_forty_digits():
+    """Su (kexue.fm/archives/8823): ln n / ln L with n keys, and never below one."""
+    mp.dps = 40
+    expected = [float(max(mpf(1), log(m + 1) / log(128))) for m in POSITIONS]
+    found = logit_scale(scale("log"), torch.tensor([POSITIONS]), 128)
+    torch.testing.assert_close(found, torch.tensor([expected]), rtol=3e-7, atol=0)
+    assert found.dtype == torch.float32
+    assert found[0, :4].tolist() == [1.0] * 4
+
+
+def test_steps_by_transformers_llama_4():
+    """The queries that its attention without RoPE hands to the kernel, all one before they are scaled."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+    from transformers.models.llama4.configuration_llama4 import Llama4TextConfig
+    from transformers.models.llama4.modeling_llama4 import Llama4TextAttention
+
+    seen = {}
+
+    def watched(module, query, key, value, mask, **_):
+        seen["query"] = query
+        return query.transpose(1, 2), None
+
+    ALL_ATTENTION_FUNCTIONS.register("watched", watched)
+    widths = {"hidden_size": 16, "head_dim": 8, "num_attention_heads": 2, "num_key_value_heads": 2}
+    config = Llama4TextConfig(
+        **widths, num_hidden_layers=4, no_rope_layers=[1, 1, 1, 0], floor_scale=100, attn_scale=0.25
+    )
+    config._attn_implementation = "watched"
+    attention = Llama4TextAttention(config, layer_idx=3)
+    torch.nn.init.ones_(attention.q_proj.weight)
+    attention(torch.ones(1, 450, 16) / 16, position_embeddings=None, attention_mask=None)
+    found = logit_scale(scale("steps", 100, 0.25), torch.arange(450)[None], 32)
+    torch.testing.assert_close(found[0], seen["query"][0, 0, :, 0], rtol=3e-7, atol=0)
+    assert len(found.unique()) == 5
+
+
+def test_none_is_nothing():
+    assert logit_scale(scale("none"), torch.arange(9)[None], 4) is None
+
+
+@pytest.mark.parametrize(
+    "scheme", ["rope", "alibi_plain", "alibi_folded", "t5", "shaw", "transformer_xl", "fire", "fox"]
+)
+@pytest.mark.parametrize("visibility", ["causal", "rerope"])
+@pytest.mark.parametrize("kernel", ["blocked", "flex", "auto"])
+@torch.no_grad()
+def test_every_kernel_multiplies_all_that_is_added_up(tokens_BT, scheme, visibility, kernel):
+    """Folded ALiBi too, whose bias stands in queries and keys. The definition: scores times the factor."""
+    seen = {"name": "causal"} if visibility == "causal" else {"name": "rerope", "window": 6}
+    if scheme == "fox" and visibility == "rerope":
+        pytest.skip("its hook carries, so all that is seen must be one view")
+    of_scheme = SCHEMES[scheme] | ({"memory_len": 0} if scheme == "transformer_xl" else {})
+    model = replace(LLAMA, logit_scale=scale("log", 4))
+    found, expected = (
+        build(model, of_scheme, seen, attention=name).double().eval().hidden(tokens_BT(1, 20))
+        for name in (kernel, "eager")
+    )
+    torch.testing.assert_close(found, expected)
+    assert not torch.allclose(found, build(LLAMA, of_scheme, seen).double().eval().hidden(tokens_BT(1, 20)), atol=1e-6)
+
+
+@pytest.mark.parametrize("n_keys", [1100])
+def test_tiles_have_the_gradient_of_the_definition(n_keys):
+    """Beyond 1,024 keys scores are made tile by tile, in the backward pass once more."""
+    model = build(replace(LLAMA, n_layers=1, logit_scale=scale("log", 16)), "alibi_plain", attention="blocked").double()
+    tokens_1T = torch.arange(n_keys)[None] * 7919 % 101
+    gradients = []
+    for name in ("eager", "blocked"):
+        model.attention = name
+        gradients.append(
+            torch.autograd.grad(model.hidden(tokens_1T)[:, ::97].sum(), model.blocks[0].attention.q.weight)[0]
+        )
+    torch.testing.assert_close(*gradients)
+    assert set(KERNELS) >= {"eager", "blocked"}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@torch.no_grad()
+def test_normalised_heads_with_every_scheme(scheme, tokens_BT):
+    """Cached equals uncached, and the length of what is projected no longer matters."""
+    of_scheme = SCHEMES[scheme] | ({"memory_len": 0} if scheme == "transformer_xl" else {})
+    model = build(replace(LLAMA, qk_norm="head", norm_eps=1e-30), of_scheme).double().eval()
+    tokens = tokens_BT(1, 20)
+    whole, cache = model.hidden(tokens), model.new_cache(20)
+    parts = [model.hidden(tokens[:, :7], cache=cache), model.hidden(tokens[:, 7:], cache=cache)]
+    close = {"rtol": 1e-3, "atol": 1e-5} if scheme == "xpos" else {}
+    torch.testing.assert_close(torch.cat(parts, 1), whole, **close)
+    for block in model.blocks:
+        block.attention.q.weight *= 3.0
+        block.attention.k.weight *= 5.0
+    torch.testing.assert_close(model.hidden(tokens), whole, rtol=1e-5, atol=1e-6)
+
+
+@torch.no_grad()
+def test_a_logit_scale_counts_from_the_beginning_of_a_document(tokens_BT):
+    model = build(replace(LLAMA, logit_scale=scale("log", 3)), "rope").double().eval()
+    tokens, doc = tokens_BT(1, 20), torch.tensor([[0] * 8 + [1] * 12])
+    pos = torch.cat([torch.arange(8), torch.arange(12)])[None]
+    torch.testing.assert_close(model.hidden(tokens, pos, doc)[:, 8:], model.hidden(tokens[:, 8:]))
+    model.set_visibility(visibilities.settings({"name": "segments", "length": 10}))
+    torch.testing.assert_close(model.hidden(tokens)[:, 10:], model.hidden(tokens[:, 10:]))
