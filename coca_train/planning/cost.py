@@ -58,17 +58,17 @@ def cost(stage: Stage, outline: Outline, cluster: Cluster, stages: Sequence[Stag
             return False
         return memory(replace(outline, config=changed), n_gpus, cluster.gpu.kind, watch).total <= cluster.gpu.usable
 
-    found = {}
+    by_checkpointing = {}
     for checkpointing in (False, True):
         engine = replace(config.engine, activation_checkpointing=checkpointing)
         other = replace(outline, config=replace(config, engine=engine))
-        found[checkpointing] = memory(other, cluster.n_gpus, cluster.gpu.kind, watch)
-    as_set = found[config.engine.activation_checkpointing].total <= cluster.gpu.usable
+        by_checkpointing[checkpointing] = memory(other, cluster.n_gpus, cluster.gpu.kind, watch)
+    as_set = by_checkpointing[config.engine.activation_checkpointing].total <= cluster.gpu.usable
     per_token, tokens = flops(outline), n_tokens(stage)
     peak = peak_of(cluster.gpu, config.engine.dtype)
     seconds = tokens * per_token.total / (cluster.n_gpus * peak.flops * cluster.mfu)
     change = None if as_set else smallest_change(config, cluster.n_gpus, fits)
-    return Cost(stage, outline, per_token, tokens, peak, seconds / 3600, found, as_set, change)
+    return Cost(stage, outline, per_token, tokens, peak, seconds / 3600, by_checkpointing, as_set, change)
 
 
 def check_launch(config: Config, cluster: Cluster) -> None:

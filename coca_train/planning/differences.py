@@ -48,7 +48,7 @@ def _between(old: dict[str, Any], new: dict[str, Any], section: str) -> Iterator
         elif isinstance(a, dict) and isinstance(b, dict) and _same_choice(where, a, b):
             yield from _between(a, b, where)
         else:
-            yield f"{NAMES.get(where, where)} {_told(where, a)} -> {_told(where, b)}"
+            yield f"{NAMES.get(where, where)} {_shown(where, a)} -> {_shown(where, b)}"
 
 
 def _same_choice(where: str, a: dict[str, Any], b: dict[str, Any]) -> bool:
@@ -73,11 +73,11 @@ def _shares(sources: dict[str, Any]) -> dict[str, str]:
     return {name: percent(source["weight"] / total) for name, source in sources.items()}
 
 
-def _told(where: str, value: Any) -> str:
+def _shown(where: str, value: Any) -> str:
     """A value as a person would write it; a choice with its options behind it."""
     if isinstance(value, dict):
         named = CHOICES.get(where)
-        options = [f"{key} {_told('', v)}" for key, v in value.items() if key != named and not isinstance(v, dict)]
+        options = [f"{key} {_shown('', v)}" for key, v in value.items() if key != named and not isinstance(v, dict)]
         name = str(value[named]) if named else ""
         return f"{name} ({', '.join(options)})".strip() if options else name
     if value is None:

@@ -55,8 +55,8 @@ def smallest_change(config: Config, n_gpus: int, fits: Callable[[Config, int], b
 def _size(change: Change) -> tuple[object, ...]:
     """Kinds of change, then which kinds, then how far each goes."""
     kinds = (change.n_gpus, change.zero_stage, change.activation_checkpointing, change.micro_batch_size)
-    made = [kind is not None for kind in kinds]
-    return sum(made), made, change.n_gpus or 0, change.zero_stage or 0, -(change.micro_batch_size or 0)
+    changed = [kind is not None for kind in kinds]
+    return sum(changed), changed, change.n_gpus or 0, change.zero_stage or 0, -(change.micro_batch_size or 0)
 
 
 def _changes(config: Config, n_gpus: int) -> Iterator[Change]:

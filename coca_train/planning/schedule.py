@@ -16,10 +16,10 @@ def schedule(stages: Sequence[Stage], n_tokens: int | None = None) -> str:
     n_tokens: embedding rows; None: model.vocab_size or the tokenizer's (UserError when neither is known).
     """
     outlines = [outline(stage.config, stage.trainable, n_tokens, stage.lora) for stage in stages]
-    return told(stages, outlines)
+    return table(stages, outlines)
 
 
-def told(stages: Sequence[Stage], outlines: Sequence[Outline]) -> str:
+def table(stages: Sequence[Stage], outlines: Sequence[Outline]) -> str:
     """`schedule` for outlines that are there already."""
     rows = [_row(stage, each) for stage, each in zip(stages, outlines, strict=True)]
     parts = [printing.plain(HEADER, rows)]

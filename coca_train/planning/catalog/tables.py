@@ -132,8 +132,8 @@ def layer_columns() -> list[Column[Schedule]]:
 
     def differs(schedule: Schedule) -> str:
         kinds = {name: flatten(kind) for name, kind in schedule.kinds.items()}
-        told = [f"{name}: {' '.join(f'{k}={show(v)}' for k, v in kind.items())}" for name, kind in kinds.items()]
-        return "; ".join(told) or "–"
+        changes = [f"{name}: {' '.join(f'{k}={show(v)}' for k, v in kind.items())}" for name, kind in kinds.items()]
+        return "; ".join(changes) or "–"
 
     return [
         Column("layers", 17, lambda s: s.name, markdown=lambda s: f"`{s.name}`"),
