@@ -11,8 +11,7 @@ from coca_train.models.build import build_model
 from coca_train.models.scores import Part
 from coca_train.planning import step
 from coca_train.planning.attention import kernel_for
-from coca_train.planning.step import Activations, activations
-from coca_train.planning.watch import Watch
+from coca_train.planning.step import Activations, Watch, activations
 from coca_train.positions.base import Terms
 from coca_train.positions.visibility import Layout, Rule
 from tests.planning.conftest import TINY, configure, outlined

@@ -7,9 +7,8 @@ from typing import Any
 from coca_train.config.fields import described
 from coca_train.config.messages import show
 from coca_train.planning.catalog import notes, tables
-from coca_train.planning.catalog.axes import frequency_facts, visibility_facts
 from coca_train.planning.catalog.entries import MODULES, Entry, entries, schedules
-from coca_train.planning.catalog.facts import Facts, all_facts, facts
+from coca_train.planning.catalog.facts import Facts, all_facts, facts, frequency_facts, visibility_facts
 from coca_train.planning.catalog.pictures import CAPTIONS, kind
 from coca_train.planning.catalog.reference import Reference
 from coca_train.runtime.trees import leaves

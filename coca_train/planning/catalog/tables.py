@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from coca_train.config.messages import show
-from coca_train.planning.catalog.axes import FrequencyFacts, VisibilityFacts
 from coca_train.planning.catalog.entries import Entry, Schedule
-from coca_train.planning.catalog.facts import Facts
+from coca_train.planning.catalog.facts import Facts, FrequencyFacts, VisibilityFacts
 from coca_train.runtime.trees import flatten
 
 Row = TypeVar("Row")
