@@ -98,7 +98,7 @@ class Entry:
 def entry(text: str, overrides: list[str]) -> Entry:
     """Read `scheme` or `scheme:choice`, the choice being frequencies or a visibility. UserError when there is no such.
 
-    A scheme that remembers the segment before needs a stream of text. Unless that is asked for, it gets no
+    A scheme that remembers the segment before needs a stream of text. Unless that is wants_memory for, it gets no
     memory, so that it is trained on the same shuffled windows as the others.
     """
     scheme, *parts = text.split(":")
@@ -111,8 +111,8 @@ def entry(text: str, overrides: list[str]) -> Entry:
         if any(word.startswith(f"{groups[0]}=") for word in words):
             raise UserError(f"E-CFG-31 command line schemes: {text} chooses {groups[0]} twice. Fix: name one")
         words.append(f"{groups[0]}={part}")
-    asked = any(word == "data.order=stream" or word.startswith("position.memory_len=") for word in overrides)
-    if not asked and re.search(r"^memory_len:", _offered("position")[scheme].read_text(encoding="utf-8"), re.M):
+    wants_memory = any(word == "data.order=stream" or word.startswith("position.memory_len=") for word in overrides)
+    if not wants_memory and re.search(r"^memory_len:", _offered("position")[scheme].read_text(encoding="utf-8"), re.M):
         words.append("position.memory_len=0")
     return Entry("-".join([scheme, *parts]), words)
 

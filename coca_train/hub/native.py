@@ -6,7 +6,7 @@ from coca_train.hub import rope, smollm3
 from coca_train.hub.architecture import Architecture
 from coca_train.hub.rope import NotTheSame
 from coca_train.hub.transformers_side import CLASSES
-from coca_train.positions.layers import told
+from coca_train.positions.layers import in_words
 
 Family = Literal["llama", "mistral", "smollm3", "gpt_neox"]
 
@@ -61,7 +61,7 @@ def _reasons(architecture: Architecture, family: str) -> list[str]:
         rules += [
             (
                 len(set(architecture.kinds)) == 1,
-                f"layers of several kinds ({told(architecture.layers, model.n_layers)})",
+                f"layers of several kinds ({in_words(architecture.layers, model.n_layers)})",
             ),
             (visibility.name == "causal" or windows, f"visibility {visibility.name}"),
         ]

@@ -74,8 +74,8 @@ def _tile_work(part: Part) -> Callable[[], None]:
                 inputs = [
                     x.requires_grad_() for x in (pairs.scores_BHts, *pairs.parameters, *pairs.queries, *pairs.keys)
                 ]
-                made, _ = part.hook.scores(pairs, four.new_empty(*shape_BHts[:3], part.hook.carried))
-                torch.autograd.grad(made, inputs, torch.empty_like(made), allow_unused=True)
+                rewritten, _ = part.hook.scores(pairs, four.new_empty(*shape_BHts[:3], part.hook.carried))
+                torch.autograd.grad(rewritten, inputs, torch.empty_like(rewritten), allow_unused=True)
 
     return work
 
@@ -164,8 +164,8 @@ class _Linear(torch.autograd.Function):
         sums = [tensor.new_empty(tensor.shape, dtype=dtype) for tensor, dtype in zip(wanted, dtypes, strict=True)]
         if ctx.work is not None:
             ctx.work()
-        found = iter([total.to(tensor.dtype) for total, tensor in zip(sums, wanted, strict=True)])
-        return None, None, None, *(next(found) if need else None for need in ctx.needs_input_grad[3:])
+        gradients = iter([total.to(tensor.dtype) for total, tensor in zip(sums, wanted, strict=True)])
+        return None, None, None, *(next(gradients) if need else None for need in ctx.needs_input_grad[3:])
 
 
 class _FusedNorm(torch.autograd.Function):

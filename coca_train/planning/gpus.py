@@ -63,10 +63,10 @@ def peak_of(gpu: Gpu, dtype: str) -> Peak:
     """Its peak in this dtype (of a CPU: measured, 0.2 s). Raises UserError where it has none (bf16 before Ampere)."""
     if gpu.kind == "cpu":
         return measured_peak(torch.device("cpu"), dtype)
-    found = gpu_peak(gpu.device, dtype, tf32=False)
-    if found is None:
+    peak = gpu_peak(gpu.device, dtype, tf32=False)
+    if peak is None:
         raise UserError(
             f"E-PLN-03 engine.dtype={dtype}: {gpu.device} does not compute in it at any rate worth planning. "
             "Fix: engine.dtype=fp16, or another gpu="
         )
-    return found
+    return peak

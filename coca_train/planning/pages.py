@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from coca_train.planning.cost import Cluster, Cost
 from coca_train.planning.gpus import GIB
-from coca_train.planning.schedule import lora, share, told
-from coca_train.positions.layers import told as layers
+from coca_train.planning.schedule import lora, share, table
+from coca_train.positions.layers import in_words as layers
 from coca_train.runtime import printing
 from coca_train.runtime.printing import short
 
@@ -16,7 +16,7 @@ WINDOWS = "eval.extrapolation.multiples, or a smaller eval.extrapolation.micro_b
 def plan(name: str, costs: Sequence[Cost], cluster: Cluster) -> str:
     """The schedule, what changes between stages, and each stage's cost."""
     stages, outlines = [cost.stage for cost in costs], [cost.outline for cost in costs]
-    parts = [f"plan of {name}: {_cluster(cluster, costs)}\n\n", told(stages, outlines)]
+    parts = [f"plan of {name}: {_cluster(cluster, costs)}\n\n", table(stages, outlines)]
     parts += [f"\n{_stage(cost, cluster)}" for cost in costs]
     if len(costs) > 1:
         parts.append(f"\nall stages: {short(sum(c.n_tokens for c in costs))} tokens, {_hours(costs, cluster)}\n")
@@ -80,18 +80,16 @@ def _memory(cost: Cost) -> str:
     as_set = cost.stage.config.engine.activation_checkpointing
     marks = {way: " (as set)" if way == as_set else "" for way in (False, True)}
     header = ("component", f"all activations{marks[False]}", f"checkpointing{marks[True]}")
-    found = [cost.memory[way] for way in (False, True)]
+    ways = [cost.memory[way] for way in (False, True)]
     rows = [
-        (name, *(f"{memory.rows[name] / GIB:,.2f}" for memory in found))
-        for name in found[0].rows
-        if any(abs(memory.rows[name]) >= SHOWN for memory in found)
+        (name, *(f"{memory.rows[name] / GIB:,.2f}" for memory in ways))
+        for name in ways[0].rows
+        if any(abs(memory.rows[name]) >= SHOWN for memory in ways)
     ]
-    rows.append(("a step needs", *(f"{memory.training / GIB:,.2f}" for memory in found)))
-    rows += [
-        (f"most in {name}", *(f"{memory.phases[name] / GIB:,.2f}" for memory in found)) for name in found[0].phases
-    ]
-    if found[0].report:
-        rows.append(("most in the final report", *(f"{memory.report / GIB:,.2f}" for memory in found)))
+    rows.append(("a step needs", *(f"{memory.training / GIB:,.2f}" for memory in ways)))
+    rows += [(f"most in {name}", *(f"{memory.phases[name] / GIB:,.2f}" for memory in ways)) for name in ways[0].phases]
+    if ways[0].report:
+        rows.append(("most in the final report", *(f"{memory.report / GIB:,.2f}" for memory in ways)))
     return printing.plain(header, rows)
 
 

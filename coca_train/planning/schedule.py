@@ -1,10 +1,13 @@
-"""The schedule as a person reads it: a table of the stages, and what changes from one to the next."""
+"""The schedule as a person reads it: a table of the stages, and what changes from one to the next, and nothing else."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
 
-from coca_train.planning.differences import differences
+from coca_train.config.schema import Config
 from coca_train.planning.outline import Outline, outline
 from coca_train.runtime import printing
+from coca_train.runtime.printing import percent
 from coca_train.schedule import Stage
 
 HEADER = ("stage", "steps", "trains", "seq_len", "batch", "tokens", "lr", "frequencies", "data")
@@ -16,10 +19,10 @@ def schedule(stages: Sequence[Stage], n_tokens: int | None = None) -> str:
     n_tokens: embedding rows; None: model.vocab_size or the tokenizer's (UserError when neither is known).
     """
     outlines = [outline(stage.config, stage.trainable, n_tokens, stage.lora) for stage in stages]
-    return told(stages, outlines)
+    return table(stages, outlines)
 
 
-def told(stages: Sequence[Stage], outlines: Sequence[Outline]) -> str:
+def table(stages: Sequence[Stage], outlines: Sequence[Outline]) -> str:
     """`schedule` for outlines that are there already."""
     rows = [_row(stage, each) for stage, each in zip(stages, outlines, strict=True)]
     parts = [printing.plain(HEADER, rows)]
@@ -78,3 +81,85 @@ def _row(stage: Stage, outline: Outline) -> tuple[str, ...]:
         "-" if frequencies is None else frequencies.name + (f" {factor:g}" if factor is not None else ""),
         ", ".join(data.sources) if len(data.sources) <= 2 else f"{len(data.sources)} sources",
     )
+
+
+# Sections that are a choice with options of its own -> the option that names it. Told as a whole when it is another.
+CHOICES = {"position": "scheme", "position.frequencies": "name", "visibility": "name"}
+NAMES = {
+    "position.frequencies": "frequencies",
+    "train.max_steps": "steps",
+    "train.seq_len": "seq_len",
+    "train.global_batch_size": "global batch",
+    "train.micro_batch_size": "micro batch",
+    "optim.lr": "lr",
+    "optim.schedule": "lr schedule",
+    "engine.zero_stage": "ZeRO",
+    "engine.activation_checkpointing": "activation checkpointing",
+}
+ABSENT = "none"
+
+
+def differences(before: Config, after: Config) -> list[str]:
+    """A line for each difference, in the order of the configuration; none where the two are equal.
+
+    >>> differences(stage_1.config, stage_2.config)
+    ['frequencies plain (theta 10000) -> linear (theta 10000, factor 16)', 'seq_len 2,048 -> 32,768',
+     'tokens a step 4,194,304 -> 2,097,152']
+    """
+    lines = list(_between(asdict(before), asdict(after), ""))
+    old, new = (config.train.seq_len * config.train.global_batch_size for config in (before, after))
+    if old != new:
+        lines.append(f"tokens a step {old:,} -> {new:,}")
+    return lines
+
+
+def _between(old: dict[str, Any], new: dict[str, Any], section: str) -> Iterator[str]:
+    for key in dict.fromkeys([*old, *new]):
+        where = f"{section}.{key}" if section else key
+        a, b = old.get(key, ABSENT), new.get(key, ABSENT)
+        if a == b:
+            continue
+        if where == "data.sources":
+            yield from _mixture(a, b)
+        elif isinstance(a, dict) and isinstance(b, dict) and _same_choice(where, a, b):
+            yield from _between(a, b, where)
+        else:
+            yield f"{NAMES.get(where, where)} {_shown(where, a)} -> {_shown(where, b)}"
+
+
+def _same_choice(where: str, a: dict[str, Any], b: dict[str, Any]) -> bool:
+    named = CHOICES.get(where)
+    return named is None or a[named] == b[named]
+
+
+def _mixture(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
+    """Sources that come, go, or have another share of the tokens; then what else is different about one."""
+    before, after = _shares(old), _shares(new)
+    for name in dict.fromkeys([*old, *new]):
+        if before.get(name) != after.get(name):
+            yield f"data {name} {before.get(name, ABSENT)} -> {after.get(name, ABSENT)}"
+    for name in [name for name in old if name in new]:
+        a, b = ({key: value for key, value in each[name].items() if key != "weight"} for each in (old, new))
+        yield from _between(a, b, f"data.sources.{name}")
+
+
+def _shares(sources: dict[str, Any]) -> dict[str, str]:
+    """Share of the training tokens of each source."""
+    total = sum(source["weight"] for source in sources.values())
+    return {name: percent(source["weight"] / total) for name, source in sources.items()}
+
+
+def _shown(where: str, value: Any) -> str:
+    """A value as a person would write it; a choice with its options behind it."""
+    if isinstance(value, dict):
+        named = CHOICES.get(where)
+        options = [f"{key} {_shown('', v)}" for key, v in value.items() if key != named and not isinstance(v, dict)]
+        name = str(value[named]) if named else ""
+        return f"{name} ({', '.join(options)})".strip() if options else name
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int) and not where.endswith("seed"):
+        return f"{value:,}"
+    return f"{value:g}" if isinstance(value, float) else str(value)

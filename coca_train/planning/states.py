@@ -46,16 +46,16 @@ class States:
     """
 
     weights: int
-    masters: int
     moments: int
-    own_gradients: int
-    summed_gradients: int
-    buckets: int
-    between: int
-    gathered: int
-    afterwards: int
     starting: int
-    validating: int
+    masters: int = 0
+    own_gradients: int = 0
+    summed_gradients: int = 0
+    buckets: int = 0
+    between: int = 0
+    gathered: int = 0
+    afterwards: int = 0
+    validating: int = 0
 
     @property
     def lasting(self) -> int:
@@ -78,28 +78,18 @@ def _local(engine: EngineConfig, counts: Counts, n_gpus: int, accumulates: bool)
         moments=MOMENTS * counts.trained,
         own_gradients=b * counts.trained,
         summed_gradients=summed,
-        buckets=0,
-        between=0,
-        gathered=0,
         afterwards=2 * counts.trained if low and not accumulates else 0,
         starting=b * counts.all,
-        validating=0,
     )
 
 
 def _zero_0(engine: EngineConfig, counts: Counts, n_gpus: int, accumulates: bool) -> States:
     return States(
         weights=4 * counts.all,
-        masters=0,
         moments=MOMENTS * counts.trained,
         own_gradients=4 * counts.trained,
-        summed_gradients=0,
-        buckets=0,
-        between=0,
-        gathered=0,
         afterwards=4 * min(counts.trained, REDUCED_AT_ONCE),
         starting=4 * counts.all,
-        validating=0,
     )
 
 
@@ -120,10 +110,8 @@ def _zero_1(engine: EngineConfig, counts: Counts, n_gpus: int, accumulates: bool
         summed_gradients=summed,
         buckets=buckets,
         between=summed,
-        gathered=0,
         afterwards=afterwards,
         starting=_made_in_float32(b, counts),
-        validating=0,
     )
 
 
@@ -135,14 +123,10 @@ def _zero_2(engine: EngineConfig, counts: Counts, n_gpus: int, accumulates: bool
         weights=b * counts.all,
         masters=4 * shard,
         moments=MOMENTS * shard,
-        own_gradients=0,
         summed_gradients=4 * shard if wide else b * shard * (2 if accumulates else 1),
         buckets=(b + 4 if wide else b) * engine.bucket_size,
-        between=0,
-        gathered=0,
         afterwards=afterwards,
         starting=_made_in_float32(b, counts),
-        validating=0,
     )
 
 
@@ -154,7 +138,6 @@ def _zero_3(engine: EngineConfig, counts: Counts, n_gpus: int, accumulates: bool
         weights=b * _shard(counts.all, n_gpus),
         masters=4 * shard,
         moments=MOMENTS * shard,
-        own_gradients=0,
         summed_gradients=sums * shard,
         buckets=buffer + sums * min(engine.bucket_size, counts.trained),
         between=sums * shard + buffer,

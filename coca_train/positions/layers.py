@@ -45,7 +45,7 @@ def position_of(layers: LayersConfig, kind: str, position: Any) -> Any:
     return SCHEMES.settings(over(asdict(position), layers.kinds[kind].position, "position"))
 
 
-def told(layers: LayersConfig, n_layers: int) -> str:
+def in_words(layers: LayersConfig, n_layers: int) -> str:
     """The schedule in a few words: `3 own, 1 nope`."""
     names = kinds_of(layers, n_layers)
     return ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names))

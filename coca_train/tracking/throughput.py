@@ -139,8 +139,8 @@ class PeakMemory:
         if self._device.type == "cuda":
             return {"peak_memory_mib": torch.cuda.max_memory_allocated(self._device) / MIB}
         with suppress(OSError):
-            found = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8"), re.M)
-            return {"peak_memory_mib": int(found[1]) / 1024} if found else {}
+            match = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8"), re.M)
+            return {"peak_memory_mib": int(match[1]) / 1024} if match else {}
         return {}
 
 

@@ -32,7 +32,7 @@ class Probe:
         self.runner, self.tokenizer, self.start_step = runner, tokenizer, start_step
         self.began, self.seconds = time.perf_counter(), 0.0
         self.reach: Reach | None = None
-        self.said = False  # what it costs, or why there is nothing to measure
+        self.announced = False  # what it costs, or why there is nothing to measure
 
     def __call__(self, step: int) -> dict[str, float]:
         """The record of this step; empty when nothing can be scored. COLLECTIVE."""
@@ -72,6 +72,6 @@ class Probe:
         return losses | {"probe/training_window": float(training_window)}
 
     def _say(self, message: str) -> None:
-        if not self.said:
+        if not self.announced:
             dist.log(message)
-        self.said = True
+        self.announced = True

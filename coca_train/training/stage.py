@@ -23,7 +23,7 @@ from coca_train.models.certificate import certify
 from coca_train.models.init import init_parameter
 from coca_train.models.trainable import select_trainable
 from coca_train.models.transformer import Transformer, count_parameters
-from coca_train.positions.layers import told
+from coca_train.positions.layers import in_words
 from coca_train.runtime import dist
 from coca_train.runtime.errors import CheckpointError, DataError, Preempted, StorageError
 from coca_train.runtime.signals import StopRequest
@@ -215,7 +215,7 @@ def announce(stage: Stage, outline: Transformer, mixture: Mixture, context: RunC
         f"{config.visibility.name}"
     )
     if config.layers.pattern:
-        dist.log(f"layers    {told(config.layers, config.model.n_layers)}")
+        dist.log(f"layers    {in_words(config.layers, config.model.n_layers)}")
     dist.log(
         f"data      {n_samples * config.train.seq_len / 1e6:.2f}M tokens: {config.train.global_batch_size} x "
         f"{config.train.seq_len} a step; epochs of each source: {epochs}"

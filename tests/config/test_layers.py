@@ -8,7 +8,7 @@ import yaml
 from coca_train.config.files import choices, config_dir
 from coca_train.config.messages import ConfigError
 from coca_train.evaluation.variants import variants
-from coca_train.positions.layers import kinds, kinds_of, told
+from coca_train.positions.layers import in_words, kinds, kinds_of
 from coca_train.schedule import resolve
 from coca_train.settings import load, load_saved
 from coca_train.vary import vary
@@ -37,7 +37,7 @@ def test_every_layer_is_as_the_run_says():
 def test_a_pattern_is_repeated_to_the_last_layer():
     config = load([*ROPE, LOCAL, PATTERN, "model.n_layers=5"]).config
     assert kinds_of(config.layers, 5) == ("own", "own", "local", "own", "own")
-    assert told(config.layers, 5) == "4 own, 1 local"
+    assert in_words(config.layers, 5) == "4 own, 1 local"
     assert list(of(config)) == ["own", "local"]
 
 

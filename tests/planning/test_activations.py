@@ -11,8 +11,7 @@ from coca_train.models.build import build_model
 from coca_train.models.scores import Part
 from coca_train.planning import step
 from coca_train.planning.attention import kernel_for
-from coca_train.planning.step import Activations, activations
-from coca_train.planning.watch import Watch
+from coca_train.planning.step import Activations, Watch, activations
 from coca_train.positions.base import Terms
 from coca_train.positions.visibility import Layout, Rule
 from tests.planning.conftest import TINY, configure, outlined
@@ -150,7 +149,7 @@ def test_tables_of_the_host_are_there_all_the_time(monkeypatch: pytest.MonkeyPat
 def test_a_table_that_is_seen_twice_is_there_once() -> None:
     table = torch.zeros(100)
     context = AttentionContext(None, None, [((table, table[10:], torch.zeros(5)), None)], None)  # type: ignore[arg-type]
-    assert step._table_bytes(context) == 400 + 20
+    assert step._table_bytes({"own": context}) == 400 + 20
 
 
 def test_reading_keeps_nothing() -> None:

@@ -12,8 +12,7 @@ import pytest
 
 from coca_train.commands import main
 from coca_train.commands import plan as command
-from coca_train.planning.cost import Cluster, Cost, cost
-from coca_train.planning.fit import Change
+from coca_train.planning.cost import Change, Cluster, Cost, cost
 from coca_train.planning.gpus import GPUS, Gpu, find, peak_of
 from coca_train.planning.outline import outline
 from coca_train.planning.pages import plan as page

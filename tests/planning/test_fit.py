@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from coca_train.planning.fit import Change, smallest_change
+from coca_train.planning.cost import Change, smallest_change
 from tests.planning.conftest import TINY, configure
 
 CONFIG = configure(*TINY, "position=rope", "train.micro_batch_size=8", "train.global_batch_size=64")

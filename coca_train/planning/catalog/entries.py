@@ -64,12 +64,12 @@ class Schedule:
 
 def schedules() -> list[Schedule]:
     """All choices of configs/layers."""
-    found = []
+    chosen = []
     for name, path in choices("layers", (config_dir(),)).items():
         values, comment = yaml.safe_load(path.read_text(encoding="utf-8")), summary(path)
         cited = Entry("layers", name, comment.partition(" (")[0], source(comment), "", {})
-        found.append(Schedule(name, cited.title, cited.source, cited.link, values["pattern"], values["kinds"]))
-    return found
+        chosen.append(Schedule(name, cited.title, cited.source, cited.link, values["pattern"], values["kinds"]))
+    return chosen
 
 
 def known(name: str) -> Entry:
@@ -87,8 +87,8 @@ def known(name: str) -> Entry:
 
 def source(text: str) -> str:
     """The first arXiv number or address in a text; "" when there is none."""
-    found = _SOURCE.search(text)
-    return (found[1] or found[2]) if found else ""
+    match = _SOURCE.search(text)
+    return (match[1] or match[2]) if match else ""
 
 
 def _read(group: str, name: str) -> Entry:

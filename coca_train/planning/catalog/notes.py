@@ -1,7 +1,6 @@
 """What the columns of the tables mean, in words."""
 
-from coca_train.planning.catalog.axes import FAR, STRETCH
-from coca_train.planning.catalog.facts import FARTHEST, LONG, SHORT
+from coca_train.planning.catalog.facts import FAR, FARTHEST, LONG, SHORT, STRETCH
 from coca_train.planning.catalog.reference import Reference
 
 

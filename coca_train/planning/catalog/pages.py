@@ -7,9 +7,8 @@ from typing import Any
 from coca_train.config.fields import described
 from coca_train.config.messages import show
 from coca_train.planning.catalog import notes, tables
-from coca_train.planning.catalog.axes import frequency_facts, visibility_facts
 from coca_train.planning.catalog.entries import MODULES, Entry, entries, schedules
-from coca_train.planning.catalog.facts import Facts, all_facts, facts
+from coca_train.planning.catalog.facts import Facts, all_facts, facts, frequency_facts, visibility_facts
 from coca_train.planning.catalog.pictures import CAPTIONS, kind
 from coca_train.planning.catalog.reference import Reference
 from coca_train.runtime.trees import leaves
@@ -36,21 +35,21 @@ def overview(given: Reference) -> str:
 
 def details(entry: Entry, given: Reference) -> str:
     """One scheme in full, for a terminal."""
-    found, rope = facts(entry, given), facts(entries("position")["rope"], given)
-    pairs = [(column.title.replace("- ", ""), column.cell(found)) for column in tables.scheme_columns({"rope": rope})]
+    own, rope = facts(entry, given), facts(entries("position")["rope"], given)
+    pairs = [(column.title.replace("- ", ""), column.cell(own)) for column in tables.scheme_columns({"rope": rope})]
     lines = [f"{entry.name}: {entry.title}", *([entry.link] if entry.link else []), "", entry.docstring, ""]
     lines += [f"In {given.name}, training window {given.seq_len:,} tokens", ""]
     for title, text in pairs[1:-1]:
         lines.append(f"  {title:<13} {text}")
         if title == "parameters":
-            lines += [f"  {'':<13} {name} {list(shape)}" for name, shape in found.parameters.items()]
-    lines += [_wrapped(f"  not {name}: {problem}", " " * 6) for name, problem in found.visibilities.items() if problem]
+            lines += [f"  {'':<13} {name} {list(shape)}" for name, shape in own.parameters.items()]
+    lines += [_wrapped(f"  not {name}: {problem}", " " * 6) for name, problem in own.visibilities.items() if problem]
     lines += ["", "Attention of one layer, forward, one sequence (bfloat16)", ""]
-    lines += [_by_length(n_tokens, found, given) for n_tokens in LENGTHS]
+    lines += [_by_length(n_tokens, own, given) for n_tokens in LENGTHS]
     lines += ["", "Settings", ""]
     for key, value, text in settings(entry):
         lines += [f"  {key}={value}", *textwrap.wrap(text, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)]
-    return "\n".join([*lines, "", "Train with it", "", f"  {example(found)}"])
+    return "\n".join([*lines, "", "Train with it", "", f"  {example(own)}"])
 
 
 def settings(entry: Entry) -> list[tuple[str, str, str]]:
@@ -65,11 +64,11 @@ def settings(entry: Entry) -> list[tuple[str, str, str]]:
     return [(k, show(v), texts.get(k, "")) for k, v in leaves(entry.values, "position") if k not in names]
 
 
-def example(found: Facts) -> str:
+def example(own: Facts) -> str:
     """A command line that trains with a scheme."""
-    words = ["python -m coca_train", f"position={found.entry.name}"]
-    words += ["position/frequencies=dynamic_ntk"] if found.frequencies else []
-    words += ["data.order=stream"] if getattr(found.settings, "memory_len", 0) else []
+    words = ["python -m coca_train", f"position={own.entry.name}"]
+    words += ["position/frequencies=dynamic_ntk"] if own.frequencies else []
+    words += ["data.order=stream"] if getattr(own.settings, "memory_len", 0) else []
     return " ".join(words)
 
 
@@ -106,8 +105,8 @@ def document(given: Reference) -> str:
         *_list([f"{name}: {text}" for name, text in CAPTIONS.items()], "How the figures are made:"),
     ]
     shown: dict[str, str] = {}
-    for found in table.values():
-        lines += _scheme_section(found, shown)
+    for own in table.values():
+        lines += _scheme_section(own, shown)
     for group in ("position/frequencies", "visibility"):
         for entry in entries(group).values():
             lines += _section(entry, shown)
@@ -136,25 +135,25 @@ def _table(columns: Sequence[tables.Column[Any]], rows: Sequence[Any], terminal:
     return (tables.terminal if terminal else tables.markdown)(columns, rows)
 
 
-def _by_length(n_tokens: int, found: Facts, given: Reference) -> str:
+def _by_length(n_tokens: int, own: Facts, given: Reference) -> str:
     """Work and memory at a length: pairs on and below the diagonal, and numbers that grow with their power."""
     pairs = n_tokens * (n_tokens + 1) / 2
-    work = pairs * found.products * given.shape.n_heads / 1e9
-    held = found.held(n_tokens) * 2 / 2**20
+    work = pairs * own.products * given.shape.n_heads / 1e9
+    held = own.held(n_tokens) * 2 / 2**20
     return f"  T = {n_tokens:>6,}   {work:>9,.1f} G multiply-adds   {held:>7,.1f} MiB handed to the kernel"
 
 
-def _scheme_section(found: Facts, shown: dict[str, str]) -> list[str]:
+def _scheme_section(own: Facts, shown: dict[str, str]) -> list[str]:
     """A scheme's figure, what its file says, its settings and parameters."""
-    entry = found.entry
+    entry = own.entry
     lines = _section(entry, shown)
     rows = [f"| `{key}` | `{value}` | {text.replace('|', chr(92) + '|')} |" for key, value, text in settings(entry)]
     if rows:
         lines += ["| option | value | what it is |", "|---|---|---|", *rows, ""]
-    if found.parameters:
-        shapes = ", ".join(f"`{name}` {list(shape)}" for name, shape in found.parameters.items())
+    if own.parameters:
+        shapes = ", ".join(f"`{name}` {list(shape)}" for name, shape in own.parameters.items())
         lines += [f"Parameters that `nope` has not, or in another shape: {shapes}.", ""]
-    return [*lines, f"`{example(found)}`", ""]
+    return [*lines, f"`{example(own)}`", ""]
 
 
 def _section(entry: Entry, shown: dict[str, str]) -> list[str]:

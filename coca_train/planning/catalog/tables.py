@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from coca_train.config.messages import show
-from coca_train.planning.catalog.axes import FrequencyFacts, VisibilityFacts
 from coca_train.planning.catalog.entries import Entry, Schedule
-from coca_train.planning.catalog.facts import Facts
+from coca_train.planning.catalog.facts import Facts, FrequencyFacts, VisibilityFacts
 from coca_train.runtime.trees import flatten
 
 Row = TypeVar("Row")
@@ -132,8 +131,8 @@ def layer_columns() -> list[Column[Schedule]]:
 
     def differs(schedule: Schedule) -> str:
         kinds = {name: flatten(kind) for name, kind in schedule.kinds.items()}
-        told = [f"{name}: {' '.join(f'{k}={show(v)}' for k, v in kind.items())}" for name, kind in kinds.items()]
-        return "; ".join(told) or "–"
+        changes = [f"{name}: {' '.join(f'{k}={show(v)}' for k, v in kind.items())}" for name, kind in kinds.items()]
+        return "; ".join(changes) or "–"
 
     return [
         Column("layers", 17, lambda s: s.name, markdown=lambda s: f"`{s.name}`"),
