@@ -9,7 +9,7 @@ from typing import Any
 
 from coca_train.hub.architecture import Architecture
 from coca_train.hub.config_json import OWN
-from coca_train.hub.rope import NotTheSame
+from coca_train.positions.hugging_face import NotTheSame
 from coca_train.positions import frequencies
 from coca_train.positions.frequencies import _shared
 from coca_train.runtime.errors import UserError

@@ -20,7 +20,7 @@ DYNAMIC = {"name": "dynamic_ntk", "theta": 500.0, "alpha": 2.0, "original_seq_le
 SHORTER = {"name": "dynamic_linear", "theta": 500.0, "original_seq_len": 24}
 PLAIN = {"name": "plain", "theta": 500.0}
 LONGROPE = {"name": "longrope", "theta": 500.0, "factor": 4.0, "original_seq_len": 24}
-LONGROPE |= {"short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5], "long_factor": None}
+LONGROPE |= {"short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5], "long_factor": None, "temperature": None}
 SCHEMES = {
     "rope": {"rotary_pct": 0.5, "frequencies": PLAIN},
     "coca": {"variant": "slack", "t_width": "half", "rotary_pct": 1.0, "frequencies": PLAIN},
