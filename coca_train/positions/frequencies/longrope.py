@@ -86,4 +86,6 @@ def to_transformers(settings: Settings, rotary_dim: int, rotary_pct: float) -> W
         whole_head("longrope", rotary_pct)
     lists = {"short_factor": settings.short_factor or [1.0] * pairs}
     lists |= {"long_factor": settings.long_factor or [settings.factor] * pairs}
-    return Words(settings.theta, {"rope_type": ROPE_TYPE, **extended(settings), **lists, "attention_factor": temperature})
+    return Words(
+        settings.theta, {"rope_type": ROPE_TYPE, **extended(settings), **lists, "attention_factor": temperature}
+    )
