@@ -2,8 +2,8 @@
 
 From the definitions that are wanted it follows, name by name, what running them looks up, through all modules of ours;
 annotations do not count, as they are never run. Each module becomes one file in a flat folder, with its docstring, its
-comments and those definitions as they stand in the source; imports are written anew. What is a setting's type, a rule of
-a configuration or a start of weights is thereby left behind, and so is what only they need (pydantic, for one).
+comments and those definitions as they stand in the source; imports are written anew. Types of settings, rules of a
+configuration and starts of weights are thereby left behind, and so is what only they need (pydantic, for one).
 
 transformers copies the files that it finds by `from .name import …` in the file that config.json names, and in those
 files again; never by `from . import name`. So that file ends with a line for every other.
@@ -12,7 +12,7 @@ files again; never by `from . import name`. So that file ends with a line for ev
 import ast
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from typing import NamedTuple
@@ -41,19 +41,19 @@ class Imported(NamedTuple):
 
 
 class Source:
-    """A module of ours as text. packages: whose modules are ours. replaced: definitions that an export writes otherwise,
-    by name."""
+    """A module of ours as text. packages: whose modules are ours."""
 
-    def __init__(self, module: str, packages: set[str], replaced: Mapping[str, str]) -> None:
+    def __init__(self, module: str, packages: frozenset[str]) -> None:
         spec = find_spec(module)
         if spec is None or spec.origin is None:
             raise NotBundled(f"{module} has no source file")
-        self.module, self.packages, self.replaced = module, packages, replaced
+        self.module, self.packages = module, packages
         self.is_package = spec.submodule_search_locations is not None
         self.text = Path(spec.origin).read_text(encoding="utf-8")
         self.lines = self.text.splitlines()
         self.tree = ast.parse(self.text)
         self.statements: dict[str, list[ast.stmt]] = {}  # by the names that they bind
+        self._lookups: dict[ast.stmt, _Lookups] = {}
         self.imports: dict[str, Imported] = {}
         for statement in self.tree.body:
             if isinstance(statement, ast.Import | ast.ImportFrom):
@@ -66,10 +66,7 @@ class Source:
         """The names that an import binds."""
         if isinstance(statement, ast.Import):
             return {
-                alias.asname or alias.name.partition(".")[0]: Imported(
-                    alias.name if alias.asname else alias.name.partition(".")[0], None
-                )
-                for alias in statement.names
+                alias.asname or alias.name.partition(".")[0]: Imported(alias.name, None) for alias in statement.names
             }
         package = self.module if self.is_package else self.module.rpartition(".")[0]
         origin = resolve_name("." * statement.level + (statement.module or ""), package)
@@ -82,11 +79,14 @@ class Source:
             return Imported(f"{origin}.{name}", None)
         return Imported(origin, name)
 
+    def lookups(self, statement: ast.stmt) -> "_Lookups":
+        if statement not in self._lookups:
+            self._lookups[statement] = _lookups(statement)
+        return self._lookups[statement]
+
     @cached_property
     def docstring(self) -> ast.stmt | None:
-        first = self.tree.body[0] if self.tree.body else None
-        is_text = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
-        return first if is_text and isinstance(first.value.value, str) else None
+        return self.tree.body[0] if ast.get_docstring(self.tree) is not None else None
 
     def stretch(self, statement: ast.stmt) -> range:
         """Its lines, with decorators and the comment right above, from 0 on."""
@@ -98,6 +98,10 @@ class Source:
         return range(first, statement.end_lineno)
 
 
+_source = cache(Source)  # an export asks for its code several times, and a source does not change meanwhile
+
+
+@cache
 def _is_module(name: str) -> bool:
     try:
         return find_spec(name) is not None
@@ -222,14 +226,11 @@ class Bundle:
     """
 
     def __init__(self, packages: Iterable[str], replaced: Mapping[str, Mapping[str, str]]) -> None:
-        self.packages, self.replaced = set(packages), replaced
-        self.sources: dict[str, Source] = {}
+        self.packages, self.replaced = frozenset(packages), replaced
         self.kept: dict[str, set[str]] = {}  # names, by module
 
     def source(self, module: str) -> Source:
-        if module not in self.sources:
-            self.sources[module] = Source(module, self.packages, self.replaced.get(module, {}))
-        return self.sources[module]
+        return _source(module, self.packages)
 
     def _is_ours(self, module: str) -> bool:
         return module.partition(".")[0] in self.packages
@@ -250,8 +251,9 @@ class Bundle:
             return
         if name not in source.statements:
             raise NotBundled(f"{source.module} has no definition of {name}")
-        for node in self._nodes(source, name):
-            lookups = _lookups(node)
+        text = self.replaced.get(source.module, {}).get(name)
+        statements = source.statements[name] if text is None else ast.parse(text).body
+        for lookups in map(source.lookups, statements):
             for each, attributes in lookups.run.items():
                 if each in source.statements:
                     yield Wanted(source.module, each)
@@ -261,12 +263,6 @@ class Bundle:
             for statement in lookups.nested:
                 for imported in source.bindings(statement).values():
                     yield from self._of_import(source, imported, {None})
-
-    def _nodes(self, source: Source, name: str) -> list[ast.stmt]:
-        """The statements behind a name, or what stands in their place."""
-        if name in source.replaced:
-            return ast.parse(source.replaced[name]).body
-        return source.statements[name]
 
     def _of_import(self, source: Source, imported: Imported, attributes: set[str | None]) -> Iterator[Wanted]:
         """What of the module that an import names. attributes: that are taken of a module, None: the module itself."""
@@ -301,21 +297,19 @@ class Bundle:
         lines: list[str | None] = list(source.lines)
         for statement in source.tree.body:
             names = {name for name, statements in source.statements.items() if statement in statements}
+            stretch, instead = source.stretch(statement), []
             if statement is source.docstring:
                 continue
-            if not names & kept:
-                _cut(lines, source.stretch(statement), [])
-                continue
-            stretch = source.stretch(statement)
-            replaced = next((source.replaced[name] for name in names if name in source.replaced), None)
-            if replaced is not None:
-                _cut(lines, stretch, self._rewritten(source, replaced.splitlines(), ast.parse(replaced), needed, flat))
-            else:
-                _cut(
-                    lines,
-                    stretch,
-                    self._rewritten(source, source.lines, statement, needed, flat)[stretch.start : stretch.stop],
-                )
+            if names & kept:
+                texts = self.replaced.get(source.module, {})
+                text = next((texts[name] for name in names if name in texts), None)
+                node, old = (statement, source.lines) if text is None else (ast.parse(text).body[0], text.splitlines())
+                lookups = source.lookups(node)
+                needed.run |= lookups.run
+                needed.read |= lookups.read
+                instead = self._reimported(source, old, lookups.nested, flat)
+                instead = instead if text is not None else instead[stretch.start : stretch.stop]
+            _cut(lines, stretch, instead)
         names = [name for name in source.imports if name in needed.run or name in needed.read or name in kept]
         bindings = {name: source.imports[name] for name in names if self._is_written(source.imports[name])}
         head = source.docstring.end_lineno if source.docstring is not None else 0
@@ -326,21 +320,17 @@ class Bundle:
         top = "\n\n".join(part for part in (docstring, imports.strip()) if part)
         return f"{HEADER.format(module=source.module)}{top}\n\n\n{_squeezed(body)}\n"
 
-    def _rewritten(
-        self, source: Source, lines: list[str], node: ast.AST, needed: _Lookups, flat: Mapping[str, str]
+    def _reimported(
+        self, source: Source, lines: list[str], nested: list[ast.Import | ast.ImportFrom], flat: Mapping[str, str]
     ) -> list[str]:
-        """The lines around a node of theirs, with the imports inside of functions written anew; one entry for each of
-        the old ones. needed: told what the node looks up."""
-        lookups, lines = _lookups(node), list(lines)
-        needed.run |= lookups.run
-        needed.read |= lookups.read
-        for nested in lookups.nested:
-            assert nested.end_lineno is not None
-            written = self._import_lines(source.bindings(nested), flat)
-            first, *rest = range(nested.lineno - 1, nested.end_lineno)
-            lines[first] = "\n".join(" " * nested.col_offset + line for line in written)
-            for line in rest:
-                lines[line] = ""
+        """Lines whose imports inside of functions are written anew, each in the place of the old one."""
+        lines = list(lines)
+        for statement in nested:
+            assert statement.end_lineno is not None
+            written = self._import_lines(source.bindings(statement), flat)
+            n_left = statement.end_lineno - statement.lineno
+            lines[statement.lineno - 1] = "\n".join(" " * statement.col_offset + line for line in written)
+            lines[statement.lineno : statement.end_lineno] = [""] * n_left
         return lines
 
     def _is_written(self, imported: Imported) -> bool:
@@ -354,13 +344,15 @@ class Bundle:
     def _import_lines(self, bindings: Mapping[str, Imported], flat: Mapping[str, str]) -> list[str]:
         lines, froms = [], dict[str, list[str]]()
         for name, (module, attribute) in bindings.items():
-            ours, known_as = self._is_ours(module), attribute or (flat[module] if self._is_ours(module) else module)
-            written = known_as if known_as == name else f"{known_as} as {name}"
+            ours = self._is_ours(module)
             if attribute is None and not ours:
-                lines.append(f"import {written}")
-            else:
-                origin = f".{flat[module]}" if ours and attribute is not None else "." if ours else module
-                froms.setdefault(origin, []).append(written)
+                lines.append(
+                    f"import {module}" if f"{module}.".startswith(f"{name}.") else f"import {module} as {name}"
+                )
+                continue
+            known_as = attribute or flat[module]
+            origin = module if not ours else "." if attribute is None else f".{flat[module]}"
+            froms.setdefault(origin, []).append(known_as if known_as == name else f"{known_as} as {name}")
         for origin, names in froms.items():
             line = f"from {origin} import {', '.join(names)}"
             lines.append(

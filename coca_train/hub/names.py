@@ -59,7 +59,7 @@ def places(names: Iterable[str], table: dict[str, str]) -> dict[str, Place]:
 
 
 def own_places(names: Iterable[str], tensors: Container[str]) -> dict[str, Place]:
-    """The same of an export in our own form. tensors: of the folder; without the prefix in those of earlier versions."""
+    """The same of an export in our own form. tensors: of the folder; those of earlier versions have no prefix."""
     prefix = OWN_PREFIX if f"{OWN_PREFIX}embed.weight" in tensors else ""
     return {name: Place(prefix + name, None) for name in names}
 

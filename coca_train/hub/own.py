@@ -1,4 +1,4 @@
-"""Models that no class of transformers computes: a config.json of our own, and our own code, cut out (hub/bundle.py)."""
+"""Models that no class of transformers computes: a config.json and code of our own, cut out by hub/bundle.py."""
 
 import importlib.util
 import json
@@ -59,7 +59,7 @@ def config(architecture: Architecture) -> dict[str, Any]:
 
 
 def code(architecture: Architecture) -> dict[str, str]:
-    """The modelling files, by name: of the schemes, frequencies and visibilities of this model only. Raises NotBundled."""
+    """The modelling files by name, with the schemes, frequencies and visibilities of this model. Raises NotBundled."""
     modules = _modules(architecture)
     files = {
         folder: {name: flat_name(each.__name__) for name, each in named.items()} for folder, named in modules.items()

@@ -5,8 +5,8 @@ Beside each key and value stands what the position scheme has made of the token 
 Shape legend: B batch, T new positions, S all positions in hand, n_held positions held.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -19,6 +19,23 @@ class InHand(NamedTuple):
 
     pos_BS: Tensor
     doc_BS: Tensor | None  # None: one document
+
+
+class Cache(Protocol):
+    """What a model asks of a cache."""
+
+    @property
+    def length(self) -> int:
+        """Positions of the text so far."""
+        ...
+
+    def advance(self, pos_BT: Tensor, doc_BT: Tensor | None = None) -> Mapping[Keep | None, InHand]:
+        """Announce new positions, before the layers extend. Returns all keys in hand, by what a layer keeps."""
+        ...
+
+    def extend(self, layer: int, *new: Tensor) -> list[Tensor]:
+        """Append to each of one layer's tensors, (B, T, …); returns them with all positions in hand, (B, S, …)."""
+        ...
 
 
 class _Held(NamedTuple):
@@ -42,7 +59,6 @@ class KVCache:
         self._layers: list[list[Tensor]] = [[] for _ in keeps]
 
     def advance(self, pos_BT: Tensor, doc_BT: Tensor | None = None) -> dict[Keep | None, InHand]:
-        """Announce new positions, before the layers extend. Returns all keys in hand, by what a layer keeps."""
         assert doc_BT is None, "a cache holds one document"
         if self.length + pos_BT.shape[1] > self.capacity:
             raise ValueError(f"the cache holds {self.capacity} positions; {self.length + pos_BT.shape[1]} are needed")
@@ -60,7 +76,6 @@ class KVCache:
         return in_hand
 
     def extend(self, layer: int, *new: Tensor) -> list[Tensor]:
-        """Append to each of one layer's tensors, (B, T, …); returns them with all positions in hand, (B, S, …)."""
         held, kept_S = self._layers[layer], self._held[self.keeps[layer]].kept_S
         if kept_S is not None:
             in_hand = [torch.cat(pair, dim=1) for pair in zip(held, new, strict=True)] if held else list(new)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from coca_train import positions
 from coca_train.config.schema import OWN, ModelConfig
 from coca_train.models.attention import Attention, AttentionContext
-from coca_train.models.cache import InHand, KVCache
+from coca_train.models.cache import Cache, InHand
 from coca_train.models.kernels import Kernel, sdpa
 from coca_train.models.layers import Block, build_norm
 from coca_train.models.logit_scale import logit_scale
@@ -115,7 +115,7 @@ class Decoder(nn.Module):
         pos_BT: Tensor | None = None,
         doc_BT: Tensor | None = None,
         length: int | None = None,
-        cache: KVCache | None = None,
+        cache: Cache | None = None,
     ) -> Tensor:
         """Final hidden states x_BTC.
 
@@ -130,7 +130,7 @@ class Decoder(nn.Module):
             x_BTC = block(x_BTC, contexts[kind])
         return self.final_norm(x_BTC)
 
-    def places(self, tokens_BT: Tensor, cache: KVCache | None) -> Tensor:
+    def places(self, tokens_BT: Tensor, cache: Cache | None) -> Tensor:
         """Positions that count on from the cache's end, (1, T)."""
         start = 0 if cache is None else cache.length
         return torch.arange(start, start + tokens_BT.shape[1], device=tokens_BT.device)[None]
@@ -146,13 +146,12 @@ class Decoder(nn.Module):
         pos_BS: Tensor,
         doc_BS: Tensor | None = None,
         length: int | None = None,
-        cache: KVCache | None = None,
+        cache: Cache | None = None,
     ) -> dict[str, AttentionContext]:
         """By kind, what its layers share when the queries are the last T of the S positions. cache: it is told the
         queries, and its positions and documents take the place of those of S."""
-        if cache is None:
-            in_hand = dict.fromkeys(self.keeps, InHand(pos_BS, doc_BS))
-        else:
+        in_hand = dict.fromkeys(self.keeps, InHand(pos_BS, doc_BS))
+        if cache is not None:
             in_hand = cache.advance(pos_BT, doc_BS)
         contexts = {}
         for kind in dict.fromkeys(self.kinds):
@@ -161,7 +160,7 @@ class Decoder(nn.Module):
         return contexts
 
     def context(
-        self, kind: str, pos_BT: Tensor, pos_BS: Tensor, doc_BS: Tensor | None, length: int, cache: KVCache | None
+        self, kind: str, pos_BT: Tensor, pos_BS: Tensor, doc_BS: Tensor | None, length: int, cache: Cache | None
     ) -> AttentionContext:
         """`contexts` of one kind, whose layers have these S positions in hand."""
         position, visibility = self.position_of(kind), self.visibilities[kind]

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from coca_train import positions
 from coca_train.config.schema import OWN, LayersConfig, ModelConfig
-from coca_train.models.cache import KVCache
+from coca_train.models.cache import Cache, KVCache
 from coca_train.models.decoder import Decoder, module_name
 from coca_train.models.kernels import KERNELS, Kernel
 from coca_train.models.memory import Memory
@@ -117,7 +117,7 @@ class Transformer(Decoder):
         pos_BT: Tensor | None = None,
         doc_BT: Tensor | None = None,
         length: int | None = None,
-        cache: KVCache | None = None,
+        cache: Cache | None = None,
         memory: Memory | None = None,
         wanted: Sequence[tuple[int, int]] | None = None,
     ) -> Tensor:
@@ -170,7 +170,7 @@ class Transformer(Decoder):
         pos_BT: Tensor | None = None,
         doc_BT: Tensor | None = None,
         length: int | None = None,
-        cache: KVCache | None = None,
+        cache: Cache | None = None,
         memory: Memory | None = None,
     ) -> Tensor:
         """Float32 logits_BTV, or with targets the float32 sum of the losses [nats]; target -100 is ignored."""

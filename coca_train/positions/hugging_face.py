@@ -1,4 +1,4 @@
-"""Positions in the words of the `transformers` library: `rope_scaling`, `rope_parameters` and the like of a config.json.
+"""Positions in the words of the `transformers` library: `rope_scaling`, `rope_parameters` and others of a config.json.
 
 A scheme or a frequency that its classes can compute says so beside its mathematics, by functions of its module:
 
@@ -89,7 +89,7 @@ class Scaling:
         return original
 
     def factor(self, original: int | None = None) -> float:
-        """The extension; where it is not given, what lies between the original length and that of these weights."""
+        """The extension; where it is not given, from the original length to that of these weights."""
         implied = None if original in (None, self.max_positions) else self.max_positions / original
         value = self.take("factor", implied)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value < math.inf:
@@ -98,7 +98,7 @@ class Scaling:
 
 
 def rotation(settings: Any, head_dim: int) -> Rotation | None:
-    """What layers with these position settings rotate; None: nothing. Raises NotTheSame where they do something else."""
+    """What layers with these position settings rotate; None: nothing. Raises NotTheSame where they do other things."""
     module = SCHEMES.module(settings.scheme)
     if not hasattr(module, "to_transformers"):
         raise NotTheSame(f"position scheme {settings.scheme}; native classes have RoPE only")
@@ -140,7 +140,7 @@ def whole_head(name: str, rotary_pct: float) -> None:
 
 
 def yarn_from(scaling: Scaling) -> tuple[dict[str, Any], float]:
-    """The section of a ramp in the authors' convention, and the temperature: as given, by the two mscales, or YaRN's."""
+    """The section of a ramp in the authors' convention, and a temperature: as given, by two mscales, or YaRN's."""
     original = scaling.original()
     factor = scaling.factor(original)
     if scaling.take("truncate") is False:

@@ -54,9 +54,9 @@ class CocaTrainForCausalLM(PreTrainedModel, GenerationMixin):
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
         """input_ids: (B, T). attention_mask: (B, S), 0 where a token is padding, on whatever side; it may be left out.
-        position_ids: of the tokens that are not padding; None: 0 at the first one of each row, and so on. logits_to_keep:
-        the last ones; 0: all. length: what dynamic frequencies adapt to [tokens]; None: the longest row so far.
-        labels: (B, T), -100 is ignored; the loss is the mean of those left.
+        position_ids: of the tokens that are not padding; None: 0 at the first one of each row, and so on.
+        logits_to_keep: how many of the last ones; 0: all. length: what dynamic frequencies adapt to [tokens]; None: the
+        longest row so far. labels: (B, T), -100 is ignored; the loss is the mean of those left.
         """
         if past_key_values is None and (self.config.use_cache if use_cache is None else use_cache) and labels is None:
             past_key_values = DynamicCache()
@@ -78,8 +78,8 @@ class CocaTrainForCausalLM(PreTrainedModel, GenerationMixin):
 def _placed(
     input_ids: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None, past: Past | None
 ) -> tuple[Tensor, Tensor | None]:
-    """Position and document of every new token, (B, T): the text is document 1, the padding before it 0 and behind it 2,
-    which no token of the text sees. No documents where no row has padding, now or before."""
+    """Position and document of every new token, (B, T): the text is document 1, padding before it 0 and behind it 2, so
+    that no token of the text sees any. No documents where no row has padding, now or before."""
     n_new = input_ids.shape[1]
     is_text_BS = torch.ones_like(input_ids, dtype=torch.bool)
     if attention_mask is not None:

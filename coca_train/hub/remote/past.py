@@ -34,7 +34,8 @@ class Past:
     @property
     def is_text_BS(self) -> Tensor | None:
         """Which of the tokens held are the text's, not padding; None: nothing is held."""
-        return self._layer(len(self.keeps)).values[:, 0, :, 0] == 1 if self.length else None
+        doc_B1S1 = self._layer(len(self.keeps)).values
+        return None if doc_B1S1 is None else doc_B1S1[:, 0, :, 0] == 1
 
     def advance(self, pos_BT: Tensor, doc_BT: Tensor | None = None) -> dict[Keep | None, InHand]:
         """As ours. doc_BT: 1 for tokens of the text; None: all of them, and all that is held."""
@@ -45,8 +46,9 @@ class Past:
             pos_BS = pos_BS[:1]  # tables are made once, not for each row
         return dict.fromkeys(self.keeps, InHand(pos_BS, None if doc_BT is None else doc_BS))
 
-    def extend(self, layer: int, k_BTGK: Tensor, v_BTGD: Tensor, *tokens: Tensor) -> list[Tensor]:
+    def extend(self, layer: int, *new: Tensor) -> list[Tensor]:
         """As ours."""
+        k_BTGK, v_BTGD, *tokens = new
         self._layer(layer)
         k_BGSK, v_BGSD = self.cache.update(k_BTGK.transpose(1, 2), v_BTGD.transpose(1, 2), layer)
         in_hand = [k_BGSK.transpose(1, 2), v_BGSD.transpose(1, 2)]

@@ -72,7 +72,7 @@ ROPE_TYPE = "longrope"
 
 
 def from_transformers(scaling: Scaling) -> dict[str, Any]:
-    """As Phi-3 has it: attention_factor is the temperature, the factor follows from both lengths where it is not given."""
+    """As Phi-3 has it: attention_factor is the temperature, and the factor follows from both lengths if need be."""
     original, temperature = scaling.original(), scaling.take("attention_factor")
     lists = {name: scaling.numbers(name) for name in ("short_factor", "long_factor")}
     section = {"theta": scaling.theta, "factor": scaling.factor(original), "original_seq_len": original, **lists}
