@@ -21,6 +21,7 @@ from coca_train.runtime.errors import UserError
 MODELING, CONFIGURATION = "modeling_coca_train", "configuration_coca_train"
 CLASS, CONFIG_CLASS = "CocaTrainForCausalLM", "CocaTrainConfig"
 
+PACKAGE = positions.__name__.partition(".")[0]
 REGISTRY = '''def _registry(folder: str, tag: str) -> Shipped:
     """The modules of this export."""
     from {remote}.registry import Shipped
@@ -66,7 +67,7 @@ def code(architecture: Architecture) -> dict[str, str]:
     }
     registry = REGISTRY.format(remote=remote.__name__, files=json.dumps(files, indent=4).replace("\n", "\n    "))
     bundle = Bundle(
-        {each.__name__.partition(".")[0] for named in modules.values() for each in named.values()} | {OWN},
+        {each.__name__.partition(".")[0] for named in modules.values() for each in named.values()} | {PACKAGE},
         {positions.__name__: {"_registry": registry}},
     )
     names = {f"{remote.__name__}.{name}": name for name in (MODELING, CONFIGURATION, "past", "registry")}

@@ -28,10 +28,11 @@ class CocaTrainConfig(PretrainedConfig):
         layer_kinds: list[str] | None = None,
         kinds: dict[str, Any] | None = None,
         vocab_size: int = 0,
+        use_cache: bool = True,
         **kwargs: Any,
     ) -> None:
         self.coca_train = coca_train or {}
         self.layer_kinds = layer_kinds or []
         self.kinds = kinds or {}
-        self.vocab_size = vocab_size
+        self.vocab_size, self.use_cache = vocab_size, use_cache
         super().__init__(**kwargs)
