@@ -23,6 +23,9 @@ class Past:
     """One forward's view of a cache. keeps: of every layer of the model, as ours has it."""
 
     def __init__(self, cache: Cache, keeps: Sequence[Keep | None]) -> None:
+        for layer in cache.layers:
+            if type(layer) is not DynamicLayer:
+                raise ValueError(f"this model's past is for a DynamicCache, not for layers of {type(layer).__name__}")
         self.cache, self.keeps = cache, keeps
         self._extra = len(keeps) + 1  # the next layer for what a scheme makes of tokens
 
@@ -49,7 +52,6 @@ class Past:
     def extend(self, layer: int, *new: Tensor) -> list[Tensor]:
         """As ours."""
         k_BTGK, v_BTGD, *tokens = new
-        self._layer(layer)
         k_BGSK, v_BGSD = self.cache.update(k_BTGK.transpose(1, 2), v_BTGD.transpose(1, 2), layer)
         in_hand = [k_BGSK.transpose(1, 2), v_BGSD.transpose(1, 2)]
         for x_BT in tokens:
@@ -63,7 +65,4 @@ class Past:
         """Behind those of the model's layers, which transformers makes, they are made here."""
         while len(self.cache.layers) <= index:
             self.cache.layers.append(DynamicLayer())
-        layer = self.cache.layers[index]
-        if type(layer) is not DynamicLayer:
-            raise ValueError(f"this model keeps its past in a DynamicCache, not in layers of {type(layer).__name__}")
-        return layer
+        return self.cache.layers[index]  # pyright: ignore[reportReturnType]  # all are checked at the start
