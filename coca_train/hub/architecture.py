@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from coca_train.config.schema import LayersConfig, ModelConfig
+from coca_train.config.schema import OWN, LayersConfig, ModelConfig
 from coca_train.models.transformer import Transformer
 from coca_train.positions.layers import UNIFORM, Kind, kinds, kinds_of
 
@@ -23,10 +23,21 @@ class Architecture:
     layers: LayersConfig = UNIFORM
 
     @property
+    def layer_kinds(self) -> tuple[str, ...]:
+        """The kind of every layer, by name."""
+        return kinds_of(self.layers, self.model.n_layers)
+
+    @property
+    def settings(self) -> dict[str, Kind]:
+        """Of every kind that occurs, and of `own`."""
+        own = {OWN: Kind(self.position, self.visibility, self.model.logit_scale)}
+        return own | kinds(self.layers, self.model, self.position, self.visibility)
+
+    @property
     def kinds(self) -> list[Kind]:
         """The kind of every layer."""
-        found = kinds(self.layers, self.model, self.position, self.visibility)
-        return [found[name] for name in kinds_of(self.layers, self.model.n_layers)]
+        settings = self.settings
+        return [settings[name] for name in self.layer_kinds]
 
     @property
     def n_rows(self) -> int:

@@ -57,9 +57,9 @@ def _kind(config: dict[str, Any], own: bool) -> str:
     if not own:
         return f"It is a plain `{config['architectures'][0]}`: no code of this folder is needed.\n"
     return (
-        f"Its `model_type` is `{config['model_type']}` and its attention is in `position.py` beside the weights; "
-        "loaded as a LLaMA or GPT-NeoX it would compute something else. There is no key/value cache: each new token "
-        "recomputes the text.\n"
+        f"Its `model_type` is `{config['model_type']}`, and what it computes is in the Python files beside the weights; "
+        "loaded as a LLaMA or GPT-NeoX it would compute something else. Batches may be padded on either side. Dynamic "
+        "frequencies follow the longest text of a batch; `generate(..., length=n)` fixes the length they adapt to.\n"
     )
 
 

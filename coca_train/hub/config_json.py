@@ -9,10 +9,11 @@ from pydantic import TypeAdapter, ValidationError
 from coca_train import positions
 from coca_train.config.older import model_config
 from coca_train.config.schema import LayersConfig
-from coca_train.hub import rope, smollm3, uncovered
+from coca_train.hub import smollm3, uncovered
 from coca_train.hub.architecture import Architecture
-from coca_train.positions import visibilities
+from coca_train.positions import hugging_face, visibilities
 from coca_train.positions.layers import UNIFORM
+from coca_train.positions.schemes import rope
 from coca_train.runtime.errors import UserError
 
 NAME = "config.json"
@@ -154,7 +155,7 @@ def architecture(folder: Path, ignore: tuple[str, ...] = ()) -> Architecture:
     try:
         sections = (_neox if family == "gpt_neox" else _llama)(keys, family)
         found = _typed(path, **sections)
-    except rope.NotTheSame as error:
+    except hugging_face.NotTheSame as error:
         raise keys.wrong(f"positions: {error}", "this is not what we compute") from None
     keys.finish()
     return found
@@ -181,7 +182,7 @@ def _llama(keys: Keys, family: str) -> dict[str, Any]:
             "residual": "sequential",
             "bias": bias,
         },
-        "position": {"scheme": "rope", "rotary_pct": rotary_pct, "frequencies": frequencies},
+        "position": rope.from_transformers(rotary_pct, frequencies),
         "visibility": {"name": "causal"} if window is None else {"name": "sliding_window", "window": window},
         "seq_len": max_positions,
         **({"layers": _layers(keys)} if family == "smollm3" else {}),
@@ -214,7 +215,7 @@ def _neox(keys: Keys, family: str) -> dict[str, Any]:
             "residual": "parallel" if parallel else "sequential",
             "bias": True,
         },
-        "position": {"scheme": "rope", "rotary_pct": rotary_pct, "frequencies": frequencies},
+        "position": rope.from_transformers(rotary_pct, frequencies),
         "visibility": {"name": "causal"},
         "seq_len": max_positions,
     }  # fmt: skip
@@ -250,7 +251,9 @@ def _rotation(
         raise keys.wrong(f"{base}={theta:g}", "a base above 1 is needed")
     for key in ("rope_theta", "partial_rotary_factor"):
         scaling.pop(key, None)
-    return rotary_pct, rope.frequencies(scaling, theta, max_positions, rotary_pct)
+    if original := keys.whole("original_max_position_embeddings", optional=True):  # where Phi-3 has it
+        scaling.setdefault("original_max_position_embeddings", original)
+    return rotary_pct, hugging_face.frequencies(scaling, theta, max_positions, rotary_pct)
 
 
 def _agreed(keys: Keys, what: str, values: list[Any], default: float) -> float:

@@ -50,7 +50,7 @@ def run(options: ExportConfig) -> Path:
             _write_config(folder, config, theirs, tokenizer)
             _write_weights(folder, theirs)
             if OWN in config:
-                for name, text in own.code(source.architecture.position.scheme).items():
+                for name, text in own.code(source.architecture).items():
                     durable.write_new(folder / name, text.encode())
             found = _check(folder, options, source, tokenizer)
             durable.write_new(folder / "README.md", card.text(to.name, source, config, found, path).encode())
@@ -65,7 +65,7 @@ def _trust(config: dict[str, Any]) -> str:
 def translate(source: Source, config: dict[str, Any], dtype: torch.dtype | None) -> Theirs:
     """The tensors of the export. dtype None: as the source has them."""
     if OWN in config:
-        holds = {name: [name] for name in source.names}
+        holds = {names.OWN_PREFIX + name: [name] for name in source.names}
     else:
         holds = names.contents(names.places(source.names, names.TABLES[config["model_type"]]))
     shapes = {}
@@ -88,7 +88,7 @@ def _write_config(folder: Path, config: dict[str, Any], theirs: Theirs, tokenize
     precision = str(next(iter(theirs.dtypes.values()))).removeprefix("torch.")
     written = {**config, "torch_dtype": precision, "bos_token_id": None, "eos_token_id": None, **ends}
     _write_json(folder / NAME, written)
-    _write_json(folder / "generation_config.json", {**ends, "do_sample": False, "use_cache": OWN not in config})
+    _write_json(folder / "generation_config.json", {**ends, "do_sample": False, "use_cache": True})
 
 
 def _write_json(path: Path, values: dict[str, Any]) -> None:

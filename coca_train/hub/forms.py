@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from coca_train.hub import native, own
 from coca_train.hub.architecture import Architecture
-from coca_train.hub.rope import NotTheSame
+from coca_train.positions.hugging_face import NotTheSame
 from coca_train.runtime.errors import UserError
 
 Form = Literal["auto", "native", "own", "llama", "mistral", "smollm3", "gpt_neox"]

@@ -70,10 +70,11 @@ def wanted(source: Source, options: ImportConfig) -> Source:
 
 def other_side(source: Source) -> parity.Side:
     """What the source is compared with: transformers on the same folder, or a class with its weights streamed in."""
+    config = forms.choose(source.architecture, "auto", source.family)
     foreign = source.kind == "huggingface" and source.family in transformers_side.CLASSES
-    if foreign and source.architecture.position.scheme == "rope":
+    if foreign and config["model_type"] in transformers_side.CLASSES:
         return transformers_side.of_folder(source.path)
-    return transformers_side.of_source(source, forms.choose(source.architecture, "auto", source.family))
+    return transformers_side.of_source(source, config)
 
 
 def _what(source: Source, made: Source) -> str:

@@ -4,6 +4,7 @@ No permutation of rows: transformers' q_proj and k_proj already pair feature j w
 Meta's files did that), and so do we. GPT-NeoX holds query, key and value in one tensor, head by head.
 """
 
+from collections.abc import Container, Iterable
 from typing import NamedTuple
 
 import torch
@@ -41,6 +42,7 @@ NEOX = {
     "mlp.down": "mlp.dense_4h_to_h",
 }
 TABLES = {"llama": LLAMA, "mistral": LLAMA, "smollm3": LLAMA, "gpt_neox": NEOX}
+OWN_PREFIX = "model."  # of our own form: the class of transformers holds our decoder under this name
 PARTS = ("attention.q", "attention.k", "attention.v")  # the order inside a fused tensor
 
 
@@ -51,9 +53,15 @@ class Place(NamedTuple):
     part: int | None
 
 
-def places(names: list[str], table: dict[str, str]) -> dict[str, Place]:
+def places(names: Iterable[str], table: dict[str, str]) -> dict[str, Place]:
     """Our parameter names -> where each lies."""
     return {name: _place(name, table) for name in names}
+
+
+def own_places(names: Iterable[str], tensors: Container[str]) -> dict[str, Place]:
+    """The same of an export in our own form. tensors: of the folder; those of earlier versions have no prefix."""
+    prefix = OWN_PREFIX if f"{OWN_PREFIX}embed.weight" in tensors else ""
+    return {name: Place(prefix + name, None) for name in names}
 
 
 def _place(name: str, table: dict[str, str]) -> Place:

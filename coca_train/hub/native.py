@@ -2,10 +2,10 @@
 
 from typing import Any, Literal
 
-from coca_train.hub import rope, smollm3
+from coca_train.hub import smollm3
 from coca_train.hub.architecture import Architecture
-from coca_train.hub.rope import NotTheSame
 from coca_train.hub.transformers_side import CLASSES
+from coca_train.positions.hugging_face import NotTheSame, Words, rotation
 from coca_train.positions.layers import in_words
 
 Family = Literal["llama", "mistral", "smollm3", "gpt_neox"]
@@ -16,19 +16,20 @@ def config(architecture: Architecture, family: str = "") -> dict[str, Any]:
 
     The scaling is written as released models have it (rope_theta, rope_scaling), which old and new versions read.
     """
-    scheme = architecture.position.scheme
-    if scheme != "rope":
-        raise NotTheSame(f"position scheme {scheme}; native classes have RoPE only")
-    able = [name for name in CLASSES if not _reasons(architecture, name)]
-    if family and family not in able and family in CLASSES:
-        raise NotTheSame(f"{family}: {'; '.join(_reasons(architecture, family))}")
+    rotated = rotation(architecture.position, architecture.head_dim)
+    if rotated is None:
+        raise NotTheSame(f"position scheme {architecture.position.scheme}; native classes have RoPE only")
+    reasons = {name: _reasons(architecture, rotated.rotary_pct, name) for name in CLASSES}
+    able = [name for name in CLASSES if not reasons[name]]
+    if family in reasons and family not in able:
+        raise NotTheSame(f"{family}: {'; '.join(reasons[family])}")
     if not able:
-        raise NotTheSame("; ".join(f"{name}: {', '.join(_reasons(architecture, name))}" for name in CLASSES))
-    chosen = family if family in able else able[0]
-    position = architecture.position
-    width = round(architecture.head_dim * position.rotary_pct)
-    written = rope.written(position.frequencies, width, position.rotary_pct)
-    fields = (_neox if chosen == "gpt_neox" else _llama)(architecture, chosen, written)
+        raise NotTheSame("; ".join(f"{name}: {', '.join(reasons[name])}" for name in CLASSES))
+    chosen, words = family if family in able else able[0], rotated.words
+    if chosen == "gpt_neox":
+        fields = _neox(architecture, words) | {"rotary_pct": rotated.rotary_pct}
+    else:
+        fields = _llama(architecture, chosen, words)
     model = architecture.model
     return {
         "architectures": [CLASSES[chosen]],
@@ -38,8 +39,8 @@ def config(architecture: Architecture, family: str = "") -> dict[str, Any]:
         "num_hidden_layers": model.n_layers,
         "num_attention_heads": model.n_heads,
         "intermediate_size": model.d_ff,
-        "max_position_embeddings": written.max_positions or architecture.seq_len,
-        "rope_scaling": written.scaling,
+        "max_position_embeddings": words.max_positions or architecture.seq_len,
+        "rope_scaling": words.scaling,
         "tie_word_embeddings": model.tie_embeddings,
         "initializer_range": model.init_std,
         "use_cache": True,
@@ -47,7 +48,7 @@ def config(architecture: Architecture, family: str = "") -> dict[str, Any]:
     }
 
 
-def _reasons(architecture: Architecture, family: str) -> list[str]:
+def _reasons(architecture: Architecture, rotary_pct: float, family: str) -> list[str]:
     """Why a family's class computes something else; empty: it does not."""
     model, visibility = architecture.model, architecture.visibility
     rules = [
@@ -78,7 +79,7 @@ def _reasons(architecture: Architecture, family: str) -> list[str]:
             (model.norm == "rmsnorm", f"norm {model.norm}"),
             (model.activation == "swiglu", f"activation {model.activation}"),
             (model.residual == "sequential", f"residual {model.residual}"),
-            (architecture.position.rotary_pct == 1, f"rotary_pct {architecture.position.rotary_pct:g}"),
+            (rotary_pct == 1, f"rotary_pct {rotary_pct:g}"),
             (family != "mistral" or not model.bias, "biases"),
             (model.d_model % model.n_heads == 0, f"d_model {model.d_model} with {model.n_heads} heads"),
         ]
@@ -94,7 +95,7 @@ def _unlike_smollm3(architecture: Architecture) -> str:
     return ""
 
 
-def _llama(architecture: Architecture, family: str, written: rope.Written) -> dict[str, Any]:
+def _llama(architecture: Architecture, family: str, words: Words) -> dict[str, Any]:
     model, window = architecture.model, getattr(architecture.visibility, "window", None)
     own = {"sliding_window": window} if family == "mistral" else {"attention_bias": model.bias, "mlp_bias": model.bias}
     if family == "smollm3":
@@ -104,18 +105,17 @@ def _llama(architecture: Architecture, family: str, written: rope.Written) -> di
         "head_dim": architecture.head_dim,
         "hidden_act": "silu",
         "rms_norm_eps": model.norm_eps,
-        "rope_theta": written.theta,
+        "rope_theta": words.theta,
         **own,
     }
 
 
-def _neox(architecture: Architecture, family: str, written: rope.Written) -> dict[str, Any]:
+def _neox(architecture: Architecture, words: Words) -> dict[str, Any]:
     model = architecture.model
     return {
         "hidden_act": {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh"}[model.activation],
         "layer_norm_eps": model.norm_eps,
         "use_parallel_residual": model.residual == "parallel",
         "attention_bias": True,
-        "rotary_emb_base": written.theta,
-        "rotary_pct": architecture.position.rotary_pct,
+        "rotary_emb_base": words.theta,
     }

@@ -1,97 +1,99 @@
-"""Models that no class of transformers computes: config.json and modelling files of our own (hub/remote)."""
+"""Models that no class of transformers computes: a config.json and code of our own, cut out by hub/bundle.py."""
 
 import importlib.util
-import math
+import json
 import sys
 import uuid
+from dataclasses import asdict
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+from coca_train import positions
+from coca_train.hub import remote
 from coca_train.hub.architecture import Architecture
+from coca_train.hub.bundle import Bundle, NotBundled, Wanted, flat_name
 from coca_train.hub.config_json import OWN
-from coca_train.hub.rope import NotTheSame
-from coca_train.positions import frequencies
-from coca_train.positions.frequencies import _shared
+from coca_train.positions import FREQUENCIES, SCHEMES, VISIBILITIES
+from coca_train.positions.hugging_face import NotTheSame
 from coca_train.runtime.errors import UserError
 
-CODE = Path(__file__).parent / "remote"
-SHARED = ("configuration_coca_train.py", "modeling_coca_train.py", "position_base.py", "rotary.py")
-CLASS = "CocaTrainForCausalLM"
-VISIBILITIES = ("causal", "sliding_window")
-BY_PARTS = {"dynamic_linear": False, "dynamic_ntk_by_parts": False, "dynamic_yarn": True}  # -> whether with temperature
+MODELING, CONFIGURATION = "modeling_coca_train", "configuration_coca_train"
+CLASS, CONFIG_CLASS = "CocaTrainForCausalLM", "CocaTrainConfig"
+
+PACKAGE = positions.__name__.partition(".")[0]
+REGISTRY = '''def _registry(folder: str, tag: str) -> Shipped:
+    """The modules of this export."""
+    from {remote}.registry import Shipped
+
+    files = {files}
+    return Shipped(files[folder])
+'''
 
 
 def config(architecture: Architecture) -> dict[str, Any]:
-    """config.json: our sections as they are, and what transformers wants to know. Raises NotTheSame, in words."""
-    scheme = architecture.position.scheme
-    if not (CODE / f"position_{scheme}.py").is_file():
-        raise NotTheSame(f"position scheme {scheme} has no modelling file")
-    if architecture.visibility.name not in VISIBILITIES:
-        raise NotTheSame(f"visibility {architecture.visibility.name}; exports have {' and '.join(VISIBILITIES)}")
-    model = architecture.model
-    if len(set(architecture.kinds)) > 1 or architecture.kinds[0].logit_scale.name != "none" or model.qk_norm != "none":
-        what = "layers of several kinds, normalised queries and keys, and scores that grow with the length"
-        raise NotTheSame(f"{what} have no modelling file yet")
+    """config.json: our sections as they are, every kind of layer in full, and what transformers wants to know. Raises
+    NotTheSame, in words."""
+    try:
+        code(architecture)
+    except NotBundled as reason:
+        raise NotTheSame(str(reason)) from None
+    model, layer_kinds = architecture.model, architecture.layer_kinds
     return {
         "architectures": [CLASS],
-        "model_type": model_type(architecture),
-        "auto_map": {
-            "AutoConfig": "configuration_coca_train.CocaTrainConfig",
-            "AutoModelForCausalLM": f"modeling_coca_train.{CLASS}",
-        },
+        "model_type": OWN,
+        "auto_map": {"AutoConfig": f"{CONFIGURATION}.{CONFIG_CLASS}", "AutoModelForCausalLM": f"{MODELING}.{CLASS}"},
         "vocab_size": architecture.n_rows,
         "hidden_size": model.d_model,
         "num_hidden_layers": model.n_layers,
         "num_attention_heads": model.n_heads,
         "max_position_embeddings": architecture.seq_len,
         "tie_word_embeddings": model.tie_embeddings,
-        "use_cache": False,
-        "rotary": _rotary(architecture),
+        "use_cache": True,
         OWN: architecture.sections(),
+        "layer_kinds": list(layer_kinds),
+        "kinds": {
+            name: {part: asdict(settings) for part, settings in kind._asdict().items()}
+            for name, kind in architecture.settings.items()
+        },
     }
 
 
-def model_type(architecture: Architecture) -> str:
-    return f"coca_train_{architecture.position.scheme}"
+def code(architecture: Architecture) -> dict[str, str]:
+    """The modelling files by name, with the schemes, frequencies and visibilities of this model. Raises NotBundled."""
+    modules = _modules(architecture)
+    files = {
+        folder: {name: flat_name(each.__name__) for name, each in named.items()} for folder, named in modules.items()
+    }
+    registry = REGISTRY.format(remote=remote.__name__, files=json.dumps(files, indent=4).replace("\n", "\n    "))
+    bundle = Bundle(
+        {each.__name__.partition(".")[0] for named in modules.values() for each in named.values()} | {PACKAGE},
+        {positions.__name__: {"_registry": registry}},
+    )
+    names = {f"{remote.__name__}.{name}": name for name in (MODELING, CONFIGURATION, "past", "registry")}
+    first, second, *_ = names
+    bundle.add([Wanted(first, CLASS), Wanted(second, CONFIG_CLASS)])
+    for named, entries in zip(modules.values(), (["Scheme"], ["Learned", "spectrum"], ["Rules"]), strict=True):
+        for module in named.values():
+            entry = next((name for name in entries if hasattr(module, name)), entries[-1])
+            bundle.add([Wanted(module.__name__, entry)])
+    return bundle.files(names)
 
 
-def _rotary(architecture: Architecture) -> dict[str, Any] | None:
-    """The frequencies as remote/rotary.py reads them; None for a scheme that has none."""
-    settings = getattr(architecture.position, "frequencies", None)
-    if settings is None:
-        return None
-    module = frequencies.frequency_module(settings.name)
-    if hasattr(module, "Learned"):
-        raise NotTheSame(f"frequencies {settings.name}, which are learned, have no modelling file")
-    width = round(architecture.head_dim * architecture.position.rotary_pct)
-    if settings.name == "dynamic_ntk":
-        return {"kind": "ntk", "theta": settings.theta, "alpha": settings.alpha,
-                "original_seq_len": settings.original_seq_len, "width": width}  # fmt: skip
-    if settings.name in BY_PARTS:
-        all_J = _shared.base_frequencies(settings.theta, width)
-        kept_J = all_J * 0 if settings.name == "dynamic_linear" else _shared.by_parts(settings, math.inf, width)
-        return {"kind": "by_parts", "kept": kept_J.tolist(), "slowed": (all_J - kept_J).tolist(),
-                "original_seq_len": settings.original_seq_len, "yarn": BY_PARTS[settings.name]}  # fmt: skip
-    if settings.name == "longrope":
-        short, long = (module.spectrum(settings, width, settings.original_seq_len + more) for more in (0, 1))
-        return {"kind": "two", "short": short.inv_freq_J.tolist(), "long": long.inv_freq_J.tolist(),
-                "original_seq_len": settings.original_seq_len, "temperature": short.temperature}  # fmt: skip
-    fixed = module.spectrum(settings, width, architecture.seq_len)
-    return {"kind": "fixed", "inv_freq": fixed.inv_freq_J.tolist(), "temperature": fixed.temperature}
+def _modules(architecture: Architecture) -> dict[str, dict[str, ModuleType]]:
+    """What config.json names, by folder of positions/ and name."""
+    kinds = architecture.settings.values()
+    scalings = [each for kind in kinds if (each := getattr(kind.position, "frequencies", None)) is not None]
+    return {
+        "schemes": {kind.position.scheme: SCHEMES.module(kind.position.scheme) for kind in kinds},
+        "frequencies": {each.name: FREQUENCIES.module(each.name) for each in scalings},
+        "visibilities": {kind.visibility.name: VISIBILITIES.module(kind.visibility.name) for kind in kinds},
+    }
 
 
-def code(scheme: str) -> dict[str, str]:
-    """The modelling files of a scheme, by name."""
-    files = {name: (CODE / name).read_text(encoding="utf-8") for name in SHARED}
-    files["position.py"] = (CODE / f"position_{scheme}.py").read_text(encoding="utf-8")
-    configuration = files["configuration_coca_train.py"]
-    files["configuration_coca_train.py"] = configuration.replace('"coca_train"\n', f'"coca_train_{scheme}"\n')
-    return files
-
-
-def check_code(folder: Path, scheme: str) -> None:
+def check_code(folder: Path, architecture: Architecture) -> None:
     """Refuse a folder whose modelling files are not exactly ours: they are about to be run. UserError E-IOP-16."""
-    expected = code(scheme)
+    expected = code(architecture)
     for path in sorted({*folder.glob("*.py"), *(folder / name for name in expected)}):
         if not path.is_file() or path.read_text(encoding="utf-8", errors="replace") != expected.get(path.name):
             raise UserError(
@@ -108,5 +110,5 @@ def model_class(folder: Path) -> tuple[type, type]:
     module = importlib.util.module_from_spec(spec)
     module.__path__ = [str(folder)]
     sys.modules[package] = module
-    modeling = importlib.import_module(f"{package}.modeling_coca_train")
-    return getattr(modeling, CLASS), modeling.CocaTrainConfig
+    modeling = importlib.import_module(f"{package}.{MODELING}")
+    return getattr(modeling, CLASS), getattr(modeling, CONFIG_CLASS)

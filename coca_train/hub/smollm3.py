@@ -8,7 +8,7 @@ from typing import Any
 
 from coca_train.config.schema import OWN
 from coca_train.hub.architecture import Architecture
-from coca_train.hub.rope import NotTheSame
+from coca_train.positions.hugging_face import NotTheSame, rotation
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
@@ -42,13 +42,13 @@ def words(architecture: Architecture) -> dict[str, Any]:
     """The keys of config.json. Raises NotTheSame where some layer is of no kind that SmolLM3 has."""
     ropes, types, windows = [], [], set()
     for kind in architecture.kinds:
-        rope = kind.position == architecture.position
+        rotated = rotation(kind.position, architecture.head_dim)
         window = getattr(kind.visibility, "window", None)
-        if not rope and kind.position.scheme != "nope":
+        if rotated is not None and kind.position != architecture.position:
             raise NotTheSame(f"layers with other positions than the run's ({kind.position.scheme})")
         if kind.visibility.name not in ("causal", "sliding_window"):
             raise NotTheSame(f"visibility {kind.visibility.name}")
-        ropes.append(int(rope))
+        ropes.append(int(rotated is not None))
         types.append(FULL if window is None else SLIDING)
         windows |= {window} - {None}
     if len(windows) > 1:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from coca_train.engine.base import parameters_on_meta
 from coca_train.hub import names, own
-from coca_train.hub.config_json import NAME, OWN, read_json
+from coca_train.hub.config_json import NAME, OWN, architecture, read_json
 from coca_train.hub.parity import Probe, Side, Spectra
 from coca_train.hub.shards import INDEX, SINGLE, Folder
 from coca_train.hub.streamed import Read, streamed
@@ -48,7 +48,7 @@ def of_folder(folder: Path, share: float = SHARE) -> Side:
     library()
     config = read_json(folder / NAME)
     if OWN in config:
-        own.check_code(folder, config[OWN]["position"]["scheme"])
+        own.check_code(folder, architecture(folder))
         return Side(_name(config), lambda asked: _streamed_folder(folder, config, asked, None)[0])
 
     def ask(asked: list[Probe], spectra: Spectra | None) -> tuple[list[Tensor], float]:
@@ -108,9 +108,10 @@ def of_source(source: Source, config: dict[str, Any]) -> Side:
 
 def _own_source(source: Source, config: dict[str, Any], asked: list[Probe]) -> list[Tensor]:
     with TemporaryDirectory() as place:
-        for file, text in own.code(source.architecture.position.scheme).items():
+        for file, text in own.code(source.architecture).items():
             (Path(place) / file).write_text(text, encoding="utf-8")
-        return _streamed(config, source.read, asked, None, Path(place))[0]
+        read = lambda tensor: source.read(tensor.removeprefix(names.OWN_PREFIX))  # noqa: E731
+        return _streamed(config, read, asked, None, Path(place))[0]
 
 
 def _streamed(
@@ -122,7 +123,7 @@ def _streamed(
         assert code is not None
         cls, config_class = own.model_class(code)
         made: Any = config_class(**config)
-        listed, on_disk = "blocks", {}
+        listed, on_disk = f"{names.OWN_PREFIX}blocks", {}
     else:
         family = config["model_type"]
         cls, made = getattr(transformers, CLASSES[family]), transformers.AutoConfig.for_model(**config)

@@ -73,13 +73,16 @@ def _huggingface(path: Path, ignore: tuple[str, ...], keys: str) -> Source:
     values = config_json.read_json(path / config_json.NAME)
     architecture = config_json.architecture(path, ignore)
     folder = Folder(path)
-    own = config_json.OWN in values
-    table = None if own else names.TABLES[values["model_type"]]
-    if table is not None:
+    if config_json.OWN in values:
+        shapes = architecture.shapes()
+        places = names.own_places(shapes, folder.shapes)
+        head = places["embed.weight"].tensor.replace("embed.weight", "head.weight")
+    else:
+        table = names.TABLES[values["model_type"]]
         architecture, table = official.adapt(path, architecture, table, folder.shapes, keys)
-    shapes = architecture.shapes()
-    places = names.places(list(shapes), table) if table else {name: names.Place(name, None) for name in shapes}
-    _hold_against(path, folder, shapes, places, table)
+        shapes = architecture.shapes()
+        places, head = names.places(shapes, table), f"{table['head']}.weight"
+    _hold_against(path, folder, shapes, places, head)
     return Source(
         path=path,
         kind="huggingface",
@@ -93,15 +96,13 @@ def _huggingface(path: Path, ignore: tuple[str, ...], keys: str) -> Source:
     )
 
 
-def _hold_against(
-    path: Path, folder: Folder, shapes: Shapes, places: dict[str, names.Place], table: dict[str, str] | None
-) -> None:
-    """Every tensor is there, is of its shape, and none is left over. Raises CheckpointError."""
+def _hold_against(path: Path, folder: Folder, shapes: Shapes, places: dict[str, names.Place], head: str) -> None:
+    """Every tensor is there, is of its shape, and none is left over. head: what that of the output is called. Raises
+    CheckpointError."""
     wanted: Shapes = {}
     for tensor, parts in names.contents(places).items():
         rows, *rest = shapes[parts[0]]
         wanted[tensor] = (rows * len(parts), *rest)
-    head = table["head"] + ".weight" if table else "head.weight"
     tied = head not in wanted
     missing = sorted(wanted.keys() - folder.shapes.keys())
     if missing == [head]:

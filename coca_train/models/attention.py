@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coca_train.config.schema import ModelConfig
-from coca_train.models.cache import KVCache
+from coca_train.models.cache import Cache
 from coca_train.models.kernels import Kernel
 from coca_train.models.scores import part_of
 from coca_train.positions.base import LayerPosition, Position, Projections
@@ -24,7 +24,7 @@ class AttentionContext(NamedTuple):
     position: Position
     kernel: Kernel
     views: Sequence[tuple[Any, Layout]]  # the scheme's tables and the layout of each view
-    cache: KVCache | None
+    cache: Cache | None
     scale_BT: Tensor | None = None  # of every query's scores, float32; None: one
 
 

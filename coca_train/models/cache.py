@@ -5,13 +5,37 @@ Beside each key and value stands what the position scheme has made of the token 
 Shape legend: B batch, T new positions, S all positions in hand, n_held positions held.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from coca_train.positions.visibility import Keep
+
+
+class InHand(NamedTuple):
+    """What a layer attends to: the positions and documents of its keys."""
+
+    pos_BS: Tensor
+    doc_BS: Tensor | None  # None: one document
+
+
+class Cache(Protocol):
+    """What a model asks of a cache."""
+
+    @property
+    def length(self) -> int:
+        """Positions of the text so far."""
+        ...
+
+    def advance(self, pos_BT: Tensor, doc_BT: Tensor | None = None) -> Mapping[Keep | None, InHand]:
+        """Announce new positions, before the layers extend. Returns all keys in hand, by what a layer keeps."""
+        ...
+
+    def extend(self, layer: int, *new: Tensor) -> list[Tensor]:
+        """Append to each of one layer's tensors, (B, T, …); returns them with all positions in hand, (B, S, …)."""
+        ...
 
 
 class _Held(NamedTuple):
@@ -34,9 +58,8 @@ class KVCache:
         self._held: dict[Keep | None, _Held] = {}
         self._layers: list[list[Tensor]] = [[] for _ in keeps]
 
-    def advance(self, pos_BT: Tensor) -> dict[Keep | None, Tensor]:
-        """Announce new positions, before the layers extend. Returns the positions of all keys in hand, pos_BS, by what
-        a layer keeps."""
+    def advance(self, pos_BT: Tensor, doc_BT: Tensor | None = None) -> dict[Keep | None, InHand]:
+        assert doc_BT is None, "a cache holds one document"
         if self.length + pos_BT.shape[1] > self.capacity:
             raise ValueError(f"the cache holds {self.capacity} positions; {self.length + pos_BT.shape[1]} are needed")
         self.length += pos_BT.shape[1]
@@ -44,7 +67,7 @@ class KVCache:
         for keep in dict.fromkeys(self.keeps):
             held = self._held.get(keep)
             now_BS = pos_BT if held is None else torch.cat([held.pos_BS, pos_BT], dim=1)
-            in_hand[keep], self._held[keep] = now_BS, _Held(now_BS, None)
+            in_hand[keep], self._held[keep] = InHand(now_BS, None), _Held(now_BS, None)
             if keep is not None:
                 n_keys = now_BS.shape[1]
                 last_S = torch.arange(n_keys, device=now_BS.device) >= n_keys - keep.last
@@ -53,7 +76,6 @@ class KVCache:
         return in_hand
 
     def extend(self, layer: int, *new: Tensor) -> list[Tensor]:
-        """Append to each of one layer's tensors, (B, T, …); returns them with all positions in hand, (B, S, …)."""
         held, kept_S = self._layers[layer], self._held[self.keeps[layer]].kept_S
         if kept_S is not None:
             in_hand = [torch.cat(pair, dim=1) for pair in zip(held, new, strict=True)] if held else list(new)
@@ -67,16 +89,16 @@ class KVCache:
 
     def fork(self, n_rows: int, capacity: int) -> "KVCache":
         """A cache of its own with n_rows rows, each of which goes on from this one's text."""
-        made = KVCache(self.keeps, capacity)
-        made.length, made._held = self.length, dict(self._held)
-        for keep, mine, theirs in zip(self.keeps, self._layers, made._layers, strict=True):
+        forked = KVCache(self.keeps, capacity)
+        forked.length, forked._held = self.length, dict(self._held)
+        for keep, mine, theirs in zip(self.keeps, self._layers, forked._layers, strict=True):
             for buffer in mine:
                 n_held = self.length if keep is None else buffer.shape[1]
                 room = capacity if keep is None else n_held
                 copy = buffer.new_empty(n_rows, room, *buffer.shape[2:])
                 copy[:, :n_held] = buffer[:, :n_held]
                 theirs.append(copy)
-        return made
+        return forked
 
     @classmethod
     def joined(cls, parts: Sequence["KVCache"]) -> "KVCache":
@@ -84,13 +106,13 @@ class KVCache:
         first = parts[0]
         if len(parts) == 1:
             return first
-        made = cls(first.keeps, first.capacity)
-        made.length, made._held = first.length, dict(first._held)
-        for layer, joined in enumerate(made._layers):
+        together = cls(first.keeps, first.capacity)
+        together.length, together._held = first.length, dict(first._held)
+        for layer, joined in enumerate(together._layers):
             joined += [torch.cat(rows) for rows in zip(*(part._layers[layer] for part in parts), strict=True)]
             for part in parts:
                 part._layers[layer] = []
-        return made
+        return together
 
     @property
     def n_bytes(self) -> int:

@@ -1,4 +1,7 @@
-"""One Transformer that is GPT-NeoX or LLaMA by its config, never by copied files.
+"""The model of a run: what it computes (models/decoder.py), and what training and evaluation do with it.
+
+Its settings may be exchanged on the same weights, its attention computed by any kernel; it remembers a segment, keeps
+no activations where memory is short, and can compute the last layer of some positions only.
 
 Shape legend: B batch, T time, S all positions with the cache's or the memory's, M memory, C d_model, V vocab_size.
 """
@@ -13,37 +16,18 @@ from torch.utils.checkpoint import checkpoint
 
 from coca_train import positions
 from coca_train.config.schema import OWN, LayersConfig, ModelConfig
-from coca_train.models.attention import Attention, AttentionContext
-from coca_train.models.cache import KVCache
-from coca_train.models.kernels import KERNELS
-from coca_train.models.layers import Block, build_norm
-from coca_train.models.logit_scale import logit_scale
-from coca_train.models.loss import summed_cross_entropy, token_nll
+from coca_train.models.cache import Cache, KVCache
+from coca_train.models.decoder import Decoder, module_name
+from coca_train.models.kernels import KERNELS, Kernel
 from coca_train.models.memory import Memory
 from coca_train.positions import visibilities
-from coca_train.positions.base import AttentionShape, Position
+from coca_train.positions.base import Position
 from coca_train.positions.layers import UNIFORM, Kind, kinds, kinds_of
 from coca_train.positions.visibility import Visibility
 
 
-class Head(nn.Module):
-    """The output projection: logits, or the summed loss without ever holding all logits."""
-
-    def __init__(self, d_model: int, vocab_size: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(vocab_size, d_model))
-
-    def forward(self, x_BTC: Tensor, targets_BT: Tensor | None = None) -> Tensor:
-        if targets_BT is None:
-            return (x_BTC @ self.weight.T).float()
-        return summed_cross_entropy(x_BTC.flatten(0, 1), self.weight, targets_BT.flatten())
-
-    def nll(self, x_BTC: Tensor, targets_BT: Tensor) -> Tensor:
-        return token_nll(x_BTC.flatten(0, 1), self.weight, targets_BT.flatten()).view_as(targets_BT)
-
-
-class Transformer(nn.Module):
-    """Decoder-only language model with a pluggable position scheme, or one for each kind of layer.
+class Transformer(Decoder):
+    """A decoder whose layers are as a configuration says.
 
     model: shape of the network. position: the scheme's settings. visibility: which keys are seen, its settings.
     layers: which layers differ from these two, and how (positions/layers.py). max_seq_len: training window [tokens].
@@ -62,35 +46,20 @@ class Transformer(nn.Module):
         attention: str = "auto",
         activation_checkpointing: bool = False,
     ) -> None:
-        super().__init__()
-        head_dim = model.head_dim or model.d_model // model.n_heads
-        self.config, self.layers = model, layers
-        self.kinds = kinds_of(layers, model.n_layers)  # of every layer, by name
-        n_kv_heads = model.n_kv_heads or model.n_heads
-        self.shape = AttentionShape(model.n_heads, n_kv_heads, head_dim, model.d_model, max_seq_len)
+        own = {OWN: Kind(position, visibility, model.logit_scale)}
+        super().__init__(
+            model,
+            kinds_of(layers, model.n_layers),
+            own | kinds(layers, model, position, visibility),
+            vocab_size=vocab_size,
+            max_seq_len=max_seq_len,
+        )
+        self.layers = layers
         self.attention = attention
         self.activation_checkpointing = activation_checkpointing
-        self.position = positions.build(position, self.shape)
-        self.visibilities, self.logit_scales = {OWN: visibilities.build(visibility)}, {}
-        for name, kind in self.settings().items():
-            self.logit_scales[name] = kind.logit_scale
-            if name != OWN:
-                self.add_module(module_name(name), positions.build(kind.position, self.shape))
-                self.visibilities[name] = visibilities.build(kind.visibility)
-        self.embed = nn.Embedding(vocab_size, model.d_model)
-        self.blocks = nn.ModuleList(
-            Block(model, layer, head_dim, position.key_dim, position.layer())
-            for layer, position in enumerate(map(self.position_of, self.kinds))
-        )
-        self.final_norm = build_norm(model)
-        self.head = Head(model.d_model, vocab_size)
-        self.tie()
 
-    def tie(self) -> None:
-        """Let the head share the embedding where the config says so; `to_empty` parts them, so call it afterwards."""
-        if self.config.tie_embeddings:
-            assert isinstance(self.embed.weight, nn.Parameter)
-            self.head.weight = self.embed.weight
+    def kernel(self) -> Kernel:
+        return KERNELS[self.attention]
 
     @property
     def visibility(self) -> Visibility:
@@ -100,23 +69,6 @@ class Transformer(nn.Module):
     def settings(self) -> dict[str, Kind]:
         """Of the kinds of layers that there are, in the order of their first layers."""
         return kinds(self.layers, self.config, self.position.settings, self.visibility.settings)
-
-    def position_of(self, kind: str) -> Position:
-        """The position scheme of the layers of this kind."""
-        position = self.get_submodule(module_name(kind))
-        assert isinstance(position, Position)
-        return position
-
-    @property
-    def first_attention(self) -> Attention:
-        """The attention of the first block."""
-        return self.attention_of(self.kinds[0])
-
-    def attention_of(self, kind: str) -> Attention:
-        """The attention of the first layer of this kind."""
-        attention = self.blocks[self.kinds.index(kind)].get_submodule("attention")
-        assert isinstance(attention, Attention)
-        return attention
 
     @property
     def max_positions(self) -> int | None:
@@ -157,7 +109,7 @@ class Transformer(nn.Module):
 
     def new_cache(self, capacity: int) -> KVCache:
         """An empty cache for texts of at most so many positions [tokens]; a layer with a window holds a window."""
-        return KVCache([self.visibilities[kind].keep() for kind in self.kinds], capacity)
+        return KVCache(self.keeps, capacity)
 
     def hidden(
         self,
@@ -165,22 +117,20 @@ class Transformer(nn.Module):
         pos_BT: Tensor | None = None,
         doc_BT: Tensor | None = None,
         length: int | None = None,
-        cache: KVCache | None = None,
+        cache: Cache | None = None,
         memory: Memory | None = None,
         wanted: Sequence[tuple[int, int]] | None = None,
     ) -> Tensor:
-        """Final hidden states x_BTC.
+        """Final hidden states x_BTC, as the decoder's.
 
-        pos_BT: integer positions; None counts on from the cache's end. doc_BT: document ids, when attention
-        must not cross documents. length: the sequence length dynamic frequencies adapt to [tokens]; None: all
-        positions in hand. memory: the previous segment's hidden states, and where the next ones are left; its
-        tokens stand directly before this segment's, in the same document. wanted: stretches [begin, end) of the
-        sequence, None: all of it; x_BTC are theirs, one after the other, and the last layer computes no more than
-        keys and values for the rest.
+        memory: the previous segment's hidden states, and where the next ones are left; its tokens stand directly before
+        this segment's, in the same document. wanted: stretches [begin, end) of the sequence, None: all of it; x_BTC are
+        theirs, one after the other, and the last layer computes no more than keys and values for the rest.
         """
-        if pos_BT is None:
-            start = 0 if cache is None else cache.length
-            pos_BT = torch.arange(start, start + tokens_BT.shape[1], device=tokens_BT.device)[None]
+        checkpointed = self.activation_checkpointing and self.training
+        if memory is None and not wanted and not checkpointed:
+            return super().hidden(tokens_BT, pos_BT, doc_BT, length, cache)
+        pos_BT = self.places(tokens_BT, cache) if pos_BT is None else pos_BT
         pos_BS, doc_BS = pos_BT, doc_BT
         if memory is not None:
             assert cache is None, "a memory and a cache both stand before the segment"
@@ -192,7 +142,7 @@ class Transformer(nn.Module):
             past_BMC = None if memory is None else memory.hidden[layer]
             if memory is not None:
                 memory.keep(x_BTC)
-            if self.activation_checkpointing and self.training:
+            if checkpointed:
                 x_BTC = checkpoint(block, x_BTC, context, past_BMC, use_reentrant=False)
             else:
                 x_BTC = block(x_BTC, context, past_BMC)
@@ -206,48 +156,12 @@ class Transformer(nn.Module):
         self, x_BTC: Tensor, wanted: Sequence[tuple[int, int]], pos_BT: Tensor, doc_BT: Tensor | None, length: int
     ) -> Tensor:
         """The last layer at the wanted positions; those before each stretch are keys and values only."""
-        made = []
+        parts = []
         for begin, end in wanted:
             doc_BS = None if doc_BT is None else doc_BT[:, :end]
-            context = self._context(self.kinds[-1], pos_BT[:, begin:end], pos_BT[:, :end], doc_BS, length, None)
-            made.append(self.blocks[-1](x_BTC[:, begin:end], context, x_BTC[:, :begin] if begin else None))
-        return torch.cat(made, dim=1)
-
-    def embedded(self, tokens_BT: Tensor, pos_BT: Tensor) -> Tensor:
-        """What goes into the first layer, x_BTC."""
-        text_BT, _, _ = self.visibility.place(pos_BT, pos_BT, None)
-        return self.position.embed(self.embed(tokens_BT), text_BT)
-
-    def contexts(
-        self,
-        pos_BT: Tensor,
-        pos_BS: Tensor,
-        doc_BS: Tensor | None = None,
-        length: int | None = None,
-        cache: KVCache | None = None,
-    ) -> dict[str, AttentionContext]:
-        """By kind, what its layers share when the queries are the last T of the S positions. cache: it is told the
-        queries, and its positions take the place of pos_BS."""
-        if cache is None:
-            in_hand = dict.fromkeys((visibility.keep() for visibility in self.visibilities.values()), pos_BS)
-        else:
-            assert doc_BS is None, "a cache holds one document"
-            in_hand = cache.advance(pos_BT)
-        found = {}
-        for kind in dict.fromkeys(self.kinds):
-            pos_BS = in_hand[self.visibilities[kind].keep()]
-            found[kind] = self._context(kind, pos_BT, pos_BS, doc_BS, length or pos_BS.shape[1], cache)
-        return found
-
-    def _context(
-        self, kind: str, pos_BT: Tensor, pos_BS: Tensor, doc_BS: Tensor | None, length: int, cache: KVCache | None
-    ) -> AttentionContext:
-        """`contexts` of one kind, whose layers have these S positions in hand."""
-        position, visibility = self.position_of(kind), self.visibilities[kind]
-        layouts, length = visibility.layouts(pos_BT, pos_BS, doc_BS), visibility.length(length)
-        views = [(position(layout.pos_BT, layout.pos_BS, length), layout) for layout in layouts]
-        scale_BT = logit_scale(self.logit_scales[kind], layouts[0].text_BT, self.shape.max_seq_len)
-        return AttentionContext(position, KERNELS[self.attention], views, cache, scale_BT)
+            context = self.context(self.kinds[-1], pos_BT[:, begin:end], pos_BT[:, :end], doc_BS, length, None)
+            parts.append(self.blocks[-1](x_BTC[:, begin:end], context, x_BTC[:, :begin] if begin else None))
+        return torch.cat(parts, dim=1)
 
     def forward(
         self,
@@ -256,7 +170,7 @@ class Transformer(nn.Module):
         pos_BT: Tensor | None = None,
         doc_BT: Tensor | None = None,
         length: int | None = None,
-        cache: KVCache | None = None,
+        cache: Cache | None = None,
         memory: Memory | None = None,
     ) -> Tensor:
         """Float32 logits_BTV, or with targets the float32 sum of the losses [nats]; target -100 is ignored."""
@@ -268,25 +182,19 @@ class Transformer(nn.Module):
         return self.head.nll(hidden_BTC, targets_BT)
 
 
-def module_name(kind: str) -> str:
-    """What the module with the shared parameters of a kind's scheme is called. That of `own` is as it was before there
-    were others."""
-    return "position" if kind == OWN else f"position_{kind}"
-
-
 def _exchanged(position: Position, settings: Any) -> Position:
     """The scheme with other settings and the same parameters; ValueError where these do not fit."""
     if settings == position.settings:
         return position
-    made = positions.build(settings, position.shape)
-    shapes = [{n: p.shape for n, p in each.named_parameters()} for each in (made, position)]
-    same_layers = made.layer_class is position.layer_class and made.key_dim == position.key_dim
+    other = positions.build(settings, position.shape)
+    shapes = [{n: p.shape for n, p in each.named_parameters()} for each in (other, position)]
+    same_layers = other.layer_class is position.layer_class and other.key_dim == position.key_dim
     if not same_layers or shapes[0] != shapes[1]:
         raise ValueError(f"{settings.scheme} cannot replace {position.settings.scheme} on the same weights")
     for name, parameter in position.named_parameters():
         owner, _, leaf = name.rpartition(".")
-        setattr(made.get_submodule(owner), leaf, parameter)
-    return made.train(position.training)
+        setattr(other.get_submodule(owner), leaf, parameter)
+    return other.train(position.training)
 
 
 def _behind(memory: Memory, pos_BT: Tensor, doc_BT: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -118,6 +118,7 @@ SPECTRA = [
                 "original_seq_len": 4096,
                 "short_factor": [1 + j / 16 for j in range(16)],
                 "long_factor": [1 + j * j / 8 for j in range(16)],
+                "temperature": None,
             },
             32,
             length,

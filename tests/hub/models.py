@@ -9,9 +9,11 @@ import transformers
 
 from coca_train import positions
 from coca_train.config.older import model_config
+from coca_train.config.schema import LayersConfig
 from coca_train.hub.architecture import Architecture
 from coca_train.hub.weights import Source
 from coca_train.positions import visibilities
+from coca_train.positions.layers import UNIFORM
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
@@ -109,7 +111,12 @@ def edit(folder: Path, **changes: Any) -> None:
     path.write_text(json.dumps({key: value for key, value in values.items() if value is not ...}))
 
 
-def random_source(position: dict[str, Any], visibility: dict[str, Any] | None = None, **model: Any) -> Source:
+def random_source(
+    position: dict[str, Any],
+    visibility: dict[str, Any] | None = None,
+    layers: LayersConfig = UNIFORM,
+    **model: Any,
+) -> Source:
     """A model of ours with random weights, as if it were a run."""
     section = {
         "n_layers": 2, "d_model": 48, "n_heads": 4, "n_kv_heads": 2, "head_dim": None, "d_ff": 80, "vocab_size": VOCAB,
@@ -121,6 +128,7 @@ def random_source(position: dict[str, Any], visibility: dict[str, Any] | None = 
         positions.settings(position),
         visibilities.settings(visibility or {"name": "causal"}),
         LENGTH,
+        layers,
     )
     generator = torch.Generator().manual_seed(1)
     shapes = architecture.shapes()

@@ -30,7 +30,8 @@ WRONG = {
         ({"rope_theta": 10000.0}, "04", "rope_theta"),  # rope_parameters says 500
         ({"rope_parameters": ..., "rope_theta": -1.0}, "04", "rope_theta"),
         ({"rope_parameters": ..., "rope_theta": 0.5}, "04", "rope_theta"),
-        ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "04", "rope_type=longrope"),
+        ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "04", "short_factor=None"),
+        ({"rope_scaling": {"rope_type": "su", "factor": 2.0}}, "04", "rope_type=su; known are default"),
         ({"rope_scaling": {"rope_type": "linear"}}, "04", "factor=None"),
         ({"rope_scaling": {"rope_type": "linear", "factor": 0.5}}, "04", "factor=0.5"),
         ({"rope_scaling": {"rope_type": "linear", "factor": 2.0, "mystery": 1}}, "04", "mystery=1"),

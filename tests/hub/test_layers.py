@@ -10,13 +10,14 @@ import torch
 import transformers
 
 from coca_train.hub import forms, smollm3
-from coca_train.hub.rope import NotTheSame
 from coca_train.hub.weights import open_source
 from coca_train.models.build import build_model
 from coca_train.models.transformer import Transformer
+from coca_train.positions.hugging_face import NotTheSame
 from coca_train.runtime.errors import UserError
 from coca_train.settings import load
 from tests.hub import models
+from tests.positions import support
 
 WINDOW, WIDTH = 16, 64
 SHAPE = {
@@ -184,12 +185,12 @@ def test_what_is_not_covered_is_refused_by_name(values, said, tmp_path):
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        ({"qk_norm": "head"}, "qk_norm head.*normalised queries and keys"),
+        ({"qk_norm": "head"}, "qk_norm head"),
         ({"logit_scale": {"name": "log", "length": None, "beta": 0.1}}, "scores that grow with the length"),
     ],
 )
-def test_options_that_no_export_has_yet(model, said):
-    plain = {"scheme": "rope", "rotary_pct": 1.0, "frequencies": {"name": "plain", "theta": 10000.0}}
-    source = models.random_source(plain, **model)
+def test_options_that_no_native_class_has(model, said):
+    architecture = models.random_source(support.rope(), **model).architecture
     with pytest.raises(UserError, match=f"E-IOP-15.*{said}"):
-        forms.choose(source.architecture, "auto")
+        forms.choose(architecture, "native")
+    assert forms.choose(architecture, "auto")["model_type"] == "coca_train"

@@ -5,8 +5,7 @@ import torch
 import transformers
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from coca_train.hub import rope
-from coca_train.positions import frequencies
+from coca_train.positions import frequencies, hugging_face
 
 D, POSITIONS = 64, 4096
 
@@ -28,6 +27,12 @@ def ours(section, length):
 
 
 L3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+PHI3 = {  # LongRoPE as Phi-3 has it
+    "rope_type": "longrope",
+    "original_max_position_embeddings": 1024,
+    "short_factor": [1.0 + j / 64 for j in range(D // 2)],
+    "long_factor": [1.0 + j for j in range(D // 2)],
+}
 CASES = [
     None,
     {"rope_type": "linear", "factor": 16.0},
@@ -45,6 +50,9 @@ CASES = [
     },
     L3 | {"original_max_position_embeddings": 8192},
     L3 | {"original_max_position_embeddings": 256, "low_freq_factor": 2.0, "high_freq_factor": 6.0},
+    PHI3 | {"factor": 8.0},
+    PHI3,  # the factor is that of both lengths
+    PHI3 | {"attention_factor": 1.19},
 ]
 
 
@@ -52,12 +60,12 @@ CASES = [
 @pytest.mark.parametrize("length", [512, 4 * POSITIONS])
 def test_read_and_written_as_transformers_computes(scaling, length):
     expected, temperature = theirs(scaling, length=length)
-    section = rope.frequencies(scaling, 10000.0, POSITIONS, 1.0)
+    section = hugging_face.frequencies(scaling or {}, 10000.0, POSITIONS, 1.0)
     settings, spectrum = ours(section, length)
     torch.testing.assert_close(spectrum.inv_freq_J, expected, rtol=1e-6, atol=0)
     assert spectrum.temperature == pytest.approx(temperature, rel=1e-6)
 
-    back = rope.written(settings, D, 1.0)
+    back = hugging_face.words(settings, D, 1.0)
     again, temperature_again = theirs(back.scaling, back.theta, back.max_positions or POSITIONS, length)
     torch.testing.assert_close(again, expected, rtol=1e-6, atol=0)
     assert temperature_again == pytest.approx(temperature, rel=1e-6)
@@ -75,7 +83,7 @@ def test_read_and_written_as_transformers_computes(scaling, length):
 )  # fmt: skip
 def test_ours_that_have_another_name_there(section):
     settings, spectrum = ours(section, 512)
-    back = rope.written(settings, D, 1.0)
+    back = hugging_face.words(settings, D, 1.0)
     found, temperature = theirs(back.scaling, back.theta)
     torch.testing.assert_close(found, spectrum.inv_freq_J, rtol=1e-6, atol=0)
     assert temperature == pytest.approx(1.0)
@@ -94,20 +102,20 @@ RAMP = {"theta": 10000.0, "original_seq_len": 64, "beta_fast": 32.0, "beta_slow"
 )
 def test_what_native_classes_have_no_word_for(section):
     settings, _ = ours(section, 512)
-    with pytest.raises(rope.NotTheSame, match=section["name"]):
-        rope.written(settings, D, 1.0)
+    with pytest.raises(hugging_face.NotTheSame, match=section["name"]):
+        hugging_face.words(settings, D, 1.0)
 
 
 def test_yarn_on_a_part_of_the_head_is_no_native_model():
     settings, _ = ours({"name": "yarn", **RAMP, "factor": 4.0, "convention": "code"}, 512)
-    assert rope.written(settings, D, 1.0).scaling is not None
-    with pytest.raises(rope.NotTheSame, match="partial"):
-        rope.written(settings, D // 4, 0.25)
+    assert hugging_face.words(settings, D, 1.0).scaling is not None
+    with pytest.raises(hugging_face.NotTheSame, match="partial"):
+        hugging_face.words(settings, D // 4, 0.25)
 
 
 def test_the_length_a_scaling_starts_from():
     """Without original_max_position_embeddings it is max_position_embeddings, as in transformers."""
-    section = rope.frequencies({"type": "yarn", "factor": 2.0}, 10000.0, 1000, 1.0)
+    section = hugging_face.frequencies({"type": "yarn", "factor": 2.0}, 10000.0, 1000, 1.0)
     assert section["original_seq_len"] == 1000
-    section = rope.frequencies({"rope_type": "dynamic", "factor": 2.0}, 10000.0, 1000, 1.0)
+    section = hugging_face.frequencies({"rope_type": "dynamic", "factor": 2.0}, 10000.0, 1000, 1.0)
     assert (section["original_seq_len"], section["alpha"]) == (1000, 2.0)

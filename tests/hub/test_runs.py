@@ -212,7 +212,7 @@ def test_a_run_of_ours_with_moments(trained, bring, send):
     converted = bring(run, "coca", position="coca")
     assert load_run(converted, "cpu").model.position.settings.scheme == "coca"
     config = json.loads((send(converted, "coca-out") / "config.json").read_text())
-    assert config["model_type"] == "coca_train_coca"
+    assert config["model_type"] == "coca_train"
 
 
 def test_memory_while_reading_is_one_tensor(model, monkeypatch):

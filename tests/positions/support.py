@@ -34,6 +34,7 @@ def scaling(name, convention="paper", **changes):
         "share": 0.6,
         "short_factor": None,  # lists have the length of one head: tests/positions/test_longrope.py
         "long_factor": None,
+        "temperature": None,
     }
     wanted = frequencies.frequency_module(name).Settings.__pydantic_fields__
     return {"name": name} | {key: value for key, value in fields.items() if key in wanted} | changes

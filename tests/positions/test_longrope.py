@@ -16,6 +16,7 @@ LONG = [1.0 + j**1.5 for j in range(24)]
 
 def settings(**changes):
     fields = {"theta": 10000.0, "factor": 8.0, "original_seq_len": 512, "short_factor": SHORT, "long_factor": LONG}
+    fields["temperature"] = None
     return frequencies.frequency_module("longrope").Settings(name="longrope", **(fields | changes))
 
 

@@ -1,6 +1,4 @@
-"""What goes beside the weights of an export that no native class computes: modelling files that need transformers only.
+"""What transformers sees of an exported model: its configuration, its class, the bridge to its cache.
 
-`export` copies configuration_coca_train.py, modeling_coca_train.py, position_base.py, rotary.py, and the file of the
-scheme as position.py.
-They are written a second time, densely, on purpose: the parity check compares them with the real thing.
+An export ships these files and what they need of this package, cut out by hub/bundle.py.
 """

@@ -1,160 +1,101 @@
-"""A decoder-only Transformer with the position scheme of position.py (by `python -m coca_train export`).
+"""A model of coca_train as a class of transformers: padding, cache, loss; what it computes is the Decoder's.
 
-Needs torch and transformers only. There is no key/value cache: each new token recomputes the text.
-Shape legend: B batch, T tokens, H query heads, G key/value heads, D head width, K key width, C model width.
+Shape legend: B batch, T tokens, S all tokens with those of the cache, C model width.
 """
 
+from typing import Any
+
 import torch
-from torch import nn
-from torch.nn import functional as F
-from transformers import GenerationMixin, PreTrainedModel
-from transformers.modeling_outputs import CausalLMOutput
+from torch import Tensor
+from transformers import DynamicCache, GenerationMixin, PreTrainedModel
+from transformers.cache_utils import Cache
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from .configuration_coca_train import CocaTrainConfig
-from .position import LayerPosition, Position  # pyright: ignore[reportMissingImports]  # export puts it there
-
-
-def norm(model):
-    """LayerNorm or RMSNorm, as trained."""
-    kind = {"layernorm": nn.LayerNorm, "rmsnorm": nn.RMSNorm}[model["norm"]]
-    return kind(model["d_model"], eps=model["norm_eps"])
-
-
-class Attention(nn.Module):
-    """Softmax of q' k' / sqrt(D) + bias over what the visibility shows."""
-
-    def __init__(self, config):
-        super().__init__()
-        model = config.coca_train["model"]
-        self.n_heads = model["n_heads"]
-        self.n_kv_heads = model["n_kv_heads"] or model["n_heads"]
-        self.head_dim = model["head_dim"] or model["d_model"] // model["n_heads"]
-        self.key_dim = Position.key_dim(config, self.head_dim)
-        width, bias = model["d_model"], model["bias"]
-        self.q = nn.Linear(width, self.n_heads * self.head_dim, bias=bias)
-        self.k = nn.Linear(width, self.n_kv_heads * self.key_dim, bias=bias)
-        self.v = nn.Linear(width, self.n_kv_heads * self.head_dim, bias=bias)
-        self.out = nn.Linear(self.n_heads * self.head_dim, width, bias=bias)
-        self.position = LayerPosition(config)
-
-    def forward(self, x, tables, seen):
-        q_BTHD = self.q(x).unflatten(-1, (self.n_heads, self.head_dim))
-        k_BTGK = self.k(x).unflatten(-1, (self.n_kv_heads, self.key_dim))
-        v_BTGD = self.v(x).unflatten(-1, (self.n_kv_heads, self.head_dim))
-        q, k, bias = self.position(self, q_BTHD, k_BTGK, tables)
-        group = self.n_heads // self.n_kv_heads
-        q = q.transpose(1, 2)
-        k, v = (y.transpose(1, 2).repeat_interleave(group, dim=1) for y in (k, v_BTGD))
-        scale = self.head_dim**-0.5
-        if bias is None and seen is None and not self.position.rewrites:
-            out = F.scaled_dot_product_attention(q, k, _padded(v, q), is_causal=True, scale=scale)[..., : v.shape[-1]]
-        else:
-            scores = (q @ k.transpose(-1, -2)) * scale
-            scores = scores if bias is None else scores + bias.to(scores.dtype)
-            shown = seen if seen is not None else _causal(scores)
-            if self.position.rewrites:
-                scores = self.position.scores(scores.float(), shown, x, q_BTHD, tables)
-            weights = scores.masked_fill(~shown, float("-inf")).softmax(-1)
-            out = weights.to(v.dtype) @ v + self.position.values_of(weights, tables)
-        return self.out(out.transpose(1, 2).flatten(-2))
-
-
-def _padded(v, q):
-    """Fused kernels want one width for q, k and v."""
-    return F.pad(v, (0, q.shape[-1] - v.shape[-1]))
-
-
-def _causal(scores):
-    return torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-
-
-class MLP(nn.Module):
-    """gelu(x W_up) W_down, or SwiGLU."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.activation = model["activation"]
-        self.up = nn.Linear(model["d_model"], model["d_ff"], bias=model["bias"])
-        self.gate = nn.Linear(model["d_model"], model["d_ff"], bias=model["bias"]) if self.gated else None
-        self.down = nn.Linear(model["d_ff"], model["d_model"], bias=model["bias"])
-
-    @property
-    def gated(self):
-        return self.activation == "swiglu"
-
-    def forward(self, x):
-        if self.gate is not None:
-            return self.down(F.silu(self.gate(x)) * self.up(x))
-        return self.down(F.gelu(self.up(x), approximate="tanh" if self.activation == "gelu_tanh" else "none"))
-
-
-class Block(nn.Module):
-    """Attention and feed-forward, side by side (GPT-NeoX) or one after the other (LLaMA)."""
-
-    def __init__(self, config):
-        super().__init__()
-        model = config.coca_train["model"]
-        self.parallel = model["residual"] == "parallel"
-        self.attention_norm, self.attention = norm(model), Attention(config)
-        self.mlp_norm, self.mlp = norm(model), MLP(model)
-
-    def forward(self, x, tables, seen):
-        attended = self.attention(self.attention_norm(x), tables, seen)
-        if self.parallel:
-            return x + attended + self.mlp(self.mlp_norm(x))
-        x = x + attended
-        return x + self.mlp(self.mlp_norm(x))
+from coca_train.hub.remote.configuration_coca_train import CocaTrainConfig, Section
+from coca_train.hub.remote.past import Past
+from coca_train.models.decoder import Decoder
+from coca_train.runtime.targets import IGNORE
 
 
 class CocaTrainForCausalLM(PreTrainedModel, GenerationMixin):
-    """Next-token logits. Rows of a batch are texts of one length: there is no padding mask."""
+    """Next-token logits."""
 
     config_class = CocaTrainConfig
-    base_model_prefix = ""
+    base_model_prefix = "model"
     main_input_name = "input_ids"
-    _tied_weights_keys = {"head.weight": "embed.weight"}  # noqa: RUF012
+    _supports_sdpa = True
+    _tied_weights_keys = {"model.head.weight": "model.embed.weight"}  # noqa: RUF012
 
-    def __init__(self, config):
+    def __init__(self, config: CocaTrainConfig) -> None:
         super().__init__(config)
-        model = config.coca_train["model"]
-        self.position = Position(config)
-        self.embed = nn.Embedding(config.vocab_size, model["d_model"])
-        self.blocks = nn.ModuleList(Block(config) for _ in range(model["n_layers"]))
-        self.final_norm = norm(model)
-        self.head = nn.Linear(model["d_model"], config.vocab_size, bias=False)
+        sections: Any = Section(config.coca_train)
+        kinds: dict[str, Any] = {name: Section(kind) for name, kind in config.kinds.items()}
+        self.model = Decoder(
+            sections.model, config.layer_kinds, kinds, vocab_size=config.vocab_size, max_seq_len=sections.seq_len
+        )
         self.post_init()
 
-    def get_input_embeddings(self):
-        return self.embed
+    def get_input_embeddings(self) -> Any:
+        return self.model.embed
 
-    def get_output_embeddings(self):
-        return self.head
+    def get_output_embeddings(self) -> Any:
+        return self.model.head
 
-    def prepare_inputs_for_generation(self, input_ids, attention_mask=None, **kwargs):
-        return {"input_ids": input_ids, "attention_mask": attention_mask}
-
-    def forward(self, input_ids, position_ids=None, attention_mask=None, labels=None, **kwargs):
-        """position_ids: (B, T), rising; None: 0, 1, ... Raises ValueError for padded batches."""
-        if attention_mask is not None and not bool(attention_mask.all()):
-            raise ValueError("padded batches are not supported: give texts of one length")
-        if position_ids is None:
-            position_ids = torch.arange(input_ids.shape[1], device=input_ids.device)[None]
-        tables = self.position(position_ids, int(position_ids.max()) + 1)
-        seen = self._seen(position_ids)
-        x = self.position.embed(self.embed(input_ids), position_ids)
-        for block in self.blocks:
-            x = block(x, tables, seen)
-        logits = self.head(self.final_norm(x)).float()
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int = 0,
+        length: int | None = None,
+        **kwargs: Any,
+    ) -> CausalLMOutputWithPast:
+        """input_ids: (B, T). attention_mask: (B, S), 0 where a token is padding, on whatever side; it may be left out.
+        position_ids: of the tokens that are not padding; None: 0 at the first one of each row, and so on.
+        logits_to_keep: how many of the last ones; 0: all. length: what dynamic frequencies adapt to [tokens]; None: the
+        longest row so far. labels: (B, T), -100 is ignored; the loss is the mean of those left.
+        """
+        if past_key_values is None and (self.config.use_cache if use_cache is None else use_cache) and labels is None:
+            past_key_values = DynamicCache()
+        past = None if past_key_values is None else Past(past_key_values, self.model.keeps)
+        pos_BT, doc_BT = _placed(input_ids, attention_mask, position_ids, past)
+        if length is None:
+            length = int((pos_BT if doc_BT is None else pos_BT.masked_fill(doc_BT != 1, 0)).max()) + 1
+        if past is None and doc_BT is None and bool((pos_BT == pos_BT[:1]).all()):
+            pos_BT = pos_BT[:1]  # tables are made once, not for each row
+        x_BTC = self.model.hidden(input_ids, pos_BT, doc_BT, length, past)
         loss = None
         if labels is not None:
-            loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
-        return CausalLMOutput(loss=loss, logits=logits)
+            next_BT = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORE)
+            loss = self.model.head(x_BTC, next_BT) / (next_BT != IGNORE).sum()
+        logits_BTV = self.model.head(x_BTC[:, -logits_to_keep:])
+        return CausalLMOutputWithPast(loss=loss, logits=logits_BTV, past_key_values=past_key_values)
 
-    def _seen(self, position_ids):
-        """The pairs that are seen, (B, 1, T, T); None: causal and no more."""
-        window = self.config.coca_train["visibility"].get("window")
-        if window is None:
-            return None
-        distance = position_ids[:, :, None] - position_ids[:, None, :]
-        index = torch.arange(position_ids.shape[1], device=position_ids.device)
-        return ((index[:, None] >= index) & (distance < window))[:, None]
+
+def _placed(
+    input_ids: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None, past: Past | None
+) -> tuple[Tensor, Tensor | None]:
+    """Position and document of every new token, (B, T): the text is document 1, padding before it 0 and behind it 2, so
+    that no token of the text sees any. No documents where no row has padding, now or before."""
+    n_new = input_ids.shape[1]
+    is_text_BS = torch.ones_like(input_ids, dtype=torch.bool)
+    if attention_mask is not None:
+        if attention_mask.ndim != 2:
+            raise ValueError(f"attention_mask of {attention_mask.ndim} dimensions; a mask of tokens, (B, S), is needed")
+        is_text_BS = attention_mask[:, -n_new:].bool()
+    if past is not None and past.is_text_BS is not None:
+        is_text_BS = torch.cat((past.is_text_BS, is_text_BS), dim=1)
+    n_text_BS = is_text_BS.cumsum(1)
+    pos_BT = (n_text_BS - 1)[:, -n_new:]
+    is_text_BT = is_text_BS[:, -n_new:]
+    if position_ids is not None:
+        pos_BT = torch.where(is_text_BT, position_ids[:, -n_new:], pos_BT)
+    if bool(is_text_BS.all()):
+        return pos_BT, None
+    # Padding is numbered too, one by one: attention is faster where positions rise in every document.
+    n_padding_BT = (~is_text_BS).cumsum(1)[:, -n_new:].clamp(max=n_text_BS.max())
+    doc_BT = torch.where(is_text_BT, 1, torch.where(n_text_BS[:, -n_new:] == 0, 0, 2))
+    return torch.where(is_text_BT, pos_BT, n_padding_BT - 1), doc_BT

@@ -7,7 +7,9 @@ Each module holds `Settings` (its own hyper-parameters, and where they must fit 
 `class Learned(nn.Module)`  when the frequencies have parameters: `Learned(settings, rotary_dim)`, whose
     forward(length) gives the Spectrum, a pure function of (parameters, length) in eval mode.
 
-Schemes see neither: `build` gives a module in both cases, and calling it gives the Spectrum.
+Frequencies that classes of the transformers library compute too say so in its words: positions/hugging_face.py.
+
+Schemes see none of this: `build` gives a module in both cases, and calling it gives the Spectrum.
 """
 
 from types import ModuleType

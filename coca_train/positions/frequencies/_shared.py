@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from pydantic import Field
@@ -84,15 +84,31 @@ def yarn_temperature(factor: float) -> float:
 
 def by_parts(settings: Ramp, factor: float, rotary_dim: int) -> Tensor:
     """(1-γ_j)·θ_j/s + γ_j·θ_j with s = factor, float64 (YaRN Eq. 20)."""
-    theta_J = base_frequencies(settings.theta, rotary_dim)
     if settings.convention == "paper":
-        turns_J = settings.original_seq_len * theta_J / (2 * math.pi)
-        kept_J = ((turns_J - settings.beta_slow) / (settings.beta_fast - settings.beta_slow)).clamp(0, 1)
-    else:
-        low = max(math.floor(_pair_that_turns(settings.beta_fast, settings, rotary_dim)), 0)
-        high = min(math.ceil(_pair_that_turns(settings.beta_slow, settings, rotary_dim)), rotary_dim - 1)
-        width = high - low or 0.001  # the authors' guard against an empty ramp
-        kept_J = 1 - ((torch.arange(rotary_dim // 2, dtype=torch.float64) - low) / width).clamp(0, 1)
+        ramp = Turns(settings.original_seq_len, settings.beta_fast, settings.beta_slow)
+        return by_turns(settings.theta, ramp, factor, rotary_dim)
+    theta_J = base_frequencies(settings.theta, rotary_dim)
+    low = max(math.floor(_pair_that_turns(settings.beta_fast, settings, rotary_dim)), 0)
+    high = min(math.ceil(_pair_that_turns(settings.beta_slow, settings, rotary_dim)), rotary_dim - 1)
+    width = high - low or 0.001  # the authors' guard against an empty ramp
+    kept_J = 1 - ((torch.arange(rotary_dim // 2, dtype=torch.float64) - low) / width).clamp(0, 1)
+    return (1 - kept_J) * theta_J / factor + kept_J * theta_J
+
+
+class Turns(NamedTuple):
+    """A ramp over the turns that a pair makes in the original length [tokens]: kept from `fast` on, interpolated up to
+    `slow`."""
+
+    original_seq_len: int
+    fast: float
+    slow: float
+
+
+def by_turns(theta: float, ramp: Turns, factor: float, rotary_dim: int) -> Tensor:
+    """The paper's ramp (YaRN Eq. 18 and 20), float64."""
+    theta_J = base_frequencies(theta, rotary_dim)
+    turns_J = ramp.original_seq_len * theta_J / (2 * math.pi)
+    kept_J = ((turns_J - ramp.slow) / (ramp.fast - ramp.slow)).clamp(0, 1)
     return (1 - kept_J) * theta_J / factor + kept_J * theta_J
 
 

@@ -5,13 +5,14 @@ alpha = 1: the YaRN paper's s(l) = max(1, l/L) (arXiv 2309.00071, section 3.3).
 alpha > 1: the CoCA code's and `transformers`' "factor"; the CoCA paper's tables use 2, 4 and 8, its main ones 4.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
 from coca_train.positions.frequencies import _shared, ntk
+from coca_train.positions.hugging_face import Scaling, Words
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -33,3 +34,18 @@ def factor(settings: Settings, length: int) -> float:
 
 
 spectrum = _shared.dynamic(ntk.scaled, factor)
+
+
+ROPE_TYPE = "dynamic"
+
+
+def from_transformers(scaling: Scaling) -> dict[str, Any]:
+    """Their factor is our alpha, and they scale from max_position_embeddings on."""
+    original = scaling.only_length()
+    return {"theta": scaling.theta, "alpha": scaling.factor(), "original_seq_len": original}
+
+
+def to_transformers(settings: Settings, rotary_dim: int, rotary_pct: float) -> Words:
+    """As they are read."""
+    scaling = {"rope_type": ROPE_TYPE, "factor": settings.alpha}
+    return Words(settings.theta, scaling, max_positions=settings.original_seq_len)

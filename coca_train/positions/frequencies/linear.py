@@ -7,6 +7,7 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
 from coca_train.positions.frequencies import Spectrum, _shared
+from coca_train.positions.hugging_face import Scaling, Words
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -25,3 +26,17 @@ def scaled(settings: Any, rotary_dim: int, factor: float) -> Spectrum:
 
 
 spectrum = _shared.fixed(scaled)
+
+
+ROPE_TYPE = "linear"
+
+
+def from_transformers(scaling: Scaling) -> dict[str, Any]:
+    """Their factor is ours."""
+    scaling.only_length()
+    return {"theta": scaling.theta, "factor": scaling.factor()}
+
+
+def to_transformers(settings: Settings, rotary_dim: int, rotary_pct: float) -> Words:
+    """Their factor is ours."""
+    return Words(settings.theta, {"rope_type": ROPE_TYPE, "factor": settings.factor})

@@ -5,13 +5,15 @@ Its smooth factor (L/λ_j - low)/(high - low), λ_j = 2π/θ_j, is the YaRN pape
 is no temperature. Llama 3.1 itself: theta 500 000, factor 8, low 1, high 4, original_seq_len 8192.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
+import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
-from coca_train.positions.frequencies import Spectrum, _shared, ntk_by_parts
+from coca_train.positions.frequencies import Spectrum, _shared
+from coca_train.positions.hugging_face import NotTheSame, Scaling, Words, extended
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -35,13 +37,24 @@ class Settings:
 
 def spectrum(settings: Settings, rotary_dim: int, length: int) -> Spectrum:
     """Independent of `length` [tokens]."""
-    same = ntk_by_parts.Settings(
-        name="ntk_by_parts",
-        theta=settings.theta,
-        factor=settings.factor,
-        original_seq_len=settings.original_seq_len,
-        beta_slow=settings.low_freq_factor,
-        beta_fast=settings.high_freq_factor,
-        convention="paper",
-    )
-    return ntk_by_parts.spectrum(same, rotary_dim, length)
+    ramp = _shared.Turns(settings.original_seq_len, settings.high_freq_factor, settings.low_freq_factor)
+    return Spectrum(_shared.by_turns(settings.theta, ramp, settings.factor, rotary_dim).to(torch.float32), 1.0)
+
+
+ROPE_TYPE = "llama3"
+
+
+def from_transformers(scaling: Scaling) -> dict[str, Any]:
+    """Their names are ours."""
+    original = scaling.original()
+    low, high = (scaling.number(f"{which}_freq_factor") for which in ("low", "high"))
+    if high <= low:
+        raise NotTheSame(f"high_freq_factor={high:g}, which is not above low_freq_factor={low:g}")
+    section = {"theta": scaling.theta, "factor": scaling.factor(original), "original_seq_len": original}
+    return section | {"low_freq_factor": low, "high_freq_factor": high}
+
+
+def to_transformers(settings: Settings, rotary_dim: int, rotary_pct: float) -> Words:
+    """Their names are ours."""
+    ends = {"low_freq_factor": settings.low_freq_factor, "high_freq_factor": settings.high_freq_factor}
+    return Words(settings.theta, {"rope_type": ROPE_TYPE, **extended(settings), **ends})

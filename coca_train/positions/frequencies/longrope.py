@@ -3,12 +3,12 @@
     θ'_j = θ_j / short_factor_j for l <= L, θ_j / long_factor_j beyond;   temperature sqrt(1 + ln s / ln L)
 
 l is the length in hand, L that of the original weights, s the extension. The factors are searched for each model; both
-lists have one for every rotated pair, the fastest first. The temperature depends on s alone, as in the released
-models. The paper also leaves the first few tokens where they are; no released model does.
+lists have one for every rotated pair, the fastest first. The temperature depends on s alone, or is given, as in the
+released models. The paper also leaves the first few tokens where they are; no released model does.
 """
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -17,6 +17,7 @@ from pydantic.dataclasses import dataclass
 from coca_train.config.schema import STRICT
 from coca_train.positions.base import Problem
 from coca_train.positions.frequencies import Spectrum, _shared
+from coca_train.positions.hugging_face import Scaling, Words, extended, whole_head
 
 Factors = list[Annotated[float, Field(gt=0)]] | None
 
@@ -34,6 +35,10 @@ class Settings:
     short_factor: Annotated[Factors, Field(description="factor of every pair up to L, the fastest first; null: all 1")]
     long_factor: Annotated[
         Factors, Field(description="factor of every pair beyond L; null: all `factor`, which is where a search begins")
+    ]
+    temperature: Annotated[
+        Annotated[float, Field(gt=0)] | None,
+        Field(description="multiplied into queries and keys; null: sqrt(1 + ln factor / ln original_seq_len)"),
     ]
 
     def problems(self, rotary_dim: int) -> list[Problem]:
@@ -54,5 +59,33 @@ def spectrum(settings: Settings, rotary_dim: int, length: int) -> Spectrum:
     long = length > settings.original_seq_len
     factors, one = (settings.long_factor, settings.factor) if long else (settings.short_factor, 1.0)
     factor_J = torch.tensor(factors or [one] * len(inv_freq_J), dtype=torch.float64)
-    temperature = math.sqrt(1 + math.log(settings.factor) / math.log(settings.original_seq_len))
-    return Spectrum((inv_freq_J / factor_J).to(torch.float32), temperature)
+    return Spectrum((inv_freq_J / factor_J).to(torch.float32), _temperature(settings))
+
+
+def _temperature(settings: Settings) -> float:
+    if settings.temperature is not None:
+        return settings.temperature
+    return math.sqrt(1 + math.log(settings.factor) / math.log(settings.original_seq_len))
+
+
+ROPE_TYPE = "longrope"
+
+
+def from_transformers(scaling: Scaling) -> dict[str, Any]:
+    """As Phi-3 has it: attention_factor is the temperature, and the factor follows from both lengths if need be."""
+    original, temperature = scaling.original(), scaling.take("attention_factor")
+    lists = {name: scaling.numbers(name) for name in ("short_factor", "long_factor")}
+    section = {"theta": scaling.theta, "factor": scaling.factor(original), "original_seq_len": original, **lists}
+    return section | {"temperature": None if temperature is None else float(temperature)}
+
+
+def to_transformers(settings: Settings, rotary_dim: int, rotary_pct: float) -> Words:
+    """Lists and temperature spelled out."""
+    temperature, pairs = _temperature(settings), rotary_dim // 2
+    if temperature != 1:
+        whole_head("longrope", rotary_pct)
+    lists = {"short_factor": settings.short_factor or [1.0] * pairs}
+    lists |= {"long_factor": settings.long_factor or [settings.factor] * pairs}
+    return Words(
+        settings.theta, {"rope_type": ROPE_TYPE, **extended(settings), **lists, "attention_factor": temperature}
+    )

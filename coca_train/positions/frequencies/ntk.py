@@ -7,6 +7,7 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
 from coca_train.positions.frequencies import Spectrum, _shared
+from coca_train.positions.hugging_face import Words
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -26,3 +27,8 @@ def scaled(settings: Any, rotary_dim: int, factor: float) -> Spectrum:
 
 
 spectrum = _shared.fixed(scaled)
+
+
+def to_transformers(settings: Settings, rotary_dim: int, rotary_pct: float) -> Words:
+    """They have no word for it, but for the base that it comes to."""
+    return Words(_shared.ntk_theta(settings.theta, settings.factor, rotary_dim))

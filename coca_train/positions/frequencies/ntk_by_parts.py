@@ -1,12 +1,14 @@
 """NTK-by-parts (YaRN, arXiv 2309.00071, Definition 2): fast pairs keep θ_j, slow ones get θ_j/s, a ramp between."""
 
-from typing import Literal
+import math
+from typing import Any, Literal
 
 import torch
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
 from coca_train.positions.frequencies import Spectrum, _shared
+from coca_train.positions.hugging_face import SAME, Scaling, Words, extended, yarn_from, yarn_to
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -24,3 +26,20 @@ def scaled(settings: _shared.Ramp, rotary_dim: int, factor: float) -> Spectrum:
 
 
 spectrum = _shared.fixed(scaled)
+
+
+ROPE_TYPE = "yarn"
+
+
+def from_transformers(scaling: Scaling) -> dict[str, Any] | None:
+    """Their YaRN with a temperature of 1; None: it has another one."""
+    section, temperature = yarn_from(scaling)
+    return section if math.isclose(temperature, 1.0, rel_tol=SAME) else None
+
+
+def to_transformers(settings: Settings, rotary_dim: int, rotary_pct: float) -> Words:
+    """The paper's ramp is what they call llama3, the authors' their YaRN without its temperature."""
+    if settings.convention == "paper":
+        ends = {"low_freq_factor": settings.beta_slow, "high_freq_factor": settings.beta_fast}
+        return Words(settings.theta, {"rope_type": "llama3", **extended(settings), **ends})
+    return yarn_to(settings, 1.0)

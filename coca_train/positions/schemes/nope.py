@@ -19,3 +19,7 @@ class Scheme(Position):
     """Every hook is the identity."""
 
     has_effect = sees_positions = False
+
+
+def to_transformers(settings: Settings, head_dim: int) -> None:
+    """Nothing is rotated: SmolLM3 has such layers."""

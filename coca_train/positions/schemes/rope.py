@@ -4,14 +4,14 @@
 positions is the second axis, `frequencies`.
 """
 
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from coca_train.config.schema import STRICT, ModelConfig
-from coca_train.positions import frequencies, rotary
+from coca_train.positions import frequencies, hugging_face, rotary
 from coca_train.positions.base import AttentionShape, Position, Problem
 
 
@@ -51,3 +51,14 @@ class Scheme(Position):
     def rotate(self, q_BTHD: Tensor, k_BSGK: Tensor, tables: Tables) -> tuple[Tensor, Tensor]:
         """K = E = D."""
         return rotary.apply(q_BTHD, tables.query), rotary.apply(k_BSGK, tables.key)
+
+
+def from_transformers(rotary_pct: float, frequencies: dict[str, Any]) -> dict[str, Any]:
+    """What LLaMA, Mistral, SmolLM3 and GPT-NeoX do."""
+    return {"scheme": "rope", "rotary_pct": rotary_pct, "frequencies": frequencies}
+
+
+def to_transformers(settings: Settings, head_dim: int) -> hugging_face.Rotation:
+    """As far as there are words for the frequencies."""
+    pct = settings.rotary_pct
+    return hugging_face.Rotation(pct, hugging_face.words(settings.frequencies, rotary.width(head_dim, pct), pct))

@@ -1,0 +1,165 @@
+"""Positions in the words of the `transformers` library: `rope_scaling`, `rope_parameters` and others of a config.json.
+
+A scheme or a frequency that its classes can compute says so beside its mathematics, by functions of its module:
+
+`to_transformers(settings, head_dim) -> Rotation | None`  of a scheme: what its layers rotate; None: nothing.
+`from_transformers(rotary_pct, frequencies) -> section`  of a scheme: the way back.
+`ROPE_TYPE`, `from_transformers(scaling) -> section | None`  of frequencies: the rope_type that they may be, and our
+    settings, all but the name, of one of these; None where it is another module's.
+`to_transformers(settings, rotary_dim, rotary_pct) -> Words`  of frequencies: the way back.
+
+All refuse, by `NotTheSame`, what the other side would compute differently.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+from coca_train.positions import FREQUENCIES, SCHEMES
+from coca_train.positions.frequencies._shared import yarn_temperature
+
+SAME = 1e-6  # relative; factors are written with few digits
+NO_WORDS = ", which transformers' own classes do not have"
+
+
+class NotTheSame(ValueError):
+    """Why one side cannot say what the other computes, in words."""
+
+
+class Words(NamedTuple):
+    """A scaling as transformers has it."""
+
+    theta: float
+    scaling: dict[str, Any] | None = None  # what config.json calls rope_scaling; None: plain
+    max_positions: int | None = None  # what max_position_embeddings must be; None: any
+
+
+class Rotation(NamedTuple):
+    """What a layer rotates."""
+
+    rotary_pct: float  # the rotated share of each head
+    words: Words
+
+
+class Scaling:
+    """The keys of a rope_scaling, each taken by who understands it. max_positions: max_position_embeddings. rotary_pct:
+    the rotated share of a head."""
+
+    def __init__(self, values: dict[str, Any], theta: float, max_positions: int, rotary_pct: float) -> None:
+        self._left = {key: value for key, value in values.items() if value is not None}
+        older, newer = self._left.pop("type", None), self._left.pop("rope_type", None)
+        self.rope_type = newer or older or "default"
+        self.theta, self.max_positions, self.rotary_pct = float(theta), max_positions, rotary_pct
+
+    def finish(self) -> None:
+        """Refuse the keys that nobody took."""
+        if self._left:
+            left = ", ".join(f"{key}={value}" for key, value in self._left.items())
+            raise NotTheSame(f"{left} with rope_type={self.rope_type}")
+
+    def take(self, key: str, default: Any = None) -> Any:
+        return self._left.pop(key, default)
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A number above 0."""
+        value = self.take(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise NotTheSame(f"{key}={value}, which is no number above 0")
+        return float(value)
+
+    def numbers(self, key: str) -> list[float]:
+        """Several of them."""
+        values = self.take(key)
+        if not isinstance(values, list) or not all(
+            isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf for value in values
+        ):
+            raise NotTheSame(f"{key}={values}, which is no list of numbers above 0")
+        return [float(value) for value in values]
+
+    def original(self) -> int:
+        """Length of the original weights [tokens]; where it is not given, that of these."""
+        value = self.take("original_max_position_embeddings", self.max_positions)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise NotTheSame(f"original_max_position_embeddings={value}, which is no length")
+        return value
+
+    def only_length(self) -> int:
+        """The same, for scalings that know one length only."""
+        if (original := self.original()) != self.max_positions:
+            raise NotTheSame(f"original_max_position_embeddings={original} with rope_type={self.rope_type}")
+        return original
+
+    def factor(self, original: int | None = None) -> float:
+        """The extension; where it is not given, from the original length to that of these weights."""
+        implied = None if original in (None, self.max_positions) else self.max_positions / original
+        value = self.take("factor", implied)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value < math.inf:
+            raise NotTheSame(f"factor={value}, which is no number of at least 1")
+        return float(value)
+
+
+def rotation(settings: Any, head_dim: int) -> Rotation | None:
+    """What layers with these position settings rotate; None: nothing. Raises NotTheSame where they do other things."""
+    module = SCHEMES.module(settings.scheme)
+    if not hasattr(module, "to_transformers"):
+        raise NotTheSame(f"position scheme {settings.scheme}; native classes have RoPE only")
+    return module.to_transformers(settings, head_dim)
+
+
+def frequencies(values: dict[str, Any], theta: float, max_positions: int, rotary_pct: float) -> dict[str, Any]:
+    """Our `frequencies` section for a rope_scaling (empty: plain). Raises NotTheSame."""
+    modules = {name: FREQUENCIES.module(name) for name in FREQUENCIES.names()}
+    modules = {name: module for name, module in modules.items() if hasattr(module, "ROPE_TYPE")}
+    rope_type = Scaling(values, theta, max_positions, rotary_pct).rope_type
+    for name, module in modules.items():
+        scaling = Scaling(values, theta, max_positions, rotary_pct)
+        section = module.from_transformers(scaling) if rope_type == module.ROPE_TYPE else None
+        if section is not None:
+            scaling.finish()
+            return {"name": name, **section}
+    known = ", ".join(sorted({module.ROPE_TYPE for module in modules.values()}))
+    raise NotTheSame(f"rope_type={rope_type}; known are {known}")
+
+
+def words(settings: Any, rotary_dim: int, rotary_pct: float) -> Words:
+    """The rope_scaling of our frequencies. Raises NotTheSame where native classes have no word for them."""
+    module = FREQUENCIES.module(settings.name)
+    if not hasattr(module, "to_transformers"):
+        raise NotTheSame(f"frequencies {settings.name}{NO_WORDS}")
+    return module.to_transformers(settings, rotary_dim, rotary_pct)
+
+
+def extended(settings: Any) -> dict[str, Any]:
+    """What the scalings share that know two lengths."""
+    return {"factor": settings.factor, "original_max_position_embeddings": settings.original_seq_len}
+
+
+def whole_head(name: str, rotary_pct: float) -> None:
+    """Refuse a temperature on part of the head: transformers leaves the rest without, and ours has it everywhere."""
+    if rotary_pct < 1:
+        raise NotTheSame(f"{name}'s temperature on a part of the head only (partial rotation)")
+
+
+def yarn_from(scaling: Scaling) -> tuple[dict[str, Any], float]:
+    """The section of a ramp in the authors' convention, and a temperature: as given, by two mscales, or YaRN's."""
+    original = scaling.original()
+    factor = scaling.factor(original)
+    if scaling.take("truncate") is False:
+        raise NotTheSame("truncate=false, a ramp between ends that are not rounded")
+    fast, slow = scaling.number("beta_fast", 32.0), scaling.number("beta_slow", 1.0)
+    if fast <= slow:
+        raise NotTheSame(f"beta_fast={fast:g}, which is not above beta_slow={slow:g}")
+    numerator, denominator = (scaling.take(key) for key in ("mscale", "mscale_all_dim"))
+    temperature = scaling.take("attention_factor")
+    if temperature is None and numerator and denominator:
+        temperature = (0.1 * numerator * math.log(factor) + 1) / (0.1 * denominator * math.log(factor) + 1)
+    section = {"theta": scaling.theta, "factor": factor, "original_seq_len": original}
+    section |= {"beta_fast": fast, "beta_slow": slow, "convention": "code"}
+    return section, yarn_temperature(factor) if temperature is None else float(temperature)
+
+
+def yarn_to(settings: Any, temperature: float) -> Words:
+    """The authors' ramp as transformers has it."""
+    if settings.convention != "code":
+        raise NotTheSame(f"frequencies {settings.name} (convention {settings.convention}){NO_WORDS}")
+    scaling = {"rope_type": "yarn", **extended(settings), "attention_factor": temperature}
+    return Words(settings.theta, scaling | {"beta_fast": settings.beta_fast, "beta_slow": settings.beta_slow})
