@@ -392,7 +392,7 @@ class SchemeContract:
             message = str(error)
         else:
             message = f"position {scheme.max_positions} has no row, and nothing was said"
-        assert message.startswith("E-POS-04 position.max_len=") and " Fix: " in message, message
+        assert message.startswith("E-POS-04 ") and "position.max_len=" in message and " Fix: " in message, message
 
     # A model.
 

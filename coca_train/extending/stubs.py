@@ -36,7 +36,7 @@ def kinds() -> dict[str, Kind]:
 
     positions, test = "coca_train/positions", "tests/positions/test_{}.py"
     frequency = "python -m coca_train position=rope position/frequencies={}"
-    suite = "python -m coca_train evaluate +eval={} models=RUN"
+    suite = "python -m coca_train evaluate +eval={} checkpoint=runs/quickstart"
     return {
         "scheme": Kind(SCHEMES, f"{positions}/schemes/{{}}.py", "position", test, "python -m coca_train position={}"),
         "frequency": Kind(FREQUENCIES, f"{positions}/frequencies/{{}}.py", "position/frequencies", test, frequency),
