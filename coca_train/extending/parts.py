@@ -103,9 +103,10 @@ def mapped(
 
 def scores_of(mapped: Mapped, scheme: Position, pos_BT: Tensor, pos_BS: Tensor) -> Tensor:
     """Score of every pair, (B, H, T, S), float32 or wider, those of pairs that causality hides included."""
-    wide = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (mapped.q_BTHE, mapped.k_BSGE))
+    dtype = torch.promote_types(mapped.q_BTHE.dtype, torch.float32)
+    wide = mapped._replace(q_BTHE=mapped.q_BTHE.to(dtype), k_BSGE=mapped.k_BSGE.to(dtype))
     (layout,) = Visibility(None).layouts(pos_BT, pos_BS)
-    part = part_of(Mapped(*wide, *mapped[2:]), layout)
+    part = part_of(wide, layout)
     tile = Tile(layout, slice(0, pos_BT.shape[1]), slice(0, pos_BS.shape[1]), shifted=False)
     return scores(part.hook, tensors_of(part), tile, scheme.shape.head_dim**-0.5, hidden(tile))[0]
 

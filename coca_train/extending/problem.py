@@ -5,7 +5,8 @@ Shape legend: B batch, T queries, S keys, H query heads, G key/value heads, D he
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -111,4 +112,16 @@ def attend(scores_BHTS: Tensor, v_BSGD: Tensor, seen: Tensor, value_BTSD: Tensor
 
 def attention(definition: Definition, given: Problem, v_BSGD: Tensor) -> Tensor:
     """The definition's attention, (B, T, H, D)."""
-    return attend(definition.score(given), v_BSGD, given.seen_BTS[:, None], definition.value(given))
+    with doubles():
+        return attend(definition.score(given), v_BSGD, given.seen_BTS[:, None], definition.value(given))
+
+
+@contextmanager
+def doubles() -> Iterator[None]:
+    """float64 where no dtype is said: a number times an integer distance would be float32, and a definition is not."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

@@ -5,7 +5,7 @@ Shape legend: B batch, T queries, S keys, H query heads, D head_dim, C d_model.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -141,9 +141,9 @@ class SchemeContract:
             for kernel in KERNELS:
                 out = self._attend(kernel, layer, visibility, pos, pos, doc)
                 grads = _gradients(out, layer.inputs, weight)
-                assert (out - exact).abs().max() <= (1e-6 if self.angles else 1e-9) * exact.abs().max(), kernel
+                _close(out, exact, 1e-6 if self.angles else 1e-9, f"{kernel}: attention")
                 for name, a, b in zip(["q", "k", "v", *layer.names], grads, exact_grads, strict=True):
-                    assert (a - b).abs().max() <= exact_by * b.abs().max() + 1e-11, (kernel, name)
+                    _close(a, b, exact_by, f"{kernel}: the gradient of {name}", 1e-11)
 
     def test_narrow_numbers_equal_the_definition(self, settings: Any, visibility: str) -> None:
         """float32 with all gradients, bfloat16 without, several documents."""
@@ -154,12 +154,13 @@ class SchemeContract:
             exact, exact_grads, weight = self._defined(settings, visibility, layer, *PACKED)
             out = self._attend("blocked", layer, visibility, PACKED[0], *PACKED)
             assert out.dtype == dtype
-            assert (out - exact).abs().max() <= within * exact.abs().max()
+            _close(out, exact, within, f"{dtype}: attention")
             if dtype == torch.float32:
                 grads = _gradients(out, layer.inputs, weight)
                 for name, a, b in zip(["q", "k", "v", *layer.names], grads, exact_grads, strict=True):
                     least = 1e-9 if self.rounding < 1e-4 else 1e-5  # a sum over all pairs may cancel to nothing
-                    assert (a - b).abs().max() <= within * b.abs().max() + least, name
+                    what = f"the gradient of {name} (a sum of many that cancel? say so with `rounding`)"
+                    _close(a, b, within, f"{dtype}: {what}", least)
 
     def test_heads_equal_the_definition(self, settings: Any) -> None:
         """However many query heads share a key head."""
@@ -168,14 +169,14 @@ class SchemeContract:
             layer = layer._replace(inputs=[*(x[:, :9].detach() for x in layer.inputs[:3]), *layer.inputs[3:]])
             exact, *_ = self._defined(settings, "causal", layer, pos, None)
             out = self._attend("blocked", layer, "causal", pos, pos, None)
-            assert (out - exact).abs().max() <= (1e-6 if self.angles else 1e-9) * exact.abs().max(), heads
+            _close(out, exact, 1e-6 if self.angles else 1e-9, f"{heads} heads: attention")
 
     def test_the_length_is_the_one_given(self, settings: Any) -> None:
         """`length` may exceed the tokens in hand: generation adapts to prompt and new tokens at once."""
         layer, pos = self._layer(settings), parts.start(N_TOKENS)
         exact, *_ = self._defined(settings, "causal", layer, pos, None, length=50)
         out = self._attend("eager", layer, "causal", pos, pos, None, length=50)
-        assert (out - exact).abs().max() <= 1e-6 * exact.abs().max()
+        _close(out, exact, 1e-6, "attention at length=50")
 
     def test_a_step_with_cached_keys_equals_the_definition(self, settings: Any, visibility: str) -> None:
         """One query at a time over all keys so far, as a cache holds them; the cache knows what tokens of it."""
@@ -186,12 +187,13 @@ class SchemeContract:
         for last in range(N_TOKENS):
             now, so_far = slice(last, last + 1), slice(0, last + 1)
             step = self._attend("blocked", layer, visibility, pos[:, now], pos[:, so_far], None, now, so_far)
-            assert (step - exact[:, now]).abs().max() <= 1e-6 * exact.abs().max()
+            _close(step, exact[:, now], 1e-6, f"the query at {last}")
 
     def test_compiled_tiles_of_a_hook_equal_the_definition(self, settings: Any, monkeypatch: Any) -> None:
         """As on CUDA: traced, its gradient too, and run uncompiled."""
         layer, pos = self._layer(settings), parts.start(2)
-        if parts.mapped(layer.scheme, *(x[:, :2] for x in layer.inputs[:2]), pos, pos, 2).hooked is None:
+        q_BTHD, k_BSGK, *_ = (x[:, :2] for x in layer.inputs[:2])
+        if parts.mapped(layer.scheme, q_BTHD, k_BSGK, pos, pos, 2).hooked is None:
             return
         self._small_tiles(monkeypatch)
         torch._dynamo.reset()
@@ -204,7 +206,7 @@ class SchemeContract:
         exact, exact_grads, weight = self._defined(settings, "sliding_window", layer, *PACKED)
         out = self._attend("online", layer, "sliding_window", PACKED[0], *PACKED, change=compiled)
         for a, b in zip([out, *_gradients(out, layer.inputs, weight)], [exact, *exact_grads], strict=True):
-            assert (a - b).abs().max() <= 1e-7 * b.abs().max() + 1e-11
+            _close(a, b, 1e-7, "compiled", 1e-11)
 
     def test_embeddings_equal_the_definition(self, settings: Any) -> None:
         """Their gradients too."""
@@ -214,7 +216,7 @@ class SchemeContract:
         pos = torch.stack((torch.arange(13), torch.arange(13).flip(0)))
         wide = {name: value.detach().clone().requires_grad_() for name, value in named.items()}
         out, exact = scheme.embed(x_BTC, pos), self.embed(settings, x_BTC, pos, wide)
-        assert (out - exact).abs().max() <= 1e-6 * exact.abs().max()
+        _close(out, exact, 1e-6, "embeddings")
         if scheme.embeds and named:
             grads = [_gradients(y, list(p.values()), x_BTC) for y, p in ((out, named), (exact, wide))]
             assert all((a - b).abs().max() <= 1e-9 * b.abs().max() for a, b in zip(*grads, strict=True))
@@ -418,16 +420,18 @@ class SchemeContract:
         """Prompt, several tokens, one at a time; then a fork of it that goes on with other tokens."""
         model, tokens = _model(settings), _text(settings)
         n_tokens, first = tokens.shape[1], tokens[:1]
-        cache, told = model.new_cache(n_tokens), {"length": N_TEXT}
-        pieces = [model.hidden(first[:, a:b], cache=cache, **told) for a, b in ((0, 9), (9, 12))]
+        cache = model.new_cache(n_tokens)
+        pieces = [model.hidden(first[:, a:b], cache=cache, length=N_TEXT) for a, b in ((0, 9), (9, 12))]
         fork = cache.fork(2, n_tokens)
-        pieces += [model.hidden(first[:, i : i + 1], cache=cache, **told) for i in range(12, n_tokens)]
+        pieces += [model.hidden(first[:, i : i + 1], cache=cache, length=N_TEXT) for i in range(12, n_tokens)]
         # xpos centres its float32 powers on the tokens in hand: other roundings at every length
-        close = {"rtol": 1e-3, "atol": 1e-5} if self.angles else {"rtol": 1e-7, "atol": 1e-9}
-        torch.testing.assert_close(torch.cat(pieces, 1), model.hidden(first, **told), **close)
+        rtol, atol = (1e-3, 1e-5) if self.angles else (1e-7, 1e-9)
+        torch.testing.assert_close(torch.cat(pieces, 1), model.hidden(first, length=N_TEXT), rtol=rtol, atol=atol)
         others = torch.cat((first[:, :12].expand(2, -1), tokens[:, 12:16]), 1)
-        ways = [model.hidden(others[:, i : i + 1], cache=fork, **told) for i in range(12, 16)]
-        torch.testing.assert_close(torch.cat(ways, 1), model.hidden(others, **told)[:, 12:], **close)
+        ways = [model.hidden(others[:, i : i + 1], cache=fork, length=N_TEXT) for i in range(12, 16)]
+        torch.testing.assert_close(
+            torch.cat(ways, 1), model.hidden(others, length=N_TEXT)[:, 12:], rtol=rtol, atol=atol
+        )
 
     def test_a_model_is_certified_and_outlined(self, settings: Any) -> None:
         """What every run asks before its first step, on the CPU; and what plans ask: a pass on the meta device."""
@@ -481,7 +485,7 @@ class SchemeContract:
         seen, m, n = placed(rules.layouts(pos, pos, doc))
         named, project = dict(zip(layer.names, values, strict=True)), parts.projections(layer.scheme)
         given = problem(settings, q, k, pos, pos, length, parameters=named, project=project)
-        given = Problem(**(vars(given) | {"seen_BTS": seen, "m_BTS": m, "n_BTS": n}))
+        given = replace(given, seen_BTS=seen, m_BTS=m, n_BTS=n)
         out = attention(self, given, v)
         weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
         return out.detach(), _gradients(out, wide, weight), weight
@@ -510,6 +514,13 @@ def _word(value: Any) -> str:
     return str(value.get("name", "")) if isinstance(value, Mapping) else str(value)
 
 
+def _close(found: Tensor, exact: Tensor, within: float, what: str, least: float = 0.0) -> None:
+    """AssertionError where the largest difference is more than that share of the largest value."""
+    found, exact = found.detach(), exact.detach()
+    difference, bound = float((found - exact).abs().max()), within * float(exact.abs().max()) + least
+    assert difference <= bound, f"{what} differs from the definition by {difference:.2g}; {bound:.2g} is rounding"
+
+
 def _gradients(out: Tensor, inputs: list[Tensor], weight: Tensor) -> list[Tensor]:
     """Of one weighted sum; zero where an input has no part in it."""
     leaves = [x for x in inputs if x.requires_grad]
@@ -525,7 +536,7 @@ def _end(scheme: Position) -> int:
 
 def _odd() -> ModelConfig:
     """A width that few schemes can do with."""
-    return ModelConfig(**{f.name: getattr(MODEL, f.name) for f in fields(MODEL)} | {"d_model": 60, "head_dim": 15})
+    return replace(MODEL, d_model=60, head_dim=15)
 
 
 def _hidden(scheme: Position, n_tokens: int, dtype: torch.dtype = torch.float64) -> Tensor:

@@ -16,9 +16,9 @@ from coca_train.extending.problem import placed
 from coca_train.extending.scheme import KERNELS
 from coca_train.models import kernels, online
 from coca_train.models.scores import part_of
-from coca_train.positions import VISIBILITIES
+from coca_train.positions import VISIBILITIES, visibilities
 from coca_train.positions.base import AttentionShape, Position
-from coca_train.positions.visibility import Visibility, may_see, seen
+from coca_train.positions.visibility import Keep, Visibility, may_see, seen
 from coca_train.runtime.errors import UserError
 
 ROWS = ([7, 1, 15], [12, 10, 1], [23])  # documents of three rows
@@ -37,8 +37,7 @@ class _Absolute(Position):
 class VisibilityContract:
     """The tests of one file of positions/visibilities/. A subclass gives its name and its definition.
 
-    cases: settings without the key `name`; small ones, so that they show within 23 tokens. When it is a window: keys
-    of a document of 512 tokens that are visited are few.
+    cases: settings without the key `name`; small ones, so that they show within 23 tokens.
     """
 
     visibility: ClassVar[str]
@@ -71,15 +70,11 @@ class VisibilityContract:
         """Each pair at most once, at its distance, and no other; rows of documents, and the last queries of a cache."""
         rules = self._rules(settings)
         exactly = not rules.problems(_Absolute(_Named(), AttentionShape(1, 1, 4, 4, 64)))
-        for rows in ([[n] for n in (1, 2, 5, 23)], *([row] for row in ROWS), ROWS):
-            for row in rows if len(rows) == 4 else [rows]:
-                row = [row] if isinstance(row[0], int) else row
-                pos, doc = parts.packed(*row)
-                doc = None if len(row) == 1 and len(row[0]) == 1 else doc
-                for n_queries in {1, pos.shape[1]}:
-                    wanted = self.defined(settings, pos[:, -n_queries:], pos, doc)
-                    found = placed(rules.layouts(pos[:, -n_queries:], pos, doc))
-                    _equal(found, wanted, exactly)
+        one = [(parts.start(n), None) for n in (1, 2, 5, 23)]
+        for pos, doc in (*one, *(parts.packed(row) for row in ROWS), parts.packed(*ROWS)):
+            for n_queries in {1, pos.shape[1]}:
+                wanted = self.defined(settings, pos[:, -n_queries:], pos, doc)
+                _equal(placed(rules.layouts(pos[:, -n_queries:], pos, doc)), wanted, exactly)
 
     def test_every_query_sees_itself(self, settings: Any) -> None:
         """No softmax is over nothing."""
@@ -89,15 +84,18 @@ class VisibilityContract:
 
     def test_what_a_cache_keeps_is_all_that_later_queries_see(self, settings: Any) -> None:
         """Keys at positions below `first`, and the last `last` ones."""
-        keep, shown = self._rules(settings).keep(), self.defined(settings, *[parts.start(40)] * 2, None)[0][0]
-        for now in range(39) if keep is not None else ():
+        keep, shown = (
+            self._rules(settings).keep() or Keep(41, 0),
+            self.defined(settings, parts.start(40), parts.start(40), None)[0][0],
+        )
+        for now in range(39):
             later = shown[now + 1 :, : now + 1].any(0).nonzero()[:, 0]
             assert all(key < keep.first or key > now - keep.last for key in later.tolist())
 
     def test_its_share_counts_the_pairs(self, settings: Any) -> None:
         """Of those that causality leaves: what plans and MFU go by."""
         for length in (1, 5, 40):
-            shown = self.defined(settings, *[parts.start(length)] * 2, None)[0]
+            shown = self.defined(settings, parts.start(length), parts.start(length), None)[0]
             assert abs(self._rules(settings).share(length) - int(shown.sum()) / (length * (length + 1) / 2)) < 1e-12
 
     def test_tiles_that_are_skipped_hold_nothing(self, settings: Any) -> None:
@@ -164,8 +162,6 @@ class VisibilityContract:
             raise AssertionError(f"{wrong} is taken, where settings are {list(settings)}")
 
     def _rules(self, settings: Any) -> Visibility:
-        from coca_train.positions import visibilities
-
         return visibilities.build(VISIBILITIES.settings(settings))
 
     def defined(

@@ -97,10 +97,6 @@ def test_without_f_it_is_the_static_bias(bias):
     torch.testing.assert_close(ours.masked_fill(~causal, 0), exact.masked_fill(~causal, 0), rtol=1e-6, atol=1e-6)
 
 
-def test_relative_but_with_fire():
-    assert [parts.build(dape(bias)).relative for bias in BIASES] == [True, True, False]
-
-
 def test_starts_as_torch_starts_linear_layers():
     start = initials(parts.build(dape()).settings)
     for name, shape in (("w_in", (32, 24)), ("w_out", (12, 32))):

@@ -100,11 +100,6 @@ def test_a_row_serves_its_own_distance_and_the_last_all_longer_ones(scheme):
         assert torch.equal(differs, r_TT == row if row < 3 else r_TT >= 3)
 
 
-def test_one_table_for_all_layers(scheme):
-    assert not list(scheme.layer().named_parameters())
-    assert {name: tuple(p.shape) for name, p in scheme.named_parameters()} == {"p": (4, 24)}
-
-
 def test_gradients_add_up_in_float32(scheme):
     """Layers of a bf16 model give bf16 gradients to one float32 table; only the sum is rounded."""
     pos = parts.start(T)

@@ -10,7 +10,6 @@ from transformers.models.marian.modeling_marian import MarianSinusoidalPositiona
 from coca_train import positions
 from coca_train.extending import parts
 from coca_train.extending.scheme import SchemeContract
-from coca_train.runtime.errors import UserError
 from tests.positions import pairwise, support
 from tests.positions.test_settings import MODEL
 
@@ -58,24 +57,6 @@ def test_learned_trains_only_the_rows_it_used():
     scheme = parts.build(learned())
     scheme.embed(torch.zeros(1, 3, 24, dtype=torch.float64), torch.tensor([[2, 5, 5]])).sum().backward()
     assert scheme.table.weight.grad[:, 0].tolist() == [0, 0, 1, 0, 0, 2, 0, 0, 0, 0, 0, 0]
-
-
-def test_learned_ends_in_words():
-    scheme = parts.build(learned())
-    assert scheme.max_positions == 12
-    x = torch.zeros(1, 2, 24)
-    scheme.embed(x, torch.tensor([[10, 11]]))
-    with pytest.raises(UserError, match=r"^E-POS-04 position.max_len=12: learned has no row for position 12.*Fix: "):
-        scheme.embed(x, torch.tensor([[11, 12]]))
-    with pytest.raises(UserError, match="E-POS-04"):
-        scheme.embed(x, torch.tensor([[0, 1], [32768, 1]]))
-
-
-@pytest.mark.parametrize("settings", [learned(), sinusoidal(scale=0.02)], ids=support.label)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-def test_the_sum_keeps_the_dtype_of_the_embeddings(settings, dtype):
-    scheme, x, pos = parts.build(settings).to(dtype), torch.ones(1, 2, 24, dtype=dtype), parts.start(2)
-    assert scheme.embed(x, pos).dtype == dtype
 
 
 @pytest.mark.parametrize("settings", [learned(), sinusoidal()], ids=support.label)

@@ -83,13 +83,6 @@ def test_starts_at_one_half():
     assert not gate.bias.any() and gate.weight.std().item() == pytest.approx(LLAMA.init_std, rel=0.2)
 
 
-def test_positions_are_not_looked_at():
-    scheme, layer, q, k, x = problem(7)
-    mapped = layer(scheme, q, k, None, parts.projections(scheme), layer.tokens(x))
-    here, there = (parts.scores_of(mapped, scheme, p, p) for p in (parts.start(7), parts.start(7, 999) * 3))
-    assert torch.equal(here, there)
-
-
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
 @pytest.mark.parametrize("n_queries", [21, 6])
 @pytest.mark.parametrize("documents", [False, True])

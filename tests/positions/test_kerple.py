@@ -129,23 +129,3 @@ def test_parameters_in_half_precision_give_a_table_in_float32(name):
     assert found.unique().numel() == 512
     found.sum().backward()
     assert layer.r1.grad.dtype == torch.bfloat16
-
-
-@pytest.mark.parametrize("name", BOTH)
-def test_each_layer_has_its_own(name):
-    scheme = parts.build({"scheme": name}, 6, 2)
-    assert not list(scheme.parameters())
-    assert [(n, p.shape) for n, p in scheme.layer().named_parameters()] == [("r1", (6,)), ("r2", (6,))]
-
-
-@pytest.mark.parametrize("name", BOTH)
-def test_a_decoding_step_reads_the_same_table(name):
-    """One query at position 9 with keys 0 … 9 needs the distances 0 … 9."""
-    scheme = parts.build({"scheme": name})
-    layer = parts.layer_of(scheme)
-    q, k, _ = parts.random_qkv(scheme, 10)
-    pos = parts.start(10)
-    full = parts.mapped(scheme, q, k, pos, pos, 10, layer).terms.distance_HR
-    step = parts.mapped(scheme, q[:, 9:], k, pos[:, 9:], pos, 10, layer).terms.distance_HR
-    assert torch.equal(step, full)
-    assert full.shape == (4, 10)

@@ -75,12 +75,6 @@ def test_a_row_serves_its_own_distance_and_the_last_all_longer_ones(scheme):
         assert torch.equal(differs, r_TT == row if row < 3 else r_TT >= 3)
 
 
-def test_keys_and_values_are_the_layers_own(scheme):
-    assert not list(scheme.named_parameters())
-    shapes = {name: tuple(p.shape) for name, p in scheme.layer().named_parameters()}
-    assert shapes == {"keys": (4, 16), "values": (4, 16)}
-
-
 def test_only_rows_of_distances_in_hand_get_a_gradient(scheme):
     layer = parts.layer_of(scheme)
     q, k, v = parts.random_qkv(scheme, 3, 1)

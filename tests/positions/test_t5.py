@@ -81,18 +81,6 @@ def test_a_bucket_gets_the_gradient_of_all_its_distances():
     assert scheme.table.grad.tolist() == [[1] * 4, [1] * 4, [2] * 4, [5] * 4]
 
 
-def test_one_table_serves_all_layers():
-    scheme = parts.build(t5())
-    assert [(name, p.shape) for name, p in scheme.named_parameters()] == [("table", (32, 4))]
-    assert not list(scheme.layer().parameters())
-
-
-def test_a_table_in_half_precision_gives_biases_in_float32():
-    scheme = parts.build(t5()).bfloat16()
-    pos = parts.start(3)
-    assert scheme.terms(scheme(pos, pos, 3)).distance_HR.dtype == torch.float32
-
-
 def test_buckets_that_would_hold_nothing_are_problems():
     assert positions.settings(t5()).problems(MODEL) == []
     ((key, _, _),) = positions.settings(t5(32, 16)).problems(MODEL)

@@ -110,12 +110,6 @@ def test_rows_for_every_distance_in_hand(scheme):
     assert scheme(torch.tensor([[2]]), torch.tensor([[7]]), 8).shape == (1, 24)
 
 
-def test_u_v_and_w_r_are_the_layers_own(scheme):
-    assert not list(scheme.named_parameters())
-    shapes = {name: tuple(p.shape) for name, p in scheme.layer().named_parameters()}
-    assert shapes == {"u": (4, 16), "v": (4, 16), "w_r": (64, 24)}
-
-
 def test_memory_len_is_the_schemes():
     assert parts.build(SETTINGS | {"memory_len": 12}).memory_len == 12
     with pytest.raises(ValidationError, match="memory_len"):

@@ -61,23 +61,6 @@ def test_scores_in_plain_loops(scheme):
                 assert scores[h, m, n].item() == pytest.approx(expected, abs=1e-10)
 
 
-def test_positions_of_each_row_and_of_the_whole_batch(scheme):
-    """Rows of a batch may stand elsewhere: each equals the row alone."""
-    q, k, _ = parts.random_qkv(scheme, 5, 2)
-    pos = torch.tensor([[0, 1, 2, 3, 4], [7, 8, 9, 10, 11]])
-    together = parts.dense_scores(scheme, q, k, pos, pos, 12)
-    for row in range(2):
-        alone = parts.dense_scores(scheme, *(x[row : row + 1] for x in (q, k, pos, pos)), 12)
-        assert torch.allclose(together[row : row + 1], alone, rtol=0, atol=1e-12)
-
-
-def test_not_relative(scheme):
-    assert not scheme.relative
-    q, k, _ = parts.random_qkv(scheme, 5, 1)
-    here, there = (parts.dense_scores(scheme, q, k, p, p, 24) for p in (parts.start(5), parts.start(5, 10)))
-    assert (here - there).abs().max() > 0.05
-
-
 @pytest.mark.parametrize("late", ["queries", "keys"])
 def test_beyond_its_table_is_an_error(scheme, late):
     assert scheme.max_positions == 24
@@ -87,24 +70,11 @@ def test_beyond_its_table_is_an_error(scheme, late):
         scheme(*((beyond, inside) if late == "queries" else (inside, beyond)), 25)
 
 
-def test_parameters_are_shared_by_the_layers(scheme):
-    assert not list(scheme.layer().named_parameters())
-    shapes = {name: tuple(p.shape) for name, p in scheme.named_parameters()}
-    assert shapes == {"p": (24, 24), "u_q": (64, 24), "u_k": (32, 24), "table": (8, 4)}
-    assert not list(scheme.named_buffers())
-
-
 def test_positions_start_with_variance_one():
     table = torch.empty(200, 50)
     tupe.INITIAL["p"](table, torch.Generator().manual_seed(0))
     assert table.std().item() == pytest.approx(1.0, abs=0.02)
     assert table.mean().item() == pytest.approx(0.0, abs=0.02)
-
-
-def test_bias_stays_float32_in_bf16(scheme):
-    pos = parts.start(T)
-    bias_HR = scheme.bfloat16().terms(scheme(pos, pos, T)).distance_HR
-    assert (bias_HR.dtype, tuple(bias_HR.shape)) == (torch.float32, (4, 21))
 
 
 def test_settings_that_mean_nothing_are_refused():
