@@ -82,12 +82,12 @@ def steps(kind: Kind, name: str, paths: Sequence[Path], own_package: bool) -> li
         f"{source}: answer what its docstring and comments ask",
         f"{config}: its first comment is what --help shows; say what it is, and where it comes from",
         f"{test}: the definition, and numbers that did not come through your code; it fails until they are there",
-        f"pytest {test}",
     ]
-    choose = kind.choose.format(name)
+    choose, run = kind.choose.format(name), f"pytest {test}"
     if own_package:
         listed.append(f'offer it: the entry point {name} = "<package>.{name}" in the group {kind.registry.plugins}')
-        return [*listed, f"{choose} --config-dir {config.parents[len(kind.group.split('/'))]}"]
+        return [*listed, run, f"{choose} --config-dir {config.parents[len(kind.group.split('/'))]}"]
+    listed.append(run)
     return [*listed, "make docs (the references and figures that list every choice)", "make check", choose]
 
 
