@@ -5,7 +5,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 SCHEMES ?= rope,alibi,coca,coca_strict
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart compare test test-all mutations check bench docs
+.PHONY: help setup quickstart compare test test-all mutations check bench docs scheme frequency visibility suite
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,3 +49,7 @@ docs: .venv/installed  ## regenerate docs/*configuration.md, schemes.md and figu
 	$(BIN)/python -m coca_train schemes --markdown > docs/schemes.md
 	$(BIN)/python -m coca_train schemes figures=docs/figures
 	$(BIN)/python -m tests.house.error_codes > docs/errors.md
+
+scheme:  ## stubs of a position scheme: make scheme NAME=mine; then frequency, visibility, suite in the same way
+scheme frequency visibility suite: .venv/installed
+	@$(BIN)/python -m coca_train.extending.stubs $@ "$(NAME)"

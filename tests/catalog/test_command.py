@@ -44,7 +44,7 @@ def test_the_tables_fit_a_terminal_and_name_everything(printed):
         "any",
         "–",
         "all",
-        "6",
+        str(len(entries("visibility"))),
         "1803.02155",
     ]
     assert "training window" in printed and "neox_tiny" in printed

@@ -142,7 +142,7 @@ def test_any_documents_both_ways(
 class NeoxReader:
     """GPT-NeoX's MMapIndexedDataset: sequences by pointer and size, as its training reads them."""
 
-    FORMATS = {4: "i", 8: "H"}  # noqa: RUF012
+    FORMATS = {4: "i", 8: "H"}
 
     def __init__(self, prefix: Path) -> None:
         idx = prefix.with_suffix(".idx").read_bytes()

@@ -31,6 +31,7 @@ FAMILIES = {
     "CMP": "comparisons",
     "REPORT": "reports",
     "TRACK": "trackers",
+    "EXT": "adding something of your own",
 }
 
 

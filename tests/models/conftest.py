@@ -9,10 +9,10 @@ import torch
 
 from coca_train import positions
 from coca_train.config.schema import LogitScaleConfig, ModelConfig
+from coca_train.extending.parts import shipped
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
 from coca_train.positions import visibilities
-from tests.positions.support import shipped
 
 NEOX = ModelConfig(
     n_layers=2,

@@ -88,7 +88,7 @@ def by_hand(case, b, h, i):
     n_queries, n_keys = case.parts[0].q_BTHE.shape[1], case.v.shape[1]
     everything = slice(0, n_queries), slice(0, n_keys)
     scores, values = [], []
-    for q, k, terms, layout, _ in case.parts:
+    for q, k, terms, layout, *_ in case.parts:
         shown = seen(layout, *everything)
         row = min(b, shown.shape[0] - 1)
         at = min(b, layout.pos_BT.shape[0] - 1)

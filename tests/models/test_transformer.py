@@ -1,4 +1,5 @@
-"""What a model promises whatever its position scheme: causality, documents, cached decoding, initial weights."""
+"""What a model promises whatever its position scheme: causality, documents, cached decoding, initial weights. Of every
+scheme: its contract, in tests/positions/."""
 
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ from tests.models.conftest import LLAMA, NEOX, SCHEMES, build, settings
 DYNAMIC = {"name": "dynamic_ntk", "theta": 10000.0, "alpha": 1.0, "original_seq_len": 16}
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", ["rope", "alibi_plain", "fox"])
 @pytest.mark.parametrize("config", [NEOX, LLAMA], ids=["neox", "llama"])
 @torch.no_grad()
 def test_changing_a_token_changes_nothing_before_it(scheme, config, tokens_BT):
@@ -27,7 +28,7 @@ def test_changing_a_token_changes_nothing_before_it(scheme, config, tokens_BT):
     assert not torch.allclose(before[:, 21:], after[:, 21:], atol=1e-6)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", ["rope", "alibi_plain", "fox"])
 @torch.no_grad()
 def test_documents_in_one_window_are_strangers(scheme, tokens_BT):
     """A packed document gives what it gives alone, and changing one changes no other."""
@@ -42,7 +43,7 @@ def test_documents_in_one_window_are_strangers(scheme, tokens_BT):
     assert torch.equal(packed[:, 11:], model.hidden(other, pos_BT=pos, doc_BT=doc)[:, 11:])
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", ["rope", "alibi_plain", "fox"])
 @pytest.mark.parametrize("config", [NEOX, LLAMA], ids=["neox", "llama"])
 @torch.no_grad()
 def test_cached_decoding_equals_full_recompute(scheme, config, tokens_BT):
@@ -51,9 +52,7 @@ def test_cached_decoding_equals_full_recompute(scheme, config, tokens_BT):
     cache = model.new_cache(33)
     parts = [model.hidden(tokens[:, :9], cache=cache), model.hidden(tokens[:, 9:14], cache=cache)]
     parts += [model.hidden(tokens[:, i : i + 1], cache=cache) for i in range(14, 33)]
-    # xpos centres its float32 powers on the tokens in hand: other roundings at every length
-    close = {"rtol": 1e-3, "atol": 1e-5} if scheme == "xpos" else {}
-    torch.testing.assert_close(torch.cat(parts, 1), model.hidden(tokens), **close)
+    torch.testing.assert_close(torch.cat(parts, 1), model.hidden(tokens))
 
 
 @pytest.mark.parametrize("scheme", ["rope", "coca", "coca_strict"])
@@ -167,7 +166,7 @@ def test_paper_parameter_counts():
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("kernel", ["auto", "sdpa", "blocked"])
+@pytest.mark.parametrize("kernel", ["sdpa", "blocked"])
 def test_certificate_is_granted_to_every_scheme(scheme, dtype, kernel):
     model = build(replace(NEOX, init_std=0.02), scheme, attention=kernel).to(dtype)
     certify(model, torch.device("cpu"), dtype)

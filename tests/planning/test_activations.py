@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from coca_train.extending.parts import shipped
 from coca_train.models.attention import AttentionContext
 from coca_train.models.build import build_model
 from coca_train.models.scores import Part
@@ -15,7 +16,6 @@ from coca_train.planning.step import Activations, Watch, activations
 from coca_train.positions.base import Terms
 from coca_train.positions.visibility import Layout, Rule
 from tests.planning.conftest import TINY, configure, outlined
-from tests.positions.support import shipped
 
 SMALL = (*TINY, "model.n_layers=2", "train.micro_batch_size=2")
 

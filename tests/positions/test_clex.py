@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from coca_train.extending import parts
 from coca_train.positions import frequencies
 from coca_train.positions.frequencies import clex
 from tests.positions import learned_frequencies as learned
 from tests.positions import support
 
-LENGTH = support.TRAINED
+LENGTH = parts.TRAINED
 
 
 def started(rotary_dim=64, **changes):

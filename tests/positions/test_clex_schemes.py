@@ -7,13 +7,17 @@ import torch
 
 from coca_train import positions
 from coca_train.evaluation.variants import after_training, variants
+from coca_train.extending import parts
+from coca_train.extending.problem import attend
+from coca_train.extending.problem import problem as problem_of
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
 from coca_train.settings import load
 from tests.positions import learned_frequencies as learned
-from tests.positions import reference, reference_rotary, support
+from tests.positions import support, test_coca, test_rope, test_xpos
 
-LENGTH = support.TRAINED
+LENGTH = parts.TRAINED
+DEFINITIONS = {"rope": test_rope.TestContract(), "coca": test_coca.TestContract(), "xpos": test_xpos.TestContract()}
 SCHEMES = {"rope": support.rope, "slack": support.coca, "strict": lambda f: support.coca(f, "strict")}
 XPOS = {"scheme": "xpos", "gamma": 0.4, "scale_base": 64.0, "rotary_pct": 0.5}
 IN_EVAL = SCHEMES | {"rope in part": lambda f: support.rope(f, 0.5), "xpos": lambda f: XPOS | {"frequencies": f}}
@@ -21,13 +25,13 @@ IN_EVAL = SCHEMES | {"rope in part": lambda f: support.rope(f, 0.5), "xpos": lam
 
 def problem(settings, training, seed=5):
     """A scheme with learned frequencies, its q, k, v, and positions the reference may use in place of 0, 1, …"""
-    scheme = support.build(settings(support.scaling("clex")))
+    scheme = parts.build(settings(support.scaling("clex")))
     learned.weigh(scheme.frequencies)
     scheme.train(training)
     n_tokens = LENGTH if training else 3 * LENGTH
-    q, k, v = support.random_qkv(scheme, n_tokens)
+    q, k, v = parts.random_qkv(scheme, n_tokens)
     torch.manual_seed(seed)
-    places_BT = support.start(n_tokens)
+    places_BT = parts.start(n_tokens)
     if training:
         places_BT = scheme.frequencies(n_tokens).positions_N[None].double()
         assert places_BT[0, -1] > n_tokens
@@ -56,21 +60,22 @@ def exact_frequencies(scheme, factor):
 @pytest.mark.parametrize(
     ("name", "training"), [(n, False) for n in IN_EVAL] + [(n, True) for n in SCHEMES], ids=lambda x: str(x)
 )
-def test_scheme_and_all_gradients_equal_reference(name, training, monkeypatch):
+def test_scheme_and_all_gradients_equal_their_definition(name, training):
     """Output, and its gradients in q, k, v, W_up and W_down, against the dense definition in float64."""
     settings = IN_EVAL[name]
     scheme, (q, k, v), places_BT = problem(settings, training)
     weights = [scheme.frequencies.up, scheme.frequencies.down]
-    pos, n_tokens = support.start(q.shape[1]), q.shape[1]
-    out = support.dense_attention(scheme, q, k, v, pos, pos, n_tokens)
+    pos, n_tokens = parts.start(q.shape[1]), q.shape[1]
+    out = parts.dense_attention(scheme, q, k, v, pos, pos, n_tokens)
     weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     mine = [out, *torch.autograd.grad(out, (q, k, v, *weights), weight)]
 
     factor = round((places_BT[0, -1].item() + 1) / LENGTH)
     theta = exact_frequencies(scheme, factor)
-    monkeypatch.setattr(reference_rotary, "frequencies", lambda *_: (list(theta), 1.0))
-    scores = reference.scores(settings(support.scaling("clex")), q, k, places_BT, places_BT, n_tokens)
-    exact = reference.attend(scores, v, torch.ones(n_tokens, n_tokens, dtype=torch.bool).tril())
+    given = settings(support.scaling("clex"))
+    turns = lambda width: (list(theta), 1.0)  # noqa: E731
+    scores = DEFINITIONS[given["scheme"]].score(problem_of(given, q, k, places_BT, places_BT, n_tokens, turns=turns))
+    exact = attend(scores, v, torch.ones(n_tokens, n_tokens, dtype=torch.bool).tril())
     exact = [exact, *torch.autograd.grad(exact, (q, k, v, *weights), weight)]
     assert factor > 1
     for a, b in zip(mine, exact, strict=True):
@@ -83,8 +88,8 @@ def test_scheme_and_all_gradients_equal_reference(name, training, monkeypatch):
 def test_coca_gradients_reach_the_tables(variant, broadcast, monkeypatch):
     """The hand-written backward passes in q, cos and sin, through several pieces of time."""
     monkeypatch.setattr("coca_train.positions.rotary.PIECE", 2**5)
-    scheme = support.build(support.coca(variant=variant), 2, 1, 4)
-    q, _, _ = support.random_qkv(scheme, 5)
+    scheme = parts.build(support.coca(variant=variant), 2, 1, 4)
+    q, _, _ = parts.random_qkv(scheme, 5)
     cos, sin = (torch.randn(1 if broadcast else 2, 5, 1, 2, dtype=torch.float64, requires_grad=True) for _ in range(2))
 
     def query(q, cos, sin):
@@ -97,14 +102,14 @@ def test_coca_gradients_reach_the_tables(variant, broadcast, monkeypatch):
 def test_one_draw_serves_queries_and_keys(settings):
     """In training, relative schemes see no common shift of the drawn places, and rows that restart share them."""
     scheme, (q, k, _), _ = problem(settings, training=True)
-    pos = support.start(LENGTH)
+    pos = parts.start(LENGTH)
     rows = torch.cat((pos, torch.cat((pos[:, :5], pos[:, : LENGTH - 5]), 1)))
     torch.manual_seed(5)
-    whole = support.dense_scores(scheme, q, k, pos, pos, LENGTH)
+    whole = parts.dense_scores(scheme, q, k, pos, pos, LENGTH)
     torch.manual_seed(5)
-    packed = support.dense_scores(scheme, q, k, rows, rows, LENGTH)
+    packed = parts.dense_scores(scheme, q, k, rows, rows, LENGTH)
     torch.manual_seed(5)
-    again = support.dense_scores(scheme, q[1:, 5:], k[1:, 5:], pos[:, : LENGTH - 5], pos[:, : LENGTH - 5], LENGTH)
+    again = parts.dense_scores(scheme, q[1:, 5:], k[1:, 5:], pos[:, : LENGTH - 5], pos[:, : LENGTH - 5], LENGTH)
     assert torch.allclose(packed[0], whole[0], rtol=0, atol=1e-12)
     assert torch.allclose(packed[1, :, 5:, 5:], again[0], rtol=0, atol=1e-12)
 
@@ -125,7 +130,7 @@ def test_it_goes_with_no_other_frequencies_on_the_same_weights():
 def test_parameters_have_names_that_say_where_they_are():
     settings = positions.settings(support.rope(support.scaling("clex")))
     assert set(positions.initials(settings)) == {"up", "down"}
-    scheme = support.build(support.rope(support.scaling("clex")))
+    scheme = parts.build(support.rope(support.scaling("clex")))
     assert [name for name, _ in scheme.named_parameters()] == ["frequencies.up", "frequencies.down"]
 
 

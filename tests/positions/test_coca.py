@@ -1,40 +1,59 @@
 """CoCA beyond the reference: what is absolute, what is kept, what folds."""
 
+import math
+
 import pytest
 import torch
 
+from coca_train.extending import parts
+from coca_train.extending.scheme import SchemeContract
 from coca_train.positions.schemes import coca
-from tests.positions import support
+from tests.positions import pairwise, support
 
 
-def test_slack_depends_on_where_the_sequence_starts_and_strict_does_not():
-    """Why positions restart at 0 at each document and at each evaluation window's first token."""
-    for variant, moves in (("slack", True), ("strict", False)):
-        scheme = support.build(support.coca(variant=variant))
-        q, k, _ = support.random_qkv(scheme, 9)
-        here, there = (
-            support.dense_scores(scheme, q, k, support.start(9, first), support.start(9, first), 9) for first in (0, 5)
-        )
-        assert ((here - there).abs().max() > 0.1) == moves
-        assert scheme.relative != moves
+class TestContract(SchemeContract):
+    scheme = "coca"
+    angles = True
+    cases = [support.coca(variant=v, t_width=w) for v in ("slack", "strict") for w in ("half", "full_mean")]
+    cases += [support.coca(support.scaling(name)) for name in ("yarn", "dynamic_ntk")]
+
+    def score(self, problem):
+        """Eq. 11 (slack) or Eq. 18 (strict) with t = ReLU of what is cached, at half width."""
+        settings, t = problem.settings, problem.k_BHSK
+        if settings["t_width"] == "full_mean":
+            t = (t[..., : t.shape[-1] // 2] + t[..., t.shape[-1] // 2 :]) / 2
+        t, pairs, dim = t.clamp(min=0), pairwise.pairs(problem.q_BHTD), problem.q_BHTD.shape[-1]
+        theta, temperature = problem.spectrum(dim)
+        total = torch.zeros((), dtype=torch.float64)
+        for j, frequency in enumerate(theta):
+            q, t_j = pairs[..., :, None, j], t[..., None, :, j]
+            m, n = (x[:, None].double() * frequency for x in (problem.m_BTS, problem.n_BTS))
+            if settings["variant"] == "strict":
+                total = total + t_j * q.abs() ** 2 * torch.cos(m - n)
+                continue
+            q_turned, t_turned = (
+                x * torch.polar(torch.ones_like(a), a) for x, a in ((q, m), (torch.complex(t_j, t_j), n))
+            )
+            total = total + q_turned.real * q.real * t_turned.real + q_turned.imag * q.imag * t_turned.imag
+        return total * temperature**2 / math.sqrt(dim)
 
 
 def test_slack_is_strict_when_the_two_halves_of_q_agree():
     """Eq. 12: with q_2j = q_2j+1 the constraint holds and both variants are one function."""
-    slack, strict = (support.build(support.coca(variant=v)) for v in ("slack", "strict"))
-    q, k, _ = support.random_qkv(slack, 7)
+    slack, strict = (parts.build(support.coca(variant=v)) for v in ("slack", "strict"))
+    q, k, _ = parts.random_qkv(slack, 7)
     half = q[..., : q.shape[-1] // 2]
     q = torch.cat((half, half), -1)
-    pos = support.start(7)
-    a, b = (support.dense_scores(s, q, k, pos, pos, 7) for s in (slack, strict))
+    pos = parts.start(7)
+    a, b = (parts.dense_scores(s, q, k, pos, pos, 7) for s in (slack, strict))
     assert torch.allclose(a, b, rtol=0, atol=1e-5)
 
 
 def test_slack_by_its_closed_form():
     """The closed form of docs/positions.md: ½ Σ t|q|²[(1+sin2φ)cosΔ + cos2φ sinΔ + (1-sin2φ)cosΣ - cos2φ sinΣ]."""
-    scheme = support.build(support.coca(), 1, 1, 8)
-    q, t, _ = support.random_qkv(scheme, 6, batch=1)
-    score = support.dense_scores(scheme, q, t, support.start(6), support.start(6), 6)[0, 0]
+    scheme = parts.build(support.coca(), 1, 1, 8)
+    q, t, _ = parts.random_qkv(scheme, 6, batch=1)
+    score = parts.dense_scores(scheme, q, t, parts.start(6), parts.start(6), 6)[0, 0]
     a, b = q[0, :, 0, :4], q[0, :, 0, 4:]
     phi, square, t = torch.atan2(b, a)[:, None], (a**2 + b**2)[:, None], t[0, None, :, 0].clamp(min=0)
     m, n = torch.arange(6.0).double()[:, None, None], torch.arange(6.0).double()[None, :, None]
@@ -46,9 +65,9 @@ def test_slack_by_its_closed_form():
 
 
 def test_negative_t_contributes_nothing_and_gets_no_gradient():
-    scheme = support.build(support.coca())
-    q, k, _ = support.random_qkv(scheme, 5)
-    pos = support.start(5)
+    scheme = parts.build(support.coca())
+    q, k, _ = parts.random_qkv(scheme, 5)
+    pos = parts.start(5)
     _, key = scheme.rotate(q, -k.abs(), scheme(pos, pos, 5))
     assert not key.any()
     (grad,) = torch.autograd.grad(scheme.rotate(q, k, scheme(pos, pos, 5))[1].square().sum(), k)
@@ -59,15 +78,15 @@ def test_negative_t_contributes_nothing_and_gets_no_gradient():
 @pytest.mark.parametrize("bias", [False, True])
 def test_official_weights_fold_into_half_width(bias):
     """full_mean with W equals half with the folded W, as functions."""
-    full, half = (support.build(support.coca(t_width=w)) for w in ("full_mean", "half"))
+    full, half = (parts.build(support.coca(t_width=w)) for w in ("full_mean", "half"))
     assert (full.key_dim, half.key_dim) == (16, 8)
     weight = torch.randn(2 * 16, 24, dtype=torch.float64)
     x = torch.randn(2, 5, 24, dtype=torch.float64)
     offset = torch.randn(2 * 16, dtype=torch.float64) * bias
     wide = (x @ weight.T + offset).unflatten(-1, (2, 16))
     folded = x @ coca.fold_full_mean(weight, 2).T + coca.fold_full_mean(offset, 2)
-    q, _, _ = support.random_qkv(full, 5)
-    pos = support.start(5)
+    q, _, _ = parts.random_qkv(full, 5)
+    pos = parts.start(5)
     a = full.rotate(q, wide, full(pos, pos, 5))[1]
     b = half.rotate(q, folded.unflatten(-1, (2, 8)), half(pos, pos, 5))[1]
     assert torch.allclose(a, b, rtol=0, atol=1e-12)
@@ -76,9 +95,9 @@ def test_official_weights_fold_into_half_width(bias):
 @pytest.mark.parametrize("variant", ["slack", "strict"])
 def test_the_backward_pass_keeps_q_and_t_and_nothing_wider(variant):
     """Memory: in bfloat16, neither R q nor q in float32 survives the forward pass."""
-    scheme = support.build(support.coca(variant=variant))
-    q, k, _ = support.random_qkv(scheme, 64, dtype=torch.bfloat16)
-    pos = support.start(64)
+    scheme = parts.build(support.coca(variant=variant))
+    q, k, _ = parts.random_qkv(scheme, 64, dtype=torch.bfloat16)
+    pos = parts.start(64)
     tables = scheme(pos, pos, 64)
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
@@ -89,9 +108,9 @@ def test_the_backward_pass_keeps_q_and_t_and_nothing_wider(variant):
 
 def test_query_is_formed_in_float32_and_cast_once():
     """q' is quadratic: rounding R q to bfloat16 before the product would show in most elements."""
-    scheme = support.build(support.coca())
-    q, k, _ = support.random_qkv(scheme, 33, dtype=torch.bfloat16)
-    pos = support.start(33)
+    scheme = parts.build(support.coca())
+    q, k, _ = parts.random_qkv(scheme, 33, dtype=torch.bfloat16)
+    pos = parts.start(33)
     tables = scheme(pos, pos, 33)
     once = scheme.rotate(q, k, tables)
     wide = scheme.rotate(q.float(), k.float(), tables)

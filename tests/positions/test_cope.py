@@ -5,31 +5,41 @@ import math
 import pytest
 import torch
 
+from coca_train.extending import parts
+from coca_train.extending.scheme import SchemeContract
 from coca_train.positions.base import Pairs
 from coca_train.positions.schemes.cope import COUNT
-from tests.positions import hooked, support
+from tests.positions import pairwise
+
+
+class TestContract(SchemeContract):
+    scheme = "cope"
+    cases = [{"n_positions": n} for n in (4, 3, 40)]  # counts that run into the last vector, and that do not
+    own = {"e": (4, 16)}
+
+    def score(self, problem):
+        """q·e between two whole counts; the count is a sum over the keys back to the key itself."""
+        e_PD, (s_S1, l_1L) = problem.parameters["e"], pairwise.key_pairs(problem)
+        gate_BHTL = 1 / (1 + torch.exp(-problem.content_BHTS))
+        counted_BTSL = (problem.seen_BTS[:, :, None, :] & (l_1L >= s_S1)).double()
+        count_BHTS = torch.einsum("btsl,bhtl->bhts", counted_BTSL.expand(len(gate_BHTL), -1, -1, -1), gate_BHTL)
+        total, count_BHTS = problem.content_BHTS, count_BHTS.clamp(max=len(e_PD) - 1)
+        for p in range(len(e_PD)):  # a tent over each whole count
+            weight = (1 - (count_BHTS - p).abs()).clamp(min=0)
+            total = total + weight * (problem.q_BHTD @ e_PD[p])[..., None]
+        return total
 
 
 def cope(n_positions=4):
     return {"scheme": "cope", "n_positions": n_positions}
 
 
-@pytest.mark.parametrize("n_positions", [3, 40])  # counts that run into the last vector, and that do not
-@pytest.mark.parametrize("case", hooked.CASES, ids=lambda case: "-".join(map(str, case)))
-def test_kernels_equal_the_reference(case, n_positions, monkeypatch):
-    hooked.check(cope(n_positions), *case, monkeypatch)
-
-
-def test_compiled_tiles_equal_the_reference(monkeypatch):
-    hooked.check_compiled(cope(), monkeypatch)
-
-
 def problem(n_tokens, n_positions):
-    scheme = support.build(cope(n_positions))
-    q, k, _ = support.random_qkv(scheme, n_tokens)
-    pos = support.start(n_tokens)
-    layer = support.layer_of(scheme)
-    return layer, q, k, support.dense_scores(scheme, q, k, pos, pos, n_tokens, layer)
+    scheme = parts.build(cope(n_positions))
+    q, k, _ = parts.random_qkv(scheme, n_tokens)
+    pos = parts.start(n_tokens)
+    layer = parts.layer_of(scheme)
+    return layer, q, k, parts.dense_scores(scheme, q, k, pos, pos, n_tokens, layer)
 
 
 @pytest.mark.parametrize("n_positions", [2, 4, 64])

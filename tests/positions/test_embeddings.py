@@ -8,9 +8,33 @@ import torch
 from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
 
 from coca_train import positions
-from coca_train.runtime.errors import UserError
-from tests.positions import support
+from coca_train.extending import parts
+from coca_train.extending.scheme import SchemeContract
+from tests.positions import pairwise, support
 from tests.positions.test_settings import MODEL
+
+
+class TestLearned(SchemeContract):
+    scheme = "learned"
+    cases = ({"max_len": 17},)
+    shared = {"table.weight": (17, 24)}
+
+    def score(self, problem):
+        return problem.content_BHTS
+
+    def embed(self, settings, x_BTC, pos_BT, parameters):
+        return x_BTC + torch.stack([parameters["table.weight"][row] for row in pos_BT.tolist()])
+
+
+class TestSinusoidal(SchemeContract):
+    scheme = "sinusoidal"
+    cases = ({"theta": 100.0, "scale": 0.25},)
+
+    def score(self, problem):
+        return problem.content_BHTS
+
+    def embed(self, settings, x_BTC, pos_BT, parameters):
+        return x_BTC + settings["scale"] * pairwise.sinusoid(pos_BT, x_BTC.shape[-1], settings["theta"])
 
 
 def learned(max_len=12):
@@ -22,7 +46,7 @@ def sinusoidal(theta=10000.0, scale=1.0):
 
 
 def test_learned_adds_the_row_of_each_position():
-    scheme = support.build(learned())
+    scheme = parts.build(learned())
     ((name, table),) = scheme.named_parameters()
     assert (name, table.shape) == ("table.weight", (12, 24))
     pos, x = torch.tensor([[0, 1, 2, 0, 1, 11]]), torch.randn(2, 6, 24, dtype=torch.float64)
@@ -30,36 +54,18 @@ def test_learned_adds_the_row_of_each_position():
 
 
 def test_learned_trains_only_the_rows_it_used():
-    scheme = support.build(learned())
+    scheme = parts.build(learned())
     scheme.embed(torch.zeros(1, 3, 24, dtype=torch.float64), torch.tensor([[2, 5, 5]])).sum().backward()
     assert scheme.table.weight.grad[:, 0].tolist() == [0, 0, 1, 0, 0, 2, 0, 0, 0, 0, 0, 0]
-
-
-def test_learned_ends_in_words():
-    scheme = support.build(learned())
-    assert scheme.max_positions == 12
-    x = torch.zeros(1, 2, 24)
-    scheme.embed(x, torch.tensor([[10, 11]]))
-    with pytest.raises(UserError, match=r"^E-POS-04 position.max_len=12: learned has no row for position 12.*Fix: "):
-        scheme.embed(x, torch.tensor([[11, 12]]))
-    with pytest.raises(UserError, match="E-POS-04"):
-        scheme.embed(x, torch.tensor([[0, 1], [32768, 1]]))
-
-
-@pytest.mark.parametrize("settings", [learned(), sinusoidal(scale=0.02)], ids=support.label)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-def test_the_sum_keeps_the_dtype_of_the_embeddings(settings, dtype):
-    scheme, x, pos = support.build(settings).to(dtype), torch.ones(1, 2, 24, dtype=dtype), support.start(2)
-    assert scheme.embed(x, pos).dtype == dtype
 
 
 @pytest.mark.parametrize("settings", [learned(), sinusoidal()], ids=support.label)
 def test_attention_itself_sees_no_positions(settings):
     """Queries, keys and scores are as in nope: a fused kernel runs them."""
-    scheme = support.build(settings)
-    q, k, _ = support.random_qkv(scheme, 5)
-    pos = support.start(5)
-    mapped = support.mapped(scheme, q, k, pos, pos, 5)
+    scheme = parts.build(settings)
+    q, k, _ = parts.random_qkv(scheme, 5)
+    pos = parts.start(5)
+    mapped = parts.mapped(scheme, q, k, pos, pos, 5)
     assert mapped.q_BTHE is q
     assert mapped.k_BSGE is k
     assert mapped.terms == (None, None, None, None)
@@ -68,14 +74,14 @@ def test_attention_itself_sees_no_positions(settings):
 def test_sinusoidal_equals_transformers():
     """Marian's table: sines in the first half, cosines in the second."""
     embedding = MarianSinusoidalPositionalEmbedding(600, 24)
-    found = support.build(sinusoidal()).embed(torch.zeros(1, 600, 24), support.start(600))
+    found = parts.build(sinusoidal()).embed(torch.zeros(1, 600, 24), parts.start(600))
     assert torch.allclose(found[0], embedding.create_weight(), rtol=0, atol=4e-5)  # 600 radians in float32
 
 
 @pytest.mark.parametrize("theta", [10000.0, 500.0])
 @pytest.mark.parametrize("m", [0, 1, 7, 32767, 131071])
 def test_sinusoidal_worked_by_hand(m, theta):
-    found = support.build(sinusoidal(theta, 0.5)).embed(torch.zeros(1, 1, 24), torch.tensor([[m]]))[0, 0].tolist()
+    found = parts.build(sinusoidal(theta, 0.5)).embed(torch.zeros(1, 1, 24), torch.tensor([[m]]))[0, 0].tolist()
     for j in range(12):
         angle = m * theta ** (-2 * j / 24)
         assert found[j] == pytest.approx(0.5 * math.sin(angle), abs=1e-6 + 1e-7 * m)
@@ -84,7 +90,7 @@ def test_sinusoidal_worked_by_hand(m, theta):
 
 def test_sinusoidal_is_formed_in_float32_and_cast_once():
     """Neighbours at 32k differ, and the sum is rounded after the addition."""
-    scheme, pos = support.build(sinusoidal()), torch.tensor([[32766, 32767]])
+    scheme, pos = parts.build(sinusoidal()), torch.tensor([[32766, 32767]])
     x = torch.randn(1, 2, 24, generator=torch.Generator().manual_seed(0)).bfloat16()
     found = scheme.embed(x, pos)
     assert torch.equal(found, scheme.embed(x.float(), pos).bfloat16())

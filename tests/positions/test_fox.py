@@ -5,40 +5,48 @@ import math
 import pytest
 import torch
 
+from coca_train.extending import parts
+from coca_train.extending.scheme import SchemeContract
 from coca_train.models import kernels
 from coca_train.models.cache import KVCache
 from coca_train.models.scores import part_of
 from coca_train.positions import initials
+from coca_train.positions.base import Pairs
 from coca_train.positions.schemes.fox import FORGET
 from coca_train.positions.visibility import Keep, Visibility
 from tests.models.conftest import LLAMA
 from tests.models.conftest import build as build_model
-from tests.positions import hooked, support
+from tests.positions import pairwise
 
 FOX = {"scheme": "fox"}
 
 
-@pytest.mark.parametrize("case", hooked.CASES, ids=lambda case: "-".join(map(str, case)))
-def test_kernels_equal_the_reference(case, monkeypatch):
-    hooked.check(FOX, *case, monkeypatch)
+class TestContract(SchemeContract):
+    scheme = "fox"
+    own = {"gate.weight": (4, 24), "gate.bias": (4,)}
 
-
-def test_compiled_tiles_equal_the_reference(monkeypatch):
-    hooked.check_compiled(FOX, monkeypatch)
+    def score(self, problem):
+        """Σ log σ(w·x_l + b) over the tokens after the key up to the query, of those that the query sees."""
+        w_HC, b_H = problem.parameters["gate.weight"], problem.parameters["gate.bias"]
+        log_f_BLH = -torch.log1p(torch.exp(-(torch.einsum("blc,hc->blh", problem.x_BSC, w_HC) + b_H)))
+        s_S1, l_1L = pairwise.key_pairs(problem)
+        between_BTSL = (problem.seen_BTS[:, :, None, :] & (l_1L > s_S1)).double()
+        between_BTSL = between_BTSL.expand(len(log_f_BLH), -1, -1, -1)
+        return problem.content_BHTS + torch.einsum("btsl,blh->bhts", between_BTSL, log_f_BLH)
 
 
 def scores_of(layer, scheme, q, k, x):
     """By way of the hook, T x T."""
-    pos = support.start(q.shape[1])
-    mapped = layer(scheme, q, k, None, support.projections(scheme), layer.tokens(x))
-    return support.dense_scores_of(mapped, scheme, pos, pos)
+    pos = parts.start(q.shape[1])
+    mapped = layer(scheme, q, k, None, parts.projections(scheme), layer.tokens(x))
+    return parts.scores_of(mapped, scheme, pos, pos)
 
 
 def problem(n_tokens):
-    scheme = support.build(FOX)
-    q, k, _ = support.random_qkv(scheme, n_tokens)
+    scheme = parts.build(FOX)
+    q, k, _ = parts.random_qkv(scheme, n_tokens)
     x = torch.randn(2, n_tokens, 24, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
-    return scheme, support.layer_of(scheme), q, k, x
+    return scheme, parts.layer_of(scheme), q, k, x
 
 
 def test_by_hand():
@@ -70,16 +78,9 @@ def test_equals_x_transformers():
 
 def test_starts_at_one_half():
     """b = 0 and small w, as every linear layer: no INITIAL of its own."""
-    assert initials(support.build(FOX).settings) == {}
+    assert initials(parts.build(FOX).settings) == {}
     gate = build_model(LLAMA, FOX).first_attention.position.gate
     assert not gate.bias.any() and gate.weight.std().item() == pytest.approx(LLAMA.init_std, rel=0.2)
-
-
-def test_positions_are_not_looked_at():
-    scheme, layer, q, k, x = problem(7)
-    mapped = layer(scheme, q, k, None, support.projections(scheme), layer.tokens(x))
-    here, there = (support.dense_scores_of(mapped, scheme, p, p) for p in (support.start(7), support.start(7, 999) * 3))
-    assert torch.equal(here, there)
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
@@ -87,17 +88,17 @@ def test_positions_are_not_looked_at():
 @pytest.mark.parametrize("documents", [False, True])
 def test_flex_equals_the_definition(n_queries, documents):
     """Forward, uncompiled: what torch offers on a CPU. By sums from the first token on, so float32 alone."""
-    scheme = support.build(FOX, head_dim=16).float()
-    layer = support.layer_of(scheme).float()
-    q, k, v = (x.detach() for x in support.random_qkv(scheme, 21, dtype=torch.float32))
-    pos = support.start(21)
+    scheme = parts.build(FOX, head_dim=16).float()
+    layer = parts.layer_of(scheme).float()
+    q, k, v = (x.detach() for x in parts.random_qkv(scheme, 21, dtype=torch.float32))
+    pos = parts.start(21)
     doc = torch.stack([torch.arange(21) // 8, torch.arange(21) // 13]) if documents else None
     (layout,) = Visibility(None).layouts(pos[:, -n_queries:], pos, doc)
-    mapped = layer(scheme, q[:, -n_queries:], k, None, support.projections(scheme), support.tokens(layer, k))
-    parts = [part_of(mapped._replace(hooked=detached(mapped.hooked)), layout)]
-    assert kernels.choose(parts, 21, "cuda") == "flex"
-    exact = kernels.eager(parts, v, 0.25)
-    torch.testing.assert_close(kernels.KERNELS["flex"](parts, v, 0.25), exact, rtol=1e-4, atol=1e-5)
+    mapped = layer(scheme, q[:, -n_queries:], k, None, parts.projections(scheme), parts.tokens(layer, k))
+    views = [part_of(mapped._replace(hooked=detached(mapped.hooked)), layout)]
+    assert kernels.choose(views, 21, "cuda") == "flex"
+    exact = kernels.eager(views, v, 0.25)
+    torch.testing.assert_close(kernels.KERNELS["flex"](views, v, 0.25), exact, rtol=1e-4, atol=1e-5)
 
 
 def detached(hooked):
@@ -112,17 +113,17 @@ def test_far_sums_keep_their_digits():
     made = []
     for dtype in (torch.float32, torch.float64):
         zeros = torch.zeros(1, 2, 1, n_tokens, dtype=dtype)
-        pairs = support.Pairs(zeros, seen, torch.tensor([[0]]), torch.zeros(1, n_tokens), (), (), (keys.to(dtype),))
+        pairs = Pairs(zeros, seen, torch.tensor([[0]]), torch.zeros(1, n_tokens), (), (), (keys.to(dtype),))
         made.append(FORGET.scores(pairs, zeros[..., :1])[0][..., -64:].double())
     torch.testing.assert_close(*made, rtol=1e-6, atol=1e-6)
 
 
 def test_gates_stand_in_the_cache():
     """Beside keys and values: forked, joined and dropped with them."""
-    cache = KVCache([Keep(first=1, last=2)], 8)
+    cache = KVCache([keep := Keep(first=1, last=2)], 8)
     gates = torch.arange(5.0).reshape(1, 5, 1)
     for at in range(3):
-        pos_BS = cache.advance(torch.tensor([[at]]))
+        pos_BS = cache.advance(torch.tensor([[at]]))[keep]
         k, v, g = cache.extend(0, gates[:, at : at + 1], -gates[:, at : at + 1], 10 * gates[:, at : at + 1])
         assert torch.equal(k[..., 0].long(), pos_BS) and torch.equal(v, -k) and torch.equal(g, 10 * k)
     forks = [cache.fork(rows, 8) for rows in (1, 2)]

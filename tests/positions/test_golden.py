@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from coca_train.extending import parts
 from coca_train.positions import frequencies
 from coca_train.positions.schemes import alibi
 from tests.golden import make, terms, visibilities
 from tests.positions import support
 
-ROWS = json.loads((support.CONFIGS.parents[1] / "tests/golden/positions.json").read_text(encoding="utf-8"))
+ROWS = json.loads((Path(__file__).parents[1] / "golden/positions.json").read_text(encoding="utf-8"))
 
 
 def ours(settings, rotary_dim, length):
@@ -30,11 +31,6 @@ def test_spectrum_equals_mpmath(row):
     # computed in float64, rounded once: half a unit in the last place of float32
     assert ((found.inv_freq_J.double() - exact).abs() <= exact * 2**-24 * 1.001).all()
     assert found.temperature == pytest.approx(row["temperature"], rel=1e-14)
-
-
-def test_every_frequency_file_has_golden_numbers():
-    """CLEX has an equation to solve instead of a formula: tests/positions/test_clex.py."""
-    assert {row["settings"]["name"] for row in ROWS["spectra"]} | {"clex"} == set(frequencies.frequency_names())
 
 
 def test_paper_and_code_ramps_differ_as_the_spec_says():
@@ -58,11 +54,11 @@ def test_files_are_what_their_makers_write(maker, file):
 def test_score_equals_mpmath(row, place):
     query, key = ROWS["vectors"]["places"][place]
     make = support.rope if row["kind"] == "rope" else lambda f: support.coca(f, row["kind"])
-    scheme = support.build(make(row["frequencies"]), 1, 1, 8)
+    scheme = parts.build(make(row["frequencies"]), 1, 1, 8)
     vector = ROWS["vectors"]["k" if row["kind"] == "rope" else "t"]
     q = torch.tensor(ROWS["vectors"]["q"], dtype=torch.float64)[None, None, None]
     k = torch.tensor(vector, dtype=torch.float64)[None, None, None]
-    score = support.dense_scores(scheme, q, k, torch.tensor([[query]]), torch.tensor([[key]]), 64).item()
+    score = parts.dense_scores(scheme, q, k, torch.tensor([[query]]), torch.tensor([[key]]), 64).item()
     # float32 angles: half a unit in the last place at angle m is m * 2**-24, for either side
     angle_error = (query + key + 2) * 2**-23
     assert score == pytest.approx(row["values"][place], rel=1e-6, abs=8 * angle_error)
@@ -76,9 +72,9 @@ def test_alibi_slopes_equal_mpmath(heads):
 @pytest.mark.parametrize("heads", [4, 6, 8, 12])
 def test_alibi_equals_x_transformers(heads):
     peer = pytest.importorskip("x_transformers.x_transformers").AlibiPositionalBias(heads)
-    scheme = support.build(support.alibi(), heads, heads, 16)
-    q, k, _ = support.random_qkv(scheme, 9, 1)
-    bias = support.dense_scores(scheme, q * 0, k, support.start(9), support.start(9), 9)[0]
+    scheme = parts.build(support.alibi(), heads, heads, 16)
+    q, k, _ = parts.random_qkv(scheme, 9, 1)
+    bias = parts.dense_scores(scheme, q * 0, k, parts.start(9), parts.start(9), 9)[0]
     causal = torch.ones(9, 9, dtype=torch.bool).tril()
     assert torch.allclose(bias[:, causal], peer(9, 9).double()[:, causal], rtol=1e-6, atol=0)
 
@@ -131,9 +127,9 @@ def test_rope_equals_transformers_llama():
     parameters = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "original_max_position_embeddings": 4096}
     config = LlamaConfig(hidden_size=256, num_attention_heads=4, rope_parameters=parameters)
     settings = support.rope({"name": "yarn", **RAMP, "factor": 8.0, "original_seq_len": 4096})
-    scheme = support.build(settings, 4, 2, 64)
-    q, k, _ = support.random_qkv(scheme, 37, dtype=torch.float32)
-    pos = support.start(37, first=5)
+    scheme = parts.build(settings, 4, 2, 64)
+    q, k, _ = parts.random_qkv(scheme, 37, dtype=torch.float32)
+    pos = parts.start(37, first=5)
     cos, sin = LlamaRotaryEmbedding(config)(q, pos)
     theirs = apply_rotary_pos_emb(q.transpose(1, 2), k.transpose(1, 2), cos, sin)
     for mine, other in zip(scheme.rotate(q, k, scheme(pos, pos, 37)), theirs, strict=True):
@@ -148,9 +144,9 @@ def test_partial_rope_equals_transformers_gpt_neox(rotary_pct):
 
     parameters = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": rotary_pct}
     config = GPTNeoXConfig(hidden_size=256, num_attention_heads=4, rope_parameters=parameters)
-    scheme = support.build(support.rope(rotary_pct=rotary_pct), 4, 4, 64)
-    q, k, _ = support.random_qkv(scheme, 33, dtype=torch.float32)
-    pos = support.start(33)
+    scheme = parts.build(support.rope(rotary_pct=rotary_pct), 4, 4, 64)
+    q, k, _ = parts.random_qkv(scheme, 33, dtype=torch.float32)
+    pos = parts.start(33)
     cos, sin = GPTNeoXRotaryEmbedding(config)(q, pos)
     theirs = apply_rotary_pos_emb(q.transpose(1, 2), k.transpose(1, 2), cos, sin)
     for mine, other in zip(scheme.rotate(q, k, scheme(pos, pos, 33)), theirs, strict=True):

@@ -5,23 +5,22 @@ and parameters in eighths; here they go into the scheme's hooks, at positions fa
 """
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 
 from coca_train import positions
+from coca_train.extending import parts
 from coca_train.positions.base import AttentionShape, Projections
-from tests.positions import support
 
-GOLDEN = json.loads((support.CONFIGS.parents[1] / "tests/golden/terms.json").read_text(encoding="utf-8"))
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden/terms.json").read_text(encoding="utf-8"))
 CASES = {row["settings"]["scheme"]: row for row in GOLDEN["cases"]}
-WITHOUT = {"rope", "coca", "alibi", "nope"}  # test_golden.py; nope has no numbers
-HOOKS = {"fox", "fire", "dape", "cope"}  # in the tests of their own
 
 
 def made(row):
     """(scheme, layer) of a case, float64, all parameters set from the case and none left over."""
-    shape = AttentionShape(**row["shape"], max_seq_len=support.TRAINED)
+    shape = AttentionShape(**row["shape"], max_seq_len=parts.TRAINED)
     scheme = positions.build(positions.settings(row["settings"]), shape).double()
     layer = scheme.layer().double()
     named = dict([*scheme.named_parameters(), *layer.named_parameters()])
@@ -49,10 +48,10 @@ def score(monkeypatch):
 
     def at(row, m, n):
         scheme, layer = made(row)
-        monkeypatch.setattr(support, "projections", lambda *_: projections(row))
+        monkeypatch.setattr(parts, "projections", lambda *_: projections(row))
         q, k = (torch.tensor(row[name], dtype=torch.float64)[None, None] for name in ("q", "k"))
         places = torch.tensor([[m]]), torch.tensor([[n]])
-        return support.dense_scores(scheme, q, k, *places, 64, layer)[0, :, 0, 0]
+        return parts.dense_scores(scheme, q, k, *places, 64, layer)[0, :, 0, 0]
 
     return at
 
@@ -75,8 +74,8 @@ def test_shaw_attention_equals_mpmath():
     shape = row["shape"] | {"n_heads": 1, "n_kv_heads": 1}
     scheme, layer = made(row | {"shape": shape})
     q, k, v = (torch.tensor(row["sequence"][name], dtype=torch.float64)[None, :, None] for name in "qkv")
-    pos = support.start(6)
-    out = support.dense_attention(scheme, q, k, v, pos, pos, 6, layer)[0, :, 0]
+    pos = parts.start(6)
+    out = parts.dense_attention(scheme, q, k, v, pos, pos, 6, layer)[0, :, 0]
     assert torch.allclose(out, torch.tensor(row["sequence"]["outputs"], dtype=torch.float64), rtol=1e-12, atol=0)
 
 
@@ -86,7 +85,7 @@ def test_buckets_equal_integers(row, scheme):
     """A table that holds its own bucket numbers shows the bucket of every distance."""
     sizes = {"n_buckets": row["n_buckets"], "max_distance": row["max_distance"]}
     settings = {"scheme": scheme, **sizes} | ({"max_len": 32768} if scheme == "tupe" else {})
-    built = support.build(settings, 1, 1, 4, 2)
+    built = parts.build(settings, 1, 1, 4, 2)
     for name, parameter in built.named_parameters():
         parameter.data.zero_()
         if name == "table":
@@ -94,13 +93,13 @@ def test_buckets_equal_integers(row, scheme):
     distances = GOLDEN["t5_buckets"]["distances"]
     zero = torch.zeros(1, len(distances), 1, 4, dtype=torch.float64)
     pos_q, pos_k = torch.tensor([[32767]]), 32767 - torch.tensor([distances])
-    found = support.dense_scores(built, zero[:, :1], zero, pos_q, pos_k, 32768)[0, 0, 0]
+    found = parts.dense_scores(built, zero[:, :1], zero, pos_q, pos_k, 32768)[0, 0, 0]
     assert found.round(decimals=6).tolist() == row["buckets"]
 
 
 def test_sinusoidal_equals_mpmath():
     row = GOLDEN["embeddings"]["sinusoidal"]
-    scheme = support.build(row["settings"], d_model=6)
+    scheme = parts.build(row["settings"], d_model=6)
     added = scheme.embed(torch.zeros(1, len(row["places"]), 6, dtype=torch.float64), torch.tensor([row["places"]]))[0]
     for place, mine, exact in zip(row["places"], added, row["values"], strict=True):
         assert mine.tolist() == pytest.approx(exact, rel=0, abs=(place + 2) * 2**-23)
@@ -109,14 +108,10 @@ def test_sinusoidal_equals_mpmath():
 def test_learned_rows_are_added_as_they_are():
     """Eighths: the sum is exact in every dtype."""
     row = GOLDEN["embeddings"]["learned"]
-    scheme = support.build(row["settings"], d_model=6)
+    scheme = parts.build(row["settings"], d_model=6)
     (table,) = scheme.parameters()
     table.data.copy_(torch.tensor(row["table"]))
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
         x_BTC = torch.full((1, 3, 6), 0.5, dtype=dtype)
         found = scheme.to(dtype).embed(x_BTC, torch.tensor([[0, 8, 4]]))[0]
         assert found.tolist() == [[0.5 + value for value in row["table"][place]] for place in (0, 8, 4)]
-
-
-def test_every_scheme_has_golden_numbers():
-    assert set(CASES) | set(GOLDEN["embeddings"]) | WITHOUT | HOOKS == set(positions.scheme_names())

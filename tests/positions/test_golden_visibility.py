@@ -2,16 +2,15 @@
 
 import json
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
 
 from coca_train.positions import visibilities, visibility
-from tests.positions import reference_visibility, support
+from tests.positions.test_visibility import ALL
 
-GOLDEN = json.loads((support.CONFIGS.parents[1] / "tests/golden/visibilities.json").read_text(encoding="utf-8"))
-CACHED = [r for r in GOLDEN if r["label"].endswith("-one") and r["settings"]["name"] not in ("causal", "rerope")]
-PLACED = [r for r in GOLDEN if r["settings"]["name"] not in ("sinks", "lambda_mask", "rerope")]  # others: a distance
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden/visibilities.json").read_text(encoding="utf-8"))
 
 
 def given(row):
@@ -49,38 +48,8 @@ def test_views_equal_the_reader(row):
 
 
 @pytest.mark.parametrize("row", GOLDEN, ids=lambda row: row["label"])
-def test_last_queries_of_a_cache_see_the_same(row):
+def test_the_definition_equals_the_reader(row):
     distance_TS, pos, doc = given(row)
-    for n_queries in (1, 3):
-        assert_equal(views(row["settings"], pos[:, -n_queries:], pos, doc), distance_TS[-n_queries:])
-
-
-@pytest.mark.parametrize("row", CACHED, ids=lambda row: row["label"])
-def test_what_a_cache_keeps_is_all_that_later_queries_see(row):
-    """Keys at positions below `first`, and the last `last` ones: with the others gone, nothing changes."""
-    distance_TS, pos, _ = given(row)
-    keep = visibilities.build(visibilities.settings(row["settings"])).keep()
-    for query in range(pos.shape[1]):
-        gone = [key for key in range(query + 1) if key >= keep.first and query - key >= keep.last]
-        assert not (distance_TS[query, gone] >= 0).any()
-
-
-@pytest.mark.parametrize("row", GOLDEN, ids=lambda row: row["label"])
-def test_reference_equals_the_reader(row):
-    distance_TS, pos, doc = given(row)
-    seen, m_BTS, n_BTS = reference_visibility.places(row["settings"], pos, doc)
+    (definition,) = (each() for each in ALL if each.visibility == row["settings"]["name"])
+    seen, m_BTS, n_BTS = definition.defined(row["settings"], pos, pos, doc)
     assert_equal([(seen[0], (m_BTS - n_BTS)[0])], distance_TS)
-
-
-@pytest.mark.parametrize("row", PLACED, ids=lambda row: row["label"])
-def test_positions_are_those_of_the_reference(row):
-    """Where a visibility numbers tokens anew, schemes that are not relative see the new numbers."""
-    _, pos, doc = given(row)
-    seen, m_BTS, n_BTS = reference_visibility.places(row["settings"], pos, doc)
-    (layout,) = visibilities.build(visibilities.settings(row["settings"])).layouts(pos, pos, doc)
-    assert torch.equal(m_BTS[seen], layout.pos_BT[:, :, None].expand_as(seen)[seen])
-    assert torch.equal(n_BTS[seen], layout.pos_BS[:, None, :].expand_as(seen)[seen])
-
-
-def test_every_visibility_has_golden_numbers():
-    assert {row["settings"]["name"] for row in GOLDEN} == set(visibilities.visibility_names())

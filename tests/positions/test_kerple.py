@@ -6,20 +6,41 @@ import pytest
 import torch
 
 from coca_train import positions
-from tests.positions import support
+from coca_train.extending import parts
+from coca_train.extending.scheme import SchemeContract
+from tests.positions import pairwise
 
 BOTH = ["kerple_log", "kerple_power"]
 
 
+class TestLog(SchemeContract):
+    scheme = "kerple_log"
+    own = {"r1": (4,), "r2": (4,)}
+    positive = ("r1", "r2")  # inside their bounds, where gradients of views simply add up; the bounds: below
+
+    def score(self, problem):
+        return problem.content_BHTS + pairwise.kerple_log_bias(problem)
+
+
+class TestPower(TestLog):
+    scheme = "kerple_power"
+
+    def score(self, problem):
+        r1, r2 = (pairwise.by_head_of(problem.parameters[name]) for name in ("r1", "r2"))
+        r = problem.distance_BTS[:, None]
+        grown = torch.exp(r2.clamp(max=2.0) * torch.log(r.clamp(min=1).double()))
+        return problem.content_BHTS - r1 * torch.where(r > 0, grown, 0.0)
+
+
 def table(name, r1, r2, n_rows=6, dtype=torch.float64):
     """(the table over distances of one layer with these parameters, the layer); one head per entry."""
-    scheme = support.build({"scheme": name}, len(r1), 1)
-    layer = support.layer_of(scheme).to(dtype)
+    scheme = parts.build({"scheme": name}, len(r1), 1)
+    layer = parts.layer_of(scheme).to(dtype)
     layer.r1.data.copy_(torch.tensor(r1, dtype=torch.float64))
     layer.r2.data.copy_(torch.tensor(r2, dtype=torch.float64))
-    q, k, _ = support.random_qkv(scheme, n_rows)
-    pos = support.start(n_rows, 1000)
-    return support.mapped(scheme, q, k, pos, pos, n_rows, layer).terms.distance_HR, layer
+    q, k, _ = parts.random_qkv(scheme, n_rows)
+    pos = parts.start(n_rows, 1000)
+    return parts.mapped(scheme, q, k, pos, pos, n_rows, layer).terms.distance_HR, layer
 
 
 def by_hand(name, a, b, r):
@@ -77,12 +98,12 @@ def test_the_upper_bound_of_the_power_leads_back_too():
 def test_a_parameter_outside_its_bound_can_be_trained_back(name):
     """With a bare clamp it would stay where it is for ever."""
     _, layer = table(name, [-0.05], [0.5])
-    scheme = support.build({"scheme": name}, 1, 1)
-    q, k, _ = support.random_qkv(scheme, 6)
-    pos, optimizer = support.start(6), torch.optim.Adam(layer.parameters(), lr=0.02)
+    scheme = parts.build({"scheme": name}, 1, 1)
+    q, k, _ = parts.random_qkv(scheme, 6)
+    pos, optimizer = parts.start(6), torch.optim.Adam(layer.parameters(), lr=0.02)
     for _ in range(60):
         optimizer.zero_grad()
-        bias = support.mapped(scheme, q, k, pos, pos, 6, layer).terms.distance_HR
+        bias = parts.mapped(scheme, q, k, pos, pos, 6, layer).terms.distance_HR
         (bias[0, 5] + 1).square().backward()
         optimizer.step()
     assert layer.r1.item() > 0.1
@@ -108,23 +129,3 @@ def test_parameters_in_half_precision_give_a_table_in_float32(name):
     assert found.unique().numel() == 512
     found.sum().backward()
     assert layer.r1.grad.dtype == torch.bfloat16
-
-
-@pytest.mark.parametrize("name", BOTH)
-def test_each_layer_has_its_own(name):
-    scheme = support.build({"scheme": name}, 6, 2)
-    assert not list(scheme.parameters())
-    assert [(n, p.shape) for n, p in scheme.layer().named_parameters()] == [("r1", (6,)), ("r2", (6,))]
-
-
-@pytest.mark.parametrize("name", BOTH)
-def test_a_decoding_step_reads_the_same_table(name):
-    """One query at position 9 with keys 0 … 9 needs the distances 0 … 9."""
-    scheme = support.build({"scheme": name})
-    layer = support.layer_of(scheme)
-    q, k, _ = support.random_qkv(scheme, 10)
-    pos = support.start(10)
-    full = support.mapped(scheme, q, k, pos, pos, 10, layer).terms.distance_HR
-    step = support.mapped(scheme, q[:, 9:], k, pos[:, 9:], pos, 10, layer).terms.distance_HR
-    assert torch.equal(step, full)
-    assert full.shape == (4, 10)

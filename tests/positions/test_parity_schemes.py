@@ -13,6 +13,7 @@ formulas in 40 digits and a reader that takes token after token.
 import pytest
 import torch
 
+from coca_train.extending import parts
 from coca_train.positions import visibilities, visibility
 from tests.positions import support
 
@@ -29,8 +30,8 @@ def test_disentangled_equals_transformers_deberta(span):
     fields = {"hidden_size": 24, "num_attention_heads": 4, "max_relative_positions": span, "position_buckets": -1}
     kinds = {"relative_attention": True, "share_att_key": True, "pos_att_type": ["c2p", "p2c"]}
     peer = DisentangledSelfAttention(DebertaV2Config(**fields, **kinds)).double().eval()
-    scheme = support.build({"scheme": "disentangled", "max_distance": span - 1}, 4, 4, 6, 24)
-    project = support.projections(scheme)
+    scheme = parts.build({"scheme": "disentangled", "max_distance": span - 1}, 4, 4, 6, 24)
+    project = parts.projections(scheme)
     for linear, ours in ((peer.query_proj, project.query), (peer.key_proj, project.key)):
         linear.weight.data.copy_(ours(torch.eye(24).double()).flatten(1).T)
         linear.bias.data.zero_()
@@ -39,12 +40,12 @@ def test_disentangled_equals_transformers_deberta(span):
     table[span:] = p.detach()  # distances below 0, which causality hides, are left random
 
     n_tokens = 17
-    q, k, _ = (x.detach() for x in support.random_qkv(scheme, n_tokens, 1))
-    pos = support.start(n_tokens)
+    q, k, _ = (x.detach() for x in parts.random_qkv(scheme, n_tokens, 1))
+    pos = parts.start(n_tokens)
     apart = pos[0, :, None] - pos[0]
     theirs = peer.disentangled_attention_bias(q[0].transpose(0, 1), k[0].transpose(0, 1), apart[None], table, 1)
     content = torch.einsum("thd,shd->hts", q[0], k[0]) / 6**0.5
-    mine = support.dense_scores(scheme, q, k, pos, pos, n_tokens)[0]
+    mine = parts.dense_scores(scheme, q, k, pos, pos, n_tokens)[0]
     causal = CAUSAL[:n_tokens, :n_tokens]
     assert torch.allclose((mine - content)[:, causal], theirs[:, causal], rtol=0, atol=1e-6)
 
@@ -54,15 +55,15 @@ def test_shaw_keys_equal_transformers_wav2vec2_bert(max_distance):
     pytest.importorskip("transformers")
     from transformers.models.wav2vec2_bert import modeling_wav2vec2_bert as peer
 
-    scheme = support.build({"scheme": "shaw", "max_distance": max_distance}, 4, 4)
-    layer = support.layer_of(scheme)
+    scheme = parts.build({"scheme": "shaw", "max_distance": max_distance}, 4, 4)
+    layer = parts.layer_of(scheme)
     module = torch.nn.Module()  # what the peer's function reads of its attention module
     module.left_max_position_embeddings, module.right_max_position_embeddings = max_distance, 0
     module.scaling, module.distance_embedding = 16**-0.5, torch.nn.Embedding(max_distance + 1, 16).double()
     module.distance_embedding.weight.data.copy_(dict(layer.named_parameters())["keys"].flip(0))  # r = k ... 0
-    q, k, _ = (x.detach() for x in support.random_qkv(scheme, 13, 1))
+    q, k, _ = (x.detach() for x in parts.random_qkv(scheme, 13, 1))
     _, theirs = peer._apply_relative_key_position_encoding(module, q.transpose(1, 2), k.transpose(1, 2))
-    mine = support.dense_scores(scheme, q, k * 0, support.start(13), support.start(13), 13, layer)
+    mine = parts.dense_scores(scheme, q, k * 0, parts.start(13), parts.start(13), 13, layer)
     causal = CAUSAL[:13, :13]
     assert torch.allclose(mine[0][:, causal], theirs[0][:, causal], rtol=0, atol=1e-12)
 
@@ -74,8 +75,8 @@ def test_xpos_equals_x_transformers(scale_base, rotary_pct):
     peers = pytest.importorskip("x_transformers.x_transformers")
     width = round(16 * rotary_pct)
     fields = {"gamma": 0.4, "scale_base": float(scale_base), "rotary_pct": rotary_pct}
-    scheme = support.build({"scheme": "xpos", **fields, "frequencies": support.PLAIN}, 4, 4)
-    q, k, _ = (x.detach() for x in support.random_qkv(scheme, 33, 1))
+    scheme = parts.build({"scheme": "xpos", **fields, "frequencies": support.PLAIN}, 4, 4)
+    q, k, _ = (x.detach() for x in parts.random_qkv(scheme, 33, 1))
     angles, growth = peers.RotaryEmbedding(width, use_xpos=True, scale_base=scale_base).forward_from_seq_len(33)
 
     def interleaved(x):
@@ -85,16 +86,16 @@ def test_xpos_equals_x_transformers(scale_base, rotary_pct):
     their_q = peers.apply_rotary_pos_emb(interleaved(q), angles, growth)
     their_k = peers.apply_rotary_pos_emb(interleaved(k), angles, 1 / growth)
     theirs = (their_q @ their_k.mT)[0] / 4
-    mine = support.dense_scores(scheme, q, k, support.start(33), support.start(33), 33)[0]
+    mine = parts.dense_scores(scheme, q, k, parts.start(33), parts.start(33), 33)[0]
     causal = CAUSAL[:33, :33]
     assert torch.allclose(mine[:, causal], theirs[:, causal], rtol=1e-4, atol=1e-4)
 
 
 def test_sinusoidal_equals_x_transformers():
     peer = pytest.importorskip("x_transformers.x_transformers").ScaledSinusoidalEmbedding(24)
-    scheme = support.build({"scheme": "sinusoidal", "theta": 10000.0, "scale": 24**-0.5})
+    scheme = parts.build({"scheme": "sinusoidal", "theta": 10000.0, "scale": 24**-0.5})
     x_BTC = torch.zeros(1, 50, 24)
-    assert torch.allclose(scheme.embed(x_BTC, support.start(50))[0], peer(x_BTC), rtol=0, atol=2e-6)
+    assert torch.allclose(scheme.embed(x_BTC, parts.start(50))[0], peer(x_BTC), rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("size", [1, 4, 40])
@@ -107,6 +108,6 @@ def test_masks_equal_transformers(name, field, size):
         function = masks.chunked_causal_mask_function(size, torch.zeros(1, dtype=torch.int64))
     index = torch.arange(17)
     theirs = torch.tensor([[function(0, 0, query, key) for key in index] for query in index])
-    pos = support.start(17)
+    pos = parts.start(17)
     (layout,) = visibilities.build(visibilities.settings({"name": name, field: size})).layouts(pos, pos)
     assert visibility.seen(layout, slice(0, 17), slice(0, 17))[0].equal(theirs)

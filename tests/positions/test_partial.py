@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from coca_train.config.messages import ConfigError
+from coca_train.extending import parts
 from coca_train.positions import frequencies
 from coca_train.settings import load
 from tests.positions import support
@@ -38,11 +39,11 @@ def test_the_fast_pairs_turn_as_ever_and_the_slow_ones_not_at_all():
 def test_what_does_not_turn_is_matched_at_any_distance():
     """A key whose slow pairs alone answer the query: the same score near and far, also where angles would be large."""
     settings = support.rope({"name": "partial", "theta": 100.0, "share": 0.5})
-    scheme = support.build(settings, 2, 1)
+    scheme = parts.build(settings, 2, 1)
     slow = torch.zeros(16, dtype=torch.float64)
     slow[4:8] = slow[12:16] = 1.0
     q, k = slow.expand(1, 1, 2, 16), slow.expand(1, 3, 1, 16)
-    scores = support.dense_scores(scheme, q, k, torch.tensor([[90_000]]), torch.tensor([[0, 12_345, 90_000]]), 90_001)
+    scores = parts.dense_scores(scheme, q, k, torch.tensor([[90_000]]), torch.tensor([[0, 12_345, 90_000]]), 90_001)
     assert (scores == 8 / 4).all()
 
 

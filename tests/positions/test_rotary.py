@@ -63,18 +63,6 @@ def test_queries_and_keys_share_one_table_when_their_positions_are_one_tensor():
     assert query is key
 
 
-@pytest.mark.parametrize("settings", list(support.scalings()), ids=support.label)
-def test_dynamic_is_a_pure_function_of_length(settings):
-    """After a call at 32k, a call at 512 gives the bits of a fresh process; only dynamic ones depend on length."""
-    settings = settings | ({"original_seq_len": 256} if "original_seq_len" in settings else {})
-    before = frequencies.build(typed(settings), 64)(512)
-    far = frequencies.build(typed(settings), 64)(32768)
-    after = frequencies.build(typed(settings), 64)(512)
-    assert torch.equal(before.inv_freq_J, after.inv_freq_J)
-    assert before.temperature == after.temperature
-    assert torch.equal(before.inv_freq_J, far.inv_freq_J) != settings["name"].startswith("dynamic")
-
-
 def test_dynamic_equals_a_fresh_process():
     code = (
         "import sys; from coca_train.positions import frequencies as f;"
@@ -88,15 +76,6 @@ def test_dynamic_equals_a_fresh_process():
         for lengths in (["512"], ["32768", "512"])
     )
     assert fresh == used
-
-
-@pytest.mark.parametrize("settings", list(support.scalings()), ids=support.label)
-def test_below_the_trained_length_dynamic_scalings_are_plain(settings):
-    if settings["name"].startswith("dynamic"):
-        plain = frequencies.build(typed(support.scaling("plain")), 16)(1)
-        found = frequencies.build(typed(settings), 16)(support.TRAINED)
-        assert torch.equal(found.inv_freq_J, plain.inv_freq_J)
-        assert found.temperature == 1.0
 
 
 @pytest.mark.parametrize(("head_dim", "pct"), [(64, 0.26), (63, 1.0), (66, 0.5), (16, 0.125), (8, 0.25)])

@@ -8,8 +8,23 @@ import pytest
 import torch
 
 from coca_train import positions
-from tests.positions import support
+from coca_train.extending import parts
+from coca_train.extending.scheme import SchemeContract
+from tests.positions import pairwise
 from tests.positions.test_settings import MODEL
+
+
+class TestContract(SchemeContract):
+    scheme = "sandwich"
+    cases = ({"d_bar": 10},)
+    angles = True
+
+    def score(self, problem):
+        """Known up to a constant of each head, which no softmax sees."""
+        r, width = problem.distance_BTS.double(), problem.settings["d_bar"]
+        total = sum(torch.cos(r / 10000 ** (2 * i / width)) for i in range(width // 2))
+        heads = problem.q_BHTD.shape[1]
+        return problem.content_BHTS + total[:, None] / pairwise.by_head([8 * h / heads for h in range(1, heads + 1)])
 
 
 def sandwich(d_bar=128):
@@ -17,7 +32,7 @@ def sandwich(d_bar=128):
 
 
 def table(n_rows, n_heads=4, d_bar=128):
-    scheme = support.build(sandwich(d_bar), n_heads, 1)
+    scheme = parts.build(sandwich(d_bar), n_heads, 1)
     pos = torch.tensor([[0, n_rows - 1]])
     return scheme.terms(scheme(pos, pos, 2)).distance_HR
 
@@ -56,7 +71,7 @@ def test_later_heads_are_compressed_more():
 
 
 def test_nothing_is_learned():
-    scheme = support.build(sandwich())
+    scheme = parts.build(sandwich())
     assert not [*scheme.parameters(), *scheme.layer().parameters()]
 
 

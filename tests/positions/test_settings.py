@@ -82,15 +82,6 @@ def test_settings_are_frozen_and_pass_through():
         settings.variant = "strict"
 
 
-def test_every_field_is_described():
-    for module in [*map(positions.scheme_module, positions.scheme_names())]:
-        for name, field in module.Settings.__pydantic_fields__.items():
-            assert name == "scheme" or field.description, (module.__name__, name)
-    for module in map(frequencies.frequency_module, frequencies.frequency_names()):
-        for name, field in module.Settings.__pydantic_fields__.items():
-            assert name == "name" or field.description, (module.__name__, name)
-
-
 def test_rotary_widths_that_cannot_be_computed_are_problems():
     rope = positions.settings(support.rope(rotary_pct=0.25))
     assert rope.problems(MODEL) == []

@@ -7,15 +7,33 @@ import torch
 from pydantic import ValidationError
 
 from coca_train import positions
-from tests.positions import support
+from coca_train.extending import parts
+from coca_train.extending.scheme import SchemeContract
 
 SETTINGS = {"scheme": "shaw", "max_distance": 3}
 T = 7
 
 
+class TestContract(SchemeContract):
+    scheme = "shaw"
+    cases = [{"max_distance": 5}, {"max_distance": 40}]
+    own = {"keys": (6, 16), "values": (6, 16)}
+
+    def row(self, problem, name):
+        return problem.parameters[name][problem.distance_BTS.clamp(max=problem.settings["max_distance"])]
+
+    def score(self, problem):
+        keys_BTSD = self.row(problem, "keys").expand(len(problem.q_BHTD), -1, -1, -1)
+        own = torch.einsum("bhtd,btsd->bhts", problem.q_BHTD, keys_BTSD)
+        return problem.content_BHTS + own / math.sqrt(problem.q_BHTD.shape[-1])
+
+    def value(self, problem):
+        return self.row(problem, "values")
+
+
 @pytest.fixture
 def scheme():
-    return support.build(SETTINGS)
+    return parts.build(SETTINGS)
 
 
 def dot(a, b):
@@ -24,12 +42,12 @@ def dot(a, b):
 
 def test_scores_and_values_in_plain_loops(scheme):
     """Eq. 3 and 4 with a_mn = keys[min(m - n, 3)], b_mn = values[min(m - n, 3)], one table for all heads."""
-    layer = support.layer_of(scheme)
-    q, k, v = (x.detach() for x in support.random_qkv(scheme, T, 1))
+    layer = parts.layer_of(scheme)
+    q, k, v = (x.detach() for x in parts.random_qkv(scheme, T, 1))
     keys, values = layer.keys.tolist(), layer.values.tolist()
-    pos = support.start(T, 5)
-    scores = support.dense_scores(scheme, q, k, pos, pos, T, layer)[0]
-    out = support.dense_attention(scheme, q, k, v, pos, pos, T, layer)[0]
+    pos = parts.start(T, 5)
+    scores = parts.dense_scores(scheme, q, k, pos, pos, T, layer)[0]
+    out = parts.dense_attention(scheme, q, k, v, pos, pos, T, layer)[0]
     for h in range(4):
         for m in range(T):
             row, terms = [], []
@@ -45,29 +63,23 @@ def test_scores_and_values_in_plain_loops(scheme):
 
 
 def test_a_row_serves_its_own_distance_and_the_last_all_longer_ones(scheme):
-    q, k, _ = support.random_qkv(scheme, T, 1)
-    pos = support.start(T)
-    layer = support.layer_of(scheme)
-    before = support.dense_scores(scheme, q, k, pos, pos, T, layer)
-    r_TT = support.distances(pos, pos)[0]
+    q, k, _ = parts.random_qkv(scheme, T, 1)
+    pos = parts.start(T)
+    layer = parts.layer_of(scheme)
+    before = parts.dense_scores(scheme, q, k, pos, pos, T, layer)
+    r_TT = (pos[:, :, None] - pos[:, None, :]).clamp(min=0)[0]
     for row in range(4):
-        changed = support.layer_of(scheme)
+        changed = parts.layer_of(scheme)
         changed.keys.data[row] += 1.0
-        differs = (support.dense_scores(scheme, q, k, pos, pos, T, changed) != before)[0, 0]
+        differs = (parts.dense_scores(scheme, q, k, pos, pos, T, changed) != before)[0, 0]
         assert torch.equal(differs, r_TT == row if row < 3 else r_TT >= 3)
 
 
-def test_keys_and_values_are_the_layers_own(scheme):
-    assert not list(scheme.named_parameters())
-    shapes = {name: tuple(p.shape) for name, p in scheme.layer().named_parameters()}
-    assert shapes == {"keys": (4, 16), "values": (4, 16)}
-
-
 def test_only_rows_of_distances_in_hand_get_a_gradient(scheme):
-    layer = support.layer_of(scheme)
-    q, k, v = support.random_qkv(scheme, 3, 1)
-    pos = support.start(3)
-    support.dense_attention(scheme, q, k, v, pos, pos, 3, layer).square().sum().backward()
+    layer = parts.layer_of(scheme)
+    q, k, v = parts.random_qkv(scheme, 3, 1)
+    pos = parts.start(3)
+    parts.dense_attention(scheme, q, k, v, pos, pos, 3, layer).square().sum().backward()
     for table in (layer.keys, layer.values):
         assert table.grad[:3].abs().amax(1).min() > 0
         assert torch.equal(table.grad[3], torch.zeros(16, dtype=torch.float64))

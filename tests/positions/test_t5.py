@@ -7,8 +7,19 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from x_transformers.x_transformers import RelativePositionBias
 
 from coca_train import positions
-from tests.positions import support
+from coca_train.extending import parts
+from coca_train.extending.scheme import SchemeContract
+from tests.positions import pairwise
 from tests.positions.test_settings import MODEL
+
+
+class TestContract(SchemeContract):
+    scheme = "t5"
+    cases = ({"n_buckets": 8, "max_distance": 10}, {"n_buckets": 7, "max_distance": 128})
+    shared = {"table": (8, 4)}
+
+    def score(self, problem):
+        return problem.content_BHTS + pairwise.bucket_bias(problem)
 
 
 def t5(n_buckets=32, max_distance=128):
@@ -18,8 +29,8 @@ def t5(n_buckets=32, max_distance=128):
 def bias(scheme, n_tokens):
     """(H, T, S) as a kernel would add it; future keys have distance 0."""
     zeros = torch.zeros(1, n_tokens, scheme.shape.n_heads, scheme.shape.head_dim)
-    pos = support.start(n_tokens)
-    return support.dense_scores(scheme, zeros, zeros[:, :, :2], pos, pos, n_tokens)[0]
+    pos = parts.start(n_tokens)
+    return parts.dense_scores(scheme, zeros, zeros[:, :, :2], pos, pos, n_tokens)[0]
 
 
 @pytest.mark.parametrize(("n_buckets", "max_distance"), [(32, 128), (16, 50), (7, 300)])
@@ -33,30 +44,30 @@ def test_equals_transformers(n_buckets, max_distance):
         relative_attention_max_distance=max_distance,
     )
     theirs = T5Attention(config, has_relative_attention_bias=True, layer_idx=0)
-    scheme = support.build(t5(n_buckets, max_distance)).float()
+    scheme = parts.build(t5(n_buckets, max_distance)).float()
     theirs.relative_attention_bias.weight.data.copy_(scheme.table)
     assert torch.equal(bias(scheme, 400).tril(), theirs.compute_bias(400, 400)[0].tril())
 
 
 def test_equals_x_transformers():
     theirs = RelativePositionBias(scale=1.0, causal=True, heads=4)
-    scheme = support.build(t5()).float()
+    scheme = parts.build(t5()).float()
     theirs.relative_attention_bias.weight.data.copy_(scheme.table)
     assert torch.equal(bias(scheme, 300).tril(), theirs(300, 300).tril())
 
 
 def test_buckets_worked_by_hand():
     """Four buckets up to distance 8: 0 and 1 alone, then 2 … 3 (2·4^(1/2) = 4) and 4 … ; the table ends at 8."""
-    scheme = support.build(t5(4, 8))
+    scheme = parts.build(t5(4, 8))
     scheme.table.data.copy_(torch.arange(4.0)[:, None] + torch.tensor([0.0, 10, 20, 30]))
-    pos = support.start(3)
+    pos = parts.start(3)
     found = scheme.terms(scheme(pos, pos, 3)).distance_HR
     assert found[0].tolist() == [0, 1, 2, 2, 3, 3, 3, 3, 3]
     assert found[3].tolist() == [30, 31, 32, 32, 33, 33, 33, 33, 33]
 
 
 def test_distances_beyond_the_table_share_the_last_bucket():
-    scheme = support.build(t5())
+    scheme = parts.build(t5())
     far = bias(scheme, 200)
     assert torch.equal(far[:, 199, 0], scheme.table[31])
     assert torch.equal(far[:, 128, 0], scheme.table[31])
@@ -64,22 +75,10 @@ def test_distances_beyond_the_table_share_the_last_bucket():
 
 
 def test_a_bucket_gets_the_gradient_of_all_its_distances():
-    scheme = support.build(t5(4, 8))
-    pos = support.start(3)
+    scheme = parts.build(t5(4, 8))
+    pos = parts.start(3)
     scheme.terms(scheme(pos, pos, 3)).distance_HR.sum().backward()
     assert scheme.table.grad.tolist() == [[1] * 4, [1] * 4, [2] * 4, [5] * 4]
-
-
-def test_one_table_serves_all_layers():
-    scheme = support.build(t5())
-    assert [(name, p.shape) for name, p in scheme.named_parameters()] == [("table", (32, 4))]
-    assert not list(scheme.layer().parameters())
-
-
-def test_a_table_in_half_precision_gives_biases_in_float32():
-    scheme = support.build(t5()).bfloat16()
-    pos = support.start(3)
-    assert scheme.terms(scheme(pos, pos, 3)).distance_HR.dtype == torch.float32
 
 
 def test_buckets_that_would_hold_nothing_are_problems():

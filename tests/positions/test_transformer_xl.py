@@ -11,16 +11,33 @@ from transformers import XLNetConfig
 from transformers.models.xlnet.modeling_xlnet import XLNetModel, XLNetRelativeAttention
 
 from coca_train import positions
+from coca_train.extending import parts
+from coca_train.extending.scheme import SchemeContract
 from coca_train.positions._waves import waves
-from tests.positions import support
+from tests.positions import pairwise
 from tests.positions.test_settings import MODEL
 
 SETTINGS = {"scheme": "transformer_xl", "memory_len": 0}
 
 
+class TestContract(SchemeContract):
+    scheme = "transformer_xl"
+    cases = ({"memory_len": 0},)
+    own = {"u": (4, 16), "v": (4, 16), "w_r": (64, 24)}
+    angles = True
+
+    def score(self, problem):
+        u, v, w_r = (problem.parameters[name] for name in ("u", "v", "w_r"))
+        far_BTSHD = (pairwise.sinusoid(problem.distance_BTS, w_r.shape[1]) @ w_r.T).unflatten(-1, u.shape)
+        far_BTSHD = far_BTSHD.expand(len(problem.q_BHTD), -1, -1, -1, -1)
+        with_content = torch.einsum("bhtd,bhsd->bhts", problem.q_BHTD + u[:, None], problem.k_BHSK)
+        with_distance = torch.einsum("bhtd,btshd->bhts", problem.q_BHTD + v[:, None], far_BTSHD)
+        return (with_content + with_distance) / math.sqrt(problem.q_BHTD.shape[-1])
+
+
 @pytest.fixture
 def scheme():
-    return support.build(SETTINGS)
+    return parts.build(SETTINGS)
 
 
 def xlnet(scheme, layer):
@@ -47,11 +64,11 @@ def xlnet(scheme, layer):
 @pytest.mark.parametrize(("n_queries", "memory"), [(6, 0), (4, 5), (1, 8)])
 def test_equal_to_xlnet(scheme, n_queries, memory):
     """Scores by rel_attn_core with its shift, sinusoids by relative_positional_encoding; with a memory in front."""
-    layer = support.layer_of(scheme)
+    layer = parts.layer_of(scheme)
     n_keys = n_queries + memory
-    q, k, v = (x.detach() for x in support.random_qkv(scheme, n_keys, 2))
-    pos = support.start(n_keys)
-    mine = support.dense_attention(scheme, q[:, memory:], k, v, pos[:, memory:], pos, n_keys, layer)
+    q, k, v = (x.detach() for x in parts.random_qkv(scheme, n_keys, 2))
+    pos = parts.start(n_keys)
+    mine = parts.dense_attention(scheme, q[:, memory:], k, v, pos[:, memory:], pos, n_keys, layer)
     attention, weight, encoder = xlnet(scheme, layer)
     s = encoder.relative_positional_encoding(n_queries, n_keys, bsz=1).double()  # distances n_keys … 0
     r_head = torch.einsum("ibc,chd->ibhd", s, weight).expand(-1, 2, -1, -1)
@@ -74,12 +91,12 @@ def test_sinusoids_are_exact_to_float32():
 
 def test_one_pair_by_hand():
     """One head of width 2, d_model 2: s_3 = (sin 3, cos 3)."""
-    scheme = support.build(SETTINGS, 1, 1, 2, 2)
-    layer = support.layer_of(scheme)
+    scheme = parts.build(SETTINGS, 1, 1, 2, 2)
+    layer = parts.layer_of(scheme)
     layer.u.data, layer.v.data = torch.tensor([[[1.0, -2.0]], [[0.5, 3.0]]], dtype=torch.float64)
     layer.w_r.data = torch.tensor([[2.0, 0.0], [1.0, -1.0]], dtype=torch.float64)
     q, k = (torch.tensor(x, dtype=torch.float64).view(1, 1, 1, 2) for x in ([1.0, 4.0], [-3.0, 0.25]))
-    score = support.dense_scores(scheme, q, k, torch.tensor([[8]]), torch.tensor([[5]]), 9, layer)
+    score = parts.dense_scores(scheme, q, k, torch.tensor([[8]]), torch.tensor([[5]]), 9, layer)
     content = (1 + 1) * -3 + (4 - 2) * 0.25
     position = (1 + 0.5) * 2 * math.sin(3) + (4 + 3) * (math.sin(3) - math.cos(3))
     assert score.item() == pytest.approx((content + position) / math.sqrt(2), abs=1e-6)
@@ -87,20 +104,14 @@ def test_one_pair_by_hand():
 
 def test_rows_for_every_distance_in_hand(scheme):
     """A memory or a cache in front makes more distances than queries; packed rows restart and make fewer."""
-    assert scheme(support.start(4, 9), support.start(13), 13).shape == (13, 24)
+    assert scheme(parts.start(4, 9), parts.start(13), 13).shape == (13, 24)
     packed = torch.tensor([[0, 1, 2, 0, 1]])
     assert scheme(packed, packed, 5).shape == (3, 24)
     assert scheme(torch.tensor([[2]]), torch.tensor([[7]]), 8).shape == (1, 24)
 
 
-def test_u_v_and_w_r_are_the_layers_own(scheme):
-    assert not list(scheme.named_parameters())
-    shapes = {name: tuple(p.shape) for name, p in scheme.layer().named_parameters()}
-    assert shapes == {"u": (4, 16), "v": (4, 16), "w_r": (64, 24)}
-
-
 def test_memory_len_is_the_schemes():
-    assert support.build(SETTINGS | {"memory_len": 12}).memory_len == 12
+    assert parts.build(SETTINGS | {"memory_len": 12}).memory_len == 12
     with pytest.raises(ValidationError, match="memory_len"):
         positions.settings(SETTINGS | {"memory_len": -1})
 

@@ -8,18 +8,35 @@ from pydantic import ValidationError
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from coca_train import positions
+from coca_train.extending import parts
+from coca_train.extending.scheme import SchemeContract
 from coca_train.positions.schemes import tupe
 from coca_train.runtime.errors import UserError
-from tests.positions import support
+from tests.positions import pairwise
 from tests.positions.test_settings import MODEL
 
 SETTINGS = {"scheme": "tupe", "max_len": 24, "n_buckets": 8, "max_distance": 20}
 T = 23
 
 
+class TestContract(SchemeContract):
+    scheme = "tupe"
+    cases = ({"max_len": 17, "n_buckets": 8, "max_distance": 10},)
+    shared = {"p": (17, 24), "u_q": (64, 24), "u_k": (32, 24), "table": (8, 4)}
+
+    def score(self, problem):
+        p, u_q, u_k = (problem.parameters[name] for name in ("p", "u_q", "u_k"))
+        heads, dim = problem.q_BHTD.shape[1], problem.q_BHTD.shape[-1]
+        query_BTSHD = (p[problem.m_BTS] @ u_q.T).unflatten(-1, (heads, dim))
+        key_BTSGD = (p[problem.n_BTS] @ u_k.T).unflatten(-1, (-1, dim))
+        key_BTSHD = key_BTSGD.repeat_interleave(heads // key_BTSGD.shape[-2], -2)
+        untied = torch.einsum("btshd,btshd->bhts", query_BTSHD, key_BTSHD)
+        return problem.content_BHTS / math.sqrt(2) + untied / math.sqrt(2 * dim) + pairwise.bucket_bias(problem)
+
+
 @pytest.fixture
 def scheme():
-    return support.build(SETTINGS)
+    return parts.build(SETTINGS)
 
 
 def times(matrix, vector):
@@ -28,9 +45,9 @@ def times(matrix, vector):
 
 def test_scores_in_plain_loops(scheme):
     """q·k / √(2D) + (U_Q p_m)·(U_K p_n) / √(2D) + bias, key head h // 2, T5's own bucket function."""
-    q, k, _ = (x.detach() for x in support.random_qkv(scheme, T, 1))
-    pos = support.start(T)
-    scores = support.dense_scores(scheme, q, k, pos, pos, T)[0]
+    q, k, _ = (x.detach() for x in parts.random_qkv(scheme, T, 1))
+    pos = parts.start(T)
+    scores = parts.dense_scores(scheme, q, k, pos, pos, T)[0]
     p, u_q, u_k, table = (getattr(scheme, name).tolist() for name in ("p", "u_q", "u_k", "table"))
     bucket = T5Attention._relative_position_bucket(-torch.arange(T), False, 8, 20).tolist()
     query, key = [times(u_q, row) for row in p], [times(u_k, row) for row in p]
@@ -44,37 +61,13 @@ def test_scores_in_plain_loops(scheme):
                 assert scores[h, m, n].item() == pytest.approx(expected, abs=1e-10)
 
 
-def test_positions_of_each_row_and_of_the_whole_batch(scheme):
-    """Rows of a batch may stand elsewhere: each equals the row alone."""
-    q, k, _ = support.random_qkv(scheme, 5, 2)
-    pos = torch.tensor([[0, 1, 2, 3, 4], [7, 8, 9, 10, 11]])
-    together = support.dense_scores(scheme, q, k, pos, pos, 12)
-    for row in range(2):
-        alone = support.dense_scores(scheme, *(x[row : row + 1] for x in (q, k, pos, pos)), 12)
-        assert torch.allclose(together[row : row + 1], alone, rtol=0, atol=1e-12)
-
-
-def test_not_relative(scheme):
-    assert not scheme.relative
-    q, k, _ = support.random_qkv(scheme, 5, 1)
-    here, there = (support.dense_scores(scheme, q, k, p, p, 24) for p in (support.start(5), support.start(5, 10)))
-    assert (here - there).abs().max() > 0.05
-
-
 @pytest.mark.parametrize("late", ["queries", "keys"])
 def test_beyond_its_table_is_an_error(scheme, late):
     assert scheme.max_positions == 24
-    inside, beyond = support.start(3, 21), support.start(3, 22)
+    inside, beyond = parts.start(3, 21), parts.start(3, 22)
     scheme(inside, inside, 24)
     with pytest.raises(UserError, match=r"E-POS-04 position\.max_len=24: tupe has no row for position 24;"):
         scheme(*((beyond, inside) if late == "queries" else (inside, beyond)), 25)
-
-
-def test_parameters_are_shared_by_the_layers(scheme):
-    assert not list(scheme.layer().named_parameters())
-    shapes = {name: tuple(p.shape) for name, p in scheme.named_parameters()}
-    assert shapes == {"p": (24, 24), "u_q": (64, 24), "u_k": (32, 24), "table": (8, 4)}
-    assert not list(scheme.named_buffers())
 
 
 def test_positions_start_with_variance_one():
@@ -82,12 +75,6 @@ def test_positions_start_with_variance_one():
     tupe.INITIAL["p"](table, torch.Generator().manual_seed(0))
     assert table.std().item() == pytest.approx(1.0, abs=0.02)
     assert table.mean().item() == pytest.approx(0.0, abs=0.02)
-
-
-def test_bias_stays_float32_in_bf16(scheme):
-    pos = support.start(T)
-    bias_HR = scheme.bfloat16().terms(scheme(pos, pos, T)).distance_HR
-    assert (bias_HR.dtype, tuple(bias_HR.shape)) == (torch.float32, (4, 21))
 
 
 def test_settings_that_mean_nothing_are_refused():

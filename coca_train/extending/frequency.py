@@ -1,0 +1,114 @@
+"""What every choice of frequencies promises, as a class of tests: `class TestMine(FrequencyContract)`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any, ClassVar
+
+import pydantic
+import torch
+
+from coca_train import positions
+from coca_train.extending import parts
+from coca_train.positions import frequencies
+from coca_train.positions.base import AttentionShape
+from coca_train.runtime.errors import UserError
+
+DIMS = (8, 16, 64)  # rotated features
+
+
+class FrequencyContract:
+    """The tests of one file of positions/frequencies/. A subclass gives its name and its definition.
+
+    cases: settings without the key `name`, besides those of the yamls in configs/position/frequencies/ that name it.
+    follows_length: whether the frequencies are others at other lengths.
+    """
+
+    frequencies: ClassVar[str]
+    cases: ClassVar[Sequence[Mapping[str, Any]]] = ()
+    follows_length: ClassVar[bool] = False
+
+    def spectrum(self, settings: Mapping[str, Any], rotary_dim: int, length: int) -> tuple[list[float], float]:
+        """(θ of the rotary_dim / 2 pairs, the fastest first [radians per position], temperature) in float64."""
+        raise NotImplementedError(f"{type(self).__name__}.spectrum: write the formula of every pair j")
+
+    @classmethod
+    def settings(cls) -> dict[str, dict[str, Any]]:
+        """By name, all settings that are tested: the cases, then the shipped ones."""
+        given = {f"case-{i}": {"name": cls.frequencies, **case} for i, case in enumerate(cls.cases)}
+        shipped = parts.shipped("position/frequencies")
+        return given | {name: each for name, each in shipped if each["name"] == cls.frequencies}
+
+    def pytest_generate_tests(self, metafunc: Any) -> None:
+        """Each test for all settings."""
+        by_name = self.settings()
+        assert by_name, f"{self.frequencies}: no yaml of configs/position/frequencies/ names it, so give `cases`"
+        if "settings" in metafunc.fixturenames:
+            metafunc.parametrize("settings", list(by_name.values()), ids=list(by_name))
+
+    def test_the_spectrum_equals_the_definition(self, settings: Any) -> None:
+        """Up to the trained length and beyond: computed in float64, rounded once, half a unit in the last place."""
+        for dim in self._dims(settings):
+            for length in _lengths(settings):
+                spectrum = self._build(settings, dim)(length)
+                theta, temperature = self.spectrum(settings, dim, length)
+                exact = torch.tensor(theta, dtype=torch.float64)
+                assert spectrum.inv_freq_J.dtype == torch.float32
+                assert ((spectrum.inv_freq_J.double() - exact).abs() <= exact * 2**-24 * 1.001).all(), (dim, length)
+                assert abs(spectrum.temperature - temperature) <= 1e-12 * temperature, (dim, length)
+
+    def test_it_is_a_pure_function_of_the_length(self, settings: Any) -> None:
+        """After a call far out, a short one gives the bits that it gave before."""
+        (dim, *_), (near, *_, far) = self._dims(settings), _lengths(settings)
+        module = self._build(settings, dim)
+        before, beyond, after = module(near), module(far), module(near)
+        assert torch.equal(before.inv_freq_J, after.inv_freq_J) and before.temperature == after.temperature
+        assert torch.equal(before.inv_freq_J, self._build(settings, dim)(near).inv_freq_J)
+        assert torch.equal(before.inv_freq_J, beyond.inv_freq_J) != self.follows_length
+
+    def test_every_rotary_scheme_takes_it(self, settings: Any) -> None:
+        """Built by name, its parameters among the scheme's, and the scores finite far out."""
+        for name, scheme in parts.shipped():
+            if "frequencies" not in scheme:
+                continue
+            typed = positions.settings(scheme | {"frequencies": settings})
+            built = parts.randomise(
+                positions.build(typed, AttentionShape(2, 1, self._dims(settings)[0], 24, 16))
+            ).eval()
+            q, k, _ = parts.random_qkv(built, 3)
+            pos = parts.start(3, 5000)
+            assert torch.isfinite(parts.dense_scores(built, q, k, pos, pos, 5003)).all(), name
+            assert {n for n, _ in built.named_parameters()} >= {
+                f"frequencies.{n}" for n, _ in self._build(settings, self._dims(settings)[0]).named_parameters()
+            }
+
+    def test_settings_are_described_and_strict(self, settings: Any) -> None:
+        """Every option is in the yaml and has a description; what does not fit the width is said with a fix."""
+        typed = frequencies.FREQUENCIES.settings(settings)
+        described = type(typed).__pydantic_fields__
+        assert [f.name for f in fields(typed) if f.name != "name" and not described[f.name].description] == []
+        for wrong in (
+            settings | {"no_such_option": 1},
+            *({k: v for k, v in settings.items() if k != n} for n in settings),
+        ):
+            try:
+                frequencies.FREQUENCIES.settings(wrong)
+            except (UserError, pydantic.ValidationError):
+                continue
+            raise AssertionError(f"{wrong} is taken, where settings are {list(settings)}")
+        for dim in (4, *DIMS):
+            for key, text, fix in typed.problems(dim) if hasattr(typed, "problems") else ():
+                assert key.startswith("position.frequencies.") and text and fix
+
+    def _dims(self, settings: Any) -> list[int]:
+        """The widths that these settings fit."""
+        typed = frequencies.FREQUENCIES.settings(settings)
+        return [dim for dim in DIMS if not hasattr(typed, "problems") or not typed.problems(dim)]
+
+    def _build(self, settings: Any, dim: int) -> Any:
+        module = frequencies.build(frequencies.FREQUENCIES.settings(settings), dim)
+        return parts.randomise(module).eval() if any(True for _ in module.parameters()) else module
+
+
+def _lengths(settings: Mapping[str, Any]) -> tuple[int, ...]:
+    trained = settings.get("original_seq_len", 256)
+    return 1, trained, trained + 1, 3 * trained, 64 * trained

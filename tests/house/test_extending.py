@@ -1,0 +1,154 @@
+"""docs/extending.md is true: by its steps alone, in a copy of the repository, something is added, tested and used."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from coca_train.extending import stubs
+from coca_train.runtime.errors import UserError
+from tests.house.imports import ROOT
+
+ADDED = Path(__file__).parent / "added"
+BIN = Path(sys.executable).parent
+TINY = [
+    "model.n_layers=2", "model.d_model=32", "model.n_heads=4", "model.d_ff=64", "train.max_steps=2",
+    "train.seq_len=32", "train.micro_batch_size=2", "train.global_batch_size=4", "optim.warmup_steps=1",
+    "checkpoint.save_every_steps=2", "eval.every_steps=2", "eval.max_tokens=128", "eval.sample_tokens=2",
+    "eval.extrapolation.multiples=[1,2]", "eval.extrapolation.max_documents=1", "engine.dtype=fp32",
+]  # fmt: skip
+
+
+class Copy:
+    """A copy of the repository, and commands in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        listed = self.run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=ROOT).stdout
+        for name in filter(None, listed.split("\0")):
+            if (ROOT / name).is_file():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).write_bytes((ROOT / name).read_bytes())
+        self.before = self.files()
+
+    def files(self) -> dict[str, bytes]:
+        """Everything that is no cache."""
+        paths = (p for p in self.folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+        return {str(p.relative_to(self.folder)): p.read_bytes() for p in paths if p.parts[-2] != "runs"}
+
+    def run(self, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PYTHONPATH": str(self.folder), "OMP_NUM_THREADS": "1"}
+        return subprocess.run(
+            words, cwd=cwd or self.folder, env=environment, capture_output=True, text=True, check=False, timeout=600
+        )
+
+    def python(self, *words: str, cwd: Path | None = None) -> str:
+        done = self.run(sys.executable, "-m", *words, cwd=cwd)
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        return done.stdout
+
+    def make(self, kind: str, name: str) -> str:
+        """The Makefile's target, with the Python that runs this test."""
+        done = self.run("make", "-o", ".venv/installed", f"BIN={BIN}", kind, f"NAME={name}")
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def put(self, source: str, name: str, config: str) -> None:
+        """What is answered in the three files."""
+        for file, to in (
+            (f"{name}.py", f"coca_train/positions/{source}/{name}.py"),
+            (f"{name}.yaml", f"configs/{config}/{name}.yaml"),
+            (f"contract_of_{name}.py", f"tests/positions/test_{name}.py"),
+        ):
+            assert (self.folder / to).is_file(), "a stub is there"
+            (self.folder / to).write_bytes((ADDED / file).read_bytes())
+
+
+@pytest.mark.parametrize("word", ["scheme", "frequency", "visibility", "suite"])
+def test_stubs_are_clean_and_say_what_they_must_answer(word, tmp_path):
+    kind = stubs.kinds()[word]
+    paths = stubs.write(kind, word, "novel", tmp_path, own_package=True)
+    assert [str(p.relative_to(tmp_path)) for p in paths] == [
+        "novel.py", f"configs/{kind.group}/novel.yaml", "test_novel.py"
+    ]  # fmt: skip
+    for tool in (["check", "--select", "E,F,I,UP,B"], ["format", "--check"]):
+        code = subprocess.run(
+            [BIN / "ruff", *tool, "--line-length", "120", *(p for p in paths if p.suffix == ".py")],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert code.returncode == 0, code.stdout
+    assert "@" not in "".join(p.read_text(encoding="utf-8") for p in paths).replace("@dataclass", "").replace(
+        "@package", ""
+    )
+    assert "NotImplementedError" in paths[2].read_text(encoding="utf-8")
+    told = stubs.steps(kind, "novel", paths, own_package=True)
+    assert all(str(path) in step for path, step in zip(paths, told, strict=False))
+    with pytest.raises(UserError, match=r"E-EXT-03 .*exists"):
+        stubs.write(kind, word, "novel", tmp_path, own_package=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("rope", "E-EXT-02"),
+        ("my-scheme", "E-EXT-01"),
+        ("_mine", "E-EXT-01"),
+        ("Mine", "E-EXT-01"),
+        ("class", "E-EXT-01"),
+    ],
+)
+def test_names_that_cannot_be_are_refused(name, code, tmp_path, capsys):
+    assert stubs.main(["scheme", name, str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith(f"{code} NAME={name}: ")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("words", [[], ["scheme"], ["scheme", ""], ["layer", "mine"]])
+def test_a_kind_and_a_name_are_needed(words, capsys):
+    assert stubs.main(words) == 2
+    assert capsys.readouterr().err.startswith("E-EXT-05 ")
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    return Copy(tmp_path_factory.mktemp("copy"))
+
+
+@pytest.mark.slow
+def test_a_scheme_is_added_by_three_files(copy, tmp_path):
+    """A hook, parameters, a cached tensor of every token: from the stubs to a model that is exported."""
+    told = copy.make("scheme", "gated")
+    assert [line[:2] for line in told.splitlines()] == [f"{i}." for i in range(1, 8)]
+    stub = copy.run(sys.executable, "-m", "pytest", "-n0", "-q", "tests/positions/test_gated.py")
+    assert "write the formula of gated" in stub.stdout and stub.returncode == 1
+    run = [f"run.root={tmp_path}/runs", *TINY]
+    copy.python("coca_train", "position=gated", "run.name=stub", *run, cwd=tmp_path)  # does nothing, and trains
+    copy.put("schemes", "gated", "position")
+    copy.python("pytest", "-n0", "-q", "tests/positions/test_gated.py", "tests/positions/test_contract.py")
+    copy.python("coca_train", "position=gated", "run.name=gated", *run, cwd=tmp_path)
+    text = tmp_path / "text.jsonl"
+    text.write_text('{"text": "' + "words and more words " * 40 + '"}\n', encoding="utf-8")
+    trained, short = f"{tmp_path}/runs/gated", "grid.lengths=[1x]"
+    copy.python("coca_train", "evaluate", f"checkpoint={trained}", f"text.files=[{text}]", short, cwd=tmp_path)
+    if EXPORTS:
+        copy.python("coca_train", "export", f"run={trained}", f"to={tmp_path}/exported", cwd=tmp_path)
+        copy.python("coca_train", "verify", f"run={trained}", f"against={tmp_path}/exported", cwd=tmp_path)
+    after = copy.files()
+    new = {name for name in after if copy.before.get(name) != after[name]} - {n for n in after if n.startswith(".")}
+    assert new == {
+        "coca_train/positions/schemes/gated.py", "configs/position/gated.yaml", "tests/positions/test_gated.py"
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_frequencies_are_added_by_three_files(copy, tmp_path):
+    copy.make("frequency", "powered")
+    copy.put("frequencies", "powered", "position/frequencies")
+    copy.python("pytest", "-n0", "-q", "tests/positions/test_powered.py", "tests/positions/test_contract.py")
+    words = ["position=coca", "position/frequencies=powered", f"run.root={tmp_path}/runs", *TINY]
+    copy.python("coca_train", *words, cwd=tmp_path)
+
+
+EXPORTS = False  # until what an export ships is made of the scheme's own source; then this line and its `if` go

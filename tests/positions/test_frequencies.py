@@ -1,0 +1,155 @@
+"""Every scaling of the frequencies against its formula in float64. Numbers in 40 digits: test_golden.py; CLEX has an
+equation to solve instead of a formula: test_clex.py."""
+
+import math
+
+import pytest
+
+from coca_train.extending.frequency import FrequencyContract
+from tests.positions import support
+
+
+class Scaled(FrequencyContract):
+    """θ'_j and the temperature with s from the settings, or from the length where the name begins with dynamic_."""
+
+    trained = True
+
+    def spectrum(self, settings, rotary_dim, length):
+        stretch, trained = settings.get("factor", 1.0), settings.get("original_seq_len")
+        if self.follows_length:
+            stretch = max(1.0, length / trained)
+        return self.scaled(settings, rotary_dim, stretch)
+
+    def scaled(self, p, dim, s):
+        return self.pairs(p, dim), 1.0
+
+    @staticmethod
+    def pairs(p, dim, base=None):
+        return [(base or p["theta"]) ** (-2 * j / dim) for j in range(dim // 2)]
+
+
+class TestPlain(Scaled):
+    frequencies = "plain"
+
+
+class TestLinear(Scaled):
+    frequencies = "linear"
+    cases = (support.scaling("linear"),)
+
+    def scaled(self, p, dim, s):
+        return [theta / s for theta in self.pairs(p, dim)], 1.0
+
+
+class TestDynamicLinear(TestLinear):
+    frequencies, follows_length = "dynamic_linear", True
+    cases = (support.scaling("dynamic_linear"),)
+
+
+class TestNtk(Scaled):
+    frequencies = "ntk"
+    cases = (support.scaling("ntk"),)
+
+    def scaled(self, p, dim, s):
+        return self.pairs(p, dim, p["theta"] * s ** (dim / (dim - 2))), 1.0
+
+
+class TestDynamicNtk(TestNtk):
+    frequencies, follows_length = "dynamic_ntk", True
+    cases = (support.scaling("dynamic_ntk"),)
+
+    def spectrum(self, settings, rotary_dim, length):
+        alpha, trained = settings["alpha"], settings["original_seq_len"]
+        return self.scaled(settings, rotary_dim, 1.0 if length <= trained else alpha * length / trained - (alpha - 1))
+
+
+class TestNtkByParts(Scaled):
+    frequencies = "ntk_by_parts"
+    cases = [support.scaling("ntk_by_parts", convention) for convention in ("paper", "code")]
+
+    def scaled(self, p, dim, s):
+        own = [self.kept(p, theta, j, dim) for j, theta in enumerate(self.pairs(p, dim))]
+        return [
+            (1 - share) * theta / s + share * theta for share, theta in zip(own, self.pairs(p, dim), strict=True)
+        ], 1.0
+
+    @staticmethod
+    def kept(p, theta, j, dim):
+        """Share of the pair's own frequency."""
+        slow, fast, trained = p["beta_slow"], p["beta_fast"], p["original_seq_len"]
+        if p["convention"] == "paper":
+            return min(max((trained * theta / (2 * math.pi) - slow) / (fast - slow), 0.0), 1.0)
+        first, last = (
+            dim * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(p["theta"])) for turns in (fast, slow)
+        )
+        first, last = max(math.floor(first), 0), min(math.ceil(last), dim - 1)
+        return 1 - min(max((j - first) / (last - first if last != first else 0.001), 0.0), 1.0)
+
+
+class TestDynamicNtkByParts(TestNtkByParts):
+    frequencies, follows_length = "dynamic_ntk_by_parts", True
+    cases = [support.scaling("dynamic_ntk_by_parts", convention) for convention in ("paper", "code")]
+
+
+class TestYarn(TestNtkByParts):
+    frequencies = "yarn"
+    cases = [support.scaling("yarn", convention) for convention in ("paper", "code")]
+
+    def scaled(self, p, dim, s):
+        return super().scaled(p, dim, s)[0], 0.1 * math.log(s) + 1
+
+
+class TestDynamicYarn(TestYarn):
+    frequencies, follows_length = "dynamic_yarn", True
+    cases = [support.scaling("dynamic_yarn", convention) for convention in ("paper", "code")]
+
+
+class TestLlama3(Scaled):
+    """Waves longer than L/low are stretched, shorter than L/high kept, a ramp in L/wavelength between."""
+
+    frequencies = "llama3"
+    cases = (support.scaling("llama3"),)
+
+    def scaled(self, p, dim, s):
+        return [self.by_wavelength(p, theta) for theta in self.pairs(p, dim)], 1.0
+
+    @staticmethod
+    def by_wavelength(p, theta):
+        wavelength, trained = 2 * math.pi / theta, p["original_seq_len"]
+        if wavelength > trained / p["low_freq_factor"]:
+            return theta / p["factor"]
+        if wavelength < trained / p["high_freq_factor"]:
+            return theta
+        smooth = (trained / wavelength - p["low_freq_factor"]) / (p["high_freq_factor"] - p["low_freq_factor"])
+        return (1 - smooth) * theta / p["factor"] + smooth * theta
+
+
+class TestPartial(Scaled):
+    frequencies = "partial"
+    cases = (support.scaling("partial"),)
+
+    def scaled(self, p, dim, s):
+        turning = math.floor(p["share"] * dim / 2)
+        return [theta if j < turning else 0.0 for j, theta in enumerate(self.pairs(p, dim))], 1.0
+
+
+class TestLongrope(FrequencyContract):
+    frequencies, follows_length = "longrope", True
+    lists = {"short_factor": [1.0, 1.5, 2.0, 2.5], "long_factor": [1.0, 2.0, 4.0, 8.0]}
+    cases = (support.scaling("longrope"), support.scaling("longrope", **lists))
+
+    def spectrum(self, settings, rotary_dim, length):
+        s, trained = settings["factor"], settings["original_seq_len"]
+        which, plain = ("long_factor", s) if length > trained else ("short_factor", 1.0)
+        factors = settings[which] or [plain] * (rotary_dim // 2)
+        theta = [settings["theta"] ** (-2 * j / rotary_dim) / f for j, f in enumerate(factors)]
+        return theta, math.sqrt(1 + math.log(s) / math.log(trained))
+
+
+class TestClex(FrequencyContract):
+    """Learned: its definition is in test_clex.py, and here there is what else holds for it."""
+
+    frequencies, follows_length = "clex", True
+    cases = (support.scaling("clex"),)
+
+    def test_the_spectrum_equals_the_definition(self, settings):
+        pytest.skip("tests/positions/test_clex.py")
