@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from coca_train.config.parts import stage_config
 from coca_train.config.schema import Config, LoraConfig
-from coca_train.config.stage_configs import stage_config
 from coca_train.settings import TRAIN
 
 
@@ -36,7 +36,7 @@ def resolve(config: Config) -> tuple[Stage, ...]:
     """The stages of a run, in order. A stage goes on in its data where an earlier one with the same data stopped."""
     stages: list[Stage] = []
     for name, own in config.stages.items():
-        complete = stage_config(TRAIN, config, name)
+        complete, _ = stage_config(TRAIN, config, name)  # nothing to refuse: it was checked when it was loaded
         before = [stage for stage in stages if _order(stage.config) == _order(complete)]
         stages.append(
             Stage(

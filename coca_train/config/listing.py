@@ -6,9 +6,10 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from coca_train.config.compose import Assembled
 from coca_train.config.fields import Option, module_options, options, sections
 from coca_train.config.files import choices, summary
-from coca_train.config.load import Assembled, assemble
+from coca_train.config.load import assemble
 from coca_train.config.messages import ConfigError, show
 from coca_train.config.root import Root
 from coca_train.runtime.trees import leaves, lookup

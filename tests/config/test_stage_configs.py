@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from coca_train.config.messages import ConfigError
-from coca_train.config.stage_configs import stage_config
+from coca_train.config.parts import stage_config
 from coca_train.schedule import resolve, stage_at
 from coca_train.settings import TRAIN, load, load_saved
 
@@ -22,7 +22,7 @@ def refused(*overrides: str) -> list[str]:
 
 def test_what_a_stage_leaves_out_is_as_the_run_says():
     config = load([*TWO, "+stages.two.train.seq_len=256", "+stages.two.optim.lr=0.5", "train.max_steps=70"]).config
-    first, second = (stage_config(TRAIN, config, name) for name in ("all", "two"))
+    first, second = (stage_config(TRAIN, config, name)[0] for name in ("all", "two"))
     assert first == config
     assert second.train == dataclasses.replace(config.train, seq_len=256, max_steps=60)
     assert second.optim == dataclasses.replace(config.optim, lr=0.5)
@@ -35,13 +35,13 @@ def test_what_a_stage_leaves_out_is_as_the_run_says():
 )
 def test_tokens_are_rounded_up_to_whole_steps(tokens: int, steps: int):
     config = load(["+stages.two.optim.warmup_steps=0", f"+stages.two.tokens={tokens}"]).config
-    assert stage_config(TRAIN, config, "two").train.max_steps == steps
+    assert stage_config(TRAIN, config, "two")[0].train.max_steps == steps
 
 
 def test_other_frequencies_and_visibilities_bring_the_values_of_their_files():
     words = ["+stages.two.position.frequencies={name: yarn, factor: 16}", "train.seq_len=64"]
     loaded = load([*TWO, *words, "+stages.two.train.seq_len=512", "+stages.two.visibility.name=sinks"])
-    config = stage_config(TRAIN, loaded.config, "two")
+    config = stage_config(TRAIN, loaded.config, "two")[0]
     assert (config.position.frequencies.name, config.position.frequencies.factor) == ("yarn", 16)
     assert config.position.frequencies.original_seq_len == 64  # ${train.seq_len} is the run's, not the stage's
     assert config.position.rotary_pct == loaded.config.position.rotary_pct
@@ -59,8 +59,8 @@ def test_the_base_stays_unless_a_stage_names_it(section, theta):
     """It belongs to the weights: a stage that only asks for other frequencies must not move it without a word."""
     words = ["position.frequencies.theta=500000", f"+stages.two.position.frequencies={section}"]
     config = load([*TWO, *words]).config
-    assert stage_config(TRAIN, config, "two").position.frequencies.theta == theta
-    assert stage_config(TRAIN, config, "all").position.frequencies.theta == 500_000
+    assert stage_config(TRAIN, config, "two")[0].position.frequencies.theta == theta
+    assert stage_config(TRAIN, config, "all")[0].position.frequencies.theta == 500_000
 
 
 def test_a_saved_schedule_is_read_back_the_same(tmp_path):
@@ -72,7 +72,7 @@ def test_a_saved_schedule_is_read_back_the_same(tmp_path):
 
 def test_a_source_of_null_is_left_out():
     config = load([*TWO, "+stages.two.data.sources.code=null", "+stages.two.data.sources.text.weight=3"]).config
-    sources = stage_config(TRAIN, config, "two").data.sources
+    sources = stage_config(TRAIN, config, "two")[0].data.sources
     assert list(sources) == ["text"]
     assert sources["text"] == dataclasses.replace(config.data.sources["text"], weight=3)
 
