@@ -44,7 +44,7 @@ def vary(config: Config, overrides: list[str]) -> Config:
         elif problem := apply(a.tree, override, known):
             a.problems.append(problem)
         else:
-            a.sources.command_line[key] = raw.partition("=")[2]
+            a.typed[key] = raw.partition("=")[2]
     varied, _ = finish(a, launch=False)
     if varied.position != config.position:
         from coca_train.positions.frequencies import exchange_problem
@@ -66,4 +66,4 @@ def _choose(a: Assembled, config: Config, group: str, name: str) -> list[Problem
         text = f"the weights were trained with {config.position.scheme}, which has no {axis}"
         return [Problem("E-CFG-33", (), text, f"leave {group} away", where)]
     parent[axis] = exchanged(group, name, parent[axis])
-    return read(choices(group, (config_dir(),))[name], GROUPS[group], a.sources)
+    return read(choices(group, (config_dir(),))[name], GROUPS[group], a.places)

@@ -15,7 +15,7 @@ import yaml
 
 from coca_train.config.files import choices, shown
 from coca_train.config.messages import ConfigError, Problem, is_secret, show
-from coca_train.config.provenance import Sources, nodes, read, stop
+from coca_train.config.provenance import nodes, place_of, read, stop
 from coca_train.config.root import Root
 from coca_train.runtime.trees import leaves
 
@@ -27,23 +27,25 @@ class Assembled:
     root: Root
     tree: dict[str, Any]
     choices: dict[str, str] = field(default_factory=dict)
-    sources: Sources = field(default_factory=Sources)
+    places: dict[str, str] = field(default_factory=dict)  # by dotted key, the last file that set it, with its line
     problems: list[Problem] = field(default_factory=list)
     examples: dict[str, Any] = field(default_factory=dict)  # by dotted key, the values before overrides
+    typed: dict[str, str] = field(default_factory=dict)  # by dotted key, the values of the command line, as typed
 
     def __post_init__(self) -> None:
         self.examples = self.examples or dict(leaves(self.tree))
 
     def lines(self) -> list[str]:
         """The problems as text, each with the value and the place of every key it is about."""
-        values = {**dict(leaves(self.tree)), **self.sources.command_line}
+        values = {**dict(leaves(self.tree)), **self.typed}
         return [self._line(problem, values) for problem in dict.fromkeys(self.problems)]
 
     def _line(self, problem: Problem, values: dict[str, Any]) -> str:
         parts = []
         for key in problem.keys:
             value = f"={'***' if is_secret(key, values[key]) else show(values[key])}" if key in values else ""
-            parts.append(f"{problem.place or self.sources.where(key)} {key}{value}".lstrip())
+            place = place_of(key, dict.fromkeys(self.typed, "command line")) or place_of(key, self.places)
+            parts.append(f"{problem.place or place} {key}{value}".lstrip())
         return f"{problem.id} {', '.join(parts) or problem.place}: {problem.message}. Fix: {problem.fix}"
 
 
@@ -54,12 +56,12 @@ def compose(root: Root, groups: dict[str, str], dirs: tuple[Path, ...]) -> Assem
     was merged is kept as long as no file changes.
     """
     if not root.groups:  # one file, and nothing to merge
-        path, sources = dirs[0] / f"{root.name}.yaml", Sources()
-        problems = read(path, "", sources)
-        return Assembled(root, yaml.safe_load(path.read_text(encoding="utf-8")), {}, sources, problems)
+        path, places = dirs[0] / f"{root.name}.yaml", {}
+        problems = read(path, "", places)
+        return Assembled(root, yaml.safe_load(path.read_text(encoding="utf-8")), {}, places, problems)
     state = tuple((path, *_stamp(path)) for path in _files_of(root, dirs))
-    tree, chosen, sources, problems = deepcopy(_merged(root, tuple(groups.items()), dirs, state))
-    return Assembled(root, tree, chosen, sources, problems)
+    # A copy: what is kept is the next one's too, and this one is about to be changed.
+    return Assembled(root, *deepcopy(_merged(root, tuple(groups.items()), dirs, state)))
 
 
 def _stamp(path: Path) -> tuple[int, int]:
@@ -69,7 +71,7 @@ def _stamp(path: Path) -> tuple[int, int]:
         return 0, 0
 
 
-_Merged = tuple[dict[str, Any], dict[str, str], Sources, list[Problem]]
+_Merged = tuple[dict[str, Any], dict[str, str], dict[str, str], list[Problem]]  # tree, choices, places, problems
 
 
 @lru_cache(maxsize=32)
@@ -95,7 +97,7 @@ def _not_yaml(error: Exception, unreadable: list[ConfigError]) -> ConfigError:
     mark = getattr(error, "problem_mark", None)
     if mark is None or not Path(mark.name).is_file():
         return next(iter(unreadable), stop(Problem("E-CFG-13", (), show(str(error)), "mend the file", "configs")))
-    for problem in read(Path(mark.name), "", Sources()):
+    for problem in read(Path(mark.name), "", {}):
         return stop(problem)  # a key that stands twice
     place = f"{shown(Path(mark.name))}:{mark.line + 1}"
     return stop(Problem("E-CFG-13", (), show(getattr(error, "problem", str(error))), "write plain YAML", place))
@@ -129,7 +131,7 @@ def _compose(root: Root, groups: dict[str, str], dirs: tuple[Path, ...]) -> _Mer
 
     from coca_train.config.hydra_internals import Files
 
-    sources, problems = Sources(), []
+    places, problems = {}, []
     # Hydra keeps what it was initialized with in a global. The `with` puts back what was there, so that a program with
     # a Hydra of its own can load our configurations.
     with initialize_config_dir(version_base="1.3", config_dir=str(dirs[0]), job_name="coca_train"):
@@ -148,12 +150,12 @@ def _compose(root: Root, groups: dict[str, str], dirs: tuple[Path, ...]) -> _Mer
         used = files.merged(root.name, _overrides(root, outer))
     for name, package in used:  # in the order of merging, so that the last place noted for a key is the one that counts
         file = next((folder / f"{name}.yaml" for folder in dirs if (folder / f"{name}.yaml").is_file()), None)
-        problems += read(file, package, sources) if file else []
+        problems += read(file, package, places) if file else []
     tree = OmegaConf.to_container(cfg, resolve=False)
     assert isinstance(tree, dict)
     tree.pop("hydra")
     chosen = {group: option for group, option in cfg.hydra.runtime.choices.items() if group in root.groups and option}
-    return {str(key): value for key, value in tree.items()}, chosen, sources, problems
+    return {str(key): value for key, value in tree.items()}, chosen, places, problems
 
 
 def _overrides(root: Root, groups: dict[str, str]) -> list[str]:

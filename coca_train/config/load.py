@@ -3,7 +3,7 @@
 The order matters. Files are merged first (Hydra), then the command line, which wins; then named parts get what they
 leave out, from their template and from the files of the choices they name; then interpolations are resolved, so that
 `${train.seq_len}` is what the command line made of it; only then is anything typed, and the rules between options see
-typed sections only. Problems of all steps are collected, and told at the end at once.
+typed sections only. Problems of all steps are collected, and the user reads all of them at once.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from coca_train.config.messages import ConfigError, Problem, is_secret, secret_f
 from coca_train.config.older import complete
 from coca_train.config.overrides import apply, parse
 from coca_train.config.parts import fill, part_problems
-from coca_train.config.provenance import Sources, read, stop
+from coca_train.config.provenance import read, stop
 from coca_train.config.root import Root
 from coca_train.config.strict import type_sections, unknown
 from coca_train.runtime.trees import leaves
@@ -42,14 +42,14 @@ def assemble(root: Root, overrides: list[str], config_dirs: tuple[Path, ...] = (
     parsed = parse(root, overrides, dirs)
     a = compose(root, parsed.groups, dirs)
     a.problems = [*parsed.problems, *a.problems]
-    fill(root, a.tree, a.sources, dirs)  # before overrides too: what a template brings is there, and `+` is refused
+    fill(root, a.tree, a.places, dirs)  # before overrides too: what a template brings is there, and `+` is refused
     a.examples = dict(leaves(a.tree))
     for override in parsed.values:
         if problem := apply(a.tree, override, a.examples):
             a.problems.append(problem)
         else:
-            a.sources.command_line[override.key_or_group] = (override.input_line or "").partition("=")[2]
-    fill(root, a.tree, a.sources, dirs)  # parts and choices that the command line brought
+            a.typed[override.key_or_group] = (override.input_line or "").partition("=")[2]
+    fill(root, a.tree, a.places, dirs)  # parts and choices that the command line brought
     return a
 
 
@@ -65,16 +65,16 @@ def load(root: Root, overrides: list[str], config_dirs: tuple[Path, ...] = ()) -
 
 def load_saved(root: Root, path: Path) -> Loaded:
     """A configuration that was saved as one file, through the same checks as a new one."""
-    sources = Sources()
+    places: dict[str, str] = {}
     if not path.is_file():
         raise stop(Problem("E-CFG-15", (), "there is no such file", "give the directory of a run", str(path)))
-    problems = read(path, "", sources)
+    problems = read(path, "", places)
     tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     if not isinstance(tree, dict):
         raise stop(Problem("E-CFG-15", (), "this is not the configuration of a run", "restore the file", str(path)))
     complete(tree)
-    fill(root, tree, sources, (config_dir(),))
-    config, text = finish(Assembled(root, tree, {}, sources, problems), launch=False)
+    fill(root, tree, places, (config_dir(),))
+    config, text = finish(Assembled(root, tree, {}, places, problems), launch=False)
     return Loaded(config, text, [], {})
 
 

@@ -66,24 +66,26 @@ def parse(root: Root, overrides: list[str], dirs: tuple[Path, ...]) -> Parsed:
         except HydraException:
             parsed.problems.append(_unreadable(root, raw))
             continue
-        if problem := _refusal(root, override, dirs):
+        name, value = override.key_or_group.strip(), override.value()
+        chooses = name in root.groups and not isinstance(value, dict)  # `position={…}` sets values in the section
+        if problem := _refusal(root, override, name, chooses, dirs):
             parsed.problems.append(wrong(raw, *problem))
-        elif _chooses(root, override):
-            parsed.groups[override.key_or_group.strip()] = str(override.value())
+        elif chooses:
+            parsed.groups[name] = str(value)
         else:
             parsed.values.append(override)
     return parsed
 
 
-def _chooses(root: Root, override: "Override") -> bool:
-    """Whether it names a choice of a group; `position={…}` sets values in the section of that name."""
-    return override.key_or_group.strip() in root.groups and not isinstance(override.value(), dict)
+def _refusal(
+    root: Root, override: "Override", key: str, chooses: bool, dirs: tuple[Path, ...]
+) -> tuple[str, ...] | None:
+    """What is wrong with an override that can be read, how to mend it, and the code; None: nothing.
 
-
-def _refusal(root: Root, override: "Override", dirs: tuple[Path, ...]) -> tuple[str, ...] | None:
-    """What is wrong with an override that can be read, how to mend it, and the code; None: nothing."""
-    key, value = override.key_or_group.strip(), override.value()
-    if _chooses(root, override):
+    chooses: whether it names a choice of the group `key`.
+    """
+    value: Any = override.value()
+    if chooses:
         names = list(choices(key, dirs))
         if override.is_delete():
             return f"{key} cannot be removed, a run needs it", f"choose one: {', '.join(names)}"

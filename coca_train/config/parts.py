@@ -5,7 +5,6 @@ the choices that they name. `stage_config` and `part_problems` put what a stage 
 own sections; they type only the sections in which it differs.
 """
 
-from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,9 +14,9 @@ import yaml
 
 from coca_train.config.check import warm_up
 from coca_train.config.exchange import GROUPS, NAMED, exchanged, over
-from coca_train.config.files import choices
+from coca_train.config.files import choices, config_dir
 from coca_train.config.messages import Problem
-from coca_train.config.provenance import Sources, read
+from coca_train.config.provenance import read
 from coca_train.config.root import Root
 from coca_train.config.schema import Config, StageConfig
 from coca_train.config.strict import type_sections
@@ -36,7 +35,7 @@ FIXED = {
 }
 
 
-def fill(root: Root, tree: dict[str, Any], sources: Sources, dirs: tuple[Path, ...]) -> None:
+def fill(root: Root, tree: dict[str, Any], places: dict[str, str], dirs: tuple[Path, ...]) -> None:
     """Give every part of `tree` the values it has none for, and note where they stand.
 
     What is wrong with a part is left as it is: typing tells of it.
@@ -46,41 +45,42 @@ def fill(root: Root, tree: dict[str, Any], sources: Sources, dirs: tuple[Path, .
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
         for name, part in (parts := section(tree, key)).items():
             if isinstance(part, dict):
-                parts[name] = over(deepcopy(values), part)  # the command line may change one part
-                _note(path, f"{key}.{name}", sources)
-    for where, part, base in _choosing(tree) if root.staged else ():
-        # A whole position before its frequencies: its file brings some, and naming others exchanges those.
-        for group, key in {"position": "position", **GROUPS}.items():
-            chosen, tag = section(part, key), NAMED[key.rpartition(".")[2]]
-            other_scheme = section(part, "position").get("scheme") not in (
-                None,
-                section(base, "position").get("scheme"),
-            )
-            if tag not in chosen or (group == "position" and not other_scheme):
-                continue
-            if (path := choices(group, (dirs[0],)).get(str(chosen[tag]))) is not None:
-                # Another scheme is for other weights, whose theta is not the run's.
-                values = exchanged(group, chosen[tag], {} if other_scheme else section(base, key))
-                chosen |= over(values, chosen)
-                _note(path, f"{where}.{key}", sources)
+                parts[name] = over(deepcopy(values), part)  # a copy: the command line may change one part
+                _note(path, f"{key}.{name}", places)
+    if root.staged:
+        run = {key: section(tree, key) for key in ("position", "visibility")}
+        kinds, stages = section(tree, "layers.kinds"), section(tree, "stages")
+        for name, kind in kinds.items():
+            _fill_choices(f"layers.kinds.{name}", kind, run, places)
+        for stage_name, stage in stages.items():
+            _fill_choices(f"stages.{stage_name}", stage, run, places)
+            for name, kind in section(stage, "layers.kinds").items():
+                base = {key: over(part, section(kinds, f"{name}.{key}"), key) for key, part in run.items()}
+                _fill_choices(f"stages.{stage_name}.layers.kinds.{name}", kind, base, places)
 
 
-def _note(path: Path, key: str, sources: Sources) -> None:
+def _fill_choices(where: str, part: Any, base: dict[str, Any], places: dict[str, str]) -> None:
+    """Where a part names another choice than the sections it differs from, give it the rest of that choice's file."""
+    run_scheme, scheme = section(base, "position").get("scheme"), section(part, "position").get("scheme")
+    other_scheme = scheme not in (None, run_scheme)
+    # A whole position before its frequencies: its file brings some, and naming others exchanges those.
+    for group, key in {"position": "position", **GROUPS}.items():
+        chosen, tag = section(part, key), NAMED[key.rpartition(".")[2]]
+        if tag not in chosen or (group == "position" and not other_scheme):
+            continue
+        if (path := choices(group, (config_dir(),)).get(str(chosen[tag]))) is not None:
+            # Another scheme has weights of its own, and a theta of its own: the run's is kept for the run's scheme.
+            values = exchanged(group, chosen[tag], {} if other_scheme else section(base, key))
+            chosen |= over(values, chosen)
+            _note(path, f"{where}.{key}", places)
+
+
+def _note(path: Path, key: str, places: dict[str, str]) -> None:
     """A file stands behind the section at `key`: places that are known already are nearer to the value."""
-    places = Sources()
-    read(path, key, places)
-    sources.files = places.files | sources.files
-
-
-def _choosing(tree: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """(where it stands, a part that may name choices, the sections from which it differs)."""
-    kinds = section(tree, "layers.kinds")
-    yield from ((f"layers.kinds.{name}", kind, tree) for name, kind in kinds.items())
-    for stage_name, stage in section(tree, "stages").items():
-        yield f"stages.{stage_name}", stage, tree
-        for name, kind in section(stage, "layers.kinds").items():
-            base = {key: over(tree[key], section(kinds, name).get(key, {}), key) for key in ("position", "visibility")}
-            yield f"stages.{stage_name}.layers.kinds.{name}", kind, base
+    behind: dict[str, str] = {}
+    read(path, key, behind)
+    for each in behind.keys() - places.keys():
+        places[each] = behind[each]
 
 
 def stage_config(root: Root, config: Config, name: str) -> tuple[Config, list[Problem]]:
@@ -103,7 +103,7 @@ def stage_config(root: Root, config: Config, name: str) -> tuple[Config, list[Pr
 
 def part_problems(root: Root, config: Config, launch: bool) -> list[Problem]:
     """What is wrong in the stages and the kinds of layers of a run whose own sections are right."""
-    if problems := _kind_problems(root, config):
+    if problems := [each for name in config.layers.kinds for each in _kind_problems(root, config, name)]:
         return problems
     for name, stage in config.stages.items():
         if stage.max_steps is not None and stage.tokens is not None:
@@ -119,7 +119,8 @@ def part_problems(root: Root, config: Config, launch: bool) -> list[Problem]:
         right = vars(complete).keys() - {problem.keys[0].partition(".")[0] for problem in wrong} - {"stages"}
         if changes:
             wrong += root.check({key: getattr(complete, key) for key in right}, launch)
-            wrong = wrong or _kind_problems(root, complete)
+            kinds = complete.layers.kinds if not wrong else ()
+            wrong += [each for kind in kinds for each in _kind_problems(root, complete, kind)]
         wrong += warm_up(complete.train, complete.optim) if {"train", "optim"} <= right else []
         words = f"in stage {name}: " if len(config.stages) > 1 else ""
         length = "tokens" if stage.tokens is not None else "max_steps"
@@ -128,20 +129,19 @@ def part_problems(root: Root, config: Config, launch: bool) -> list[Problem]:
     return problems
 
 
-def _kind_problems(root: Root, config: Config) -> list[Problem]:
-    problems = []
-    for name, kind in config.layers.kinds.items():
-        changes = {"position": kind.position, "visibility": kind.visibility, "model": {"logit_scale": kind.logit_scale}}
-        run = {key: asdict(getattr(config, key)) for key in changes}
-        typed, wrong = type_sections(root, over(run, changes), _examples(config))
-        wrong = wrong or root.check(typed, False)
-        words = f"in layers of the kind {name}: "
-        problems += [_of_part(each, changes, run, f"layers.kinds.{name}", words, {}) for each in wrong]
-    return problems
+def _kind_problems(root: Root, config: Config, name: str) -> list[Problem]:
+    """What is wrong in the layers of a kind. No launch: a rule that asks for one is about the run as a whole."""
+    kind = config.layers.kinds[name]
+    changes = {"position": kind.position, "visibility": kind.visibility, "model": {"logit_scale": kind.logit_scale}}
+    run = {key: asdict(getattr(config, key)) for key in changes}
+    typed, problems = type_sections(root, over(run, changes), _examples(config))
+    problems = problems or root.check(typed, False)
+    words = f"in layers of the kind {name}: "
+    return [_of_part(each, changes, run, f"layers.kinds.{name}", words, {}) for each in problems]
 
 
 def _of_part(problem: Problem, part: Any, run: Any, place: str, words: str, names: dict[str, str]) -> Problem:
-    """A problem of complete sections, told of the keys that the part itself holds.
+    """A problem of complete sections, in terms of the keys that the part itself holds.
 
     run: the sections it stands over. place: of the part. words: which part it is. names: of keys that are called
     otherwise in it.

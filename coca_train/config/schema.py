@@ -271,9 +271,9 @@ class TrackingConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ExtrapolationConfig:
-    """Perplexity far beyond the training window, after training and, if asked for, every so many steps of it."""
+    """Perplexity far beyond the training window: of the finished run and, where wanted, every so many steps of it."""
 
-    enabled: bool = Field(description="make the extrapolation report at the end of the run")
+    enabled: bool = Field(description="evaluate the finished run, and write its report (docs/evaluation.md)")
     multiples: list[Positive] = Field(min_length=1, description="window lengths [multiples of train.seq_len]")
     frequencies: list[str] = Field(min_length=1, description="position/frequencies choices tried on the same weights")
     visibilities: list[str] = Field(description="visibility choices tried on the same weights")
@@ -295,7 +295,7 @@ class EvalConfig:
     max_tokens: Positive = Field(description="held-out [tokens] scored per source in a validation")
     sample_prompt: str = Field(description="prompt of the generated sample at the end; empty = none")
     sample_tokens: int = Field(ge=0, description="length of that sample [tokens]")
-    extrapolation: ExtrapolationConfig = Field(description="the extrapolation report")
+    extrapolation: ExtrapolationConfig = Field(description="the evaluation that a finished run gets")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -79,6 +79,8 @@ def all_gather_object(value: T) -> list[T]:
 
 def on_main(action: Callable[[], T]) -> T:
     """COLLECTIVE. Run on rank 0; its result, or its exception, on every rank (none is left waiting)."""
+    if is_main() and not _active():  # nobody waits
+        return action()
     result: Any = None
     error: Exception | None = None
     if is_main():

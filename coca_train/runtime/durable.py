@@ -72,7 +72,7 @@ def replace(path: Path, data: bytes) -> None:
 
 
 def write_bytes(path: Path, data: bytes) -> Path:
-    """`replace`, with its folder made and a disk that refuses told in words (StorageError)."""
+    """`replace`, into a folder that need not exist. Raises StorageError where the disk refuses."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace(path, data)

@@ -11,7 +11,7 @@ import pytest
 from coca_train import commands
 from coca_train.commands import _sweep
 from coca_train.commands.train import VERB as TRAINING
-from coca_train.config.command_line import Arguments, without_launcher_flags
+from coca_train.config.command_line import without_launcher_flags
 from coca_train.config.fields import options
 from coca_train.runtime import entry
 from coca_train.runtime.errors import CheckpointError, UserError
@@ -85,7 +85,7 @@ def test_a_config_error_touches_nothing():
 
 
 def test_help_tells_every_option_with_its_value():
-    text = TRAINING.help_text(Arguments(overrides=["position=rope", "train.max_steps=77"]))
+    text = TRAINING.help_text(["position=rope", "train.max_steps=77"])
     for option in options(TRAIN):
         assert f"    {option.key}=" in text
         assert option.description.split(" ")[0] in text
