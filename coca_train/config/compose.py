@@ -97,8 +97,8 @@ def _not_yaml(error: Exception, unreadable: list[ConfigError]) -> ConfigError:
     mark = getattr(error, "problem_mark", None)
     if mark is None or not Path(mark.name).is_file():
         return next(iter(unreadable), stop(Problem("E-CFG-13", (), show(str(error)), "mend the file", "configs")))
-    for problem in read(Path(mark.name), "", {}):
-        return stop(problem)  # a key that stands twice
+    if problems := read(Path(mark.name), "", {}):  # a key that stands twice
+        return stop(problems[0])
     place = f"{shown(Path(mark.name))}:{mark.line + 1}"
     return stop(Problem("E-CFG-13", (), show(getattr(error, "problem", str(error))), "write plain YAML", place))
 

@@ -98,27 +98,16 @@ def _walk(node: yaml.MappingNode, prefix: str, path: Path, places: dict[str, str
 
 
 def _traps(node: yaml.Node, key: str, place: str) -> list[Problem]:
+    # In the text, because the value no longer shows it: 5400 may be meant, where it is written so.
     if not isinstance(node, yaml.ScalarNode) or node.style:  # a style means quoted
         return []
-    text = node.value
+    text, value = node.value, yaml.safe_load(node.value)
     if re.fullmatch(r"[-+]?[0-9]+(:[0-5]?[0-9])+", text):
-        seconds = 0
-        for part in text.lstrip("+-").split(":"):
-            seconds = seconds * 60 + int(part)
-        return [Problem("E-CFG-09", (key,), f"YAML reads {text} as {seconds}", f'quote it: "{text}"', place)]
+        return [Problem("E-CFG-09", (key,), f"YAML reads {text} as {value}", f'quote it: "{text}"', place)]
     if re.fullmatch(r"[-+]?0[0-9_]+", text):
-        return [
-            Problem(
-                "E-CFG-10",
-                (key,),
-                f"{text} has a leading zero, YAML may read it as octal",
-                f"write {text.lstrip('+-0') or 0}",
-                place,
-            )
-        ]
+        message, fix = f"{text} has a leading zero, YAML may read it as octal", f"write {text.lstrip('+-0') or 0}"
+        return [Problem("E-CFG-10", (key,), message, fix, place)]
     if re.fullmatch(r"(?i)yes|no|on|off", text):
-        truth = "true" if text.lower() in ("yes", "on") else "false"
-        return [
-            Problem("E-CFG-08", (key,), f"YAML reads {text} as {truth}", f'write {truth}, or quote it: "{text}"', place)
-        ]
+        message, fix = f"YAML reads {text} as {show(value)}", f'write {show(value)}, or quote it: "{text}"'
+        return [Problem("E-CFG-08", (key,), message, fix, place)]
     return []

@@ -79,7 +79,7 @@ def train(loaded: Loaded) -> None:
         record = open_record(run_dir, loaded, stages, fingerprints, partial(init_digests, config, n_tokens))
         newest = newest_checkpoint(config.run.resume, run_dir, record["run_id"])
         # The metrics after them: records of steps that will be done again are dropped.
-        metrics = MetricsWriter(run_dir, config, newest.step if newest else 0)
+        metrics = MetricsWriter(run_dir, config, newest.step if newest else 0, stages[-1].last_step)
         stack.callback(metrics.close)
         context = RunContext(run_dir, tokenizer, n_tokens, metrics, stop, watchdog, lock, record, len(stages))
         first = stages.index(stage_at(stages, newest.step)) if newest else 0
