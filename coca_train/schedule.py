@@ -37,6 +37,7 @@ def resolve(config: Config) -> tuple[Stage, ...]:
     stages: list[Stage] = []
     for name, own in config.stages.items():
         complete, _ = stage_config(TRAIN, config, name)  # nothing to refuse: it was checked when it was loaded
+        # Data that two stages share is gone through once: the second begins where the first stopped.
         before = [stage for stage in stages if _order(stage.config) == _order(complete)]
         stages.append(
             Stage(
@@ -63,5 +64,7 @@ def _order(config: Config) -> tuple[Any, ...]:
     data, train = config.data, config.train
     sources = {name: (source.path, source.weight, source.on_exhausted) for name, source in data.sources.items()}
     packing = (data.packing, data.upsample_from_tokens, data.upsample_factor, train.seq_len)
+    # Shuffled windows are numbered whatever the batch is. A stream is read in as many rows as a batch has, and each goes
+    # on at a place of its own.
     rows = train.global_batch_size if data.order == "stream" else None
     return sources, data.seed, data.order, rows, packing

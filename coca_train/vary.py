@@ -36,16 +36,15 @@ def vary(config: Config, overrides: list[str]) -> Config:
     a.problems += parsed.problems
     for group, name in parsed.groups.items():
         a.problems += _choose(a, config, group, name)
-    known = dict(leaves(a.tree))
+    a.examples = dict(leaves(a.tree))
     for override in parsed.values:
-        key, raw = override.key_or_group, override.input_line or ""
-        if not key.startswith(tuple(f"{prefix}." for prefix in GROUPS.values())):
-            a.problems.append(wrong(raw, "the weights were trained with it, so it cannot change", HOW))
-        elif problem := apply(a.tree, override, known):
-            a.problems.append(problem)
+        if override.key_or_group.startswith(tuple(f"{prefix}." for prefix in GROUPS.values())):
+            a.problems += apply(a, override)
         else:
-            a.typed[key] = raw.partition("=")[2]
+            text = "the weights were trained with it, so it cannot change"
+            a.problems.append(wrong(override.input_line or "", text, HOW))
     varied, _ = finish(a, launch=False)
+    # After typing, because it is about parameters: frequencies that learn some (clex) leave weights without theirs.
     if varied.position != config.position:
         from coca_train.positions.frequencies import exchange_problem
 

@@ -45,10 +45,7 @@ def assemble(root: Root, overrides: list[str], config_dirs: tuple[Path, ...] = (
     fill(root, a.tree, a.places, dirs)  # before overrides too: what a template brings is there, and `+` is refused
     a.examples = dict(leaves(a.tree))
     for override in parsed.values:
-        if problem := apply(a.tree, override, a.examples):
-            a.problems.append(problem)
-        else:
-            a.typed[override.key_or_group] = (override.input_line or "").partition("=")[2]
+        a.problems += apply(a, override)
     fill(root, a.tree, a.places, dirs)  # parts and choices that the command line brought
     return a
 

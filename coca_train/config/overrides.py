@@ -1,12 +1,12 @@
 """Command-line overrides: read with Hydra's own grammar, applied one at a time, every problem kept."""
 
 import re
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coca_train.config.compose import Assembled
 from coca_train.config.exchange import over
 from coca_train.config.fields import options
 from coca_train.config.files import choices
@@ -139,27 +139,26 @@ def _unreadable(root: Root, raw: str) -> Problem:
     return wrong(raw, "special characters must be quoted", f"write \"{key}='{value}'\"")
 
 
-def apply(tree: dict[str, Any], override: "Override", known: Collection[str]) -> Problem | None:
-    """Set (or delete) one value in the composed tree. known: keys that always exist."""
-    raw, key = override.input_line or "", override.key_or_group
-    if override.is_add() and key in known:
-        return wrong(raw, "+ adds a new key, and this one exists", f"write {redacted(raw.lstrip('+'))}")
-    if override.is_delete() and (key in known or key in tree):
-        return wrong(raw, f"{key} cannot be removed, a run needs it", f"set it: {key}=…")
+def apply(a: Assembled, override: "Override") -> list[Problem]:
+    """Set (or delete) one value in the merged tree; what is wrong with that."""
+    raw, key, tree = override.input_line or "", override.key_or_group, a.tree
+    if override.is_add() and key in a.examples:
+        return [wrong(raw, "+ adds a new key, and this one exists", f"write {redacted(raw.lstrip('+'))}")]
+    if override.is_delete() and (key in a.examples or key in tree):
+        return [wrong(raw, f"{key} cannot be removed, a run needs it", f"set it: {key}=…")]
     above, _, name = key.rpartition(".")
     node: Any = tree
     for part in above.split(".") if above else ():
         node = node.setdefault(part, {}) if isinstance(node, dict) else node
     if not isinstance(node, dict):
-        kind, fix = "a value", f"set {above} itself"
-        if isinstance(node, list):
-            kind, fix = "a list", f"write the whole list: {above}=[…]"
-        return wrong(raw, f"{above} is {kind} and has no keys inside", fix)
+        kind, fix = ("a list", f"write the whole list: {above}=[…]") if isinstance(node, list) else ("a value", "")
+        return [wrong(raw, f"{above} is {kind} and has no keys inside", fix or f"set {above} itself")]
     if not override.is_delete():
         # Option by option, a section that names a choice too: at the command line all of a section is in sight.
         node[name] = over(node.get(name), override.value(), named={})
     elif name in node:
         del node[name]
     else:
-        return wrong(raw, f"there is no {key} to remove", f"there are: {', '.join(node) or 'none'}")
-    return None
+        return [wrong(raw, f"there is no {key} to remove", f"there are: {', '.join(node) or 'none'}")]
+    a.typed[key] = raw.partition("=")[2]
+    return []
