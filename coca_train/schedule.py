@@ -64,7 +64,7 @@ def _order(config: Config) -> tuple[Any, ...]:
     data, train = config.data, config.train
     sources = {name: (source.path, source.weight, source.on_exhausted) for name, source in data.sources.items()}
     packing = (data.packing, data.upsample_from_tokens, data.upsample_factor, train.seq_len)
-    # Shuffled windows are numbered whatever the batch is. A stream is read in as many rows as a batch has, and each goes
-    # on at a place of its own.
+    # Shuffled windows are numbered whatever the batch is. A stream is read in as many rows as a batch has, and
+    # each goes on at a place of its own.
     rows = train.global_batch_size if data.order == "stream" else None
     return sources, data.seed, data.order, rows, packing
