@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from coca_train.config.parts import stage_config
 from coca_train.config.schema import Config, LoraConfig
-from coca_train.config.stage_configs import stage_config
 from coca_train.settings import TRAIN
 
 
@@ -36,7 +36,8 @@ def resolve(config: Config) -> tuple[Stage, ...]:
     """The stages of a run, in order. A stage goes on in its data where an earlier one with the same data stopped."""
     stages: list[Stage] = []
     for name, own in config.stages.items():
-        complete = stage_config(TRAIN, config, name)
+        complete, _ = stage_config(TRAIN, config, name)  # nothing to refuse: it was checked when it was loaded
+        # Data that two stages share is gone through once: the second begins where the first stopped.
         before = [stage for stage in stages if _order(stage.config) == _order(complete)]
         stages.append(
             Stage(
@@ -63,5 +64,7 @@ def _order(config: Config) -> tuple[Any, ...]:
     data, train = config.data, config.train
     sources = {name: (source.path, source.weight, source.on_exhausted) for name, source in data.sources.items()}
     packing = (data.packing, data.upsample_from_tokens, data.upsample_factor, train.seq_len)
+    # Shuffled windows are numbered whatever the batch is. A stream is read in as many rows as a batch has, and
+    # each goes on at a place of its own.
     rows = train.global_batch_size if data.order == "stream" else None
     return sources, data.seed, data.order, rows, packing

@@ -14,6 +14,8 @@ from coca_train.config.schema import Config
 from coca_train.positions import FREQUENCIES, SCHEMES, VISIBILITIES
 from coca_train.positions.rules import layers_fit, visibility_fits, visibility_trains
 
+# Here, and not in config/, scheme and machinery meet: config imports nothing above itself, so what types `position` is
+# handed down to it as a registry, and the rules about positions as rules.
 TRAIN = Root(
     name="train",
     schema=Config,

@@ -5,17 +5,15 @@ the checks and the messages.
 """
 
 from dataclasses import asdict
-from typing import Any
 
 from coca_train.config.exchange import GROUPS, exchanged
-from coca_train.config.fields import options
 from coca_train.config.files import choices, config_dir
 from coca_train.config.load import Assembled, finish
 from coca_train.config.messages import Problem
 from coca_train.config.overrides import apply, parse, place, wrong
-from coca_train.config.provenance import Sources, read, stop
+from coca_train.config.provenance import read, stop
 from coca_train.config.schema import Config
-from coca_train.runtime.trees import leaves, lookup
+from coca_train.runtime.trees import leaves, section
 from coca_train.settings import TRAIN
 
 HOW = "choose visibility=… or position/frequencies=…, and set options inside them"
@@ -33,21 +31,20 @@ def vary(config: Config, overrides: list[str]) -> Config:
     A choice stands in place of the whole section, but for the base theta (config/exchange.py). Raises ConfigError
     with everything that is wrong.
     """
-    tree, sources, dirs = asdict(config), Sources(), (config_dir(),)
-    parsed = parse(TRAIN, overrides, dirs, [option.key for option in options(TRAIN)])
-    problems = list(parsed.problems)
+    a, dirs = Assembled(TRAIN, asdict(config)), (config_dir(),)
+    parsed = parse(TRAIN, overrides, dirs)
+    a.problems += parsed.problems
     for group, name in parsed.groups.items():
-        problems += _choose(tree, config, group, name, sources)
-    known = [key for key, _ in leaves(tree)]
+        a.problems += _choose(a, config, group, name)
+    a.examples = dict(leaves(a.tree))
     for override in parsed.values:
-        key, raw = override.key_or_group, override.input_line or ""
-        if not key.startswith(tuple(f"{prefix}." for prefix in GROUPS.values())):
-            problems.append(wrong(raw, "the weights were trained with it, so it cannot change", HOW))
-        elif problem := apply(tree, override, known):
-            problems.append(problem)
+        if override.key_or_group.startswith(tuple(f"{prefix}." for prefix in GROUPS.values())):
+            a.problems += apply(a, override)
         else:
-            sources.command_line[key] = raw.partition("=")[2]
-    varied, _ = finish(Assembled(TRAIN, tree, {}, sources, problems, dict(leaves(asdict(config)))), launch=False)
+            text = "the weights were trained with it, so it cannot change"
+            a.problems.append(wrong(override.input_line or "", text, HOW))
+    varied, _ = finish(a, launch=False)
+    # After typing, because it is about parameters: frequencies that learn some (clex) leave weights without theirs.
     if varied.position != config.position:
         from coca_train.positions.frequencies import exchange_problem
 
@@ -56,16 +53,16 @@ def vary(config: Config, overrides: list[str]) -> Config:
     return varied
 
 
-def _choose(tree: dict[str, Any], config: Config, group: str, name: str, sources: Sources) -> list[Problem]:
+def _choose(a: Assembled, config: Config, group: str, name: str) -> list[Problem]:
     """Put the file of a choice in its place."""
     where = place(f"{group}={name}")
     if group not in GROUPS:
         text = "the weights were trained with their own, so it cannot change"
         return [Problem("E-CFG-16", (), text, HOW, where)]
-    *above, section = GROUPS[group].split(".")
-    parent = lookup(tree, ".".join(above)) if above else tree
-    if section not in parent:
-        text = f"the weights were trained with {config.position.scheme}, which has no {section}"
+    above, _, axis = GROUPS[group].rpartition(".")
+    parent = section(a.tree, above) if above else a.tree
+    if axis not in parent:
+        text = f"the weights were trained with {config.position.scheme}, which has no {axis}"
         return [Problem("E-CFG-33", (), text, f"leave {group} away", where)]
-    parent[section] = exchanged(group, name, parent[section])
-    return read(choices(group, (config_dir(),))[name], GROUPS[group], sources)
+    parent[axis] = exchanged(group, name, parent[axis])
+    return read(choices(group, (config_dir(),))[name], GROUPS[group], a.places)

@@ -1,12 +1,11 @@
 """The configuration of `python -m data_prep`: configs/prepare.yaml, the choices of `corpus`, rules between options."""
 
-import inspect
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-from coca_train.config.check_data import names, paths
+from coca_train.config.check import names, paths, problems
 from coca_train.config.files import choices, config_dir
 from coca_train.config.load import load as load_root
 from coca_train.config.messages import Problem, nearest
@@ -23,16 +22,6 @@ from data_prep.schema import (
 )
 
 LONGEST_LINE = 2**31 - 1  # what pyarrow's columns and a pickle's frames hold without further thought
-
-
-def problems(sections: dict[str, Any], launch: bool = True) -> list[Problem]:
-    """Everything the rules find in the sections that are right by themselves. launch: no rule here asks."""
-    problems = []
-    for rule in RULES:
-        parameters = list(inspect.signature(rule).parameters)
-        if all(name in sections for name in parameters):
-            problems += rule(**{name: sections[name] for name in parameters})
-    return problems
 
 
 def _names(corpus: CorpusConfig, mix: MixConfig) -> list[Problem]:
@@ -76,11 +65,11 @@ def _kinds(corpus: CorpusConfig) -> list[Problem]:
         if source.hub_files and source.kind != "hub":
             text = f"a source of kind {source.kind} does not read it"
             fix = f"write {key}.hub_files=[] and {key}.files=[…]"
-            problems.append(Problem("E-CFG-50", (f"{key}.hub_files", f"{key}.kind"), text, fix))
+            problems.append(Problem("E-CFG-62", (f"{key}.hub_files", f"{key}.kind"), text, fix))
         if getattr(source, other):
             text = f"a source of kind {source.kind} does not read it"
             fix = f"write {key}.{other}={'[]' if other == 'files' else 'null'}, or another {key}.kind"
-            problems.append(Problem("E-CFG-50", (f"{key}.{other}", f"{key}.kind"), text, fix))
+            problems.append(Problem("E-CFG-62", (f"{key}.{other}", f"{key}.kind"), text, fix))
     return problems
 
 
@@ -101,7 +90,7 @@ def _filters(corpus: CorpusConfig) -> list[Problem]:
             elif getattr(kept, field) is not None and source.kind == "text":
                 keys = (f"{key}.{field}", f"corpus.sources.{name}.kind")
                 text = "plain text files have no fields, so every document would be left out"
-                problems.append(Problem("E-CFG-55", keys, text, f"write {key}.{field}=null"))
+                problems.append(Problem("E-CFG-64", keys, text, f"write {key}.{field}=null"))
         if kept.max_chars is not None and kept.max_chars < kept.min_chars:
             text = "no document is this long and this short"
             fix = f"write {key}.max_chars=null"
@@ -165,7 +154,7 @@ def _work(work: WorkConfig) -> list[Problem]:
     for key in ("max_line_bytes", "chunk_bytes"):
         if getattr(work, key) > LONGEST_LINE:
             text = f"at most {LONGEST_LINE} bytes are held in memory at a time"
-            problems.append(Problem("E-CFG-54", (f"work.{key}",), text, f"write work.{key}={LONGEST_LINE}"))
+            problems.append(Problem("E-CFG-63", (f"work.{key}",), text, f"write work.{key}={LONGEST_LINE}"))
     return problems
 
 
@@ -184,7 +173,7 @@ PREPARE = Root(
     name="prepare",
     schema=PrepareConfig,
     groups=("corpus",),
-    check=problems,
+    check=partial(problems, rules=RULES),
     command="data_prep",
     examples="work.workers=8, or group=choice, e.g. corpus=files",
     place="corpus.dir and corpus.name",

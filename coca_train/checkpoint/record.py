@@ -67,7 +67,7 @@ def _open(
     init_digests: Callable[[], dict[str, str]],
 ) -> dict[str, Any]:
     path = run_dir / "run.json"
-    settings = _plain(flatten(asdict(loaded.config)))
+    settings = flatten(asdict(loaded.config))
     if not path.exists() or not step_folders(run_dir / FOLDER):  # nothing depends on the old settings
         first = stages[0]
         record = {
@@ -131,12 +131,12 @@ def _entry(stage: Stage, fingerprint: dict[str, Any]) -> dict[str, Any]:
     """What a stage is, for run.json. train.max_steps is its length."""
     settings = {key: value for key, value in flatten(asdict(stage.config)).items() if not key.startswith("stages.")}
     settings |= {
-        f"stages.{stage.name}.trainable": stage.trainable,
+        f"stages.{stage.name}.trainable": list(stage.trainable),
         f"stages.{stage.name}.optimizer": "keep" if stage.keeps_optimizer else "fresh",
         f"stages.{stage.name}.lora": None if stage.lora is None else asdict(stage.lora),
         f"stages.{stage.name}.first_sample": stage.first_sample,
     }
-    return {"name": stage.name, "settings": _plain(settings), "fingerprint": fingerprint}
+    return {"name": stage.name, "settings": settings, "fingerprint": fingerprint}
 
 
 def _compare(
@@ -184,11 +184,6 @@ def _compare(
             "now; training does not go back. Fix: a longer stage, or choose another run.name"
         )
     return changed
-
-
-def _plain(settings: dict[str, Any]) -> dict[str, Any]:
-    """Tuples as JSON has them."""
-    return json.loads(json.dumps(settings))
 
 
 def digest(value: Any) -> str:

@@ -6,6 +6,7 @@ An underscore in front marks a helper. A verb is imported when it is called: the
 import ast
 import re
 from difflib import get_close_matches
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,11 +43,6 @@ def _does(path: Path) -> str:
     return text.partition("\n")[0].rstrip(".")
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Do what the command line says. Returns the exit code."""
-    return run(_dispatch, argv)
-
-
 def _dispatch(argv: list[str]) -> int:
     words = without_launcher_flags(argv)
     name = words[0] if words else ""
@@ -60,6 +56,9 @@ def _dispatch(argv: list[str]) -> int:
             print(overview(), end="\n\n")
     verb = verb_of(name)
     return run(verb.main, words, verb.goes_on)
+
+
+main = partial(run, _dispatch)  # (argv: list[str] | None = None) -> exit code
 
 
 def _no_such_verb(name: str) -> str:

@@ -30,17 +30,6 @@ FOOT = (
 )
 
 
-class _Train(Verb):
-    """The training runs sweeps too, and has Hydra's own front end answer the questions about Hydra."""
-
-    def answer(self, arguments: Arguments) -> int | None:
-        if arguments.hydra or arguments.cfg in ("hydra", "all"):
-            return _ask_hydra(arguments)
-        if "--multirun" in arguments.flags:
-            return _sweep(arguments)
-        return super().answer(arguments)
-
-
 def _sweep(arguments: Arguments) -> int:
     from coca_train.commands import _sweep as sweeps
 
@@ -54,7 +43,8 @@ def _sweep(arguments: Arguments) -> int:
     return 0
 
 
-def _ask_hydra(arguments: Arguments) -> int:
+def _hydra(arguments: Arguments) -> int:
+    """Hydra's own front end answers the questions about Hydra."""
     import logging
 
     import hydra
@@ -75,7 +65,7 @@ def _train(loaded: Loaded, arguments: Arguments) -> None:
     train(loaded)
 
 
-VERB = _Train(
+VERB = Verb(
     TRAIN,
     USAGE,
     _train,
@@ -85,6 +75,7 @@ VERB = _Train(
     reference=Reference(
         "Configuration", "Values are those of the quickstart (`python -m coca_train` with nothing else).", "quickstart"
     ),
+    answers={"--hydra-help": _hydra, "--multirun": _sweep},
 )
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ class Arguments:
     flags: set[str] = field(default_factory=set)
     config_dirs: tuple[Path, ...] = ()
     cfg: str = ""
-    hydra: list[str] = field(default_factory=list)  # what Hydra's own front end is asked
+    hydra: list[str] = field(default_factory=list)  # flags for Hydra's own front end
 
     def again(self, command: str) -> str:
         """How to run it again. command: python -m <command>."""
@@ -55,30 +55,32 @@ def without_launcher_flags(argv: list[str]) -> list[str]:
 
 def read_arguments(argv: list[str], flags: tuple[str, ...]) -> Arguments:
     """Sort a command line. flags: what the command takes, as messages list it. UserError for any other."""
-    found, rest = Arguments(list(argv)), list(argv)
+    arguments, rest = Arguments(list(argv)), list(argv)
     while rest:
         word = rest.pop(0)
         name, equals, value = word.partition("=")
         if BARE.get(word) in flags:
-            found.flags.add(BARE[word])
+            arguments.flags.add(BARE[word])
         elif name in FOR_HYDRA and "--hydra-help" in flags:
             follows = not equals and rest and name in ("--info", "-i") and "=" not in rest[0]
-            found.hydra += [word, rest.pop(0)] if follows else [word]
+            arguments.hydra += [word, rest.pop(0)] if follows else [word]
         elif WITH_VALUE.get(name) in flags:
             value = value if equals else rest.pop(0) if rest else ""
             if WITH_VALUE[name] == "--config-dir":
-                found.config_dirs += (_folder(name, value),)
+                arguments.config_dirs += (_folder(name, value),)
             else:
-                found.cfg = _shown(name, value, ("job", "hydra", "all") if "--hydra-help" in flags else ("job",))
+                arguments.cfg = _shown(name, value, ("job", "hydra", "all") if "--hydra-help" in flags else ("job",))
         elif word in ("--resolve", "--run", "-r"):
             pass  # what is shown is resolved, and running is what we do
         elif word.startswith("-"):
             raise UserError(_unknown_flag(word, flags))
         else:
-            found.overrides.append(word)
-    if "--help" in found.flags and any(override.startswith("hydra/help") for override in found.overrides):
-        found.hydra.append("--help")
-    return found
+            arguments.overrides.append(word)
+    if "--help" in arguments.flags and any(override.startswith("hydra/help") for override in arguments.overrides):
+        arguments.hydra.append("--help")
+    if arguments.hydra or arguments.cfg in ("hydra", "all"):
+        arguments.flags.add("--hydra-help")
+    return arguments
 
 
 def _folder(name: str, value: str) -> Path:

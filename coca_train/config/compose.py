@@ -1,10 +1,12 @@
 """Hydra's part: which files make up the configuration, merged. Values from the command line come later.
 
-Hydra is imported where files are merged: the help of a small command does not wait for it.
+Hydra merges files and nothing else here: it knows neither where a value stands nor more than its first error, so the
+command line, interpolations and types are ours. No node of OmegaConf leaves this file: outside there are plain dicts.
+It is imported where files are merged: the help of a small command does not wait for it.
 """
 
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,31 +14,54 @@ from typing import Any
 import yaml
 
 from coca_train.config.files import choices, shown
-from coca_train.config.messages import ConfigError, Problem, show
-from coca_train.config.provenance import Sources, nodes, read, stop
+from coca_train.config.messages import ConfigError, Problem, is_secret, show
+from coca_train.config.provenance import nodes, place_of, read, stop
 from coca_train.config.root import Root
+from coca_train.runtime.trees import leaves
 
 
 @dataclass
-class Composed:
-    """The merged files, and where each of their values stands."""
+class Assembled:
+    """A configuration in plain values, merged but not typed yet, and where each value stands."""
 
+    root: Root
     tree: dict[str, Any]
-    choices: dict[str, str]
-    sources: Sources
-    problems: list[Problem]
+    choices: dict[str, str] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)  # by dotted key, the last file that set it, with its line
+    problems: list[Problem] = field(default_factory=list)
+    examples: dict[str, Any] = field(default_factory=dict)  # by dotted key, the values before overrides
+    typed: dict[str, str] = field(default_factory=dict)  # by dotted key, the values of the command line, as typed
+
+    def __post_init__(self) -> None:
+        self.examples = self.examples or dict(leaves(self.tree))
+
+    def lines(self) -> list[str]:
+        """The problems as text, each with the value and the place of every key it is about."""
+        values = {**dict(leaves(self.tree)), **self.typed}
+        return [self._line(problem, values) for problem in dict.fromkeys(self.problems)]
+
+    def _line(self, problem: Problem, values: dict[str, Any]) -> str:
+        parts = []
+        for key in problem.keys:
+            value = f"={'***' if is_secret(key, values[key]) else show(values[key])}" if key in values else ""
+            place = place_of(key, dict.fromkeys(self.typed, "command line")) or place_of(key, self.places)
+            parts.append(f"{problem.place or place} {key}{value}".lstrip())
+        return f"{problem.id} {', '.join(parts) or problem.place}: {problem.message}. Fix: {problem.fix}"
 
 
-def compose(root: Root, groups: dict[str, str], dirs: tuple[Path, ...]) -> Composed:
+def compose(root: Root, groups: dict[str, str], dirs: tuple[Path, ...]) -> Assembled:
     """Merge the files that the choices name. groups: config group -> option, all known to exist.
 
     Hydra takes a quarter of a second for it, and a sweep or a comparison asks for the same files many times; so what
     was merged is kept as long as no file changes.
     """
-    if not root.groups:
-        return _alone(root, dirs)
+    if not root.groups:  # one file, and nothing to merge
+        path, places = dirs[0] / f"{root.name}.yaml", {}
+        problems = read(path, "", places)
+        return Assembled(root, yaml.safe_load(path.read_text(encoding="utf-8")), {}, places, problems)
     state = tuple((path, *_stamp(path)) for path in _files_of(root, dirs))
-    return deepcopy(_merged(root, tuple(groups.items()), dirs, state))
+    # A copy: what is kept is the next one's too, and this one is about to be changed.
+    return Assembled(root, *deepcopy(_merged(root, tuple(groups.items()), dirs, state)))
 
 
 def _stamp(path: Path) -> tuple[int, int]:
@@ -46,10 +71,13 @@ def _stamp(path: Path) -> tuple[int, int]:
         return 0, 0
 
 
+_Merged = tuple[dict[str, Any], dict[str, str], dict[str, str], list[Problem]]  # tree, choices, places, problems
+
+
 @lru_cache(maxsize=32)
 def _merged(
     root: Root, groups: tuple[tuple[str, str], ...], dirs: tuple[Path, ...], state: tuple[tuple[Path, int, int], ...]
-) -> Composed:
+) -> _Merged:
     """state: of every file that could be merged; where one changes, comes or goes, all are read again."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
@@ -60,16 +88,8 @@ def _merged(
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise _not_yaml(error, unreadable) from None
     except (HydraException, OmegaConfBaseException) as error:
-        raise stop(
-            Problem("E-CFG-15", (), show(str(error).splitlines()[0]), "mend the defaults list", "configs")
-        ) from None
-
-
-def _alone(root: Root, dirs: tuple[Path, ...]) -> Composed:
-    """Without groups there is one file, and nothing to merge."""
-    path, sources = dirs[0] / f"{root.name}.yaml", Sources()
-    problems = read(path, "", sources)
-    return Composed(yaml.safe_load(path.read_text(encoding="utf-8")), {}, sources, problems)
+        text = show(str(error).splitlines()[0])
+        raise stop(Problem("E-CFG-15", (), text, "mend the defaults list", "configs")) from None
 
 
 def _not_yaml(error: Exception, unreadable: list[ConfigError]) -> ConfigError:
@@ -77,14 +97,17 @@ def _not_yaml(error: Exception, unreadable: list[ConfigError]) -> ConfigError:
     mark = getattr(error, "problem_mark", None)
     if mark is None or not Path(mark.name).is_file():
         return next(iter(unreadable), stop(Problem("E-CFG-13", (), show(str(error)), "mend the file", "configs")))
-    for problem in read(Path(mark.name), "", Sources()):
-        return stop(problem)  # a key that stands twice
+    if problems := read(Path(mark.name), "", {}):  # a key that stands twice
+        return stop(problems[0])
     place = f"{shown(Path(mark.name))}:{mark.line + 1}"
     return stop(Problem("E-CFG-13", (), show(getattr(error, "problem", str(error))), "write plain YAML", place))
 
 
 def _scan(root: Root, dirs: tuple[Path, ...]) -> list[ConfigError]:
-    """Look at every file before Hydra expands any. A file that is too large stops here; others only when used."""
+    """Look at every file before Hydra expands any: ten lines of nested aliases are gigabytes once they are expanded.
+
+    A file that is too large stops here; others only when they are used.
+    """
     unreadable = []
     for path in _files_of(root, dirs):
         try:
@@ -101,18 +124,22 @@ def _files_of(root: Root, dirs: tuple[Path, ...]) -> list[Path]:
     return [path for folder in dirs for group in ("", *root.groups) for path in sorted((folder / group).glob("*.yaml"))]
 
 
-def _compose(root: Root, groups: dict[str, str], dirs: tuple[Path, ...]) -> Composed:
+def _compose(root: Root, groups: dict[str, str], dirs: tuple[Path, ...]) -> _Merged:
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from omegaconf import OmegaConf
 
     from coca_train.config.hydra_internals import Files
 
-    sources, problems = Sources(), []
+    places, problems = {}, []
+    # Hydra keeps what it was initialized with in a global. The `with` puts back what was there, so that a program with
+    # a Hydra of its own can load our configurations.
     with initialize_config_dir(version_base="1.3", config_dir=str(dirs[0]), job_name="coca_train"):
         files = Files(dirs[1:])
         nested = [group for group in groups if "/" in group]
         outer = {group: option for group, option in groups.items() if group not in nested}
+        # An axis of a choice (position/frequencies) exists where the choice above brings it; Hydra would say of any
+        # other only that it could not override.
         offered = files.merged(root.name, _overrides(root, outer)) if nested else []
         for group in nested:
             if not any(path.startswith(f"{group}/") for path, _ in offered):
@@ -121,14 +148,14 @@ def _compose(root: Root, groups: dict[str, str], dirs: tuple[Path, ...]) -> Comp
                 outer[group] = groups[group]
         cfg = hydra_compose(root.name, overrides=_overrides(root, outer), return_hydra_config=True)
         used = files.merged(root.name, _overrides(root, outer))
-    for name, package in used:
+    for name, package in used:  # in the order of merging, so that the last place noted for a key is the one that counts
         file = next((folder / f"{name}.yaml" for folder in dirs if (folder / f"{name}.yaml").is_file()), None)
-        problems += read(file, package, sources) if file else []
+        problems += read(file, package, places) if file else []
     tree = OmegaConf.to_container(cfg, resolve=False)
     assert isinstance(tree, dict)
     tree.pop("hydra")
     chosen = {group: option for group, option in cfg.hydra.runtime.choices.items() if group in root.groups and option}
-    return Composed({str(key): value for key, value in tree.items()}, chosen, sources, problems)
+    return {str(key): value for key, value in tree.items()}, chosen, places, problems
 
 
 def _overrides(root: Root, groups: dict[str, str]) -> list[str]:
@@ -143,11 +170,6 @@ def _no_such_axis(
     above, leaf = group.rsplit("/", 1)
     chosen = next(path.rsplit("/", 1)[1] for path, _ in offered if path.rsplit("/", 1)[0] == above)
     able = [name for name, path in choices(above, dirs).items() if f"- {leaf}:" in path.read_text(encoding="utf-8")]
-    text = f"{above}={chosen} has no {leaf}; those that have are {', '.join(able)}"
-    return Problem(
-        "E-CFG-33",
-        (),
-        text,
-        f"leave {group} away, or choose {above}={able[0]}",
-        f"command line {group}={groups[group]}",
-    )
+    text, fix = f"{above}={chosen} has no {leaf}; those that have are {', '.join(able)}", f"leave {group} away"
+    place = f"command line {group}={groups[group]}"
+    return Problem("E-CFG-33", (), text, f"{fix}, or choose {above}={able[0]}", place)

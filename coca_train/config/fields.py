@@ -2,6 +2,7 @@
 
 import ast
 from dataclasses import dataclass, is_dataclass
+from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -73,16 +74,16 @@ def _values(annotation: Any) -> tuple[str, ...]:
 
 
 def _walk(cls: Any, prefix: str) -> list[Option]:
-    found: list[Option] = []
+    listed: list[Option] = []
     for name, field in fields_of(cls).items():
         key, kind = f"{prefix}{name}", field.annotation
         if is_dataclass(kind):
-            found += _walk(kind, f"{key}.")
+            listed += _walk(kind, f"{key}.")
         elif get_origin(kind) is dict and is_dataclass(get_args(kind)[1]):
-            found += _walk(get_args(kind)[1], f"{key}.<name>.")
+            listed += _walk(get_args(kind)[1], f"{key}.<name>.")
         elif kind is not Any:
-            found.append(Option(key, field.description or "", needs(kind, list(field.metadata)), _values(kind)))
-    return found
+            listed.append(Option(key, field.description or "", needs(kind, list(field.metadata)), _values(kind)))
+    return listed
 
 
 @cache
@@ -91,14 +92,28 @@ def options(root: Root) -> tuple[Option, ...]:
     return tuple(_walk(root.schema, ""))
 
 
+@cache
+def needs_at(root: Root, key: str) -> str:
+    """What a value must be at a dotted key, in words; of an option of modules, as the first that has it says."""
+    for option in options(root):
+        if key.count(".") == option.key.count(".") and fnmatch(key, option.key.replace("<name>", "*")):
+            return option.needs
+    registry, name = root.registry(key), key.rpartition(".")[2]
+    for module in map(registry.module, registry.names()) if registry is not None else ():
+        field = fields_of(module.Settings).get(name)
+        if field is not None and field.annotation is not Any:
+            return needs(field.annotation, list(field.metadata))
+    return "a section"
+
+
 def sections(root: Root) -> dict[str, str]:
     """Top-level sections and what they are about."""
-    found = {}
+    about = {}
     for name, field in fields_of(root.schema).items():
         kind = get_args(field.annotation)[1] if get_origin(field.annotation) is dict else field.annotation
         own = kind.__doc__.splitlines()[0] if is_dataclass(kind) and kind.__doc__ else ""
-        found[name] = own or field.description or ""
-    return found
+        about[name] = own or field.description or ""
+    return about
 
 
 def described(path: Path) -> dict[str, str]:
@@ -139,14 +154,14 @@ def _name(node: ast.AST) -> str:
 
 def module_options(root: Root) -> dict[str, str]:
     """Dotted keys of the sections that modules type, over all their modules, with their descriptions."""
-    found = {key: f"set by {group}=<choice>" for key, group in root.tags.items()}
+    texts = {key: f"set by {group}=<choice>" for key, group in root.tags.items()}
     for section, registry in root.registries.items():
         for module in registry.names():
             for name, text in described(registry.source(module)).items():
                 key = f"{section}.{name}"
-                if key not in root.registries and not found.get(key):
-                    found[key] = text
-    return found
+                if key not in root.registries and not texts.get(key):
+                    texts[key] = text
+    return texts
 
 
 def modules_with(root: Root, key: str) -> str:

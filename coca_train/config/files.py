@@ -1,7 +1,19 @@
-"""Where the YAML files are and what choices they offer. Reads names and comments only."""
+"""What a choice may be: a YAML file of a folder, a module of a folder, a plugin; and nothing else.
 
-from functools import cache
+Names and comments are read only, nothing is imported, since `--help` must not wait for torch. A plugin is a module of
+another distribution that its entry points offer under the registry's group.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, cached_property
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from coca_train.runtime.errors import UserError
 
 
 @cache
@@ -24,12 +36,8 @@ def shown(path: Path) -> str:
 
 def choices(group: str, dirs: tuple[Path, ...]) -> dict[str, Path]:
     """Options of a config group, by name. A leading underscore marks a part that is no choice by itself."""
-    found: dict[str, Path] = {}
-    for folder in dirs:
-        for path in sorted((folder / group).glob("*.yaml")):
-            if not path.name.startswith("_"):
-                found.setdefault(path.stem, path)
-    return dict(sorted(found.items()))
+    paths = [path for folder in reversed(dirs) for path in (folder / group).glob("[!_]*.yaml")]
+    return dict(sorted({path.stem: path for path in paths}.items()))  # the first folder that has it wins
 
 
 def summary(path: Path) -> str:
@@ -38,3 +46,56 @@ def summary(path: Path) -> str:
         if line.startswith("#") and "@package" not in line:
             return line.lstrip("# ").rstrip()
     return ""
+
+
+@dataclass(frozen=True, eq=False)
+class Registry:
+    """The modules of a folder that a section of a configuration may name.
+
+    load: imports the module of this name from the folder. tag: the key of the section that holds the name. plugins:
+    group of entry points (`myscheme = "mypackage.myscheme"`).
+    """
+
+    folder: Path
+    load: Callable[[str], ModuleType]
+    tag: str
+    plugins: str
+
+    def names(self) -> list[str]:
+        """What a config may name, sorted. A leading underscore marks a helper."""
+        own = {path.stem for path in self.folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
+        return sorted({name for name in own if not name.startswith("_")} | self._plugins.keys())
+
+    def module(self, name: Any) -> ModuleType:
+        """The module of this name. UserError when there is none; nothing is imported then."""
+        if name not in (known := self.names()):
+            raise UserError(f"{name!r} is not one of {', '.join(known)}")
+        return self._plugins[name].load() if name in self._plugins else self.load(name)
+
+    def source(self, name: str) -> Path:
+        """The file with the module's `Settings`."""
+        if name in self._plugins:
+            spec = find_spec(self._plugins[name].value)
+            if spec is None or spec.origin is None:
+                raise UserError(f"{name!r}: the entry point {self._plugins[name].value} of {self.plugins} is no module")
+            return Path(spec.origin)
+        file = self.folder / f"{name}.py"
+        return file if file.is_file() else self.folder / name / "__init__.py"
+
+    def settings(self, value: Any) -> Any:
+        """Type a mapping by the module that its key `tag` names; what is typed already comes back as it is.
+
+        Returns that module's `Settings`. Raises UserError (no or unknown name) or pydantic's
+        ValidationError (one line per wrong key, with its location).
+        """
+        if hasattr(value, self.tag) and isinstance(value, self.module(getattr(value, self.tag)).Settings):
+            return value
+        if not isinstance(value, dict):
+            raise UserError(f"{value!r} is not a mapping with the key {self.tag!r}")
+        if self.tag not in value:
+            raise UserError(f"the key {self.tag!r} is missing; it names one of {', '.join(self.names())}")
+        return self.module(value[self.tag]).Settings(**value)
+
+    @cached_property
+    def _plugins(self) -> dict[str, EntryPoint]:
+        return {point.name: point for point in entry_points(group=self.plugins)}

@@ -24,7 +24,7 @@ def require(version: str) -> None:
     """UserError when this is a version of hydra-core whose internals nobody has looked at."""
     if ".".join(version.split(".")[:2]) != CHECKED:
         raise UserError(
-            f"E-CFG-46 hydra-core {version}: coca_train reads parts of Hydra {CHECKED} that other versions may have "
+            f"E-CFG-65 hydra-core {version}: coca_train reads parts of Hydra {CHECKED} that other versions may have "
             f"changed. Fix: pip install 'hydra-core=={CHECKED}.*'"
         )
 

@@ -1,7 +1,7 @@
 """`${section.option}` and `${oc.env:COCA_TRAIN_…,default}`: the only two interpolations a config may use.
 
-Resolved here and not by OmegaConf, so that no other resolver can be reached from a config and
-every wrong one is reported, not the first.
+Resolved here and not by OmegaConf, so that no other resolver can be reached from a config and every wrong one is
+reported, not the first. Before typing, because a text `${train.seq_len}` stands where a number is needed.
 """
 
 import os
@@ -33,65 +33,43 @@ def resolve(tree: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
 
     def copy(value: Any, key: str) -> Any:
         if isinstance(value, dict):
-            return {k: copy(v, f"{key}.{k}" if key else str(k)) for k, v in value.items()}
+            return {name: copy(part, f"{key}.{name}" if key else str(name)) for name, part in value.items()}
         if isinstance(value, list):
-            return [copy(v, f"{key}.{i}") for i, v in enumerate(value)]
+            return [copy(part, f"{key}.{i}") for i, part in enumerate(value)]
         try:
-            return _value(tree, value, (key,))
+            return text(value, (key,)) if isinstance(value, str) else value
         except _WrongError as wrong:
             problems.append(wrong.args[0])
             return value
 
+    def text(value: str, chain: tuple[str, ...]) -> Any:
+        if isinstance(value, Verbatim) or "${" not in value:
+            return str(value)
+        if whole := _ALLOWED.fullmatch(value):  # what stands there keeps its type
+            return target(whole, chain)
+        if "${" in _ALLOWED.sub("", value):
+            message = "this interpolation is not allowed; ${section.option} and ${oc.env:COCA_TRAIN_NAME,default} are"
+            raise _WrongError(Problem("E-SEC-03", chain[:1], message, "write the value itself"))
+        return _ALLOWED.sub(lambda match: str(target(match, chain)), value)
+
+    def target(match: re.Match[str], chain: tuple[str, ...]) -> Any:
+        name, key = match["env"], match["key"]
+        if name:
+            if (value := os.environ.get(name, match["default"])) is None:
+                message, fix = f"the environment variable {name} is not set", f"export {name}=…, or write the value"
+                raise _WrongError(Problem("E-CFG-12", chain[:1], message, fix))
+            return value
+        if key in chain or len(chain) > _DEEPEST:
+            message = f"interpolation in a circle: {' -> '.join([*chain, key])}"
+            raise _WrongError(Problem("E-CFG-12", chain[:1], message, "write one value out"))
+        try:
+            value = lookup(tree, key)
+        except KeyError:
+            message, fix = f"${{{key}}} does not exist", f"set {key}, or write the value itself"
+            raise _WrongError(Problem("E-CFG-12", chain[:1], message, fix)) from None
+        if isinstance(value, (dict, list)):
+            message = f"${{{key}}} is a {'section' if isinstance(value, dict) else 'list'}, not a value"
+            raise _WrongError(Problem("E-CFG-12", chain[:1], message, "name one option"))
+        return text(value, (*chain, key)) if isinstance(value, str) else value
+
     return copy(tree, ""), problems
-
-
-def _value(tree: dict[str, Any], value: Any, chain: tuple[str, ...]) -> Any:
-    if isinstance(value, Verbatim):
-        return str(value)
-    if not isinstance(value, str) or "${" not in value:
-        return value
-    whole = _ALLOWED.fullmatch(value)
-    if whole:
-        return _one(tree, whole, chain)
-    text = _ALLOWED.sub(lambda match: str(_one(tree, match, chain)), value)
-    if "${" in _ALLOWED.sub("", value):
-        raise _WrongError(
-            Problem(
-                "E-SEC-03",
-                (chain[0],),
-                "this interpolation is not allowed; ${section.option} and ${oc.env:COCA_TRAIN_NAME,default} are",
-                "write the value itself",
-            )
-        )
-    return text
-
-
-def _one(tree: dict[str, Any], match: re.Match[str], chain: tuple[str, ...]) -> Any:
-    if match["env"]:
-        found = os.environ.get(match["env"], match["default"])
-        if found is None:
-            problem = f"the environment variable {match['env']} is not set"
-            raise _WrongError(Problem("E-CFG-12", (chain[0],), problem, f"export {match['env']}=…, or write the value"))
-        return found
-    key = match["key"]
-    if key in chain or len(chain) > _DEEPEST:
-        circle = " -> ".join([*chain, key])
-        raise _WrongError(
-            Problem("E-CFG-12", (chain[0],), f"interpolation in a circle: {circle}", "write one value out")
-        )
-    try:
-        target = lookup(tree, key)
-    except KeyError:
-        raise _WrongError(
-            Problem("E-CFG-12", (chain[0],), f"${{{key}}} does not exist", f"set {key}, or write the value itself")
-        ) from None
-    if isinstance(target, (dict, list)):
-        raise _WrongError(
-            Problem(
-                "E-CFG-12",
-                (chain[0],),
-                f"${{{key}}} is a {'section' if isinstance(target, dict) else 'list'}, not a value",
-                "name one option",
-            )
-        )
-    return _value(tree, target, (*chain, key))

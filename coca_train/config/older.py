@@ -1,4 +1,4 @@
-"""Runs made before an option existed: what it would have been then, so that they are read and go on as they were."""
+"""Runs that are older than an option: the value it would have had then, so that they load and go on unchanged."""
 
 import json
 from copy import deepcopy

@@ -4,6 +4,7 @@ Known traps: `1:30:00` is the number 5400, `012` is 10, `yes` is true, aliases m
 """
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +18,11 @@ MAX_NODES = 10_000
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-class Sources:
-    """Remembers the last place that set each key."""
-
-    def __init__(self) -> None:
-        self.files: dict[str, str] = {}
-        self.command_line: dict[str, str] = {}  # key -> its value as typed
-
-    def where(self, key: str) -> str:
-        """`command line`, `configs/optim/adamw.yaml:3`, or empty when nothing set it."""
-        for places, name in ((self.command_line, "command line"), (self.files, "")):
-            part = key
-            while part:
-                if part in places:
-                    return name or places[part]
-                part = part.rpartition(".")[0]
-        return ""
+def place_of(key: str, places: Mapping[str, str]) -> str:
+    """Where a key was set, or the innermost section around it that was set as a whole; empty: nowhere."""
+    while key and key not in places:
+        key = key.rpartition(".")[0]
+    return places.get(key, "")
 
 
 def stop(problem: Problem) -> ConfigError:
@@ -77,16 +67,19 @@ def _count(node: yaml.Node, known: dict[int, int]) -> int:
     return known[id(node)]
 
 
-def read(path: Path, package: str, sources: Sources) -> list[Problem]:
-    """Note the line of every key of a file placed at `package`; report what YAML would silently change."""
+def read(path: Path, package: str, places: dict[str, str]) -> list[Problem]:
+    """Note the line of every key of a file placed at `package`; report what YAML would silently change.
+
+    places: by key, `configs/optim/adamw.yaml:3`; those of this file are put over what is there.
+    """
     problems: list[Problem] = []
     root = nodes(path)
     if isinstance(root, yaml.MappingNode):
-        _walk(root, package, path, sources, problems)
+        _walk(root, package, path, places, problems)
     return problems
 
 
-def _walk(node: yaml.MappingNode, prefix: str, path: Path, sources: Sources, problems: list[Problem]) -> None:
+def _walk(node: yaml.MappingNode, prefix: str, path: Path, places: dict[str, str], problems: list[Problem]) -> None:
     lines: dict[str, int] = {}
     for name, value in node.value:
         key, line = f"{prefix}.{name.value}" if prefix else str(name.value), name.start_mark.line + 1
@@ -97,35 +90,24 @@ def _walk(node: yaml.MappingNode, prefix: str, path: Path, sources: Sources, pro
             text = f"the key stands twice in this file, in lines {lines[key]} and {line}"
             problems.append(Problem("E-CFG-03", (key,), text, "remove one of the two", place))
         lines[key] = line
-        sources.files[key] = place
+        places[key] = place
         if isinstance(value, yaml.MappingNode):
-            _walk(value, key, path, sources, problems)
+            _walk(value, key, path, places, problems)
         for scalar in value.value if isinstance(value, yaml.SequenceNode) else [value]:
             problems += _traps(scalar, key, place)
 
 
 def _traps(node: yaml.Node, key: str, place: str) -> list[Problem]:
+    # In the text, because the value no longer shows it: 5400 may be meant, where it is written so.
     if not isinstance(node, yaml.ScalarNode) or node.style:  # a style means quoted
         return []
-    text = node.value
+    text, value = node.value, yaml.safe_load(node.value)
     if re.fullmatch(r"[-+]?[0-9]+(:[0-5]?[0-9])+", text):
-        seconds = 0
-        for part in text.lstrip("+-").split(":"):
-            seconds = seconds * 60 + int(part)
-        return [Problem("E-CFG-09", (key,), f"YAML reads {text} as {seconds}", f'quote it: "{text}"', place)]
+        return [Problem("E-CFG-09", (key,), f"YAML reads {text} as {value}", f'quote it: "{text}"', place)]
     if re.fullmatch(r"[-+]?0[0-9_]+", text):
-        return [
-            Problem(
-                "E-CFG-10",
-                (key,),
-                f"{text} has a leading zero, YAML may read it as octal",
-                f"write {text.lstrip('+-0') or 0}",
-                place,
-            )
-        ]
+        message, fix = f"{text} has a leading zero, YAML may read it as octal", f"write {text.lstrip('+-0') or 0}"
+        return [Problem("E-CFG-10", (key,), message, fix, place)]
     if re.fullmatch(r"(?i)yes|no|on|off", text):
-        truth = "true" if text.lower() in ("yes", "on") else "false"
-        return [
-            Problem("E-CFG-08", (key,), f"YAML reads {text} as {truth}", f'write {truth}, or quote it: "{text}"', place)
-        ]
+        message, fix = f"YAML reads {text} as {show(value)}", f'write {show(value)}, or quote it: "{text}"'
+        return [Problem("E-CFG-08", (key,), message, fix, place)]
     return []

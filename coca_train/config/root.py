@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coca_train.config.files import config_dir
+from coca_train.config.files import Registry, config_dir
 from coca_train.config.messages import Problem
-from coca_train.config.registry import Registry
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +29,7 @@ class Root:
     folder: str = ""  # below configs, where top file and groups are
     beside: tuple[str, ...] = ()  # what its command takes besides, for suggestions
     swept: bool = False  # its command takes --multirun
-    staged: bool = False  # the parts of its sections `stages` and `layers.kinds` put other values over the others
+    staged: bool = False  # it has stages and kinds of layers (parts.py)
 
     @property
     def tags(self) -> dict[str, str]:
@@ -39,9 +38,8 @@ class Root:
 
     def registry(self, key: str) -> Registry | None:
         """Of the innermost section typed by a module that the option at a dotted key lies in."""
-        around = [section for section in self.registries if key.startswith(f"{section}.")]
-        innermost = max(around, key=len, default=None)
-        return None if innermost is None else self.registries[innermost]
+        sections = [section for section in self.registries if key.startswith(f"{section}.")]
+        return self.registries[max(sections, key=len)] if sections else None
 
     def dirs(self, more: tuple[Path, ...] = ()) -> tuple[Path, ...]:
         """Folders with the files of this configuration: ours, then others."""

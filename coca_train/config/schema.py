@@ -6,11 +6,20 @@ generated reference in `docs/` and the error messages read them from here.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
+from pydantic_core import PydanticCustomError
 
 OWN = "own"  # the kind of layers that are as the run says
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
+
+
+def _whole(value: Any) -> Any:
+    """pydantic takes 1.0 and true where 1 is one of the choices; we do not."""
+    if type(value) is not int:
+        raise PydanticCustomError("literal_error", "not a whole number")
+    return value
+
 
 Positive = Annotated[int, Field(gt=0)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
@@ -227,7 +236,9 @@ class EngineConfig:
     kind: Literal["deepspeed", "local"] = Field(description="deepspeed, or plain torch on one process (the reference)")
     device: Literal["auto", "cpu", "cuda"] = Field(description="auto: cuda when there is one")
     dtype: Literal["fp32", "bf16", "fp16"] = Field(description="compute precision; master weights stay float32")
-    zero_stage: Literal[0, 1, 2, 3] = Field(description="what ZeRO shards: 1 optimizer, 2 + gradients, 3 + weights")
+    zero_stage: Annotated[Literal[0, 1, 2, 3], BeforeValidator(_whole)] = Field(
+        description="what ZeRO shards: 1 optimizer, 2 + gradients, 3 + weights"
+    )
     attention: Literal["auto", "eager", "sdpa", "blocked"] = Field(
         description="attention kernel; auto picks the fastest"
     )
@@ -260,9 +271,9 @@ class TrackingConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ExtrapolationConfig:
-    """Perplexity far beyond the training window, after training and, if asked for, every so many steps of it."""
+    """Perplexity far beyond the training window: of the finished run and, where wanted, every so many steps of it."""
 
-    enabled: bool = Field(description="make the extrapolation report at the end of the run")
+    enabled: bool = Field(description="evaluate the finished run, and write its report (docs/evaluation.md)")
     multiples: list[Positive] = Field(min_length=1, description="window lengths [multiples of train.seq_len]")
     frequencies: list[str] = Field(min_length=1, description="position/frequencies choices tried on the same weights")
     visibilities: list[str] = Field(description="visibility choices tried on the same weights")
@@ -284,7 +295,7 @@ class EvalConfig:
     max_tokens: Positive = Field(description="held-out [tokens] scored per source in a validation")
     sample_prompt: str = Field(description="prompt of the generated sample at the end; empty = none")
     sample_tokens: int = Field(ge=0, description="length of that sample [tokens]")
-    extrapolation: ExtrapolationConfig = Field(description="the extrapolation report")
+    extrapolation: ExtrapolationConfig = Field(description="the evaluation that a finished run gets")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

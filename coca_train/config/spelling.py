@@ -5,18 +5,18 @@
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from coca_train.config.fields import fields_of
 from coca_train.config.interpolate import Verbatim
 from coca_train.config.root import Root
 
-if TYPE_CHECKING:
-    from hydra.core.override_parser.types import Override
-
 
 class AsTyped:
     """Marks text that is everything behind the `=`."""
+
+    def read(self, text: str) -> Verbatim:
+        return Verbatim(text)
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,12 @@ class Listed:
     """Marks a list that may be typed without brackets. separator: what stands between its parts, as a pattern."""
 
     separator: str
+
+    def read(self, text: str) -> list[str] | None:
+        """None: there are brackets, and Hydra's grammar reads it."""
+        if text.startswith("["):
+            return None
+        return [part.strip() for part in re.split(self.separator, text) if part.strip()]
 
 
 @dataclass(frozen=True)
@@ -40,23 +46,14 @@ Names = Annotated[list[str], Listed(r"[,\s]")]
 
 def choice_of(root: Root, key: str) -> str:
     """The group whose choices an option names; empty when it names none."""
+    return next((mark.group for mark in _marks(root, key) if isinstance(mark, ChoiceOf)), "")
+
+
+def spelling_of(root: Root, key: str) -> AsTyped | Listed | None:
+    """How an option is spelled; None: as everything else."""
+    return next((mark for mark in _marks(root, key) if isinstance(mark, AsTyped | Listed)), None)
+
+
+def _marks(root: Root, key: str) -> list[object]:
     field = fields_of(root.schema).get(key)
-    return next((mark.group for mark in field.metadata if isinstance(mark, ChoiceOf)), "") if field is not None else ""
-
-
-def read(root: Root, raw: str) -> "Override | None":
-    """The override that a word is, where its option has such a spelling; None: Hydra's grammar reads it."""
-    key, equals, text = raw.partition("=")
-    field = fields_of(root.schema).get(key)
-    for mark in field.metadata if field is not None and equals else ():
-        if isinstance(mark, AsTyped):
-            return _override(raw, key, Verbatim(text))
-        if isinstance(mark, Listed) and not text.startswith("["):
-            return _override(raw, key, [part.strip() for part in re.split(mark.separator, text) if part.strip()])
-    return None
-
-
-def _override(raw: str, key: str, value: str | list[str]) -> "Override":
-    from hydra.core.override_parser.types import Override, OverrideType, ValueType
-
-    return Override(OverrideType.CHANGE, key, ValueType.ELEMENT, value, input_line=raw)  # pyright: ignore[reportArgumentType]
+    return [] if field is None else field.metadata

@@ -1,8 +1,9 @@
 """What all verbs have in common: flags, Hydra overrides, help and reference made from the schema."""
 
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from coca_train import __version__
 from coca_train.config.command_line import Arguments, read_arguments
@@ -29,7 +30,7 @@ class Verb:
 
     run: does it, with its configuration and the words that are for the training's (`passes_on`). usage, foot: how help
     begins and ends. goes_on: where the same command goes on after an interrupt. needs_words: without any, it shows its
-    help. written_out: makes overrides of short forms.
+    help. written_out: makes overrides of short forms. answers: by flag, what is done in place of a run.
     """
 
     root: Root
@@ -42,33 +43,34 @@ class Verb:
     passes_on: Callable[[str], bool] = lambda word: False
     written_out: Callable[[Sequence[str]], list[str]] = list
     reference: Reference | None = None
+    answers: Mapping[str, Callable[[Arguments], int]] = field(default_factory=dict)
 
     def main(self, argv: list[str]) -> int | None:
         """Answer a command line. Raises UserError."""
         arguments = read_arguments(argv, self.flags)
+        dirs = arguments.config_dirs if self.root.groups else ()
+        # Its own options before what passes_on says: `compare run.root=x` is about its own run.root.
+        own, words = {option.key for option in options(self.root)}, self.written_out(arguments.overrides)
+        others = [word for word in words if word.partition("=")[0] not in own and self.passes_on(word)]
+        words = [word for word in words if word not in others]
         if "--version" in arguments.flags:
             print(f"coca_train {__version__}")
         elif ("--help" in arguments.flags and not arguments.hydra) or (self.needs_words and not argv):
-            print(self.help_text(arguments))
+            print(self.help_text(words, dirs))
         elif "--markdown" in arguments.flags and self.reference:
             sys.stdout.write(self.markdown())
+        elif answer := next((self.answers[flag] for flag in self.answers if flag in arguments.flags), None):
+            return answer(arguments)
         else:
-            return self.answer(arguments)
+            loaded = load(self.root, words, dirs)
+            if not arguments.cfg:
+                return self.run(loaded, replace(arguments, overrides=others))
+            print(loaded.yaml, end="")
         return 0
 
-    def answer(self, arguments: Arguments) -> int | None:
-        """Show the configuration, or run with it."""
-        own, others = self._sorted(arguments)
-        loaded = load(self.root, own, arguments.config_dirs if self.root.groups else ())
-        if arguments.cfg:
-            print(loaded.yaml, end="")
-            return 0
-        return self.run(loaded, replace(arguments, overrides=others))
-
-    def help_text(self, arguments: Arguments) -> str:
-        """All choices and options, with the values this command line gives them."""
-        dirs = arguments.config_dirs if self.root.groups else ()
-        shown = assembled(self.root, self._sorted(arguments)[0], dirs)
+    def help_text(self, overrides: list[str], dirs: tuple[Path, ...] = ()) -> str:
+        """All choices and options, with the values that these overrides give them."""
+        shown = assembled(self.root, overrides, dirs)
         choices = [*choice_lines(shown, dirs), ""] if self.root.groups else []
         return "\n".join([self.usage, *choices, *option_lines(shown), *(["", self.foot] if self.foot else [])])
 
@@ -78,10 +80,3 @@ class Verb:
         made_by = f"Made by `python -m {self.root.command} --markdown`; do not edit."
         head = [f"# {self.reference.title}", "", made_by, self.reference.introduction, ""]
         return "\n".join([*head, *tables(assembled(self.root, []), self.reference.values)]) + "\n"
-
-    def _sorted(self, arguments: Arguments) -> tuple[list[str], list[str]]:
-        """Its own overrides, and the words that go on to a training."""
-        words = self.written_out(arguments.overrides)
-        keys = {option.key for option in options(self.root)}
-        others = [word for word in words if word.partition("=")[0] not in keys and self.passes_on(word)]
-        return [word for word in words if word not in others], others

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from coca_train.data.packings.base import Row
-from coca_train.runtime.targets import IGNORE
+from coca_train.runtime import IGNORE
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from coca_train.engine.optim import MOMENTS
 from coca_train.models.lora import named_parameters
 from coca_train.models.memory import Memory
-from coca_train.runtime.targets import IGNORE
+from coca_train.runtime import IGNORE
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

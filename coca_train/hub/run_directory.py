@@ -14,14 +14,13 @@ from coca_train.checkpoint import manifest
 from coca_train.checkpoint.record import digest, versions
 from coca_train.checkpoint.weights import MODEL
 from coca_train.config.load import Assembled, assemble, finish
-from coca_train.config.provenance import Sources
 from coca_train.config.schema import Config
 from coca_train.data.mixture import tokenizer_digest
 from coca_train.hub import shard_files
 from coca_train.hub.tokenizer_files import FOLDER, copy, main_name
 from coca_train.hub.weights import Source
 from coca_train.runtime import durable
-from coca_train.runtime.trees import flatten, leaves
+from coca_train.runtime.trees import flatten
 from coca_train.settings import TRAIN
 
 DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
@@ -35,7 +34,7 @@ def write(
     if tokenizer is not None:
         copy(tokenizer, folder / FOLDER)
         durable.write_new(folder / Path(config.data.tokenizer).name, tokenizer.read_bytes())
-    settings = json.loads(json.dumps(flatten(asdict(config))))
+    settings = flatten(asdict(config))
     record = {
         "run_id": uuid.uuid4().hex,
         "settings": settings,
@@ -88,7 +87,7 @@ def configuration(name: str, root: str, source: Source, tokenizer: Path | None) 
         "tokenizer": str(kept),
         "sources": {"none": nothing | {"on_exhausted": "repeat"}},
     }
-    return finish(Assembled(TRAIN, tree, {}, Sources(), [], dict(leaves(tree))), launch=False)
+    return finish(Assembled(TRAIN, tree), launch=False)
 
 
 def _checkpoint(folder: Path, source: Source, record: dict[str, Any], dtype: str) -> None:

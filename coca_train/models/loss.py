@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from coca_train.runtime.targets import IGNORE
+from coca_train.runtime import IGNORE
 
 LOGITS_PER_CHUNK = 2**23  # float32 logits alive at once: 32 MiB
 CACHED_LOGITS = 2**19  # without gradients on the CPU: small enough that buffers are reused, twice as fast as 2**23

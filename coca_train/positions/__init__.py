@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from coca_train.config.registry import Registry
+from coca_train.config.files import Registry
 
 if TYPE_CHECKING:
     from coca_train.positions.base import AttentionShape, Initial, Position

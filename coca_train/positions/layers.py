@@ -1,6 +1,6 @@
 """Which position, visibility and logit scale each layer has: the section `layers`, resolved. Imports no torch.
 
-A layer is of a kind. `own` is what the run says; another kind says what it does differently (config/layer_kinds.py),
+A layer is of a kind. `own` is what the run says; another kind says what it does differently (config/parts.py),
 so where the run's own settings change, in a stage or a variant, it follows in all it does not say itself.
 """
 

@@ -22,7 +22,7 @@ def visibility_fits(visibility: Any, position: Any, model: ModelConfig) -> list[
 
 
 def layers_fit(layers: LayersConfig, position: Any, visibility: Any, model: ModelConfig) -> list[Problem]:
-    """Whether the kinds of layers go together in one model. Each by itself: config/layer_kinds.py."""
+    """Whether the kinds of layers go together in one model. Each by itself: config/parts.py."""
     found = pattern(layers)
     try:
         settings = kinds(layers, model, position, visibility) if not found else {}

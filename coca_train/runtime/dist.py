@@ -36,49 +36,51 @@ def log(message: str) -> None:
         print(message, file=sys.stderr, flush=True)
 
 
-def _active() -> bool:
+def _group() -> Any:
+    """torch.distributed, where this process is one of several that are connected; else None."""
     # What has not imported torch has no process group, and does not wait for its import only to learn that.
     if world_size() == 1 or "torch" not in sys.modules:
-        return False
-    import torch.distributed as dist
+        return None
+    import torch.distributed
 
-    return dist.is_available() and dist.is_initialized()
+    return torch.distributed if torch.distributed.is_available() and torch.distributed.is_initialized() else None
+
+
+def _device(group: Any) -> str:
+    """Where tensors of a collective must lie."""
+    return "cuda" if group.get_backend() == "nccl" else "cpu"
 
 
 def barrier() -> None:
     """COLLECTIVE. Wait for all ranks."""
-    if _active():
-        import torch.distributed as dist
-
-        dist.barrier()
+    if (group := _group()) is not None:
+        group.barrier()
 
 
 def all_reduce(values: list[float], op: str = "sum") -> list[float]:
     """Reduce a few float64 numbers over all ranks. op: sum, max or min."""
-    if not _active():
+    if (group := _group()) is None:
         return list(values)
     import torch
-    import torch.distributed as dist
 
-    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-    tensor = torch.tensor(values, dtype=torch.float64, device=device)
-    dist.all_reduce(tensor, op={"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}[op])
+    tensor = torch.tensor(values, dtype=torch.float64, device=_device(group))
+    group.all_reduce(tensor, op=getattr(group.ReduceOp, op.upper()))
     return tensor.tolist()
 
 
 def all_gather_object(value: T) -> list[T]:
     """Every rank's value, by rank. Plain data only, among the ranks of one run."""
-    if not _active():
+    if (group := _group()) is None:
         return [value]
-    import torch.distributed as dist
-
     out: list[Any] = [None] * world_size()
-    dist.all_gather_object(out, value)
+    group.all_gather_object(out, value)
     return out
 
 
 def on_main(action: Callable[[], T]) -> T:
     """COLLECTIVE. Run on rank 0; its result, or its exception, on every rank (none is left waiting)."""
+    if is_main() and _group() is None:  # nobody waits
+        return action()
     result: Any = None
     error: Exception | None = None
     if is_main():
@@ -95,24 +97,21 @@ def on_main(action: Callable[[], T]) -> T:
 
 def broadcast_object(value: T) -> T:
     """Rank 0's value, on every rank."""
-    if not _active():
+    if (group := _group()) is None:
         return value
-    import torch.distributed as dist
-
     box: list[Any] = [value]
-    dist.broadcast_object_list(box, src=0)
+    group.broadcast_object_list(box, src=0)
     return box[0]
 
 
 def broadcast_tensor(tensor: "Tensor | None", shape: tuple[int, ...], source: int) -> "Tensor":
     """The source rank's float32 CPU tensor, on every rank (the others pass None and its shape)."""
-    if not _active():
+    if (group := _group()) is None:
         assert tensor is not None
         return tensor
     import torch
-    import torch.distributed as dist
 
-    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    device = _device(group)
     box = torch.empty(shape, dtype=torch.float32, device=device) if tensor is None else tensor.to(device)
-    dist.broadcast(box, src=source)
+    group.broadcast(box, src=source)
     return box.cpu()

@@ -22,11 +22,13 @@ def write_all(descriptor: int, data: bytes | memoryview) -> None:
 
 def create(path: Path) -> int:
     """Descriptor of a new file; an existing one, or a symbolic link, is an OSError."""
+    # O_EXCL and O_NOFOLLOW: whoever may write beside a run must not be able to turn a save into a write elsewhere.
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
 
 
 def open_regular(path: Path) -> int:
     """Descriptor to read a regular file; OSError for links, pipes, devices and folders."""
+    # O_NONBLOCK, because opening a pipe that nobody writes to would wait for ever before it can be looked at.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -72,7 +74,7 @@ def replace(path: Path, data: bytes) -> None:
 
 
 def write_bytes(path: Path, data: bytes) -> Path:
-    """`replace`, with its folder made and a disk that refuses told in words (StorageError)."""
+    """`replace`, into a folder that need not exist. Raises StorageError where the disk refuses."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace(path, data)
@@ -93,7 +95,7 @@ def write_json(path: Path, data: Mapping[str, Any]) -> Path:
 
 
 def as_json(data: Mapping[str, Any]) -> str:
-    """Valid JSON: a number that is not finite is written as {"number": "inf"}; read_json gives it back."""
+    """JSON, which has no infinity: a number that is not finite is {"number": "inf"}, which read_json turns back."""
     return json.dumps(encode(data), indent=1) + "\n"
 
 
@@ -131,6 +133,7 @@ def read_small(path: Path, limit: int) -> bytearray:
 
 def read_at(descriptor: int, offset: int, size: int) -> bytearray:
     """Exactly `size` bytes from `offset`; OSError when the file ends before."""
+    # Into one buffer, and preadv may read less than it is asked to: a second copy of a shard would not fit in memory.
     data = bytearray(size)
     done = 0
     while done < size:

@@ -1,4 +1,4 @@
-"""Around every command: errors as one line and an exit code.
+"""What every command runs in: errors become one line and an exit code.
 
 Exit codes: 0 done, 1 a bug in us, 2 wrong configuration, others as in coca_train.runtime.errors.
 """
@@ -33,6 +33,7 @@ def run(
         _tell(f"Interrupted. The same command goes on {goes_on}.")
         return INTERRUPTED
     except BrokenPipeError:  # `--help | head`
+        # Python flushes stdout once more when it leaves, and would complain of the same pipe again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception:

@@ -43,6 +43,7 @@ class DeviceMemoryError(UserError):
     exit_code = 8
 
 
+# From 75 on (EX_TEMPFAIL of sysexits.h): nothing is wrong with the run, and a scheduler may start it again by itself.
 class Preempted(UserError):
     """Asked to stop (SIGTERM); a checkpoint was saved. Run the same command again."""
 

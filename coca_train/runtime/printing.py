@@ -36,7 +36,7 @@ def short(number: float) -> str:
     if number < 9999.5:
         return f"{number:,.0f}"
     for size, unit in ((1e3, "k"), (1e6, "M"), (1e9, "B")):
-        if number < 999.5 * size:
+        if number < 999.5 * size:  # 999.5 would be rounded to four digits
             return f"{number / size:#.3g}".rstrip(".") + unit
     return f"{number / 1e12:,.2f}T"
 

@@ -15,9 +15,9 @@ def leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """{"a": {"b": [1]}} as {"a.b": [1]}: a list is one value, an empty section is nothing."""
+    """{"a": {"b": (1,)}} as {"a.b": [1]}: a list is one value, a tuple is a list, an empty section is nothing."""
     if not isinstance(tree, dict):
-        return {prefix: tree}
+        return {prefix: list(tree) if isinstance(tree, tuple) else tree}
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         flat |= flatten(value, f"{prefix}.{key}" if prefix else str(key))
@@ -34,3 +34,12 @@ def lookup(tree: Any, key: str) -> Any:
         else:
             raise KeyError(key)
     return tree
+
+
+def section(tree: Any, key: str) -> dict[str, Any]:
+    """The section at a dotted key; empty where there is none, or something else stands there."""
+    try:
+        value = lookup(tree, key)
+    except KeyError:
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,4 +1,4 @@
-"""No rank waits for ever: sections with a time limit, and peers that died told apart from bugs of ours."""
+"""No rank waits for ever: sections with a time limit, and the errors which mean that a peer died (no bug of ours)."""
 
 import faulthandler
 import os

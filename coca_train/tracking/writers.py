@@ -24,7 +24,6 @@ from typing import Any, Protocol
 from coca_train.config.schema import Config
 from coca_train.runtime import dist
 from coca_train.runtime.errors import UserError
-from coca_train.schedule import resolve
 
 Record = Mapping[str, Any]
 Warn = Callable[[str], None]
@@ -276,11 +275,12 @@ def _plain(value: Any) -> Any:
 class MetricsWriter:
     """Hands each record to every sink of the config. Rank 0 writes, the other ranks do nothing.
 
-    run_dir: the run's directory. start_step: the step a resumed run goes on from (0 = new).
+    run_dir: the run's directory. start_step: the step a resumed run goes on from (0 = new). last_step: of the
+    whole run.
     Raises UserError when a tracker is asked for whose package is missing.
     """
 
-    def __init__(self, run_dir: Path | str, config: Config, start_step: int) -> None:
+    def __init__(self, run_dir: Path | str, config: Config, start_step: int, last_step: int) -> None:
         self._sinks: list[Sink] = []
         self._warned: set[str] = set()
         if not dist.is_main():
@@ -302,7 +302,7 @@ class MetricsWriter:
             )
         self._sinks.append(JsonlSink(run_dir / "metrics.jsonl", start_step, self._once("jsonl")))
         if tracking.progress_bar:
-            self._sinks.append(ProgressSink(resolve(config)[-1].last_step, start_step))
+            self._sinks.append(ProgressSink(last_step, start_step))
 
     def _once(self, key: str):
         def warn(message: str) -> None:

@@ -132,7 +132,7 @@ def evaluate(finished: Finished, module: Any) -> Evaluation | None:
             weights=dist.on_main(lambda: read_json(checkpoint / MANIFEST)["digest"]),
         )
     except UserError as error:
-        dist.log(f"WARNING: no extrapolation report: {error}")
+        dist.log(f"WARNING: no report of the finished run: {error}")
         return None
     finally:
         progress.close()

@@ -1,7 +1,7 @@
 """One run, from its config to its report: stage after stage."""
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import torch
 from coca_train import checkpoint, engine
 from coca_train.checkpoint.record import begin_stage, open_record
 from coca_train.config.load import Loaded
-from coca_train.config.schema import Config, DataConfig
+from coca_train.config.schema import Config, DataConfig, TrainConfig
 from coca_train.data.mixture import Mixture, require_files
 from coca_train.data.packings import Edges
 from coca_train.data.tokenizer import Tokenizer
@@ -29,31 +29,23 @@ from coca_train.training.stage import RunContext, run_one
 from coca_train.training.start import check_start, find_start
 
 
-def train(loaded: Loaded) -> None:
-    """Train as configured, from the newest verified checkpoint of the run directory if there is one.
-
-    Raises UserError (and its subclasses; each has its exit code) for everything a user can mend.
-    """
+@contextmanager
+def known_errors() -> Iterator[None]:
+    """Memory that ran out and peers that died, in words."""
     try:
-        _train(loaded)
+        yield
     except Exception as error:
         if (known := out_of_memory(error) or peer_lost(error)) is not None:
             raise known from error
         raise
 
 
-def out_of_memory(error: BaseException) -> DeviceMemoryError | None:
-    """The error to exit with (code 8) when `error` says that memory ran out, on a GPU or in the host; else None."""
-    if not ran_out(error):
-        return None
-    return DeviceMemoryError(
-        f"E-RUN-16 rank {dist.rank()}: out of memory ({(str(error) or 'host memory').splitlines()[0][:200]}). "
-        "Fix: halve train.micro_batch_size (the global batch, and so the training, stays the same), or "
-        "engine.activation_checkpointing=true, or more sharding: engine.zero_stage=3"
-    )
+@known_errors()
+def train(loaded: Loaded) -> None:
+    """Train as configured, from the newest verified checkpoint of the run directory if there is one.
 
-
-def _train(loaded: Loaded) -> None:
+    Raises UserError (and its subclasses; each has its exit code) for everything a user can mend.
+    """
     config = loaded.config
     stages = resolve(config)
     run_dir = Path(config.run.root) / config.run.name
@@ -73,24 +65,27 @@ def _train(loaded: Loaded) -> None:
         tokenizer = Tokenizer(config.data.tokenizer)
         n_tokens = vocab_size(config, tokenizer.vocab_size)
         edges = Edges(tokenizer.bos, tokenizer.eod)
-        mixtures = {stage.name: mixture_of(stage.config, n_tokens, edges) for stage in stages}
+        mixtures = {stage.name: mixture_of(stage.config.data, stage.config.train, n_tokens, edges) for stage in stages}
         check_lengths(stages, mixtures)
         check_parameters(stages, n_tokens)
-        begins_from = check_start(config, run_dir, tokenizer, n_tokens)
+        begins_from = None
+        if config.start.path is not None:
+            begins_from = check_start(config, run_dir, tokenizer, n_tokens)
         # The lock before anything is written there: an import, run.json, the sweep of what a killed process left.
         lock = stack.enter_context(checkpoint.RunLock(run_dir))
-        start = find_start(config, run_dir, begins_from, lock, stop)
+        start = None if begins_from is None else find_start(config, run_dir, begins_from, lock, stop)
         fingerprints = {name: mixture.fingerprint() for name, mixture in mixtures.items()}
         # The record before the checkpoints: it says which run they must belong to.
         record = open_record(run_dir, loaded, stages, fingerprints, partial(init_digests, config, n_tokens))
-        newest = newest_checkpoint(config, run_dir, record["run_id"])
+        newest = newest_checkpoint(config.run.resume, run_dir, record["run_id"])
         # The metrics after them: records of steps that will be done again are dropped.
-        metrics = MetricsWriter(run_dir, config, newest.step if newest else 0)
+        metrics = MetricsWriter(run_dir, config, newest.step if newest else 0, stages[-1].last_step)
         stack.callback(metrics.close)
         context = RunContext(run_dir, tokenizer, n_tokens, metrics, stop, watchdog, lock, record, len(stages))
         first = stages.index(stage_at(stages, newest.step)) if newest else 0
         for number, stage in enumerate(stages[first:], first):
-            begin_stage(run_dir, record, stage, fingerprints[stage.name])
+            if number:  # the first is noted with the record
+                begin_stage(run_dir, record, stage, fingerprints[stage.name])
             newest = run_one(
                 stage,
                 mixtures[stage.name],
@@ -105,9 +100,20 @@ def _train(loaded: Loaded) -> None:
         engine.stop()
 
 
-def mixture_of(config: Config, n_tokens: int, edges: Edges) -> Mixture:
-    """The training data of a configuration."""
-    return Mixture(config.data, config.train.seq_len, n_tokens, config.train.global_batch_size, edges)
+def out_of_memory(error: BaseException) -> DeviceMemoryError | None:
+    """The error to exit with (code 8) when `error` says that memory ran out, on a GPU or in the host; else None."""
+    if not ran_out(error):
+        return None
+    return DeviceMemoryError(
+        f"E-RUN-16 rank {dist.rank()}: out of memory ({(str(error) or 'host memory').splitlines()[0][:200]}). "
+        "Fix: halve train.micro_batch_size (the global batch, and so the training, stays the same), or "
+        "engine.activation_checkpointing=true, or more sharding: engine.zero_stage=3"
+    )
+
+
+def mixture_of(data: DataConfig, train: TrainConfig, n_tokens: int, edges: Edges) -> Mixture:
+    """The training data of a stage."""
+    return Mixture(data, train.seq_len, n_tokens, train.global_batch_size, edges)
 
 
 def check_lengths(stages: Sequence[Stage], mixtures: dict[str, Mixture]) -> None:
@@ -194,15 +200,15 @@ def prepare_data(data: DataConfig) -> None:
     require_files(data)
 
 
-def newest_checkpoint(config: Config, run_dir: Path, run_id: str) -> checkpoint.Checkpoint | None:
+def newest_checkpoint(resume: str, run_dir: Path, run_id: str) -> checkpoint.Checkpoint | None:
     """The checkpoint to go on from, as run.resume asks."""
     newest = checkpoint.find(run_dir, run_id, clean=True)
-    if newest is None and config.run.resume == "must":
+    if newest is None and resume == "must":
         raise CheckpointError(
             f"E-CKP-28 run.resume=must: {run_dir} holds no checkpoint. "
             "Fix: check run.name and run.root, or run.resume=auto"
         )
-    if newest is not None and config.run.resume == "never":
+    if newest is not None and resume == "never":
         raise CheckpointError(
             f"E-CKP-02 run.resume=never: {run_dir} holds step {newest.step}. "
             "Fix: choose another run.name, or run.resume=auto"

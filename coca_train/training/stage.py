@@ -102,7 +102,7 @@ def run_one(
         )
         steps = effective_steps(stage.max_steps, loader.max_steps, start_step, run_dir)
         # Announced only now: every error of data, weights and memory has come before.
-        announce(stage, outline, mixture, context, beginning(stage, origin, resumed), steps)
+        announce(stage, outline, mixture, context, beginning(stage.first_step, origin, resumed), steps)
         with runner.eval_module() as module:
             assert isinstance(module, Transformer)
             for kind, certificate in certify(module, runner.device, DTYPES[config.engine.dtype]).items():
@@ -110,7 +110,7 @@ def run_one(
                 dist.log(f"certified {scheme if kind == OWN else f'{kind} ({scheme})'}: {certificate}")
         tools = Tools(
             context.metrics,
-            meter(config, outline, runner),
+            meter(outline, runner, config.train.seq_len, config.engine.dtype),
             context.stop,
             context.watchdog,
             validate=partial(validate, config, runner, context.n_tokens),
@@ -173,11 +173,11 @@ def build_engine(stage: Stage, outline: Transformer, n_tokens: int, init: InitPa
     )
 
 
-def beginning(stage: Stage, origin: checkpoint.Checkpoint | None, resumed: bool) -> str:
+def beginning(first_step: int, origin: checkpoint.Checkpoint | None, resumed: bool) -> str:
     """From where, in words."""
     if origin is None:
         return "new"
-    if resumed or stage.first_step:
+    if resumed or first_step:
         return f"from step {origin.step}"
     return f"new, weights of {origin.path}"
 
@@ -228,12 +228,12 @@ def announce(stage: Stage, outline: Transformer, mixture: Mixture, context: RunC
     )
 
 
-def meter(config: Config, outline: Transformer, runner: Engine) -> Throughput:
+def meter(outline: Transformer, runner: Engine, seq_len: int, dtype: str) -> Throughput:
     """The throughput meter; says the peak that MFU is measured against."""
     width = outline.shape.n_heads * outline.shape.head_dim
-    n_layers = sum(outline.visibilities[kind].share(config.train.seq_len) for kind in outline.kinds)
-    flops = flops_per_token(matmul_parameters(outline), n_layers, width, config.train.seq_len)
-    limit = peak(runner.device, config.engine.dtype)
+    n_layers = sum(outline.visibilities[kind].share(seq_len) for kind in outline.kinds)
+    flops = flops_per_token(matmul_parameters(outline), n_layers, width, seq_len)
+    limit = peak(runner.device, dtype)
     dist.log(f"MFU       against {limit.source}")
     return Throughput(flops, limit, dist.world_size(), PeakMemory(runner.device))
 

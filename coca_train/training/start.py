@@ -18,24 +18,22 @@ from coca_train.settings import load_saved
 
 
 def check_start(config: Config, run_dir: Path, tokenizer: Tokenizer, n_tokens: int) -> Path | None:
-    """The run directory that training begins from, made or to be made; None: initialised anew, or the run has weights
-    of its own by now. COLLECTIVE.
+    """The run directory that `start.path` stands for, made or to be made; None: the run has weights of its own by now.
+    COLLECTIVE.
 
     n_tokens: rows of the embedding. Raises UserError before any weight is read: E-CKP-26 nothing to begin from,
-    E-STA-01 another tokenizer, and what `interop.starting.check` refuses.
+    E-STA-01 another tokenizer, and what `hub.starting.check` refuses.
     """
     return dist.on_main(lambda: _check(config, run_dir, tokenizer, n_tokens))
 
 
 def find_start(
-    config: Config, run_dir: Path, begins_from: Path | None, lock: checkpoint.RunLock, stop: StopRequest
-) -> checkpoint.Checkpoint | None:
+    config: Config, run_dir: Path, begins_from: Path, lock: checkpoint.RunLock, stop: StopRequest
+) -> checkpoint.Checkpoint:
     """The newest weights of what `check_start` gave, imported first from a Hugging Face folder. COLLECTIVE.
 
     Raises Preempted when a stop is asked for while they are imported.
     """
-    if begins_from is None:
-        return None
 
     def proceed() -> None:
         if stop.received:
@@ -64,9 +62,9 @@ def _say_if_unfinished(config: Config, run_dir: Path, step: int) -> None:
 
 
 def _check(config: Config, run_dir: Path, tokenizer: Tokenizer, n_tokens: int) -> Path | None:
-    if config.start.path is None or step_folders(run_dir / FOLDER):
+    if step_folders(run_dir / FOLDER):
         return None
-    path = Path(config.start.path)
+    path = Path(str(config.start.path))
     is_run = (path / FOLDER).is_dir()
     if not is_run and not starting.is_folder(path):
         raise CheckpointError(

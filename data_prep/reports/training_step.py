@@ -13,8 +13,8 @@ from coca_train.data.mixture import Mixture, fingerprint_diff
 from coca_train.data.packings import Edges
 from coca_train.data.provenance import Part, Provenance
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.runtime import IGNORE
 from coca_train.runtime.errors import DataError, UserError
-from coca_train.runtime.targets import IGNORE
 from coca_train.schedule import Stage, resolve, stage_at
 from coca_train.settings import load_saved
 from coca_train.tracking.writers import read_jsonl

@@ -31,6 +31,6 @@ def test_the_version_it_was_checked_with_is_the_pinned_one():
 @pytest.mark.parametrize("version", ["1.4.0", "2.0.0.dev1", "1.2.0"])
 def test_another_version_is_refused_in_words(version):
     with pytest.raises(
-        UserError, match=rf"E-CFG-46 hydra-core {re.escape(version)}: .*Fix: pip install 'hydra-core==1"
+        UserError, match=rf"E-CFG-65 hydra-core {re.escape(version)}: .*Fix: pip install 'hydra-core==1"
     ):
         hydra_internals.require(version)

@@ -1,17 +1,15 @@
 """Layers of several kinds in the configuration: what a kind inherits, what it may say, and how it is refused."""
 
-import re
-
 import pytest
 import yaml
 
 from coca_train.config.files import choices, config_dir
-from coca_train.config.messages import ConfigError
 from coca_train.evaluation.variants import variants
 from coca_train.positions.layers import in_words, kinds, kinds_of
 from coca_train.schedule import resolve
 from coca_train.settings import load, load_saved
 from coca_train.vary import vary
+from tests.config.support import has, refused, table
 
 ROPE = ["position=rope", "position.frequencies.theta=500000.0"]
 LOCAL = "+layers.kinds.local={visibility: {name: sliding_window, window: 16}}"
@@ -20,12 +18,6 @@ PATTERN = "layers.pattern=[own, own, local]"
 
 def of(config):
     return kinds(config.layers, config.model, config.position, config.visibility)
-
-
-def refused(*overrides):
-    with pytest.raises(ConfigError) as caught:
-        load(list(overrides))
-    return str(caught.value).splitlines()
 
 
 def test_every_layer_is_as_the_run_says():
@@ -42,9 +34,9 @@ def test_a_pattern_is_repeated_to_the_last_layer():
 
 
 def test_a_kind_says_only_what_differs():
-    found = of(load([*ROPE, LOCAL, PATTERN]).config)
-    assert found["local"].position == found["own"].position
-    assert (found["own"].visibility.name, found["local"].visibility.window) == ("causal", 16)
+    layers = of(load([*ROPE, LOCAL, PATTERN]).config)
+    assert layers["local"].position == layers["own"].position
+    assert (layers["own"].visibility.name, layers["local"].visibility.window) == ("causal", 16)
 
 
 def test_another_choice_brings_the_values_of_its_file_and_theta_stays():
@@ -53,10 +45,10 @@ def test_another_choice_brings_the_values_of_its_file_and_theta_stays():
         "layers.kinds.local.visibility.name=sinks",
     ]
     loaded = load([*ROPE, LOCAL, PATTERN, *words, "train.seq_len=64"])
-    found = of(loaded.config)["local"]
-    assert (found.position.frequencies.name, found.position.frequencies.theta) == ("yarn", 500000.0)
-    assert (found.position.frequencies.factor, found.position.frequencies.original_seq_len) == (3.0, 64)
-    assert (found.visibility.name, found.visibility.n_sink, found.visibility.window) == ("sinks", 4, 16)
+    layers = of(loaded.config)["local"]
+    assert (layers.position.frequencies.name, layers.position.frequencies.theta) == ("yarn", 500000.0)
+    assert (layers.position.frequencies.factor, layers.position.frequencies.original_seq_len) == (3.0, 64)
+    assert (layers.visibility.name, layers.visibility.n_sink, layers.visibility.window) == ("sinks", 4, 16)
     kept = yaml.safe_load(loaded.yaml)["layers"]["kinds"]["local"]
     assert kept["position"]["frequencies"]["original_seq_len"] == 64
 
@@ -68,18 +60,8 @@ def test_another_scheme_brings_its_file_with_the_frequencies_it_begins_with():
         "+layers.kinds.turned.position={scheme: rope, frequencies: {theta: 700.0}}",
     ]
     turned = of(load(words).config)["turned"].position
-    assert (turned.scheme, turned.rotary_pct, turned.frequencies.name, turned.frequencies.theta) == (
-        "rope",
-        1.0,
-        "plain",
-        700.0,
-    )
-
-
-def test_a_saved_run_is_read_as_it_was(tmp_path):
-    loaded = load([*ROPE, "layers=gemma3"])
-    (tmp_path / "config.yaml").write_text(loaded.yaml)
-    assert load_saved(tmp_path).config == loaded.config
+    assert (turned.scheme, turned.rotary_pct) == ("rope", 1.0)
+    assert (turned.frequencies.name, turned.frequencies.theta) == ("plain", 700.0)
 
 
 def test_a_run_that_is_older_than_layers(tmp_path):
@@ -103,64 +85,52 @@ def test_other_frequencies_reach_what_a_kind_leaves_open():
 def test_a_variant_that_one_kind_cannot_take():
     """CoCA of one kind takes the run's visibility, and does not go with sinks."""
     config = load([*ROPE, "layers.pattern=[own, coca]", "+layers.kinds.coca.position.scheme=coca"]).config
-    (found,) = variants(config, [("own", "sinks")]).values()
-    assert "in layers of the kind coca: sinks numbers" in found.problem
+    (layers,) = variants(config, [("own", "sinks")]).values()
+    assert "in layers of the kind coca: sinks numbers" in layers.problem
 
 
 def test_a_stage_scales_the_global_layers():
     words = ["stages.all.layers={kinds: {global: {position: {frequencies: {name: linear, factor: 8.0}}}}}"]
     config = load([*ROPE, "layers=gemma3", *words]).config
-    found = of(resolve(config)[0].config)
-    assert (found["global"].position.frequencies.name, found["global"].position.frequencies.theta) == ("linear", 1e6)
-    assert found["local"] == of(config)["local"]
+    layers = of(resolve(config)[0].config)
+    assert (layers["global"].position.frequencies.name, layers["global"].position.frequencies.theta) == ("linear", 1e6)
+    assert layers["local"] == of(config)["local"]
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ([LOCAL, "layers.pattern=[own, locl]"],
-         "E-CFG-46 command line layers.pattern=.*there is no kind locl; .* own, local"),
-        (["+layers.kinds.Local={}"], "E-CFG-46 .*layers.kinds.Local.*small letters"),
-        (["+layers.kinds.own={}"], "E-CFG-46 .*layers.kinds.own"),
-        ([LOCAL, PATTERN, "layers.kinds.local.visibility.window=0"],
-         "line layers.kinds.local.visibility.window=0: in layers of the kind local: it needs a whole number > 0"),
-        ([LOCAL, PATTERN, "layers.kinds.local.visibility.windw=3"],
-         "E-CFG-01 command line layers.kinds.local.visibility.windw=3: .*kind local"),
-        ([LOCAL, PATTERN, "+layers.kinds.local.position.frequencies.thta=3.0"],
-         "E-CFG-01 command line layers.kinds.local.position.frequencies.thta=3.0"),
-        ([LOCAL, PATTERN, "+layers.kinds.local.positon.scheme=nope"], "E-CFG-01 .*layers.kinds.local.positon"),
-        ([LOCAL, PATTERN, "+layers.kinds.local.position.scheme=nop"],
-         "layers.kinds.local.position.scheme=nop: .*kind local"),
-        ([LOCAL, PATTERN, "layers.kinds.local.logit_scale={name: stepss}"],
-         "layers.kinds.local.logit_scale.name=stepss.*steps"),
-        ([LOCAL, PATTERN, "layers.kinds.local.position.scheme=learned"],
-         "E-CFG-46 .*embeddings, which all layers share"),
-        ([LOCAL, PATTERN, "layers.kinds.local={position: {scheme: coca}, visibility: {name: sinks}}"],
-         "E-CFG-44 .*layers.kinds.local.visibility.name=sinks.*kind local"),
-        ([LOCAL, "layers.pattern=[local]", "position=t5"], "E-CFG-46 .*no layer is own, and t5 has parameters"),
-        ([LOCAL, PATTERN, "position=transformer_xl", "data.order=stream"], "E-CFG-46 .*memory_len.*layers of one kind"),
-        ([LOCAL, PATTERN, "model.d_model=36", "model.n_heads=4", "model.head_dim=9", "position=alibi",
-          "layers.kinds.local.position.scheme=rope"], "E-CFG-20 .*kind local: .*9 rotated features"),
-        ([LOCAL, PATTERN, "+stages.two={layers: {kinds: {local: {visibility: {window: 0}}}}}"],
-         "stages.two.layers.kinds.local.visibility.window=0: in stage two: in layers of the kind local"),
-    ],
-)  # fmt: skip
-def test_refused_by_the_key_that_is_wrong(words, said):
-    lines = refused("position=rope", *words)
-    assert any(re.search(said, line) for line in lines), lines
+REFUSED = """
+`layers.pattern=[own, own, locl]` | E-CFG-46 | command line layers.pattern= | there is no kind locl; | own, local
++layers.kinds.Local={} | E-CFG-46 | layers.kinds.Local | small letters
++layers.kinds.own={} | E-CFG-46 | layers.kinds.own
+layers.kinds.local.visibility.window=0 | E-CFG-05
+  | line layers.kinds.local.visibility.window=0: in layers of the kind local: it needs a whole number > 0
+layers.kinds.local.visibility.windw=3 | E-CFG-01 | command line layers.kinds.local.visibility.windw=3: | kind local
++layers.kinds.local.position.frequencies.thta=3.0 | E-CFG-01
+  | command line layers.kinds.local.position.frequencies.thta=3.0
++layers.kinds.local.positon.scheme=nope | E-CFG-01 | layers.kinds.local.positon
++layers.kinds.local.position.scheme=nop | E-CFG-31 | layers.kinds.local.position.scheme=nop: | kind local
+`layers.kinds.local.logit_scale={name: stepss}` | E-CFG-31 | layers.kinds.local.logit_scale.name=stepss | steps
+layers.kinds.local.position.scheme=learned | E-CFG-46 | embeddings, which all layers share
+`layers.kinds.local={position: {scheme: coca}, visibility: {name: sinks}}` | E-CFG-44
+  | layers.kinds.local.visibility.name=sinks | kind local
+layers.pattern=[local] position=t5 | E-CFG-46 | no layer is own, and t5 has parameters
+position=transformer_xl data.order=stream | E-CFG-46 | memory_len | layers of one kind
+model.d_model=36 model.n_heads=4 model.head_dim=9 position=alibi layers.kinds.local.position.scheme=rope | E-CFG-20
+  | kind local: | 9 rotated features
+`+stages.two={layers: {kinds: {local: {visibility: {window: 0}}}}}` | E-CFG-05
+  | stages.two.layers.kinds.local.visibility.window=0: in stage two: in layers of the kind local
+"""
+
+
+@table(REFUSED)
+def test_refused_by_the_key_that_is_wrong(words, code, texts):
+    has(refused(["position=rope", LOCAL, *([] if "layers.pattern" in words[0] else [PATTERN]), *words]), code, texts)
 
 
 def test_chunks_are_for_training_where_other_layers_see_more():
-    assert refused("visibility=segments")[0].startswith("E-CFG-45")
+    assert refused(["visibility=segments"])[0].startswith("E-CFG-45")
     load(["position=rope", "layers=llama4"])
-    load(
-        [
-            "position=rope",
-            "visibility=segments",
-            "+layers.kinds.nope={visibility: {name: causal}}",
-            "layers.pattern=[own,nope]",
-        ]
-    )
+    kind = "+layers.kinds.nope={visibility: {name: causal}}"
+    load(["position=rope", "visibility=segments", kind, "layers.pattern=[own,nope]"])
 
 
 @pytest.mark.parametrize("name", choices("layers", (config_dir(),)))

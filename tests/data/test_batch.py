@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from coca_train.data.batch import collate, digest_of, joined
 from coca_train.data.dataset import IndexedDataset, IndexedWriter
 from coca_train.data.packings.base import Row
-from coca_train.runtime.targets import IGNORE
+from coca_train.runtime import IGNORE
 
 
 def stretch(data: IndexedDataset, start: int, seq_len: int, with_starts: bool = True) -> Row:

@@ -16,8 +16,8 @@ from coca_train.data.packings.base import Edges, Packing, Upsampling
 from coca_train.data.packings.documents import Documents, Rows
 from coca_train.data.packings.segments import Segments
 from coca_train.data.packings.windows import Windows
+from coca_train.runtime import IGNORE
 from coca_train.runtime.errors import DataError
-from coca_train.runtime.targets import IGNORE
 
 EDGES = Edges(bos=1, eos=2)
 FIRST = 10  # token k of a dataset has the id FIRST + k, so a batch tells where it came from

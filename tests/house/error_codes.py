@@ -92,20 +92,22 @@ def _own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
             yield from _own_nodes(child)
 
 
-def _assigned(scope: ast.AST) -> dict[str, ast.expr]:
-    """Names that a function gives a text to, and the text: the last one where there are several."""
-    names: dict[str, ast.expr] = {}
+def _assigned(scope: ast.AST) -> dict[str, list[ast.expr]]:
+    """Names that a function gives texts to, and the texts from top to bottom."""
+    names: dict[str, list[ast.expr]] = defaultdict(list)
     for node in _own_nodes(scope):
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             target, value = node.targets[0], node.value
             if isinstance(target, ast.Name):
-                names[target.id] = value
+                names[target.id].append(value)
             elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-                names |= {t.id: v for t, v in zip(target.elts, value.elts, strict=False) if isinstance(t, ast.Name)}
-    return names
+                for t, v in zip(target.elts, value.elts, strict=False):
+                    if isinstance(t, ast.Name):
+                        names[t.id].append(v)
+    return {name: sorted(values, key=lambda value: value.lineno) for name, values in names.items()}
 
 
-def _problem(call: ast.Call, names: dict[str, ast.expr]) -> Iterator[tuple[str, str, str]]:
+def _problem(call: ast.Call, names: dict[str, list[ast.expr]]) -> Iterator[tuple[str, str, str]]:
     """`Problem(code, keys, text, fix)`, or another call with a code and the sentence behind it."""
     words = [_text(arg, names) for arg in call.args]
     at = next((i for i, word in enumerate(words) if CODE.fullmatch(word)), None)
@@ -125,14 +127,15 @@ def _table(table: ast.Dict) -> Iterator[tuple[str, str, str]]:
             yield pair[1], pair[0], ""
 
 
-def _text(node: ast.AST | None, names: dict[str, ast.expr]) -> str:
-    """A text as far as it stands in the source."""
+def _text(node: ast.AST | None, names: dict[str, list[ast.expr]]) -> str:
+    """A text as far as it stands in the source; of a name, the one that was given to it last."""
     if isinstance(node, ast.Constant):
         return str(node.value)
     if isinstance(node, ast.JoinedStr):
         return "".join(_text(part, {}) if isinstance(part, ast.Constant) else "…" for part in node.values)
     if isinstance(node, ast.Name) and node.id in names:
-        return _text(names[node.id], {})
+        before = [value for value in names[node.id] if value.lineno < node.lineno]
+        return _text((before or names[node.id])[-1], {})
     if isinstance(node, ast.IfExp):
         return _text(node.body, names)
     return "…"

@@ -20,7 +20,7 @@ def config(**tracking):
         run=SimpleNamespace(name="demo", seed=1, root="/home/someone/runs"),
         tracking=SimpleNamespace(**values),
         train=SimpleNamespace(max_steps=4),
-        stages={"main": SimpleNamespace(max_steps=None)},
+        stages={},
         model=SimpleNamespace(),
         position=SimpleNamespace(),
         visibility=SimpleNamespace(),
@@ -35,7 +35,7 @@ def steps(path):
 
 
 def test_each_line_is_one_flushed_json_object(tmp_path):
-    writer = MetricsWriter(tmp_path, config(), 0)
+    writer = MetricsWriter(tmp_path, config(), 0, 4)
     writer.log(1, {"loss": 2.5, "valid/text": 2.0})
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()  # before close
     assert [json.loads(line) for line in lines] == [{"step": 1, "loss": 2.5, "valid/text": 2.0}]
@@ -46,7 +46,7 @@ def test_each_line_is_one_flushed_json_object(tmp_path):
 def test_resume_drops_records_of_steps_that_run_again_and_a_torn_line(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps({"step": s, "loss": 1.0}) + "\n" for s in range(1, 8)) + '{"step": 8, "lo')
-    writer = MetricsWriter(tmp_path, config(), 5)
+    writer = MetricsWriter(tmp_path, config(), 5, 4)
     for step in (6, 7, 8):
         writer.log(step, {"loss": 0.5})
     writer.close()
@@ -56,7 +56,7 @@ def test_resume_drops_records_of_steps_that_run_again_and_a_torn_line(tmp_path):
 
 
 def test_not_finite_becomes_null(tmp_path):
-    writer = MetricsWriter(tmp_path, config(), 0)
+    writer = MetricsWriter(tmp_path, config(), 0, 4)
     writer.log(1, {"loss": math.nan, "grad_norm": math.inf, "more": {"a": [math.nan, 1]}})
     assert read_jsonl(tmp_path / "metrics.jsonl") == [
         {"step": 1, "loss": None, "grad_norm": None, "more": {"a": [None, 1]}}
@@ -87,7 +87,7 @@ def test_a_full_disk_warns_once_and_goes_on(tmp_path, monkeypatch):
 
 def test_the_writer_warns_once_for_each_sink(tmp_path, capsys):
     (tmp_path / "metrics.jsonl").mkdir()
-    writer = MetricsWriter(tmp_path, config(), 0)
+    writer = MetricsWriter(tmp_path, config(), 0, 4)
     writer.log(1, {"loss": 1.0})
     writer.close()
     assert capsys.readouterr().err.count("WARNING") == 1
@@ -95,7 +95,7 @@ def test_the_writer_warns_once_for_each_sink(tmp_path, capsys):
 
 def test_other_ranks_write_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "1")
-    writer = MetricsWriter(tmp_path, config(tensorboard=True, wandb="online"), 0)
+    writer = MetricsWriter(tmp_path, config(tensorboard=True, wandb="online"), 0, 4)
     writer.log(1, {"loss": 1.0})
     writer.close()
     assert list(tmp_path.iterdir()) == []
@@ -108,12 +108,12 @@ def test_other_ranks_write_nothing(tmp_path, monkeypatch):
 def test_a_missing_package_names_the_extra(tmp_path, monkeypatch, tracking, extra):
     monkeypatch.setattr(sinks.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=f"Fix: pip install {extra}"):
-        MetricsWriter(tmp_path, config(**tracking), 0)
+        MetricsWriter(tmp_path, config(**tracking), 0, 4)
 
 
 def test_tensorboard_events_can_be_read_back(tmp_path):
     pytest.importorskip("tensorboard")
-    writer = MetricsWriter(tmp_path, config(tensorboard=True), 0)
+    writer = MetricsWriter(tmp_path, config(tensorboard=True), 0, 4)
     writer.log(1, {"loss": 2.0, "batch_digest": "text is left out"})
     writer.log(2, {"loss": 1.0})
     writer.close()

@@ -129,7 +129,7 @@ def test_what_ends_a_run_is_one_line_and_an_exit_code(case, monkeypatch, capsys)
     def fail(loaded):
         raise error
 
-    monkeypatch.setattr(train, "_train", fail)
+    monkeypatch.setattr(train, "resolve", fail)
     assert cli.main(["train.max_steps=100"]) == code
     shown = capsys.readouterr().err
     assert words in shown

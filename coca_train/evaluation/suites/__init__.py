@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from coca_train.config.registry import Registry
+from coca_train.config.files import Registry
 
 SUITES = Registry(
     Path(__file__).parent, lambda name: import_module(f"{__name__}.{name}"), tag="suite", plugins="coca_train.suites"

@@ -1,0 +1,173 @@
+"""The named parts of a configuration, which hold less than they mean: sources, stages, kinds of layers.
+
+`fill` completes them while everything is still plain values: from the template of their section, then from the files of
+the choices that they name. `stage_config` and `part_problems` put what a stage or a kind of layers holds over the run's
+own sections; they type only the sections in which it differs.
+"""
+
+from copy import deepcopy
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from coca_train.config.check import warm_up
+from coca_train.config.exchange import GROUPS, NAMED, exchanged, over
+from coca_train.config.files import choices, config_dir
+from coca_train.config.messages import Problem
+from coca_train.config.provenance import read
+from coca_train.config.root import Root
+from coca_train.config.schema import Config, StageConfig
+from coca_train.config.strict import type_sections
+from coca_train.runtime.trees import leaves, lookup, section
+
+SECTIONS = ("train", "optim", "data", "position", "visibility", "layers", "engine", "eval")  # what a stage may change
+# What a stage cannot change, and what to do instead. A key stands for everything below it.
+FIXED = {
+    "train.max_steps": "write the length of the stage beside its name: max_steps or tokens",
+    "data.tokenizer": "a model speaks one vocabulary: set data.tokenizer for the whole run",
+    "position.scheme": "convert the weights first, schemes differ in parameters: python -m coca_train import",
+    "engine.kind": "set it for the whole run",
+    "engine.device": "set it for the whole run",
+    "engine.dtype": "a run keeps its precision: set it for the whole run",
+    "engine.timeout_s": "set it for the whole run",
+}
+
+
+def fill(root: Root, tree: dict[str, Any], places: dict[str, str], dirs: tuple[Path, ...]) -> None:
+    """Give every part of `tree` the values it has none for, and note where they stand.
+
+    What is wrong with a part is left as it is: typing tells of it.
+    """
+    for key, file in root.templates.items():
+        path = next(folder / f"{file}.yaml" for folder in dirs if (folder / f"{file}.yaml").is_file())
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        for name, part in (parts := section(tree, key)).items():
+            if isinstance(part, dict):
+                parts[name] = over(deepcopy(values), part)  # a copy: the command line may change one part
+                _note(path, f"{key}.{name}", places)
+    if root.staged:
+        run = {key: section(tree, key) for key in ("position", "visibility")}
+        kinds, stages = section(tree, "layers.kinds"), section(tree, "stages")
+        for name, kind in kinds.items():
+            _fill_choices(f"layers.kinds.{name}", kind, run, places)
+        for stage_name, stage in stages.items():
+            _fill_choices(f"stages.{stage_name}", stage, run, places)
+            for name, kind in section(stage, "layers.kinds").items():
+                base = {key: over(part, section(kinds, f"{name}.{key}"), key) for key, part in run.items()}
+                _fill_choices(f"stages.{stage_name}.layers.kinds.{name}", kind, base, places)
+
+
+def _fill_choices(where: str, part: Any, base: dict[str, Any], places: dict[str, str]) -> None:
+    """Where a part names another choice than the sections it differs from, give it the rest of that choice's file."""
+    run_scheme, scheme = section(base, "position").get("scheme"), section(part, "position").get("scheme")
+    other_scheme = scheme not in (None, run_scheme)
+    # A whole position before its frequencies: its file brings some, and naming others exchanges those.
+    for group, key in {"position": "position", **GROUPS}.items():
+        chosen, tag = section(part, key), NAMED[key.rpartition(".")[2]]
+        if tag not in chosen or (group == "position" and not other_scheme):
+            continue
+        if (path := choices(group, (config_dir(),)).get(str(chosen[tag]))) is not None:
+            # Another scheme has weights of its own, and a theta of its own: the run's is kept for the run's scheme.
+            values = exchanged(group, chosen[tag], {} if other_scheme else section(base, key))
+            chosen |= over(values, chosen)
+            _note(path, f"{where}.{key}", places)
+
+
+def _note(path: Path, key: str, places: dict[str, str]) -> None:
+    """A file stands behind the section at `key`: places that are known already are nearer to the value."""
+    behind: dict[str, str] = {}
+    read(path, key, behind)
+    for each in behind.keys() - places.keys():
+        places[each] = behind[each]
+
+
+def stage_config(root: Root, config: Config, name: str) -> tuple[Config, list[Problem]]:
+    """A run's configuration as it holds in one of its stages, and what is wrong with the sections that differ.
+
+    train.max_steps is the length of the stage [optimizer steps]; tokens are rounded up to whole steps.
+    """
+    stage, problems = config.stages[name], []
+    if changes := _changes(stage):
+        complete = over({key: asdict(getattr(config, key)) for key in changes}, changes)
+        if sources := section(complete, "data.sources"):
+            complete["data"]["sources"] = {key: part for key, part in sources.items() if part is not None}
+        typed, problems = type_sections(root, complete, _examples(config))
+        config = replace(config, **typed)
+    train, steps = config.train, stage.max_steps or config.train.max_steps
+    if stage.tokens is not None:
+        steps = -(-stage.tokens // (train.seq_len * train.global_batch_size))
+    return replace(config, train=replace(train, max_steps=steps)), problems
+
+
+def part_problems(root: Root, config: Config, launch: bool) -> list[Problem]:
+    """What is wrong in the stages and the kinds of layers of a run whose own sections are right."""
+    if problems := [each for name in config.layers.kinds for each in _kind_problems(root, config, name)]:
+        return problems
+    for name, stage in config.stages.items():
+        if stage.max_steps is not None and stage.tokens is not None:
+            keys = (f"stages.{name}.max_steps", f"stages.{name}.tokens")
+            problems.append(Problem("E-STG-03", keys, "both say how long the stage is", "leave one of them away"))
+        changes = _changes(stage)
+        if fixed := [key for key in FIXED if _within(key, changes)]:
+            text = "a stage cannot change this"
+            problems += [Problem("E-STG-04", (f"stages.{name}.{key}",), text, FIXED[key]) for key in fixed]
+            continue
+        complete, wrong = stage_config(root, config, name)
+        # Rules see what is right by itself; of a section that is wrong `complete` has the run's.
+        right = vars(complete).keys() - {problem.keys[0].partition(".")[0] for problem in wrong} - {"stages"}
+        if changes:
+            wrong += root.check({key: getattr(complete, key) for key in right}, launch)
+            kinds = complete.layers.kinds if not wrong else ()
+            wrong += [each for kind in kinds for each in _kind_problems(root, complete, kind)]
+        wrong += warm_up(complete.train, complete.optim) if {"train", "optim"} <= right else []
+        words = f"in stage {name}: " if len(config.stages) > 1 else ""
+        length = "tokens" if stage.tokens is not None else "max_steps"
+        names = {"train.max_steps": f"stages.{name}.{length}"} if getattr(stage, length) is not None else {}
+        problems += [_of_part(each, changes, asdict(config), f"stages.{name}", words, names) for each in wrong]
+    return problems
+
+
+def _kind_problems(root: Root, config: Config, name: str) -> list[Problem]:
+    """What is wrong in the layers of a kind. No launch: a rule that asks for one is about the run as a whole."""
+    kind = config.layers.kinds[name]
+    changes = {"position": kind.position, "visibility": kind.visibility, "model": {"logit_scale": kind.logit_scale}}
+    run = {key: asdict(getattr(config, key)) for key in changes}
+    typed, problems = type_sections(root, over(run, changes), _examples(config))
+    problems = problems or root.check(typed, False)
+    words = f"in layers of the kind {name}: "
+    return [_of_part(each, changes, run, f"layers.kinds.{name}", words, {}) for each in problems]
+
+
+def _of_part(problem: Problem, part: Any, run: Any, place: str, words: str, names: dict[str, str]) -> Problem:
+    """A problem of complete sections, in terms of the keys that the part itself holds.
+
+    run: the sections it stands over. place: of the part. words: which part it is. names: of keys that are called
+    otherwise in it.
+    """
+    keys, fix = [], problem.fix
+    for key in problem.keys:
+        parent = key.rpartition(".")[0]  # of a key that is missing in what only the part has
+        own = _within(key, part) or (_within(parent, part) and not _within(parent, run))
+        keys.append(names.get(key) or (f"{place}.{key.removeprefix('model.')}" if own else key))
+        fix = fix.replace(f"{key}=", f"{keys[-1]}=")
+    return Problem(problem.id, tuple(keys), f"{words}{problem.message}", fix, problem.place)
+
+
+def _within(key: str, tree: Any) -> bool:
+    try:
+        lookup(tree, key)
+    except KeyError:
+        return False
+    return True
+
+
+def _changes(stage: StageConfig) -> dict[str, Any]:
+    """The sections in which a stage differs from the run, as plain values."""
+    return {key: part for key in SECTIONS if (part := getattr(stage, key))}
+
+
+def _examples(config: Config) -> dict[str, Any]:
+    """Values that are right, to show in messages."""
+    return {key: value for key, value in leaves(asdict(config)) if not key.startswith(("stages.", "layers."))}

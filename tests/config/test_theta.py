@@ -1,0 +1,69 @@
+"""The base theta belongs to the weights: wherever other frequencies are chosen, it stays unless it is named."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from coca_train.config.schema import Config
+from coca_train.evaluation.variants import variants
+from coca_train.positions.layers import kinds
+from coca_train.schedule import resolve
+from coca_train.settings import load
+from coca_train.vary import vary
+
+TRAINED = "# @package _global_\n# Weights with a base of their own\ndefaults: [{override /position: rope}]\n"
+THETA = "position: {frequencies: {theta: 500000.0}}\n"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., Config]:
+    """A run of the weights, whose theta is 500,000: run(words)."""
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "trained.yaml").write_text(TRAINED + THETA)
+    return lambda *words: load(["+experiment=trained", *words], (tmp_path,)).config
+
+
+def section(name: str, options: dict[str, float]) -> str:
+    return "{frequencies: {" + ", ".join([f"name: {name}", *(f"{k}: {v}" for k, v in options.items())]) + "}}"
+
+
+def words(name: str, options: dict[str, float]) -> list[str]:
+    return [f"position/frequencies={name}", *(f"position.frequencies.{k}={v}" for k, v in options.items())]
+
+
+def of_a_stage(run, *chosen):
+    return resolve(run(f"+stages.two={{max_steps: 60, position: {section(*chosen)}}}"))[1].config.position
+
+
+def of_a_kind(run, *chosen):
+    config = run("layers.pattern=[own, far]", f"+layers.kinds.far={{position: {section(*chosen)}}}")
+    return kinds(config.layers, config.model, config.position, config.visibility)["far"].position
+
+
+def of_a_variant(run, name, options):
+    text = "@".join([name, *(f"{k}:{v}" for k, v in options.items())])
+    (variant,) = variants(run(), [(text, "own")]).values()
+    return variant.position
+
+
+WAYS = {
+    "run": lambda run, *chosen: run(*words(*chosen)).position,
+    "stage": of_a_stage,
+    "kind of layers": of_a_kind,
+    "variant": of_a_variant,  # grid.frequencies of an evaluation, eval.extrapolation.frequencies of a run
+    "vary": lambda run, *chosen: vary(run(), words(*chosen)).position,  # options of generate
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("named", "theta"), [({}, 500_000.0), ({"theta": 20000.0}, 20_000.0)])
+def test_theta(run, way, named, theta):
+    frequencies = WAYS[way](run, "yarn", {"factor": 16.0} | named).frequencies
+    assert (frequencies.name, frequencies.factor, frequencies.theta) == ("yarn", 16, theta)
+
+
+@pytest.mark.parametrize("way", ["variant", "vary"])
+def test_a_choice_that_is_there_for_its_base_brings_it(run, way):
+    assert WAYS[way](run, "code_llama", {}).frequencies.theta == 1e6
+    assert WAYS[way](run, "plain", {"theta": 20000.0}).frequencies.theta == 20_000
