@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from coca_train.config.files import config_dir
-from coca_train.config.registry import Registry
+from coca_train.config.files import Registry, config_dir
 from coca_train.runtime.errors import UserError
 
 TEMPLATES = Path(__file__).parent / "templates"

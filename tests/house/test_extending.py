@@ -132,9 +132,8 @@ def test_a_scheme_is_added_by_three_files(copy, tmp_path):
     text.write_text('{"text": "' + "words and more words " * 40 + '"}\n', encoding="utf-8")
     trained, short = f"{tmp_path}/runs/gated", "grid.lengths=[1x]"
     copy.python("coca_train", "evaluate", f"checkpoint={trained}", f"text.files=[{text}]", short, cwd=tmp_path)
-    if EXPORTS:
-        copy.python("coca_train", "export", f"run={trained}", f"to={tmp_path}/exported", cwd=tmp_path)
-        copy.python("coca_train", "verify", f"run={trained}", f"against={tmp_path}/exported", cwd=tmp_path)
+    copy.python("coca_train", "export", f"run={trained}", f"to={tmp_path}/exported", cwd=tmp_path)
+    copy.python("coca_train", "verify", f"run={trained}", f"against={tmp_path}/exported", cwd=tmp_path)
     after = copy.files()
     new = {name for name in after if copy.before.get(name) != after[name]} - {n for n in after if n.startswith(".")}
     assert new == {
@@ -149,6 +148,3 @@ def test_frequencies_are_added_by_three_files(copy, tmp_path):
     copy.python("pytest", "-n0", "-q", "tests/positions/test_powered.py", "tests/positions/test_contract.py")
     words = ["position=coca", "position/frequencies=powered", f"run.root={tmp_path}/runs", *TINY]
     copy.python("coca_train", *words, cwd=tmp_path)
-
-
-EXPORTS = False  # until what an export ships is made of the scheme's own source; then this line and its `if` go

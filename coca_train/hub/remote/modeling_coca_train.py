@@ -14,7 +14,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from coca_train.hub.remote.configuration_coca_train import CocaTrainConfig, Section
 from coca_train.hub.remote.past import Past
 from coca_train.models.decoder import Decoder
-from coca_train.runtime.targets import IGNORE
+from coca_train.runtime import IGNORE
 
 
 class CocaTrainForCausalLM(PreTrainedModel, GenerationMixin):
