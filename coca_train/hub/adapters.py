@@ -31,15 +31,15 @@ def write_adapters(run: Path, to: Path, form: forms.Form) -> Path:
     of transformers alone, and what `open_source` raises."""
     with open_source(run) as source:
         config = forms.choose(source.architecture, form, source.family)
-    found = checkpoint.find(run) if source.kind == "run" else None
-    if found is None or LORA not in found.manifest:
+    newest = checkpoint.find(run) if source.kind == "run" else None
+    if newest is None or LORA not in newest.manifest:
         raise _refused(run, "its newest checkpoint is not of a stage with lora.rank")
-    in_full = [name for name in found.manifest["trainable"] if not is_adapter(name)]
+    in_full = [name for name in newest.manifest["trainable"] if not is_adapter(name)]
     if in_full:
         raise _refused(run, f"the stage trained {len(in_full)} parameters in full as well, {in_full[0]} the first")
     if OWN in config:
         raise _refused(run, "no class of transformers computes the same, so there is no model to put them on")
-    with checkpoint.open_weights(found) as weights:
+    with checkpoint.open_weights(newest) as weights:
         halves = {name: name.rsplit(".", 2) for name in weights.adapters}  # layer, lora_A or lora_B, weight
         places = names.places(
             [f"{layer}.weight" for layer, _, _ in halves.values()], names.TABLES[config["model_type"]]
@@ -55,7 +55,7 @@ def write_adapters(run: Path, to: Path, form: forms.Form) -> Path:
         def read(theirs: str) -> Tensor:
             return weights.adapter(ours[theirs])
 
-        settings = _settings(found.manifest[LORA], sorted(layers.values()))
+        settings = _settings(newest.manifest[LORA], sorted(layers.values()))
         dtypes = dict.fromkeys(shapes, torch.float32)
         with building(to, file_size(shapes)) as folder:
             durable.write_new(folder / CONFIG, (json.dumps(settings, indent=2) + "\n").encode())

@@ -57,7 +57,7 @@ def _kind(config: dict[str, Any], own: bool) -> str:
     if not own:
         return f"It is a plain `{config['architectures'][0]}`: no code of this folder is needed.\n"
     return (
-        f"Its `model_type` is `{config['model_type']}`, and what it computes is in the Python files beside the weights; "
+        f"Its `model_type` is `{config['model_type']}`, and what it computes is in the code beside the weights; "
         "loaded as a LLaMA or GPT-NeoX it would compute something else. Batches may be padded on either side. Dynamic "
         "frequencies follow the longest text of a batch; `generate(..., length=n)` fixes the length they adapt to.\n"
     )
@@ -116,9 +116,9 @@ def _licences(prefix: str) -> str:
     """What a manifest.json of data_prep beside the data says of licences."""
     try:
         manifest = json.loads((Path(prefix).parent / "manifest.json").read_text(encoding="utf-8"))
-        made_of = manifest.get("sources", {})
-        found = [str(entry["licence"]) for entry in made_of.values() if entry.get("licence")]
-        found += [f"{what}: {terms}" for what, terms in manifest.get("licences", {}).items()]
+        sources = manifest.get("sources", {})
+        terms = [str(entry["licence"]) for entry in sources.values() if entry.get("licence")]
+        terms += [f"{what}: {licence}" for what, licence in manifest.get("licences", {}).items()]
     except (OSError, ValueError, AttributeError, TypeError):
         return "no manifest beside the data"
-    return "; ".join(dict.fromkeys(found)) or "not stated"
+    return "; ".join(dict.fromkeys(terms)) or "not stated"

@@ -154,11 +154,11 @@ def architecture(folder: Path, ignore: tuple[str, ...] = ()) -> Architecture:
         raise keys.wrong(f"model_type={family!r}", f"known are {', '.join(FAMILIES)} and our own exports")
     try:
         sections = (_neox if family == "gpt_neox" else _llama)(keys, family)
-        found = _typed(path, **sections)
+        architecture = _typed(path, **sections)
     except hugging_face.NotTheSame as error:
         raise keys.wrong(f"positions: {error}", "this is not what we compute") from None
     keys.finish()
-    return found
+    return architecture
 
 
 def _llama(keys: Keys, family: str) -> dict[str, Any]:

@@ -52,8 +52,8 @@ def run(options: ExportConfig) -> Path:
             if OWN in config:
                 for name, text in own.code(source.architecture).items():
                     durable.write_new(folder / name, text.encode())
-            found = _check(folder, options, source, tokenizer)
-            durable.write_new(folder / "README.md", card.text(to.name, source, config, found, path).encode())
+            figures = _check(folder, options, source, tokenizer)
+            durable.write_new(folder / "README.md", card.text(to.name, source, config, figures, path).encode())
     dist.log(f"Done. {to} loads with AutoModelForCausalLM.from_pretrained({str(to)!r}{_trust(config)})")
     return to
 
@@ -115,11 +115,11 @@ def _check(folder: Path, options: ExportConfig, source: Source, tokenizer: Token
         tensor = source.read(name)
         return tensor if options.dtype == "as_run" else tensor.to(DTYPES[options.dtype])
 
-    asked = parity.probes(source.architecture, tokenizer, options.parity_tokens)
+    probes = parity.probes(source.architecture, tokenizer, options.parity_tokens)
     ours = parity.our_logits(source.architecture, read)
     theirs = transformers_side.of_folder(folder)
-    results = parity.compare(asked, ours, theirs, parity.our_spectra(source.architecture))
+    results = parity.compare(probes, ours, theirs, parity.our_spectra(source.architecture))
     what = f"{options.run} with weights as {options.dtype}"
-    found = parity.settle(folder, results, what, theirs.name)
-    dist.log(parity.lines(found))
-    return found
+    figures = parity.settle(folder, results, what, theirs.name)
+    dist.log(parity.lines(figures))
+    return figures

@@ -27,23 +27,23 @@ def open_options(options: ImportConfig) -> Source:
 
 def bring(source: Source, options: ImportConfig) -> Path:
     """An opened source as a new run directory; as `run`."""
-    run_dir, made = Path(options.root) / options.name, wanted(source, options)
+    run_dir, converted = Path(options.root) / options.name, wanted(source, options)
     tokenizer_path = tokenizer_files.find(source, options.tokenizer)
     tokenizer = tokenizer_files.open_for(source, tokenizer_path)
-    configuration = run_directory.configuration(options.name, options.root, made, tokenizer_path)
+    configuration = run_directory.configuration(options.name, options.root, converted, tokenizer_path)
     dist.log(f"source    {options.source}: {_described(source)}")
     if tokenizer is None:
         dist.log("WARNING: no tokenizer beside the weights; generation and text need one (tokenizer=<file>)")
-    with building(run_dir, file_size(made.shapes, made.dtypes)) as folder:
-        asked = parity.probes(source.architecture, tokenizer, options.parity_tokens)
+    with building(run_dir, file_size(converted.shapes, converted.dtypes)) as folder:
+        probes = parity.probes(source.architecture, tokenizer, options.parity_tokens)
         ours = parity.our_logits(source.architecture, source.read)
         theirs = other_side(source)
-        results = parity.compare(asked, ours, theirs, parity.our_spectra(source.architecture))
-        found = parity.settle(folder, results, _what(source, made), theirs.name)
-        dist.log(parity.lines(found))
-        kept = replace(made, origin=made.origin | provenance(source, options))
-        run_directory.write(folder, configuration, kept, tokenizer_path, found)
-    dist.log(f"Done. {run_dir} is a run: {_described(made)}; weights at step 0, no optimizer state.")
+        results = parity.compare(probes, ours, theirs, parity.our_spectra(source.architecture))
+        figures = parity.settle(folder, results, _what(source, converted), theirs.name)
+        dist.log(parity.lines(figures))
+        kept = replace(converted, origin=converted.origin | provenance(source, options))
+        run_directory.write(folder, configuration, kept, tokenizer_path, figures)
+    dist.log(f"Done. {run_dir} is a run: {_described(converted)}; weights at step 0, no optimizer state.")
     return run_dir
 
 
@@ -51,8 +51,8 @@ def provenance(source: Source, options: ImportConfig) -> dict[str, Any]:
     """What an import depends on, JSON. digest: of all files of a Hugging Face folder that are read."""
     free = {"source", "name", "root", "parity_tokens"} | (set() if options.t_from_k == "random" else {"seed"})
     written = asdict(options) | {"ignore": ",".join(options.ignore)}
-    asked = {key: value for key, value in written.items() if key not in free}
-    return {"asked": asked} | ({"digest": content(source.path)} if source.kind == "huggingface" else {})
+    decisive = {key: value for key, value in written.items() if key not in free}
+    return {"asked": decisive} | ({"digest": content(source.path)} if source.kind == "huggingface" else {})
 
 
 def wanted(source: Source, options: ImportConfig) -> Source:
@@ -77,13 +77,13 @@ def other_side(source: Source) -> parity.Side:
     return transformers_side.of_source(source, config)
 
 
-def _what(source: Source, made: Source) -> str:
-    converted = "" if made is source else f", before {_change(made)}"
-    return f"{source.path}{converted}"
+def _what(source: Source, converted: Source) -> str:
+    change = "" if converted is source else f", before {_change(converted)}"
+    return f"{source.path}{change}"
 
 
-def _change(made: Source) -> str:
-    return f"T from K ({made.origin['t_from_k']})" if "t_from_k" in made.origin else "folding T"
+def _change(converted: Source) -> str:
+    return f"T from K ({converted.origin['t_from_k']})" if "t_from_k" in converted.origin else "folding T"
 
 
 def _described(source: Source) -> str:

@@ -73,10 +73,10 @@ def _place(name: str, table: dict[str, str]) -> Place:
     return Place(f"{table['blocks']}.{layer}.{table[inner]}.{leaf}", PARTS.index(inner) if fused else None)
 
 
-def contents(found: dict[str, Place]) -> dict[str, list[str]]:
-    """Their tensors -> which of our parameters each is made of, in the order of the parts."""
+def contents(places: dict[str, Place]) -> dict[str, list[str]]:
+    """Their tensors -> which of our parameters each consists of, in the order of the parts."""
     holds: dict[str, list[str]] = {}
-    for name, place in sorted(found.items(), key=lambda item: item[1].part or 0):
+    for name, place in sorted(places.items(), key=lambda item: item[1].part or 0):
         holds.setdefault(place.tensor, []).append(name)
     return holds
 

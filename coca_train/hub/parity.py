@@ -92,17 +92,17 @@ def probes(architecture: Architecture, tokenizer: Tokenizer | None, max_tokens: 
         limit = architecture.build().max_positions
     generator = torch.Generator().manual_seed(0)
     spread = all(kind.visibility.name == "causal" for kind in architecture.kinds)
-    found = []
+    probes = []
     for multiple in MULTIPLES:
         length = multiple * architecture.seq_len
         if limit is not None and length > limit:
             continue
         pos_T = _positions(length, min(length, max_tokens), spread=spread)
         tokens_BT = torch.randint(architecture.n_rows, (1, len(pos_T)), generator=generator)
-        found.append(Probe(f"random ids at {multiple}x", tokens_BT, pos_T[None], int(pos_T[-1]) + 1))
+        probes.append(Probe(f"random ids at {multiple}x", tokens_BT, pos_T[None], int(pos_T[-1]) + 1))
     if tokenizer is not None and (ids := tokenizer.encode(TEXT)[: min(max_tokens, architecture.seq_len)]):
-        found.append(Probe("text", torch.tensor([ids]), torch.arange(len(ids))[None], len(ids)))
-    return found
+        probes.append(Probe("text", torch.tensor([ids]), torch.arange(len(ids))[None], len(ids)))
+    return probes
 
 
 def _positions(length: int, n_tokens: int, spread: bool) -> Tensor:
@@ -115,11 +115,11 @@ def _positions(length: int, n_tokens: int, spread: bool) -> Tensor:
 def our_logits(architecture: Architecture, read: Read) -> Logits:
     """Our model, one block in memory at a time. read: parameters by our names."""
 
-    def logits(asked: list[Probe]) -> list[Tensor]:
+    def logits(probes: list[Probe]) -> list[Tensor]:
         with parameters_on_meta():
             model = architecture.build()
         with torch.no_grad(), streamed(model, list(model.blocks), read):
-            return [model(probe.tokens_BT, pos_BT=probe.pos_BT, length=probe.length)[0] for probe in asked]
+            return [model(probe.tokens_BT, pos_BT=probe.pos_BT, length=probe.length)[0] for probe in probes]
 
     return logits
 
@@ -131,14 +131,14 @@ def our_spectra(architecture: Architecture) -> Spectra | None:
     return None if frequencies is None else lambda length: frequencies(length).inv_freq_J
 
 
-def compare(asked: list[Probe], ours: Logits, theirs: Side, spectra: Spectra | None) -> list[Result]:
+def compare(probes: list[Probe], ours: Logits, theirs: Side, spectra: Spectra | None) -> list[Result]:
     """Ask one side, then the other."""
-    our_logits = ours(asked)
-    results = [_result(*each) for each in zip(asked, our_logits, theirs.ask(asked), strict=True)]
+    our_logits = ours(probes)
+    results = [_result(*each) for each in zip(probes, our_logits, theirs.ask(probes), strict=True)]
     if passed(results) or theirs.ask_with is None or spectra is None:
         return results
-    their_logits, frequencies = theirs.ask_with(asked, spectra)
-    again = [_result(*each).relative for each in zip(asked, our_logits, their_logits, strict=True)]
+    their_logits, frequencies = theirs.ask_with(probes, spectra)
+    again = [_result(*each).relative for each in zip(probes, our_logits, their_logits, strict=True)]
     return [
         replace(result, with_our_frequencies=relative, frequencies=frequencies)
         for result, relative in zip(results, again, strict=True)
@@ -171,9 +171,9 @@ def passed(results: list[Result]) -> bool:
 def settle(folder: Path, results: list[Result], what: str, against: str) -> dict[str, Any]:
     """Write parity.json into `folder`. Raises CheckpointError E-IOP-13 when the sides differ."""
     refuse_difference(results, what, against)
-    found = record(results, what, against)
-    durable.write_new(folder / NAME, durable.as_json(found).encode())
-    return found
+    figures = record(results, what, against)
+    durable.write_new(folder / NAME, durable.as_json(figures).encode())
+    return figures
 
 
 def refuse_difference(results: list[Result], what: str, against: str) -> None:
@@ -197,10 +197,10 @@ def refuse_difference(results: list[Result], what: str, against: str) -> None:
     )
 
 
-def lines(found: dict[str, Any]) -> str:
+def lines(figures: dict[str, Any]) -> str:
     """The figures, for a person."""
     rows = []
-    for p in found["probes"]:
+    for p in figures["probes"]:
         row = (
             f"  {p['probe']:18s} {p['length']:>8,} positions  max |difference| {p['max_abs_difference']:.2e}  "
             f"max |logit| {p['max_abs_logit']:.2f}"
@@ -208,4 +208,4 @@ def lines(found: dict[str, Any]) -> str:
         if p["with_our_frequencies"] is not None:
             row += f"; frequencies differ by {p['frequencies']:.1e}, with equal ones {p['with_our_frequencies']:.2e}"
         rows.append(row)
-    return "\n".join([f"parity with {found['against']}, {found['dtype']}:", *rows])
+    return "\n".join([f"parity with {figures['against']}, {figures['dtype']}:", *rows])

@@ -27,10 +27,10 @@ DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
 def write(
-    folder: Path, made: tuple[Config, str], source: Source, tokenizer: Path | None, parity: dict[str, Any]
+    folder: Path, configured: tuple[Config, str], source: Source, tokenizer: Path | None, parity: dict[str, Any]
 ) -> None:
-    """Fill a folder. made: what `configuration` gave. Raises OSError, CheckpointError."""
-    config, text = made
+    """Fill a folder. configured: by `configuration`. Raises OSError, CheckpointError."""
+    config, text = configured
     if tokenizer is not None:
         copy(tokenizer, folder / FOLDER)
         durable.write_new(folder / Path(config.data.tokenizer).name, tokenizer.read_bytes())

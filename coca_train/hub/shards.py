@@ -48,10 +48,10 @@ class Folder:
         if not path.is_file():
             return {}
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
-            if not found or not all(isinstance(f, str) and PLAIN_NAME.fullmatch(f) for f in found.values()):
+            owners = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+            if not owners or not all(isinstance(f, str) and PLAIN_NAME.fullmatch(f) for f in owners.values()):
                 raise ValueError("weight_map names no safetensors files of this folder")
-            return found
+            return owners
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise _damaged(path, str(error)) from None
 

@@ -33,9 +33,9 @@ def check(config: Config, n_tokens: int, run_dir: Path) -> None:
     n_tokens: rows of the embedding. Raises as `open_source`, and UserError: E-STA-02 another model, E-STA-03 another
     position scheme, E-STA-04 what was imported before is something else, E-IOP-17 no transformers.
     """
-    asked = _options(config, run_dir)
-    with importing.open_options(asked) as source:
-        options = _converting(asked, source.architecture, config)
+    options = _options(config, run_dir)
+    with importing.open_options(options) as source:
+        options = _converting(options, source.architecture, config)
         _compare(config, n_tokens, importing.wanted(source, options).architecture)
         if (run_dir / NAME).exists():
             _same_import(run_dir / NAME, importing.provenance(source, options), config)
@@ -50,9 +50,9 @@ def bring(config: Config, run_dir: Path, proceed: Callable[[], None]) -> None:
     """
     for unfinished in run_dir.glob(f".tmp-{NAME}-*"):
         durable.remove_tree(unfinished)
-    asked = _options(config, run_dir)
-    with importing.open_options(asked) as source:
-        options = _converting(asked, source.architecture, config)
+    options = _options(config, run_dir)
+    with importing.open_options(options) as source:
+        options = _converting(options, source.architecture, config)
         importing.bring(_asking(source, proceed), options)
 
 
@@ -72,9 +72,9 @@ def _options(config: Config, run_dir: Path) -> ImportConfig:
     )
 
 
-def _converting(options: ImportConfig, found: Architecture, config: Config) -> ImportConfig:
+def _converting(options: ImportConfig, architecture: Architecture, config: Config) -> ImportConfig:
     """The same, with the conversion that makes the run's scheme of the folder's."""
-    wanted, theirs = config.position, found.position
+    wanted, theirs = config.position, architecture.position
     if wanted.scheme == theirs.scheme:
         narrower = wanted.scheme == "coca" and (theirs.t_width, wanted.t_width) == ("full_mean", "half")
         return replace(options, t_width="half") if narrower else options
@@ -87,7 +87,7 @@ def _converting(options: ImportConfig, found: Architecture, config: Config) -> I
     )
 
 
-def _compare(config: Config, n_tokens: int, found: Architecture) -> None:
+def _compare(config: Config, n_tokens: int, folder: Architecture) -> None:
     """Refuse another model; announce other frequencies and another visibility, which are a run's to choose."""
     mine = Architecture(
         replace(config.model, vocab_size=n_tokens),
@@ -96,10 +96,10 @@ def _compare(config: Config, n_tokens: int, found: Architecture) -> None:
         config.train.seq_len,
         config.layers,
     )
-    ours, theirs = _computed(mine), _computed(found)
+    ours, theirs = _computed(mine), _computed(folder)
     wrong = {key: (theirs.get(key), ours.get(key)) for key in sorted(ours | theirs) if theirs.get(key) != ours.get(key)}
-    if _schemes(mine) != _schemes(found):
-        both = [asdict(architecture.layers) for architecture in (found, mine)]
+    if _schemes(mine) != _schemes(folder):
+        both = [asdict(architecture.layers) for architecture in (folder, mine)]
         wrong |= {f"layers.{key}": (both[0][key], both[1][key]) for key in both[0] if both[0][key] != both[1][key]}
     if wrong:
         raise UserError(
@@ -107,7 +107,7 @@ def _compare(config: Config, n_tokens: int, found: Architecture) -> None:
             f"{'; '.join(f'{key} is {_word(there)} there, {_word(here)} here' for key, (there, here) in wrong.items())}"
             f". Fix: {' '.join(f'{key}={_word(there)}' for key, (there, _) in wrong.items())}"
         )
-    before, now = _chosen(found), _chosen(mine)
+    before, now = _chosen(folder), _chosen(mine)
     changed = [key for key in sorted(before | now) if before.get(key) != now.get(key)]
     if changed:
         shown = "; ".join(f"{key} {_word(before.get(key))} -> {_word(now.get(key))}" for key in changed)

@@ -32,13 +32,13 @@ def streamed(model: nn.Module, blocks: Sequence[nn.Module], read: Read) -> Itera
 
 def _fill(model: nn.Module, names: dict[int, str], read: Read, leave: set[int]) -> None:
     """Give all parameters but those of `leave` their values; shared ones stay shared."""
-    made: dict[int, nn.Parameter] = {}
+    filled: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for leaf, parameter in module.named_parameters(recurse=False):
-            if id(parameter) not in leave and id(parameter) not in made:
-                made[id(parameter)] = _parameter(read(names[id(parameter)]))
-            if id(parameter) in made:
-                setattr(module, leaf, made[id(parameter)])
+            if id(parameter) not in leave and id(parameter) not in filled:
+                filled[id(parameter)] = _parameter(read(names[id(parameter)]))
+            if id(parameter) in filled:
+                setattr(module, leaf, filled[id(parameter)])
 
 
 def _load(block: nn.Module, own: dict[str, str], read: Read) -> None:

@@ -61,9 +61,9 @@ def convert(source: Source, position: str, how: How, seed: int = 0, t_width: Wid
         if not name.endswith(KEYS):
             return source.read(name)
         if how == "random":
-            made = torch.empty(shapes[name])
-            init_parameter(name, made, architecture.model, architecture.position, seed)
-            return made.to(source.dtypes[name])
+            t = torch.empty(shapes[name])
+            init_parameter(name, t, architecture.model, architecture.position, seed)
+            return t.to(source.dtypes[name])
         k = source.read(name)
         if how == "first_half":
             first = k.unflatten(0, (architecture.n_kv_heads, 2, -1))[:, :1]

@@ -21,12 +21,12 @@ FOLDER = "tokenizer"  # of a run: the files as they came, for the next export
 LIMIT = 256 << 20  # [bytes]
 
 
-def find(source: Source, asked: str) -> Path | None:
-    """The file our Tokenizer reads; None when there is none. asked: auto, none, or a file."""
-    if asked == "none":
+def find(source: Source, choice: str) -> Path | None:
+    """The file our Tokenizer reads; None when there is none. choice: auto, none, or a file."""
+    if choice == "none":
         return None
-    if asked != "auto":
-        return Path(asked)
+    if choice != "auto":
+        return Path(choice)
     if source.kind == "run":
         path = Path(load_saved(source.path).config.data.tokenizer)
         return path if path.is_file() else None
@@ -56,8 +56,8 @@ def beside(path: Path) -> list[Path]:
     """The files that belong to a tokenizer file: those of its folder, or of the run's `tokenizer` folder."""
     kept = path.parent / FOLDER
     folder = kept if kept.is_dir() else path.parent
-    found = [folder / name for name in BESIDE if (folder / name).is_file()]
-    return [file for file in found if file.stat().st_size <= LIMIT]
+    files = [folder / name for name in BESIDE if (folder / name).is_file()]
+    return [file for file in files if file.stat().st_size <= LIMIT]
 
 
 def copy(path: Path, into: Path) -> None:

@@ -49,17 +49,17 @@ def of_folder(folder: Path, share: float = SHARE) -> Side:
     config = read_json(folder / NAME)
     if OWN in config:
         own.check_code(folder, architecture(folder))
-        return Side(_name(config), lambda asked: _streamed_folder(folder, config, asked, None)[0])
+        return Side(_name(config), lambda probes: _streamed_folder(folder, config, probes, None)[0])
 
-    def ask(asked: list[Probe], spectra: Spectra | None) -> tuple[list[Tensor], float]:
+    def ask(probes: list[Probe], spectra: Spectra | None) -> tuple[list[Tensor], float]:
         size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
         halves = config.get("dtype", config.get("torch_dtype")) not in (None, "float32")
         loadable = any((folder / file).is_file() for file in (SINGLE, INDEX))
         if not loadable or size * (2 if halves else 1) > share * _free_memory():
-            return _streamed_folder(folder, config, asked, spectra)
-        return _ask(_whole(folder), asked, spectra)
+            return _streamed_folder(folder, config, probes, spectra)
+        return _ask(_whole(folder), probes, spectra)
 
-    return Side(_name(config), lambda asked: ask(asked, None)[0], ask)
+    return Side(_name(config), lambda probes: ask(probes, None)[0], ask)
 
 
 def _name(config: dict[str, Any]) -> str:
@@ -81,11 +81,11 @@ def _whole(folder: Path) -> Any:
 
 
 def _streamed_folder(
-    folder: Path, config: dict[str, Any], asked: list[Probe], spectra: Spectra | None
+    folder: Path, config: dict[str, Any], probes: list[Probe], spectra: Spectra | None
 ) -> tuple[list[Tensor], float]:
     weights = Folder(folder)
     try:
-        return _streamed(config, weights.read, asked, spectra, folder)
+        return _streamed(config, weights.read, probes, spectra, folder)
     finally:
         weights.close()
 
@@ -94,52 +94,52 @@ def of_source(source: Source, config: dict[str, Any]) -> Side:
     """The other side's own class with a source's weights streamed into it. config: its config.json."""
     library()
     if OWN in config:
-        return Side(_name(config), lambda asked: _own_source(source, config, asked))
+        return Side(_name(config), lambda probes: _own_source(source, config, probes))
     holds = names.contents(names.places(source.names, names.TABLES[config["model_type"]]))
 
     def read(tensor: str) -> Tensor:
         return names.fuse([source.read(part) for part in holds[tensor]], source.architecture)
 
-    def ask(asked: list[Probe], spectra: Spectra | None) -> tuple[list[Tensor], float]:
-        return _streamed(config, read, asked, spectra)
+    def ask(probes: list[Probe], spectra: Spectra | None) -> tuple[list[Tensor], float]:
+        return _streamed(config, read, probes, spectra)
 
-    return Side(_name(config), lambda asked: ask(asked, None)[0], ask)
+    return Side(_name(config), lambda probes: ask(probes, None)[0], ask)
 
 
-def _own_source(source: Source, config: dict[str, Any], asked: list[Probe]) -> list[Tensor]:
+def _own_source(source: Source, config: dict[str, Any], probes: list[Probe]) -> list[Tensor]:
     with TemporaryDirectory() as place:
         for file, text in own.code(source.architecture).items():
             (Path(place) / file).write_text(text, encoding="utf-8")
         read = lambda tensor: source.read(tensor.removeprefix(names.OWN_PREFIX))  # noqa: E731
-        return _streamed(config, read, asked, None, Path(place))[0]
+        return _streamed(config, read, probes, None, Path(place))[0]
 
 
 def _streamed(
-    config: dict[str, Any], read: Read, asked: list[Probe], spectra: Spectra | None, code: Path | None = None
+    config: dict[str, Any], read: Read, probes: list[Probe], spectra: Spectra | None, code: Path | None = None
 ) -> tuple[list[Tensor], float]:
     """code: the folder with the modelling files of a model of our own."""
     transformers = library()
     if OWN in config:
         assert code is not None
         cls, config_class = own.model_class(code)
-        made: Any = config_class(**config)
+        configuration: Any = config_class(**config)
         listed, on_disk = f"{names.OWN_PREFIX}blocks", {}
     else:
         family = config["model_type"]
-        cls, made = getattr(transformers, CLASSES[family]), transformers.AutoConfig.for_model(**config)
+        cls, configuration = getattr(transformers, CLASSES[family]), transformers.AutoConfig.for_model(**config)
         listed, on_disk = names.TABLES[family]["blocks"], {"lm_head.weight": names.TABLES[family]["head"] + ".weight"}
-        made._attn_implementation = "sdpa"
+        configuration._attn_implementation = "sdpa"
     with parameters_on_meta():
-        model = cls(made)
+        model = cls(configuration)
     with streamed(model, list(model.get_submodule(listed)), lambda known_as: read(on_disk.get(known_as, known_as))):
-        return _ask(model, asked, spectra)
+        return _ask(model, probes, spectra)
 
 
 @torch.no_grad()
-def _ask(model: Any, asked: list[Probe], spectra: Spectra | None) -> tuple[list[Tensor], float]:
+def _ask(model: Any, probes: list[Probe], spectra: Spectra | None) -> tuple[list[Tensor], float]:
     """A mask of ones: without it transformers takes positions that jump for packed documents."""
-    found, worst = [], 0.0
-    for probe in asked:
+    logits, worst = [], 0.0
+    for probe in probes:
         if spectra is not None:
             worst = max(worst, _put_frequencies(model, probe, spectra(probe.length)))
         answer = model(
@@ -148,8 +148,8 @@ def _ask(model: Any, asked: list[Probe], spectra: Spectra | None) -> tuple[list[
             attention_mask=torch.ones_like(probe.tokens_BT),
             use_cache=False,
         )
-        found.append(answer.logits[0])
-    return found, worst
+        logits.append(answer.logits[0])
+    return logits, worst
 
 
 def _put_frequencies(model: Any, probe: Probe, inv_freq_J: Tensor) -> float:

@@ -8,13 +8,13 @@ def parts(values: dict[str, Any]) -> list[str]:
     family = values.get("model_type")
     inner = values.get("text_config")  # where there are images beside the text
     text: dict[str, Any] = inner if isinstance(inner, dict) else values
-    found = _FAMILIES.get(str(family).removesuffix("_text"), lambda text: [])(text)
-    return [*found, *(["a vision tower"] if found and text is not values else [])]
+    missing = _FAMILIES.get(str(family).removesuffix("_text"), lambda text: [])(text)
+    return [*missing, *(["a vision tower"] if missing and text is not values else [])]
 
 
 def _gemma3(text: dict[str, Any]) -> list[str]:
     """Covered are its layers: five windows to one global, two thetas, and queries and keys normalised by head."""
-    found = [
+    missing = [
         "normalisation behind attention and feed-forward (post_attention_layernorm, post_feedforward_layernorm)",
         "norms that multiply by 1 + weight",
         "embeddings times the root of hidden_size",
@@ -22,15 +22,15 @@ def _gemma3(text: dict[str, Any]) -> list[str]:
     ]
     scalar, width = text.get("query_pre_attn_scalar", 256), text.get("head_dim", 256)
     if scalar != width:
-        found.append(f"scores over the root of query_pre_attn_scalar={scalar}, which is not head_dim={width}")
-    found += [f"{key}={text[key]}" for key in ("attn_logit_softcapping", "final_logit_softcapping") if text.get(key)]
-    return found + ["attention in both directions"] * bool(text.get("use_bidirectional_attention"))
+        missing.append(f"scores over the root of query_pre_attn_scalar={scalar}, which is not head_dim={width}")
+    missing += [f"{key}={text[key]}" for key in ("attn_logit_softcapping", "final_logit_softcapping") if text.get(key)]
+    return missing + ["attention in both directions"] * bool(text.get("use_bidirectional_attention"))
 
 
 def _llama4(text: dict[str, Any]) -> list[str]:
     """Covered are its layers: chunks, every fourth without positions, and scores that grow there."""
-    found = ["a mixture of experts (num_local_experts)", "features rotated as pairs 2j and 2j + 1"]
-    return found + ["normalisation of queries and keys behind the rotation (use_qk_norm)"] * text.get(
+    missing = ["a mixture of experts (num_local_experts)", "features rotated as pairs 2j and 2j + 1"]
+    return missing + ["normalisation of queries and keys behind the rotation (use_qk_norm)"] * text.get(
         "use_qk_norm", True
     )
 

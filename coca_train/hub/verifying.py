@@ -25,13 +25,13 @@ def run(options: VerifyConfig) -> Path:
                 "Fix: give the folder of this model"
             )
         tokenizer = tokenizer_files.open_for(source, tokenizer_files.find(source, options.tokenizer))
-        asked = parity.probes(source.architecture, tokenizer, options.parity_tokens)
+        probes = parity.probes(source.architecture, tokenizer, options.parity_tokens)
         ours = parity.our_logits(source.architecture, source.read)
         theirs = transformers_side.of_folder(against)
-        results = parity.compare(asked, ours, theirs, parity.our_spectra(source.architecture))
-    found = parity.record(results, options.run, f"{against}: {theirs.name}")
-    dist.log(parity.lines(found))
+        results = parity.compare(probes, ours, theirs, parity.our_spectra(source.architecture))
+    figures = parity.record(results, options.run, f"{against}: {theirs.name}")
+    dist.log(parity.lines(figures))
     path = Path(options.run) / parity.NAME
-    write_json(path, found)
+    write_json(path, figures)
     parity.refuse_difference(results, options.run, str(against))
     return path

@@ -144,19 +144,19 @@ def _refused(number: int, path: Path, what: str, needed: str) -> CheckpointError
 def _run(path: Path) -> Source:
     record = read_record(path)
     loaded = load_saved(path)
-    found = checkpoint.find(path, record["run_id"])
-    if found is None:
+    newest = checkpoint.find(path, record["run_id"])
+    if newest is None:
         raise CheckpointError(f"E-CKP-28 {path}: holds no checkpoint yet. Fix: finish the run first")
-    weights = checkpoint.open_weights(found)
+    weights = checkpoint.open_weights(newest)
     rows = weights.spec["embed.weight"][0]
-    config = stage_at(resolve(loaded.config), found.step).config
+    config = stage_at(resolve(loaded.config), newest.step).config
     model = replace(config.model, vocab_size=rows)
     architecture = Architecture(model, config.position, config.visibility, config.train.seq_len, config.layers)
     shapes = architecture.shapes()
     stored = weights.spec
     if stored != shapes:
         differing = sorted(name for name in stored.keys() | shapes.keys() if stored.get(name) != shapes.get(name))
-        raise _refused(7, found.path, f"{_some(differing)} differ", "the weights must be those of config.yaml's model")
+        raise _refused(7, newest.path, f"{_some(differing)} differ", "the weights must be those of config.yaml's model")
     return Source(
         path=path,
         kind="run",
@@ -169,8 +169,8 @@ def _run(path: Path) -> Source:
         origin={
             "run": config.run.name,
             "run_id": record["run_id"],
-            "step": found.step,
-            "manifest_digest": found.manifest["digest"],
+            "step": newest.step,
+            "manifest_digest": newest.manifest["digest"],
             "commit": record.get("versions", {}).get("commit"),
             "imported": record.get("imported"),
         },
