@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from coca_train.config.schema import KindConfig, LayersConfig
+from coca_train.extending import parts
 from coca_train.hub import own, parity, run_directory
 from coca_train.hub.options import VERIFY, given
 from coca_train.hub.remote.modeling_coca_train import CocaTrainConfig, CocaTrainForCausalLM
@@ -39,7 +40,7 @@ def visibility(name):
 
 # Whatever the registries have: schemes as they are shipped, frequencies on CoCA and RoPE, visibilities.
 CHOICES = {
-    **{name: {"position": section} for name, section in support.shipped()},
+    **{name: {"position": section} for name, section in parts.shipped()},
     **{f"coca {name}": {"position": support.coca(support.scaling(name))} for name in FREQUENCIES.names()},
     **{f"rope {name}": {"position": support.rope(support.scaling(name, "code"))} for name in ("yarn", "dynamic_ntk")},
     **{f"strict {name}": {"position": STRICT, "visibility": visibility(name)} for name in VISIBILITIES.names()},
