@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.faults.fork_server import ForkServer, slow_unless, values
+from tests.cases import slow_unless
+from tests.faults.fork_server import ForkServer, values
 
 STEPS = 12
 

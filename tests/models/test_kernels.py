@@ -11,6 +11,8 @@ from coca_train.models.scores import Part
 from coca_train.positions import visibilities
 from coca_train.positions.base import Terms
 from coca_train.positions.visibility import seen
+from tests.cases import slow_unless
+from tests.models.watching import Largest
 
 FAST = ["sdpa", "blocked", "auto"]
 HEADS, GROUPS, WIDTH, VALUE_WIDTH, SCALE = 4, 2, 12, 8, 0.3
@@ -88,7 +90,7 @@ def by_hand(case, b, h, i):
     n_queries, n_keys = case.parts[0].q_BTHE.shape[1], case.v.shape[1]
     everything = slice(0, n_queries), slice(0, n_keys)
     scores, values = [], []
-    for q, k, terms, layout, _ in case.parts:
+    for q, k, terms, layout, *_ in case.parts:
         shown = seen(layout, *everything)
         row = min(b, shown.shape[0] - 1)
         at = min(b, layout.pos_BT.shape[0] - 1)
@@ -188,18 +190,14 @@ def test_positions_with_gaps_on_flex():
     torch.testing.assert_close(KERNELS["flex"](*case.detached(), SCALE), expected, rtol=1e-4, atol=1e-5)
 
 
+FLEX = [(v, "distance", n) for v in VISIBILITIES for n in (9, 4)]
+MORE = [*(("causal", kind) for kind in KINDS[:4]), ("sinks", "query"), ("rerope", "key")]
+FLEX += [(*case, n) for case in MORE for n in (9, 4)]
+
+
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
-@pytest.mark.parametrize("n_queries", [9, 4])
-@pytest.mark.parametrize(
-    ("visibility", "kind"),
-    [
-        *((v, "distance") for v in VISIBILITIES),
-        *(("causal", k) for k in KINDS[:4]),
-        ("sinks", "query"),
-        ("rerope", "key"),
-    ],
-)
-def test_flex_equals_definition(n_queries, visibility, kind):
+@pytest.mark.parametrize(("visibility", "kind", "n_queries"), slow_unless(FLEX[::3], FLEX))
+def test_flex_equals_definition(visibility, kind, n_queries):
     """Uncompiled and forward only, which is all that torch offers on a CPU; see tests/gpu for the rest."""
     case = Case(n_queries, 9, visibility, kind, dtype=torch.float32)
     expected, _ = case.run("eager")
@@ -253,22 +251,12 @@ def test_lower_precision_stays_close(kernel, kind, small, dtype, rtol, request):
 @pytest.mark.parametrize("kind", ["none", "all"])
 def test_long_sequences_hold_no_square(kind):
     """T = 6 144 with a window: no tensor is anywhere near T x T, forward or backward."""
-    n, largest = 6144, 0
+    n = 6144
     case = Case(n, n, "sliding_window", kind, dtype=torch.bfloat16, n_rows=64)
-
-    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            nonlocal largest
-            out = func(*args, **(kwargs or {}))
-            for t in out if isinstance(out, tuple) else (out,):
-                if isinstance(t, torch.Tensor):
-                    largest = max(largest, t.numel())
-            return out
-
-    with Watch():
+    with Largest() as largest:
         out, _ = case.run("auto")
     assert out.shape == (2, n, HEADS, VALUE_WIDTH)
-    assert largest < 2 * HEADS * n * 64
+    assert largest.numel < 2 * HEADS * n * 64
 
 
 def test_a_window_visits_few_tiles(monkeypatch):

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.faults.fork_server import ForkServer, slow_unless, values
+from tests.cases import slow_unless
+from tests.faults.fork_server import ForkServer, values
 
 RUN = "tests.recurrence.scenarios:train"
 HALF, END = 5, 9  # rows wrap at steps 4, 5, 6 and 8: on both sides of the checkpoint
