@@ -191,12 +191,14 @@ def test_positions_with_gaps_on_flex():
 
 
 FLEX = [(v, "distance", n) for v in VISIBILITIES for n in (9, 4)]
-MORE = [*(("causal", kind) for kind in KINDS[:4]), ("sinks", "query"), ("rerope", "key")]
-FLEX += [(*case, n) for case in MORE for n in (9, 4)]
+FLEX += [(*case, n) for case in [*(("causal", k) for k in KINDS[:4]), ("sinks", "query")] for n in (9, 4)]
+FLEX += [("rerope", "key", 9), ("rerope", "key", 4)]
+FLEX_QUICK = [("causal", "none", 9), ("causal", "query", 4), ("causal", "key", 9), ("rerope", "key", 4)]
+FLEX_QUICK += [("sliding_window", "distance", 4), ("lambda_mask", "distance", 9), ("segments", "distance", 9)]
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
-@pytest.mark.parametrize(("visibility", "kind", "n_queries"), slow_unless(FLEX[::3], FLEX))
+@pytest.mark.parametrize(("visibility", "kind", "n_queries"), slow_unless(FLEX_QUICK, FLEX))
 def test_flex_equals_definition(visibility, kind, n_queries):
     """Uncompiled and forward only, which is all that torch offers on a CPU; see tests/gpu for the rest."""
     case = Case(n_queries, 9, visibility, kind, dtype=torch.float32)
