@@ -52,7 +52,7 @@ class Assembled:
 def compose(root: Root, groups: dict[str, str], dirs: tuple[Path, ...]) -> Assembled:
     """Merge the files that the choices name. groups: config group -> option, all known to exist.
 
-    Hydra takes a quarter of a second for it, and a sweep or a comparison asks for the same files many times; so what
+    Hydra takes a tenth of a second for it, and a sweep or a comparison asks for the same files many times; so what
     was merged is kept as long as no file changes.
     """
     if not root.groups:  # one file, and nothing to merge
@@ -74,7 +74,7 @@ def _stamp(path: Path) -> tuple[int, int]:
 _Merged = tuple[dict[str, Any], dict[str, str], dict[str, str], list[Problem]]  # tree, choices, places, problems
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=128)
 def _merged(
     root: Root, groups: tuple[tuple[str, str], ...], dirs: tuple[Path, ...], state: tuple[tuple[Path, int, int], ...]
 ) -> _Merged:
@@ -125,7 +125,6 @@ def _files_of(root: Root, dirs: tuple[Path, ...]) -> list[Path]:
 
 
 def _compose(root: Root, groups: dict[str, str], dirs: tuple[Path, ...]) -> _Merged:
-    from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from omegaconf import OmegaConf
 
@@ -140,21 +139,20 @@ def _compose(root: Root, groups: dict[str, str], dirs: tuple[Path, ...]) -> _Mer
         outer = {group: option for group, option in groups.items() if group not in nested}
         # An axis of a choice (position/frequencies) exists where the choice above brings it; Hydra would say of any
         # other only that it could not override.
-        offered = files.merged(root.name, _overrides(root, outer)) if nested else []
+        offered = files.listed(root.name, _overrides(root, outer)) if nested else []
         for group in nested:
             if not any(path.startswith(f"{group}/") for path, _ in offered):
                 problems.append(_no_such_axis(group, groups, offered, dirs))
             else:
                 outer[group] = groups[group]
-        cfg = hydra_compose(root.name, overrides=_overrides(root, outer), return_hydra_config=True)
-        used = files.merged(root.name, _overrides(root, outer))
-    for name, package in used:  # in the order of merging, so that the last place noted for a key is the one that counts
+        merged = files.merged(root.name, _overrides(root, outer))
+    for name, package in merged.files:  # in the order of merging: the last place noted for a key is the one that counts
         file = next((folder / f"{name}.yaml" for folder in dirs if (folder / f"{name}.yaml").is_file()), None)
         problems += read(file, package, places) if file else []
-    tree = OmegaConf.to_container(cfg, resolve=False)
+    tree = OmegaConf.to_container(merged.tree, resolve=False)
     assert isinstance(tree, dict)
-    tree.pop("hydra")
-    chosen = {group: option for group, option in cfg.hydra.runtime.choices.items() if group in root.groups and option}
+    tree.pop("hydra", None)
+    chosen = {group: option for group, option in merged.choices.items() if group in root.groups and option}
     return {str(key): value for key, value in tree.items()}, chosen, places, problems
 
 

@@ -6,14 +6,15 @@
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import hydra
 from hydra._internal.config_repository import ConfigRepository
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra._internal.defaults_list import DefaultsList, create_defaults_list
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.types import RunMode
+from omegaconf import DictConfig
 
 from coca_train.runtime.errors import UserError
 
@@ -32,8 +33,19 @@ def require(version: str) -> None:
 require(hydra.__version__)
 
 
+class Merged(NamedTuple):
+    """files: (file without its ending, package) in the order of merging. choices: config group -> option."""
+
+    tree: DictConfig
+    choices: dict[str, str]
+    files: list[tuple[str, str]]
+
+
 class Files:
-    """Which files a composition merges. To be used while Hydra is initialized."""
+    """The files that a composition merges, without those in which Hydra configures itself: they take most of the time.
+
+    To be used while Hydra is initialized.
+    """
 
     def __init__(self, more: tuple[Path, ...]) -> None:
         """more: folders besides the one Hydra was initialized with, in the order they are searched."""
@@ -42,14 +54,22 @@ class Files:
             self._loader.get_search_path().append("--config-dir", f"file://{folder}", anchor="main")
         self._loader.repository = ConfigRepository(self._loader.get_search_path())
 
-    def merged(self, top: str, overrides: list[str]) -> list[tuple[str, str]]:
-        """(file without its ending, package) in the order of merging; Hydra's own files left out."""
-        defaults = self._loader.compute_defaults_list(top, overrides, RunMode.RUN).defaults
-        return [
-            (each.config_path, each.package or "")
-            for each in defaults
-            if each.config_path and not each.config_path.startswith("hydra/")
-        ]
+    def listed(self, top: str, overrides: list[str]) -> list[tuple[str, str]]:
+        """What would be merged, as in `Merged.files`."""
+        return _named(self._defaults(top, overrides)[0])
+
+    def merged(self, top: str, overrides: list[str]) -> Merged:
+        defaults, repository = self._defaults(top, overrides)
+        tree = self._loader._compose_config_from_defaults_list(defaults.defaults, repository)
+        return Merged(tree, dict(defaults.overrides.known_choices), _named(defaults))
+
+    def _defaults(self, top: str, overrides: list[str]) -> tuple[DefaultsList, Any]:
+        parsed, repository = self._loader._parse_overrides_and_create_caching_repo(top, overrides)
+        return create_defaults_list(repository, top, parsed, prepend_hydra=False, skip_missing=False), repository
+
+
+def _named(defaults: DefaultsList) -> list[tuple[str, str]]:
+    return [(each.config_path, each.package or "") for each in defaults.defaults if each.config_path]
 
 
 def split_sweep(overrides: list[str]) -> list[list[str]]:

@@ -41,10 +41,13 @@ class Forked:
 
     def _run(self, arguments: list[str]) -> None:
         os.setsid()
-        sys.stdout = sys.stderr = open(self.output, "w")  # noqa: SIM115 (closed with the process)
+        for stream in (1, 2):  # those of the workers too
+            os.dup2(os.open(self.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
+        sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
         slowly.slow_down(float(arguments[0]))
         code = main(arguments[1:])
         sys.stdout.flush()
+        sys.stderr.flush()
         os._exit(code)
 
     @property
@@ -194,7 +197,7 @@ def test_a_killed_worker_ends_the_run_in_words(raw, tmp_path, reference):
 )
 def test_asked_to_stop(raw, tmp_path, reference, number, code, told):
     """The signal goes to every process of the job, as from SLURM or a terminal."""
-    command = Command(raw, tmp_path, cold=True)
+    command = Command(raw, tmp_path)
     command.wait_for_parts(3)
     workers = workers_of(command.process.pid)
     os.killpg(command.process.pid, number)

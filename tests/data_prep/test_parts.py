@@ -17,6 +17,7 @@ from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError, StorageError
 from data_prep.tokenizing import part_writer, parts
 from data_prep.verbs.tokenize import all_inputs, beside_merge, tokenize, unfinished
+from tests.cases import slow_unless
 from tests.data.vocabularies import trained
 from tests.data_prep.tokenizing import (
     bytes_of,
@@ -32,7 +33,6 @@ from tests.data_prep.tokenizing import (
     write_jsonl,
 )
 from tests.faults import inject
-from tests.faults.fork_server import slow_unless
 
 
 @pytest.fixture(scope="module")

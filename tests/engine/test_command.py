@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import slow_unless
 from tests.faults import real
-from tests.faults.fork_server import ForkServer, slow_unless
+from tests.faults.fork_server import ForkServer
 
 # (settings, processes); the global batch is 8 sequences throughout
 LAYOUTS = {

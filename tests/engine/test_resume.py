@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from tests.faults.fork_server import ForkServer, slow_unless, values
+from tests.cases import slow_unless
+from tests.faults.fork_server import ForkServer, values
 
 RUN = "tests.engine.scenarios:train"
 HALF, END = 3, 6

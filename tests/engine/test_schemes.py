@@ -17,6 +17,7 @@ from coca_train.models.transformer import Transformer
 from coca_train.positions import visibilities
 from coca_train.positions.layers import UNIFORM
 from coca_train.runtime import dist
+from tests.cases import slow_unless
 from tests.engine.scenarios import GLOBAL_BATCH, OPTIM, VOCAB, batches, engine_config, lr_of
 from tests.faults.fork_server import ForkServer, values
 from tests.models.conftest import LLAMA
@@ -83,7 +84,8 @@ def _of_position(name: str) -> bool:
     return part == "model" and any(name.startswith("position") for name in parameter.split("."))
 
 
-@pytest.mark.parametrize("name", SCHEMES)
+# A table of all layers, tables of each, vectors, a hook's network, frequencies with parameters.
+@pytest.mark.parametrize("name", slow_unless(["t5", "shaw", "cope", "dape_fire", "rope_clex"], SCHEMES))
 def test_zero_3_equals_local(server: ForkServer, name: str) -> None:
     run, job = "tests.engine.test_schemes:train_model", {"steps": 3, "micro": 4, "scheme": SCHEMES[name]}
     local = values(server.run(run, job | {"kind": "local"}))[0]

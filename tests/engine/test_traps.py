@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from coca_train.engine.base import parameters_on_meta, without_initial_values
+from tests.cases import slow_unless
 from tests.engine.scenarios import TinyGPT
-from tests.faults.fork_server import ForkServer, slow_unless, values
+from tests.faults.fork_server import ForkServer, values
 
 RUN = "tests.engine.scenarios:train"
 LAYOUTS = [(0, "fp32"), (1, "fp32"), (2, "fp32"), (3, "fp32"), (1, "bf16"), (2, "bf16"), (3, "bf16")]

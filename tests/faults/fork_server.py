@@ -30,8 +30,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 PRELOAD = (
     "torch",
@@ -162,13 +160,6 @@ def shared() -> ForkServer:
     server = ForkServer().__enter__()
     atexit.register(server.__exit__)
     return server
-
-
-def slow_unless(quick: Iterable[Any], every: Iterable[Any]) -> list[Any]:
-    """Parameters for pytest: all of `every`, those not in `quick` marked slow."""
-    chosen = list(quick)
-    marked = [(case if isinstance(case, tuple) else (case,), case in chosen) for case in every]
-    return [pytest.param(*case, marks=() if fast else pytest.mark.slow) for case, fast in marked]
 
 
 def values(ranks: list[Rank]) -> list[Any]:

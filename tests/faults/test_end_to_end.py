@@ -6,8 +6,9 @@ import signal
 
 import pytest
 
+from tests.cases import slow_unless
 from tests.faults import real
-from tests.faults.fork_server import ForkServer, slow_unless
+from tests.faults.fork_server import ForkServer
 from tests.faults.runs import KilledRuns
 
 KILLS = int(os.environ.get("COCA_KILLS", "40"))

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from tests.cases import slow_unless
 from tests.faults import real
-from tests.faults.fork_server import ForkServer, slow_unless
+from tests.faults.fork_server import ForkServer
 from tests.faults.runs import KilledRuns
 from tests.stages.support import logged, saved, schedule, stage, state, steps, weights
 

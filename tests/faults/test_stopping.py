@@ -11,8 +11,9 @@ import pytest
 from coca_train.runtime import dist, watchdog
 from coca_train.runtime.errors import PeerLost, Preempted
 from coca_train.runtime.signals import StopRequest
+from tests.cases import slow_unless
 from tests.engine.scenarios import batches, build
-from tests.faults.fork_server import ForkServer, slow_unless
+from tests.faults.fork_server import ForkServer
 
 LOOP = "tests.faults.test_stopping:loop"
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from coca_train import checkpoint
+from tests.cases import slow_unless
 from tests.faults.fake import holds, save
-from tests.faults.fork_server import ForkServer, slow_unless, values
+from tests.faults.fork_server import ForkServer, values
 
 SAVE, RECOVER = "tests.faults.fake:save_two_more", "tests.faults.fake:recover"
 STEPS = (10, 20)

@@ -1,11 +1,11 @@
 """docs/errors.md from the code: every error code, what is wrong, what mends it. `python -m tests.house.error_codes`."""
 
 import ast
+import functools
 import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 from tests.house.imports import OURS, ROOT
@@ -43,13 +43,15 @@ class Message(NamedTuple):
     file: str
 
 
-def messages(root: Path = ROOT) -> dict[str, list[Message]]:
+@functools.cache
+def messages() -> dict[str, list[Message]]:
     """By code, every message of the sources."""
     by_code: dict[str, list[Message]] = defaultdict(list)
     for top in OURS:
-        for path in sorted((root / top).rglob("*.py")):
-            for code, text, fix in _of_file(ast.parse(path.read_text(encoding="utf-8"))):
-                message = Message(text, fix, str(path.relative_to(root)))
+        for path in sorted((ROOT / top).rglob("*.py")):
+            source = path.read_text(encoding="utf-8")
+            for code, text, fix in _of_file(ast.parse(source)) if "E-" in source else ():
+                message = Message(text, fix, str(path.relative_to(ROOT)))
                 if message not in by_code[code]:
                     by_code[code].append(message)
     return dict(sorted(by_code.items(), key=lambda item: _order(item[0])))
@@ -61,22 +63,25 @@ def _order(code: str) -> tuple[int, int]:
 
 
 def _of_file(tree: ast.Module) -> Iterator[tuple[str, str, str]]:
+    everything = list(ast.walk(tree))
     documentation = {
         id(node.body[0].value)
-        for node in ast.walk(tree)
+        for node in everything
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
         and node.body
         and isinstance(node.body[0], ast.Expr)
     }
-    inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-    for scope in [tree, *(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))]:
-        names = _assigned(scope)
-        for node in _own_nodes(scope):
+    inside = {id(part) for node in everything if isinstance(node, ast.JoinedStr) for part in node.values}
+    accounted = documentation | inside
+    for scope in [tree, *(node for node in everything if isinstance(node, ast.FunctionDef))]:
+        own = list(_own_nodes(scope))
+        names = _assigned(own)
+        for node in own:
             if isinstance(node, ast.Call):
                 yield from _problem(node, names)
             elif isinstance(node, ast.Dict):
                 yield from _table(node)
-            elif isinstance(node, ast.Constant | ast.JoinedStr) and id(node) not in documentation | inside:
+            elif isinstance(node, ast.Constant | ast.JoinedStr) and id(node) not in accounted:
                 text = _text(node, {})
                 if match := CODE.match(text):
                     what, _, fix = text[match.end() :].partition("Fix: ")
@@ -92,10 +97,10 @@ def _own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
             yield from _own_nodes(child)
 
 
-def _assigned(scope: ast.AST) -> dict[str, list[ast.expr]]:
-    """Names that a function gives texts to, and the texts from top to bottom."""
+def _assigned(nodes: list[ast.AST]) -> dict[str, list[ast.expr]]:
+    """Names that are given texts among these nodes of a function, and the texts from top to bottom."""
     names: dict[str, list[ast.expr]] = defaultdict(list)
-    for node in _own_nodes(scope):
+    for node in nodes:
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             target, value = node.targets[0], node.value
             if isinstance(target, ast.Name):

@@ -10,6 +10,7 @@ import torch
 from coca_train import positions
 from coca_train.config.schema import LogitScaleConfig, ModelConfig
 from coca_train.extending.parts import shipped
+from coca_train.models import kernels, online
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
 from coca_train.positions import visibilities
@@ -77,3 +78,13 @@ def _one_thread() -> None:
 @pytest.fixture
 def tokens_BT() -> Callable[..., torch.Tensor]:
     return lambda batch=2, length=33: torch.randint(0, 101, (batch, length), generator=torch.Generator().manual_seed(5))
+
+
+@pytest.fixture
+def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels go through every path on a handful of tokens."""
+    monkeypatch.setattr(kernels, "QUERY_BLOCK", 4)
+    monkeypatch.setattr(kernels, "MASK_BLOCK", 2)
+    monkeypatch.setattr(kernels, "RECOMPUTE_ABOVE", 9)
+    monkeypatch.setattr(online, "QUERY_TILE", 3)
+    monkeypatch.setattr(online, "KEY_TILE", 4)

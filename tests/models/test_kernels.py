@@ -5,41 +5,26 @@ import math
 import pytest
 import torch
 
-from coca_train.models import flex, kernels, online
+from coca_train.models import flex, online
 from coca_train.models.kernels import KERNELS
 from coca_train.models.scores import Part
-from coca_train.positions import visibilities
 from coca_train.positions.base import Terms
 from coca_train.positions.visibility import seen
+from tests.cases import slow_unless
+from tests.models.parts import GROUPS, HEADS, VISIBILITIES, RandomParts, documents, gaps, same
+from tests.models.watching import Largest
 
 FAST = ["sdpa", "blocked", "auto"]
-HEADS, GROUPS, WIDTH, VALUE_WIDTH, SCALE = 4, 2, 12, 8, 0.3
-VISIBILITIES = {
-    "causal": {"name": "causal"},
-    "sliding_window": {"name": "sliding_window", "window": 4},
-    "sinks": {"name": "sinks", "n_sink": 2, "window": 3},
-    "lambda_mask": {"name": "lambda_mask", "n_global": 2, "window": 3, "max_distance": 5},
-    "lambda_wide": {"name": "lambda_mask", "n_global": 2, "window": 6, "max_distance": 4},
-    "rerope": {"name": "rerope", "window": 5},
-    "segments": {"name": "segments", "length": 6},
-}
+WIDTH, VALUE_WIDTH, SCALE = 12, 8, 0.3
 KINDS = ["none", "distance", "query", "key", "value", "all"]
 
 
-class Case:
-    """Random leaves, and the parts made of them: the same numbers for the same arguments."""
+class Case(RandomParts):
+    scale = SCALE
 
     def __init__(self, n_queries, n_keys, visibility, kind, *, doc=None, pos=None, dtype=torch.float64, n_rows=5):
-        generator = torch.Generator().manual_seed(n_queries * 1000 + n_keys)
-
-        def leaf(*shape):
-            return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
-
-        pos_BS = torch.arange(n_keys)[None] if pos is None else pos
-        rules = visibilities.build(visibilities.settings(VISIBILITIES[visibility]))
-        self.layouts = rules.layouts(pos_BS[:, n_keys - n_queries :], pos_BS, doc)
-        self.v = leaf(2, n_keys, GROUPS, VALUE_WIDTH)
-        self.leaves, self.parts = [self.v], []
+        super().__init__(n_queries, n_keys, visibility, VALUE_WIDTH, dtype, doc, pos)
+        leaf = self.leaf
         value_RD = leaf(n_rows, VALUE_WIDTH) if kind in ("value", "all") else None
         for layout in self.layouts:
             q, k = leaf(2, n_queries, HEADS, WIDTH), leaf(2, n_keys, GROUPS, WIDTH)
@@ -50,7 +35,6 @@ class Case:
                 value_RD,
             )
             self.parts.append(Part(q, k, terms, layout))
-            self.leaves += [q, k, *flat(terms)]
 
     def detached(self):
         """(parts, v) without gradients."""
@@ -60,27 +44,6 @@ class Case:
             tables = [None if t is None else t.detach() for t in (terms.distance_HR, terms.value_RD)]
             parts.append(Part(q.detach(), k.detach(), Terms(tables[0], *pairs, tables[1]), layout))
         return parts, self.v.detach()
-
-    def run(self, kernel):
-        """(out, gradient of every leaf)."""
-        out = KERNELS[kernel](self.parts, self.v, SCALE)
-        weights = torch.randn(out.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-        unused = torch.autograd.grad((out * weights).sum(), self.leaves, allow_unused=True)
-        return out, [torch.zeros_like(x) if g is None else g for g, x in zip(unused, self.leaves, strict=True)]
-
-
-def flat(terms):
-    parts = [terms.distance_HR, *(terms.query or ()), *(terms.key or ()), terms.value_RD]
-    return [t for t in parts if t is not None]
-
-
-@pytest.fixture
-def _small_tiles(monkeypatch):
-    monkeypatch.setattr(kernels, "QUERY_BLOCK", 4)
-    monkeypatch.setattr(kernels, "MASK_BLOCK", 2)
-    monkeypatch.setattr(kernels, "RECOMPUTE_ABOVE", 9)
-    monkeypatch.setattr(online, "QUERY_TILE", 3)
-    monkeypatch.setattr(online, "KEY_TILE", 4)
 
 
 def by_hand(case, b, h, i):
@@ -132,13 +95,6 @@ def test_definition_with_documents():
         torch.testing.assert_close(out[b, i, h], by_hand(case, b, h, i))
 
 
-def same(case, kernel):
-    (expected, expected_grads), (out, grads) = case.run("eager"), case.run(kernel)
-    torch.testing.assert_close(out, expected)
-    for a, b in zip(grads, expected_grads, strict=True):
-        torch.testing.assert_close(a, b)
-
-
 @pytest.mark.usefixtures("_small_tiles")
 @pytest.mark.parametrize("kernel", FAST)
 @pytest.mark.parametrize(("n_queries", "n_keys"), [(1, 1), (7, 7), (16, 16), (1, 9), (3, 11)])
@@ -160,15 +116,7 @@ def test_every_visibility_on_the_blocked_path(n_keys, visibility, kind):
 @pytest.mark.parametrize("n_keys", [8, 17])
 @pytest.mark.parametrize("visibility", VISIBILITIES)
 def test_documents_on_the_blocked_path(n_keys, visibility):
-    """Rows of a batch with documents of their own, positions starting anew in each."""
-    doc = torch.stack([torch.arange(n_keys) * 3 // n_keys, torch.arange(n_keys) // 5])
-    pos = torch.stack([torch.arange(n_keys) - torch.searchsorted(row, row) for row in doc])
-    same(Case(n_keys, n_keys, visibility, "all", doc=doc, pos=pos), "blocked")
-
-
-def gaps(n_keys):
-    """Increasing positions of two rows, then a pair's distance is not that of the indices."""
-    return torch.cumsum(torch.randint(1, 4, (2, n_keys), generator=torch.Generator().manual_seed(0)), 1)
+    same(Case(n_keys, n_keys, visibility, "all", **documents(n_keys)))
 
 
 @pytest.mark.usefixtures("_small_tiles")
@@ -188,18 +136,16 @@ def test_positions_with_gaps_on_flex():
     torch.testing.assert_close(KERNELS["flex"](*case.detached(), SCALE), expected, rtol=1e-4, atol=1e-5)
 
 
+FLEX = [(v, "distance", n) for v in VISIBILITIES for n in (9, 4)]
+FLEX += [(*case, n) for case in [*(("causal", k) for k in KINDS[:4]), ("sinks", "query")] for n in (9, 4)]
+FLEX += [("rerope", "key", 9), ("rerope", "key", 4)]
+FLEX_QUICK = [("causal", "none", 9), ("causal", "query", 4), ("causal", "key", 9), ("rerope", "key", 4)]
+FLEX_QUICK += [("sliding_window", "distance", 4), ("lambda_mask", "distance", 9), ("segments", "distance", 9)]
+
+
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
-@pytest.mark.parametrize("n_queries", [9, 4])
-@pytest.mark.parametrize(
-    ("visibility", "kind"),
-    [
-        *((v, "distance") for v in VISIBILITIES),
-        *(("causal", k) for k in KINDS[:4]),
-        ("sinks", "query"),
-        ("rerope", "key"),
-    ],
-)
-def test_flex_equals_definition(n_queries, visibility, kind):
+@pytest.mark.parametrize(("visibility", "kind", "n_queries"), slow_unless(FLEX_QUICK, FLEX))
+def test_flex_equals_definition(visibility, kind, n_queries):
     """Uncompiled and forward only, which is all that torch offers on a CPU; see tests/gpu for the rest."""
     case = Case(n_queries, 9, visibility, kind, dtype=torch.float32)
     expected, _ = case.run("eager")
@@ -209,9 +155,7 @@ def test_flex_equals_definition(n_queries, visibility, kind):
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
 def test_flex_equals_definition_with_documents():
-    doc = torch.stack([torch.arange(13) * 3 // 13, torch.arange(13) // 5])
-    pos = torch.stack([torch.arange(13) - torch.searchsorted(row, row) for row in doc])
-    case = Case(13, 13, "sinks", "distance", doc=doc, pos=pos, dtype=torch.float32)
+    case = Case(13, 13, "sinks", "distance", **documents(13), dtype=torch.float32)
     expected, _ = case.run("eager")
     out = KERNELS["flex"](*case.detached(), SCALE)
     torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
@@ -253,22 +197,12 @@ def test_lower_precision_stays_close(kernel, kind, small, dtype, rtol, request):
 @pytest.mark.parametrize("kind", ["none", "all"])
 def test_long_sequences_hold_no_square(kind):
     """T = 6 144 with a window: no tensor is anywhere near T x T, forward or backward."""
-    n, largest = 6144, 0
+    n = 6144
     case = Case(n, n, "sliding_window", kind, dtype=torch.bfloat16, n_rows=64)
-
-    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            nonlocal largest
-            out = func(*args, **(kwargs or {}))
-            for t in out if isinstance(out, tuple) else (out,):
-                if isinstance(t, torch.Tensor):
-                    largest = max(largest, t.numel())
-            return out
-
-    with Watch():
+    with Largest() as largest:
         out, _ = case.run("auto")
     assert out.shape == (2, n, HEADS, VALUE_WIDTH)
-    assert largest < 2 * HEADS * n * 64
+    assert largest.numel < 2 * HEADS * n * 64
 
 
 def test_a_window_visits_few_tiles(monkeypatch):

@@ -10,9 +10,8 @@ from coca_train.models.certificate import certify
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer, count_parameters
 from coca_train.positions.base import Terms
+from tests.cases import sampled
 from tests.models.conftest import LLAMA, NEOX, SCHEMES, build, settings
-
-DYNAMIC = {"name": "dynamic_ntk", "theta": 10000.0, "alpha": 1.0, "original_seq_len": 16}
 
 
 @pytest.mark.parametrize("scheme", ["rope", "alibi_plain", "fox"])
@@ -55,32 +54,6 @@ def test_cached_decoding_equals_full_recompute(scheme, config, tokens_BT):
     torch.testing.assert_close(torch.cat(parts, 1), model.hidden(tokens))
 
 
-@pytest.mark.parametrize("scheme", ["rope", "coca", "coca_strict"])
-@torch.no_grad()
-def test_dynamic_frequencies_by_sequence_equal_full_recompute_beyond_the_window(scheme, tokens_BT):
-    """dynamic_length=sequence: one length for the whole call, so decoding equals full recompute exactly."""
-    model = build(NEOX, SCHEMES[scheme] | {"frequencies": DYNAMIC}).double().eval()
-    tokens = tokens_BT(1, 40)
-    cache = model.new_cache(40)
-    parts = [model.hidden(tokens[:, i : i + 1], length=40, cache=cache) for i in range(40)]
-    torch.testing.assert_close(torch.cat(parts, 1), model.hidden(tokens, length=40))
-
-
-@pytest.mark.parametrize("scheme", ["rope", "coca", "coca_strict"])
-@torch.no_grad()
-def test_dynamic_frequencies_by_step(scheme, tokens_BT):
-    """dynamic_length=step: a one-layer model equals full recompute at each length; a deep one cannot."""
-    settings = SCHEMES[scheme] | {"frequencies": DYNAMIC}
-    tokens = tokens_BT(1, 40)
-    for n_layers, equal in ((1, True), (3, False)):
-        model = build(replace(NEOX, n_layers=n_layers), settings).double().eval()
-        cache = model.new_cache(40)
-        steps = torch.cat([model.hidden(tokens[:, i : i + 1], cache=cache) for i in range(40)], 1)
-        full = torch.cat([model.hidden(tokens[:, : i + 1])[:, -1:] for i in range(40)], 1)
-        torch.testing.assert_close(steps[:, :16], full[:, :16])  # inside the window nothing is dynamic
-        assert torch.allclose(steps, full, atol=1e-9) is equal
-
-
 @torch.no_grad()
 def test_coca_cache_is_a_quarter_smaller_than_rope(tokens_BT):
     sizes = {}
@@ -104,10 +77,8 @@ def test_shared_weights_start_equal_whatever_the_scheme():
             reference = states["rope"].get(key)
             if reference is not None and reference.shape == value.shape:
                 assert torch.equal(value, reference), (name, key)
-    assert (
-        states["coca"]["blocks.0.attention.k.weight"].shape[0] * 2
-        == states["rope"]["blocks.0.attention.k.weight"].shape[0]
-    )
+    n_coca, n_rope = (states[name]["blocks.0.attention.k.weight"].shape[0] for name in ("coca", "rope"))
+    assert n_coca * 2 == n_rope
 
 
 def test_initial_weights_follow_the_config():
@@ -164,9 +135,9 @@ def test_paper_parameter_counts():
     assert counts["rope"][0] - counts["coca"][0] == 24 * (1024 + 1) * 512
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("kernel", ["sdpa", "blocked"])
+@pytest.mark.parametrize(
+    ("scheme", "dtype", "kernel"), sampled(SCHEMES, [torch.float32, torch.bfloat16], ["sdpa", "blocked"])
+)
 def test_certificate_is_granted_to_every_scheme(scheme, dtype, kernel):
     model = build(replace(NEOX, init_std=0.02), scheme, attention=kernel).to(dtype)
     certify(model, torch.device("cpu"), dtype)

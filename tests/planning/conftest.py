@@ -23,7 +23,8 @@ def configure(*overrides: str) -> Config:
     return finish(assemble(TRAIN, list(overrides)), launch=False)[0]
 
 
-def outlined(*overrides: str, trainable: Sequence[str] = ("*",)) -> Outline:
+@cache
+def outlined(*overrides: str, trainable: tuple[str, ...] = ("*",)) -> Outline:
     return outline(configure(*overrides), trainable)
 
 

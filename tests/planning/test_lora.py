@@ -11,7 +11,8 @@ from coca_train.planning.outline import Outline, outline
 from coca_train.planning.schedule import between, share
 from coca_train.planning.states import Counts, states
 from coca_train.planning.step import flops
-from tests.faults.fork_server import ForkServer, slow_unless, values
+from tests.cases import slow_unless
+from tests.faults.fork_server import ForkServer, values
 from tests.planning.conftest import QKV, TINY, configure, outlined, planned
 
 RANK_8 = LoraConfig(rank=8, alpha=16.0)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.faults.fork_server import ForkServer, slow_unless
+from tests.cases import slow_unless
+from tests.faults.fork_server import ForkServer
 from tests.planning.measured import ENGINES, SHARES, found, once, planned
 
 SMALLER = ("model.n_layers=4", "model.vocab_size=8000", "train.seq_len=128")

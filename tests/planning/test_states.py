@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from coca_train.planning.states import REDUCED_AT_ONCE, Counts, States, states
-from tests.faults.fork_server import ForkServer, slow_unless, values
+from tests.cases import slow_unless
+from tests.faults.fork_server import ForkServer, values
 from tests.planning.conftest import TINY, configure
 
 N = 7_500_000_000  # the ZeRO paper's example

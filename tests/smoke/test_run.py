@@ -1,6 +1,6 @@
 """The documented command, from nothing to the report, interrupted, resumed, refused.
 
-Two launches begin with nothing, as a user's do: `python -m coca_train` and torchrun. The others are forked.
+One launch begins with nothing, as a user's does: `python -m coca_train`; torchrun in test-all. The others are forked.
 """
 
 import json
@@ -13,9 +13,16 @@ from safetensors import safe_open
 from coca_train.commands.train import main
 
 
+def records(run_dir: Path) -> list[dict]:
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
 def losses(run_dir: Path) -> dict[int, float]:
-    records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    return {r["step"]: r["loss"] for r in records if "loss" in r}
+    return {record["step"]: record["loss"] for record in records(run_dir) if "loss" in record}
+
+
+def digests(run_dir: Path) -> list[str | None]:
+    return [record.get("batch_digest") for record in records(run_dir)]
 
 
 def weights(run_dir: Path, step: int) -> dict[str, bytes]:
@@ -80,21 +87,23 @@ def test_a_terminated_run_resumes_bit_for_bit(run, tmp_path):
     assert weights(run_dir, 12) == weights(tmp_path / "runs" / "whole", 12)
 
 
-@pytest.mark.parametrize("stage", [pytest.param(1, marks=pytest.mark.slow), 3])
-def test_two_processes_give_the_losses_of_one(run, cold, tmp_path, stage):
-    one = run("run.name=one", *SHORT)
-    two = cold("run.name=two", f"engine.zero_stage={stage}", processes=2)
-    assert one.code == two.returncode == 0, two.stderr
-    expected, got = losses(tmp_path / "runs" / "one"), losses(tmp_path / "runs" / "two")
-    assert got == pytest.approx(expected, rel=1e-5)
-    digests = [
-        [
-            json.loads(line).get("batch_digest")
-            for line in (tmp_path / "runs" / name / "metrics.jsonl").read_text().splitlines()
-        ]
-        for name in ("one", "two")
-    ]
-    assert digests[0] == digests[1]
+def test_two_processes_give_the_losses_of_one(run, tmp_path):
+    assert run("run.name=one", *SHORT).code == 0
+    one = tmp_path / "runs" / "one"
+    for stage in (1, 3):
+        ended = run(f"run.name=zero-{stage}", f"engine.zero_stage={stage}", *SHORT, ranks=2)
+        assert ended.code == 0, ended.err
+        two = tmp_path / "runs" / f"zero-{stage}"
+        assert losses(two) == pytest.approx(losses(one), rel=1e-5)
+        assert digests(two) == digests(one)
+
+
+@pytest.mark.slow
+def test_torchrun_starts_what_the_fork_server_starts(run, cold, tmp_path):
+    forked = run("run.name=forked", "engine.zero_stage=3", *SHORT, ranks=2)
+    torchrun = cold("run.name=torchrun", "engine.zero_stage=3", *SHORT, processes=2)
+    assert forked.code == torchrun.returncode == 0, torchrun.stderr
+    assert losses(tmp_path / "runs" / "torchrun") == losses(tmp_path / "runs" / "forked")
 
 
 def test_what_does_not_fit_the_run_is_refused(words, corpus, tmp_path, capsys):

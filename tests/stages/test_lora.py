@@ -18,7 +18,7 @@ from coca_train.models.init import init_parameter
 from coca_train.models.lora import is_adapter
 from coca_train.runtime.errors import UserError
 from coca_train.training import stage as stage_run
-from tests.faults.fork_server import slow_unless
+from tests.cases import slow_unless
 from tests.stages.support import Runs, logged, manifest, remove, schedule, stage, state, weights
 
 QKV = "blocks.*.attention.[qkv].weight"

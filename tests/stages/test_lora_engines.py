@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from coca_train.models.lora import is_adapter
+from tests.cases import slow_unless
 from tests.faults import real
-from tests.faults.fork_server import ForkServer, slow_unless
+from tests.faults.fork_server import ForkServer
 from tests.faults.runs import Launches
 from tests.stages.support import logged, manifest, schedule, stage, state, weights
 

@@ -10,8 +10,8 @@ import pytest
 
 from coca_train.hub import run_directory
 from coca_train.runtime.errors import CheckpointError, Preempted, UserError
+from tests.cases import slow_unless
 from tests.faults import real
-from tests.faults.fork_server import slow_unless
 from tests.stages.support import (
     LLAMA,
     SIZES,

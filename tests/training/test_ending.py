@@ -18,6 +18,11 @@ from tests.faults import real
 from tests.stages.support import Runs, leave_out, schedule, stage
 
 REPORT = ["eval.extrapolation.enabled=true", "eval.extrapolation.multiples=[1,2]", "eval.extrapolation.max_documents=3"]
+# Tests that look at pages or pictures; the others do without what takes longest.
+WITH_PAGES = (
+    "test_the_report_of_a_run_has_the_numbers_of_an_evaluation_of_its_checkpoint",
+    "test_each_stage_has_a_report_on_its_own_weights_and_window",
+)
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +31,9 @@ def corpus(tmp_path_factory) -> list[str]:
 
 
 @pytest.fixture
-def runs(corpus, tmp_path, monkeypatch) -> Runs:
-    drawn = ("draw", "write_report")
-    leave_out(lambda where, name, value: name in drawn or monkeypatch.setattr(where, name, value))
+def runs(corpus, tmp_path, monkeypatch, request) -> Runs:
+    kept = ("draw", "write_report") if request.node.name in WITH_PAGES else ()
+    leave_out(lambda where, name, value: name in kept or monkeypatch.setattr(where, name, value))
     return Runs(tmp_path, corpus, monkeypatch)
 
 

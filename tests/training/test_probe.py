@@ -22,9 +22,10 @@ from coca_train.training import probe as probing
 from coca_train.training import reach
 from coca_train.training.ending import final_report
 from coca_train.training.probe import Probe
+from tests.cases import slow_unless
 from tests.data.conftest import write
 from tests.faults import real
-from tests.faults.fork_server import shared, slow_unless, values
+from tests.faults.fork_server import shared, values
 from tests.stages.support import Runs, leave_out
 
 WINDOW, VOCAB = 16, 50

@@ -14,11 +14,17 @@ from coca_train.checkpoint.record import open_record, versions
 from coca_train.config.older import ADDED
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
+from coca_train.report.render import pictures
 from coca_train.runtime.errors import CheckpointError, DataError, StorageError
 from coca_train.schedule import resolve
 from coca_train.settings import load, load_saved
 from coca_train.training import ending
 from coca_train.training.ending import Finished, final_report, write_sample
+
+
+@pytest.fixture(autouse=True)
+def _empty_pictures(monkeypatch):
+    monkeypatch.setattr(pictures, "_saved", lambda sheet, kind: b"")
 
 
 def test_settings_are_fixed_once_a_checkpoint_depends_on_them(tmp_path):
