@@ -14,7 +14,7 @@ from coca_train.engine.base import Engine
 from coca_train.evaluation.grid import on_all_ranks
 from coca_train.evaluation.measures.reach import read_probes, sentences
 from coca_train.evaluation.pages.perplexity import perplexity_text
-from coca_train.evaluation.pages.run import RunReport, loss_curves, reach_curves, run_page
+from coca_train.evaluation.pages.trainings import RunReport, loss_curves, reach_curves, run_page
 from coca_train.evaluation.progress import Progress
 from coca_train.evaluation.results import RESULTS, Evaluation
 from coca_train.evaluation.run import facts

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.evaluation.pages import harness as harness_page
 from coca_train.evaluation.results import Cell, Evaluation, Measured
 from coca_train.evaluation.subject import Around, Subject
 from coca_train.models.init import init_weights
@@ -244,7 +245,7 @@ def test_page_shows_ours_and_says_what_is_missing(suite, subject, monkeypatch):
         facts=[], command="c",
     )  # fmt: skip
     printed = {"columns": ("llama7b",), "COPA": (72,)}
-    monkeypatch.setattr(suite.pages.paper, "table", lambda name: printed)
+    monkeypatch.setattr(harness_page.paper, "table", lambda name: printed)
     document = suite.page(None, evaluation)
     higher, lower = (block for block in document.sections[0].blocks if hasattr(block, "rows"))
     assert higher.columns == ("own_lands", "copa")
@@ -253,7 +254,7 @@ def test_page_shows_ours_and_says_what_is_missing(suite, subject, monkeypatch):
     assert (higher.rows[1].theirs, higher.rows[1].values[1].number) == (True, 72.0)
     assert lower.columns == ("own_tales",)
     words = "\n".join(block.text for section in document.sections for block in section.blocks if hasattr(block, "text"))
-    assert "copa, mine: no network" in words
+    assert "mine, plain at copa: no network" in words
     assert "OCNLI: not in lm-evaluation-harness" in words
     assert "all documents" in document.summary[0]
 

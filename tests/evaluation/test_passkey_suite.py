@@ -6,8 +6,7 @@ import pytest
 import yaml
 
 from coca_train.config.files import config_dir
-from coca_train.evaluation.pages.passkey import passkey_page
-from coca_train.evaluation.pages.passkey_places import depth_row
+from coca_train.evaluation.pages.passkey import depth_row
 from coca_train.evaluation.results import Cell
 from coca_train.evaluation.suites import passkey, settings
 from coca_train.report.blocks import HeatMaps, Lines, Table
@@ -110,7 +109,7 @@ def page():
         Cell(subject="two", variant="plain", point=1024, status="out_of_memory", reason="no room"),
     ]
     subjects = [measured("one", window=512), measured("two", window=400)]
-    found = passkey_page(evaluation("passkey", SMALL, subjects, (512, 1024), cells), n_depths=3)
+    found = passkey.page(small(), evaluation("passkey", SMALL, subjects, (512, 1024), cells))
     return found, {
         block.name: block for section in found.sections for block in section.blocks if hasattr(block, "name")
     }
@@ -132,7 +131,10 @@ def test_the_table_by_length(page):
 def test_nothing_of_the_paper_at_other_lengths():
     found = evaluation("passkey", SMALL, [measured("one")], (700,), [done("one", 700, [case(True)])])
     (table,) = [
-        b for s in passkey_page(found, 3).sections for b in s.blocks if getattr(b, "name", "") == "passkey-accuracy"
+        b
+        for s in passkey.page(small(), found).sections
+        for b in s.blocks
+        if getattr(b, "name", "") == "passkey-accuracy"
     ]
     assert len(table.rows) == 1
 
@@ -208,6 +210,6 @@ def test_one_sentence_says_what_variants_make_of_a_model(shares, words):
         for point, share in zip((512, 1024), row, strict=False)
     ]
     found = evaluation("passkey", SMALL, [measured("one", ("plain", "ntk"))], (512, 1024), cells)
-    summary = passkey_page(found, 3).summary
+    summary = passkey.page(small(), found).summary
     assert len(summary) == bool(words)
     assert not words or words in summary[0]

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from coca_train.evaluation.pages.cells import file_names
-from coca_train.evaluation.pages.perplexity import perplexity_page
+from coca_train.evaluation.pages.grid_blocks import file_names
+from coca_train.evaluation.pages.perplexity import page
 from coca_train.evaluation.results import Cell, Evaluation, Measured
 from coca_train.report.render import write_report
 
@@ -58,7 +58,7 @@ def blocks(document) -> dict:
 
 
 def test_rows_windows_and_what_the_paper_has():
-    table = blocks(perplexity_page(None, evaluation("books")))["perplexity-books"]
+    table = blocks(page(None, evaluation("books")))["perplexity-books"]
     assert table.columns == ("512 (1x)", "1,024 (2x)", "2,048 (4x)")
     ours = [(row.label, [value.number for value in row.values]) for row in table.rows if not row.theirs]
     assert ours == [(("rope", "plain"), [20.0, 40.0, 90.0]), (("coca", "plain"), [21.0, 30.0, 50.0])]
@@ -68,7 +68,7 @@ def test_rows_windows_and_what_the_paper_has():
 
 
 def test_what_it_says_at_a_glance():
-    best, least = perplexity_page(None, evaluation("books")).summary
+    best, least = page(None, evaluation("books")).summary
     assert "2,048 tokens coca, plain predicts best: perplexity 50.00" in best
     assert "coca, plain loses least: 2.38 times" in least
 
@@ -76,7 +76,7 @@ def test_what_it_says_at_a_glance():
 def test_a_model_alone_is_compared_with_itself():
     found = evaluation("books")
     alone = replace(found, subjects=found.subjects[1:], cells=tuple(c for c in found.cells if c.subject == "coca"))
-    (said,) = perplexity_page(None, alone).summary
+    (said,) = page(None, alone).summary
     assert (
         said == "coca, plain: perplexity 21.00 in windows of 512 tokens, 50.00 in windows of 2,048, 2.38 times as much."
     )
@@ -84,7 +84,7 @@ def test_a_model_alone_is_compared_with_itself():
 
 @pytest.mark.parametrize("sources", [("books_test",), ("a_b", "a-b"), ("€", "<script>"), ("all", "books", "code")])
 def test_any_name_of_a_source_is_a_file_name(sources, tmp_path):
-    paths = write_report(perplexity_page(None, evaluation(*sources)), tmp_path)
+    paths = write_report(page(None, evaluation(*sources)), tmp_path)
     assert sum(path.startswith("tables/perplexity-") and path.endswith(".tex") for path in paths) == len(sources)
     names = file_names(sources)
     assert len(set(names.values())) == len(sources)

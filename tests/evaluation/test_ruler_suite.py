@@ -8,7 +8,6 @@ from pydantic import ValidationError
 
 from coca_train.config.files import config_dir
 from coca_train.evaluation.measures.ruler import TASKS
-from coca_train.evaluation.pages.ruler import ruler_page
 from coca_train.evaluation.results import Cell
 from coca_train.evaluation.suites import ruler, settings
 from coca_train.runtime.errors import DataError
@@ -87,8 +86,8 @@ def test_the_page():
         *(done("two", point, 0.5) for point in ("needle@100", "needle_values@100", "needle@400", "needle_values@400")),
     ]  # fmt: skip
     points = ("needle@100", "needle@400", "needle_values@100", "needle_values@400")
-    page = ruler_page(evaluation("ruler", SMALL, [measured("one"), measured("two")], points, cells))
-    blocks = {block.name: block for section in page.sections for block in section.blocks if hasattr(block, "name")}
+    document = ruler.page(None, evaluation("ruler", SMALL, [measured("one"), measured("two")], points, cells))
+    blocks = {block.name: block for section in document.sections for block in section.blocks if hasattr(block, "name")}
     means = [[value.number for value in row.values] for row in blocks["ruler-mean"].rows]
     assert means == [[0.75, None], [0.5, 0.5]]
     assert "1 of 2 tasks" in blocks["ruler-mean"].rows[0].values[1].note
@@ -102,4 +101,4 @@ def test_the_page():
     one, _ = blocks["ruler-map"].panels
     assert one.values == ((1.0, 0.25), (0.5, None))
     assert one.mark_after_x == 1
-    assert page.summary == ["In prompts of 400 tokens two is best: its mean over 2 tasks is 0.50."]
+    assert document.summary == ["In prompts of 400 tokens two is best: its mean over 2 tasks is 0.50."]

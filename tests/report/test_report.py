@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from coca_train.evaluation.pages.perplexity import number, perplexity_text
-from coca_train.evaluation.pages.run import POINTS, RunReport, loss_curves, run_page
+from coca_train.evaluation.pages.trainings import POINTS, RunReport, loss_curves, run_page
 from coca_train.evaluation.results import Evaluation
 from coca_train.report.render import write_report
 from coca_train.runtime import durable

@@ -15,11 +15,10 @@ from pydantic.dataclasses import dataclass
 from coca_train.config.schema import STRICT, Positive
 from coca_train.evaluation.measures.angles import BORDERS, add
 from coca_train.evaluation.measures.anomaly import anomaly_sums, problem, slowed_pairs
-from coca_train.evaluation.pages import anomaly as pages
+from coca_train.evaluation.pages.anomaly import page as page
 from coca_train.evaluation.reading import Reading, read_whole_grid
-from coca_train.evaluation.results import Evaluation, Point
+from coca_train.evaluation.results import Point
 from coca_train.evaluation.subject import Around, Subject
-from coca_train.report.blocks import Document
 from coca_train.runtime import dist
 
 VERSION = 1
@@ -112,7 +111,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(each) for each in value]
     return float(f"{value:.{FIGURES}g}") if np.isfinite(value) else None
-
-
-def page(settings: Settings, evaluation: Evaluation) -> Document:
-    return pages.page(settings, evaluation)

@@ -15,10 +15,9 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
 from coca_train.evaluation.measures.harness_results import summary
-from coca_train.evaluation.pages import harness as pages
-from coca_train.evaluation.results import Evaluation, Point
+from coca_train.evaluation.pages.harness import page as page
+from coca_train.evaluation.results import Point
 from coca_train.evaluation.subject import Around, Subject
-from coca_train.report.blocks import Document
 from coca_train.runtime import dist
 from coca_train.runtime.errors import UserError
 
@@ -136,10 +135,6 @@ def combine(settings: Settings, point: Point, material: Material, parts: Sequenc
     task = material.tasks[point]
     found = summary(_harness().score(task, answers), list(task.tree["tasks"]), str(point))
     return found | {name: sum(part[name] for part in parts) for name in ("n_clipped", "n_requests")}
-
-
-def page(settings: Settings, evaluation: Evaluation) -> Document:
-    return pages.page(evaluation)
 
 
 def _harness() -> Any:

@@ -16,10 +16,9 @@ from coca_train.evaluation.answers import answers, begin, digest, gathered, no_p
 from coca_train.evaluation.measures import passkey
 from coca_train.evaluation.measures.passkey import Case
 from coca_train.evaluation.measures.proportion import wilson
-from coca_train.evaluation.pages.passkey import passkey_page
-from coca_train.evaluation.results import Evaluation, Point
+from coca_train.evaluation.pages.passkey import page as page
+from coca_train.evaluation.results import Point
 from coca_train.evaluation.subject import Around, Subject
-from coca_train.report.blocks import Document
 
 VERSION = 1
 CACHED = True
@@ -99,7 +98,3 @@ def combine(settings: Settings, point: int, material: Material, parts: Sequence[
             for c, f, t in zip(cases, found, texts, strict=True)
         ],
     }
-
-
-def page(settings: Settings, evaluation: Evaluation) -> Document:
-    return passkey_page(evaluation, settings.n_depths)

@@ -25,11 +25,10 @@ from coca_train.config.schema import STRICT, Positive
 from coca_train.evaluation.measures.perplexity import Scores, score_share, summarise
 from coca_train.evaluation.measures.positions import bin_ends, means
 from coca_train.evaluation.measures.windows import Row, passes, positions_needed, same_at
-from coca_train.evaluation.pages.perplexity import perplexity_page
-from coca_train.evaluation.results import ALL, Evaluation, Point
+from coca_train.evaluation.pages.perplexity import page as page
+from coca_train.evaluation.results import ALL, Point
 from coca_train.evaluation.subject import Around, Subject
 from coca_train.evaluation.texts import Library, Texts, digest
-from coca_train.report.blocks import Document
 
 VERSION = 1
 CACHED = True
@@ -184,7 +183,3 @@ def combine(settings: Settings, point: int, material: Material, parts: Sequence[
         curve = {"ends": bin_ends(point).tolist(), "loss_by_position": means(scores.positions).tolist()}
         made[source] = asdict(found) | curve
     return {"stride": material.row(point).stride, "sources": made}
-
-
-def page(settings: Settings, evaluation: Evaluation) -> Document:
-    return perplexity_page(settings, evaluation)

@@ -14,11 +14,10 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
 from coca_train.evaluation.measures.first_window import first_window_nll, first_windows, reduced
-from coca_train.evaluation.pages import position_loss as pages
+from coca_train.evaluation.pages.position_loss import page as page
 from coca_train.evaluation.reading import Reading, read_whole_grid
-from coca_train.evaluation.results import ALL, Evaluation, Point
+from coca_train.evaluation.results import ALL, Point
 from coca_train.evaluation.subject import Around, Subject
-from coca_train.report.blocks import Document
 from coca_train.runtime import dist
 
 VERSION = 1
@@ -74,7 +73,3 @@ def combine(settings: Settings, point: int, material: Reading, parts: Sequence[d
     if len(by_source) > 1:
         by_source[ALL] = [sums for members in by_source.values() for sums in members]
     return {source: asdict(first_windows(members, point, settings.block)) for source, members in by_source.items()}
-
-
-def page(settings: Settings, evaluation: Evaluation) -> Document:
-    return pages.page(settings, evaluation)

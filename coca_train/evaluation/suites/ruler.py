@@ -16,10 +16,9 @@ from coca_train.config.schema import STRICT, Positive
 from coca_train.evaluation.answers import answers, begin, digest, gathered, no_positions
 from coca_train.evaluation.measures.ruler import TASKS, haystack
 from coca_train.evaluation.measures.ruler.base import Asked, cases, score
-from coca_train.evaluation.pages.ruler import ruler_page
-from coca_train.evaluation.results import Evaluation, Point
+from coca_train.evaluation.pages.ruler import page as page
+from coca_train.evaluation.results import Point
 from coca_train.evaluation.subject import Around, Subject
-from coca_train.report.blocks import Document
 from coca_train.runtime.errors import DataError
 
 VERSION = 1
@@ -119,7 +118,3 @@ def combine(settings: Settings, point: Point, material: Material, parts: Sequenc
         "n_cases": n,
         "cases": [{"score": s, "answer": t[:ANSWER_CHARACTERS]} for s, t in zip(scores, texts, strict=True)],
     }
-
-
-def page(settings: Settings, evaluation: Evaluation) -> Document:
-    return ruler_page(evaluation)

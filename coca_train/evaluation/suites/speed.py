@@ -16,11 +16,10 @@ from coca_train.config.schema import STRICT, Positive
 from coca_train.evaluation.measures.peak import peak_bytes
 from coca_train.evaluation.measures.speed import Baseline, Work, in_turns, ratio, turn, twin
 from coca_train.evaluation.measures.windows import positions_needed
-from coca_train.evaluation.pages import speed as pages
-from coca_train.evaluation.results import OWN, Evaluation, Point
+from coca_train.evaluation.pages.speed import page as page
+from coca_train.evaluation.results import OWN, Point
 from coca_train.evaluation.subject import Around, Subject
 from coca_train.positions import rotary
-from coca_train.report.blocks import Document
 from coca_train.runtime import dist
 
 VERSION = 1
@@ -106,7 +105,3 @@ def combine(settings: Settings, point: int, material: None, parts: Sequence[dict
         "peak": first["peak"],
         "device": first["device"],
     }
-
-
-def page(settings: Settings, evaluation: Evaluation) -> Document:
-    return pages.page(settings, evaluation)

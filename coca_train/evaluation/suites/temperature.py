@@ -13,11 +13,10 @@ from pydantic.dataclasses import dataclass
 from coca_train.config.schema import STRICT, Positive
 from coca_train.evaluation.measures.first_window import first_window_nll
 from coca_train.evaluation.measures.temperature import attention_scale, recommended, segment_sums, segments
-from coca_train.evaluation.pages import temperature as pages
+from coca_train.evaluation.pages.temperature import page as page
 from coca_train.evaluation.reading import Reading, read_longest
-from coca_train.evaluation.results import Evaluation, Point
+from coca_train.evaluation.results import Point
 from coca_train.evaluation.subject import Around, Subject
-from coca_train.report.blocks import Document
 from coca_train.runtime import dist
 
 VERSION = 1
@@ -86,7 +85,3 @@ def combine(settings: Settings, point: str, material: Reading, parts: Sequence[d
         "tokens": segments(settings.document_tokens, settings.block),
         "recommended": parts[0]["recommended"],
     }
-
-
-def page(settings: Settings, evaluation: Evaluation) -> Document:
-    return pages.page(settings, evaluation)
