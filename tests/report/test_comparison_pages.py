@@ -11,7 +11,8 @@ from coca_train.report.render import write_report
 from coca_train.report.render.chart import looks
 from coca_train.report.render.pictures import look
 from coca_train.report.render.terminal import terminal_text
-from tests.report.support import blocks, facts, pixels, report, several
+from tests.evaluation.grids import blocks
+from tests.report.support import facts, pixels, report, several
 
 
 def page(results, known=None, checks=()):

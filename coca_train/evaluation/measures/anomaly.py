@@ -64,8 +64,8 @@ def anomaly_sums(model: Any, texts: Sequence[np.ndarray], keys: Sequence[object]
 
     with evaluating(model), _watched(model, look):
         model.hidden(tokens_BT, length=n_tokens)
-    found = add(by_layer)
-    return found | {name: np.stack([layer[name] for layer in by_layer]) for name in BY_LAYER}
+    sums = add(by_layer)
+    return sums | {name: np.stack([layer[name] for layer in by_layer]) for name in BY_LAYER}
 
 
 @contextmanager
@@ -85,11 +85,11 @@ def _watched(model: Any, look: Callable[[Any, Tensor], None]) -> Iterator[None]:
 def _layer(position: Any, attention: Any, x_BTC: Tensor, m_BP: Tensor, n_BP: Tensor) -> Sums:
     """One layer's sums; text by text, since a text's pairs alone are P·H·J complex numbers."""
     theta_J = frequencies(position, x_BTC.shape[1]).to(x_BTC.device)
-    found = []
+    parts = []
     for x_TC, m_P, n_P in zip(x_BTC, m_BP, n_BP, strict=True):
         q_PHJ, k_PHJ = vectors(position, attention.project_q(x_TC[m_P]), attention.project_k(x_TC[n_P]))
-        found.append(tally(q_PHJ, k_PHJ, m_P - n_P, theta_J, placed_angle(position, q_PHJ, k_PHJ, n_P, theta_J)))
-    return add(found)
+        parts.append(tally(q_PHJ, k_PHJ, m_P - n_P, theta_J, placed_angle(position, q_PHJ, k_PHJ, n_P, theta_J)))
+    return add(parts)
 
 
 def frequencies(position: Any, length: int) -> Tensor:

@@ -52,10 +52,10 @@ def document(
 
 def written(sections: Sections) -> list[Section]:
     """Those with something to show."""
-    made = {
+    shown = {
         title: [Text(text=b) if isinstance(b, str) else b for b in blocks if b] for title, blocks in sections.items()
     }
-    return [Section(title=title, blocks=blocks) for title, blocks in made.items() if blocks]
+    return [Section(title=title, blocks=blocks) for title, blocks in shown.items() if blocks]
 
 
 def heading(point: Point) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
-from coca_train.evaluation.measures.proportion import wilson
+from coca_train.evaluation.measures.passkey import wilson
 from coca_train.evaluation.pages.grid_blocks import by_point, curves, document, heat_maps, table, training_windows
 from coca_train.evaluation.results import Evaluation, GridRow
 from coca_train.report import paper

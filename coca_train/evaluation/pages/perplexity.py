@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from coca_train.evaluation.measures.positions import middles
+from coca_train.evaluation.measures.position_bins import middles
 from coca_train.evaluation.pages.grid_blocks import (
     Pick,
     Sections,
@@ -123,9 +123,9 @@ def _by_window(evaluation: Evaluation, source: str, name: str, pick: Pick, **fie
         for point in evaluation.points
     }
     rows = of_source(evaluation, source).rows()
-    made = table(rows, columns, name=_file(evaluation, name, source), best="low", **fields)
-    assert made is not None  # a source is there because some cell has it
-    return made
+    whole = table(rows, columns, name=_file(evaluation, name, source), best="low", **fields)
+    assert whole is not None  # a source is there because some cell has it
+    return whole
 
 
 def _perplexity(result: Mapping[str, Any]) -> Value:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from coca_train.evaluation.measures.first_window import by_octave
-from coca_train.evaluation.measures.positions import middles
+from coca_train.evaluation.measures.position_bins import middles
 from coca_train.evaluation.pages.grid_blocks import by_point, curves, document, table, training_windows
 from coca_train.evaluation.results import Evaluation, GridRow
 from coca_train.report.blocks import MISSING, Document, Line, Table, Value

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from coca_train.evaluation.measures.reach import TOLERANCE, Probed, read_probes, sentences
+from coca_train.evaluation.measures.held_windows import TOLERANCE, Probed, read_probes, sentences
 from coca_train.evaluation.pages import perplexity
 from coca_train.evaluation.pages.grid_blocks import Sections, file_names, written
 from coca_train.evaluation.pages.perplexity import number
