@@ -17,7 +17,9 @@ from coca_train.evaluation.subject import Setup, default_config
 from coca_train.evaluation.suites import suite_module
 from coca_train.evaluation.texts import TextStore
 from coca_train.hub.weights import open_source
+from coca_train.report.blocks import Table
 from coca_train.report.render import write_report
+from coca_train.report.render.terminal import terminal_text
 from coca_train.runtime import dist
 from coca_train.runtime.durable import write_json
 from coca_train.runtime.errors import UserError
@@ -42,6 +44,9 @@ def evaluate(config: EvaluateConfig, command: str) -> Path:
         seed=config.work.seed,
         micro_batch_tokens=config.work.micro_batch_tokens,
     )
+    dist.log(
+        f"{config.eval.suite}: {', '.join(names)} at {', '.join(map(str, points))}; cells are kept in {root / CELLS}"
+    )
     subjects, cells = run_grid(config, names, setup, Store(root / CELLS))
     evaluation = Evaluation(
         suite=config.eval.suite,
@@ -65,8 +70,15 @@ def evaluate(config: EvaluateConfig, command: str) -> Path:
 
 
 def _write(config: EvaluateConfig, evaluation: Evaluation, directory: Path) -> None:
+    """The files; and in the terminal the page's first table, its summary, what is missing."""
     write_json(directory / RESULTS, evaluation.to_json())
-    write_report(suite_module(evaluation.suite).page(config.eval, evaluation), directory)
+    page = suite_module(evaluation.suite).page(config.eval, evaluation)
+    write_report(page, directory)
+    tables = [block for section in page.sections for block in section.blocks if isinstance(block, Table)]
+    for table in tables[:1]:
+        dist.log(f"\n{terminal_text(table)}")
+    for line in [*page.summary, *(f"not measured: {line}" for line in evaluation.absences())]:
+        dist.log(line)
 
 
 def subject_names(config: EvaluateConfig) -> list[str]:

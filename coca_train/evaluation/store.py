@@ -31,7 +31,7 @@ class Store:
         """{result, seconds} of a measured cell; None when there is none, or its file is damaged."""
         try:
             kept = read_json(self._path(content))
-        except (OSError, ValueError):
+        except (OSError, ValueError):  # a torn file is measured again, like none: it is a cache
             return None
         complete = isinstance(kept, dict) and {"result", "seconds"} <= kept.keys()
         return kept if complete else None

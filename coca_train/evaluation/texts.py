@@ -118,6 +118,7 @@ class Library:
             fitting = np.flatnonzero(shelf.lengths >= min_tokens)
             skipped[source], n = len(shelf.lengths) - len(fitting), min(self._setup.max_documents, len(fitting))
             if n:
+                # Every k-th, not the first n: corpora are often sorted by length, date or site.
                 documents[source] = [shelf.read(int(fitting[i * len(fitting) // n])) for i in range(n)]
         if not documents:
             option = lengths_from or self._setup.lengths_from

@@ -43,6 +43,7 @@ def problem(position: Any) -> str:
 def drawn_pairs(n_tokens: int, n_pairs: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Places of queries and of keys before them, (P,) each: uniform over all n < m < n_tokens, with replacement."""
     generator = np.random.default_rng(seed)
+    # The second place is a shift that is never 0: uniform over ordered pairs, hence over unordered ones.
     one_P = generator.integers(0, n_tokens, n_pairs)
     other_P = (one_P + generator.integers(1, n_tokens, n_pairs)) % n_tokens
     return np.maximum(one_P, other_P), np.minimum(one_P, other_P)

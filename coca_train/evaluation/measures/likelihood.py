@@ -74,12 +74,14 @@ def likelihoods(
     by_row: dict[Row, list[int]] = {}
     for index, request in enumerate(requests):
         by_row.setdefault(request.row, []).append(index)
+    # A row's first request says where its context ends; others with this row share its scores' hidden states.
     contexts = {row: requests[indices[0]].context for row, indices in by_row.items()}
     answers: list[Likelihood | None] = [None] * len(requests)
     trunk = None
     with evaluating(model):
         fixed = length_is_unseen(model, max(map(len, by_row), default=1))
         for batch in plan(contexts, batch_tokens, fixed):
+            # plan() keeps batches of one context together, so one trunk at a time is enough, and all that is held.
             if batch.n_shared and (trunk is None or trunk.row != batch.rows[0][: batch.n_shared]):
                 trunk = _prefilled(model, batch.rows[0][: batch.n_shared])
             x_BTC = _hidden(model, batch, trunk)
@@ -116,6 +118,7 @@ def plan(contexts: Mapping[Row, Row], batch_tokens: int, fixed: bool) -> Iterato
 def batches(rows: Sequence[Row], batch_tokens: int, mixed: bool) -> Iterator[list[Row]]:
     """Rows, the longest first, in batches. mixed: rows of several lengths may share one."""
     batch: list[Row] = []
+    # The longest first: its length is what the whole batch is padded to, and memory that is too little shows at once.
     for row in sorted(rows, key=len, reverse=True):
         if batch and ((len(batch) + 1) * len(batch[0]) > batch_tokens or not (mixed or len(row) == len(batch[0]))):
             yield batch

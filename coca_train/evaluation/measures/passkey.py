@@ -53,6 +53,7 @@ def cases(
         draw = random.Random(f"passkey {seed} {length} {index}")
         key, share = draw.randint(LOWEST, HIGHEST), draw.random()
         most = (length - len(begin) - len(encode(prompt(key, 0, 0)))) // per_filler
+        # `most` may be one too many, as a tokenizer may cut the key's sentence otherwise in longer prompts.
         for n_fillers in range(most, -1, -1):
             n_before = _place(share, index, n_fillers, places, n_depths)
             case = _case(encode, key, n_before, n_fillers - n_before, begin)

@@ -89,6 +89,7 @@ def _child(task: Mapping[str, Any]) -> dict[str, int]:
     model = model.to(getattr(torch, task["dtype"])).eval()
     peaks = {}
     for work in task["works"]:
+        # What libraries keep after their first call (thread pools, workspaces) is not the work's.
         turn(model, work, min(WARM_UP, task["length"]), 1, 1)()
         once = turn(model, work, task["length"], 1, 1)
         before = _resident("VmRSS")

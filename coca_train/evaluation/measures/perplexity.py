@@ -125,6 +125,7 @@ def summarise(sums: np.ndarray, n_bytes: int | None = None, seed: int = 0, resam
     nll, count = float(sums[:, 0].sum()), int(sums[:, 1].sum())
     low = high = None
     if len(sums) > 1:
+        # The ratio of sums, as above: a mean of the documents' own ratios would weigh short ones as long ones.
         draws = np.random.default_rng(seed).integers(0, len(sums), (resamples, len(sums)))
         losses = sums[draws, 0].sum(1) / sums[draws, 1].sum(1)
         edges = np.quantile(losses, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])

@@ -109,6 +109,7 @@ def batches(work: Sequence[Pass], micro_batch_tokens: int) -> list[list[Pass]]:
     for each in work:
         groups.setdefault((each.length, each.parts), []).append(each)
     micro_batches = []
+    # The order must not hang on the order of documents: every rank deals out the same list.
     for (length, _), members in sorted(groups.items(), key=lambda group: (-group[0][0], group[0][1])):
         size = max(1, micro_batch_tokens // length)
         micro_batches += [members[i : i + size] for i in range(0, len(members), size)]
@@ -147,6 +148,7 @@ def same_at(model: Any, one: int, other: int) -> bool:
     pos_1T = torch.arange(PROBED, device=next(model.parameters()).device)[None]
     for kind in dict.fromkeys(model.kinds):
         position, visibility = model.position_of(kind), model.visibilities[kind]
+        # Asked of the tables, not of the names: yarn is fixed, dynamic_yarn is not, and plugins are not known here.
         tables = [position(pos_1T, pos_1T, visibility.length(length)) for length in (one, other)]
         if not _equal(*tables):
             return False

@@ -91,6 +91,7 @@ def combine(settings: Settings, point: int, material: Prefixes, parts: Sequence[
 
 def _share(part: Any, whole: Any) -> Any:
     """part / whole, element by element, in FIGURES digits; None where the whole is 0."""
+    # Rounded, as float sums differ in their last bits with the number of ranks, and a kept cell must not.
     with np.errstate(invalid="ignore", divide="ignore"):
         ratio = np.asarray(part, float) / np.asarray(whole, float)
     return _plain(ratio.tolist())

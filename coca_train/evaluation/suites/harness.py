@@ -84,6 +84,7 @@ def prepare(settings: Settings, subject: Subject, setup: Setup) -> Material:
             except ValueError as error:
                 problems[name] = str(error)
 
+    # Rank 0 alone first: it fetches what is not on the disk yet, the others then find it there.
     dist.on_main(load)
     if not dist.is_main():
         load()

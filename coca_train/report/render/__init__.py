@@ -25,6 +25,7 @@ def write_report(document: Document, directory: Path) -> dict[str, Path]:
         path = directory / place
         paths[place] = write_text(path, data) if isinstance(data, str) else write_bytes(path, data)
 
+    # All names are checked before the first file is written: a report is whole or was never begun.
     for block in list(named_blocks(document)):
         if isinstance(block, Table):
             write(f"tables/{block.name}.csv", csv_text(block))

@@ -42,6 +42,7 @@ def best_places(table: Table) -> set[tuple[int, int]]:
             numbers = [v.number for v in figures.values() if v.number is not None and math.isfinite(v.number)]
             if not numbers:
                 continue
+            # What reads the same is as good: 5.001 beside 5.00 is no difference that a reader could see.
             extreme = min(numbers) if table.best == "low" else max(numbers)
             texts = {v.text for v in figures.values() if v.number == extreme}
             places |= {(index, column) for index, v in figures.items() if v.number is not None and v.text in texts}

@@ -85,6 +85,7 @@ def fitted(at: Callable[[int], Prompt], length: int, least: int) -> Prompt | Non
             best, low = prompt, size
         else:
             high = size
+        # A guess by what units have cost on average lands close; a bisection alone would take ten prompts and more.
         per_unit = max(1, len(prompt.tokens) - n_fixed) / (size - least)
         size = max(low + 1, least + math.floor((length - n_fixed) / per_unit))
         if high is not None:  # every other size is the middle one, so that it ends soon whatever units cost
