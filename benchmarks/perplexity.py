@@ -28,7 +28,7 @@ from benchmarks.cases import DTYPES, Setup
 from benchmarks.measure import interleaved_seconds, machine, median_ratio, say
 from coca_train.checkpoint.opening import load_run
 from coca_train.evaluation.measures.perplexity import score_share
-from coca_train.evaluation.measures.windows import Row, sliding_windows
+from coca_train.evaluation.measures.windows import Windowing, sliding_windows
 from coca_train.hub import exporting
 from coca_train.hub.options import EXPORT, given
 from coca_train.models.init import init_weights
@@ -87,7 +87,7 @@ def plain(logits: Logits, documents: Sequence[np.ndarray], window: int, stride: 
     return nll / count
 
 
-def ours(model: Transformer, documents: Sequence[np.ndarray], rows: Sequence[Row], options: Any) -> list[float]:
+def ours(model: Transformer, documents: Sequence[np.ndarray], rows: Sequence[Windowing], options: Any) -> list[float]:
     """Mean NLL [nats per token] of each row."""
     found = [scores.documents.sum(0) for scores in score_share(model, documents, rows, options.micro_batch_tokens)]
     return [nll / count for nll, count in found]
@@ -101,7 +101,7 @@ def bench(model: Transformer, peer: Any, options: argparse.Namespace) -> list[li
     documents = [random.integers(0, vocab_size, windows[-1] + 1) for _ in range(options.documents)]
     setup = replace(Setup(options.device, options.dtype), vocab_size=vocab_size)
 
-    def line(name: str, rows: Sequence[Row]) -> list[str]:
+    def line(name: str, rows: Sequence[Windowing]) -> list[str]:
         say(f"vocabulary {vocab_size:,}, {name}")
         read = [(row, [d[: row.cut and row.cut + 1] for d in documents]) for row in rows]
         works: dict[str, Callable[[], list[float]]] = {OURS: lambda: ours(model, documents, rows, options)}
@@ -115,7 +115,10 @@ def bench(model: Transformer, peer: Any, options: argparse.Namespace) -> list[li
         seconds = interleaved_seconds(works, setup, options.rounds)
         return cells(vocab_size, name, n_tokens, seconds, f"{apart:.0e}")
 
-    whole, cut = [Row(window, stride) for window in windows], [Row(window, stride, window) for window in windows]
+    whole, cut = (
+        [Windowing(window, stride) for window in windows],
+        [Windowing(window, stride, window) for window in windows],
+    )
     alone = [line(f"{row.window:,}", [row]) for row in whole]
     return [*alone, line("all, together", whole), line("all, cut to each", cut)]
 

@@ -6,7 +6,7 @@ from coca_train.commands import main
 from coca_train.config.command_line import Arguments
 from coca_train.config.load import Loaded
 from coca_train.config.verb import FLAGS, Reference, Verb
-from coca_train.evaluation.settings import EVALUATE, overrides
+from coca_train.evaluation.configuration import EVALUATE, overrides
 from coca_train.runtime import dist
 
 USAGE = """\
@@ -28,7 +28,7 @@ FOOT = (
 
 
 def _evaluate(loaded: Loaded, arguments: Arguments) -> None:
-    from coca_train.evaluation.run import evaluate
+    from coca_train.evaluation.pipeline import evaluate
 
     directory = evaluate(loaded.config, arguments.again(EVALUATE.command))
     dist.log(f"Report: {directory / 'report.html'} (tables and figures beside it)")

@@ -1,7 +1,7 @@
 """The grid: every model under every variant at every point, one cell after the other.
 
-Models are opened one at a time, or are in hand: a training's own. Ranks share each cell; what a rank makes of its share
-is gathered before anything is concluded, so that a rank that ran out of memory leaves no other waiting.
+Models are opened one at a time, or are in hand: a training's own. Ranks share each cell. What a rank makes of its share
+is gathered before anything is concluded, so that a rank that runs out of memory leaves no other waiting.
 """
 
 import gc
@@ -14,12 +14,11 @@ from typing import Any, TypeVar
 import torch
 
 from coca_train.engine.process import ran_out
+from coca_train.evaluation.configuration import EvaluateConfig
 from coca_train.evaluation.progress import Progress
 from coca_train.evaluation.results import Cell, Measured, Point
-from coca_train.evaluation.schema import EvaluateConfig
 from coca_train.evaluation.store import Store
-from coca_train.evaluation.subject import Around, Subject
-from coca_train.evaluation.subjects import open_subject
+from coca_train.evaluation.subject import Setup, Subject, open_subject
 from coca_train.evaluation.suites import suite_module
 from coca_train.evaluation.variants import Variant, described
 from coca_train.runtime import dist
@@ -28,7 +27,7 @@ T = TypeVar("T")
 
 
 def run_grid(
-    config: EvaluateConfig, names: Sequence[str], around: Around, store: Store
+    config: EvaluateConfig, names: Sequence[str], setup: Setup, store: Store
 ) -> tuple[list[Measured], list[Cell]]:
     """Measure, or find among what was measured, every cell. COLLECTIVE. names: of the checkpoints."""
     grid, subjects, cells = config.grid, [], []
@@ -38,9 +37,9 @@ def run_grid(
             subject = open_subject(
                 path, name, grid.frequencies, grid.visibilities, config.work.device, config.work.dtype
             )
-            cells += measure_cells(config.eval, subject, around, store, progress, len(names) - number)
+            cells += measure_cells(config.eval, subject, setup, store, progress, len(names) - number)
             subjects.append(subject.facts)
-            del subject
+            del subject  # before the next is opened: two models may not fit
             _free()
     finally:
         progress.close()
@@ -48,28 +47,28 @@ def run_grid(
 
 
 def measure_cells(
-    settings: Any, subject: Subject, around: Around, store: Store | None, progress: Progress, n_models: int = 1
+    settings: Any, subject: Subject, setup: Setup, store: Store | None, progress: Progress, n_models: int = 1
 ) -> list[Cell]:
     """All cells of one model, the first of n_models that are left; the last variant stays on it. COLLECTIVE.
 
     settings: of the suite. store: None: nothing is kept.
     """
     suite = suite_module(settings.suite)
-    material, rows = suite.prepare(settings, subject, around), []
+    material, rows = suite.prepare(settings, subject, setup), []
     for label, variant in subject.variants.items():
-        # The longest first: what others are taken from, and memory's worst.
-        row = [Place(suite, settings, subject, label, variant, point) for point in reversed(around.points)]
-        found = {place: _without_measuring(place, material, around, store) for place in row}
-        rows.append((found, _work([place for place, cell in found.items() if cell is None], material)))
+        # The longest first: passes over it give shorter windows too, and if memory runs out, it does so at once.
+        row = [Slot(suite, settings, subject, label, variant, point) for point in reversed(setup.points)]
+        cells = {slot: _without_measuring(slot, material, setup, store) for slot in row}
+        rows.append((cells, _work([slot for slot, cell in cells.items() if cell is None], material)))
     progress.expect(sum(sum(work.values()) for _, work in rows), n_models)
-    for found, work in rows:
-        for place, each in work.items():
-            progress.cell(f"{subject.name}, {place.label}, {place.point}", each)
-            found[place] = _measured(place, material, replace(around, progress=progress.share), store)
-    return [cell for found, _ in rows for cell in reversed(found.values()) if cell is not None]
+    for cells, work in rows:
+        for slot, each in work.items():
+            progress.cell(f"{subject.name}, {slot.label}, {slot.point}", each)
+            cells[slot] = _measured(slot, material, replace(setup, progress=progress.share), store)
+    return [cell for cells, _ in rows for cell in reversed(cells.values()) if cell is not None]
 
 
-class Place:
+class Slot:
     """Where in the grid a cell is."""
 
     def __init__(
@@ -78,7 +77,7 @@ class Place:
         self.suite, self.settings, self.subject = suite, settings, subject
         self.label, self.variant, self.point = label, variant, point
 
-    def content(self, material: Any, around: Around) -> dict[str, Any]:
+    def content(self, material: Any, setup: Setup) -> dict[str, Any]:
         """Everything the result depends on, as plain JSON."""
         return {
             "suite": self.settings.suite,
@@ -89,7 +88,7 @@ class Place:
             "variant": described(self.variant),
             "point": self.point,
             "material": self.suite.fingerprint(material, self.point),
-            "seed": around.seed,
+            "seed": setup.seed,
             "dtype": str(next(self.subject.model.parameters()).dtype),
         }
 
@@ -97,42 +96,42 @@ class Place:
         return Cell(subject=self.subject.name, variant=self.label, point=self.point, **what)
 
 
-def _without_measuring(place: Place, material: Any, around: Around, store: Store | None) -> Cell | None:
+def _without_measuring(slot: Slot, material: Any, setup: Setup, store: Store | None) -> Cell | None:
     """A cell that is impossible, or known already."""
-    if place.variant.problem:
-        return place.record(status="impossible", reason=place.variant.problem)
-    place.variant.put_on(place.subject.model)
-    reason = place.suite.impossible(place.settings, place.subject, place.point, material)
+    if slot.variant.problem:
+        return slot.record(status="impossible", reason=slot.variant.problem)
+    slot.variant.put_on(slot.subject.model)
+    reason = slot.suite.impossible(slot.settings, slot.subject, slot.point, material)
     if reason:
-        return place.record(status="impossible", reason=reason)
-    if store is None or not place.suite.CACHED:
+        return slot.record(status="impossible", reason=reason)
+    if store is None or not slot.suite.CACHED:
         return None
-    known = dist.on_main(lambda: store.get(place.content(material, around)))
-    return None if known is None else place.record(status="done", result=known["result"], seconds=known["seconds"])
+    known = dist.on_main(lambda: store.get(slot.content(material, setup)))
+    return None if known is None else slot.record(status="done", result=known["result"], seconds=known["seconds"])
 
 
-def _work(row: Sequence[Place], material: Any) -> dict[Place, float]:
+def _work(row: Sequence[Slot], material: Any) -> dict[Slot, float]:
     """Of places under one variant, measured in this order, in the suite's own unit."""
     if not row:
         return {}
     first = row[0]
     first.variant.put_on(first.subject.model)
-    work = first.suite.work(first.settings, first.subject, [place.point for place in row], material)
+    work = first.suite.work(first.settings, first.subject, [slot.point for slot in row], material)
     return dict(zip(row, work, strict=True))
 
 
-def _measured(place: Place, material: Any, around: Around, store: Store | None) -> Cell:
-    place.variant.put_on(place.subject.model)
+def _measured(slot: Slot, material: Any, setup: Setup, store: Store | None) -> Cell:
+    slot.variant.put_on(slot.subject.model)
     began = time.perf_counter()
-    suite = place.suite
-    parts, reason = on_all_ranks(lambda: suite.measure(place.settings, place.subject, place.point, material, around))
+    suite = slot.suite
+    parts, reason = on_all_ranks(lambda: suite.measure(slot.settings, slot.subject, slot.point, material, setup))
     if reason:
-        return place.record(status="out_of_memory", reason=reason)
-    result = suite.combine(place.settings, place.point, material, parts)
+        return slot.record(status="out_of_memory", reason=reason)
+    result = suite.combine(slot.settings, slot.point, material, parts)
     seconds = time.perf_counter() - began
     if store is not None and suite.CACHED:
-        dist.on_main(lambda: store.put(place.content(material, around), result, seconds))
-    return place.record(status="done", result=result, seconds=seconds)
+        dist.on_main(lambda: store.put(slot.content(material, setup), result, seconds))
+    return slot.record(status="done", result=result, seconds=seconds)
 
 
 def on_all_ranks(action: Callable[[], T]) -> tuple[list[T], str]:
@@ -147,6 +146,8 @@ def on_all_ranks(action: Callable[[], T]) -> tuple[list[T], str]:
         reason = f"out of memory on rank {dist.rank()}: {(str(error) or 'host memory').splitlines()[0][:200]}"
     if reason:
         _free()
+    # Only now, outside the handler, as the error's traceback keeps the tensors that filled the memory alive. All ranks
+    # come here, whatever became of their share: one that left before would leave the others waiting.
     gathered: Any = dist.all_gather_object((result, reason))
     return [result for result, _ in gathered], next((reason for _, reason in gathered if reason), "")
 

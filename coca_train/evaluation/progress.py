@@ -14,7 +14,7 @@ class Progress:
     """Work is in any unit that is the same for all cells. shown: whether there is to be anything at all."""
 
     def __init__(self, shown: bool) -> None:
-        from tqdm import tqdm
+        from tqdm import tqdm  # on first use: --help and --cfg job come without it
 
         shown = shown and dist.is_main()
         form = "{desc} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
@@ -22,10 +22,11 @@ class Progress:
         self._lines = shown and not sys.stderr.isatty()
         self._total, self._words = 0.0, ""
         self._before = self._work = 0.0
-        self._began = self._said = time.monotonic()
+        self._began = self._last_line = time.monotonic()
 
     def expect(self, work: float, n_models: int) -> None:
         """So much is left of the present model, and of each of the n_models - 1 after it, as far as one knows."""
+        # A model is opened when its turn comes, so nobody knows yet what of the later ones is measured already.
         self._before, self._work = self._before + self._work, 0.0
         self._total = self._bar.total = self._before + work * n_models
 
@@ -41,10 +42,10 @@ class Progress:
         done = min(self._before + share * self._work, self._total)
         self._bar.update(done - self._bar.n)
         now = time.monotonic()
-        if self._lines and done and now - self._said >= LINE_EVERY_S:
-            self._said = now
+        if self._lines and done and now - self._last_line >= LINE_EVERY_S:
+            self._last_line = now
             left = (now - self._began) * (self._total - done) / done
-            print(f"{done / self._total:.0%}  {self._words}  left {clock(left)}", file=sys.stderr, flush=True)
+            print(f"{done / self._total:.0%}  {self._words}  {clock(left)} left", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         self._bar.close()

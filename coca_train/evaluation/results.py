@@ -1,8 +1,8 @@
-"""What an evaluation found: one record a cell of its grid, and who was measured."""
+"""The outcome of an evaluation: one record a cell of its grid, and who was measured."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, NamedTuple
 
 Point = int | str  # a length [tokens], or the name of what a suite measures at this place of the grid
 Status = Literal["done", "out_of_memory", "impossible"]
@@ -43,6 +43,33 @@ class Cell:
     seconds: float = 0.0
 
 
+class GridRow(NamedTuple):
+    """One model under one variant. label: its name in a legend, with the variant where there are several.
+
+    cells: by point, in the order of the points, whatever became of them.
+    """
+
+    subject: Measured
+    variant: str
+    label: str
+    cells: Mapping[Point, Cell]
+
+    @property
+    def name(self) -> tuple[str, str]:
+        """Model and variant: the first columns of most tables."""
+        return self.subject.name, self.variant
+
+    @property
+    def results(self) -> dict[Point, Mapping[str, Any]]:
+        """Of the cells that have one, in the order of the points."""
+        return {point: cell.result for point, cell in self.cells.items() if cell.result}
+
+    @property
+    def last(self) -> Mapping[str, Any]:
+        """The result at the last point that has one, the longest where points are lengths; {} without any."""
+        return next(reversed(self.results.values()), {})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """All of it. settings: of the suite. facts: what was run, label and value. command: how to run it again."""
@@ -57,31 +84,41 @@ class Evaluation:
     command: str
 
     def find(self, subject: str, variant: str, point: Point) -> Cell | None:
-        """The cell, whatever became of it; None when it was not asked for."""
-        for cell in self.cells:
-            if (cell.subject, cell.variant, cell.point) == (subject, variant, point):
-                return cell
-        return None
+        """The cell, whatever became of it; None when it is not of this grid."""
+        return self._by_place().get((subject, variant, point))
 
-    def rows(self) -> list[tuple[Measured, str]]:
+    def rows(self) -> list[GridRow]:
         """Every model under every variant that could be measured somewhere, in order."""
+        by_place = self._by_place()
         tried = {(cell.subject, cell.variant) for cell in self.cells if cell.status != "impossible"}
-        return [(s, variant) for s in self.subjects for variant in s.variants if (s.name, variant) in tried]
+        rows = []
+        for subject in self.subjects:
+            for variant in subject.variants:
+                if (subject.name, variant) in tried:
+                    label = subject.name if len(subject.variants) == 1 else f"{subject.name}, {variant}"
+                    places = {point: (subject.name, variant, point) for point in self.points}
+                    cells = {point: by_place[place] for point, place in places.items() if place in by_place}
+                    rows.append(GridRow(subject, variant, label, cells))
+        return rows
 
-    def label(self, subject: Measured, variant: str) -> str:
-        """What a row is called: the model, and the variant where there are several."""
-        return subject.name if len(subject.variants) == 1 else f"{subject.name}, {variant}"
+    def _by_place(self) -> dict[tuple[str, str, Point], Cell]:
+        return {(cell.subject, cell.variant, cell.point): cell for cell in self.cells}
+
+    def reduced(self, part: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> "Evaluation":
+        """The same with only a part of every result: one text of several, say. An empty part shows nothing."""
+        cells = [replace(cell, result=part(cell.result)) if cell.result else cell for cell in self.cells]
+        return replace(self, cells=tuple(cells))
 
     def absences(self) -> list[str]:
-        """What was not measured and why, a sentence each; equal reasons of one row together."""
-        found: dict[tuple[str, str, str], list[Point]] = {}
+        """Cells without a result and why, a sentence each; equal reasons of one row together."""
+        points: dict[tuple[str, str, str], list[Point]] = {}
         for cell in self.cells:
             if cell.status != "done":
-                words = "out of memory" if cell.status == "out_of_memory" else cell.reason
-                found.setdefault((cell.subject, cell.variant, words), []).append(cell.point)
+                reason = "out of memory" if cell.status == "out_of_memory" else cell.reason
+                points.setdefault((cell.subject, cell.variant, reason), []).append(cell.point)
         return [
-            f"{subject}, {variant}{'' if len(at) == len(self.points) else ' at ' + ', '.join(map(str, at))}: {words}"
-            for (subject, variant, words), at in found.items()
+            f"{subject}, {variant}{'' if len(at) == len(self.points) else ' at ' + ', '.join(map(str, at))}: {reason}"
+            for (subject, variant, reason), at in points.items()
         ]
 
     def to_json(self) -> dict[str, Any]:

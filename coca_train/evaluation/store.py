@@ -30,11 +30,11 @@ class Store:
     def get(self, content: Mapping[str, Any]) -> dict[str, Any] | None:
         """{result, seconds} of a measured cell; None when there is none, or its file is damaged."""
         try:
-            found = read_json(self._path(content))
-        except (OSError, ValueError):
+            kept = read_json(self._path(content))
+        except (OSError, ValueError):  # a torn file is measured again, like none: it is a cache
             return None
-        complete = isinstance(found, dict) and {"result", "seconds"} <= found.keys()
-        return found if complete else None
+        complete = isinstance(kept, dict) and {"result", "seconds"} <= kept.keys()
+        return kept if complete else None
 
     def put(self, content: Mapping[str, Any], result: Mapping[str, Any], seconds: float) -> None:
         """Keep a cell, with what it is the result of for people. Raises StorageError when the disk refuses."""

@@ -1,19 +1,41 @@
-"""A model under evaluation, and what a suite is told besides."""
+"""A model under evaluation: a run of ours, a Hugging Face folder, or a model in training; and what all cells share."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from itertools import product
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import torch
+
+from coca_train.checkpoint.opening import load_run, pick_device
+from coca_train.config.schema import Config
 from coca_train.data.dataset import IndexedDataset
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.engine.base import DTYPES
+from coca_train.evaluation.measures.perplexity import evaluating
 from coca_train.evaluation.results import Measured, Point
-from coca_train.evaluation.variants import Variant
-from coca_train.models.transformer import Transformer
+from coca_train.evaluation.variants import Variant, variants
+from coca_train.hub import tokenizer_files
+from coca_train.hub.weights import Source, open_source
+from coca_train.models.transformer import Transformer, count_parameters
+from coca_train.runtime.errors import DataError
+from coca_train.settings import load
+
+BLOCK_BYTES = 1 << 22
+
+
+def begin_of(kind: str, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """The token that begins texts, for a Hugging Face folder that has one. Runs were trained without."""
+    return (tokenizer.bos,) if kind == "huggingface" and tokenizer.bos is not None else ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """A model in evaluation mode, on its device. While a cell is measured, the cell's variant is put on it.
+    """A model in evaluation mode, on its device. While a cell is measured, it has the cell's variant.
 
     variants: of the grid, by name.
     """
@@ -29,13 +51,18 @@ class Subject:
         return self.facts.name
 
     @property
+    def begin(self) -> tuple[int, ...]:
+        """Tokens in front of a prompt or a document."""
+        return begin_of(self.facts.kind, self.tokenizer)
+
+    @property
     def training_window(self) -> int:
         """[tokens]"""
         return self.facts.training_window
 
 
 @dataclass(frozen=True, kw_only=True)
-class Around:
+class Setup:
     """What all cells share.
 
     points: of the grid, ascending where they are lengths. texts: documents by source, as plain text, read when first
@@ -51,3 +78,122 @@ class Around:
     token_files: Mapping[str, IndexedDataset] = field(default_factory=dict)
     lengths_from: str = "grid.lengths"
     progress: Callable[[float], None] = lambda share: None
+
+
+class Opened(NamedTuple):
+    """A trained model out of a folder. config: of the training that made it, or that would make such weights.
+
+    kind: run or huggingface. step: optimizer steps, None where unknown. weights: digest of everything that makes it.
+    """
+
+    model: Transformer
+    tokenizer: Tokenizer
+    config: Config
+    kind: str
+    step: int | None
+    weights: str
+
+
+def open_folder(path: str, device: str, dtype: str) -> Opened:
+    """The model of a run directory or a Hugging Face folder, in evaluation mode. device, dtype: as in `work`.
+
+    Raises UserError, CheckpointError and DataError for folders that hold no model or no tokenizer.
+    """
+    with open_source(path) as source:
+        model, tokenizer, config = (_of_run if source.kind == "run" else _of_folder)(source, device)
+        weights, step = _digest(source), source.origin.get("step")
+    if dtype != "auto":
+        model = model.to(DTYPES[dtype])
+    return Opened(model, tokenizer, config, source.kind, step, weights)
+
+
+def open_subject(
+    path: str, name: str, frequencies: Sequence[str], visibilities: Sequence[str], device: str, dtype: str
+) -> Subject:
+    """Load a model and work out its variants (errors: see open_folder). Only this rank's process is concerned."""
+    return subject_of(open_folder(path, device, dtype), path, name, frequencies, visibilities)
+
+
+def subject_of(
+    opened: Opened, path: str, name: str, frequencies: Sequence[str], visibilities: Sequence[str]
+) -> Subject:
+    """Raises what `variants` does."""
+    model, tokenizer, config, kind, step, weights = opened
+    tried = variants(config, product(frequencies, visibilities))
+    facts = _facts(config, model, tried, name=name, path=path, kind=kind, step=step, weights=weights)
+    return Subject(facts=facts, path=Path(path), model=model, tokenizer=tokenizer, variants=tried)
+
+
+@contextmanager
+def lent(
+    model: Transformer, config: Config, tokenizer: Tokenizer, tried: Mapping[str, Variant], **known: Any
+) -> Iterator[Subject]:
+    """A model in training; it gets back the very position scheme, visibility and mode it came with.
+
+    config: of its stage. known: what Measured says besides of it.
+    """
+    facts = _facts(config, model, tried, kind="run", **known)
+    with model.restored(), evaluating(model):  # CLEX draws its factor at random in training
+        yield Subject(facts=facts, path=Path(facts.path), model=model, tokenizer=tokenizer, variants=tried)
+
+
+def _facts(config: Config, model: Transformer, tried: Mapping[str, Variant], **known: Any) -> Measured:
+    return Measured(
+        scheme=config.position.scheme,
+        training_window=config.train.seq_len,
+        n_parameters=count_parameters(model)[0],
+        variants=tuple(tried),
+        **known,
+    )
+
+
+def _of_run(source: Source, device: str) -> tuple[Transformer, Tokenizer, Config]:
+    run = load_run(source.path, device)
+    return run.model, run.tokenizer, run.loaded.config
+
+
+def _of_folder(source: Source, device: str) -> tuple[Transformer, Tokenizer, Config]:
+    """Weights as they are stored; float16 becomes float32 on a CPU."""
+    tokenizer = tokenizer_files.open_for(source, tokenizer_files.find(source, "auto"))
+    if tokenizer is None:
+        raise DataError(
+            f"E-EVAL-03 {source.path}: there is no tokenizer beside the weights ({', '.join(tokenizer_files.MAIN)}); "
+            "text cannot be read without it. Fix: put the model's tokenizer there"
+        )
+    where, stored = pick_device(device), source.dtypes["embed.weight"]
+    with torch.device("meta"):
+        model = source.architecture.build()
+    model = model.to(torch.float32 if where == "cpu" and stored == torch.float16 else stored).to_empty(device=where)
+    model.tie()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(source.read(name))
+    return model.eval(), tokenizer, _config(source)
+
+
+def _config(source: Source) -> Config:
+    """The configuration of a training that would have such weights, for the checks of its variants."""
+    known = source.architecture
+    train = replace(default_config().train, seq_len=known.seq_len)
+    sections = {name: getattr(known, name) for name in ("model", "position", "visibility", "layers")}
+    return replace(default_config(), **sections, train=train)
+
+
+@cache
+def default_config() -> Config:
+    """The configuration of a training without any choice."""
+    return load([]).config
+
+
+def _digest(source: Source) -> str:
+    """Of everything that makes the model. A checkpoint's manifest holds its files' digests; a folder has none, so its
+    files are read: cells are kept by this digest, and a path or a date would take changed weights for the old ones."""
+    known = source.origin.get("manifest_digest")
+    if known is not None:
+        return known
+    whole = hashlib.sha256(repr(sorted(asdict(source.architecture).items())).encode())
+    for file in sorted(source.path.glob("*.safetensors")):
+        with open(file, "rb") as opened:
+            while block := opened.read(BLOCK_BYTES):
+                whole.update(block)
+    return whole.hexdigest()

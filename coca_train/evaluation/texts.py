@@ -18,9 +18,8 @@ import numpy as np
 from coca_train.config.schema import Config
 from coca_train.data.dataset import IndexedDataset
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.evaluation.answers import begin
-from coca_train.evaluation.schema import TextConfig
-from coca_train.evaluation.subject import Around, Subject
+from coca_train.evaluation.configuration import TextConfig
+from coca_train.evaluation.subject import Setup, Subject
 from coca_train.runtime.errors import DataError
 from coca_train.settings import load_saved
 from data_prep import readers
@@ -94,15 +93,15 @@ def digest(documents: Mapping[str, Sequence[np.ndarray]]) -> str:
 class Library:
     """Every document there is, as one model reads it; a token file is not read to find its long documents."""
 
-    def __init__(self, subject: Subject, around: Around) -> None:
-        self._tokenizer, self._around = subject.tokenizer, around
-        if around.token_files:
+    def __init__(self, subject: Subject, setup: Setup) -> None:
+        self._tokenizer, self._setup = subject.tokenizer, setup
+        if setup.token_files:
             self._shelves = {
                 source: Shelf(np.diff(dataset.document_bounds()), dataset.document)
-                for source, dataset in around.token_files.items()
+                for source, dataset in setup.token_files.items()
             }
         else:
-            self._shelves = {source: _encoded(texts, subject) for source, texts in around.texts().items()}
+            self._shelves = {source: _encoded(texts, subject) for source, texts in setup.texts().items()}
 
     @property
     def longest(self) -> int:
@@ -117,12 +116,13 @@ class Library:
         documents, skipped = {}, {}
         for source, shelf in self._shelves.items():
             fitting = np.flatnonzero(shelf.lengths >= min_tokens)
-            skipped[source], n = len(shelf.lengths) - len(fitting), min(self._around.max_documents, len(fitting))
+            skipped[source], n = len(shelf.lengths) - len(fitting), min(self._setup.max_documents, len(fitting))
             if n:
+                # Every k-th, not the first n: corpora are often sorted by length, date or site.
                 documents[source] = [shelf.read(int(fitting[i * len(fitting) // n])) for i in range(n)]
         if not documents:
-            option = lengths_from or self._around.lengths_from
-            files = "" if self._around.token_files else "text.files with "
+            option = lengths_from or self._setup.lengths_from
+            files = "" if self._setup.token_files else "text.files with "
             raise DataError(
                 f"E-EVAL-05 text: no document has {min_tokens:,} tokens (the longest has {self.longest:,}); windows "
                 f"this long need one. Fix: a smaller {option}, or {files}longer documents"
@@ -138,13 +138,13 @@ class Shelf(NamedTuple):
 
 
 def _encoded(texts: Sequence[str], subject: Subject) -> Shelf:
-    encoded = [np.asarray([*begin(subject), *subject.tokenizer.encode(text)], dtype=np.int64) for text in texts]
+    encoded = [np.asarray([*subject.begin, *subject.tokenizer.encode(text)], dtype=np.int64) for text in texts]
     return Shelf(np.array([len(tokens) for tokens in encoded], dtype=int), encoded.__getitem__)
 
 
 def _of_files(config: TextConfig) -> dict[str, list[str]]:
     """By file name without its endings; parts of one set (books-00000-of-00004) together."""
-    found: dict[str, list[str]] = {}
+    texts: dict[str, list[str]] = {}
     for pattern in config.files:
         source = CorpusSourceConfig(
             kind=KINDS.get(Path(pattern).suffix, "jsonl"), files=[pattern], hub=None, hub_config=None, hub_split="test",
@@ -152,8 +152,8 @@ def _of_files(config: TextConfig) -> dict[str, list[str]]:
             licence="", about="", filter=NO_FILTER,
         )  # fmt: skip
         name = Path(pattern).name.split(".")[0].split("-0")[0].rstrip("-*") or "text"
-        found.setdefault(name, []).extend(_read(name, source))
-    return found
+        texts.setdefault(name, []).extend(_read(name, source))
+    return texts
 
 
 def _read(name: str, source: CorpusSourceConfig) -> Iterator[str]:

@@ -83,6 +83,7 @@ def _words(group: str, text: str) -> list[str]:
 
 def _variant(config: Config, frequency: str, visibility: str) -> Variant:
     """Settings that cannot go with this model are a variant with a problem; wrong words are the user's error."""
+    # As words of a command line, so that grids and trainings have one dialect, one set of checks and one message each.
     words = [*_words("position/frequencies", frequency), *_words("visibility", visibility)]
     if frequency != OWN and getattr(config.position, "frequencies", None) is None:
         return Variant(config.position, config.visibility, f"{config.position.scheme} has no frequencies")

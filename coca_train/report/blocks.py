@@ -4,9 +4,9 @@ A suite says what there is to see; HTML, Markdown, CSV, LaTeX, PNG and SVG are m
 Figures that are not our own (a paper's) carry theirs=True and are shown as such, never mixed with ours.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,18 @@ class Line:
     low: tuple[float | None, ...] | None = None
     high: tuple[float | None, ...] | None = None
     theirs: bool = False
+
+    @classmethod
+    def through(cls, label: str, points: Iterable[Sequence[float | None]], theirs: bool = False) -> "Line":
+        """The curve through points (x, y), or (x, y, low, high); those without y are left out."""
+        known = [point for point in points if point[1] is not None]
+        columns: list[Any] = list(zip(*known, strict=True)) or [(), ()]
+        bounds = {
+            name: column
+            for name, column in zip(("low", "high"), columns[2:], strict=False)
+            if any(v is not None for v in column)
+        }
+        return cls(label=label, x=tuple(map(float, columns[0])), y=columns[1], theirs=theirs, **bounds)
 
 
 @dataclass(frozen=True, kw_only=True)

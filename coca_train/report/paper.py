@@ -65,7 +65,7 @@ def method(name: str) -> str:
 
 def rows(
     series: Series,
-    lengths: Sequence[int],
+    lengths: Sequence[int | str],
     form: str = "{:,.2f}",
     label: Callable[[str], tuple[str, ...]] = lambda name: (method(name),),
 ) -> tuple[Row, ...]:
@@ -73,14 +73,25 @@ def rows(
 
     form: of a figure. label: the row's words from the method's name, one for each label column.
     """
-    places = {length: index for index, length in enumerate(context())}
+    columns = {length: index for index, length in enumerate(context())}
     return tuple(
         Row(
             label=label(name),
-            values=tuple(_value(printed[places[n]], form) if n in places else NOT_PRINTED for n in lengths),
+            values=tuple(_value(printed[columns[n]], form) if n in columns else NOT_PRINTED for n in lengths),
             theirs=True,
         )
         for name, printed in series.items()
+    )
+
+
+def beside(tables: Mapping[str, Series], lengths: Sequence[int | str]) -> tuple[Row, ...]:
+    """The methods of CoCA's tables ("table 1": ...) below our models and variants; none where no length is theirs."""
+    if not set(lengths) & set(context()):
+        return ()
+    return tuple(
+        row
+        for name, series in tables.items()
+        for row in rows(series, lengths, label=lambda method_, name=name: (method(method_), f"CoCA, {name}"))
     )
 
 
@@ -91,7 +102,6 @@ def _value(number: float | None, form: str) -> Value:
 def lines(series: Series) -> tuple[Line, ...]:
     """A curve for each method, theirs, over the paper's own lengths; what it could not measure is left out."""
     return tuple(
-        Line(label=method(name), x=tuple(x for x, _ in points), y=tuple(y for _, y in points), theirs=True)
+        Line.through(method(name), zip(context(), printed, strict=True), theirs=True)
         for name, printed in series.items()
-        if (points := [(float(x), y) for x, y in zip(context(), printed, strict=True) if y is not None])
     )

@@ -15,8 +15,7 @@ from coca_train.evaluation.measures.perplexity import RESAMPLES
 from coca_train.evaluation.progress import Progress
 from coca_train.evaluation.results import Cell, Measured
 from coca_train.evaluation.store import Store
-from coca_train.evaluation.subject import Around
-from coca_train.evaluation.subjects import lent
+from coca_train.evaluation.subject import Setup, lent
 from coca_train.evaluation.suites.perplexity import Settings
 from coca_train.evaluation.variants import Choice, variants
 from coca_train.runtime import dist
@@ -64,7 +63,7 @@ class Reach:
         self.config, self.tokenizer = config, tokenizer
         self.windows = tuple(sorted(set(windows)))
         self.variants = variants(config, tried)
-        self.around = Around(
+        self.setup = Setup(
             points=self.windows,
             texts=dict,
             token_files=held_out(config),
@@ -83,4 +82,4 @@ class Reach:
         """
         known |= {"name": self.config.run.name}
         with lent(module, self.config, self.tokenizer, self.variants, **known) as subject:
-            return subject.facts, measure_cells(SETTINGS, subject, self.around, store, progress)
+            return subject.facts, measure_cells(SETTINGS, subject, self.setup, store, progress)

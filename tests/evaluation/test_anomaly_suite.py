@@ -5,31 +5,28 @@ from dataclasses import replace
 import pytest
 
 from coca_train.evaluation.suites import anomaly
-from tests.evaluation.small_grid import evaluate, lines, row, settings, subject, tables
+from tests.evaluation.grids import ROPE, TEXTS, blocks, evaluate, row, settings, subject
 from tests.models.conftest import PLAIN
 
-ROPE = {"scheme": "rope", "rotary_pct": 1.0, "frequencies": PLAIN}
 COCA = {"scheme": "coca", "rotary_pct": 1.0, "variant": "strict", "t_width": "half", "frequencies": PLAIN}
 LINEAR = {"name": "linear", "theta": 10000.0, "factor": 4.0}
-LETTERS = "the quick brown fox jumps over the lazy dog and runs away again. "
-TEXTS = {"a": [LETTERS * 2, LETTERS[5:] * 2, "short"], "b": [LETTERS[9:] * 3]}
 SMALL = {"pairs": 64}
 
 
-@pytest.fixture
-def found(monkeypatch):
+@pytest.fixture(scope="module")
+def grid():
     subjects = [subject("rope", ROPE, [LINEAR]), subject("coca", COCA), subject("alibi", "alibi_plain")]
-    return evaluate(settings("anomaly", **SMALL), subjects, (16, 64, 4096), TEXTS, monkeypatch)
+    return evaluate(settings("anomaly", **SMALL), subjects, (16, 64, 4096), TEXTS)
 
 
-def test_any_number_of_ranks_finds_the_same(found, monkeypatch):
-    again = evaluate(settings("anomaly", **SMALL), [subject("rope", ROPE)], (16, 64, 4096), TEXTS, monkeypatch, ranks=5)
+def test_any_number_of_ranks_finds_the_same(grid):
+    again = evaluate(settings("anomaly", **SMALL), [subject("rope", ROPE)], (16, 64, 4096), TEXTS, ranks=5)
     for length in (16, 64):
-        assert again.find("rope", "plain", length) == found.find("rope", "plain", length)
+        assert again.find("rope", "plain", length) == grid.find("rope", "plain", length)
 
 
-def test_shares_are_of_all_pairs_with_an_angle(found):
-    result = found.find("rope", "plain", 64).result
+def test_shares_are_of_all_pairs_with_an_angle(grid):
+    result = grid.find("rope", "plain", 64).result
     assert result["documents"] == 3
     counts = sum(map(sum, result["histogram_by_pair"]))
     assert counts == 3 * 64 * 2 * 4 * 6  # texts, drawn pairs, layers, heads, pairs of features
@@ -38,29 +35,29 @@ def test_shares_are_of_all_pairs_with_an_angle(found):
     assert result["anomalous"] == pytest.approx(sum(map(sum, result["by_head"])) / 8, rel=1e-6)
     assert 0 < result["abnormal"] < result["anomalous"]
     assert result["borders"]["k"] + result["abnormal"] == pytest.approx(result["anomalous"], rel=1e-6)
-    assert found.find("rope", "linear", 64).result["slowed_by_pair"] == pytest.approx([4.0] * 6)
+    assert grid.find("rope", "linear", 64).result["slowed_by_pair"] == pytest.approx([4.0] * 6)
 
 
-def test_what_cannot_be_measured_says_why(found):
-    assert "alibi rotates nothing" in found.find("alibi", "plain", 16).reason
-    assert found.find("rope", "plain", 4096).reason == "no document has 4,097 tokens"
+def test_what_cannot_be_measured_says_why(grid):
+    assert "alibi rotates nothing" in grid.find("alibi", "plain", 16).reason
+    assert grid.find("rope", "plain", 4096).reason == "no document has 4,097 tokens"
 
 
-def test_the_page_sets_coca_beside_the_others(found):
-    document = anomaly.page(settings("anomaly", **SMALL), found)
-    shares = tables(document)["anomaly-shares"]
+def test_the_page_sets_coca_beside_the_others(grid):
+    document = anomaly.page(settings("anomaly", **SMALL), grid)
+    shares = blocks(document)["anomaly-shares"]
     assert row(shares, "coca", "plain").values[0].text == "0.0%"
     assert row(shares, "coca", "plain").values[3].number == pytest.approx(0.5, abs=0.25)
     assert ("alibi", "plain") not in [row.label for row in shares.rows]
     assert "alibi rotates nothing" in str(document.sections[-1].blocks)
-    borders = tables(document)["anomaly-borders"]
+    borders = blocks(document)["anomaly-borders"]
     assert [value.text for value in row(borders, "coca", "plain", "k").values] == ["0.00", "0.00", "–"]
-    assert [line.label for line in lines(document)["anomaly-angles"].lines] == ["rope", "coca"]
-    assert sum(lines(document)["anomaly-angles"].lines[0].y) == pytest.approx(36)
-    assert lines(document)["anomaly-angles"].y_log  # CoCA's one full bin is 36 times a uniform one
-    only = anomaly.page(settings("anomaly", **SMALL), replace(found, subjects=found.subjects[:1]))
-    assert not lines(only)["anomaly-angles"].y_log
-    assert [line.label for line in lines(document)["anomaly-reach"].lines] == ["rope, plain", "rope, linear"]
+    assert [line.label for line in blocks(document)["anomaly-angles"].lines] == ["rope", "coca"]
+    assert sum(blocks(document)["anomaly-angles"].lines[0].y) == pytest.approx(36)
+    assert blocks(document)["anomaly-angles"].y_log  # CoCA's one full bin is 36 times a uniform one
+    only = anomaly.page(settings("anomaly", **SMALL), replace(grid, subjects=grid.subjects[:1]))
+    assert not blocks(only)["anomaly-angles"].y_log
+    assert [line.label for line in blocks(document)["anomaly-reach"].lines] == ["rope, plain", "rope, linear"]
     assert len(document.summary) == 2
 
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.evaluation import run
+from coca_train.evaluation import pipeline
+from coca_train.evaluation.configuration import load
 from coca_train.evaluation.progress import Progress
-from coca_train.evaluation.settings import load
 from coca_train.evaluation.suites import perplexity
 from tests.hub.test_perplexity import one_window_at_a_time
 
@@ -19,17 +19,21 @@ WINDOWS = (12, 24, 48)
 
 
 @pytest.fixture
-def evaluate(tmp_path, folders, books):
-    """evaluate("grid.…=…", ...): the results of suite `perplexity` on one model; cells are kept between calls."""
+def evaluate(tmp_path, folders, books, monkeypatch):
+    """evaluate("grid.…=…", ...): the results of suite `perplexity` on one model; cells are kept between calls.
 
-    def made(*words: str, checkpoint: str = ""):
+    Without the report, whose pictures take five times as long as the cells; test_command.py has whole ones.
+    """
+    monkeypatch.setattr(pipeline, "write_report", lambda document, directory: {})
+
+    def results(*words: str, checkpoint: str = ""):
         checkpoint = checkpoint or str(folders("one"))
-        usual = [f"checkpoint={checkpoint}", f"text.files=[{books}]", f"work.root={tmp_path / 'made'}", "eval.stride=7"]
-        config, _ = load([*usual, f"grid.lengths=[{','.join(map(str, WINDOWS))}]", *words])
-        directory = run.evaluate(config, "the command")
+        own = [f"checkpoint={checkpoint}", f"text.files=[{books}]", f"work.root={tmp_path / 'made'}", "eval.stride=7"]
+        config, _ = load([*own, f"grid.lengths=[{','.join(map(str, WINDOWS))}]", *words])
+        directory = pipeline.evaluate(config, "the command")
         return json.loads((directory / "results.json").read_text())
 
-    return made
+    return results
 
 
 @pytest.fixture
@@ -81,19 +85,15 @@ def test_the_time_left_is_that_of_what_waits(evaluate, monkeypatch, folders):
     assert (models, last) == (2, 1)
 
 
-@pytest.mark.parametrize("other", ["eval.stride=5", "work.seed=1", "work.dtype=bf16", "grid.frequencies=[linear]"])
-def test_another_question_is_measured_anew(evaluate, counted, other):
-    evaluate("grid.lengths=[12]")
-    evaluate("grid.lengths=[12]", other)
-    assert counted == [12, 12]
-
-
-def test_another_text_or_model_is_measured_anew(evaluate, counted, tmp_path, folders, books):
-    evaluate("grid.lengths=[12]")
+def test_another_question_is_measured_anew(evaluate, counted, tmp_path, folders, books):
+    """Other settings, seed, precision, variant, text or weights; each is kept beside the others."""
     (tmp_path / "other.jsonl").write_text(books.read_text().replace("cat", "dog"))
-    evaluate("grid.lengths=[12]", f"text.files=[{tmp_path / 'other.jsonl'}]")
-    evaluate("grid.lengths=[12]", checkpoint=str(folders("two")))
-    assert counted == [12, 12, 12]
+    settings = ["eval.stride=5", "work.seed=1", "work.dtype=bf16", "grid.frequencies=[linear]"]
+    for _ in range(2):
+        for other in ("", *settings, f"text.files=[{tmp_path / 'other.jsonl'}]"):
+            evaluate("grid.lengths=[12]", *filter(None, [other]))
+        evaluate("grid.lengths=[12]", checkpoint=str(folders("two")))
+    assert counted == [12] * 7
 
 
 def test_a_killed_grid_goes_on_where_it_stopped(evaluate, monkeypatch, counted):
@@ -122,26 +122,23 @@ def test_a_damaged_cell_is_measured_again(evaluate, counted, tmp_path):
     assert counted == [12, 12]
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        torch.OutOfMemoryError("CUDA out of memory"),
-        MemoryError(),
-        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
-    ],
-)
-def test_out_of_memory_is_a_cell_and_the_grid_goes_on(evaluate, monkeypatch, error):
+def test_out_of_memory_is_a_cell_and_the_grid_goes_on(evaluate, monkeypatch):
     measure = perplexity.measure
+    errors = {
+        12: torch.OutOfMemoryError("CUDA out of memory"),
+        24: MemoryError(),
+        36: RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+    }
 
-    def small(settings, subject, point, material, around):
-        if point == 24:
-            raise error
-        return measure(settings, subject, point, material, around)
+    def small(settings, subject, point, material, setup):
+        if point in errors:
+            raise errors[point]
+        return measure(settings, subject, point, material, setup)
 
     monkeypatch.setattr(perplexity, "measure", small)
-    found = {cell["point"]: cell for cell in evaluate()["cells"]}
-    assert [found[w]["status"] for w in WINDOWS] == ["done", "out_of_memory", "done"]
-    assert "rank 0" in found[24]["reason"]
+    cells = evaluate("grid.lengths=[12,24,36,48]")["cells"]
+    assert [cell["status"] for cell in cells] == [*["out_of_memory"] * 3, "done"]
+    assert all("rank 0" in cell["reason"] for cell in cells[:3])
 
 
 def test_a_bug_is_not_taken_for_a_lack_of_memory(evaluate, monkeypatch):
@@ -188,6 +185,6 @@ def test_what_is_scored(evaluate, choice, n_predictions, folders, books):
 def test_multiples_are_of_the_shortest_training_window(monkeypatch):
     windows = {"long": 128, "short": 32}
     opened = lambda path: nullcontext(SimpleNamespace(architecture=SimpleNamespace(seq_len=windows[path])))  # noqa: E731
-    monkeypatch.setattr(run, "open_source", opened)
+    monkeypatch.setattr(pipeline, "open_source", opened)
     config, _ = load(["checkpoint=long,short", "grid.lengths=[4x,100,1x]"])
-    assert run.lengths(config) == (32, 100, 128)
+    assert pipeline.lengths(config) == (32, 100, 128)

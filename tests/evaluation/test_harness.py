@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.evaluation.results import Cell, Evaluation, Measured
-from coca_train.evaluation.subject import Around, Subject
+from coca_train.evaluation.pages import harness as harness_page
+from coca_train.evaluation.subject import Setup, Subject
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
 from coca_train.settings import load
 from tests.data.vocabularies import sentencepiece_model
+from tests.evaluation.grids import cell, evaluation, measured
 
 pytest.importorskip("lm_eval")
 TASKS = Path("tests/evaluation/tasks")
@@ -50,7 +51,7 @@ def suite(monkeypatch):
     return harness
 
 
-def around(seed: int = 0) -> Around:
+def around(seed: int = 0) -> Setup:
     return cast(Any, SimpleNamespace(seed=seed, micro_batch_tokens=700, progress=lambda share: None))
 
 
@@ -232,20 +233,13 @@ def test_where_a_continuation_begins(subject):
 
 def test_page_shows_ours_and_says_what_is_missing(suite, subject, monkeypatch):
     found, _ = cells(suite, settings(suite, "own_lands", "own_tales"), subject, monkeypatch)
-    who = Measured(
-        name="mine", path="p", kind="run", scheme="rope", training_window=64, n_parameters=1, step=1, weights="w",
-        variants=("plain",),
-    )  # fmt: skip
-    done = [Cell(subject="mine", variant="plain", point=p, status="done", result=r) for p, r in found.items()]
-    absent = Cell(subject="mine", variant="plain", point="copa", status="impossible", reason="no network")
+    grid_cells = [cell("mine", "plain", point, each) for point, each in found.items()]
+    grid_cells.append(cell("mine", "plain", "copa", reason="no network"))
     points = ("own_lands", "own_tales", "copa")
-    evaluation = Evaluation(
-        suite="harness", name="n", settings={"limit": None}, subjects=[who], points=points, cells=[*done, absent],
-        facts=[], command="c",
-    )  # fmt: skip
+    grid = evaluation("harness", {"limit": None}, [measured("mine")], points, grid_cells)
     printed = {"columns": ("llama7b",), "COPA": (72,)}
-    monkeypatch.setattr(suite.pages.paper, "table", lambda name: printed)
-    document = suite.page(None, evaluation)
+    monkeypatch.setattr(harness_page.paper, "table", lambda name: printed)
+    document = suite.page(None, grid)
     higher, lower = (block for block in document.sections[0].blocks if hasattr(block, "rows"))
     assert higher.columns == ("own_lands", "copa")
     assert higher.rows[0].values[0].number == pytest.approx(100 * found["own_lands"]["main"]["value"])
@@ -253,7 +247,7 @@ def test_page_shows_ours_and_says_what_is_missing(suite, subject, monkeypatch):
     assert (higher.rows[1].theirs, higher.rows[1].values[1].number) == (True, 72.0)
     assert lower.columns == ("own_tales",)
     words = "\n".join(block.text for section in document.sections for block in section.blocks if hasattr(block, "text"))
-    assert "copa, mine: no network" in words
+    assert "mine, plain at copa: no network" in words
     assert "OCNLI: not in lm-evaluation-harness" in words
     assert "all documents" in document.summary[0]
 
@@ -271,6 +265,6 @@ def test_simple_evaluate_of_the_harness_itself_gives_the_same(suite, subject, mo
         adapter, tasks=list(found), task_manager=manager, bootstrap_iters=100, fewshot_random_seed=0, random_seed=0,
         numpy_random_seed=0,
     )  # fmt: skip
-    for task, cell in found.items():
-        for name, metric in cell["metrics"][task].items():
+    for task, each in found.items():
+        for name, metric in each["metrics"][task].items():
             assert theirs["results"][task][f"{name},none"] == pytest.approx(metric["value"], rel=1e-5)

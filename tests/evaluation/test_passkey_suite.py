@@ -3,41 +3,35 @@
 import re
 
 import pytest
-import yaml
 
-from coca_train.config.files import config_dir
-from coca_train.evaluation.pages.passkey import passkey_page
-from coca_train.evaluation.pages.passkey_places import depth_row
-from coca_train.evaluation.results import Cell
-from coca_train.evaluation.suites import passkey, settings
+from coca_train.evaluation.pages.passkey import depth_row
+from coca_train.evaluation.suites import passkey
 from coca_train.report.blocks import HeatMaps, Lines, Table
-from tests.evaluation.asking import around, cell, evaluation, measured, parrot, subject
+from tests.evaluation.grids import asked, blocks, cell, evaluation, measured, parrot, result, settings, setup
 
-SMALL = {"suite": "passkey", "n_cases": 6, "max_new_tokens": 8, "places": "even", "n_depths": 3}
+SMALL = {"n_cases": 6, "max_new_tokens": 8, "places": "even", "n_depths": 3}
 KEY = re.compile(r"The passkey is (\d+)\.")
 
 
 def small(**options):
-    return settings({**SMALL, **options})
+    return settings("passkey", **(SMALL | options))
 
 
 def test_the_yaml_is_whole():
-    text = yaml.safe_load((config_dir() / "evaluation/eval/passkey.yaml").read_text())["eval"]
-    assert (settings(text).n_cases, settings(text).max_new_tokens) == (100, 64)  # CoCA paper B.1
+    assert (settings("passkey").n_cases, settings("passkey").max_new_tokens) == (100, 64)  # CoCA paper B.1
 
 
-@pytest.mark.parametrize("micro_batch_tokens", [1, 1400, 100_000])
-@pytest.mark.parametrize("n_ranks", [1, 2, 5])
-def test_a_cell_is_the_same_for_every_batch_and_world(monkeypatch, micro_batch_tokens, n_ranks):
-    who, expected = subject(), None
-    for about, ranks in (
-        (around(600, micro_batch_tokens=100_000), 1),
-        (around(600, micro_batch_tokens=micro_batch_tokens), n_ranks),
-    ):
-        result = cell(passkey, small(), who, 600, about, ranks, monkeypatch)
-        expected = expected or result
-    assert result == expected
-    assert len({case["answer"] for case in result["cases"]}) > 1
+@pytest.fixture(scope="module")
+def alone():
+    """All prompts of a cell in one batch of one rank."""
+    return result(passkey, small(), asked(), 600, setup([600], micro_batch_tokens=100_000))
+
+
+@pytest.mark.parametrize(("micro_batch_tokens", "n_ranks"), [(1, 2), (1400, 1), (1400, 5), (100_000, 2)])
+def test_a_cell_is_the_same_for_every_batch_and_world(alone, micro_batch_tokens, n_ranks):
+    shared = setup([600], micro_batch_tokens=micro_batch_tokens)
+    assert result(passkey, small(), asked(), 600, shared, n_ranks) == alone
+    assert len({case["answer"] for case in alone["cases"]}) > 1
 
 
 def test_right_answers_are_counted(monkeypatch):
@@ -50,31 +44,31 @@ def test_right_answers_are_counted(monkeypatch):
         return f"\nThe passkey is {key}.\n" + "x" * 90 if turn < 3 else f"{key}7" if turn == 3 else "I do not know"
 
     parrot(monkeypatch, passkey, answer)
-    result = cell(passkey, small(n_cases=12), subject(), 900, around(900))
-    assert (result["accuracy"], result["contained"], result["n_cases"]) == (0.5, pytest.approx(8 / 12), 12)
-    assert (result["low"], result["high"]) == pytest.approx((0.2538, 0.7462), abs=1e-4)  # 6 of 12
+    scores = result(passkey, small(n_cases=12), asked(), 900, setup([900]))
+    assert (scores["accuracy"], scores["contained"], scores["n_cases"]) == (0.5, pytest.approx(8 / 12), 12)
+    assert (scores["low"], scores["high"]) == pytest.approx((0.2538, 0.7462), abs=1e-4)  # 6 of 12
     assert all(len(prompt) <= 900 for prompt in prompts)
-    assert [case["depth"] for case in result["cases"][:3]] == [0, 4 / 7, 1]  # of seven fillers
-    for case, prompt in zip(result["cases"], prompts, strict=True):
+    assert [case["depth"] for case in scores["cases"][:3]] == [0, 4 / 7, 1]  # of seven fillers
+    for case, prompt in zip(scores["cases"], prompts, strict=True):
         assert prompt[-case["distance"] :].startswith(f"The passkey is {case['key']}.")
         assert len(case["answer"]) <= 40
 
 
 def test_what_cannot_be_asked():
-    about, learned = around(100, 300, 1000), subject("learned")
+    about, learned = setup([100, 300, 1000]), asked("learned")
     material = passkey.prepare(small(), learned, about)
     assert "no room" in passkey.impossible(small(), learned, 100, material)
     assert passkey.impossible(small(), learned, 300, material) == ""
     assert "learned has 300 positions" in passkey.impossible(small(), learned, 1000, material)
-    assert passkey.impossible(small(), subject(), 1000, material) == ""
+    assert passkey.impossible(small(), asked(), 1000, material) == ""
 
 
 def test_the_fingerprint_is_of_prompts_and_keys():
     marks = [
-        passkey.fingerprint(passkey.prepare(small(**options), who, around(600, seed=seed)), 600)
+        passkey.fingerprint(passkey.prepare(small(**options), who, setup([600], seed=seed)), 600)
         for options, who, seed in (
-            ({}, subject(), 0), ({}, subject("alibi"), 0), ({}, subject(), 1), ({"n_cases": 7}, subject(), 0),
-            ({"places": "uniform"}, subject(), 0), ({}, subject(kind="huggingface"), 0),
+            ({}, asked(), 0), ({}, asked("alibi"), 0), ({}, asked(), 1), ({"n_cases": 7}, asked(), 0),
+            ({"places": "uniform"}, asked(), 0), ({}, asked(kind="huggingface"), 0),
         )
     ]  # fmt: skip
     assert marks[0] == marks[1]
@@ -83,7 +77,7 @@ def test_the_fingerprint_is_of_prompts_and_keys():
 
 def test_a_folder_of_hugging_face_has_its_beginning():
     for kind, first in (("huggingface", 1), ("run", ord("T"))):
-        material = passkey.prepare(small(), subject(kind=kind), around(600))
+        material = passkey.prepare(small(), asked(kind=kind), setup([600]))
         assert {case.tokens[0] for case in material[600]} == {first}
 
 
@@ -93,8 +87,7 @@ def case(found, depth=0.0, distance=100):
 
 def done(subject, point, cases, variant="plain"):
     n = sum(c["found"] for c in cases)
-    result = {"accuracy": n / len(cases), "cases": cases, "n_cases": len(cases)}
-    return Cell(subject=subject, variant=variant, point=point, status="done", result=result)
+    return cell(subject, variant, point, {"accuracy": n / len(cases), "cases": cases, "n_cases": len(cases)})
 
 
 @pytest.fixture
@@ -107,13 +100,11 @@ def page():
             "one", 1024, [case(True, 0.5, 512), case(False, 0.4, 2047), case(False, 0.6, 2048), case(True, 0.5, 9000)]
         ),
         done("two", 512, [far]),
-        Cell(subject="two", variant="plain", point=1024, status="out_of_memory", reason="no room"),
+        cell("two", "plain", 1024, status="out_of_memory", reason="no room"),
     ]
     subjects = [measured("one", window=512), measured("two", window=400)]
-    found = passkey_page(evaluation("passkey", SMALL, subjects, (512, 1024), cells), n_depths=3)
-    return found, {
-        block.name: block for section in found.sections for block in section.blocks if hasattr(block, "name")
-    }
+    found = passkey.page(small(), evaluation("passkey", SMALL, subjects, (512, 1024), cells))
+    return found, blocks(found)
 
 
 def test_the_table_by_length(page):
@@ -132,7 +123,10 @@ def test_the_table_by_length(page):
 def test_nothing_of_the_paper_at_other_lengths():
     found = evaluation("passkey", SMALL, [measured("one")], (700,), [done("one", 700, [case(True)])])
     (table,) = [
-        b for s in passkey_page(found, 3).sections for b in s.blocks if getattr(b, "name", "") == "passkey-accuracy"
+        b
+        for s in passkey.page(small(), found).sections
+        for b in s.blocks
+        if getattr(b, "name", "") == "passkey-accuracy"
     ]
     assert len(table.rows) == 1
 
@@ -208,6 +202,6 @@ def test_one_sentence_says_what_variants_make_of_a_model(shares, words):
         for point, share in zip((512, 1024), row, strict=False)
     ]
     found = evaluation("passkey", SMALL, [measured("one", ("plain", "ntk"))], (512, 1024), cells)
-    summary = passkey_page(found, 3).summary
+    summary = passkey.page(small(), found).summary
     assert len(summary) == bool(words)
     assert not words or words in summary[0]

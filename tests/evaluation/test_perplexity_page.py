@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from coca_train.evaluation.pages.cells import file_names
-from coca_train.evaluation.pages.perplexity import perplexity_page
-from coca_train.evaluation.results import Cell, Evaluation, Measured
+from coca_train.evaluation.pages.grid_blocks import file_names
+from coca_train.evaluation.pages.perplexity import page
+from coca_train.evaluation.results import Evaluation
 from coca_train.report.render import write_report
+from tests.evaluation.grids import blocks, cell, evaluation, measured
 
 WINDOWS = (512, 1024, 2048)
 
@@ -21,44 +22,20 @@ def result(perplexity: float, *sources: str) -> dict:
     return {"stride": 512, "sources": dict.fromkeys(sources, found)}
 
 
-def evaluation(*sources: str) -> Evaluation:
+def some(*sources: str) -> Evaluation:
     figures = {"rope": (20.0, 40.0, 90.0), "coca": (21.0, 30.0, 50.0)}
-    subjects = tuple(
-        Measured(
-            name=name,
-            path=name,
-            kind="run",
-            scheme=name,
-            training_window=512,
-            n_parameters=1,
-            step=1,
-            weights="0",
-            variants=("plain", "yarn"),
-        )
-        for name in figures
-    )
     cells = [
-        Cell(subject=name, variant="plain", point=window, status="done", result=result(figure, *sources))
+        cell(name, "plain", window, result(figure, *sources))
         for name, row in figures.items()
         for window, figure in zip(WINDOWS, row, strict=True)
     ]
-    cells += [
-        Cell(subject=name, variant="yarn", point=window, status="impossible", reason="no frequencies")
-        for name in figures
-        for window in WINDOWS
-    ]
-    return Evaluation(
-        suite="perplexity", name="made-up", settings={}, subjects=subjects, points=WINDOWS, cells=tuple(cells),
-        facts=(), command="",
-    )  # fmt: skip
-
-
-def blocks(document) -> dict:
-    return {block.name: block for section in document.sections for block in section.blocks if hasattr(block, "name")}
+    cells += [cell(name, "yarn", window, reason="no frequencies") for name in figures for window in WINDOWS]
+    subjects = [measured(name, ("plain", "yarn"), window=512) for name in figures]
+    return evaluation("perplexity", {}, subjects, WINDOWS, cells)
 
 
 def test_rows_windows_and_what_the_paper_has():
-    table = blocks(perplexity_page(None, evaluation("books")))["perplexity-books"]
+    table = blocks(page(None, some("books")))["perplexity-books"]
     assert table.columns == ("512 (1x)", "1,024 (2x)", "2,048 (4x)")
     ours = [(row.label, [value.number for value in row.values]) for row in table.rows if not row.theirs]
     assert ours == [(("rope", "plain"), [20.0, 40.0, 90.0]), (("coca", "plain"), [21.0, 30.0, 50.0])]
@@ -68,23 +45,22 @@ def test_rows_windows_and_what_the_paper_has():
 
 
 def test_what_it_says_at_a_glance():
-    best, least = perplexity_page(None, evaluation("books")).summary
+    best, least = page(None, some("books")).summary
     assert "2,048 tokens coca, plain predicts best: perplexity 50.00" in best
     assert "coca, plain loses least: 2.38 times" in least
 
 
 def test_a_model_alone_is_compared_with_itself():
-    found = evaluation("books")
+    found = some("books")
     alone = replace(found, subjects=found.subjects[1:], cells=tuple(c for c in found.cells if c.subject == "coca"))
-    (said,) = perplexity_page(None, alone).summary
-    assert (
-        said == "coca, plain: perplexity 21.00 in windows of 512 tokens, 50.00 in windows of 2,048, 2.38 times as much."
-    )
+    (sentence,) = page(None, alone).summary
+    windows = "perplexity 21.00 in windows of 512 tokens, 50.00 in windows of 2,048, 2.38 times as much."
+    assert sentence == f"coca, plain: {windows}"
 
 
 @pytest.mark.parametrize("sources", [("books_test",), ("a_b", "a-b"), ("€", "<script>"), ("all", "books", "code")])
 def test_any_name_of_a_source_is_a_file_name(sources, tmp_path):
-    paths = write_report(perplexity_page(None, evaluation(*sources)), tmp_path)
+    paths = write_report(page(None, some(*sources)), tmp_path)
     assert sum(path.startswith("tables/perplexity-") and path.endswith(".tex") for path in paths) == len(sources)
     names = file_names(sources)
     assert len(set(names.values())) == len(sources)

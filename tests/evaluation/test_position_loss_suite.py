@@ -6,58 +6,53 @@ import pytest
 import torch
 
 from coca_train.evaluation.suites import position_loss
-from tests.evaluation.small_grid import LETTERS as TOKENIZER
-from tests.evaluation.small_grid import evaluate, lines, row, settings, subject, tables
-from tests.models.conftest import PLAIN
+from tests.evaluation.grids import LETTERS, ROPE, TEXTS, blocks, evaluate, row, settings, subject
 
-ROPE = {"scheme": "rope", "rotary_pct": 1.0, "frequencies": PLAIN}
 DYNAMIC = {"name": "dynamic_linear", "theta": 10000.0, "original_seq_len": 32}
-WORDS = "the quick brown fox jumps over the lazy dog and runs away again. "
-TEXTS = {"a": [WORDS * 2, WORDS[5:] * 2, "short"], "b": [WORDS[9:] * 3]}
 
 
-@pytest.fixture
-def found(monkeypatch):
+@pytest.fixture(scope="module")
+def grid():
     subjects = [subject("rope", ROPE, [DYNAMIC]), subject("learned", {"scheme": "learned", "max_len": 40})]
-    return evaluate(settings("position_loss", block=16), subjects, (32, 64, 4096), TEXTS, monkeypatch)
+    return evaluate(settings("position_loss", block=16), subjects, (32, 64, 4096), TEXTS)
 
 
-def test_any_number_of_ranks_finds_the_same(found, monkeypatch):
+def test_any_number_of_ranks_finds_the_same(grid):
     options = settings("position_loss", block=16)
-    again = evaluate(options, [subject("rope", ROPE)], (32, 64, 4096), TEXTS, monkeypatch, ranks=5)
-    assert again.find("rope", "plain", 64) == found.find("rope", "plain", 64)
+    again = evaluate(options, [subject("rope", ROPE)], (32, 64, 4096), TEXTS, ranks=5)
+    assert again.find("rope", "plain", 64) == grid.find("rope", "plain", 64)
 
 
-def test_a_cell_against_logits_of_one_document_at_a_time(found):
+def test_a_cell_against_logits_of_one_document_at_a_time(grid):
     each, losses = subject("rope", ROPE, [DYNAMIC]), {}
     for name, variant in each.variants.items():
         each.model.set_position(variant.position)
         losses[name] = []
         for text in [*TEXTS["a"][:2], *TEXTS["b"]]:
-            ids = torch.tensor(TOKENIZER.encode(text)[:65])
+            ids = torch.tensor(LETTERS.encode(text)[:65])
             nll = torch.nn.functional.cross_entropy(each.model(ids[None, :-1], length=64)[0], ids[1:], reduction="none")
             losses[name].append(nll.detach())
     for name in losses:
-        result = found.find("rope", name, 64).result
+        result = grid.find("rope", name, 64).result
         mean = torch.stack(losses[name]).mean(0)
         assert result["all"]["perplexity"] == pytest.approx(math.exp(mean[-16:].mean()), rel=1e-4)
         assert result["all"]["loss"][:8] == pytest.approx(mean[:8].tolist(), rel=1e-4)
         only_a = torch.stack(losses[name][:2]).mean(0)
         assert result["a"]["perplexity"] == pytest.approx(math.exp(only_a[-16:].mean()), rel=1e-4)
         assert result["b"]["n_documents"] == 1
-    assert found.find("rope", "plain", 64).result["all"] != found.find("rope", "dynamic_linear", 64).result["all"]
-    assert found.find("rope", "plain", 32).result["all"] == found.find("rope", "dynamic_linear", 32).result["all"]
+    assert grid.find("rope", "plain", 64).result["all"] != grid.find("rope", "dynamic_linear", 64).result["all"]
+    assert grid.find("rope", "plain", 32).result["all"] == grid.find("rope", "dynamic_linear", 32).result["all"]
 
 
-def test_what_cannot_be_measured_says_why(found):
-    assert found.find("learned", "plain", 64).reason == "learned has 40 positions"
-    assert found.find("learned", "plain", 32).status == "done"
-    assert found.find("rope", "plain", 4096).reason == "no document has 4,097 tokens"
+def test_what_cannot_be_measured_says_why(grid):
+    assert grid.find("learned", "plain", 64).reason == "learned has 40 positions"
+    assert grid.find("learned", "plain", 32).status == "done"
+    assert grid.find("rope", "plain", 4096).reason == "no document has 4,097 tokens"
 
 
-def test_the_page_shows_curves_octaves_and_growing_context(found):
-    document = position_loss.page(settings("position_loss", block=16), found)
-    curves = lines(document)
+def test_the_page_shows_curves_octaves_and_growing_context(grid):
+    document = position_loss.page(settings("position_loss", block=16), grid)
+    curves = blocks(document)
     assert [line.label for line in curves["position-loss"].lines] == [
         "rope, plain (L = 64)",
         "rope, dynamic_linear (L = 64)",
@@ -68,8 +63,8 @@ def test_the_page_shows_curves_octaves_and_growing_context(found):
     assert curves["growing-context"].lines[0].x == (32.0, 64.0)
     growing = curves["growing-context"].lines[0]
     assert growing.low[1] <= growing.y[1] <= growing.high[1]
-    octaves = tables(document)["position-loss-octaves"]
+    octaves = blocks(document)["position-loss-octaves"]
     assert octaves.columns == ("1", "2", "3 to 4", "5 to 8", "9 to 16", "17 to 32", "33 to 64")
     assert row(octaves, "learned", "plain").values[-1].number is None
-    value = row(tables(document)["growing-context-perplexity"], "rope", "plain").values[1]
-    assert value.number == found.find("rope", "plain", 64).result["all"]["perplexity"]
+    value = row(blocks(document)["growing-context-perplexity"], "rope", "plain").values[1]
+    assert value.number == grid.find("rope", "plain", 64).result["all"]["perplexity"]

@@ -27,8 +27,8 @@ def test_lines_name_the_cell_and_the_time_left(clock, capsys):
     bar.share(1 / 6)
     bar.close()
     assert capsys.readouterr().err.splitlines() == [
-        "20%  rope, own, 512  left 2:00",
-        "50%  rope, own, 256  left 1:00",
+        "20%  rope, own, 512  2:00 left",
+        "50%  rope, own, 256  1:00 left",
     ]
 
 

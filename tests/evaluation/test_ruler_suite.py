@@ -3,27 +3,22 @@
 import re
 
 import pytest
-import yaml
 from pydantic import ValidationError
 
-from coca_train.config.files import config_dir
 from coca_train.evaluation.measures.ruler import TASKS
-from coca_train.evaluation.pages.ruler import ruler_page
-from coca_train.evaluation.results import Cell
-from coca_train.evaluation.suites import ruler, settings
+from coca_train.evaluation.suites import ruler
 from coca_train.runtime.errors import DataError
-from tests.evaluation.asking import around, cell, evaluation, measured, parrot, subject
+from tests.evaluation.grids import asked, blocks, cell, evaluation, measured, parrot, result, settings, setup
 
-SMALL = {"suite": "ruler", "tasks": ["needle", "needle_values"], "n_cases": 3, "haystack": "filler"}
+SMALL = {"tasks": ["needle", "needle_values"], "n_cases": 3, "haystack": "filler"}
 
 
 def small(**options):
-    return settings({**SMALL, **options})
+    return settings("ruler", **(SMALL | options))
 
 
 def test_the_yaml_is_whole():
-    text = yaml.safe_load((config_dir() / "evaluation/eval/ruler.yaml").read_text())["eval"]
-    assert settings(text).tasks == list(TASKS)
+    assert settings("ruler").tasks == list(TASKS)
 
 
 def test_an_unknown_task():
@@ -38,11 +33,11 @@ def test_points():
 
 
 @pytest.mark.parametrize(("micro_batch_tokens", "n_ranks"), [(1, 1), (1700, 3)])
-def test_a_cell_is_the_same_for_every_batch_and_world(monkeypatch, micro_batch_tokens, n_ranks):
-    who, point = subject(), "needle@800"
-    expected = cell(ruler, small(), who, point, around(point, micro_batch_tokens=100_000))
-    about = around(point, micro_batch_tokens=micro_batch_tokens)
-    assert cell(ruler, small(), who, point, about, n_ranks, monkeypatch) == expected
+def test_a_cell_is_the_same_for_every_batch_and_world(micro_batch_tokens, n_ranks):
+    point = "needle@800"
+    expected = result(ruler, small(), asked(), point, setup([point], micro_batch_tokens=100_000))
+    shared = setup([point], micro_batch_tokens=micro_batch_tokens)
+    assert result(ruler, small(), asked(), point, shared, n_ranks) == expected
     assert len({case["answer"] for case in expected["cases"]}) > 1
 
 
@@ -51,55 +46,56 @@ def test_scores(monkeypatch):
     n_said = iter([4, 2, 1, 0])
     many = small(n_cases=4)
     parrot(monkeypatch, ruler, lambda prompt: ", ".join(re.findall(r"is (\d{7})", prompt)[: next(n_said, 0)]))
-    result = cell(ruler, many, subject(), "needle_values@900", around("needle_values@900"))
-    assert [case["score"] for case in result["cases"]] == [1, 0.5, 0.25, 0]
-    assert result["score"] == 0.4375
-    assert result["standard_error"] == pytest.approx(0.21347, abs=1e-5)  # 0.426956 / 2
-    alone = cell(ruler, small(n_cases=1), subject(), "needle@800", around("needle@800"))
+    scores = result(ruler, many, asked(), "needle_values@900", setup(["needle_values@900"]))
+    assert [case["score"] for case in scores["cases"]] == [1, 0.5, 0.25, 0]
+    assert scores["score"] == 0.4375
+    assert scores["standard_error"] == pytest.approx(0.21347, abs=1e-5)  # 0.426956 / 2
+    alone = result(ruler, small(n_cases=1), asked(), "needle@800", setup(["needle@800"]))
     assert alone["standard_error"] is None
 
 
 def test_texts_as_haystack():
-    about = around("needle@2000", texts=["A first sentence. A second one?", "Another document."])
-    tokens = ruler.prepare(small(haystack="texts"), subject(), about)["needle@2000"][0].tokens
+    about = setup(["needle@2000"], {"books": ["A first sentence. A second one?", "Another document."]})
+    tokens = ruler.prepare(small(haystack="texts"), asked(), about)["needle@2000"][0].tokens
     assert "A first sentence.\nA second one?\nAnother document.\nA first sentence." in bytes(tokens).decode()
     with pytest.raises(DataError, match="E-EVAL-20 text"):
-        ruler.prepare(small(haystack="texts"), subject(), around("needle@2000"))
+        ruler.prepare(small(haystack="texts"), asked(), setup(["needle@2000"]))
 
 
 def test_what_cannot_be_asked():
-    learned, about = subject("learned"), around("needle@200", "needle@500")
+    learned, about = asked("learned"), setup(["needle@200", "needle@500"])
     material = ruler.prepare(small(), learned, about)
     assert "shortest prompt of needle is longer than 200" in ruler.impossible(small(), learned, "needle@200", material)
     assert "learned has 300 positions" in ruler.impossible(small(), learned, "needle@500", material)
-    assert ruler.impossible(small(), subject(), "needle@500", material) == ""
+    assert ruler.impossible(small(), asked(), "needle@500", material) == ""
 
 
 def done(name, point, score):
-    result = {"score": score, "standard_error": 0.1, "n_cases": 4, "cases": []}
-    return Cell(subject=name, variant="plain", point=point, status="done", result=result)
+    return cell(name, "plain", point, {"score": score, "standard_error": 0.1, "n_cases": 4, "cases": []})
 
 
 def test_the_page():
     cells = [
         done("one", "needle@100", 1.0), done("one", "needle_values@100", 0.5), done("one", "needle@400", 0.25),
-        Cell(subject="one", variant="plain", point="needle_values@400", status="out_of_memory", reason="no room"),
+        cell("one", "plain", "needle_values@400", status="out_of_memory", reason="no room"),
         *(done("two", point, 0.5) for point in ("needle@100", "needle_values@100", "needle@400", "needle_values@400")),
     ]  # fmt: skip
     points = ("needle@100", "needle@400", "needle_values@100", "needle_values@400")
-    page = ruler_page(evaluation("ruler", SMALL, [measured("one"), measured("two")], points, cells))
-    blocks = {block.name: block for section in page.sections for block in section.blocks if hasattr(block, "name")}
-    means = [[value.number for value in row.values] for row in blocks["ruler-mean"].rows]
+    document = ruler.page(
+        None, evaluation("ruler", SMALL, [measured(name, window=300) for name in ("one", "two")], points, cells)
+    )
+    shown = blocks(document)
+    means = [[value.number for value in row.values] for row in shown["ruler-mean"].rows]
     assert means == [[0.75, None], [0.5, 0.5]]
-    assert "1 of 2 tasks" in blocks["ruler-mean"].rows[0].values[1].note
-    assert [(line.x, line.y) for line in blocks["ruler-by-length"].lines] == [
+    assert "1 of 2 tasks" in shown["ruler-mean"].rows[0].values[1].note
+    assert [(line.x, line.y) for line in shown["ruler-by-length"].lines] == [
         ((100.0,), (0.75,)), ((100.0, 400.0), (0.5, 0.5))
     ]  # fmt: skip
-    rows = {row.label: row.values for row in blocks["ruler-tasks"].rows}
+    rows = {row.label: row.values for row in shown["ruler-tasks"].rows}
     assert [value.number for value in rows["needle", "one", "plain"]] == [1.0, 0.25]
     assert rows["needle_values", "one", "plain"][1].text == "OOM"
     assert rows["needle", "one", "plain"][0].note == "4 cases, standard error 0.100"
-    one, _ = blocks["ruler-map"].panels
+    one, _ = shown["ruler-map"].panels
     assert one.values == ((1.0, 0.25), (0.5, None))
     assert one.mark_after_x == 1
-    assert page.summary == ["In prompts of 400 tokens two is best: its mean over 2 tasks is 0.50."]
+    assert document.summary == ["In prompts of 400 tokens two is best: its mean over 2 tasks is 0.50."]

@@ -3,25 +3,25 @@
 import pytest
 
 from coca_train.evaluation.suites import speed
-from tests.evaluation.small_grid import evaluate, lines, row, settings, subject, tables
+from tests.evaluation.grids import blocks, evaluate, row, settings, subject
 from tests.models.conftest import PLAIN
 
 COCA = {"scheme": "coca", "rotary_pct": 1.0, "variant": "slack", "t_width": "half", "frequencies": PLAIN}
 OPTIONS = settings("speed", rounds=2, new_tokens=2, memory=False)
 
 
-@pytest.fixture
-def found(monkeypatch):
+@pytest.fixture(scope="module")
+def grid():
     subjects = [subject("coca", COCA), subject("learned", {"scheme": "learned", "max_len": 20})]
-    return evaluate(OPTIONS, subjects, (8, 16), {}, monkeypatch, ranks=2)
+    return evaluate(OPTIONS, subjects, (8, 16), {}, ranks=2)
 
 
 def test_times_are_measured_anew():
     assert speed.CACHED is False
 
 
-def test_every_work_has_a_time_and_a_ratio_to_each_baseline(found):
-    result = found.find("coca", "plain", 16).result
+def test_every_work_has_a_time_and_a_ratio_to_each_baseline(grid):
+    result = grid.find("coca", "plain", 16).result
     assert set(result["seconds"]) == set(result["ratio"]) == {"prefill", "decode", "training"}
     for work in result["seconds"]:
         assert set(result["seconds"][work]) == {"own", "rope", "nope"}
@@ -30,9 +30,9 @@ def test_every_work_has_a_time_and_a_ratio_to_each_baseline(found):
     assert result["peak"] == {"own": {}, "rope": {}, "nope": {}}
 
 
-def test_positions_that_end_are_said_with_the_tokens_decoded(found):
-    assert found.find("learned", "plain", 8).status == "done"
-    assert found.find("learned", "plain", 16).reason == "learned has 20 positions, and 22 tokens are read"
+def test_positions_that_end_are_said_with_the_tokens_decoded(grid):
+    assert grid.find("learned", "plain", 8).status == "done"
+    assert grid.find("learned", "plain", 16).reason == "learned has 20 positions, and 22 tokens are read"
 
 
 def test_a_result_is_medians_of_turns_and_decoding_is_by_token(monkeypatch):
@@ -45,22 +45,20 @@ def test_a_result_is_medians_of_turns_and_decoding_is_by_token(monkeypatch):
     assert result["ratio"]["decode"]["rope"] == {"median": 1.0, "low": 1.0, "high": 1.0}
 
 
-def test_the_page_sets_the_papers_words_apart(found):
-    for cell in found.cells:
-        if cell.status == "done":
-            for who, share in (("own", 3), ("rope", 2), ("nope", 1)):
-                cell.result["peak"][who] = {"prefill": share * 2**30}
-    document = speed.page(OPTIONS, found)
-    ratios = tables(document)["speed-ratios"]
+def test_the_page_sets_the_papers_words_apart(grid):
+    peak = {who: {"prefill": share * 2**30} for who, share in (("own", 3), ("rope", 2), ("nope", 1))}
+    grid = grid.reduced(lambda result: {**result, "peak": peak})
+    document = speed.page(OPTIONS, grid)
+    ratios = blocks(document)["speed-ratios"]
     value = row(ratios, "coca", "plain", "decode", "rope").values[1]
-    ratio = found.find("coca", "plain", 16).result["ratio"]["decode"]["rope"]
+    ratio = grid.find("coca", "plain", 16).result["ratio"]["decode"]["rope"]
     assert value.number == ratio["median"]
     assert value.note == f"{ratio['low']:.2f} to {ratio['high']:.2f}"
-    assert all(entry.theirs for entry in tables(document)["speed-paper"].rows)
+    assert all(entry.theirs for entry in blocks(document)["speed-paper"].rows)
     assert not any(entry.theirs for entry in ratios.rows)
     labels = ["coca", "learned", "rope, shape of coca", "nope, shape of coca"]
-    assert [line.label for line in lines(document)["speed-prefill"].lines][:4] == labels
-    memory = {line.label: line.y for line in lines(document)["memory-prefill"].lines}
+    assert [line.label for line in blocks(document)["speed-prefill"].lines][:4] == labels
+    memory = {line.label: line.y for line in blocks(document)["memory-prefill"].lines}
     assert memory["coca"] == (3.0, 3.0) and memory["nope, shape of coca"] == (1.0, 1.0)
-    assert "memory-training" not in lines(document)
-    assert ("timed on", found.find("coca", "plain", 16).result["device"]) in document.facts
+    assert "memory-training" not in blocks(document)
+    assert ("timed on", grid.find("coca", "plain", 16).result["device"]) in document.facts

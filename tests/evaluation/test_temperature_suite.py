@@ -6,66 +6,62 @@ import pytest
 import torch
 
 from coca_train.evaluation.suites import temperature
-from tests.evaluation.small_grid import LETTERS as TOKENIZER
-from tests.evaluation.small_grid import evaluate, lines, row, settings, subject, tables
-from tests.models.conftest import PLAIN
+from tests.evaluation.grids import LETTERS, ROPE, WORDS, blocks, evaluate, row, settings, subject
 
-ROPE = {"scheme": "rope", "rotary_pct": 1.0, "frequencies": PLAIN}
 LINEAR = {"name": "linear", "theta": 10000.0, "factor": 8.0}
-WORDS = "the quick brown fox jumps over the lazy dog and runs away again. "
 TEXTS = {"a": [WORDS, WORDS[5:] * 2], "b": [WORDS[9:] * 3]}
 OPTIONS = settings("temperature", scales=[1.2, 1.0], document_tokens=40, block=16)
 
 
-@pytest.fixture
-def found(monkeypatch):
-    return evaluate(OPTIONS, [subject("rope", ROPE, [LINEAR]), subject("nope", "nope")], (), TEXTS, monkeypatch)
+@pytest.fixture(scope="module")
+def grid():
+    return evaluate(OPTIONS, [subject("rope", ROPE, [LINEAR]), subject("nope", "nope")], (), TEXTS)
 
 
-def test_the_points_are_scales_with_one_among_them(found):
-    assert found.points == ("1", "1.2")
-    assert "rotates nothing" in found.find("nope", "plain", "1").reason
+def test_the_points_are_scales_with_one_among_them(grid):
+    assert grid.points == ("1", "1.2")
+    assert "rotates nothing" in grid.find("nope", "plain", "1").reason
     for scales in ([0.9, 1.1], [1.0, 1.1, 1.1], [1.0], [1.0, -1.0]):
         with pytest.raises(ValueError, match="scales"):
             settings("temperature", scales=scales)
 
 
-def test_any_number_of_ranks_finds_the_same(found, monkeypatch):
-    again = evaluate(OPTIONS, [subject("rope", ROPE)], (), TEXTS, monkeypatch, ranks=4)
-    assert again.find("rope", "plain", "1.2") == found.find("rope", "plain", "1.2")
+def test_any_number_of_ranks_finds_the_same(grid):
+    again = evaluate(OPTIONS, [subject("rope", ROPE)], (), TEXTS, ranks=4)
+    assert again.find("rope", "plain", "1.2") == grid.find("rope", "plain", "1.2")
 
 
-def test_a_cell_against_a_model_with_larger_keys(found):
+def test_a_cell_against_a_model_with_larger_keys(grid):
     each = subject("rope", ROPE)
     with torch.no_grad():
         for block in each.model.blocks:
             block.attention.k.weight *= 1.44
             block.attention.k.bias *= 1.44
-    result = found.find("rope", "plain", "1.2").result
+    result = grid.find("rope", "plain", "1.2").result
     assert result["tokens"] == [16, 16, 8]
     assert result["recommended"] == 1.0
     for text, sums in zip([*TEXTS["a"], *TEXTS["b"]], result["nll"], strict=True):
-        ids = torch.tensor(TOKENIZER.encode(text)[:41])
+        ids = torch.tensor(LETTERS.encode(text)[:41])
         nll = torch.nn.functional.cross_entropy(each.model(ids[None, :-1])[0], ids[1:], reduction="none").detach()
         assert sums == pytest.approx([float(nll[a:b].sum()) for a, b in ((0, 16), (16, 32), (32, 40))], rel=1e-4)
 
 
-def test_the_page_says_which_is_best_beside_what_is_recommended(found):
-    document = temperature.page(OPTIONS, found)
-    nll = {point: found.find("rope", "linear", point).result["nll"] for point in ("1", "1.2")}
+def test_the_page_says_which_is_best_beside_what_is_recommended(grid):
+    document = temperature.page(OPTIONS, grid)
+    nll = {point: grid.find("rope", "linear", point).result["nll"] for point in ("1", "1.2")}
     change = sum(math.exp((sum(a) - sum(b)) / 40) - 1 for a, b in zip(nll["1.2"], nll["1"], strict=True)) / 3
-    curve = lines(document)["temperature"].lines[1]
+    curve = blocks(document)["temperature"].lines[1]
     assert curve.x == (1.0, 1.2)
     assert curve.y == pytest.approx((0.0, 100 * change))
-    best = tables(document)["temperature-best"]
+    best = blocks(document)["temperature-best"]
     values = row(best, "rope", "linear").values
     assert values[0].number == (1.2 if change < 0 else 1.0)
     assert values[1].text == "1.208"
     assert [entry.label[0] for entry in best.rows if entry.theirs] == ["LLaMA 7b (YaRN, A.2)"]
-    counts = tables(document)["temperature-counts-1"]
+    counts = blocks(document)["temperature-counts-1"]
     assert counts.columns == ("1 to 16", "17 to 32", "33 to 40", "whole")
     assert [sum(entry.values[i].number for entry in counts.rows) for i in range(4)] == [3, 3, 3, 3]
-    assert lines(document)["temperature"].marks == (
+    assert blocks(document)["temperature"].marks == (
         (1.0, "recommended for rope, plain"),
         (pytest.approx(1.2079, abs=1e-4), "recommended for rope, linear"),
     )

@@ -1,73 +1,21 @@
 import json
-from functools import partial
 
 import pytest
-import sentencepiece
 import torch
 
-from coca_train import checkpoint, engine
 from coca_train.checkpoint.opening import load_run
 from coca_train.commands import main
 from coca_train.commands.generate import GENERATE
 from coca_train.config.fields import fields_of
 from coca_train.config.load import load as load_options
-from coca_train.data.mixture import tokenizer_digest
-from coca_train.data.tokenizer import Tokenizer
 from coca_train.models import generation
-from coca_train.models.build import build_model, vocab_size
-from coca_train.models.init import init_parameter
 from coca_train.runtime.errors import CheckpointError, DataError, UserError
-from coca_train.settings import load
-
-TEXT = [
-    "the quick brown fox jumps over the lazy dog",
-    "pack my box with five dozen liquor jugs",
-    "def main(): return 0",
-]
+from tests.generation.small_run import write_run
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run directory with one checkpoint of an untrained model, and the weights it must give back."""
-    folder = tmp_path_factory.mktemp("runs")
-    prefix = folder / "tokenizer"
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(TEXT * 5),
-        model_prefix=str(prefix),
-        vocab_size=60,
-        hard_vocab_limit=False,
-        minloglevel=2,
-        character_coverage=1.0,
-    )
-    words = ["position=coca", "engine=local", "engine.dtype=fp32", f"run.root={folder}", "run.name=demo"]
-    words += [
-        "model.n_layers=1",
-        "model.d_model=32",
-        "model.n_heads=2",
-        "model.d_ff=64",
-        f"data.tokenizer={prefix}.model",
-    ]
-    loaded = load(words)
-    config, run_dir = loaded.config, folder / "demo"
-    (run_dir).mkdir()
-    (run_dir / "config.yaml").write_text(loaded.yaml)
-    fingerprint = {"tokenizer": tokenizer_digest(config.data.tokenizer)}
-    (run_dir / "run.json").write_text(json.dumps({"run_id": "r", "fingerprint": fingerprint}))
-    rows = vocab_size(config, Tokenizer(config.data.tokenizer).vocab_size)
-    trainer = engine.build(
-        config.engine,
-        config.optim,
-        partial(build_model, config, rows),
-        partial(init_parameter, model=config.model, position=config.position, seed=5),
-        trainable=["*"],
-        micro_batch_size=1,
-        accumulation=1,
-    )
-    saved = checkpoint.save(run_dir, 7, trainer, checkpoint.Meta("r", "m", fingerprint, {}))
-    assert saved.error is None
-    weights = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
-    trainer.close()
-    return run_dir, weights
+    return write_run(tmp_path_factory.mktemp("runs"), "demo")
 
 
 def test_load_run_gives_the_saved_weights(run):

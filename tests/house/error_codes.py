@@ -28,6 +28,7 @@ FAMILIES = {
     "IOP": "Hugging Face folders",
     "PLN": "planning",
     "EVAL": "evaluation",
+    "API": "the Python API",
     "CMP": "comparisons",
     "REPORT": "reports",
     "TRACK": "trackers",

@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from coca_train.evaluation.measures.perplexity import score_share
-from coca_train.evaluation.measures.windows import Row
+from coca_train.evaluation.measures.windows import Windowing
 from coca_train.hub.weights import open_source
 from coca_train.models.transformer import Transformer
 
@@ -52,7 +52,7 @@ def test_perplexity_equals_a_plain_loop(model, kind: str, scaling: str, window: 
     folder = model(kind, scaling)
     network = ours(folder)
     texts = documents(network.embed.num_embeddings)
-    sums = score_share(network, texts, [Row(window, stride)], micro_batch_tokens=64)[0].documents
+    sums = score_share(network, texts, [Windowing(window, stride)], micro_batch_tokens=64)[0].documents
     assert sums[:, 1].tolist() == [length - 1 for length in LENGTHS]
     theirs = [one_window_at_a_time(folder, text, window, stride) for text in texts]
     assert sums[:, 0] == pytest.approx(theirs, rel=1e-5)

@@ -1,5 +1,7 @@
 """A model small enough to check by hand: its NLL depends on the token, its position, the context seen and `length`."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -55,6 +57,14 @@ class FakeModel(nn.Module):
     def set_visibility(self, settings) -> None:
         self.visibility = visibilities.build(settings)
         self.visibilities = {"own": self.visibility}
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        own = self.position, self.visibility, self.visibilities
+        try:
+            yield
+        finally:
+            self.position, self.visibility, self.visibilities = own
 
     def hidden(
         self,

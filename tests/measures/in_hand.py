@@ -9,8 +9,7 @@ import numpy as np
 from coca_train.evaluation.grid import measure_cells
 from coca_train.evaluation.progress import Progress
 from coca_train.evaluation.results import Cell
-from coca_train.evaluation.subject import Around
-from coca_train.evaluation.subjects import lent
+from coca_train.evaluation.subject import Setup, lent
 from coca_train.evaluation.variants import Variant
 from coca_train.training.reach import SEED, SETTINGS
 
@@ -61,7 +60,7 @@ def in_hand(
     progress: Progress | None = None,
 ) -> Found:
     files: Any = {source: TokenFile(texts) for source, texts in documents.items()}
-    around = Around(
+    setup = Setup(
         points=tuple(windows), texts=dict, token_files=files, max_documents=100, seed=SEED, micro_batch_tokens=128
     )
     position = SimpleNamespace(scheme=model.position.settings.scheme)
@@ -69,4 +68,4 @@ def in_hand(
     known = {"name": "r", "path": "", "step": 1, "weights": ""}
     tokenizer: Any = Letters()
     with lent(model, config, tokenizer, tried, **known) as subject:
-        return Found(measure_cells(SETTINGS, subject, around, None, progress or Progress(shown=False)))
+        return Found(measure_cells(SETTINGS, subject, setup, None, progress or Progress(shown=False)))

@@ -47,7 +47,7 @@ def test_a_tally_by_hand():
     q, k = pairs(280, 270, 90, 180.5, 7), pairs(10, 0, 0, 0, 0)
     k[4] = 0
     sums = tally(2 * q, k, [15, 16, 500, 1, 3], 0.1)
-    assert sums["known"].tolist() == [[4]] and sums["asked"] == 5
+    assert sums["known"].tolist() == [[4]] and sums["drawn"] == 5
     assert sums["anomalous"].tolist() == [[3]] and sums["placed"] == 3
     assert sums["weight"].tolist() == [[6.0, 8.0]]
     assert sums["abnormal"].tolist() == [2]  # 15 of 270 degrees, 1 of 180.5
@@ -128,10 +128,10 @@ def test_coca_begins_collinear(scheme, dtype):
     model = build(LLAMA, scheme).to(dtype)
     text = np.random.default_rng(0).integers(0, 101, 40)
     sums = anomaly.anomaly_sums(model, [text], [0], n_pairs=100, seed=1)
-    known, asked = sums["known"].sum(), sums["asked"]
+    known, drawn = sums["known"].sum(), sums["drawn"]
     assert sums["anomalous"].sum() == 0 and sums["abnormal"].sum() == 0
     assert sums["by_pair"][:, 0].sum() == known
-    assert 0.2 * asked < known < 0.8 * asked  # about half of t is below 0
+    assert 0.2 * drawn < known < 0.8 * drawn  # about half of t is below 0
     assert (sums["placed"] > 0.1 * known) == (scheme is SLACK)
 
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from coca_train.evaluation.measures.passkey import cases, contained, found, prompt
-from coca_train.evaluation.measures.proportion import wilson
+from coca_train.evaluation.measures.passkey import answered, cases, contained, prompt, wilson
 
 LISTING = """\
 There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. I will quiz you about \
@@ -106,7 +105,7 @@ def test_a_case_depends_on_seed_length_and_number_only():
     ],
 )
 def test_found_as_a_whole_number(answer, whole, somewhere):
-    assert found(12345, answer) is whole
+    assert answered(12345, answer) is whole
     assert contained(12345, answer) is somewhere
 
 

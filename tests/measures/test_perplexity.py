@@ -7,7 +7,7 @@ import torch
 from coca_train.data.batch import Batch
 from coca_train.evaluation.measures import perplexity
 from coca_train.evaluation.measures.perplexity import score_share, summarise, validation_loss
-from coca_train.evaluation.measures.windows import Row
+from coca_train.evaluation.measures.windows import Windowing
 from tests.measures.scoring import score_documents
 
 
@@ -142,7 +142,7 @@ def test_the_shares_of_any_number_of_ranks_add_up_to_the_whole(fake_model, monke
         shares = []
         for rank in range(n_ranks):
             monkeypatch.setattr(perplexity.dist, "rank", lambda rank=rank: rank)
-            shares += score_share(fake_model(), docs, [Row(window, stride)], micro)
+            shares += score_share(fake_model(), docs, [Windowing(window, stride)], micro)
         documents = sum(share.documents for share in shares)
         np.testing.assert_allclose(documents[:, 0], [plain_loop(d, window, stride) for d in docs], rtol=1e-5)
         assert documents[:, 1].tolist() == [len(d) - 1 for d in docs]

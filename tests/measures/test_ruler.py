@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from coca_train.evaluation.measures.ruler import TASKS
+from coca_train.evaluation.measures.ruler.aggregation import counts
 from coca_train.evaluation.measures.ruler.base import cases, fitted, score
-from coca_train.evaluation.measures.ruler.frequent_words import counts
 from coca_train.evaluation.measures.ruler.haystack import NOISE, essays, hidden, words
 
 SENTENCES = essays(["It rained all day. Nobody\n came.", "", "Then the sun  rose! Why?"])
@@ -109,22 +109,22 @@ def encode(text):
 @pytest.mark.parametrize("length", [2500, 6000])
 def test_prompts_fill_their_length(name, length):
     haystack = [f"{'many words ' * (7 * i % 23)}end." for i in range(400)]
-    made = cases(TASKS[name], encode, length, 3, haystack=haystack, seed=1, begin=("<s>",))
-    for asked in made:
-        assert asked.tokens[0] == "<s>"
-        assert 0.99 * length <= len(asked.tokens) <= length
-        assert set(asked.expected) == SOLVERS[name](" ".join(asked.tokens[1:]))
-    assert len({asked.tokens for asked in made}) == 3
-    assert cases(TASKS[name], encode, length, 2, haystack=haystack, seed=1, begin=("<s>",)) == made[:2]
+    prompts = cases(TASKS[name], encode, length, 3, haystack=haystack, seed=1, begin=("<s>",))
+    for prompt in prompts:
+        assert prompt.tokens[0] == "<s>"
+        assert 0.99 * length <= len(prompt.tokens) <= length
+        assert set(prompt.expected) == SOLVERS[name](" ".join(prompt.tokens[1:]))
+    assert len({prompt.tokens for prompt in prompts}) == 3
+    assert cases(TASKS[name], encode, length, 2, haystack=haystack, seed=1, begin=("<s>",)) == prompts[:2]
     others = cases(TASKS[name], encode, length, 1, haystack=haystack, seed=2) + cases(
         TASKS[name], encode, length + 1, 1, haystack=haystack, seed=1)  # fmt: skip
-    assert all(asked.expected != made[0].expected for asked in others)
+    assert all(prompt.expected != prompts[0].expected for prompt in others)
 
 
 def test_one_unit_more_would_be_too_long():
     for length in (57, 100, 1000):
-        made = cases(TASKS["needle"], lambda text: list(text.encode()), 400 + length, 1, haystack=NOISE, seed=0)
-        assert 400 + length - len(NOISE[0]) - 1 < len(made[0].tokens) <= 400 + length
+        prompts = cases(TASKS["needle"], lambda text: list(text.encode()), 400 + length, 1, haystack=NOISE, seed=0)
+        assert 400 + length - len(NOISE[0]) - 1 < len(prompts[0].tokens) <= 400 + length
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -136,7 +136,7 @@ def test_no_room(name):
 
 
 def test_a_unit_costs_what_it_costs():
-    """Sizes are found where units cost little at first and much later; few prompts are made on the way."""
+    """Sizes are found where units cost little at first and much later; few prompts are prompts on the way."""
     tried = []
 
     class Prompt:

@@ -8,9 +8,9 @@ import torch
 
 from coca_train.evaluation.measures.perplexity import score_share
 from coca_train.evaluation.measures.windows import (
-    Part,
     Pass,
-    Row,
+    Scored,
+    Windowing,
     _equal,
     batches,
     passes,
@@ -60,23 +60,30 @@ def test_windows_tile_the_predictions():
 
 def test_windows_that_begin_together_are_one_pass():
     """By hand: 20 predictions in windows of 4 and 8, stride 4, and of 8 cut to 10."""
-    found = passes([20], [Row(4, 4), Row(8, 4), Row(8, 8, cut=10)])
+    found = passes([20], [Windowing(4, 4), Windowing(8, 4), Windowing(8, 8, cut=10)])
     assert found == [
-        Pass(0, 0, 8, (Part(0, 0, 4), Part(1, 0, 8), Part(2, 0, 8))),
-        Pass(0, 4, 12, (Part(0, 0, 4), Part(1, 4, 8))),
-        Pass(0, 8, 16, (Part(0, 0, 4), Part(1, 4, 8), Part(2, 0, 2))),
-        Pass(0, 12, 20, (Part(0, 0, 4), Part(1, 4, 8))),
-        Pass(0, 16, 20, (Part(0, 0, 4),)),
+        Pass(0, 0, 8, (Scored(0, 0, 4), Scored(1, 0, 8), Scored(2, 0, 8))),
+        Pass(0, 4, 12, (Scored(0, 0, 4), Scored(1, 4, 8))),
+        Pass(0, 8, 16, (Scored(0, 0, 4), Scored(1, 4, 8), Scored(2, 0, 2))),
+        Pass(0, 12, 20, (Scored(0, 0, 4), Scored(1, 4, 8))),
+        Pass(0, 16, 20, (Scored(0, 0, 4),)),
     ]
 
 
 def test_stretches_are_the_union_of_the_parts():
-    parts = [Part(0, 8, 12), Part(1, 0, 4), Part(2, 2, 6), Part(3, 6, 7), Part(4, 14, 16), Part(5, 15, 16)]
+    parts = [
+        Scored(0, 8, 12),
+        Scored(1, 0, 4),
+        Scored(2, 2, 6),
+        Scored(3, 6, 7),
+        Scored(4, 14, 16),
+        Scored(5, 15, 16),
+    ]
     assert stretches(parts) == [(0, 7), (8, 12), (14, 16)]
 
 
 def test_batches_are_of_one_shape_and_within_the_micro_batch():
-    work = passes([20, 20, 17], [Row(4, 4), Row(8, 4)])
+    work = passes([20, 20, 17], [Windowing(4, 4), Windowing(8, 4)])
     made = batches(work, 16)
     assert sorted(each for batch in made for each in batch) == sorted(work)
     for batch in made:
@@ -93,7 +100,9 @@ def test_rows_together_are_the_rows_alone(fake_model, seed):
     rows = []
     for window in rng.integers(1, 40, rng.integers(1, 5)).tolist():
         rows.append(
-            Row(window, int(rng.integers(1, window + 1)), int(rng.integers(1, 90)) if rng.random() < 0.5 else None)
+            Windowing(
+                window, int(rng.integers(1, window + 1)), int(rng.integers(1, 90)) if rng.random() < 0.5 else None
+            )
         )
 
     class Timeless(fake_model):
@@ -113,10 +122,10 @@ def test_rows_together_are_the_rows_alone(fake_model, seed):
 @pytest.mark.parametrize("cut", [True, False])
 def test_rows_together_are_the_rows_alone_on_a_network(scheme, cut):
     model = build(LLAMA, scheme).double().eval()
-    rows = [Row(window, 8, window if cut else None) for window in WINDOWS]
+    rows = [Windowing(window, 8, window if cut else None) for window in WINDOWS]
     for row, found in zip(rows, score_share(model, documents(99), rows, 48), strict=True):
         assert same_at(model, WINDOWS[-1], row.window)
-        (alone,) = score_share(model, documents(row.cut or 99), [Row(row.window, 8)], 48)
+        (alone,) = score_share(model, documents(row.cut or 99), [Windowing(row.window, 8)], 48)
         np.testing.assert_allclose(found.documents, alone.documents, rtol=1e-6)
         np.testing.assert_allclose(found.positions, alone.positions, rtol=1e-6)
 
@@ -146,7 +155,7 @@ def measured():
         for window in windows:
             n.clear()
             if forget:
-                material.found.clear()
+                material.shared.clear()
             results[window] = suite.measure(settings, SimpleNamespace(model=model), window, material, around)  # type: ignore[arg-type]
             counts[window] = len(n)
             if window not in short_of_memory:

@@ -15,16 +15,14 @@ from coca_train.evaluation.results import Evaluation
 from coca_train.runtime.durable import write_json
 from coca_train.runtime.errors import DataError, UserError
 from coca_train.training.reach import SETTINGS
-from tests.report.support import cell, subject
+from tests.evaluation.grids import evaluation, measured
+from tests.report.support import scored
 
 
 def result(run, windows=(32, 64)):
     """An evaluation at windows 32 and 64; those not in `windows` have a reason."""
-    return Evaluation(
-        suite="perplexity", name=run, settings=asdict(SETTINGS), subjects=(subject(run, ["plain"], 32),),
-        points=(32, 64), facts=(), command="",
-        cells=tuple(cell(run, "plain", w, 3.0 if w in windows else None, stride=32) for w in (32, 64)),
-    )  # fmt: skip
+    cells = [scored(run, "plain", w, 3.0 if w in windows else None, stride=32) for w in (32, 64)]
+    return evaluation("perplexity", asdict(SETTINGS), [measured(run)], (32, 64), cells)
 
 
 def write_result(run_dir, evaluation):

@@ -5,13 +5,14 @@ import math
 import numpy as np
 import pytest
 
-from coca_train.evaluation.pages.comparison import comparison_page
 from coca_train.evaluation.pages.perplexity import perplexity_text
+from coca_train.evaluation.pages.trainings import comparison_page
 from coca_train.report.render import write_report
 from coca_train.report.render.chart import looks
 from coca_train.report.render.pictures import look
 from coca_train.report.render.terminal import terminal_text
-from tests.report.support import blocks, facts, pixels, report, several
+from tests.evaluation.grids import blocks
+from tests.report.support import facts, pixels, report, several
 
 
 def page(results, known=None, checks=()):

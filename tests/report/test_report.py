@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from coca_train.evaluation.pages.perplexity import number, perplexity_text
-from coca_train.evaluation.pages.run import POINTS, RunReport, loss_curves, run_page
+from coca_train.evaluation.pages.trainings import POINTS, RunReport, loss_curves, run_page
 from coca_train.evaluation.results import Evaluation
 from coca_train.report.render import write_report
 from coca_train.runtime import durable
 from coca_train.runtime.errors import StorageError
-from tests.report.support import blocks, pixels, report
+from tests.evaluation.grids import blocks
+from tests.report.support import pixels, report
 
 RECORDS = [{"step": s, "loss": 5.0 / s} for s in range(1, 41)] + [
     {"step": 40, "valid/text": 0.3},

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from coca_train.evaluation import run as evaluation_run
+from coca_train.evaluation import pipeline
+from coca_train.evaluation.configuration import load as load_evaluation
 from coca_train.evaluation.results import Evaluation
-from coca_train.evaluation.settings import load as load_evaluation
 from coca_train.evaluation.suites import perplexity
 from coca_train.runtime.durable import read_json
 from coca_train.settings import load
@@ -63,7 +63,7 @@ def test_the_report_of_a_run_has_the_numbers_of_an_evaluation_of_its_checkpoint(
     ]
     words = [f"checkpoint={run_dir}", "grid.frequencies=[own,dynamic_ntk]", "grid.lengths=[1x,2x]"]
     config, _ = load_evaluation([*words, "text.max_documents=3", f"work.root={tmp_path / 'e'}"])
-    other = read_json(evaluation_run.evaluate(config, "") / "results.json")
+    other = read_json(pipeline.evaluate(config, "") / "results.json")
     assert report.points == tuple(other["points"]) == (24, 48)
     assert len(report.cells) == len(other["cells"]) == 4
     for cell in other["cells"]:

@@ -66,19 +66,19 @@ def tally(q_PHJ: Tensor, k_PHJ: Tensor, distance_P: Tensor, theta_J: Tensor, pla
     one_hot_HJb = torch.zeros(*angle_PHJ.shape[1:], BINS, dtype=torch.long, device=angle_PHJ.device)
     one_hot_HJb.scatter_add_(2, bin_PHJ.permute(1, 2, 0), known_PHJ.long().permute(1, 2, 0))
     placed = anomalous_PHJ if placed_PHJ is None else (placed_PHJ > math.pi)
-    found = {
+    sums = {
         "by_head": one_hot_HJb.sum(1),
         "by_pair": one_hot_HJb.sum(0),
         "known": known_PHJ.sum(0),
         "anomalous": anomalous_PHJ.sum(0),
         "placed": placed.sum(),
-        "asked": torch.tensor(angle_PHJ.numel()),
+        "drawn": torch.tensor(angle_PHJ.numel()),
         "weight": torch.stack(((weight_PHJ * anomalous_PHJ).sum((0, 2)), weight_PHJ.sum((0, 2))), -1),
         "abnormal": (anomalous_PHJ & (crossed_3PHJ[0] == 0)).sum((0, 1)),
         "borders": crossed_3PHJ.sum((1, 2)).long(),
         "reach": reach_PHJ.sum((0, 1)),
     }
-    return {name: values.cpu().numpy() for name, values in found.items()}
+    return {name: values.cpu().numpy() for name, values in sums.items()}
 
 
 def add(parts: Iterable[Sums]) -> Sums:

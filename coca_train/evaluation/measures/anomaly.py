@@ -43,6 +43,7 @@ def problem(position: Any) -> str:
 def drawn_pairs(n_tokens: int, n_pairs: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Places of queries and of keys before them, (P,) each: uniform over all n < m < n_tokens, with replacement."""
     generator = np.random.default_rng(seed)
+    # The second place is a shift that is never 0: uniform over ordered pairs, hence over unordered ones.
     one_P = generator.integers(0, n_tokens, n_pairs)
     other_P = (one_P + generator.integers(1, n_tokens, n_pairs)) % n_tokens
     return np.maximum(one_P, other_P), np.minimum(one_P, other_P)
@@ -64,8 +65,8 @@ def anomaly_sums(model: Any, texts: Sequence[np.ndarray], keys: Sequence[object]
 
     with evaluating(model), _watched(model, look):
         model.hidden(tokens_BT, length=n_tokens)
-    found = add(by_layer)
-    return found | {name: np.stack([layer[name] for layer in by_layer]) for name in BY_LAYER}
+    sums = add(by_layer)
+    return sums | {name: np.stack([layer[name] for layer in by_layer]) for name in BY_LAYER}
 
 
 @contextmanager
@@ -85,11 +86,11 @@ def _watched(model: Any, look: Callable[[Any, Tensor], None]) -> Iterator[None]:
 def _layer(position: Any, attention: Any, x_BTC: Tensor, m_BP: Tensor, n_BP: Tensor) -> Sums:
     """One layer's sums; text by text, since a text's pairs alone are P·H·J complex numbers."""
     theta_J = frequencies(position, x_BTC.shape[1]).to(x_BTC.device)
-    found = []
+    parts = []
     for x_TC, m_P, n_P in zip(x_BTC, m_BP, n_BP, strict=True):
         q_PHJ, k_PHJ = vectors(position, attention.project_q(x_TC[m_P]), attention.project_k(x_TC[n_P]))
-        found.append(tally(q_PHJ, k_PHJ, m_P - n_P, theta_J, placed_angle(position, q_PHJ, k_PHJ, n_P, theta_J)))
-    return add(found)
+        parts.append(tally(q_PHJ, k_PHJ, m_P - n_P, theta_J, placed_angle(position, q_PHJ, k_PHJ, n_P, theta_J)))
+    return add(parts)
 
 
 def frequencies(position: Any, length: int) -> Tensor:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from coca_train.evaluation.measures.perplexity import evaluating, summarise
-from coca_train.evaluation.measures.positions import bin_ends, binned
+from coca_train.evaluation.measures.position_bins import bin_ends, binned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,18 +56,19 @@ def reduced(nll_T: np.ndarray, block: int) -> list[float]:
 
 def first_windows(documents: Sequence[Sequence[float]], length: int, block: int, seed: int = 0) -> FirstWindows:
     """From `reduced` documents that were read at this length."""
+    # In float64 and by document, never as running means: ranks bring documents in any order, and sums must not tell.
     sums = np.asarray(documents, dtype=np.float64)
-    n_documents, last = len(sums), min(block, length)
+    n_documents, block_size = len(sums), min(block, length)
     ends = bin_ends(length)
-    found = summarise(np.stack([sums[:, 0], np.full(n_documents, last)], 1), None, seed)
+    last_block = summarise(np.stack([sums[:, 0], np.full(n_documents, block_size)], 1), None, seed)
     return FirstWindows(
         n_documents=n_documents,
         ends=tuple(ends.tolist()),
         loss=tuple((sums[:, 1:].mean(0) / np.diff(ends, prepend=0)).tolist()),
-        block=last,
-        perplexity=found.perplexity,
-        ci_low=found.ci_low,
-        ci_high=found.ci_high,
+        block=block_size,
+        perplexity=last_block.perplexity,
+        ci_low=last_block.ci_low,
+        ci_high=last_block.ci_high,
     )
 
 
@@ -75,10 +76,10 @@ def by_octave(ends: Sequence[int], loss: Sequence[float]) -> dict[tuple[int, int
     """Mean loss of the contexts 1, 2, 3 to 4, 5 to 8 ...; the last octave ends where the bins do."""
     widths = np.diff(ends, prepend=0)
     octaves = np.array([(end - 1).bit_length() for end in ends])
-    found = {}
+    means = {}
     for octave in np.unique(octaves):
         members = octaves == octave
         first = int(np.asarray(ends)[members][0] - widths[members][0] + 1)
         mean = float((np.asarray(loss)[members] * widths[members]).sum() / widths[members].sum())
-        found[first, int(np.asarray(ends)[members][-1])] = mean
-    return found
+        means[first, int(np.asarray(ends)[members][-1])] = mean
+    return means

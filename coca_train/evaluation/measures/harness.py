@@ -91,8 +91,8 @@ class Adapter(TemplateLM):
         return whole[:-1] or [self.reading.begin], whole[-1:]
 
     def _loglikelihood_tokens(self, requests: Any, **kwargs: Any) -> list[tuple[float, bool]]:
-        asked = [Request(tuple(context), tuple(continuation)) for _, context, continuation in requests]
-        return [tuple(found) for found in self._likelihoods(asked)]
+        pairs = [Request(tuple(context), tuple(continuation)) for _, context, continuation in requests]
+        return [tuple(answer) for answer in self._likelihoods(pairs)]
 
     def loglikelihood(self, requests: Any, disable_tqdm: bool = True) -> list[tuple[float, bool]]:
         return super().loglikelihood(requests, disable_tqdm=disable_tqdm)
@@ -105,8 +105,8 @@ class Adapter(TemplateLM):
                 windows.append(Request(*map(tuple, make_disjoint_window(pair))))
                 owners.append(index)
         totals = [0.0] * len(requests)
-        for index, found in zip(owners, self._likelihoods(windows), strict=True):
-            totals[index] += found.total
+        for index, answer in zip(owners, self._likelihoods(windows), strict=True):
+            totals[index] += answer.total
         return totals
 
     def generate_until(self, requests: Any, disable_tqdm: bool = True) -> list[str]:
@@ -125,15 +125,15 @@ class Adapter(TemplateLM):
         self.n_clipped += len(kept) < len(tokens)
         before = self.text.decode(kept)
 
-        def said(new: list[int]) -> str:
+        def text_of(new: list[int]) -> str:
             return self.text.decode([*kept, *new]).removeprefix(before)
 
         def ended(new: list[int]) -> bool:
-            return any(stop in said(new) for stop in stops)
+            return any(stop in text_of(new) for stop in stops)
 
         new = generate(self.model, kept, n_new, eod=self.text.eod, stop=ended)
         self.progress(1)
-        return postprocess_generated_text(said(new), stops, think_end_token=None)
+        return postprocess_generated_text(text_of(new), stops, think_end_token=None)
 
 
 def _wanted(options: dict[str, Any]) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def _wanted(options: dict[str, Any]) -> dict[str, Any]:
     return dict(normalize_gen_kwargs(options))
 
 
-class _Told(LM):
+class _Answered(LM):
     """A model that has answered everything already."""
 
     def __init__(self, answers: Answers) -> None:
@@ -170,8 +170,8 @@ class Loaded:
 
 def key_of(request: Any) -> str:
     """Digest of what is asked; the same question has the same answer."""
-    asked = json.dumps([request.request_type, request.args], sort_keys=True, default=str)
-    return hashlib.sha256(asked.encode()).hexdigest()[:32]
+    question = json.dumps([request.request_type, request.args], sort_keys=True, default=str)
+    return hashlib.sha256(question.encode()).hexdigest()[:32]
 
 
 def find_tasks(names: Sequence[str], include_path: str | None) -> TaskManager:
@@ -206,12 +206,12 @@ def load_task(index: TaskManager, name: str, num_fewshot: int | None, limit: int
 
 
 def _requests(tree: Any, limit: int | None, seed: int) -> list[Any]:
-    found = []
+    requests = []
     for task in tree["tasks"].values():
         task.set_fewshot_seed(seed)
         task.build_all_requests(limit=get_sample_size(task, limit))
-        found += task.instances
-    return found
+        requests += task.instances
+    return requests
 
 
 @contextmanager
@@ -247,18 +247,20 @@ def share(requests: Sequence[Any], rank: int, n_ranks: int) -> list[Any]:
 
 def answer(adapter: Adapter, requests: Sequence[Any]) -> Answers:
     """The model's answers to these requests, plain JSON."""
-    found: Answers = {}
+    answers: Answers = {}
     for kind in dict.fromkeys(request.request_type for request in requests):
         unique = list({key_of(r): r for r in requests if r.request_type == kind}.values())
-        found |= {key_of(r): given for r, given in zip(unique, getattr(adapter, kind)(unique), strict=True)}
-    return found
+        answers |= {key_of(r): given for r, given in zip(unique, getattr(adapter, kind)(unique), strict=True)}
+    return answers
 
 
 def definition(task: Loaded) -> str:
     """What makes figures of answers: versions, metrics and filters of the tasks, as text."""
     keys = ("task", "metric_list", "filter_list", "num_fewshot", "output_type")
-    told = [[str(each.VERSION), *map(each.get_config, keys)] for each in task.tree["tasks"].values()]
-    return json.dumps(told, sort_keys=True, default=lambda thing: getattr(thing, "__qualname__", type(thing).__name__))
+    definitions = [[str(each.VERSION), *map(each.get_config, keys)] for each in task.tree["tasks"].values()]
+    # Metrics and filters may be functions; their names tell them apart, and stay the same from process to process.
+    name_of = lambda thing: getattr(thing, "__qualname__", type(thing).__name__)  # noqa: E731
+    return json.dumps(definitions, sort_keys=True, default=name_of)
 
 
 def score(task: Loaded, answers: Answers) -> Mapping[str, Any]:
@@ -266,6 +268,7 @@ def score(task: Loaded, answers: Answers) -> Mapping[str, Any]:
     for each in task.tree["tasks"].values():
         each.set_fewshot_seed(task.seed)
     with redirect_stderr(StringIO()):
-        found = evaluate(_Told(answers), task.tree, limit=task.limit, bootstrap_iters=RESAMPLES, log_samples=False)
-    assert found is not None
-    return found
+        known = _Answered(answers)
+        results = evaluate(known, task.tree, limit=task.limit, bootstrap_iters=RESAMPLES, log_samples=False)
+    assert results is not None
+    return results

@@ -74,20 +74,22 @@ def likelihoods(
     by_row: dict[Row, list[int]] = {}
     for index, request in enumerate(requests):
         by_row.setdefault(request.row, []).append(index)
+    # A row's first request says where its context ends; others with this row share its scores' hidden states.
     contexts = {row: requests[indices[0]].context for row, indices in by_row.items()}
-    found: list[Likelihood | None] = [None] * len(requests)
+    answers: list[Likelihood | None] = [None] * len(requests)
     trunk = None
     with evaluating(model):
         fixed = length_is_unseen(model, max(map(len, by_row), default=1))
         for batch in plan(contexts, batch_tokens, fixed):
+            # plan() keeps batches of one context together, so one trunk at a time is enough, and all that is held.
             if batch.n_shared and (trunk is None or trunk.row != batch.rows[0][: batch.n_shared]):
                 trunk = _prefilled(model, batch.rows[0][: batch.n_shared])
             x_BTC = _hidden(model, batch, trunk)
-            asked = [(place, index) for place, row in enumerate(batch.rows) for index in by_row[row]]
-            for (_, index), answer in zip(asked, _score(model, x_BTC, batch, requests, asked), strict=True):
-                found[index] = answer
-            progress(len(asked))
-    return [answer for answer in found if answer is not None]
+            places = [(place, index) for place, row in enumerate(batch.rows) for index in by_row[row]]
+            for (_, index), answer in zip(places, _score(model, x_BTC, batch, requests, places), strict=True):
+                answers[index] = answer
+            progress(len(places))
+    return [answer for answer in answers if answer is not None]
 
 
 class Batch(NamedTuple):
@@ -116,6 +118,7 @@ def plan(contexts: Mapping[Row, Row], batch_tokens: int, fixed: bool) -> Iterato
 def batches(rows: Sequence[Row], batch_tokens: int, mixed: bool) -> Iterator[list[Row]]:
     """Rows, the longest first, in batches. mixed: rows of several lengths may share one."""
     batch: list[Row] = []
+    # The longest first: its length is what the whole batch is padded to, and memory that is too little shows at once.
     for row in sorted(rows, key=len, reverse=True):
         if batch and ((len(batch) + 1) * len(batch[0]) > batch_tokens or not (mixed or len(row) == len(batch[0]))):
             yield batch
@@ -162,13 +165,13 @@ def length_is_unseen(model: Any, longest: int) -> bool:
 
 
 def _score(
-    model: Any, x_BTC: Tensor, batch: Batch, requests: Sequence[Request], asked: Sequence[tuple[int, int]]
+    model: Any, x_BTC: Tensor, batch: Batch, requests: Sequence[Request], places: Sequence[tuple[int, int]]
 ) -> list[Likelihood]:
     """Of each (place in the batch, index of the request)."""
-    continuations = [requests[index].continuation for _, index in asked]
-    ends = [len(batch.rows[place]) - batch.n_shared for place, _ in asked]
+    continuations = [requests[index].continuation for _, index in places]
+    ends = [len(batch.rows[place]) - batch.n_shared for place, _ in places]
     x_NC = torch.cat(
-        [x_BTC[place, end - len(k) : end] for (place, _), end, k in zip(asked, ends, continuations, strict=True)]
+        [x_BTC[place, end - len(k) : end] for (place, _), end, k in zip(places, ends, continuations, strict=True)]
     )
     target_N = torch.tensor([token for k in continuations for token in k], device=x_BTC.device)
     pieces = zip(x_NC.split(PIECE), target_N.split(PIECE), strict=True)

@@ -18,6 +18,7 @@ y times, the question; nothing stands behind the question. The key has five digi
   answers too; the two differ by what is nearly right.
 """
 
+import math
 import random
 import re
 from collections.abc import Callable, Sequence
@@ -25,6 +26,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from coca_train.data.passkeys import HIGHEST, LOWEST, lines, prompt
+
+Z_95 = 1.959963984540054  # a standard normal variable is within ±Z with probability 0.95
 
 Encode = Callable[[str], list[int]]
 Places = Literal["uniform", "even"]
@@ -45,20 +48,21 @@ def cases(
 ) -> list[Case]:
     """The prompts of one length [tokens]; none when it has no room. begin: tokens in front of every prompt."""
     per_filler = len(encode(prompt(LOWEST, 0, 2))) - len(encode(prompt(LOWEST, 0, 1)))
-    made = []
+    prompts = []
     for index in range(n_cases):
         draw = random.Random(f"passkey {seed} {length} {index}")
         key, share = draw.randint(LOWEST, HIGHEST), draw.random()
         most = (length - len(begin) - len(encode(prompt(key, 0, 0)))) // per_filler
+        # `most` may be one too many, as a tokenizer may cut the key's sentence otherwise in longer prompts.
         for n_fillers in range(most, -1, -1):
             n_before = _place(share, index, n_fillers, places, n_depths)
             case = _case(encode, key, n_before, n_fillers - n_before, begin)
             if len(case.tokens) <= length:
-                made.append(case)
+                prompts.append(case)
                 break
         else:
             return []
-    return made
+    return prompts
 
 
 def _case(encode: Encode, key: int, n_before: int, n_after: int, begin: Sequence[int]) -> Case:
@@ -79,7 +83,7 @@ def _place(share: float, index: int, n_fillers: int, places: Places, n_depths: i
     return round(n_fillers * (index % n_depths) / max(1, n_depths - 1))
 
 
-def found(key: int, answer: str) -> bool:
+def answered(key: int, answer: str) -> bool:
     """Whether the key stands in the answer as a whole number."""
     return re.search(rf"(?<![0-9]){key}(?![0-9])", answer) is not None
 
@@ -87,3 +91,18 @@ def found(key: int, answer: str) -> bool:
 def contained(key: int, answer: str) -> bool:
     """Whether the key's digits stand in the answer, be it within a longer number."""
     return str(key) in answer
+
+
+def wilson(n_successes: int, n: int, z: float = Z_95) -> tuple[float, float]:
+    """Interval of a share (Wilson, 1927), never below 0 or above 1, and sensible at 0 and n of n.
+
+    (low, high): the shares p for which n_successes is within z standard deviations of n p.
+
+    Raises ValueError for n = 0, which says nothing.
+    """
+    if n <= 0:
+        raise ValueError("an interval needs at least one case")
+    share, square = n_successes / n, z * z / n
+    middle = (share + square / 2) / (1 + square)
+    half = z / (1 + square) * math.sqrt(share * (1 - share) / n + square / (4 * n))
+    return max(0.0, middle - half), min(1.0, middle + half)

@@ -87,15 +87,16 @@ def _child(task: Mapping[str, Any]) -> dict[str, int]:
     model = Transformer(config, position, visibility, layers=layers, **shared)
     init_weights(model, config, seed=0)
     model = model.to(getattr(torch, task["dtype"])).eval()
-    found = {}
+    peaks = {}
     for work in task["works"]:
+        # What libraries keep after their first call (thread pools, workspaces) is not the work's.
         turn(model, work, min(WARM_UP, task["length"]), 1, 1)()
         once = turn(model, work, task["length"], 1, 1)
         before = _resident("VmRSS")
         RESET.write_text("5")  # the peak counts from here on, see proc(5)
         once()
-        found[work] = _resident("VmHWM") - before
-    return found
+        peaks[work] = _resident("VmHWM") - before
+    return peaks
 
 
 if __name__ == "__main__":

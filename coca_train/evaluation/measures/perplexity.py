@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from coca_train.data.batch import Batch
-from coca_train.evaluation.measures.positions import binned
-from coca_train.evaluation.measures.windows import Pass, Row, batches, passes, stretches
+from coca_train.evaluation.measures.position_bins import binned
+from coca_train.evaluation.measures.windows import Pass, Windowing, batches, passes, stretches
 from coca_train.runtime import dist
 
 CPU_TOKENS = 4096  # of a forward on a CPU: more only leaves its cache, up to a third slower
@@ -53,7 +53,7 @@ class Perplexity:
 def score_share(
     model: nn.Module,
     documents: Sequence[np.ndarray],
-    rows: Sequence[Row],
+    rows: Sequence[Windowing],
     micro_batch_tokens: int,
     progress: Callable[[int], None] = lambda n_tokens: None,
 ) -> list[Scores]:
@@ -89,7 +89,7 @@ def score_share(
 
 
 def _score(
-    model: Any, documents: Sequence[np.ndarray], batch: Sequence[Pass], rows: Sequence[Row], device: Any
+    model: Any, documents: Sequence[np.ndarray], batch: Sequence[Pass], rows: Sequence[Windowing], device: Any
 ) -> np.ndarray:
     """NLL of every prediction of passes of one shape, nll_BT float64; NaN where no row scores it."""
     parts, length = batch[0].parts, batch[0].length
@@ -125,6 +125,7 @@ def summarise(sums: np.ndarray, n_bytes: int | None = None, seed: int = 0, resam
     nll, count = float(sums[:, 0].sum()), int(sums[:, 1].sum())
     low = high = None
     if len(sums) > 1:
+        # The ratio of sums, as above: a mean of the documents' own ratios would weigh short ones as long ones.
         draws = np.random.default_rng(seed).integers(0, len(sums), (resamples, len(sums)))
         losses = sums[draws, 0].sum(1) / sums[draws, 1].sum(1)
         edges = np.quantile(losses, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])

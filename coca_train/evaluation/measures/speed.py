@@ -100,6 +100,7 @@ def _train(model: Any, tokens_1T: Tensor) -> None:
 
 def in_turns(turns: Mapping[str, Turn], rounds: int, device: torch.device) -> dict[str, list[float]]:
     """Seconds of each, `rounds` times in turn, after one warm-up each."""
+    # In turns, not one after the other: a machine that is slower for a minute is slower for all of them.
     seconds: dict[str, list[float]] = {name: [] for name in turns}
     for number in range(rounds + 1):
         for name, once in turns.items():

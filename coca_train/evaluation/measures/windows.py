@@ -34,7 +34,7 @@ class Window(NamedTuple):
     scored: int
 
 
-class Row(NamedTuple):
+class Windowing(NamedTuple):
     """How documents are read: their first `cut` predictions (None: all) in windows of one length [tokens]."""
 
     window: int
@@ -42,7 +42,7 @@ class Row(NamedTuple):
     cut: int | None = None
 
 
-class Part(NamedTuple):
+class Scored(NamedTuple):
     """Predictions [begin, end) of a pass that the row of this index scores."""
 
     row: int
@@ -56,7 +56,7 @@ class Pass(NamedTuple):
     document: int
     start: int
     stop: int
-    parts: tuple[Part, ...]
+    parts: tuple[Scored, ...]
 
     @property
     def length(self) -> int:
@@ -80,7 +80,7 @@ def sliding_windows(n_predictions: int, window: int, stride: int) -> Iterator[Wi
         start += stride
 
 
-def passes(lengths: Sequence[int], rows: Sequence[Row]) -> list[Pass]:
+def passes(lengths: Sequence[int], rows: Sequence[Windowing]) -> list[Pass]:
     """What is read so that every row is scored: one pass for all windows that begin at the same token.
 
     lengths: predictions in each document.
@@ -96,7 +96,7 @@ def passes(lengths: Sequence[int], rows: Sequence[Row]) -> list[Pass]:
             document,
             start,
             max(w.stop for _, w in windows),
-            tuple(Part(row, w.scored - start, w.stop - start) for row, w in windows),
+            tuple(Scored(row, w.scored - start, w.stop - start) for row, w in windows),
         )
         for (document, start), windows in begun.items()
     ]
@@ -105,25 +105,26 @@ def passes(lengths: Sequence[int], rows: Sequence[Row]) -> list[Pass]:
 def batches(work: Sequence[Pass], micro_batch_tokens: int) -> list[list[Pass]]:
     """Passes grouped by length and parts, then cut to the micro-batch (at least one); longest first, and first
     those that score from their beginning."""
-    groups: dict[tuple[int, tuple[Part, ...]], list[Pass]] = {}
+    groups: dict[tuple[int, tuple[Scored, ...]], list[Pass]] = {}
     for each in work:
         groups.setdefault((each.length, each.parts), []).append(each)
-    made = []
+    micro_batches = []
+    # The order must not hang on the order of documents: every rank deals out the same list.
     for (length, _), members in sorted(groups.items(), key=lambda group: (-group[0][0], group[0][1])):
         size = max(1, micro_batch_tokens // length)
-        made += [members[i : i + size] for i in range(0, len(members), size)]
-    return made
+        micro_batches += [members[i : i + size] for i in range(0, len(members), size)]
+    return micro_batches
 
 
-def stretches(parts: Sequence[Part]) -> list[tuple[int, int]]:
+def stretches(parts: Sequence[Scored]) -> list[tuple[int, int]]:
     """[begin, end) of everything that some part scores: in order, and apart from each other."""
-    made: list[tuple[int, int]] = []
+    merged: list[tuple[int, int]] = []
     for begin, end in sorted((part.begin, part.end) for part in parts):
-        if made and begin <= made[-1][1]:
-            made[-1] = made[-1][0], max(end, made[-1][1])
+        if merged and begin <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
         else:
-            made.append((begin, end))
-    return made
+            merged.append((begin, end))
+    return merged
 
 
 def positions_needed(model: Any, window: int) -> int:
@@ -133,12 +134,21 @@ def positions_needed(model: Any, window: int) -> int:
     return 1 + max(int(pos.max()) for layout in layouts for pos in (layout.pos_BT, layout.pos_BS))
 
 
+def missing_positions(model: Any, window: int) -> str:
+    """Why a scheme with an end has too few positions for such a window, in words; "" when it has enough."""
+    limit = model.max_positions
+    if limit is None or positions_needed(model, window) <= limit:
+        return ""
+    return f"{model.position.settings.scheme} has {limit:,} positions"
+
+
 @torch.no_grad()
 def same_at(model: Any, one: int, other: int) -> bool:
     """Whether the model, a Transformer, treats equal positions equally in windows of both lengths [tokens]."""
     pos_1T = torch.arange(PROBED, device=next(model.parameters()).device)[None]
     for kind in dict.fromkeys(model.kinds):
         position, visibility = model.position_of(kind), model.visibilities[kind]
+        # Asked of the tables, not of the names: yarn is fixed, dynamic_yarn is not, and plugins are not known here.
         tables = [position(pos_1T, pos_1T, visibility.length(length)) for length in (one, other)]
         if not _equal(*tables):
             return False

@@ -1,13 +1,14 @@
 """The report of suite `passkey`: accuracy by length beside the paper's, by depth, and by the key's distance."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
+from typing import Any
 
-from coca_train.evaluation.pages.cells import done, figure, not_measured, rows
-from coca_train.evaluation.pages.passkey_places import by_depth, by_distance, by_length, by_window, share
-from coca_train.evaluation.results import Cell, Evaluation, Measured
+from coca_train.evaluation.measures.passkey import wilson
+from coca_train.evaluation.pages.grid_blocks import by_point, curves, document, heat_maps, table, training_windows
+from coca_train.evaluation.results import Evaluation, GridRow
 from coca_train.report import paper
-from coca_train.report.blocks import Document, Row, Section, Table, Text, Value
+from coca_train.report.blocks import MISSING, Document, Line, Lines, Value
 
 DEFINITION = (
     "A prompt has the task, filler, a sentence with a key of five digits, filler, and the question; as many fillers "
@@ -16,109 +17,184 @@ DEFINITION = (
     "end of the prompt [tokens]. Dynamic frequencies see the length and the new tokens throughout. Intervals are "
     "Wilson's, 95 %."
 )
+BY_WINDOW = (
+    "Only keys {} the model's training window away from the end of the prompt (CoCA paper, figure 5). Lengths without "
+    "such a case have no point."
+)
+RANGES = {  # of distance, in training windows of the model: from, below
+    "within the window": (0, 1),
+    "1 to 4 windows": (1, 4),
+    "4 to 16 windows": (4, 16),
+    "16 windows and more": (16, float("inf")),
+}
+REACHED = 0.9  # share of passkeys up to which a length counts as reached
+
+Case = Mapping[str, Any]  # of a cell's result
 
 
-def passkey_page(evaluation: Evaluation, n_depths: int) -> Document:
-    sections = [
-        Section(title="Accuracy by length", blocks=[by_length(evaluation), _accuracy_table(evaluation)]),
-        Section(title="Where the key stands", blocks=by_depth(evaluation, n_depths)),
-        Section(
-            title="How far away the key is",
-            blocks=[by_window(evaluation, True), by_window(evaluation, False), by_distance(evaluation)],
-        ),
-    ]
-    sections += [*not_measured(evaluation), Section(title="Definition", blocks=[Text(text=DEFINITION)])]
-    return Document(
-        title=f"Passkey retrieval: {evaluation.name}",
+def page(settings: Any, evaluation: Evaluation) -> Document:
+    rows, points, n_depths = evaluation.rows(), evaluation.points, settings.n_depths
+    theirs = {
+        "table 2": paper.table("table2_passkey"),
+        "table 3": _by_alpha(),
+        "table 4": paper.table("table4_pi")["passkey"],
+    }
+    return document(
+        evaluation,
+        "Passkey retrieval",
         summary=_summary(evaluation),
-        sections=sections,
-        facts=[*evaluation.facts, ("cases", f"{evaluation.settings['n_cases']} at each length")],
-        command=evaluation.command,
+        sections={
+            "Accuracy by length": [
+                _accuracy(evaluation, "by-length", "Passkey accuracy by length", "", lambda case, window: True),
+                table(
+                    rows,
+                    by_point(points, lambda result: share(result["cases"])),
+                    name="passkey-accuracy",
+                    title="Share of passkeys found by length of the prompt [tokens]",
+                    theirs=paper.beside(theirs, points),
+                    best="high",
+                    note="The paper's are of its own models, 100 cases each.",
+                ),
+            ],
+            "Where the key stands": [
+                heat_maps(
+                    [row for row in rows if row.results],
+                    [int(point) for point in points],
+                    [f"{y / max(1, n_depths - 1):.0%}" for y in range(n_depths)],
+                    lambda row, length, y: (
+                        share(
+                            c
+                            for c in row.results.get(length, {}).get("cases", ())
+                            if depth_row(c["depth"], n_depths) == y
+                        ).number
+                    ),
+                    name="passkey-depth",
+                    title="Passkeys found by length and depth",
+                    alt="One panel a model and variant: columns are lengths, rows are depths, the beginning on top.",
+                    y_label="depth of the key",
+                    note="A key counts to the nearest row. The line marks the training window.",
+                )
+            ],
+            "How far away the key is": [
+                _accuracy(
+                    evaluation,
+                    "inside-window",
+                    "Keys inside the training window",
+                    BY_WINDOW.format("less than"),
+                    lambda case, window: case["distance"] < window,
+                ),
+                _accuracy(
+                    evaluation,
+                    "outside-window",
+                    "Keys outside the training window",
+                    BY_WINDOW.format("at least"),
+                    lambda case, window: case["distance"] >= window,
+                ),
+                table(
+                    rows,
+                    {words: lambda row, ends=ends: _in_range(row, *ends) for words, ends in RANGES.items()},
+                    name="passkey-by-distance",
+                    title="Share of passkeys found by distance of the key",
+                    best="high",
+                    note="Cases of all lengths together; windows are the model's training window (CoCA paper, figure "
+                    "6).",
+                ),
+            ],
+        },
+        after={"Definition": [DEFINITION]},
+        facts=[("cases", f"{evaluation.settings['n_cases']} at each length")],
     )
 
 
-def _accuracy_table(evaluation: Evaluation) -> Table:
-    def values(subject: Measured, variant: str) -> tuple[Value, ...]:
-        cells = [evaluation.find(subject.name, variant, point) for point in evaluation.points]
-        return tuple(
-            share(cell.result["cases"])
-            if cell is not None and cell.status == "done"
-            else figure(cell, lambda result: None)
-            for cell in cells
+def share(cases: Iterable[Case]) -> Value:
+    """Of these cases, how many were found; nothing when there are none."""
+    hits = [case["found"] for case in cases]
+    if not hits:
+        return Value(MISSING.text, note="no such case")
+    low, high = wilson(sum(hits), len(hits))
+    accuracy = sum(hits) / len(hits)
+    return Value(f"{accuracy:.2f}", accuracy, f"{sum(hits)} of {len(hits)}; 95 % interval {low:.2f} to {high:.2f}")
+
+
+def _accuracy(
+    evaluation: Evaluation, name: str, title: str, note: str, chosen: Callable[[Case, int], bool]
+) -> Lines | None:
+    """Accuracy by length, of the cases that chosen(case, training window) lets through."""
+
+    def line(row: GridRow) -> Line:
+        hits = {
+            int(point): [case["found"] for case in result["cases"] if chosen(case, row.subject.training_window)]
+            for point, result in row.results.items()
+        }
+        return Line.through(
+            row.label, ((n, sum(each) / len(each), *wilson(sum(each), len(each))) for n, each in hits.items() if each)
         )
 
-    return Table(
-        name="passkey-accuracy",
-        title="Share of passkeys found by length of the prompt [tokens]",
-        label_columns=("model", "variant"),
-        columns=tuple(f"{point:,}" for point in evaluation.points),
-        rows=(*rows(evaluation, values), *_theirs(evaluation)),
-        best="high",
-        note="The paper's are of its own models, 100 cases each.",
+    return curves(
+        map(line, evaluation.rows()),
+        name=f"passkey-{name}",
+        title=title,
+        alt=f"{title}: share of passkeys found against the length of the prompt, one curve a model and variant.",
+        x_label="length of the prompt [tokens]",
+        y_label="share of passkeys found",
+        x_log=True,
+        y_limits=(0.0, 1.0),
+        marks=training_windows(evaluation),
+        note=note,
     )
 
 
-def _theirs(evaluation: Evaluation) -> tuple[Row, ...]:
-    """The CoCA paper's figures at our lengths, where it has any."""
-    lengths = [int(point) for point in evaluation.points]
-    if not set(lengths) & set(paper.context()):
-        return ()
-    return tuple(
-        row
-        for name, series in (
-            ("table 2", paper.table("table2_passkey")),
-            ("table 3", _by_alpha()),
-            ("table 4", paper.table("table4_pi")["passkey"]),
-        )
-        for row in paper.rows(series, lengths, label=lambda method, name=name: (paper.method(method), f"CoCA, {name}"))
-    )
+def _in_range(row: GridRow, first: float, end: float) -> Value:
+    """first, end: distances in training windows."""
+    cases = [case for result in row.results.values() for case in result["cases"]]
+    return share(case for case in cases if first <= case["distance"] / row.subject.training_window < end)
+
+
+def depth_row(depth: float, n_depths: int) -> int:
+    """Which of the depths 0, 1 / (n - 1) ... 1 is nearest."""
+    return int(depth * (n_depths - 1) + 0.5)
 
 
 def _by_alpha() -> paper.Series:
     """Table 3: slack and strict CoCA with dynamic NTK of alpha 2, 4 and 8; strict is printed as a difference."""
     printed = paper.table("table3_slack_vs_strict")["passkey"]
-    found: dict[str, Sequence[float]] = {}
+    series: dict[str, Sequence[float]] = {}
     for alpha, slack in printed["slack"].items():
         more = printed["strict_minus_slack"][alpha]
-        found[f"coca+dynamic_ntk+slack, alpha {alpha}"] = slack
-        found[f"coca+dynamic_ntk+strict, alpha {alpha}"] = [round(a + b, 2) for a, b in zip(slack, more, strict=True)]
-    return found
+        series[f"coca+dynamic_ntk+slack, alpha {alpha}"] = slack
+        series[f"coca+dynamic_ntk+strict, alpha {alpha}"] = [round(a + b, 2) for a, b in zip(slack, more, strict=True)]
+    return series
 
 
 def _summary(evaluation: Evaluation) -> list[str]:
     """How far each model reaches, and under which variants."""
-    said = []
+    sentences = []
     for subject in evaluation.subjects:
-        measured = {}
-        for variant in subject.variants:
-            cells = [(int(point), cell) for point, cell in done(evaluation, subject, variant)]
-            measured |= {variant: cells} if cells else {}
-        if not measured:
+        accuracies = {
+            row.variant: {int(point): result["accuracy"] for point, result in row.results.items()}
+            for row in evaluation.rows()
+            if row.subject == subject and row.results
+        }
+        if not accuracies:
             continue
-        reach = {variant: _reach(cells) for variant, cells in measured.items()}
-        farthest = max(reach.values())
-        if farthest:
+        reach = {variant: _reach(by_length) for variant, by_length in accuracies.items()}
+        if farthest := max(reach.values()):
             under = _under([variant for variant, n in reach.items() if n == farthest], len(subject.variants))
-            said.append(
+            sentences.append(
                 f"{subject.name} finds at least nine of ten passkeys in prompts of up to {farthest:,} tokens{under}; "
                 f"its training window is {subject.training_window:,}."
             )
-        else:
-            every = [
-                (cell.result["accuracy"], -point, variant)
-                for variant, cells in measured.items()
-                for point, cell in cells
-            ]
-            best, point, _ = max(every)
-            under = _under([v for found, n, v in every if (found, n) == (best, point)], len(subject.variants))
-            said.append(f"{subject.name} finds {best:.0%} at best, in prompts of {-point:,} tokens{under}.")
-    return said
+            continue
+        every = [(hits, -n, variant) for variant, by_length in accuracies.items() for n, hits in by_length.items()]
+        best, shortest, _ = max(every)
+        under = _under([variant for *place, variant in every if place == [best, shortest]], len(subject.variants))
+        sentences.append(f"{subject.name} finds {best:.0%} at best, in prompts of {-shortest:,} tokens{under}.")
+    return sentences
 
 
-def _reach(cells: Sequence[tuple[int, Cell]]) -> int:
+def _reach(accuracy: Mapping[int, float]) -> int:
     """The longest prompt [tokens] up to which nine of ten are found; 0: not in the shortest."""
-    reached = [point for point, _ in takewhile(lambda pair: pair[1].result["accuracy"] >= 0.9, cells)]
-    return reached[-1] if reached else 0
+    return max((n for n, _ in takewhile(lambda pair: pair[1] >= REACHED, accuracy.items())), default=0)
 
 
 def _under(variants: Sequence[str], n_variants: int) -> str:

@@ -1,13 +1,12 @@
 """What there is to see of the loss by position: curves, means by octave, perplexity at growing context."""
 
-from dataclasses import replace
 from typing import Any
 
 from coca_train.evaluation.measures.first_window import by_octave
-from coca_train.evaluation.measures.positions import middles
-from coca_train.evaluation.pages.cells import done, figure, line, not_measured, rows, windows
-from coca_train.evaluation.results import Evaluation, Measured
-from coca_train.report.blocks import Document, Line, Lines, Row, Section, Table, Text, Value
+from coca_train.evaluation.measures.position_bins import middles
+from coca_train.evaluation.pages.grid_blocks import by_point, curves, document, table, training_windows
+from coca_train.evaluation.results import Evaluation, GridRow
+from coca_train.report.blocks import MISSING, Document, Line, Table, Value
 
 ABOUT = (
     "The position of a prediction is its context: how many tokens of the document stand before it in the window. One "
@@ -21,118 +20,100 @@ GROWING = (
 
 
 def page(settings: Any, evaluation: Evaluation) -> Document:
-    """The document; what could not be measured appears with its reason."""
-    growing = Text(text=GROWING.format(block=settings.block))
-    return Document(
-        title=f"Loss by position: {evaluation.name}",
-        summary=_summary(evaluation),
-        sections=(
-            Section(title="Loss by position", blocks=(Text(text=ABOUT), _curves(evaluation), _octaves(evaluation))),
-            Section(title="Growing context", blocks=(growing, _growing(evaluation), _perplexities(evaluation))),
-            *not_measured(evaluation),
-        ),
-        facts=evaluation.facts,
-        command=evaluation.command,
+    # The text a comparison is about: all sources together, or the only one.
+    pooled = evaluation.reduced(lambda result: list(result.values())[-1])
+    rows, marks = pooled.rows(), training_windows(evaluation)
+    return document(
+        evaluation,
+        "Loss by position",
+        summary=_summary(pooled),
+        sections={
+            "Loss by position": [
+                ABOUT,
+                curves(
+                    (
+                        Line.through(
+                            f"{row.label} (L = {max(map(int, row.results)):,})",
+                            zip(middles(row.last["ends"]), row.last["loss"], strict=True),
+                        )
+                        for row in rows
+                        if row.last
+                    ),
+                    name="position-loss",
+                    title="Loss by position in the longest window",
+                    alt="Mean loss of a prediction against the tokens before it, one curve for each model and variant.",
+                    x_label="position [tokens of context]",
+                    y_label="loss [nats per token]",
+                    x_log=True,
+                    marks=marks,
+                ),
+                _octaves(rows),
+            ],
+            "Growing context": [
+                GROWING.format(block=settings.block),
+                curves(
+                    (
+                        Line.through(
+                            row.label,
+                            ((int(p), r["perplexity"], r["ci_low"], r["ci_high"]) for p, r in row.results.items()),
+                        )
+                        for row in rows
+                    ),
+                    name="growing-context",
+                    title="Perplexity of the last tokens at growing context",
+                    alt="Perplexity of the last tokens read against the length of the context, a curve for each model "
+                    "and variant.",
+                    x_label="context L [tokens]",
+                    y_label="perplexity",
+                    x_log=True,
+                    y_log=True,
+                    marks=marks,
+                ),
+                table(
+                    rows,
+                    by_point(evaluation.points, lambda result: result["perplexity"]),
+                    name="growing-context-perplexity",
+                    title="Perplexity of the last tokens at each context",
+                    best="low",
+                    note="Columns score different tokens: compare within a column.",
+                ),
+            ],
+        },
     )
 
 
-def _pooled(result: Any) -> Any:
-    """The text a comparison is about: all sources together, or the only one."""
-    return list(result.values())[-1]
-
-
-def _summary(evaluation: Evaluation) -> list[str]:
+def _summary(pooled: Evaluation) -> list[str]:
     """Each model's best variant at the longest length."""
-    found = []
-    for subject in evaluation.subjects:
-        ends = [(variant, cells[-1]) for variant in subject.variants if (cells := done(evaluation, subject, variant))]
+    sentences = []
+    for subject in pooled.subjects:
+        ends = [(max(row.results), row) for row in pooled.rows() if row.subject == subject and row.results]
         if ends:
-            longest = max(int(point) for _, (point, _) in ends)
-            ranked = [(_pooled(cell.result)["perplexity"], name) for name, (point, cell) in ends if point == longest]
-            perplexity, variant = min(ranked)
-            found.append(f"{subject.name} reads {longest:,} tokens best with {variant}: perplexity {perplexity:.1f}.")
-    return found
+            longest = max(point for point, _ in ends)
+            best = min((row.last["perplexity"], row.variant) for point, row in ends if point == longest)
+            sentences.append(
+                f"{subject.name} reads {int(longest):,} tokens best with {best[1]}: perplexity {best[0]:.1f}."
+            )
+    return sentences
 
 
-def _curves(evaluation: Evaluation) -> Lines:
-    lines = []
-    for subject, variant in evaluation.rows():
-        if cells := done(evaluation, subject, variant):
-            point, cell = cells[-1]
-            result = _pooled(cell.result)
-            label = f"{evaluation.label(subject, variant)} (L = {int(point):,})"
-            lines.append(Line(label=label, x=middles(result["ends"]), y=tuple(result["loss"])))
-    return Lines(
-        name="position-loss",
-        title="Loss by position in the longest window",
-        alt="Mean loss of a prediction against the tokens before it, one curve for each model and variant.",
-        x_label="position [tokens of context]",
-        y_label="loss [nats per token]",
-        lines=tuple(lines),
-        x_log=True,
-        marks=windows(evaluation),
-    )
+def _octaves(rows: list[GridRow]) -> Table | None:
+    means = {row.name: by_octave(row.last["ends"], row.last["loss"]) for row in rows if row.last}
+    octaves = sorted({octave for each in means.values() for octave in each})
 
+    def value(row: GridRow, octave: tuple[int, int]) -> Value:
+        mean = means.get(row.name, {}).get(octave)
+        return MISSING if mean is None else Value(f"{mean:.3f}", mean)
 
-def _octaves(evaluation: Evaluation) -> Table:
-    found = {}
-    for subject, variant in evaluation.rows():
-        if cells := done(evaluation, subject, variant):
-            result = _pooled(cells[-1][1].result)
-            found[subject.name, variant] = by_octave(result["ends"], result["loss"])
-    columns = sorted({octave for means in found.values() for octave in means})
-
-    def values(subject: Measured, variant: str) -> tuple[Value, ...]:
-        means = found.get((subject.name, variant), {})
-        return tuple(Value(f"{means[o]:.3f}", means[o]) if o in means else Value("–") for o in columns)
-
-    return Table(
+    return table(
+        rows,
+        {
+            f"{first:,}" if first == last else f"{first:,} to {last:,}": lambda row, octave=(first, last): value(
+                row, octave
+            )
+            for first, last in octaves
+        },
         name="position-loss-octaves",
         title="Mean loss by octave of positions [nats per token]",
-        label_columns=("model", "variant"),
-        columns=tuple(f"{first:,}" if first == last else f"{first:,} to {last:,}" for first, last in columns),
-        rows=rows(evaluation, values),
         best="low",
         note="At the longest length each row was measured at.",
-    )
-
-
-def _growing(evaluation: Evaluation) -> Lines:
-    lines = []
-    for subject, variant in evaluation.rows():
-        curve, low, high = (
-            line(evaluation, subject, variant, lambda result, key=key: _pooled(result)[key])
-            for key in ("perplexity", "ci_low", "ci_high")
-        )
-        if curve is not None:
-            if low is not None and high is not None:  # a single document has no interval
-                curve = replace(curve, low=low.y, high=high.y)
-            lines.append(curve)
-    return Lines(
-        name="growing-context",
-        title="Perplexity of the last tokens at growing context",
-        alt="Perplexity of the last tokens read against the length of the context, a curve for each model and variant.",
-        x_label="context L [tokens]",
-        y_label="perplexity",
-        lines=tuple(lines),
-        x_log=True,
-        y_log=True,
-        marks=windows(evaluation),
-    )
-
-
-def _perplexities(evaluation: Evaluation) -> Table:
-    def values(subject: Measured, variant: str) -> tuple[Value, ...]:
-        cells = (evaluation.find(subject.name, variant, point) for point in evaluation.points)
-        return tuple(figure(cell, lambda result: _pooled(result)["perplexity"]) for cell in cells)
-
-    found: tuple[Row, ...] = rows(evaluation, values)
-    return Table(
-        name="growing-context-perplexity",
-        title="Perplexity of the last tokens at each context",
-        label_columns=("model", "variant"),
-        columns=tuple(f"{point:,}" for point in evaluation.points),
-        rows=found,
-        best="low",
-        note="Columns score different tokens: compare within a column.",
     )

@@ -6,18 +6,21 @@ Each module holds
 * `CACHED`: False where the same cell measured again is another measurement (times);
 * `AXIS`: options that only list the points; a cell does not depend on them;
 * `points(settings, lengths) -> tuple[Point, ...]`: the last axis of the grid; lengths: those of grid.lengths [tokens];
-* `prepare(settings, subject, around) -> material`: what is measured on this model, made once (tokens, prompts);
+* `prepare(settings, subject, setup) -> material`: what is measured on this model, made once (tokens, prompts);
 * `work(settings, subject, points, material) -> list[float]`: what cells under the variant on the model cost when they
   are measured in this order, in any unit, for the time left;
 * `fingerprint(material, point) -> str`: digest of the material that a cell at this point reads;
 * `impossible(settings, subject, point, material) -> str`: why the cell cannot be measured, in words; "" when it can;
-* `measure(settings, subject, point, material, around) -> part`: this rank's share of one cell, as plain JSON. It calls
+* `measure(settings, subject, point, material, setup) -> part`: this rank's share of one cell, as plain JSON. It calls
   no collective: a rank that runs out of memory would leave the others waiting;
 * `combine(settings, point, material, parts) -> result`: the cell's result from all ranks' parts, by rank; plain JSON,
   the same numbers for every world size. Called when all ranks have succeeded, on all of them;
-* `page(settings, evaluation) -> Document`: what there is to see (report/blocks.py).
+* `page(settings, evaluation) -> Document`: what there is to see (report/blocks.py), from pages/<name>.py.
+
+What several suites share is in files with an underscore: _one_window.py, _answers.py; `at_lengths` below is `points`.
 """
 
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -38,6 +41,11 @@ def suite_names() -> list[str]:
 def suite_module(name: str) -> ModuleType:
     """The module evaluation/suites/<name>.py. UserError when there is no such file."""
     return SUITES.module(name)
+
+
+def at_lengths(settings: Any, lengths: Sequence[int]) -> tuple[int, ...]:
+    """`points` of a suite whose cells are the lengths of the grid."""
+    return tuple(lengths)
 
 
 def settings(value: Any) -> Any:

@@ -15,16 +15,18 @@ from pydantic.dataclasses import dataclass
 from coca_train.config.schema import STRICT, Positive
 from coca_train.evaluation.measures.angles import BORDERS, add
 from coca_train.evaluation.measures.anomaly import anomaly_sums, problem, slowed_pairs
-from coca_train.evaluation.pages import anomaly as pages
-from coca_train.evaluation.reading import Reading, read_whole_grid
-from coca_train.evaluation.results import Evaluation, Point
-from coca_train.evaluation.subject import Around, Subject
-from coca_train.report.blocks import Document
-from coca_train.runtime import dist
+from coca_train.evaluation.pages.anomaly import page as page
+from coca_train.evaluation.subject import Setup, Subject
+from coca_train.evaluation.suites import at_lengths
+from coca_train.evaluation.suites._one_window import Prefixes
+from coca_train.evaluation.suites._one_window import fingerprint as fingerprint
+from coca_train.evaluation.suites._one_window import prepare as prepare
+from coca_train.evaluation.suites._one_window import work as work
 
 VERSION = 1
 CACHED = True
 AXIS = ()
+points = at_lengths
 FIGURES = 9  # significant digits of what is not counted: world sizes agree to more
 
 
@@ -36,24 +38,7 @@ class Settings:
     pairs: Positive = Field(description="pairs of tokens drawn from each document, the same for all models")
 
 
-def points(settings: Settings, lengths: Sequence[int]) -> tuple[Point, ...]:
-    return tuple(lengths)
-
-
-def prepare(settings: Settings, subject: Subject, around: Around) -> Reading:
-    return read_whole_grid(subject, around)
-
-
-def work(settings: Settings, subject: Subject, points: Sequence[int], material: Reading) -> list[float]:
-    """[tokens]"""
-    return [float(point * len(material.texts)) for point in points]
-
-
-def fingerprint(material: Reading, point: int) -> str:
-    return material.digest(point)
-
-
-def impossible(settings: Settings, subject: Subject, point: int, material: Reading) -> str:
+def impossible(settings: Settings, subject: Subject, point: int, material: Prefixes) -> str:
     if len(set(subject.model.kinds)) > 1:
         return "its layers are of several kinds, whose angles are not those of one scheme"
     visibility = subject.model.visibility.settings.name
@@ -62,20 +47,23 @@ def impossible(settings: Settings, subject: Subject, point: int, material: Readi
     return problem(subject.model.position) or material.problem(subject, point)
 
 
-def measure(settings: Settings, subject: Subject, point: int, material: Reading, around: Around) -> dict[str, Any]:
+def measure(settings: Settings, subject: Subject, point: int, material: Prefixes, setup: Setup) -> dict[str, Any]:
     """This rank's sums over its share of the documents. The first rank adds how far the frequencies are slowed."""
-    batches = material.batches(point, around.micro_batch_tokens)
-    mine = batches[dist.rank() :: dist.world_size()]
-    found = []
-    for done, batch in enumerate(mine):
-        texts, keys = [material.texts[i][:point] for i in batch], batch
-        found.append(anomaly_sums(subject.model, texts, keys, n_pairs=settings.pairs, seed=around.seed))
-        around.progress((done + 1) / len(mine))
-    sums = {name: values.tolist() for name, values in add(found).items()} if found else {}
+    parts = [
+        anomaly_sums(
+            subject.model,
+            [material.texts[i][:point] for i in batch],
+            batch,
+            n_pairs=settings.pairs,
+            seed=setup.seed,
+        )
+        for batch in material.share(point, setup)
+    ]
+    sums = {name: values.tolist() for name, values in add(parts).items()} if parts else {}
     return {"sums": sums, "slowed": slowed_pairs(subject.model.position, point)}
 
 
-def combine(settings: Settings, point: int, material: Reading, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def combine(settings: Settings, point: int, material: Prefixes, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Shares, by layer and head and by pair. Lists are by layer, then head, then pair or bin."""
     sums = add({name: np.asarray(v) for name, v in part["sums"].items()} for part in parts if part["sums"])
     known_NHJ, anomalous_NHJ, weight_NH2 = sums["known"], sums["anomalous"], sums["weight"]
@@ -86,7 +74,7 @@ def combine(settings: Settings, point: int, material: Reading, parts: Sequence[d
         "weighted": _share(weight_NH2[..., 0].sum(), weight_NH2[..., 1].sum()),
         "placed": _share(sums["placed"], known),
         "abnormal": _share(sums["abnormal"].sum(), known),
-        "empty": _share(sums["asked"] - known, sums["asked"]),
+        "empty": _share(sums["drawn"] - known, sums["drawn"]),
         "borders": {name: _share(row.sum(), known) for name, row in zip(BORDERS, sums["borders"], strict=True)},
         "by_head": _share(anomalous_NHJ.sum(2), known_NHJ.sum(2)),
         "weighted_by_head": _share(weight_NH2[..., 0], weight_NH2[..., 1]),
@@ -103,6 +91,7 @@ def combine(settings: Settings, point: int, material: Reading, parts: Sequence[d
 
 def _share(part: Any, whole: Any) -> Any:
     """part / whole, element by element, in FIGURES digits; None where the whole is 0."""
+    # Rounded, as float sums differ in their last bits with the number of ranks, and a kept cell must not.
     with np.errstate(invalid="ignore", divide="ignore"):
         ratio = np.asarray(part, float) / np.asarray(whole, float)
     return _plain(ratio.tolist())
@@ -112,7 +101,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(each) for each in value]
     return float(f"{value:.{FIGURES}g}") if np.isfinite(value) else None
-
-
-def page(settings: Settings, evaluation: Evaluation) -> Document:
-    return pages.page(settings, evaluation)

@@ -14,11 +14,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
-from coca_train.evaluation.measures.harness_results import summary
-from coca_train.evaluation.pages import harness as pages
-from coca_train.evaluation.results import Evaluation, Point
-from coca_train.evaluation.subject import Around, Subject
-from coca_train.report.blocks import Document
+from coca_train.evaluation.pages.harness import page as page
+from coca_train.evaluation.results import Point
+from coca_train.evaluation.subject import Setup, Subject
 from coca_train.runtime import dist
 from coca_train.runtime.errors import UserError
 
@@ -58,7 +56,7 @@ def points(settings: Settings, lengths: Sequence[int]) -> tuple[Point, ...]:
     return tuple(dict.fromkeys(settings.tasks))
 
 
-def prepare(settings: Settings, subject: Subject, around: Around) -> Material:
+def prepare(settings: Settings, subject: Subject, setup: Setup) -> Material:
     """COLLECTIVE. Rank 0 loads first, so that a data set is fetched once; a task lost on one rank is lost on all."""
     harness = _harness()
     tokenizer = subject.tokenizer
@@ -69,7 +67,7 @@ def prepare(settings: Settings, subject: Subject, around: Around) -> Material:
         )
     reading = harness.Reading(
         window=settings.window or subject.training_window,
-        batch_tokens=around.micro_batch_tokens,
+        batch_tokens=setup.micro_batch_tokens,
         begin=begin,
         begin_always=settings.begin_always,
     )
@@ -81,25 +79,26 @@ def prepare(settings: Settings, subject: Subject, around: Around) -> Material:
         index = harness.find_tasks(settings.tasks, settings.include_path)
         for name in settings.tasks:
             try:
-                tasks[name] = harness.load_task(index, name, settings.num_fewshot, settings.limit, around.seed)
+                tasks[name] = harness.load_task(index, name, settings.num_fewshot, settings.limit, setup.seed)
                 problems[name] = harness.too_long(adapter, tasks[name].requests)
             except ValueError as error:
                 problems[name] = str(error)
 
+    # Rank 0 alone first: it fetches what is not on the disk yet, the others then find it there.
     dist.on_main(load)
     if not dist.is_main():
         load()
     everywhere = dist.all_gather_object(problems)
     merged: dict[Point, str] = {
-        name: next((found[name] for found in everywhere if found[name]), "") for name in settings.tasks
+        name: next((problems[name] for problems in everywhere if problems[name]), "") for name in settings.tasks
     }
     return Material(tasks, merged, adapter, tokenizer.digest)
 
 
 def work(settings: Settings, subject: Subject, points: Sequence[Point], material: Material) -> list[float]:
     """[characters] of all requests."""
-    asked = [material.tasks[point].requests for point in points]
-    return [float(sum(len(text) for r in requests for text in r.args if isinstance(text, str))) for requests in asked]
+    texts = [[text for r in material.tasks[point].requests for text in r.args] for point in points]
+    return [float(sum(len(text) for text in each if isinstance(text, str))) for each in texts]
 
 
 def fingerprint(material: Material, point: Point) -> str:
@@ -116,7 +115,7 @@ def impossible(settings: Settings, subject: Subject, point: Point, material: Mat
     return material.problems[point]
 
 
-def measure(settings: Settings, subject: Subject, point: Point, material: Material, around: Around) -> dict[str, Any]:
+def measure(settings: Settings, subject: Subject, point: Point, material: Material, setup: Setup) -> dict[str, Any]:
     harness = _harness()
     mine = harness.share(material.tasks[point].requests, dist.rank(), dist.world_size())
     adapter, done = material.adapter, 0
@@ -124,7 +123,7 @@ def measure(settings: Settings, subject: Subject, point: Point, material: Materi
     def progress(n_requests: int) -> None:
         nonlocal done
         done += n_requests
-        around.progress(min(1.0, done / len(mine)))
+        setup.progress(min(1.0, done / len(mine)))
 
     adapter.n_clipped, adapter.progress = 0, progress
     answers = harness.answer(adapter, mine)
@@ -134,12 +133,8 @@ def measure(settings: Settings, subject: Subject, point: Point, material: Materi
 def combine(settings: Settings, point: Point, material: Material, parts: Sequence[Any]) -> dict[str, Any]:
     answers = {key: answer for part in parts for key, answer in part["answers"].items()}
     task = material.tasks[point]
-    found = summary(_harness().score(task, answers), list(task.tree["tasks"]), str(point))
-    return found | {name: sum(part[name] for part in parts) for name in ("n_clipped", "n_requests")}
-
-
-def page(settings: Settings, evaluation: Evaluation) -> Document:
-    return pages.page(evaluation)
+    kept = summary(_harness().score(task, answers), list(task.tree["tasks"]), str(point))
+    return kept | {name: sum(part[name] for part in parts) for name in ("n_clipped", "n_requests")}
 
 
 def _harness() -> Any:
@@ -152,3 +147,39 @@ def _harness() -> Any:
             "'harness'. Fix: pip install 'coca-train[harness]'"
         ) from error
     return harness
+
+
+def summary(results: Mapping[str, Any], tasks: Sequence[str], name: str) -> dict[str, Any]:
+    """What is kept of the results of harness.score, as plain JSON, without what was not measured.
+
+    tasks: those with documents of their own. name: what was evaluated, a task or a group of them.
+    """
+    metrics = {
+        each: _metrics(values, results["higher_is_better"].get(each, {})) for each, values in results["results"].items()
+    }
+    counts = {
+        each: {
+            "version": str(results["versions"][each]),
+            "num_fewshot": results["n-shot"][each],
+            **results["n-samples"][each],
+        }
+        for each in tasks
+    }
+    return {"main": next(iter(metrics.get(name, {}).values()), None), "metrics": metrics, "tasks": counts}
+
+
+def _metrics(values: Mapping[str, Any], higher_is_better: Mapping[str, Any]) -> dict[str, Any]:
+    """Metrics of one task: the keys of `values` are `acc,none`, metric and filter, and `acc_stderr,none`."""
+    metrics = {}
+    for key, value in values.items():
+        metric, _, chosen = key.partition(",")
+        if not chosen or metric.endswith("_stderr") or not isinstance(value, int | float):
+            continue
+        error = values.get(f"{metric}_stderr,{chosen}")
+        metrics[metric if chosen == "none" else f"{metric} ({chosen})"] = {
+            "metric": metric,
+            "value": float(value),
+            "stderr": float(error) if isinstance(error, int | float) else None,
+            "higher_is_better": higher_is_better.get(metric),
+        }
+    return metrics

@@ -12,18 +12,18 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
-from coca_train.evaluation.answers import answers, begin, digest, gathered, no_positions
 from coca_train.evaluation.measures import passkey
-from coca_train.evaluation.measures.passkey import Case
-from coca_train.evaluation.measures.proportion import wilson
-from coca_train.evaluation.pages.passkey import passkey_page
-from coca_train.evaluation.results import Evaluation, Point
-from coca_train.evaluation.subject import Around, Subject
-from coca_train.report.blocks import Document
+from coca_train.evaluation.measures.passkey import Case, wilson
+from coca_train.evaluation.pages.passkey import page as page
+from coca_train.evaluation.results import Point
+from coca_train.evaluation.subject import Setup, Subject
+from coca_train.evaluation.suites import at_lengths
+from coca_train.evaluation.suites._answers import answers, digest, gathered, no_positions
 
 VERSION = 1
 CACHED = True
 AXIS = ()
+points = at_lengths
 ANSWER_CHARACTERS = 40  # of each answer that are kept
 
 Material = Mapping[Point, Sequence[Case]]  # by length
@@ -43,11 +43,7 @@ class Settings:
     n_depths: Positive = Field(description="depths of places=even, and rows of the heat maps")
 
 
-def points(settings: Settings, lengths: Sequence[int]) -> tuple[Point, ...]:
-    return tuple(lengths)
-
-
-def prepare(settings: Settings, subject: Subject, around: Around) -> Material:
+def prepare(settings: Settings, subject: Subject, setup: Setup) -> Material:
     return {
         length: passkey.cases(
             subject.tokenizer.encode,
@@ -55,10 +51,10 @@ def prepare(settings: Settings, subject: Subject, around: Around) -> Material:
             settings.n_cases,
             places=settings.places,
             n_depths=settings.n_depths,
-            seed=around.seed,
-            begin=begin(subject),
+            seed=setup.seed,
+            begin=subject.begin,
         )
-        for length in around.points
+        for length in setup.points
     }
 
 
@@ -73,33 +69,29 @@ def fingerprint(material: Material, point: Point) -> str:
 
 def impossible(settings: Settings, subject: Subject, point: int, material: Material) -> str:
     if not material[point]:
-        least = len(begin(subject)) + len(subject.tokenizer.encode(passkey.prompt(passkey.LOWEST, 0, 0)))
+        least = len(subject.begin) + len(subject.tokenizer.encode(passkey.prompt(passkey.LOWEST, 0, 0)))
         return f"{point:,} tokens have no room for the task, the key and the question, which take about {least}"
     return no_positions(subject, [case.tokens for case in material[point]], settings.max_new_tokens)
 
 
-def measure(settings: Settings, subject: Subject, point: int, material: Material, around: Around) -> Any:
+def measure(settings: Settings, subject: Subject, point: int, material: Material, setup: Setup) -> Any:
     prompts = [case.tokens for case in material[point]]
-    return answers(subject, prompts, point, settings.max_new_tokens, around)
+    return answers(subject, prompts, point, settings.max_new_tokens, setup)
 
 
 def combine(settings: Settings, point: int, material: Material, parts: Sequence[Any]) -> dict[str, Any]:
     cases, texts = material[point], gathered(parts)
-    found = [passkey.found(case.key, text) for case, text in zip(cases, texts, strict=True)]
+    hits = [passkey.answered(case.key, text) for case, text in zip(cases, texts, strict=True)]
     contained = [passkey.contained(case.key, text) for case, text in zip(cases, texts, strict=True)]
-    low, high = wilson(sum(found), len(found))
+    low, high = wilson(sum(hits), len(hits))
     return {
-        "accuracy": sum(found) / len(found),
+        "accuracy": sum(hits) / len(hits),
         "low": low,
         "high": high,
-        "contained": sum(contained) / len(found),
-        "n_cases": len(found),
+        "contained": sum(contained) / len(hits),
+        "n_cases": len(hits),
         "cases": [
             {"key": c.key, "depth": c.depth, "distance": c.distance, "found": f, "answer": t[:ANSWER_CHARACTERS]}
-            for c, f, t in zip(cases, found, texts, strict=True)
+            for c, f, t in zip(cases, hits, texts, strict=True)
         ],
     }
-
-
-def page(settings: Settings, evaluation: Evaluation) -> Document:
-    return passkey_page(evaluation, settings.n_depths)

@@ -9,7 +9,7 @@ A document cut to n has n + 1 tokens where it has that many, so that it has n pr
 the window's length, the longest window's cell measures the others on the way, and theirs take no time.
 
 At each point: perplexity and its 95 % interval (bootstrap over documents), bits per token and per byte, predictions,
-and the loss by position of each document's first window (measures/positions.py).
+and the loss by position of each document's first window (measures/position_bins.py).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,17 +23,18 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
 from coca_train.evaluation.measures.perplexity import Scores, score_share, summarise
-from coca_train.evaluation.measures.positions import bin_ends, means
-from coca_train.evaluation.measures.windows import Row, passes, positions_needed, same_at
-from coca_train.evaluation.pages.perplexity import perplexity_page
-from coca_train.evaluation.results import ALL, Evaluation, Point
-from coca_train.evaluation.subject import Around, Subject
+from coca_train.evaluation.measures.position_bins import bin_ends, means
+from coca_train.evaluation.measures.windows import Windowing, missing_positions, passes, same_at
+from coca_train.evaluation.pages.perplexity import page as page
+from coca_train.evaluation.results import ALL
+from coca_train.evaluation.subject import Setup, Subject
+from coca_train.evaluation.suites import at_lengths
 from coca_train.evaluation.texts import Library, Texts, digest
-from coca_train.report.blocks import Document
 
 VERSION = 1
 CACHED = True
 AXIS = ()
+points = at_lengths
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -62,8 +63,9 @@ Sums = dict[str, list[Any]]  # by source: `Scores` as plain lists
 class Material:
     """What one model reads: documents of at least the longest window, windows and stride [tokens].
 
-    found: by variant and window, this rank's share of what was measured on the way to a longer window. fresh: that of
-    the present cell, not yet known to have succeeded on all ranks. sizes: by cut, see n_bytes.
+    shared: by variant and window, this rank's sums of windows that passes of a longer one measured too. fresh: those of
+    the present cell; they are shared only when all ranks have succeeded (`combine`). A rank without them would measure
+    the window anew, and shares of different passes do not add up to the whole. sizes: by cut, see n_bytes.
     """
 
     settings: Settings
@@ -71,14 +73,14 @@ class Material:
     windows: tuple[int, ...]
     stride: int
     seed: int
-    found: dict[tuple[Any, int], Sums] = field(default_factory=dict)
+    shared: dict[tuple[Any, int], Sums] = field(default_factory=dict)
     fresh: dict[tuple[Any, int], Sums] = field(default_factory=dict)
     sizes: dict[int | None, dict[str, int]] = field(default_factory=dict)
 
-    def row(self, window: int) -> Row:
+    def row(self, window: int) -> Windowing:
         """How documents are read in this window."""
         cut = {"longest": self.windows[-1], "window": window, "whole": None}[self.settings.document_tokens]
-        return Row(window, min(self.stride, window), cut)
+        return Windowing(window, min(self.stride, window), cut)
 
     def documents(self, window: int) -> dict[str, list[np.ndarray]]:
         """What is scored in this window, by source."""
@@ -95,29 +97,25 @@ class Material:
         return self.sizes[cut]
 
 
-def points(settings: Settings, lengths: Sequence[int]) -> tuple[Point, ...]:
-    return tuple(lengths)
-
-
-def prepare(settings: Settings, subject: Subject, around: Around) -> Material:
-    windows = sorted(point for point in around.points if isinstance(point, int))
-    library = Library(subject, around)
+def prepare(settings: Settings, subject: Subject, setup: Setup) -> Material:
+    windows = sorted(point for point in setup.points if isinstance(point, int))
+    library = Library(subject, setup)
     if settings.min_document_tokens is None:
         windows = [window for window in windows if window <= library.longest] or windows[:1]
         texts = library.choose(windows[-1])
     else:
         texts = library.choose(settings.min_document_tokens, "eval.min_document_tokens")
-    return Material(settings, texts, tuple(windows), settings.stride or subject.training_window, around.seed)
+    return Material(settings, texts, tuple(windows), settings.stride or subject.training_window, setup.seed)
 
 
 def work(settings: Settings, subject: Subject, points: Sequence[int], material: Material) -> list[float]:
     """[tokens] that are read for each window and, on the way, for shorter ones."""
-    made, measured = [], set[int]()
+    costs, measured = [], set[int]()
     for point in points:
         rows = _rows(subject, point, material)
-        made.append(0.0 if point in measured else float(_tokens_read(material, rows.values())))
+        costs.append(0.0 if point in measured else float(_tokens_read(material, rows.values())))
         measured |= rows.keys()
-    return made
+    return costs
 
 
 def fingerprint(material: Material, point: int) -> str:
@@ -127,42 +125,40 @@ def fingerprint(material: Material, point: int) -> str:
 def impossible(settings: Settings, subject: Subject, point: int, material: Material) -> str:
     if point > material.windows[-1]:
         return f"no document has {point:,} tokens"
-    limit = subject.model.max_positions
-    if limit is not None and positions_needed(subject.model, point) > limit:
-        return f"{subject.facts.scheme} has {limit:,} positions, and these windows need more"
-    return ""
+    problem = missing_positions(subject.model, point)
+    return f"{problem}, and these windows need more" if problem else ""
 
 
-def measure(settings: Settings, subject: Subject, point: int, material: Material, around: Around) -> Sums:
+def measure(settings: Settings, subject: Subject, point: int, material: Material, setup: Setup) -> Sums:
     model = subject.model
     variant = (model.position.settings, model.visibility.settings)
     material.fresh.clear()
-    if (variant, point) in material.found:
-        return material.found[variant, point]
+    if (variant, point) in material.shared:
+        return material.shared[variant, point]
     rows, done = _rows(subject, point, material), 0
     total = _tokens_read(material, rows.values())
 
-    def told(n_tokens: int) -> None:
+    def read(n_tokens: int) -> None:
         nonlocal done
         done += n_tokens
-        around.progress(done / total)
+        setup.progress(done / total)
 
-    found: dict[int, Sums] = {window: {} for window in rows}
+    sums: dict[int, Sums] = {window: {} for window in rows}
     for source, documents in material.texts.documents.items():
-        made = score_share(model, documents, list(rows.values()), around.micro_batch_tokens, told)
-        for window, scores in zip(rows, made, strict=True):
-            found[window][source] = [part.tolist() for part in scores]
-    material.fresh.update({(variant, window): sums for window, sums in found.items()})
-    return found[point]
+        scored = score_share(model, documents, list(rows.values()), setup.micro_batch_tokens, read)
+        for window, scores in zip(rows, scored, strict=True):
+            sums[window][source] = [part.tolist() for part in scores]
+    material.fresh.update({(variant, window): each for window, each in sums.items()})
+    return sums[point]
 
 
-def _rows(subject: Subject, point: int, material: Material) -> dict[int, Row]:
+def _rows(subject: Subject, point: int, material: Material) -> dict[int, Windowing]:
     """By window, what the passes for this one measure: it and shorter ones."""
     windows = [window for window in material.windows if window <= point and same_at(subject.model, point, window)]
     return {window: material.row(window) for window in windows}
 
 
-def _tokens_read(material: Material, rows: Iterable[Row]) -> int:
+def _tokens_read(material: Material, rows: Iterable[Windowing]) -> int:
     every = list(rows)
     return sum(
         each.length
@@ -173,18 +169,14 @@ def _tokens_read(material: Material, rows: Iterable[Row]) -> int:
 
 def combine(settings: Settings, point: int, material: Material, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """By source, and all together: the fields of `Perplexity`, and the loss by position; and the stride."""
-    material.found.update(material.fresh)  # no rank ran out of memory, so all have their share
-    size, made = dict(material.n_bytes(point)), {}
+    material.shared.update(material.fresh)  # no rank ran out of memory, so all have their share
+    size, sources = dict(material.n_bytes(point)), {}
     whole = {source: Scores(*(np.sum([p[source][i] for p in parts], axis=0) for i in (0, 1))) for source in size}
     if len(whole) > 1:
         documents, positions = zip(*whole.values(), strict=True)
         whole[ALL], size[ALL] = Scores(np.concatenate(documents), np.sum(positions, axis=0)), sum(size.values())
     for source, scores in whole.items():
-        found = summarise(scores.documents, size[source], material.seed, settings.bootstrap_resamples)
+        summary = summarise(scores.documents, size[source], material.seed, settings.bootstrap_resamples)
         curve = {"ends": bin_ends(point).tolist(), "loss_by_position": means(scores.positions).tolist()}
-        made[source] = asdict(found) | curve
-    return {"stride": material.row(point).stride, "sources": made}
-
-
-def page(settings: Settings, evaluation: Evaluation) -> Document:
-    return perplexity_page(settings, evaluation)
+        sources[source] = asdict(summary) | curve
+    return {"stride": material.row(point).stride, "sources": sources}

@@ -14,16 +14,19 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
 from coca_train.evaluation.measures.first_window import first_window_nll, first_windows, reduced
-from coca_train.evaluation.pages import position_loss as pages
-from coca_train.evaluation.reading import Reading, read_whole_grid
-from coca_train.evaluation.results import ALL, Evaluation, Point
-from coca_train.evaluation.subject import Around, Subject
-from coca_train.report.blocks import Document
-from coca_train.runtime import dist
+from coca_train.evaluation.pages.position_loss import page as page
+from coca_train.evaluation.results import ALL
+from coca_train.evaluation.subject import Setup, Subject
+from coca_train.evaluation.suites import at_lengths
+from coca_train.evaluation.suites._one_window import Prefixes
+from coca_train.evaluation.suites._one_window import fingerprint as fingerprint
+from coca_train.evaluation.suites._one_window import prepare as prepare
+from coca_train.evaluation.suites._one_window import work as work
 
 VERSION = 1
 CACHED = True
 AXIS = ()
+points = at_lengths
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -31,42 +34,23 @@ class Settings:
     """Loss by position, and perplexity at growing context."""
 
     suite: Literal["position_loss"]
-    block: Positive = Field(description="last predictions of each length whose perplexity is told [tokens]; YaRN: 256")
+    block: Positive = Field(description="last predictions of each length whose perplexity is shown [tokens]; YaRN: 256")
 
 
-def points(settings: Settings, lengths: Sequence[int]) -> tuple[Point, ...]:
-    return tuple(lengths)
-
-
-def prepare(settings: Settings, subject: Subject, around: Around) -> Reading:
-    return read_whole_grid(subject, around)
-
-
-def work(settings: Settings, subject: Subject, points: Sequence[int], material: Reading) -> list[float]:
-    """[tokens]"""
-    return [float(point * len(material.texts)) for point in points]
-
-
-def fingerprint(material: Reading, point: int) -> str:
-    return material.digest(point)
-
-
-def impossible(settings: Settings, subject: Subject, point: int, material: Reading) -> str:
+def impossible(settings: Settings, subject: Subject, point: int, material: Prefixes) -> str:
     return material.problem(subject, point)
 
 
-def measure(settings: Settings, subject: Subject, point: int, material: Reading, around: Around) -> dict[str, Any]:
+def measure(settings: Settings, subject: Subject, point: int, material: Prefixes, setup: Setup) -> dict[str, Any]:
     """This rank's documents: by index, what first_window.reduced keeps of each."""
-    mine = material.batches(point, around.micro_batch_tokens)[dist.rank() :: dist.world_size()]
-    found: dict[str, list[float]] = {}
-    for done, batch in enumerate(mine):
+    kept: dict[str, list[float]] = {}
+    for batch in material.share(point, setup):
         nll_BT = first_window_nll(subject.model, [material.texts[i] for i in batch], point)
-        found |= {str(i): reduced(nll_T, settings.block) for i, nll_T in zip(batch, nll_BT, strict=True)}
-        around.progress((done + 1) / len(mine))
-    return found
+        kept |= {str(i): reduced(nll_T, settings.block) for i, nll_T in zip(batch, nll_BT, strict=True)}
+    return kept
 
 
-def combine(settings: Settings, point: int, material: Reading, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def combine(settings: Settings, point: int, material: Prefixes, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """By source, FirstWindows as plain JSON; the last source is the one a comparison is about."""
     documents = {index: sums for part in parts for index, sums in part.items()}
     in_order = iter(documents[str(index)] for index in range(len(documents)))
@@ -74,7 +58,3 @@ def combine(settings: Settings, point: int, material: Reading, parts: Sequence[d
     if len(by_source) > 1:
         by_source[ALL] = [sums for members in by_source.values() for sums in members]
     return {source: asdict(first_windows(members, point, settings.block)) for source, members in by_source.items()}
-
-
-def page(settings: Settings, evaluation: Evaluation) -> Document:
-    return pages.page(settings, evaluation)

@@ -13,13 +13,12 @@ from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
-from coca_train.evaluation.answers import answers, begin, digest, gathered, no_positions
 from coca_train.evaluation.measures.ruler import TASKS, haystack
-from coca_train.evaluation.measures.ruler.base import Asked, cases, score
-from coca_train.evaluation.pages.ruler import ruler_page
-from coca_train.evaluation.results import Evaluation, Point
-from coca_train.evaluation.subject import Around, Subject
-from coca_train.report.blocks import Document
+from coca_train.evaluation.measures.ruler.base import Prompt, cases, score
+from coca_train.evaluation.pages.ruler import page as page
+from coca_train.evaluation.results import Point
+from coca_train.evaluation.subject import Setup, Subject
+from coca_train.evaluation.suites._answers import answers, digest, gathered, no_positions
 from coca_train.runtime.errors import DataError
 
 VERSION = 1
@@ -27,7 +26,7 @@ CACHED = True
 AXIS = ("tasks",)
 ANSWER_CHARACTERS = 80  # of each answer that are kept
 
-Material = Mapping[Point, Sequence[Asked]]
+Material = Mapping[Point, Sequence[Prompt]]
 
 
 def _known(name: str) -> str:
@@ -62,11 +61,11 @@ def parted(point: Point) -> tuple[str, int]:
     return task, int(length)
 
 
-def prepare(settings: Settings, subject: Subject, around: Around) -> Material:
+def prepare(settings: Settings, subject: Subject, setup: Setup) -> Material:
     """Raises DataError E-EVAL-20 when the documents have no sentence."""
     units = haystack.NOISE
     if settings.haystack == "texts":
-        units = haystack.essays(text for texts in around.texts().values() for text in texts)
+        units = haystack.essays(text for texts in setup.texts().values() for text in texts)
         if not units:
             raise DataError(
                 "E-EVAL-20 text: the documents are empty; needles are to be hidden in them. Fix: name others in "
@@ -79,10 +78,10 @@ def prepare(settings: Settings, subject: Subject, around: Around) -> Material:
             length,
             settings.n_cases,
             haystack=units,
-            seed=around.seed,
-            begin=begin(subject),
+            seed=setup.seed,
+            begin=subject.begin,
         )
-        for point in around.points
+        for point in setup.points
         for task, length in [parted(point)]
     }
 
@@ -90,28 +89,28 @@ def prepare(settings: Settings, subject: Subject, around: Around) -> Material:
 def work(settings: Settings, subject: Subject, points: Sequence[Point], material: Material) -> list[float]:
     """[tokens]"""
     n_new = {point: TASKS[parted(point)[0]].max_new_tokens for point in points}
-    return [float(sum(len(asked.tokens) + n_new[point] for asked in material[point])) for point in points]
+    return [float(sum(len(prompt.tokens) + n_new[point] for prompt in material[point])) for point in points]
 
 
 def fingerprint(material: Material, point: Point) -> str:
-    return digest((asked.tokens, asked.expected) for asked in material[point])
+    return digest((prompt.tokens, prompt.expected) for prompt in material[point])
 
 
 def impossible(settings: Settings, subject: Subject, point: Point, material: Material) -> str:
     task, length = parted(point)
     if not material[point]:
         return f"the shortest prompt of {task} is longer than {length:,} tokens"
-    return no_positions(subject, [asked.tokens for asked in material[point]], TASKS[task].max_new_tokens)
+    return no_positions(subject, [prompt.tokens for prompt in material[point]], TASKS[task].max_new_tokens)
 
 
-def measure(settings: Settings, subject: Subject, point: Point, material: Material, around: Around) -> Any:
+def measure(settings: Settings, subject: Subject, point: Point, material: Material, setup: Setup) -> Any:
     task, length = parted(point)
-    return answers(subject, [asked.tokens for asked in material[point]], length, TASKS[task].max_new_tokens, around)
+    return answers(subject, [prompt.tokens for prompt in material[point]], length, TASKS[task].max_new_tokens, setup)
 
 
 def combine(settings: Settings, point: Point, material: Material, parts: Sequence[Any]) -> dict[str, Any]:
     texts = gathered(parts)
-    scores = [score(asked.expected, text) for asked, text in zip(material[point], texts, strict=True)]
+    scores = [score(prompt.expected, text) for prompt, text in zip(material[point], texts, strict=True)]
     n = len(scores)
     return {
         "score": statistics.fmean(scores),
@@ -119,7 +118,3 @@ def combine(settings: Settings, point: Point, material: Material, parts: Sequenc
         "n_cases": n,
         "cases": [{"score": s, "answer": t[:ANSWER_CHARACTERS]} for s, t in zip(scores, texts, strict=True)],
     }
-
-
-def page(settings: Settings, evaluation: Evaluation) -> Document:
-    return ruler_page(evaluation)

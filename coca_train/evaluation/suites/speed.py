@@ -15,17 +15,18 @@ from pydantic.dataclasses import dataclass
 from coca_train.config.schema import STRICT, Positive
 from coca_train.evaluation.measures.peak import peak_bytes
 from coca_train.evaluation.measures.speed import Baseline, Work, in_turns, ratio, turn, twin
-from coca_train.evaluation.measures.windows import positions_needed
-from coca_train.evaluation.pages import speed as pages
-from coca_train.evaluation.results import OWN, Evaluation, Point
-from coca_train.evaluation.subject import Around, Subject
+from coca_train.evaluation.measures.windows import missing_positions
+from coca_train.evaluation.pages.speed import page as page
+from coca_train.evaluation.results import OWN
+from coca_train.evaluation.subject import Setup, Subject
+from coca_train.evaluation.suites import at_lengths
 from coca_train.positions import rotary
-from coca_train.report.blocks import Document
 from coca_train.runtime import dist
 
 VERSION = 1
 CACHED = False
 AXIS = ()
+points = at_lengths
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -42,11 +43,7 @@ class Settings:
     memory: bool = Field(description="measure peak memory too; on a CPU in a process of its own, some seconds each")
 
 
-def points(settings: Settings, lengths: Sequence[int]) -> tuple[Point, ...]:
-    return tuple(lengths)
-
-
-def prepare(settings: Settings, subject: Subject, around: Around) -> None:
+def prepare(settings: Settings, subject: Subject, setup: Setup) -> None:
     """No text is read."""
 
 
@@ -61,16 +58,15 @@ def fingerprint(material: None, point: int) -> str:
 def impossible(settings: Settings, subject: Subject, point: int, material: None) -> str:
     model = subject.model
     decoded = (settings.rounds + 1) * settings.new_tokens if "decode" in settings.works else 0
-    limit = model.max_positions
-    if limit is not None and positions_needed(model, point + decoded) > limit:
-        return f"{model.position.settings.scheme} has {limit:,} positions, and {point + decoded:,} tokens are read"
+    if problem := missing_positions(model, point + decoded):
+        return f"{problem}, and {point + decoded:,} tokens are read"
     if "rope" in settings.baselines:
-        found = rotary.width_problems(model.config, 1.0)
-        return f"no rope of this shape to compare with: {found[0][1]}" if found else ""
+        problems = rotary.width_problems(model.config, 1.0)
+        return f"no rope of this shape to compare with: {problems[0][1]}" if problems else ""
     return ""
 
 
-def measure(settings: Settings, subject: Subject, point: int, material: None, around: Around) -> dict[str, Any]:
+def measure(settings: Settings, subject: Subject, point: int, material: None, setup: Setup) -> dict[str, Any]:
     """On the first rank: seconds of every turn and peak bytes, by work and competitor."""
     if dist.rank():
         return {}
@@ -83,9 +79,9 @@ def measure(settings: Settings, subject: Subject, point: int, material: None, ar
             who: turn(each, name, point, settings.new_tokens, settings.rounds) for who, each in competitors.items()
         }
         per_turn = settings.new_tokens if name == "decode" else 1
-        found = in_turns(turns, settings.rounds, device)
-        seconds[name] = {who: [s / per_turn for s in values] for who, values in found.items()}
-        around.progress(done / (len(settings.works) + settings.memory))
+        timed = in_turns(turns, settings.rounds, device)
+        seconds[name] = {who: [s / per_turn for s in values] for who, values in timed.items()}
+        setup.progress(done / (len(settings.works) + settings.memory))
     held: list[Work] = [name for name in settings.works if name != "decode"] if settings.memory else []
     peak = {who: peak_bytes(each, held, point) if held else {} for who, each in competitors.items()}
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
@@ -106,7 +102,3 @@ def combine(settings: Settings, point: int, material: None, parts: Sequence[dict
         "peak": first["peak"],
         "device": first["device"],
     }
-
-
-def page(settings: Settings, evaluation: Evaluation) -> Document:
-    return pages.page(settings, evaluation)

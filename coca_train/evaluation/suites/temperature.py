@@ -13,12 +13,10 @@ from pydantic.dataclasses import dataclass
 from coca_train.config.schema import STRICT, Positive
 from coca_train.evaluation.measures.first_window import first_window_nll
 from coca_train.evaluation.measures.temperature import attention_scale, recommended, segment_sums, segments
-from coca_train.evaluation.pages import temperature as pages
-from coca_train.evaluation.reading import Reading, read_longest
-from coca_train.evaluation.results import Evaluation, Point
-from coca_train.evaluation.subject import Around, Subject
-from coca_train.report.blocks import Document
-from coca_train.runtime import dist
+from coca_train.evaluation.pages.temperature import page as page
+from coca_train.evaluation.results import Point
+from coca_train.evaluation.subject import Setup, Subject
+from coca_train.evaluation.suites._one_window import Prefixes, read_longest
 
 VERSION = 1
 CACHED = True
@@ -45,19 +43,19 @@ def points(settings: Settings, lengths: Sequence[int]) -> tuple[Point, ...]:
     return tuple(f"{scale:g}" for scale in sorted(settings.scales))
 
 
-def prepare(settings: Settings, subject: Subject, around: Around) -> Reading:
-    return read_longest(subject, around, [settings.document_tokens], lengths_from="eval.document_tokens")
+def prepare(settings: Settings, subject: Subject, setup: Setup) -> Prefixes:
+    return read_longest(subject, setup, [settings.document_tokens], lengths_from="eval.document_tokens")
 
 
-def work(settings: Settings, subject: Subject, points: Sequence[str], material: Reading) -> list[float]:
+def work(settings: Settings, subject: Subject, points: Sequence[str], material: Prefixes) -> list[float]:
     return [float(settings.document_tokens * len(material.texts))] * len(points)
 
 
-def fingerprint(material: Reading, point: str) -> str:
+def fingerprint(material: Prefixes, point: str) -> str:
     return material.digest(material.longest)
 
 
-def impossible(settings: Settings, subject: Subject, point: str, material: Reading) -> str:
+def impossible(settings: Settings, subject: Subject, point: str, material: Prefixes) -> str:
     if len(set(subject.model.kinds)) > 1:
         return "its layers are of several kinds, and one temperature would not be that of all rotations"
     if not hasattr(subject.model.position, "frequencies"):
@@ -65,20 +63,18 @@ def impossible(settings: Settings, subject: Subject, point: str, material: Readi
     return material.problem(subject, settings.document_tokens)
 
 
-def measure(settings: Settings, subject: Subject, point: str, material: Reading, around: Around) -> dict[str, Any]:
+def measure(settings: Settings, subject: Subject, point: str, material: Prefixes, setup: Setup) -> dict[str, Any]:
     """This rank's documents: by index, the NLL of each segment."""
     model, length, texts = subject.model, settings.document_tokens, material.texts
-    mine = material.batches(length, around.micro_batch_tokens)[dist.rank() :: dist.world_size()]
-    found: dict[str, list[float]] = {}
+    nll: dict[str, list[float]] = {}
     with attention_scale(model, float(point)):
-        for done, batch in enumerate(mine):
+        for batch in material.share(length, setup):
             nll_BT = first_window_nll(model, [texts[i] for i in batch], length)
-            found |= {str(i): segment_sums(nll_T, settings.block) for i, nll_T in zip(batch, nll_BT, strict=True)}
-            around.progress((done + 1) / len(mine))
-    return {"nll": found, "recommended": recommended(model.position.settings.frequencies, length)}
+            nll |= {str(i): segment_sums(nll_T, settings.block) for i, nll_T in zip(batch, nll_BT, strict=True)}
+    return {"nll": nll, "recommended": recommended(model.position.settings.frequencies, length)}
 
 
-def combine(settings: Settings, point: str, material: Reading, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def combine(settings: Settings, point: str, material: Prefixes, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """nll: [nats] by document and segment. tokens: predictions of each segment. recommended: YaRN's 1/√t."""
     documents = {index: sums for part in parts for index, sums in part["nll"].items()}
     return {
@@ -86,7 +82,3 @@ def combine(settings: Settings, point: str, material: Reading, parts: Sequence[d
         "tokens": segments(settings.document_tokens, settings.block),
         "recommended": parts[0]["recommended"],
     }
-
-
-def page(settings: Settings, evaluation: Evaluation) -> Document:
-    return pages.page(settings, evaluation)

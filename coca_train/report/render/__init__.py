@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from coca_train.report.blocks import Document, Table
+from coca_train.report.render.contents import data_table, named_blocks
 from coca_train.report.render.csv_tables import csv_text
 from coca_train.report.render.html import html_text
 from coca_train.report.render.latex import latex_text
 from coca_train.report.render.markdown import markdown_text
 from coca_train.report.render.pictures import picture
-from coca_train.report.render.reading import data_table, named_blocks
 from coca_train.runtime.durable import write_bytes, write_text
 
 
@@ -25,6 +25,7 @@ def write_report(document: Document, directory: Path) -> dict[str, Path]:
         path = directory / place
         paths[place] = write_text(path, data) if isinstance(data, str) else write_bytes(path, data)
 
+    # All names are checked before the first file is written: a report is whole or was never begun.
     for block in list(named_blocks(document)):
         if isinstance(block, Table):
             write(f"tables/{block.name}.csv", csv_text(block))

@@ -10,7 +10,7 @@ from html import escape
 
 from coca_train.report.blocks import Line, Lines
 from coca_train.report.figures import COLOURS, MARKERS
-from coca_train.report.render.reading import PAPER, shown
+from coca_train.report.render.contents import PAPER, shown
 from coca_train.report.render.scales import Scale, limits, tick_text, ticks, x_ticks
 
 SYMBOLS = {  # matplotlib's letters, drawn around (0, 0)
@@ -112,9 +112,9 @@ def _curve(line: Line, index: int, x: Scale, y: Scale, bands: bool) -> str:
     if points:
         parts.append(f'<path class="stroke" d="M{path}" stroke-dasharray="{dashes}"/>')
     for a, b in points[:: math.ceil(len(points) / MARKERS_A_LINE) or 1]:
-        told = f"{line.label}{f' ({PAPER})' if line.theirs else ''} at {shown(a)}: {shown(b)}"
+        hover = f"{line.label}{f' ({PAPER})' if line.theirs else ''} at {shown(a)}: {shown(b)}"
         place = f"translate({x(a):.1f} {y(b):.1f})"
-        parts.append(f'<path class="dot" transform="{place}" d="{marker}"><title>{escape(told)}</title></path>')
+        parts.append(f'<path class="dot" transform="{place}" d="{marker}"><title>{escape(hover)}</title></path>')
     return f'<g class="{classes}" data-line="{index}">{"".join(parts)}</g>'
 
 

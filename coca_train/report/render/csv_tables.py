@@ -8,7 +8,7 @@ import csv
 import io
 
 from coca_train.report.blocks import MISSING, Table, Value
-from coca_train.report.render.reading import PAPER
+from coca_train.report.render.contents import PAPER
 
 
 def csv_text(table: Table) -> str:

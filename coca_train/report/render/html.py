@@ -16,6 +16,7 @@ def html_text(document: Document) -> str:
     style, script = (
         files("coca_train.report.render").joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js")
     )
+    # A browser runs the one script with this digest and no other, whatever words a table may carry.
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
     title = escape(document.title)

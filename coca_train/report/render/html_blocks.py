@@ -6,9 +6,7 @@ from urllib.parse import quote
 from coca_train.report.blocks import Block, HeatMap, HeatMaps, Lines, Row, Table, Text, Value
 from coca_train.report.render.chart import NARROW, WIDE, chart, swatch
 from coca_train.report.render.colours import RAMP, ground, hex_of, ink_on
-from coca_train.report.render.csv_tables import csv_text
-from coca_train.report.render.latex import latex_text
-from coca_train.report.render.reading import (
+from coca_train.report.render.contents import (
     PAPER,
     best_places,
     data_table,
@@ -20,6 +18,8 @@ from coca_train.report.render.reading import (
     pieces,
     reasons,
 )
+from coca_train.report.render.csv_tables import csv_text
+from coca_train.report.render.latex import latex_text
 
 TAG = f'<span class="tag">{PAPER}</span>'
 
@@ -35,13 +35,13 @@ def block_html(block: Block) -> str:
 
 
 def prose(text: str) -> str:
-    found = []
+    parts = []
     for lines in paragraphs(text):
         if is_list(lines):
-            found.append(f"<ul>{''.join(f'<li>{inline(item)}</li>' for item in items(lines))}</ul>")
+            parts.append(f"<ul>{''.join(f'<li>{inline(item)}</li>' for item in items(lines))}</ul>")
         else:
-            found.append(f"<p>{inline(' '.join(lines))}</p>")
-    return "".join(found)
+            parts.append(f"<p>{inline(' '.join(lines))}</p>")
+    return "".join(parts)
 
 
 def inline(text: str) -> str:
@@ -108,10 +108,10 @@ def _cell(value: Value, best: bool, notes: list[str]) -> str:
 
 def _below(table: Table) -> str:
     """Definition, what bold and the mark mean, and why figures are missing."""
-    found = [f"<p>{inline(words)}</p>" for words in (table.note, legend(table)) if words]
+    parts = [f"<p>{inline(words)}</p>" for words in (table.note, legend(table)) if words]
     footnotes = [f"<li><sup>{letter(i)}</sup> {escape(note)}</li>" for i, note in enumerate(reasons(table))]
-    found += [f"<ul class=footnotes>{''.join(footnotes)}</ul>"] if footnotes else []
-    return f"<div class=below>{''.join(found)}</div>" if found else ""
+    parts += [f"<ul class=footnotes>{''.join(footnotes)}</ul>"] if footnotes else []
+    return f"<div class=below>{''.join(parts)}</div>" if parts else ""
 
 
 def _picture(block: Lines | HeatMaps) -> str:

@@ -3,7 +3,7 @@
 import unicodedata
 
 from coca_train.report.blocks import Table, Value
-from coca_train.report.render.reading import best_places, legend, letter, pieces, reasons
+from coca_train.report.render.contents import best_places, legend, letter, pieces, reasons
 
 SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -93,5 +93,5 @@ def _below(table: Table, notes: list[str]) -> list[str]:
     """Note, meaning of the marks, and the footnotes, in small print."""
     words = [_prose(table.note), escaped(legend(table).replace("rows marked “paper”", "rows with a dagger"))]
     words += [f"$^{{\\mathrm{{{letter(index)}}}}}$~{escaped(note)}." for index, note in enumerate(notes)]
-    told = " ".join(word for word in words if word)
-    return [rf"\par\smallskip{{\footnotesize {told}\par}}"] if told else []
+    small_print = " ".join(word for word in words if word)
+    return [rf"\par\smallskip{{\footnotesize {small_print}\par}}"] if small_print else []

@@ -3,7 +3,7 @@
 import re
 
 from coca_train.report.blocks import Document, HeatMaps, Lines, Table, Text, Value
-from coca_train.report.render.reading import (
+from coca_train.report.render.contents import (
     PAPER,
     best_places,
     is_list,
@@ -45,13 +45,13 @@ def _block(block: Text | Table | Lines | HeatMaps) -> str:
 
 
 def _text(text: str) -> str:
-    found = []
+    parts = []
     for lines in paragraphs(text):
         if is_list(lines):
-            found.append("\n".join(f"* {_inline(item)}" for item in items(lines)))
+            parts.append("\n".join(f"* {_inline(item)}" for item in items(lines)))
         else:
-            found.append(_inline(" ".join(lines)))
-    return "\n\n".join(found)
+            parts.append(_inline(" ".join(lines)))
+    return "\n\n".join(parts)
 
 
 def _inline(text: str) -> str:

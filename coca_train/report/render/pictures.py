@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from coca_train.report.blocks import HeatMap, HeatMaps, Line, Lines
 from coca_train.report.figures import COLOURS, MARKERS
 from coca_train.report.render.colours import RAMP, ground, hex_of, ink_on
-from coca_train.report.render.reading import PAPER
+from coca_train.report.render.contents import PAPER
 from coca_train.report.render.scales import limits, tick_text, ticks, x_ticks
 
 SALT = "coca_train"  # of the ids inside an SVG

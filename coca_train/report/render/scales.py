@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coca_train.report.blocks import Lines
-from coca_train.report.render.reading import shown
+from coca_train.report.render.contents import shown
 
 PADDING = 0.04  # of the span of an axis, at either end
 KIBI = 1024
@@ -47,10 +47,11 @@ def ticks(low: float, high: float, log: bool, wanted: int) -> list[float]:
     if not log:
         return _linear_ticks(low, high, wanted)
     for digits in (range(1, 10), (1, 2, 5), (1, 3), (1,)):
-        found = [t for power in _powers(low, high) for digit in digits if low <= (t := digit * 10.0**power) <= high]
-        if len(found) <= wanted:
-            return found if len(found) > 2 else _linear_ticks(low, high, wanted)
-    return found[:: math.ceil(len(found) / wanted)]
+        candidates = (digit * 10.0**power for power in _powers(low, high) for digit in digits)
+        round_numbers = [t for t in candidates if low <= t <= high]
+        if len(round_numbers) <= wanted:
+            return round_numbers if len(round_numbers) > 2 else _linear_ticks(low, high, wanted)
+    return round_numbers[:: math.ceil(len(round_numbers) / wanted)]
 
 
 def _powers(low: float, high: float) -> range:

@@ -5,9 +5,7 @@ with those of RULER's own prompts. Numbers (four keys, four values, four hops, 3
 tokens are RULER's defaults. A small file a task; base.py says how a prompt gets its length and an answer its score.
 """
 
-from coca_train.evaluation.measures.ruler import common_words, frequent_words, needles, variables
+from coca_train.evaluation.measures.ruler import aggregation, needles, variables
 from coca_train.evaluation.measures.ruler.base import Task
 
-TASKS: dict[str, Task] = {
-    task.name: task for task in (*needles.TASKS, variables.TASK, common_words.TASK, frequent_words.TASK)
-}
+TASKS: dict[str, Task] = {task.name: task for task in (*needles.TASKS, variables.TASK, *aggregation.TASKS)}

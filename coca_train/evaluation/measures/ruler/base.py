@@ -41,7 +41,7 @@ class Task:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class Prompt:
     """A prompt as one model reads it."""
 
     tokens: tuple[int, ...]
@@ -57,35 +57,36 @@ def cases(
     haystack: Sequence[str],
     seed: int,
     begin: Sequence[int] = (),
-) -> list[Asked]:
+) -> list[Prompt]:
     """The prompts of one length [tokens]; none when it has no room. begin: tokens in front of every prompt."""
-    made = []
+    prompts = []
     for index in range(n_cases):
 
-        def at(size: int, name: str = f"{task.name} {seed} {length} {index}") -> Asked:
+        def at(size: int, name: str = f"{task.name} {seed} {length} {index}") -> Prompt:
             sample = task.build(size, random.Random(name), haystack)
-            return Asked(tokens=(*begin, *encode(sample.prompt)), expected=sample.expected)
+            return Prompt(tokens=(*begin, *encode(sample.prompt)), expected=sample.expected)
 
-        asked = fitted(at, length, task.least)
-        if asked is None:
+        prompt = fitted(at, length, task.least)
+        if prompt is None:
             return []
-        made.append(asked)
-    return made
+        prompts.append(prompt)
+    return prompts
 
 
-def fitted(at: Callable[[int], Asked], length: int, least: int) -> Asked | None:
+def fitted(at: Callable[[int], Prompt], length: int, least: int) -> Prompt | None:
     """See the module's definition."""
     best = at(least)
     n_fixed, size, low, high, halve = len(best.tokens), least + PROBE, least, None, False
     if n_fixed > length:
         return None
     while (high is None or high - low > 1) and len(best.tokens) < FULL * length:
-        asked = at(size)
-        if len(asked.tokens) <= length:
-            best, low = asked, size
+        prompt = at(size)
+        if len(prompt.tokens) <= length:
+            best, low = prompt, size
         else:
             high = size
-        per_unit = max(1, len(asked.tokens) - n_fixed) / (size - least)
+        # A guess by what units have cost on average lands close; a bisection alone would take ten prompts and more.
+        per_unit = max(1, len(prompt.tokens) - n_fixed) / (size - least)
         size = max(low + 1, least + math.floor((length - n_fixed) / per_unit))
         if high is not None:  # every other size is the middle one, so that it ends soon whatever units cost
             size = (low + high) // 2 if halve or size >= high else size

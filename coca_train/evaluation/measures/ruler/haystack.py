@@ -30,7 +30,7 @@ def hidden(haystack: Sequence[str], size: int, needles: Sequence[str], draw: ran
 
 def words(n: int, draw: random.Random) -> list[str]:
     """n different made-up words of three syllables, such as bamilo; drawn one after the other."""
-    found: dict[str, None] = {}
-    while len(found) < n:
-        found["".join(draw.choice(CONSONANTS) + draw.choice(VOWELS) for _ in range(SYLLABLES))] = None
-    return list(found)
+    drawn: dict[str, None] = {}
+    while len(drawn) < n:
+        drawn["".join(draw.choice(CONSONANTS) + draw.choice(VOWELS) for _ in range(SYLLABLES))] = None
+    return list(drawn)

@@ -42,8 +42,8 @@ def build(n_keys: int, n_values: int, n_asked: int, size: int, draw: random.Rand
         (key, str(numbers[place * n_values + turn])) for place, key in enumerate(pairs) for turn in range(n_values)
     ]
     lines = [f"The special number of {key} is {value}." for key, value in needles]
-    asked = pairs[:n_asked]
-    names = asked[0] if len(asked) == 1 else f"{', '.join(asked[:-1])} and {asked[-1]}"
+    queried = pairs[:n_asked]
+    names = queried[0] if len(queried) == 1 else f"{', '.join(queried[:-1])} and {queried[-1]}"
     one = n_values * n_asked == 1
     what = f"the special number of {names}" if one else f"all the special numbers of {names}"
     return Sample(
@@ -53,13 +53,13 @@ def build(n_keys: int, n_values: int, n_asked: int, size: int, draw: random.Rand
             f"Question: what {'is' if one else 'are'} {what}?\n"
             f"Answer: {what} {'is' if one else 'are'}"
         ),
-        expected=tuple(value for key, value in needles if key in asked),
+        expected=tuple(value for key, value in needles if key in queried),
     )
 
 
 def _task(name: str, about: str, n_keys: int, n_values: int, n_asked: int) -> Task:
-    made = partial(build, n_keys, n_values, n_asked)
-    return Task(name=name, about=about, build=made, least=0, max_new_tokens=MAX_NEW_TOKENS)
+    builder = partial(build, n_keys, n_values, n_asked)
+    return Task(name=name, about=about, build=builder, least=0, max_new_tokens=MAX_NEW_TOKENS)
 
 
 TASKS = (

@@ -42,6 +42,7 @@ def best_places(table: Table) -> set[tuple[int, int]]:
             numbers = [v.number for v in figures.values() if v.number is not None and math.isfinite(v.number)]
             if not numbers:
                 continue
+            # What reads the same is as good: 5.001 beside 5.00 is no difference that a reader could see.
             extreme = min(numbers) if table.best == "low" else max(numbers)
             texts = {v.text for v in figures.values() if v.number == extreme}
             places |= {(index, column) for index, v in figures.items() if v.number is not None and v.text in texts}
@@ -88,8 +89,8 @@ def data_table(block: Lines | HeatMaps) -> Table:
     rows = []
     for panel in block.panels:
         for name, values in zip(panel.y_names, panel.values, strict=True):
-            found = dict(zip(panel.x_names, values, strict=True))
-            cells = tuple(_cell(found.get(x), block.form) for x in columns)
+            by_column = dict(zip(panel.x_names, values, strict=True))
+            cells = tuple(_cell(by_column.get(x), block.form) for x in columns)
             rows.append(Row(label=(panel.title, name), values=cells))
     labels = ("panel", block.y_label)
     return Table(name=block.name, title=block.title, label_columns=labels, columns=columns, rows=tuple(rows))
@@ -105,8 +106,8 @@ def _curves(block: Lines) -> Table:
     for line in block.lines:
         nothing = (None,) * len(line.x)
         points = zip(line.x, line.y, line.low or nothing, line.high or nothing, strict=True)
-        found = {x: _point(y, low, high) for x, y, low, high in points}
-        rows.append(Row(label=(line.label,), values=tuple(found.get(x, Value("–")) for x in xs), theirs=line.theirs))
+        by_x = {x: _point(y, low, high) for x, y, low, high in points}
+        rows.append(Row(label=(line.label,), values=tuple(by_x.get(x, Value("–")) for x in xs), theirs=line.theirs))
     columns = tuple(shown(x) for x in xs)
     note = f"Columns: {block.x_label}. Figures: {block.y_label}."
     return Table(

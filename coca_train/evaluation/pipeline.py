@@ -9,17 +9,17 @@ import torch
 from coca_train import __version__
 from coca_train.checkpoint.record import versions
 from coca_train.engine import process
+from coca_train.evaluation.configuration import CELLS, EvaluateConfig
 from coca_train.evaluation.grid import run_grid
 from coca_train.evaluation.results import RESULTS, Evaluation, Point
-from coca_train.evaluation.schema import EvaluateConfig
-from coca_train.evaluation.settings import CELLS
 from coca_train.evaluation.store import Store
-from coca_train.evaluation.subject import Around
-from coca_train.evaluation.subjects import usual
+from coca_train.evaluation.subject import Setup, default_config
 from coca_train.evaluation.suites import suite_module
 from coca_train.evaluation.texts import TextStore
 from coca_train.hub.weights import open_source
+from coca_train.report.blocks import Table
 from coca_train.report.render import write_report
+from coca_train.report.render.terminal import terminal_text
 from coca_train.runtime import dist
 from coca_train.runtime.durable import write_json
 from coca_train.runtime.errors import UserError
@@ -31,18 +31,23 @@ def evaluate(config: EvaluateConfig, command: str) -> Path:
     Raises UserError and its kin for everything a user can mend, before the first cell is measured where possible;
     E-EVAL-07, when all is written, if not a single cell has a result.
     """
-    process.start(replace(usual().engine, kind="local", device=config.work.device, timeout_s=config.work.timeout_s))
+    process.start(
+        replace(default_config().engine, kind="local", device=config.work.device, timeout_s=config.work.timeout_s)
+    )
     suite, root = suite_module(config.eval.suite), Path(config.work.root)
     names = subject_names(config)
     points: tuple[Point, ...] = suite.points(config.eval, lengths(config))
-    around = Around(
+    setup = Setup(
         points=points,
         texts=TextStore(config.text, config.grid.checkpoints),
         max_documents=config.text.max_documents,
         seed=config.work.seed,
         micro_batch_tokens=config.work.micro_batch_tokens,
     )
-    subjects, cells = run_grid(config, names, around, Store(root / CELLS))
+    dist.log(
+        f"{config.eval.suite}: {', '.join(names)} at {', '.join(map(str, points))}; cells are kept in {root / CELLS}"
+    )
+    subjects, cells = run_grid(config, names, setup, Store(root / CELLS))
     evaluation = Evaluation(
         suite=config.eval.suite,
         name=config.work.name or config.eval.suite,
@@ -65,8 +70,15 @@ def evaluate(config: EvaluateConfig, command: str) -> Path:
 
 
 def _write(config: EvaluateConfig, evaluation: Evaluation, directory: Path) -> None:
+    """The files; and in the terminal the page's first table, its summary, what is missing."""
     write_json(directory / RESULTS, evaluation.to_json())
-    write_report(suite_module(evaluation.suite).page(config.eval, evaluation), directory)
+    page = suite_module(evaluation.suite).page(config.eval, evaluation)
+    write_report(page, directory)
+    tables = [block for section in page.sections for block in section.blocks if isinstance(block, Table)]
+    for table in tables[:1]:
+        dist.log(f"\n{terminal_text(table)}")
+    for line in [*page.summary, *(f"not measured: {line}" for line in evaluation.absences())]:
+        dist.log(line)
 
 
 def subject_names(config: EvaluateConfig) -> list[str]:
@@ -90,19 +102,18 @@ def lengths(config: EvaluateConfig) -> tuple[int, ...]:
             with open_source(path) as source:
                 windows.append(source.architecture.seq_len)
         shortest = min(windows)
-    asked = [int(n[:-1]) * shortest if n.endswith("x") else int(n) for n in config.grid.lengths]
-    return tuple(sorted(set(asked)))
+    in_tokens = [int(n[:-1]) * shortest if n.endswith("x") else int(n) for n in config.grid.lengths]
+    return tuple(sorted(set(in_tokens)))
 
 
 def facts(suite: str, seed: int, on_gpu: bool) -> tuple[tuple[str, str], ...]:
     """What computed it, label and value. on_gpu: where there is one."""
-    made = versions()
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() and on_gpu else ""
     return (
         ("suite", suite),
         (
             "made with",
-            f"coca_train {__version__}, torch {torch.__version__}, commit {made.get('commit', 'unknown')[:12]}",
+            f"coca_train {__version__}, torch {torch.__version__}, commit {versions().get('commit', 'unknown')[:12]}",
         ),
         ("computed on", gpu or f"CPU ({platform.machine()}, {torch.get_num_threads()} threads)"),
         ("processes", str(dist.world_size())),

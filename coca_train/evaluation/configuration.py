@@ -1,12 +1,23 @@
-"""The shape of an evaluation: frozen, typed, described. Values live in `configs/evaluation/*.yaml`, never here."""
+"""The configuration of `python -m coca_train evaluate`: its shape, frozen, typed, described, and its rules.
+
+Values live in `configs/evaluation/*.yaml`, never here.
+"""
 
 import re
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
+from coca_train.config.load import load as load_root
+from coca_train.config.messages import Problem
+from coca_train.config.root import Root
 from coca_train.config.schema import STRICT, Name, Positive
+from coca_train.evaluation.suites import SUITES
+
+CELLS = "cells"  # folder of the measured cells of all evaluations
 
 
 def _length(value: Any) -> str:
@@ -83,3 +94,62 @@ class EvaluateConfig:
     grid: GridConfig
     text: TextConfig
     work: WorkConfig
+
+
+def problems(sections: dict[str, Any], launch: bool) -> list[Problem]:
+    """Rules over sections that are right by themselves."""
+    mistakes, grid, work = [], sections.get("grid"), sections.get("work")
+
+    def wrong(key: str, text: str, fix: str) -> None:
+        mistakes.append(Problem("E-EVAL-01", (key,), text, fix))
+
+    if grid is not None and not grid.checkpoints:
+        wrong("grid.checkpoints", "there is no model to measure", "give one or more: checkpoint=runs/quickstart")
+    elif grid is not None and grid.names and len(grid.names) != len(grid.checkpoints):
+        text = f"{len(grid.names)} names for {len(grid.checkpoints)} checkpoints"
+        wrong("grid.names", text, "name each checkpoint once, or none: grid.names=[]")
+    for key in ("checkpoints", "names", "frequencies", "visibilities", "lengths"):
+        values = getattr(grid, key, [])
+        if twice := sorted({str(value) for value in values if values.count(value) > 1}):
+            wrong(f"grid.{key}", f"{', '.join(twice)} is there twice", "name each once")
+    if work is not None and work.name == CELLS:
+        wrong("work.name", "this folder keeps the measured cells of all evaluations", "choose another name")
+    return mistakes
+
+
+EVALUATE = Root(
+    name="evaluate",
+    folder="evaluation",
+    schema=EvaluateConfig,
+    groups=("eval",),
+    check=problems,
+    command="coca_train evaluate",
+    examples="work.device=cpu, or group=choice, e.g. +eval=passkey",
+    place="work.root and work.name",
+    registries={"eval": SUITES},
+    from_top=("eval",),
+)
+
+
+def load(words: Sequence[str], dirs: tuple[Path, ...] = ()) -> tuple[EvaluateConfig, str]:
+    """Compose, check and freeze; the configuration and its text. Raises ConfigError, which names every problem."""
+    loaded = load_root(EVALUATE, overrides(words), dirs)
+    return loaded.config, loaded.yaml
+
+
+def overrides(words: Sequence[str]) -> list[str]:
+    """The words as Hydra overrides: `checkpoint=a,b` is short for grid.checkpoints=[a,b]."""
+    return [_long(word) for word in words]
+
+
+def _long(word: str) -> str:
+    key, equals, value = word.partition("=")
+    if key != "checkpoint" or not equals:
+        return word
+    paths = [part.strip() for part in value.strip("[]").split(",") if part.strip()]
+    return f"grid.checkpoints=[{','.join(map(_quoted, paths))}]"
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

@@ -2,16 +2,15 @@
 
 import pytest
 
-from coca_train.evaluation.reading import read_longest, read_whole_grid
+from coca_train.evaluation.suites._one_window import prepare, read_longest
 from coca_train.runtime.errors import DataError
-from tests.evaluation.small_grid import around, subject
+from tests.evaluation.grids import ROPE, setup, subject
 
-ROPE = {"scheme": "rope", "rotary_pct": 1.0, "frequencies": {"name": "plain", "theta": 10000.0}}
 TEXTS = {"a": ["x" * n for n in (33, 40, 32, 50, 34, 60, 35, 38, 36)], "b": ["y" * 20]}
 
 
 def test_documents_longer_than_the_longest_length_that_any_has():
-    found = read_whole_grid(subject("rope", ROPE), around((16, 32, 64), TEXTS))
+    found = prepare(None, subject("rope", ROPE), setup((16, 32, 64), TEXTS))
     assert found.longest == 32
     assert [len(text) for text in found.texts] == [33, 50, 60, 38]  # 4 of the 8 with 33 and more, evenly
     assert found.problem(subject("rope", ROPE), 64) == "no document has 65 tokens"
@@ -19,20 +18,20 @@ def test_documents_longer_than_the_longest_length_that_any_has():
 
 
 def test_a_document_of_exactly_the_length_has_one_prediction_too_few():
-    assert read_longest(subject("rope", ROPE), around((), TEXTS), [16, 60]).longest == 16
-    assert read_longest(subject("rope", ROPE), around((), TEXTS), [16, 59]).longest == 59
+    assert read_longest(subject("rope", ROPE), setup((), TEXTS), [16, 60]).longest == 16
+    assert read_longest(subject("rope", ROPE), setup((), TEXTS), [16, 59]).longest == 59
     with pytest.raises(DataError, match="E-EVAL-05"):
-        read_longest(subject("rope", ROPE), around((), TEXTS), [60, 70])
+        read_longest(subject("rope", ROPE), setup((), TEXTS), [60, 70])
 
 
 def test_the_digest_is_of_what_a_length_reads_and_predicts():
-    one = read_whole_grid(subject("rope", ROPE), around((16,), {"a": ["x" * 17 + "y" * 9]}))
-    other = read_whole_grid(subject("rope", ROPE), around((16,), {"a": ["x" * 17 + "z" * 9]}))
+    one = prepare(None, subject("rope", ROPE), setup((16,), {"a": ["x" * 17 + "y" * 9]}))
+    other = prepare(None, subject("rope", ROPE), setup((16,), {"a": ["x" * 17 + "z" * 9]}))
     assert one.digest(16) == other.digest(16)
     assert one.digest(17) != other.digest(17)
 
 
 def test_batches_hold_as_many_texts_as_fit_and_at_least_one():
-    found = read_whole_grid(subject("rope", ROPE), around((16, 32), TEXTS))
+    found = prepare(None, subject("rope", ROPE), setup((16, 32), TEXTS))
     assert found.batches(32, 100) == [[0, 1, 2], [3]]
     assert found.batches(32, 10) == [[0], [1], [2], [3]]

@@ -1,0 +1,232 @@
+"""A trained model in Python: opened, asked, varied, measured. docs/api.md shows it; what `__all__` names stays.
+
+    from coca_train.api import open_model
+
+    model = open_model("runs/quickstart")
+    model.generate("def main(", max_new_tokens=32)
+
+Everything a user can mend is a UserError with a code and a fix (docs/errors.md), never an exit. Nothing that is opened
+is executed: weights are safetensors, configurations are typed values. torch is imported when a model is opened.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from coca_train.runtime.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from coca_train.config.schema import Config
+    from coca_train.data.tokenizer import Tokenizer
+    from coca_train.evaluation.results import Cell
+    from coca_train.evaluation.subject import Opened
+    from coca_train.models.transformer import Transformer
+
+__all__ = ["Model", "UserError", "open_model"]
+
+
+def open_model(
+    path: str | Path,
+    *,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    dtype: Literal["auto", "fp32", "bf16", "fp16"] = "auto",
+) -> Model:
+    """The model of a run directory (its newest verified checkpoint), an export, or a Hugging Face folder.
+
+    device: auto is cuda where there is a GPU. dtype: of the weights; auto is as they are stored, float32 for float16 on
+    a CPU. Raises UserError and its kin: E-IOP-* for a folder that holds no model that is covered, E-CKP-* and E-RUN-*
+    for a run without a whole checkpoint, E-TKN-* and E-EVAL-03 for its tokenizer.
+    """
+    from coca_train.evaluation.subject import open_folder
+
+    for name, value, choices in (
+        ("device", device, ("auto", "cpu", "cuda")),
+        ("dtype", dtype, ("auto", "fp32", "bf16", "fp16")),
+    ):
+        if value not in choices:
+            raise UserError(f"E-API-01 {name}={value!r}: no such {name}. Fix: one of {', '.join(choices)}")
+    return Model(str(path), open_folder(str(path), device, dtype))
+
+
+class Model:
+    """A trained model with its tokenizer. Made by `open_model`.
+
+    network: the Transformer, in evaluation mode. config: of its training, with what `vary` exchanged. step: optimizer
+    steps it was trained for, None where unknown. training_window [tokens].
+    """
+
+    def __init__(self, path: str, opened: Opened) -> None:
+        self.path, self._opened = path, opened
+        self.network: Transformer = opened.model
+        self.tokenizer: Tokenizer = opened.tokenizer
+        self.config: Config = opened.config
+        self.step: int | None = opened.step
+        self.training_window: int = opened.config.train.seq_len
+
+    def __repr__(self) -> str:
+        return f"Model({self.path!r}, {self.scheme}, training window {self.training_window:,} tokens)"
+
+    @property
+    def scheme(self) -> str:
+        """The position scheme, as configs/position names it."""
+        return self.config.position.scheme
+
+    @property
+    def position(self) -> Any:
+        """Settings of the position scheme, its frequencies among them: a frozen dataclass."""
+        return self.config.position
+
+    @property
+    def visibility(self) -> Any:
+        """Settings of which keys a query sees: a frozen dataclass."""
+        return self.config.visibility
+
+    def frequencies(self, length: int) -> dict[str, Tensor]:
+        """Rotary frequencies in a text of this length [tokens], inv_freq_J [radians per token], float32.
+
+        By kind of layer ("own" unless `layers` has others); only kinds that rotate, so {} for a scheme that does not.
+        """
+        network, spectra = self.network, {}
+        for kind in dict.fromkeys(network.kinds):
+            if (frequencies := getattr(network.position_of(kind), "frequencies", None)) is not None:
+                spectrum = frequencies(network.visibilities[kind].length(length))
+                spectra[kind] = spectrum.inv_freq_J.detach().clone()
+        return spectra
+
+    def vary(self, *words: str) -> Model:
+        """Exchange frequencies and visibility on the same weights, in place; returns itself.
+
+        words: as in a training: "position/frequencies=yarn", "position.frequencies.factor=8", "visibility=segments".
+        They begin from what the model was trained with, so a call without any gives that back. The base theta stays
+        unless named. Raises UserError (E-CFG-*) for what the weights cannot have; the model is then as it was.
+        """
+        from coca_train.vary import vary
+
+        config = vary(self._opened.config, list(words))
+        self.network.set_position(config.position)
+        self.network.set_visibility(config.visibility)
+        self.config = config
+        return self
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids, behind the token that begins texts where the model was trained with one."""
+        from coca_train.evaluation.subject import begin_of
+
+        return [*begin_of(self._opened.kind, self.tokenizer), *self.tokenizer.encode(text)]
+
+    def logits(self, text: str | Sequence[int]) -> Tensor:
+        """logits_TV, float32: row t is of the token after the first t + 1. text: words, or token ids as they are.
+
+        Dynamic frequencies see T. All T x V numbers are held at once. Raises UserError E-API-02 for no token, one that
+        the model has no embedding for, or more tokens than it has positions.
+        """
+        import torch
+
+        tokens = self.encode(text) if isinstance(text, str) else list(text)
+        self._check(tokens, 0)
+        device = self.network.embed.weight.device
+        with torch.no_grad():
+            return self.network(torch.tensor([tokens], device=device))[0].float()
+
+    def generate(
+        self,
+        prompt: str,
+        max_new_tokens: int = 64,
+        *,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 0,
+    ) -> str:
+        """What the model goes on with, without the prompt; shorter where it ends the text itself.
+
+        temperature 0: greedy. top_k, top_p: sample among the k likeliest tokens (0: all), among the fewest whose
+        probabilities reach p. Dynamic frequencies see prompt and new tokens throughout. Raises UserError E-API-02 for
+        options out of range, or more tokens than there are positions.
+        """
+        import torch
+
+        from coca_train.models.generation import check_options, generate
+
+        tokens = self.encode(prompt)
+        try:
+            check_options(tokens, max_new_tokens, temperature, top_k, top_p)
+        except ValueError as error:
+            raise UserError(f"E-API-02 generate: {error}. Fix: change that argument") from error
+        self._check(tokens, max_new_tokens)
+        new = generate(
+            self.network,
+            tokens,
+            max_new_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            generator=torch.Generator().manual_seed(seed),
+            eod=self.tokenizer.eod,
+        )
+        return self.tokenizer.decode(new)
+
+    def evaluate(
+        self,
+        suite: str,
+        point: int | str,
+        *,
+        files: Sequence[str | Path] = (),
+        frequencies: str = "own",
+        visibility: str = "own",
+        **options: Any,
+    ) -> Mapping[str, Any]:
+        """The result of one cell, the same numbers as `python -m coca_train evaluate +eval=<suite>`, as plain values.
+
+        point: a length [tokens], or as the suite names it: "needle@4096". files: of text (.jsonl, .jsonl.gz,
+        .jsonl.zst, .parquet, .txt); none: what the run held out. frequencies, visibility: as in `grid`, such as
+        "yarn@factor:8"; own: as trained. options: the suite's own, such as stride=512. What `vary` exchanged is back
+        afterwards. Raises UserError: E-CFG-* and E-EVAL-* for options, text and names, E-API-03 for a point the suite
+        does not have, E-API-04 for a cell without a result, with the reason.
+        """
+        from coca_train.evaluation.configuration import load
+        from coca_train.evaluation.grid import measure_cells
+        from coca_train.evaluation.progress import Progress
+        from coca_train.evaluation.subject import Setup, subject_of
+        from coca_train.evaluation.suites import suite_module
+        from coca_train.evaluation.texts import TextStore
+
+        words = [f"+eval={suite}", f"grid.checkpoints=[{json.dumps(self.path)}]"]
+        words += [f"text.files={json.dumps([str(file) for file in files])}"]
+        config, _ = load([*words, *(f"eval.{key}={json.dumps(value)}" for key, value in options.items())])
+        length = str(point).rpartition("@")[2]
+        points = suite_module(config.eval.suite).points(config.eval, [int(length)] if length.isdecimal() else [])
+        if point not in points:
+            raise UserError(
+                f"E-API-03 evaluate: suite {suite} has no point {point!r}. Fix: a length in tokens"
+                + (f", or one of {', '.join(map(str, points))}" if points else "")
+            )
+        setup = Setup(
+            points=(point,),
+            texts=TextStore(config.text, [self.path]),
+            max_documents=config.text.max_documents,
+            seed=config.work.seed,
+            micro_batch_tokens=config.work.micro_batch_tokens,
+        )
+        with self.network.restored():
+            subject = subject_of(self._opened, self.path, suite, [frequencies], [visibility])
+            cell: Cell = measure_cells(config.eval, subject, setup, None, Progress(shown=False))[0]
+        if cell.status != "done":
+            raise UserError(f"E-API-04 evaluate: {suite} at {point}: {cell.reason}. Fix: another point or variant")
+        return cell.result
+
+    def _check(self, tokens: Sequence[int], max_new_tokens: int) -> None:
+        from coca_train.models.generation import check_positions
+
+        rows = self.network.embed.num_embeddings
+        if not tokens or not all(0 <= token < rows for token in tokens):
+            raise UserError(f"E-API-02 text: one or more tokens from 0 to {rows - 1} are needed. Fix: give some text")
+        try:
+            check_positions(self.network, len(tokens), max_new_tokens)
+        except ValueError as error:
+            raise UserError(f"E-API-02 text: {error}. Fix: a shorter text, or vary('visibility=segments')") from error

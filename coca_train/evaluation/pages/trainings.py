@@ -1,0 +1,183 @@
+"""Pages about trainings: the report of a finished one, and of several compared. Both begin with their perplexities."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from coca_train.evaluation.measures.held_windows import TOLERANCE, Probed, read_probes, sentences
+from coca_train.evaluation.pages import perplexity
+from coca_train.evaluation.pages.grid_blocks import Sections, file_names, written
+from coca_train.evaluation.pages.perplexity import number
+from coca_train.evaluation.results import Evaluation
+from coca_train.report.blocks import MISSING, Document, Line, Lines, Row, Table, Value
+
+POINTS = 60  # of the training's curve: more hide one another
+HOLDS = (
+    f"A window holds when its perplexity is at most {TOLERANCE:g} times that of the training window at the same step, "
+    "there and at every later probe."
+)
+LOSS_NOTE = "Of many logged steps a point is the mean of a stretch of them, its band the lowest and the highest."
+TRAINING_NOTE = (
+    "Losses in nats per token: the mean over the last tenth of the logged training steps, and the last validation. "
+    "Time: median over the logged steps. Memory: the most that was held (on a CPU by the whole process, Python "
+    "included). In brackets: relative to the first."
+)
+
+Record = Mapping[str, Any]  # of metrics.jsonl
+Facts = Mapping[str, Mapping[str, Any]]  # by run, what comparison.facts_of gives
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunReport:
+    """What a run's page is made of. records: metrics.jsonl. evaluation: None where nothing could be measured.
+
+    sample: prompt and what the model goes on with; "" without one. facts, command: as in Evaluation.
+    """
+
+    title: str
+    records: Sequence[Record]
+    evaluation: Evaluation | None
+    sample: str
+    facts: Sequence[tuple[str, str]]
+    command: str
+
+
+def run_page(report: RunReport) -> Document:
+    """The document; a section for each thing there is."""
+    probes = read_probes(report.records)
+    summary = sentences(probes)
+    sections: Sections = {
+        "Training": [loss_curves(report.records)],
+        "Reach during training": [
+            "\n".join([HOLDS, "", *(f"* {sentence}" for sentence in summary)]),
+            *reach_curves(probes),
+            _reach_table(probes),
+        ]
+        if probes
+        else [],
+        "Sample (greedy)": [report.sample],
+    }
+    if report.evaluation is None:
+        known = {"facts": report.facts, "command": report.command}
+        return Document(title=report.title, summary=summary, sections=written(sections), **known)
+    page = perplexity.page(None, report.evaluation, sections)
+    return replace(page, title=report.title, summary=[*page.summary, *summary])
+
+
+def comparison_page(evaluation: Evaluation, facts: Facts, checks: Sequence[str]) -> Document:
+    """checks: what was verified to be the same for all runs, in words."""
+    held_fixed = "\n".join(f"* {line}" for line in checks)
+    sections: Sections = {"Training": [training_table(facts)], "What was held fixed": [held_fixed]}
+    return replace(perplexity.page(None, evaluation, sections), title=f"Comparison of {evaluation.name}")
+
+
+def loss_curves(records: Sequence[Record]) -> Lines:
+    """Training loss, in stretches of steps, and validation loss by source, against the step."""
+    logged = np.array([(r["step"], r["loss"]) for r in records if r.get("loss") is not None]).reshape(-1, 2)
+    # The band is of each stretch; where a point is one step, it has none.
+    columns = ("mean", "min", "max") if len(logged) > POINTS else ("mean",)
+    stretches = [part for part in np.array_split(logged, POINTS) if len(part)]
+    training = ((p[:, 0].mean(), *(float(getattr(p[:, 1], name)()) for name in columns)) for p in stretches)
+    sources = sorted({key for record in records for key in record if key.startswith("valid/")})
+    lines = [
+        Line.through("training", training),
+        *(Line.through(f"held out: {key.removeprefix('valid/')}", _by_step(records, key)) for key in sources),
+    ]
+    return Lines(
+        name="loss",
+        title="Training and validation loss",
+        alt="Loss against the optimizer step: the training's, and that of each held-out source.",
+        x_label="optimizer step",
+        y_label="loss [nats per token]",
+        lines=tuple(line for line in lines if line.x),
+        note=LOSS_NOTE,
+    )
+
+
+def _by_step(records: Sequence[Record], key: str) -> list[tuple[float, float | None]]:
+    return [(record["step"], record.get(key)) for record in records if key in record]
+
+
+def reach_curves(probes: Sequence[Probed]) -> list[Lines]:
+    """Perplexity by step, a picture a variant and a curve a window; the first is of the model as it is trained."""
+    variants, own = list(probes[-1].losses), probes[-1].training_window
+    files = file_names(variants)
+
+    def line(variant: str, window: int) -> Line:
+        points = ((probe.step, _known(probe.perplexity(variant, window))) for probe in probes)
+        return Line.through(f"{window:,}{' (training window)' if window == own else ''}", points)
+
+    return [
+        Lines(
+            name=f"reach-{files[variant]}",
+            title=f"Reach during training: {variant}",
+            alt="Perplexity of the probe's documents against the optimizer step, a curve for each context window.",
+            x_label="optimizer step",
+            y_label="perplexity",
+            lines=tuple(line(variant, window) for window in _windows(probes)),
+            y_log=True,
+        )
+        for variant in variants
+    ]
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _windows(probes: Sequence[Probed]) -> list[int]:
+    return sorted({window for probe in probes for losses in probe.losses.values() for window in losses})
+
+
+def _reach_table(probes: Sequence[Probed]) -> Table:
+    def value(probe: Probed, variant: str, window: int) -> Value:
+        perplexity = _known(probe.perplexity(variant, window))
+        return Value(MISSING.text, note="not scored") if perplexity is None else Value(number(perplexity), perplexity)
+
+    windows = _windows(probes)
+    return Table(
+        name="reach",
+        title="Perplexity by training step and context window [tokens]",
+        label_columns=("variant", "step"),
+        columns=tuple(f"{window:,}" for window in windows),
+        rows=tuple(
+            Row(label=(variant, f"{probe.step:,}"), values=tuple(value(probe, variant, window) for window in windows))
+            for variant in probes[-1].losses
+            for probe in probes
+        ),
+        note="On the held-out documents of the probe.",
+    )
+
+
+def training_table(facts: Facts) -> Table:
+    """Size, losses, time of a step and memory; the last two also relative to the first run's."""
+    texts = list(dict.fromkeys(key for fact in facts.values() for key in fact if key.startswith("valid/")))
+    first = next(iter(facts.values()))
+
+    def value(fact: Mapping[str, Any], key: str, form: str, relative: bool = False) -> Value:
+        amount, base = fact.get(key), first.get(key)
+        if amount is None:
+            return Value(MISSING.text, note="not recorded")
+        return Value(form.format(amount) + (f" ({amount / base:.2f}x)" if relative and base else ""), amount)
+
+    return Table(
+        name="training",
+        title="What the trainings took and reached",
+        label_columns=("model",),
+        columns=("parameters", "train loss", *texts, "ms a step", "peak memory [MiB]"),
+        rows=tuple(
+            Row(
+                label=(name,),
+                values=(
+                    value(fact, "parameters", "{:,}"),
+                    *(value(fact, key, "{:.3f}") for key in ("loss", *texts)),
+                    *(value(fact, key, "{:,.0f}", relative=True) for key in ("ms_per_step", "peak_memory_mib")),
+                ),
+            )
+            for name, fact in facts.items()
+        ),
+        note=TRAINING_NOTE,
+    )
