@@ -184,9 +184,9 @@ class VisibilityContract:
         return shown, stand[0], stand[1]
 
 
-def _equal(found: tuple[Tensor, ...], wanted: tuple[Tensor, ...], exactly: bool) -> None:
+def _equal(views: tuple[Tensor, ...], wanted: tuple[Tensor, ...], exactly: bool) -> None:
     shown = wanted[0]
-    assert torch.equal(found[0].expand_as(shown), shown)
-    assert torch.equal((found[1] - found[2]).expand_as(shown)[shown], (wanted[1] - wanted[2])[shown])
+    assert torch.equal(views[0].expand_as(shown), shown)
+    assert torch.equal((views[1] - views[2]).expand_as(shown)[shown], (wanted[1] - wanted[2])[shown])
     if exactly:  # a scheme that sees more than distances may go with it
-        assert all(torch.equal(a.expand_as(shown)[shown], b[shown]) for a, b in zip(found[1:], wanted[1:], strict=True))
+        assert all(torch.equal(a.expand_as(shown)[shown], b[shown]) for a, b in zip(views[1:], wanted[1:], strict=True))
