@@ -150,7 +150,7 @@ def test_tables_of_the_host_are_there_all_the_time(monkeypatch: pytest.MonkeyPat
 def test_a_table_that_is_seen_twice_is_there_once() -> None:
     table = torch.zeros(100)
     context = AttentionContext(None, None, [((table, table[10:], torch.zeros(5)), None)], None)  # type: ignore[arg-type]
-    assert step._table_bytes(context) == 400 + 20
+    assert step._table_bytes({"own": context}) == 400 + 20
 
 
 def test_reading_keeps_nothing() -> None:
