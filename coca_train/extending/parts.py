@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from coca_train import positions
 from coca_train.config.files import choices, config_dir
-from coca_train.config.registry import Registry
 from coca_train.models.kernels import eager
 from coca_train.models.scores import Tile, hidden, part_of, scores, tensors_of
 from coca_train.positions import visibilities
@@ -172,9 +171,9 @@ def refused(visibility: Any, scheme: Position) -> bool:
     return bool(visibilities.build(visibilities.settings(visibility)).problems(scheme))
 
 
-def strict(registry: Registry, settings: dict[str, Any]) -> Any:
-    """The settings, typed. AssertionError where an option has no description, or where they are taken with an option
-    more or one less."""
+def strict(registry: Any, settings: dict[str, Any]) -> Any:
+    """The settings, typed by a registry (positions.SCHEMES and the like). AssertionError where an option has no
+    description, or where they are taken with an option more or one less."""
     typed = registry.settings(settings)
     described = type(typed).__pydantic_fields__
     assert [f.name for f in fields(typed) if f.name != registry.tag and not described[f.name].description] == []
