@@ -119,13 +119,14 @@ class SchemeContract:
         return given | {name: each for name, each in parts.shipped() if each["scheme"] == cls.scheme}
 
     def pytest_generate_tests(self, metafunc: Any) -> None:
-        """Each test for all settings, or for all visibilities too."""
-        by_name = self.settings()
+        """Each test for all settings; or for the cases, where there are any, under all visibilities."""
+        by_name = list(self.settings().items())
         assert by_name, f"{self.scheme}: no yaml of configs/position/ names it, so give `cases`"
-        if "settings" in metafunc.fixturenames:
-            metafunc.parametrize("settings", list(by_name.values()), ids=list(by_name))
         if "visibility" in metafunc.fixturenames:
             metafunc.parametrize("visibility", list(VISIBILITIES))
+            by_name = by_name[: len(self.cases) or None]
+        if "settings" in metafunc.fixturenames:
+            metafunc.parametrize("settings", [each for _, each in by_name], ids=[name for name, _ in by_name])
 
     # The definition.
 
