@@ -1,17 +1,14 @@
 """What every choice of frequencies promises, as a class of tests: `class TestMine(FrequencyContract)`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any, ClassVar
 
-import pydantic
 import torch
 
 from coca_train import positions
 from coca_train.extending import parts
 from coca_train.positions import frequencies
 from coca_train.positions.base import AttentionShape
-from coca_train.runtime.errors import UserError
 
 DIMS = (8, 16, 64)  # rotated features
 
@@ -83,18 +80,7 @@ class FrequencyContract:
 
     def test_settings_are_described_and_strict(self, settings: Any) -> None:
         """Every option is in the yaml and has a description; what does not fit the width is said with a fix."""
-        typed = frequencies.FREQUENCIES.settings(settings)
-        described = type(typed).__pydantic_fields__
-        assert [f.name for f in fields(typed) if f.name != "name" and not described[f.name].description] == []
-        for wrong in (
-            settings | {"no_such_option": 1},
-            *({k: v for k, v in settings.items() if k != n} for n in settings),
-        ):
-            try:
-                frequencies.FREQUENCIES.settings(wrong)
-            except (UserError, pydantic.ValidationError):
-                continue
-            raise AssertionError(f"{wrong} is taken, where settings are {list(settings)}")
+        typed = parts.strict(frequencies.FREQUENCIES, settings)
         for dim in (4, *DIMS):
             for key, text, fix in typed.problems(dim) if hasattr(typed, "problems") else ():
                 assert key.startswith("position.frequencies.") and text and fix

@@ -3,12 +3,14 @@
 Shape legend: B batch, T queries, S keys, G key/value heads, K cached key width, D head_dim, C d_model.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 import yaml
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from coca_train import positions
@@ -18,6 +20,7 @@ from coca_train.models.scores import Tile, hidden, part_of, scores, tensors_of
 from coca_train.positions import visibilities
 from coca_train.positions.base import AttentionShape, LayerPosition, Mapped, Position, Projections
 from coca_train.positions.visibility import Visibility
+from coca_train.runtime.errors import UserError
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -168,8 +171,17 @@ def refused(visibility: Any, scheme: Position) -> bool:
     return bool(visibilities.build(visibilities.settings(visibility)).problems(scheme))
 
 
-def spoiled(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Settings that must be refused: with an option more, and with one less."""
-    yield {**settings, "no_such_option": 1}
-    for name in settings:
-        yield {key: value for key, value in settings.items() if key != name}
+def strict(registry: Any, settings: dict[str, Any]) -> Any:
+    """The settings, typed by a registry (positions.SCHEMES and the like). AssertionError where an option has no
+    description, or where they are taken with an option more or one less."""
+    typed = registry.settings(settings)
+    described = type(typed).__pydantic_fields__
+    assert [f.name for f in fields(typed) if f.name != registry.tag and not described[f.name].description] == []
+    less = ({key: value for key, value in settings.items() if key != name} for name in settings)
+    for wrong in ({**settings, "no_such_option": 1}, *less):
+        try:
+            registry.settings(wrong)
+        except (UserError, ValidationError):
+            continue
+        raise AssertionError(f"{wrong} is taken, where settings are {list(settings)}")
+    return typed

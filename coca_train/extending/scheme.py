@@ -5,7 +5,7 @@ Shape legend: B batch, T queries, S keys, H query heads, D head_dim, C d_model.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -84,8 +84,9 @@ class SchemeContract:
     cases: settings to test besides those of the yamls in configs/position/ that name the scheme, without the key
     `scheme`; small ones, so that tables end and counts run out within 17 tokens. shared, own: shapes of the scheme's
     and of a layer's parameters under the first of these settings, at 4 heads, 2 of keys, head_dim 16, d_model 24.
-    angles: it computes with float32 angles. rounding: what float32 may differ by. positive: parameters that are drawn
-    above 0.1.
+    angles: it computes with float32 angles. rounding: what float32 may differ by. kinks: a ReLU stands on what queries
+    and keys are made of, and bfloat16 puts single numbers on its other side, so that their gradients are compared as a
+    whole. positive: parameters that are drawn above 0.1.
     """
 
     scheme: ClassVar[str]
@@ -94,6 +95,7 @@ class SchemeContract:
     own: ClassVar[Mapping[str, tuple[int, ...]]] = {}
     angles: ClassVar[bool] = False
     rounding: ClassVar[float] = 2e-5
+    kinks: ClassVar[bool] = False
     positive: ClassVar[tuple[str, ...]] = ()
 
     def score(self, problem: Problem) -> Tensor:
@@ -117,13 +119,14 @@ class SchemeContract:
         return given | {name: each for name, each in parts.shipped() if each["scheme"] == cls.scheme}
 
     def pytest_generate_tests(self, metafunc: Any) -> None:
-        """Each test for all settings, or for all visibilities too."""
-        by_name = self.settings()
+        """Each test for all settings; or for the cases, where there are any, under all visibilities."""
+        by_name = list(self.settings().items())
         assert by_name, f"{self.scheme}: no yaml of configs/position/ names it, so give `cases`"
-        if "settings" in metafunc.fixturenames:
-            metafunc.parametrize("settings", list(by_name.values()), ids=list(by_name))
         if "visibility" in metafunc.fixturenames:
             metafunc.parametrize("visibility", list(VISIBILITIES))
+            by_name = by_name[: len(self.cases) or None]
+        if "settings" in metafunc.fixturenames:
+            metafunc.parametrize("settings", [each for _, each in by_name], ids=[name for name, _ in by_name])
 
     # The definition.
 
@@ -146,7 +149,7 @@ class SchemeContract:
                     _close(a, b, exact_by, f"{kernel}: the gradient of {name}", 1e-11)
 
     def test_narrow_numbers_equal_the_definition(self, settings: Any, visibility: str) -> None:
-        """float32 with all gradients, bfloat16 without, several documents."""
+        """float32 with all gradients, bfloat16 with those of q, k and v; several documents."""
         if self._refused(settings, visibility):
             return
         for dtype, within in ((torch.float32, self.rounding), (torch.bfloat16, 2e-2)):
@@ -155,12 +158,15 @@ class SchemeContract:
             out = self._attend("blocked", layer, visibility, PACKED[0], *PACKED)
             assert out.dtype == dtype
             _close(out, exact, within, f"{dtype}: attention")
-            if dtype == torch.float32:
-                grads = _gradients(out, layer.inputs, weight)
-                for name, a, b in zip(["q", "k", "v", *layer.names], grads, exact_grads, strict=True):
-                    least = 1e-9 if self.rounding < 1e-4 else 1e-5  # a sum over all pairs may cancel to nothing
-                    what = f"the gradient of {name} (a sum of many that cancel? say so with `rounding`)"
-                    _close(a, b, within, f"{dtype}: {what}", least)
+            grads = _gradients(out, layer.inputs, weight)
+            if dtype == torch.bfloat16 and self.kinks:
+                assert all((a - b).norm() <= 6e-2 * b.norm() for a, b in zip(grads[:3], exact_grads[:3], strict=True))
+                continue
+            names = ["q", "k", "v", *(layer.names if dtype == torch.float32 else [])]
+            least = 1e-9 if self.rounding < 1e-4 else 1e-5  # a sum over all pairs may cancel to nothing
+            for name, a, b in zip(names, grads, exact_grads, strict=False):
+                what = f"the gradient of {name} (a sum of many that cancel? say so with `rounding`)"
+                _close(a, b, within, f"{dtype}: {what}", least)
 
     def test_heads_equal_the_definition(self, settings: Any) -> None:
         """However many query heads share a key head."""
@@ -190,11 +196,18 @@ class SchemeContract:
             _close(step, exact[:, now], 1e-6, f"the query at {last}")
 
     def test_compiled_tiles_of_a_hook_equal_the_definition(self, settings: Any, monkeypatch: Any) -> None:
-        """As on CUDA: traced, its gradient too, and run uncompiled."""
-        layer, pos = self._layer(settings), parts.start(2)
-        q_BTHD, k_BSGK, *_ = (x[:, :2] for x in layer.inputs[:2])
-        if parts.mapped(layer.scheme, q_BTHD, k_BSGK, pos, pos, 2).hooked is None:
+        """As on CUDA: traced, its gradient too, and run uncompiled. Once for each hook."""
+        hooks = []
+        for each in self.settings().values():
+            scheme = parts.build(each)
+            q_BTHD, k_BSGK, _ = parts.random_qkv(scheme, 2)
+            hooked = parts.mapped(scheme, q_BTHD, k_BSGK, parts.start(2), parts.start(2), 2).hooked
+            if each == settings:
+                break
+            hooks.append(hooked and hooked.by)
+        if hooked is None or hooked.by in hooks:
             return
+        layer = self._layer(settings)
         self._small_tiles(monkeypatch)
         torch._dynamo.reset()
 
@@ -277,18 +290,7 @@ class SchemeContract:
 
     def test_settings_are_described_and_strict(self, settings: Any) -> None:
         """Every option is in the yaml and has a description; another is refused; what is wrong is said with a fix."""
-        typed = positions.settings(settings)
-        described = type(typed).__pydantic_fields__
-        assert [f.name for f in fields(typed) if f.name != "scheme" and not described[f.name].description] == []
-        for wrong in (
-            settings | {"no_such_option": 1},
-            *({k: v for k, v in settings.items() if k != n} for n in settings),
-        ):
-            try:
-                positions.settings(wrong)
-            except (UserError, ValueError):
-                continue
-            raise AssertionError(f"{wrong} is taken, where settings are {list(settings)}")
+        typed = parts.strict(positions.SCHEMES, settings)
         for each in (MODEL, _odd()):
             for key, text, fix in typed.problems(each) if hasattr(typed, "problems") else ():
                 assert key.startswith(("position.", "model.")) and text and fix
@@ -393,7 +395,7 @@ class SchemeContract:
         except UserError as error:
             message = str(error)
         else:
-            message = f"position {scheme.max_positions} has no row, and nothing was said"
+            message = f"position {scheme.max_positions} has no row, and no error says so"
         assert message.startswith("E-POS-04 ") and "position.max_len=" in message and " Fix: " in message, message
 
     # A model.
@@ -514,10 +516,10 @@ def _word(value: Any) -> str:
     return str(value.get("name", "")) if isinstance(value, Mapping) else str(value)
 
 
-def _close(found: Tensor, exact: Tensor, within: float, what: str, least: float = 0.0) -> None:
+def _close(ours: Tensor, exact: Tensor, within: float, what: str, least: float = 0.0) -> None:
     """AssertionError where the largest difference is more than that share of the largest value."""
-    found, exact = found.detach(), exact.detach()
-    difference, bound = float((found - exact).abs().max()), within * float(exact.abs().max()) + least
+    ours, exact = ours.detach(), exact.detach()
+    difference, bound = float((ours - exact).abs().max()), within * float(exact.abs().max()) + least
     assert difference <= bound, f"{what} differs from the definition by {difference:.2g}; {bound:.2g} is rounding"
 
 

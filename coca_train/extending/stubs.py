@@ -25,7 +25,7 @@ class Kind:
     source: str
     group: str  # of configs/
     test: str
-    choose: str  # how a run or an evaluation is told to use it
+    choose: str  # the command that uses it
 
 
 def kinds() -> dict[str, Kind]:

@@ -20,6 +20,8 @@ TINY = [
     "eval.extrapolation.multiples=[1,2]", "eval.extrapolation.max_documents=1", "engine.dtype=fp32",
 ]  # fmt: skip
 
+GATED = (("coca_train/positions/schemes/", "py"), ("configs/position/", "yaml"), ("tests/positions/test_", "py"))
+
 
 class Copy:
     """A copy of the repository, and commands in it."""
@@ -36,7 +38,7 @@ class Copy:
     def files(self) -> dict[str, bytes]:
         """Everything that is no cache."""
         paths = (p for p in self.folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
-        return {str(p.relative_to(self.folder)): p.read_bytes() for p in paths if p.parts[-2] != "runs"}
+        return {str(p.relative_to(self.folder)): p.read_bytes() for p in paths}
 
     def run(self, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "PYTHONPATH": str(self.folder), "OMP_NUM_THREADS": "1"}
@@ -55,7 +57,7 @@ class Copy:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def put(self, source: str, name: str, config: str) -> None:
+    def answer(self, source: str, name: str, config: str) -> None:
         """What is answered in the three files."""
         for file, to in (
             (f"{name}.py", f"coca_train/positions/{source}/{name}.py"),
@@ -83,8 +85,8 @@ def test_stubs_are_clean_and_say_what_they_must_answer(word, tmp_path):
         "@package", ""
     )
     assert "NotImplementedError" in paths[2].read_text(encoding="utf-8")
-    told = stubs.steps(kind, "novel", paths, own_package=True)
-    assert all(str(path) in step for path, step in zip(paths, told, strict=False))
+    steps = stubs.steps(kind, "novel", paths, own_package=True)
+    assert all(str(path) in step for path, step in zip(paths, steps, strict=False))
     with pytest.raises(UserError, match=r"E-EXT-03 .*exists"):
         stubs.write(kind, word, "novel", tmp_path, own_package=True)
 
@@ -116,35 +118,49 @@ def copy(tmp_path_factory):
     return Copy(tmp_path_factory.mktemp("copy"))
 
 
-@pytest.mark.slow
-def test_a_scheme_is_added_by_three_files(copy, tmp_path):
-    """A hook, parameters, a cached tensor of every token: from the stubs to a model that is exported."""
-    told = copy.make("scheme", "gated")
-    assert [line[:2] for line in told.splitlines()] == [f"{i}." for i in range(1, 8)]
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def gated(copy, runs):
+    """A run of a scheme with a hook, parameters and a cached tensor of every token: three files, from stubs on."""
+    steps = copy.make("scheme", "gated")
+    assert [line[:2] for line in steps.splitlines()] == [f"{i}." for i in range(1, 8)]
     stub = copy.run(sys.executable, "-m", "pytest", "-n0", "-q", "tests/positions/test_gated.py")
     assert "write the formula of gated" in stub.stdout and stub.returncode == 1
-    run = [f"run.root={tmp_path}/runs", *TINY]
-    copy.python("coca_train", "position=gated", "run.name=stub", *run, cwd=tmp_path)  # does nothing, and trains
-    copy.put("schemes", "gated", "position")
+    words = [f"run.root={runs}", *TINY]
+    copy.python("coca_train", "position=gated", "run.name=stub", *words, cwd=runs)  # does nothing, and trains
+    copy.answer("schemes", "gated", "position")
+    changed = {name for name, data in copy.files().items() if copy.before.get(name) != data and name[0] != "."}
+    assert changed == {f"{folder}gated.{end}" for folder, end in GATED}
     copy.python("pytest", "-n0", "-q", "tests/positions/test_gated.py", "tests/positions/test_contract.py")
-    copy.python("coca_train", "position=gated", "run.name=gated", *run, cwd=tmp_path)
-    text = tmp_path / "text.jsonl"
-    text.write_text('{"text": "' + "words and more words " * 40 + '"}\n', encoding="utf-8")
-    trained, short = f"{tmp_path}/runs/gated", "grid.lengths=[1x]"
-    copy.python("coca_train", "evaluate", f"checkpoint={trained}", f"text.files=[{text}]", short, cwd=tmp_path)
-    copy.python("coca_train", "export", f"run={trained}", f"to={tmp_path}/exported", cwd=tmp_path)
-    copy.python("coca_train", "verify", f"run={trained}", f"against={tmp_path}/exported", cwd=tmp_path)
-    after = copy.files()
-    new = {name for name in after if copy.before.get(name) != after[name]} - {n for n in after if n.startswith(".")}
-    assert new == {
-        "coca_train/positions/schemes/gated.py", "configs/position/gated.yaml", "tests/positions/test_gated.py"
-    }  # fmt: skip
+    copy.python("coca_train", "position=gated", "run.name=gated", *words, cwd=runs)
+    return runs / "gated"
 
 
 @pytest.mark.slow
-def test_frequencies_are_added_by_three_files(copy, tmp_path):
+def test_a_scheme_is_added_by_three_files(gated, copy, runs):
+    """Held to the contract, trained (the fixture), evaluated."""
+    text = runs / "text.jsonl"
+    text.write_text('{"text": "' + "words and more words " * 40 + '"}\n', encoding="utf-8")
+    words = [f"checkpoint={gated}", f"text.files=[{text}]", "grid.lengths=[1x]"]
+    copy.python("coca_train", "evaluate", *words, cwd=runs)
+    assert (runs / "evaluations" / "perplexity" / "report.html").is_file()
+
+
+@pytest.mark.slow
+def test_and_exported(gated, copy, runs):
+    """And read again by transformers, logits compared."""
+    copy.python("coca_train", "export", f"run={gated}", f"to={runs}/exported", cwd=runs)
+    copy.python("coca_train", "verify", f"run={gated}", f"against={runs}/exported", cwd=runs)
+
+
+@pytest.mark.slow
+def test_frequencies_are_added_by_three_files(copy, runs):
     copy.make("frequency", "powered")
-    copy.put("frequencies", "powered", "position/frequencies")
+    copy.answer("frequencies", "powered", "position/frequencies")
     copy.python("pytest", "-n0", "-q", "tests/positions/test_powered.py", "tests/positions/test_contract.py")
-    words = ["position=coca", "position/frequencies=powered", f"run.root={tmp_path}/runs", *TINY]
-    copy.python("coca_train", *words, cwd=tmp_path)
+    words = ["position=coca", "position/frequencies=powered", f"run.root={runs}", "run.name=powered", *TINY]
+    copy.python("coca_train", *words, cwd=runs)

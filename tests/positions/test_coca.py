@@ -14,6 +14,7 @@ from tests.positions import pairwise, support
 class TestContract(SchemeContract):
     scheme = "coca"
     angles = True
+    kinks = True
     cases = [support.coca(variant=v, t_width=w) for v in ("slack", "strict") for w in ("half", "full_mean")]
     cases += [support.coca(support.scaling(name)) for name in ("yarn", "dynamic_ntk")]
 

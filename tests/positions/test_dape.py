@@ -22,6 +22,7 @@ class TestContract(SchemeContract):
     own = {"bias.r1": (4,), "bias.r2": (4,), "w_in": (5, 8), "b_in": (5,), "w_out": (4, 5)}
     positive = ("r1", "r2")
     rounding = 1e-3
+    kinks = True
 
     def score(self, problem):
         """a + b + f([a ; b]), one hidden unit of f after the other."""
