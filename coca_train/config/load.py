@@ -81,12 +81,13 @@ def finish(a: Assembled, launch: bool) -> tuple[Any, str]:
     launch: also the rules about this machine and this launch.
     """
     root, fields = a.root, fields_of(a.root.schema)
-    written, (a.tree, without_value) = a.tree, resolve(a.tree)
+    written = a.tree
+    a.tree, without_value = resolve(written)
     reported = {problem.keys[0] for problem in without_value}
     nowhere = [key for name in a.tree if name not in fields for key, _ in leaves(a.tree[name], name)]
     mistakes = [unknown(root, key, a.examples) for key in nowhere if key not in reported]
-    missing, restore = "the section is missing", "restore {} in the defaults list"
-    mistakes += [Problem("E-CFG-11", (name,), missing, restore.format(name)) for name in fields if name not in a.tree]
+    for name in (name for name in fields if name not in a.tree):
+        mistakes.append(Problem("E-CFG-11", (name,), "the section is missing", f"restore {name} in the defaults list"))
     ordered = {name: a.tree[name] for name in fields if name in a.tree}
     typed, wrong = type_sections(root, ordered, a.examples, reported)
     mistakes += wrong
