@@ -168,6 +168,6 @@ def _no_such_axis(
     above, leaf = group.rsplit("/", 1)
     chosen = next(path.rsplit("/", 1)[1] for path, _ in offered if path.rsplit("/", 1)[0] == above)
     able = [name for name, path in choices(above, dirs).items() if f"- {leaf}:" in path.read_text(encoding="utf-8")]
-    text, fix = f"{above}={chosen} has no {leaf}; those that have are {', '.join(able)}", f"leave {group} away"
-    place = f"command line {group}={groups[group]}"
-    return Problem("E-CFG-33", (), text, f"{fix}, or choose {above}={able[0]}", place)
+    text = f"{above}={chosen} has no {leaf}; those that have are {', '.join(able)}"
+    fix, place = f"leave {group} away, or choose {above}={able[0]}", f"command line {group}={groups[group]}"
+    return Problem("E-CFG-33", (), text, fix, place)

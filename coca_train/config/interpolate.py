@@ -1,14 +1,15 @@
 """`${section.option}` and `${oc.env:COCA_TRAIN_…,default}`: the only two interpolations a config may use.
 
 Resolved here and not by OmegaConf, so that no other resolver can be reached from a config and every wrong one is
-reported, not the first. Before typing, because a text `${train.seq_len}` stands where a number is needed.
+reported, not the first. Before typing, because a text `${train.seq_len}` stands where a number is needed. What has no
+value yet and what must not be written down is seen on the same way: the tree is walked once.
 """
 
 import os
 import re
 from typing import Any
 
-from coca_train.config.messages import Problem
+from coca_train.config.messages import Problem, is_secret, secret_fix
 from coca_train.runtime.trees import lookup
 
 _ALLOWED = re.compile(
@@ -28,7 +29,7 @@ class _WrongError(Exception):
 
 
 def resolve(tree: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
-    """A copy of `tree` without interpolations, and what was wrong with them."""
+    """A copy of `tree` without interpolations, and what is wrong with them; secrets, and values that are missing."""
     problems: list[Problem] = []
 
     def copy(value: Any, key: str) -> Any:
@@ -36,6 +37,11 @@ def resolve(tree: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
             return {name: copy(part, f"{key}.{name}" if key else str(name)) for name, part in value.items()}
         if isinstance(value, list):
             return [copy(part, f"{key}.{i}") for i, part in enumerate(value)]
+        if is_secret(key, value) and not isinstance(value, Verbatim):
+            message = "this is a secret; a configuration is saved and logged"
+            problems.append(Problem("E-SEC-02", (key,), message, secret_fix(key)))
+        elif value == "???":
+            problems.append(Problem("E-CFG-11", (key,), "it has no value yet", f"pass {key}=…"))
         try:
             return text(value, (key,)) if isinstance(value, str) else value
         except _WrongError as wrong:

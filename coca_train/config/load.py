@@ -15,8 +15,8 @@ import yaml
 from coca_train.config.compose import Assembled, compose
 from coca_train.config.fields import fields_of
 from coca_train.config.files import config_dir
-from coca_train.config.interpolate import Verbatim, resolve
-from coca_train.config.messages import ConfigError, Problem, is_secret, secret_fix
+from coca_train.config.interpolate import resolve
+from coca_train.config.messages import ConfigError, Problem
 from coca_train.config.older import complete
 from coca_train.config.overrides import apply, parse
 from coca_train.config.parts import fill, part_problems
@@ -81,23 +81,21 @@ def finish(a: Assembled, launch: bool) -> tuple[Any, str]:
     launch: also the rules about this machine and this launch.
     """
     root, fields = a.root, fields_of(a.root.schema)
-    secret = [key for key, value in leaves(a.tree) if is_secret(key, value) and not isinstance(value, Verbatim)]
-    text = "this is a secret; a configuration is saved and logged"
-    a.problems += [Problem("E-SEC-02", (key,), text, secret_fix(key)) for key in secret]
-    links = {key: value[2:-1] for key, value in leaves(a.tree) if str(value).startswith("${")}
-    a.tree, unresolved = resolve(a.tree)
-    reported = {*secret, *(problem.keys[0] for problem in unresolved)}
+    written = a.tree
+    a.tree, without_value = resolve(written)
+    reported = {problem.keys[0] for problem in without_value}
     nowhere = [key for name in a.tree if name not in fields for key, _ in leaves(a.tree[name], name)]
     mistakes = [unknown(root, key, a.examples) for key in nowhere if key not in reported]
-    missing, restore = "the section is missing", "restore {} in the defaults list"
-    mistakes += [Problem("E-CFG-11", (name,), missing, restore.format(name)) for name in fields if name not in a.tree]
+    for name in (name for name in fields if name not in a.tree):
+        mistakes.append(Problem("E-CFG-11", (name,), "the section is missing", f"restore {name} in the defaults list"))
     ordered = {name: a.tree[name] for name in fields if name in a.tree}
     typed, wrong = type_sections(root, ordered, a.examples, reported)
     mistakes += wrong
-    # A value that is wrong is blamed where it was set, and not at every `${…}` that copies it.
-    blamed = {key for mistake in mistakes for key in mistake.keys}
-    mistakes = [mistake for mistake in mistakes if links.get(mistake.keys[0]) not in blamed]
-    a.problems += [*unresolved, *mistakes, *root.check(typed, launch)]
+    if mistakes:  # a value that is wrong is blamed where it was set, and not at every `${…}` that copies it
+        links = {key: value[2:-1] for key, value in leaves(written) if str(value).startswith("${")}
+        blamed = {key for mistake in mistakes for key in mistake.keys}
+        mistakes = [mistake for mistake in mistakes if links.get(mistake.keys[0]) not in blamed]
+    a.problems += [*without_value, *mistakes, *root.check(typed, launch)]
     if not a.problems:
         config = root.schema(**typed)
         # Parts stand over the run's own sections: while those are wrong, so would be every part.

@@ -154,8 +154,9 @@ def apply(a: Assembled, override: "Override") -> list[Problem]:
         kind, fix = ("a list", f"write the whole list: {above}=[…]") if isinstance(node, list) else ("a value", "")
         return [wrong(raw, f"{above} is {kind} and has no keys inside", fix or f"set {above} itself")]
     if not override.is_delete():
+        value: Any = override.value()
         # Option by option, a section that names a choice too: at the command line all of a section is in sight.
-        node[name] = over(node.get(name), override.value(), named={})
+        node[name] = over(node.get(name), value, named={}) if isinstance(value, dict) else value
     elif name in node:
         del node[name]
     else:

@@ -30,8 +30,6 @@ def type_sections(
     problems: list[Problem] = []
     for name, section in sections.items():
         value = json.loads(json.dumps(section, default=str))  # plain JSON types, keys as text
-        empty = [key for key, leaf in leaves(value, name) if leaf == "???" and key not in reported]
-        problems += [Problem("E-CFG-11", (key,), "it has no value yet", f"pass {key}=…") for key in empty]
         while name not in typed:
             try:
                 typed[name] = _reader(root, name)(value)
@@ -42,7 +40,7 @@ def type_sections(
             except ValidationError as error:
                 errors: list[Any] = error.errors(include_url=False)
                 for each in errors:
-                    problems += _problems(root, name, each, examples, {*empty, *reported})
+                    problems += _problems(root, name, each, examples, reported)
                 if any(each["type"] != _UNKNOWN for each in errors):
                     break
                 # Without the keys that nobody knows, so that the rules between options look at the rest all the same.

@@ -49,8 +49,7 @@ def test_every_choice_loads(choice):
 
 def test_a_tracker_that_is_not_installed_is_refused(monkeypatch):
     monkeypatch.setattr("coca_train.config.check.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"E-CFG-37 .*wandb is not installed.*pip install wandb"):
-        load(["tracking=wandb"])
+    has(refused(["tracking=wandb"]), "E-CFG-37", ["wandb is not installed", "pip install wandb"])
 
 
 def test_quickstart_is_the_default():
@@ -137,13 +136,9 @@ def test_a_run_older_than_an_option_reads_back_as_it_was(tmp_path):
 
 
 def test_packings_that_go_together():
-    for words in (
-        ["data=pg19_64k", "train.seq_len=65536"],
-        ["data.packing=documents", "data.document_mask=true"],
-        ["data.packing=segments", "data.upsample_from_tokens=4096", "data.upsample_factor=5"],
-        ["data.packing=segments", "data.document_mask=true"],
-    ):
-        load(words)
+    load(["data=pg19_64k", "train.seq_len=65536"])
+    load(["data.packing=documents", "data.document_mask=true"])
+    load(["data.packing=segments", "data.document_mask=true", "data.upsample_from_tokens=9", "data.upsample_factor=5"])
 
 
 def test_a_tampered_saved_run_is_refused(tmp_path):

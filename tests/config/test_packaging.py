@@ -10,10 +10,10 @@ def test_every_package_is_listed():
     listed = set(
         re.findall(r'"((?:coca_train|data_prep)[\w.]*)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     )
-    found = {
+    packages = {
         ".".join(path.parent.relative_to(ROOT).parts)
         for top in ("coca_train", "data_prep")
         for path in (ROOT / top).rglob("__init__.py")
     }
-    assert found <= listed, f"add to [tool.setuptools] packages: {sorted(found - listed)}"
+    assert packages <= listed, f"add to [tool.setuptools] packages: {sorted(packages - listed)}"
     assert "coca_train.configs" in listed

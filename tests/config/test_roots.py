@@ -1,7 +1,7 @@
 """One machinery, several kinds of configuration: a made-up root, and that the two real ones keep apart."""
 
-import re
 from dataclasses import FrozenInstanceError
+from functools import partial
 
 import pytest
 import yaml
@@ -11,12 +11,13 @@ from pydantic.dataclasses import dataclass
 from coca_train.config import load as loading
 from coca_train.config.fields import options, sections
 from coca_train.config.files import choices, config_dir
-from coca_train.config.messages import ConfigError, Problem
+from coca_train.config.messages import Problem
 from coca_train.config.root import Root
 from coca_train.config.schema import STRICT
 from coca_train.settings import TRAIN, load
 from data_prep.settings import PREPARE
 from data_prep.settings import load as load_corpus
+from tests.config.support import has, refused, table
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -34,8 +35,8 @@ class Meal:
     table: Soup
 
 
-def too_salty(found, launch):
-    total = sum(soup.salt for soup in found["soups"].values()) if "soups" in found else 0
+def too_salty(sections, launch):
+    total = sum(soup.salt for soup in sections["soups"].values()) if "soups" in sections else 0
     return [Problem("E-CFG-99", ("table.salt",), "too salty", "less")] if total > 10 else []
 
 
@@ -68,68 +69,64 @@ def kitchen(tmp_path):
     return (tmp_path,)
 
 
-def load_root(root, overrides, dirs=()):
-    loaded = loading.load(root, overrides, dirs)
-    return loaded.config, loaded.yaml
+def wrong(root, words, dirs=()):
+    return "\n".join(refused(words, dirs, partial(loading.load, root)))
 
 
-def refused(root, overrides, dirs=()):
-    with pytest.raises(ConfigError) as caught:
-        load_root(root, overrides, dirs)
-    return "\n".join(caught.value.lines)
-
-
-def test_a_root_of_its_own(kitchen):
-    meal, text = load_root(MEAL, [], kitchen)
-    assert isinstance(meal, Meal)
-    assert yaml.safe_load(text) == {"soups": {"leek": {"salt": 2}, "pea": {"salt": 5}}, "table": {"salt": 1}}
+@pytest.mark.parametrize(
+    ("words", "salt"),
+    [
+        ([], 1),
+        (["course=second"], 7),
+        (["course=second", "table.salt=8"], 8),
+        (["course=second", "extra=salt"], 9),
+        (["course=second", "+extra=salt"], 9),
+    ],
+)
+def test_a_root_of_its_own(kitchen, words, salt):
+    loaded = loading.load(MEAL, words, kitchen)
+    assert isinstance(loaded.config, Meal)
+    assert loaded.config.table.salt == yaml.safe_load(loaded.yaml)["table"]["salt"] == salt
     with pytest.raises(FrozenInstanceError):
-        meal.table.salt = 3  # pyright: ignore
-    assert load_root(MEAL, ["course=second"], kitchen)[0].table.salt == 7
-    assert load_root(MEAL, ["course=second", "table.salt=8"], kitchen)[0].table.salt == 8
-    for word in ("extra=salt", "+extra=salt"):
-        assert load_root(MEAL, ["course=second", word], kitchen)[0].table.salt == 9
+        loaded.config.table.salt = 3
 
 
-def test_its_own_rules_and_words(kitchen):
-    assert "E-CFG-99 command line table.salt=3: too salty" in refused(
-        MEAL, ["soups.pea.salt=9", "table.salt=3"], kitchen
-    )
-    assert "e.g. table.salt=1, or group=choice, e.g. course=first" in refused(MEAL, ["salt"], kitchen)
-    assert "set the stove for the place" in refused(MEAL, ["hydra.run.dir=x"], kitchen)
-    assert "the choices are bare, first, second. Fix: write course=first" in refused(MEAL, ["course=firts"], kitchen)
-    assert "not a flag of kitchen. Fix: see `python -m kitchen --help`" in refused(MEAL, ["--x"], kitchen)
-    assert "see `python -m kitchen --help`" in refused(MEAL, ["zzzzzz=1"], kitchen)
-    assert "see `python -m kitchen --help`" in refused(MEAL, ["qqqqq.zzzzz=1"], kitchen)
+@table("""
+soups.pea.salt=9 table.salt=3 | E-CFG-99 | command line table.salt=3: too salty
+salt | E-CFG-16 | e.g. table.salt=1, or group=choice, e.g. course=first
+hydra.run.dir=x | E-CFG-16 | set the stove for the place
+course=firts | E-CFG-32 | the choices are bare, first, second. Fix: write course=first
+--x | E-CFG-16 | not a flag of kitchen. Fix: see `python -m kitchen --help`
+zzzzzz=1 | E-CFG-01 | see `python -m kitchen --help`
+qqqqq.zzzzz=1 | E-CFG-01 | see `python -m kitchen --help`
+soups.pea=5 | E-CFG-34 | soups.pea=5: is a section, not a value
+soups=5 | E-CFG-34 | soups
+course=bare | E-CFG-01 | course.soups.leek
+  | a course file sets options from the top. Fix: make '# @package _global_' the first line
+""")
+def test_its_own_rules_and_words(kitchen, words, code, texts):
+    has(refused(words, kitchen, partial(loading.load, MEAL)), code, texts)
 
 
 def test_a_template_gives_what_a_part_leaves_out_and_nothing_else(kitchen):
-    meal, _ = load_root(MEAL, ["+soups.new={}", "soups.other.salt=1"], kitchen)
+    meal = loading.load(MEAL, ["+soups.new={}", "soups.other.salt=1"], kitchen).config
     assert {name: soup.salt for name, soup in meal.soups.items()} == {"leek": 2, "pea": 5, "new": 2, "other": 1}
     (kitchen[0] / "course" / "_soup.yaml").write_text("# first line\nsalt: -2\n")
-    lines = refused(MEAL, ["+soups.new={}"], kitchen).splitlines()
-    assert [line for line in lines if "_soup.yaml:2 soups.leek.salt=-2" in line]
-    assert [line for line in lines if "command line soups.new.salt=-2" in line]  # made there, as a whole
-    assert "soups.pea" not in "\n".join(lines)
+    lines = wrong(MEAL, ["+soups.new={}"], kitchen)
+    assert "_soup.yaml:2 soups.leek.salt=-2" in lines
+    assert "command line soups.new.salt=-2" in lines  # made there, as a whole
+    assert "soups.pea" not in lines
     (kitchen[0] / "course" / "first.yaml").write_text("# @package _global_\nsoups:\n  pea:\n    salt: -5\n")
-    assert re.search(r"first.yaml:4 soups.pea.salt=-5", refused(MEAL, [], kitchen))
-    assert "is a section, not a value" in refused(MEAL, ["soups.pea=5"], kitchen)
-    assert "soups" in refused(MEAL, ["soups=5"], kitchen)
-
-
-def test_a_file_that_should_set_options_from_the_top(kitchen):
-    lines = refused(MEAL, ["course=bare"], kitchen)
-    assert "course.soups.leek" in lines
-    assert "a course file sets options from the top. Fix: make '# @package _global_' the first line" in lines
+    assert "first.yaml:4 soups.pea.salt=-5" in wrong(MEAL, [], kitchen)
 
 
 def test_the_real_roots_know_nothing_of_each_other():
     assert set(sections(TRAIN)) & set(sections(PREPARE)) == set()
     assert not {option.key for option in options(TRAIN)} & {option.key for option in options(PREPARE)}
-    assert "there is no config group" in refused(TRAIN, ["corpus/x=files"])
-    assert "E-CFG-01 command line corpus=files: unknown key" in refused(TRAIN, ["corpus=files"])
-    assert "E-CFG-01 command line model=neox_tiny: unknown key" in refused(PREPARE, ["model=neox_tiny"])
-    assert "E-CFG-01 command line model.n_layers=2: unknown key" in refused(PREPARE, ["model.n_layers=2"])
+    assert "there is no config group" in wrong(TRAIN, ["corpus/x=files"])
+    assert "E-CFG-01 command line corpus=files: unknown key" in wrong(TRAIN, ["corpus=files"])
+    assert "E-CFG-01 command line model=neox_tiny: unknown key" in wrong(PREPARE, ["model=neox_tiny"])
+    assert "E-CFG-01 command line model.n_layers=2: unknown key" in wrong(PREPARE, ["model.n_layers=2"])
     assert set(load([]).choices) == set(TRAIN.groups) - set(TRAIN.without_default)
 
 
@@ -154,9 +151,9 @@ def test_a_corpus_may_set_anything_and_messages_name_its_file(tmp_path):
     assert config.tokenizer.path == "data/x/tokenizer.model"
     assert load_corpus(["corpus=mine", "tokenizer.vocab_size=9"], (tmp_path,)).tokenizer.vocab_size == 9
     path.write_text(path.read_text().replace("777", "many"))
-    assert f"E-CFG-04 {path}:11 tokenizer.vocab_size=many" in refused(PREPARE, ["corpus=mine"], (tmp_path,))
+    assert f"E-CFG-04 {path}:11 tokenizer.vocab_size=many" in wrong(PREPARE, ["corpus=mine"], (tmp_path,))
     path.write_text("\n".join(path.read_text().splitlines()[1:]))
-    lines = refused(PREPARE, ["corpus=mine"], (tmp_path,))
+    lines = wrong(PREPARE, ["corpus=mine"], (tmp_path,))
     assert "corpus.tokenizer.vocab_size=many: unknown key: a corpus file sets options from the top" in lines
 
 
