@@ -26,7 +26,7 @@ compare: .venv/installed  ## the same training for several schemes, compared: SC
 test: .venv/installed  ## tests, under 8 minutes on 2 cores
 	$(PYTEST)
 
-test-all: .venv/installed  ## the long ones too (fault campaigns)
+test-all: .venv/installed  ## the long ones too (fault campaigns, every case of large products)
 	$(PYTEST) -m "slow or not slow"
 
 mutations: .venv/installed  ## do the tests catch what they caught of mutations drawn by chance? An hour or two

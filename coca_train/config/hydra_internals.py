@@ -1,7 +1,7 @@
 """The parts of Hydra that its public interface does not offer, all in this one file. Checked with hydra-core 1.3.8.
 
 * `Files`: Hydra composes, but does not tell which files it merged in which order, which messages need to say who set a
-  value, and takes one folder of YAML, where `--config-dir` may be given several times.
+  value; it takes one folder of YAML, where `--config-dir` may be given several times; and it reads its own settings.
 * `split_sweep`: the points of a sweep, without Hydra's launcher, which would run them all in this process.
 """
 
@@ -37,7 +37,7 @@ class Merged(NamedTuple):
     """files: (file without its ending, package) in the order of merging. choices: config group -> option."""
 
     tree: DictConfig
-    choices: dict[str, str]
+    choices: dict[str, str | None]
     files: list[tuple[str, str]]
 
 
