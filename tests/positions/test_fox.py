@@ -123,7 +123,7 @@ def test_gates_stand_in_the_cache():
     cache = KVCache([keep := Keep(first=1, last=2)], 8)
     gates = torch.arange(5.0).reshape(1, 5, 1)
     for at in range(3):
-        pos_BS = cache.advance(torch.tensor([[at]]))[keep]
+        pos_BS = cache.advance(torch.tensor([[at]]))[keep].pos_BS
         k, v, g = cache.extend(0, gates[:, at : at + 1], -gates[:, at : at + 1], 10 * gates[:, at : at + 1])
         assert torch.equal(k[..., 0].long(), pos_BS) and torch.equal(v, -k) and torch.equal(g, 10 * k)
     forks = [cache.fork(rows, 8) for rows in (1, 2)]
