@@ -1,6 +1,8 @@
-"""docs/extending.md is true: by its steps alone, in a copy of the repository, something is added, tested and used."""
+"""docs/extending.md and docs/tutorial.md are true: by their steps alone, in a copy of the repository, something is added,
+tested and used."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -164,3 +166,21 @@ def test_frequencies_are_added_by_three_files(copy, runs):
     copy.python("pytest", "-n0", "-q", "tests/positions/test_powered.py", "tests/positions/test_contract.py")
     words = ["position=coca", "position/frequencies=powered", f"run.root={runs}", "run.name=powered", *TINY]
     copy.python("coca_train", *words, cwd=runs)
+
+
+@pytest.mark.slow
+def test_the_tutorial(copy, runs):
+    """Its files as they stand there; its commands, with a small model."""
+    copy.make("scheme", "soft_window")
+    tutorial = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    files = re.findall(r"```\w+ title=(\S+)\n(.*?)```", tutorial, re.DOTALL)
+    assert [name for name, _ in files] == [f"{folder}soft_window.{end}" for folder, end in GATED]
+    for name, text in files:
+        (copy.folder / name).write_text(text, encoding="utf-8")
+    copy.python("pytest", "-n0", "-q", "tests/positions/test_soft_window.py")
+    copy.python("ruff", "check", *(name for name, _ in files if name.endswith("py")))
+    copy.python("coca_train", "schemes", "scheme=soft_window")
+    words = ["schemes=soft_window,alibi,rope", f"run.root={runs}/compared", *TINY]
+    copy.python("coca_train", "compare", *words, cwd=runs)
+    assert (runs / "compared" / "comparison" / "report.html").is_file()
+    copy.python("coca_train", "export", f"run={runs}/compared/soft_window", f"to={runs}/soft_window-hf", cwd=runs)
