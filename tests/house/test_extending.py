@@ -1,4 +1,4 @@
-"""docs/extending.md and docs/tutorial.md are true: by their steps alone, something is added to a copy of the repository,
+"""docs/extending.md and docs/tutorial.md are true: by their steps alone, things are added to a copy of the repository,
 tested and used."""
 
 import os
