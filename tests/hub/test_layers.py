@@ -93,7 +93,7 @@ def test_attention_of_smollm3(length, windowed):
     window = {"use_sliding_window": True, "sliding_window": WINDOW} if windowed else {}
     rope = {"rope_theta": 10000.0, "rope_type": "default"}
     other = theirs("SmolLM3", num_hidden_layers=5, rope_parameters=rope, **window)
-    words = ["layers=smollm3"]
+    words = ["layers=nope_every_fourth"]
     words += [f"layers.kinds.nope.visibility={{name: sliding_window, window: {WINDOW}}}"] if windowed else []
     compare(other, ours(words, other.model.layers, one_plus=False), length)
 
