@@ -49,9 +49,11 @@ def test_t_of_full_width_is_the_same_function(how, model, bring):
     assert models.same(our_logits(run), our_logits(bring(model(), "half", position="coca", t_from_k=how)))
 
 
-def test_full_width_is_of_a_t_made_from_k(model, bring):
-    with pytest.raises(UserError, match=r"E-IOP-14.*t_width=full_mean.*position=coca"):
-        bring(model(), t_width="full_mean")
+@pytest.mark.parametrize(("t_width", "words"), [("full_mean", "t_width=full_mean.*position=coca"), ("half", "t_width")])
+def test_a_width_needs_a_t_of_its_kind(model, bring, t_width, words):
+    """full_mean is of a T made from K; half folds a full width."""
+    with pytest.raises(UserError, match=rf"E-IOP-14.*{words}"):
+        bring(model(), t_width=t_width)
 
 
 def test_random_is_what_a_new_run_would_begin_with(model):
@@ -203,11 +205,6 @@ def test_t_of_half_width_is_known_by_its_shape(model, tmp_path):
     with open_source(folder) as source:
         assert source.architecture.position.t_width == "half"
         assert source.read(K).shape == (G * D // 2, C)
-
-
-def test_folding_needs_a_full_width(model, bring):
-    with pytest.raises(UserError, match=r"E-IOP-14.*t_width"):
-        bring(model(), t_width="half")
 
 
 def test_keys_t_on_a_partial_rotation(model):
