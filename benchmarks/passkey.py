@@ -65,13 +65,13 @@ def timed(work: Callable[[], Answers], device: str) -> tuple[float, Answers]:
     """Seconds a case, and the answers. On the CPU they are the process's own, so that other work counts little."""
     if device == "cpu":
         begin = time.process_time()
-        found = work()
-        return (time.process_time() - begin) / len(found), found
+        answers = work()
+        return (time.process_time() - begin) / len(answers), answers
     torch.cuda.synchronize()
     begin = time.perf_counter()
-    found = work()
+    answers = work()
     torch.cuda.synchronize()
-    return (time.perf_counter() - begin) / len(found), found
+    return (time.perf_counter() - begin) / len(answers), answers
 
 
 def table(seconds: dict[str, float], agree: dict[str, str]) -> str:
@@ -101,18 +101,18 @@ def main(arguments: list[str] | None = None) -> int:
     facts = machine(Setup(options.device, options.dtype))
     print(", ".join(f"{key}: {value}" for key, value in facts.items()), flush=True)
     model = build(options)
-    made = cases(
+    problems = cases(
         lambda text: list(text.encode()), options.length, options.cases, places=options.places, n_depths=10, seed=0
     )
-    prompts = [case.tokens for case in made]
+    prompts = [case.tokens for case in problems]
     generate(model, prompts[0][:64], 2)  # the first call of anything is slow
     seconds, answers = {}, {}
     for name, work in works(model, prompts, options).items():
         seconds[name], answers[name] = timed(work, options.device)
         say(f"{name}: {seconds[name]:.2f} s a case")
     agree = {
-        name: f"{sum(found[i] == answer for i, answer in answers[PLAIN].items())} of {len(answers[PLAIN])}"
-        for name, found in answers.items()
+        name: f"{sum(texts[i] == answer for i, answer in answers[PLAIN].items())} of {len(answers[PLAIN])}"
+        for name, texts in answers.items()
     }
     sizes = f"{options.cases} prompts of {len(prompts[0]):,} tokens, {options.new_tokens} new ones each"
     print(f"\n{options.model}, {options.position}, {options.dtype}: {sizes}\n\n{table(seconds, agree)}")

@@ -89,8 +89,8 @@ def plain(logits: Logits, documents: Sequence[np.ndarray], window: int, stride: 
 
 def ours(model: Transformer, documents: Sequence[np.ndarray], rows: Sequence[Windowing], options: Any) -> list[float]:
     """Mean NLL [nats per token] of each row."""
-    found = [scores.documents.sum(0) for scores in score_share(model, documents, rows, options.micro_batch_tokens)]
-    return [nll / count for nll, count in found]
+    sums = [scores.documents.sum(0) for scores in score_share(model, documents, rows, options.micro_batch_tokens)]
+    return [nll / count for nll, count in sums]
 
 
 def bench(model: Transformer, peer: Any, options: argparse.Namespace) -> list[list[str]]:
@@ -107,9 +107,9 @@ def bench(model: Transformer, peer: Any, options: argparse.Namespace) -> list[li
         works: dict[str, Callable[[], list[float]]] = {OURS: lambda: ours(model, documents, rows, options)}
         for loop, logits in loops.items():
             works[loop] = lambda f=logits: [plain(f, ds, row.window, stride, options.device) for row, ds in read]
-        found = {name: work() for name, work in works.items()}
+        nlls = {name: work() for name, work in works.items()}
         compared = [PLAIN, PEER] if options.checkpoint else [PLAIN]
-        apart = max(abs(a - b) for loop in compared for a, b in zip(found[OURS], found[loop], strict=True))
+        apart = max(abs(a - b) for loop in compared for a, b in zip(nlls[OURS], nlls[loop], strict=True))
         seen = [window for row, ds in read for d in ds for window in sliding_windows(len(d) - 1, row.window, stride)]
         n_tokens = sum(window.stop - window.start for window in seen)
         seconds = interleaved_seconds(works, setup, options.rounds)
@@ -148,8 +148,8 @@ def pairs(options: argparse.Namespace) -> Iterator[tuple[Transformer, Any]]:
     model = load_run(options.checkpoint).model
     stored: Any = {dtype: name for name, dtype in DTYPES.items()}[next(model.parameters()).dtype]
     with tempfile.TemporaryDirectory() as folder:
-        said = given(EXPORT, run=options.checkpoint, to=f"{folder}/export", form="native", dtype=stored)
-        peer: Any = AutoModelForCausalLM.from_pretrained(exporting.run(said))
+        request = given(EXPORT, run=options.checkpoint, to=f"{folder}/export", form="native", dtype=stored)
+        peer: Any = AutoModelForCausalLM.from_pretrained(exporting.run(request))
     dtype = DTYPES[options.dtype]
     yield model.to(options.device, dtype).eval(), peer.to(options.device, dtype).eval()
 

@@ -96,11 +96,11 @@ def row(
 ) -> Row:
     mine = seconds[key or (who if who in seconds else f"ours/{who}")]
     ratio, low, high = median_ratio(mine, seconds[against])
-    made = {"what": what, "who": who, "against": against.split("/core")[0].split("/layer")[0]}
-    made |= {"tokens_per_s": tokens / statistics.median(mine), "time_ratio": ratio, "low": low, "high": high}
+    record = {"what": what, "who": who, "against": against.split("/core")[0].split("/layer")[0]}
+    record |= {"tokens_per_s": tokens / statistics.median(mine), "time_ratio": ratio, "low": low, "high": high}
     if memory is not None and peer_memory is not None:
-        made |= {"memory_mib": memory / MIB, "memory_ratio": memory / peer_memory}
-    return made
+        record |= {"memory_mib": memory / MIB, "memory_ratio": memory / peer_memory}
+    return record
 
 
 def table(rows: list[Row]) -> str:

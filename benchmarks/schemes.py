@@ -40,19 +40,19 @@ def cases(schemes: Sequence[str], visibilities: Sequence[str]) -> list[str]:
 
 def measure(names: Sequence[str], lengths: Sequence[int], setup: Setup) -> tuple[Results, list[str]]:
     """Everything, short lengths first, a line for each on stderr; and what failed."""
-    found: Results = {name: {} for name in names}
+    costs: Results = {name: {} for name in names}
     failed, begin = [], time.perf_counter()
     jobs = [(n, t) for t in lengths for n in names if n != REFERENCE or t <= REFERENCE_UP_TO]
     repeats, enough_s = (5, math.inf) if setup.device == "cuda" else (3, ENOUGH_S)
     for number, (name, length) in enumerate(jobs, 1):
         try:
-            one = found[name][length] = alone("scheme", f"{name}/{length}", setup, repeats, enough_s)
+            one = costs[name][length] = alone("scheme", f"{name}/{length}", setup, repeats, enough_s)
             text = f"{one.peak_bytes / MIB:,.1f} MiB, {one.seconds:.3f} s"
         except RuntimeError as error:
             failed.append(str(error))
             text = f"failed: {str(error).splitlines()[0]}"
         say(f"[{time.perf_counter() - begin:5.0f} s] {number}/{len(jobs)} {name} T = {length:,}: {text}")
-    return found, failed
+    return costs, failed
 
 
 def slope(by_length: Mapping[int, Alone]) -> float:
@@ -66,7 +66,7 @@ def slope(by_length: Mapping[int, Alone]) -> float:
     return max(fit, (y1 - y0) / (x1 - x0))
 
 
-def table(found: Results, lengths: Sequence[int]) -> str:
+def table(costs: Results, lengths: Sequence[int]) -> str:
     """A row for each case: memory and time at each length, slope, time over rope's at the longest that both have."""
     header = [
         "scheme",
@@ -76,10 +76,10 @@ def table(found: Results, lengths: Sequence[int]) -> str:
         "time/rope",
     ]
     rows = []
-    for name, by_length in found.items():
+    for name, by_length in costs.items():
         memory = [f"{by_length[t].peak_bytes / MIB:,.1f}" if t in by_length else ABSENT for t in lengths]
         seconds = [f"{by_length[t].seconds:.3f}" if t in by_length else ABSENT for t in lengths]
-        rows.append([name, *memory, _two(slope(by_length)), *seconds, _two(_over_rope(by_length, found))])
+        rows.append([name, *memory, _two(slope(by_length)), *seconds, _two(_over_rope(by_length, costs))])
     return markdown(header, rows)
 
 
@@ -87,22 +87,22 @@ def _two(value: float) -> str:
     return ABSENT if math.isnan(value) else f"{value:.2f}"
 
 
-def _over_rope(by_length: Mapping[int, Alone], found: Results) -> float:
-    rope = found.get("rope", {})
+def _over_rope(by_length: Mapping[int, Alone], costs: Results) -> float:
+    rope = costs.get("rope", {})
     both = [t for t in by_length if t in rope]
     return by_length[max(both)].seconds / rope[max(both)].seconds if both else math.nan
 
 
-def verdict(found: Results) -> str:
+def verdict(costs: Results) -> str:
     """Whether memory grows linearly, in words."""
-    slopes = {name: slope(by_length) for name, by_length in found.items() if name != REFERENCE}
+    slopes = {name: slope(by_length) for name, by_length in costs.items() if name != REFERENCE}
     steep = {name: value for name, value in slopes.items() if value > BAR}
     if steep:
         return f"Steeper than {BAR}: " + ", ".join(f"{name} ({value:.2f})" for name, value in steep.items())
     return f"Every slope but the reference's is at most {BAR}."
 
 
-def document(found: Results, lengths: Sequence[int], setup: Setup, facts: Mapping[str, Any], failed: list[str]) -> str:
+def document(costs: Results, lengths: Sequence[int], setup: Setup, facts: Mapping[str, Any], failed: list[str]) -> str:
     """The page: what was measured, on what, the table, the verdict."""
     lines = [
         "# Memory and time of every scheme",
@@ -114,18 +114,18 @@ def document(found: Results, lengths: Sequence[int], setup: Setup, facts: Mappin
         "",
         ", ".join(f"{key}: {value}" for key, value in facts.items()),
         "",
-        table(found, lengths),
-        verdict(found),
+        table(costs, lengths),
+        verdict(costs),
         *(["", "Failed:", "", *(f"* {text.splitlines()[0]}" for text in failed)] if failed else []),
     ]
     return "\n".join(lines) + "\n"
 
 
-def figure(path: Path, found: Results, lengths: Sequence[int], device: str) -> None:
+def figure(path: Path, costs: Results, lengths: Sequence[int], device: str) -> None:
     """Peak memory against length, both logarithmic, with a line of slope 1 for comparison."""
     curves = [
         Line(label=name, x=tuple(sorted(by)), y=tuple(by[t].peak_bytes / MIB for t in sorted(by)))
-        for name, by in found.items()
+        for name, by in costs.items()
         if by
     ]
     low = min(curve.y[0] for curve in curves)
@@ -178,16 +178,16 @@ def main(arguments: list[str] | None = None) -> int:
     shape = {"attention_heads": options.heads, "attention_head_dim": options.head_dim}
     setup = Setup(options.device, options.dtype or ("bf16" if gpu else "fp32"), **shape)
     facts = machine(setup)
-    found, failed = measure(cases(options.schemes, options.visibilities), lengths, setup)
-    text = document(found, lengths, setup, facts, failed)
+    costs, failed = measure(cases(options.schemes, options.visibilities), lengths, setup)
+    text = document(costs, lengths, setup, facts, failed)
     print(text)
     place = options.out / f"schemes-{options.device}"
-    raw = {name: {str(t): vars(one) for t, one in by.items()} for name, by in found.items()}
+    raw = {name: {str(t): vars(one) for t, one in by.items()} for name, by in costs.items()}
     write_text(place.with_suffix(".md"), text)
     write_json(place.with_suffix(".json"), {"machine": facts, "setup": vars(setup), "found": raw, "failed": failed})
-    if any(found.values()):
-        figure(place.with_suffix(".png"), found, lengths, f"{facts['device']}, {setup.dtype}")
-    return int(bool(failed) or verdict(found).startswith("Steeper"))
+    if any(costs.values()):
+        figure(place.with_suffix(".png"), costs, lengths, f"{facts['device']}, {setup.dtype}")
+    return int(bool(failed) or verdict(costs).startswith("Steeper"))
 
 
 if __name__ == "__main__":

@@ -58,20 +58,20 @@ def texts(inputs: Sequence[Path]) -> Iterator[str]:
 
 def write(path: Path, documents: Iterable[str], n_bytes: int) -> list[str]:
     """A .jsonl of at least n_bytes of text; documents come again, with a number in front, until there are enough."""
-    source, made, size, turn = list(documents), [], 0, 0
+    source, texts, size, turn = list(documents), [], 0, 0
     if not source:
         raise SystemExit("there is no text in the input")
     with open(path, "w", encoding="utf-8") as file:
         while size < n_bytes:
             for text in source:
                 text = f"{turn}\n{text}" if turn else text
-                made.append(text)
+                texts.append(text)
                 file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
                 size += len(text.encode())
                 if size >= n_bytes:
                     break
             turn += 1
-    return made
+    return texts
 
 
 def overrides(file: Path, folder: Path, tokenizer: Path, workers: int) -> list[str]:
@@ -193,8 +193,8 @@ def memory_table(peaks: Mapping[int, int]) -> str:
 def verdict(seconds: Mapping[str, Sequence[float]]) -> str:
     """Whether what was asked for holds: 0.95 x the library's batch, 2 x one line at a time."""
     bars = ((LIBRARY, 0.95), (LINES, 2.0))
-    said = [f"{median_ratio(seconds[name], seconds[OURS])[0]:.2f} x {name} (wanted {bar})" for name, bar in bars]
-    return "Ours: " + ", ".join(said)
+    parts = [f"{median_ratio(seconds[name], seconds[OURS])[0]:.2f} x {name} (wanted {bar})" for name, bar in bars]
+    return "Ours: " + ", ".join(parts)
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:

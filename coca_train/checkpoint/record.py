@@ -165,8 +165,8 @@ def _compare(
                 "with its own data only. Fix: restore the data, or choose another run.name"
             )
         old, now = before["settings"], _entry(stage, {})["settings"]
-        said = [*now, *(key for key in old if key.startswith("layers.") and key not in now)]  # what a kind says no more
-        changed = {key: (old.get(key), now.get(key)) for key in said if old.get(key) != now.get(key)}
+        keys = [*now, *(key for key in old if key.startswith("layers.") and key not in now)]  # what a kind says no more
+        changed = {key: (old.get(key), now.get(key)) for key in keys if old.get(key) != now.get(key)}
         fixed = [key for key in changed if key.startswith(FIXED)]
         if number < len(begun):
             fixed += [key for key in changed if not key.startswith((*FREE, *FIXED))]

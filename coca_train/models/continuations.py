@@ -75,13 +75,13 @@ def continuations(
     was_training = model.training
     model.eval()
     try:
-        found: dict[int, list[int]] = {}
+        new_tokens: dict[int, list[int]] = {}
         prefilled = _prefilled(model, prompts, groups, max_new_tokens, length, rank, n_ranks)
         for done, (batch, x_BC, cache) in enumerate(prefilled, start=1):
             rows = _decode(model, x_BC, cache, max_new_tokens, length, eod)
-            found.update(zip((branch.prompt for branch in batch), rows, strict=True))
+            new_tokens.update(zip((branch.prompt for branch in batch), rows, strict=True))
             progress(done / n_mine)
-        return found
+        return new_tokens
     finally:
         model.train(was_training)
 

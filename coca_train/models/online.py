@@ -168,23 +168,23 @@ def _gradients(
 def _grad(outs: list[Tensor], g_outs: list[Tensor], inputs: Sequence[Tensor | None]) -> list[Tensor | None]:
     """Gradient of every input; None where there is none, or none is wanted."""
     pairs = [(out, g) for out, g in zip(outs, g_outs, strict=True) if out.requires_grad]
-    asked = [x for x in inputs if x is not None and x.requires_grad]
-    if not pairs or not asked:
+    differentiable = [x for x in inputs if x is not None and x.requires_grad]
+    if not pairs or not differentiable:
         return [None] * len(inputs)
     outs, g_outs = ([pair[at] for pair in pairs] for at in (0, 1))
-    found = iter(torch.autograd.grad(outs, asked, g_outs, allow_unused=True))
-    return [next(found) if x is not None and x.requires_grad else None for x in inputs]
+    grads = iter(torch.autograd.grad(outs, differentiable, g_outs, allow_unused=True))
+    return [next(grads) if x is not None and x.requires_grad else None for x in inputs]
 
 
 def _handed(plan: _Plan, parts: Sequence[Tensors], visits: Sequence[Visit]) -> list[Tensor | None]:
     """What the hook hands to each tile of a block of queries; None: nothing."""
     if not plan.carries:
         return [None] * len(visits)
-    carry_BHtN, found = None, []
+    carry_BHtN, carries = None, []
     for visit in visits:
-        found.append(carry_BHtN)
+        carries.append(carry_BHtN)
         _, carry_BHtN = plan.scores(cut(parts[visit[0]], visit[1]), visit, carry_BHtN)
-    return found
+    return carries
 
 
 def _attend(plan: _Plan, parts: Sequence[Tensors], v_BGSD: Tensor, queries: slice) -> tuple[Tensor, Tensor]:

@@ -89,10 +89,10 @@ def tensors_of(part: Part) -> Tensors:
 
 def leaves(tensors: Tensors) -> list[tuple[str, Tensor | None]]:
     """Every tensor with the field it stands in, the fields that hold several unfolded."""
-    found = []
+    pairs = []
     for name, value in zip(Tensors._fields, tensors, strict=True):
-        found += [(name, each) for each in (value if isinstance(value, tuple) else (value,))]
-    return found
+        pairs += [(name, each) for each in (value if isinstance(value, tuple) else (value,))]
+    return pairs
 
 
 def refilled(tensors: Tensors, values: Iterable[Any]) -> Tensors:

@@ -30,12 +30,12 @@ def kinds_of(layers: LayersConfig, n_layers: int) -> tuple[str, ...]:
 
 def kinds(layers: LayersConfig, model: ModelConfig, position: Any, visibility: Any) -> dict[str, Kind]:
     """The kinds that occur in a model, in the order of their first layers. Sections that were checked."""
-    found = {OWN: Kind(position, visibility, model.logit_scale)}
+    by_name = {OWN: Kind(position, visibility, model.logit_scale)}
     for name, kind in layers.kinds.items():
         seen = VISIBILITIES.settings(over(asdict(visibility), kind.visibility, "visibility"))
         scale = LogitScaleConfig(**over(asdict(model.logit_scale), kind.logit_scale))
-        found[name] = Kind(position_of(layers, name, position), seen, scale)
-    return {name: found[name] for name in dict.fromkeys(kinds_of(layers, model.n_layers))}
+        by_name[name] = Kind(position_of(layers, name, position), seen, scale)
+    return {name: by_name[name] for name in dict.fromkeys(kinds_of(layers, model.n_layers))}
 
 
 def position_of(layers: LayersConfig, kind: str, position: Any) -> Any:

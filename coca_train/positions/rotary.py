@@ -107,7 +107,7 @@ def width_problems(model: ModelConfig, rotary_pct: float) -> list[Problem]:
 
 def problems(model: ModelConfig, rotary_pct: float, frequencies: Any) -> list[Problem]:
     """That rule, and then the one of the frequencies (their settings), where they must fit the width."""
-    found = width_problems(model, rotary_pct)
-    if found or not hasattr(frequencies, "problems"):
-        return found
+    issues = width_problems(model, rotary_pct)
+    if issues or not hasattr(frequencies, "problems"):
+        return issues
     return frequencies.problems(width(model.head_dim or model.d_model // model.n_heads, rotary_pct))

@@ -23,23 +23,23 @@ def visibility_fits(visibility: Any, position: Any, model: ModelConfig) -> list[
 
 def layers_fit(layers: LayersConfig, position: Any, visibility: Any, model: ModelConfig) -> list[Problem]:
     """Whether the kinds of layers go together in one model. Each by itself: config/parts.py."""
-    found = pattern(layers)
+    issues = pattern(layers)
     try:
-        settings = kinds(layers, model, position, visibility) if not found else {}
+        settings = kinds(layers, model, position, visibility) if not issues else {}
     except (ValidationError, UserError):
-        return found  # a kind is wrong by itself
+        return issues  # a kind is wrong by itself
     if heads(model) or kv_heads(model) or any(scheme(model, kind.position) for kind in settings.values()):
-        return found
+        return issues
     from coca_train.positions import visibilities
 
     schemes = {name: visibilities.outline(kind.position, model) for name, kind in settings.items()}
-    found += [_embeds(name, each) for name, each in schemes.items() if each.embeds and each.settings != position]
+    issues += [_embeds(name, each) for name, each in schemes.items() if each.embeds and each.settings != position]
     if len(schemes) > 1 and any(each.memory_len for each in schemes.values()):
         text, keys = "a memory of the text before is for layers of one kind", ("position.memory_len", "layers.pattern")
-        found.append(Problem("E-CFG-46", keys, text, "write position.memory_len=0"))
+        issues.append(Problem("E-CFG-46", keys, text, "write position.memory_len=0"))
     if schemes and OWN not in schemes and any(True for _ in visibilities.outline(position, model).parameters()):
-        found.append(_untrained(position))
-    return found
+        issues.append(_untrained(position))
+    return issues
 
 
 def _embeds(kind: str, scheme: Any) -> Problem:

@@ -18,7 +18,7 @@ def frequencies():
 
 
 def test_kinds(frequencies):
-    kinds = {name: found.kind for name, found in frequencies.items()}
+    kinds = {name: facts.kind for name, facts in frequencies.items()}
     assert {name for name, kind in kinds.items() if kind == "learned"} == {"clex"}
     dynamic = {name for name, kind in kinds.items() if kind == "dynamic"}
     assert dynamic == {n for n in kinds if n.startswith("dynamic")} | {"longrope"}
@@ -27,7 +27,7 @@ def test_kinds(frequencies):
 
 def test_wavelengths(frequencies):
     """At four training windows and with factor 4, of the 16 pairs of a 32-wide head: 0, 4 and 15."""
-    stretch = {name: found.stretch for name, found in frequencies.items()}
+    stretch = {name: facts.stretch for name, facts in frequencies.items()}
     assert stretch["plain"] == stretch["code_llama"] == (1, 1, 1)
     assert stretch["partial"] == (1, 1, math.inf)  # what does not turn never comes round
     for name in ("linear", "dynamic_linear", "longrope"):
@@ -43,13 +43,13 @@ def test_wavelengths(frequencies):
 
 
 def test_temperatures(frequencies):
-    warm = {name: found.temperature for name, found in frequencies.items() if found.temperature != 1}
+    warm = {name: facts.temperature for name, facts in frequencies.items() if facts.temperature != 1}
     yarn, longrope = 0.1 * math.log(4) + 1, math.sqrt(1 + math.log(4) / math.log(64))
     assert warm == pytest.approx({"yarn": yarn, "dynamic_yarn": yarn, "longrope": longrope})
 
 
 def test_thetas(frequencies):
-    others = {name: found.theta for name, found in frequencies.items() if found.theta != 10_000}
+    others = {name: facts.theta for name, facts in frequencies.items() if facts.theta != 10_000}
     assert others == {"code_llama": 1e6, "llama3": 5e5}
 
 
@@ -65,5 +65,5 @@ def test_thetas(frequencies):
     ],
 )
 def test_what_the_last_query_sees(name, n_seen, farthest, cached, trains):
-    found = visibility_facts(entries("visibility")[name], reference("neox_tiny", WINDOW))
-    assert (found.n_seen, found.farthest, found.cached, found.trains) == (n_seen, farthest, cached, trains)
+    facts = visibility_facts(entries("visibility")[name], reference("neox_tiny", WINDOW))
+    assert (facts.n_seen, facts.farthest, facts.cached, facts.trains) == (n_seen, farthest, cached, trains)

@@ -40,16 +40,16 @@ def test_attention_alone_can_be_repeated_though_its_tables_are_made_once(name):
 
 def test_a_case_is_a_whole_layer(monkeypatch):
     """Embeddings and parameters get gradients anew in each repetition, and the kernel asked for runs."""
-    made, run = [], []
+    layers, run = [], []
     build = cases._attention
-    monkeypatch.setattr(cases, "_attention", lambda *args: made.append(build(*args)) or made[-1])
+    monkeypatch.setattr(cases, "_attention", lambda *args: layers.append(build(*args)) or layers[-1])
     monkeypatch.setitem(cases.KERNELS, "eager", lambda *args: run.append(args) or cases.KERNELS["blocked"](*args))
     work = cases.scheme("shaw:eager/24", TINY)
     work()
-    first = {name: p.grad.clone() for name, p in made[0].named_parameters()}
+    first = {name: p.grad.clone() for name, p in layers[0].named_parameters()}
     work()
     assert {"q.weight", "position.keys", "position.values"} <= set(first)
-    assert all(torch.equal(p.grad, first[name]) for name, p in made[0].named_parameters())
+    assert all(torch.equal(p.grad, first[name]) for name, p in layers[0].named_parameters())
     assert len(run) == 2
 
 
@@ -66,9 +66,9 @@ def test_windows_do_not_grow_with_the_length():
 
 
 def test_alone_measures_in_a_process_of_its_own():
-    found = measure.alone("scheme", "kerple_log/256", TINY, repeats=3)
-    assert 0 < found.seconds < 60
-    assert 256 * 16 * 4 < found.peak_bytes < 200 * MIB
+    cost = measure.alone("scheme", "kerple_log/256", TINY, repeats=3)
+    assert 0 < cost.seconds < 60
+    assert 256 * 16 * 4 < cost.peak_bytes < 200 * MIB
 
 
 def test_what_fails_alone_is_told():
@@ -89,13 +89,13 @@ def test_the_slope_is_not_flattered_by_a_large_start():
 
 
 def test_verdict_and_table():
-    found = {"rope": grown(1), "shaw": grown(1.2), schemes.REFERENCE: grown(2)}
-    assert schemes.verdict(found) == "Steeper than 1.1: shaw (1.20)"
-    assert "at most 1.1" in schemes.verdict({name: found[name] for name in ("rope", schemes.REFERENCE)})
-    del found[schemes.REFERENCE][16384]
+    results = {"rope": grown(1), "shaw": grown(1.2), schemes.REFERENCE: grown(2)}
+    assert schemes.verdict(results) == "Steeper than 1.1: shaw (1.20)"
+    assert "at most 1.1" in schemes.verdict({name: results[name] for name in ("rope", schemes.REFERENCE)})
+    del results[schemes.REFERENCE][16384]
     lines = [
         [cell.strip() for cell in line.strip("|").split("|")]
-        for line in schemes.table(found, [1024, 4096, 16384]).splitlines()
+        for line in schemes.table(results, [1024, 4096, 16384]).splitlines()
     ]
     assert lines[2] == ["rope", "1.0", "4.0", "16.0", "1.00", "0.500", "2.000", "8.000", "1.00"]
     assert lines[4] == ["rope:eager", "1.0", "16.0", "–", "2.00", "0.500", "2.000", "–", "1.00"]

@@ -116,10 +116,10 @@ def test_mistakes_are_one_line(words, message, capsys):
 
 
 def test_figures_go_to_the_folder_asked_for(tmp_path, monkeypatch):
-    asked = []
-    monkeypatch.setattr("coca_train.planning.catalog.figures.write_figures", asked.append)
+    folders = []
+    monkeypatch.setattr("coca_train.planning.catalog.figures.write_figures", folders.append)
     assert run(f"figures={tmp_path}") == 0
-    assert asked == [Path(tmp_path)]
+    assert folders == [Path(tmp_path)]
 
 
 def test_cells_wrap_and_columns_line_up():

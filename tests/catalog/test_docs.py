@@ -56,7 +56,7 @@ def test_every_link_of_the_page_leads_somewhere():
 
 
 @pytest.mark.parametrize(
-    ("change", "found"),
+    ("change", "differ"),
     [
         (lambda text: text, False),
         (lambda text: text.replace("12.00", "12.4"), False),
@@ -67,6 +67,6 @@ def test_every_link_of_the_page_leads_somewhere():
         (lambda text: text.replace("p3f9", "p4a0"), False),
     ],
 )
-def test_differences_are_found(change, found):
+def test_differences_are_found(change, differ):
     text = '<path d="M 12.00 0 L 1 2" clip-path="url(#p3f9)" style="fill: red"/><text x="7">0.02</text><g id="p3f9"/>'
-    assert bool(differences(text, change(text))) == found
+    assert bool(differences(text, change(text))) == differ

@@ -97,10 +97,10 @@ def test_numbers_handed_to_the_kernel(table):
     expected |= {"fox": 3 * H * D + H, "cope": 3 * H * D + H * 64}  # log f, q·e
     small = {"fire": 2 + 2 * 32 + H * 32, "dape": 2 * H + 32 * 2 * H + 32 + H * 32}
     small |= {"t5": H * 129, "tupe": H * 129, "shaw": 2 * 17 * D, "disentangled": 2 * 65 * H * D}
-    for name, found in table.items():
-        assert found.numbers == expected[name] + small.get(name, 0) / 4096, name
-        assert found.growth == pytest.approx(1, abs=0.03)
-        assert found.held(2 * 4096) == pytest.approx(found.numbers * 2 * 4096, rel=0.03)
+    for name, row in table.items():
+        assert row.numbers == expected[name] + small.get(name, 0) / 4096, name
+        assert row.growth == pytest.approx(1, abs=0.03)
+        assert row.held(2 * 4096) == pytest.approx(row.numbers * 2 * 4096, rel=0.03)
 
 
 def test_numbers_in_a_cache(table):
@@ -111,8 +111,8 @@ def test_numbers_in_a_cache(table):
 
 def test_shared_key_heads():
     """4 key/value heads serve 8 query heads."""
-    found = facts(entries("position")["rope"], reference("llama_tiny", 128))
-    assert (found.numbers, found.cached) == ((8 + 4 + 4) * 32, 4 * 2 * 32)
+    rope = facts(entries("position")["rope"], reference("llama_tiny", 128))
+    assert (rope.numbers, rope.cached) == ((8 + 4 + 4) * 32, 4 * 2 * 32)
 
 
 def test_paths(table):
@@ -153,7 +153,7 @@ def test_what_goes_together(table):
     assert {name for name, f in table.items() if f.frequencies} == ROTARY
     placing = ("sinks", "lambda_mask", "rerope")
     refused = {name: {v for v in placing if f.visibilities[v]} for name, f in table.items()}
-    assert {name: found for name, found in refused.items() if found} == {
+    assert {name: reason for name, reason in refused.items() if reason} == {
         "coca": {"sinks"},
         "tupe": {"sinks"},
         "nope": {"rerope"},
@@ -177,7 +177,7 @@ def test_all_frequencies_really_go_with_a_scheme_that_has_some(scheme, tiny):
 
 def test_the_commands_shown_are_right(rows):
     """Each loads, and trains with the scheme it stands under."""
-    for name, found in rows.items():
-        program, *words = example(found).removeprefix("python -m ").split()
+    for name, row in rows.items():
+        program, *words = example(row).removeprefix("python -m ").split()
         assert program == "coca_train"
         assert load(words).config.position.scheme == entries("position")[name].module

@@ -25,9 +25,9 @@ def line(name, label):
 def test_every_scheme_and_visibility_has_a_figure_of_its_kind():
     kinds = {name: kind(entry) for name, entry in (entries("position") | entries("visibility")).items()}
     assert list(kinds) == names()
-    by_kind = {label: {name for name, found in kinds.items() if found == label} for label in pictures.CAPTIONS}
+    by_kind = {label: {name for name, each in kinds.items() if each == label} for label in pictures.CAPTIONS}
     assert by_kind[pictures.MASK] == set(entries("visibility"))
-    by_kind = {label: found & {*WORKED} for label, found in by_kind.items()}
+    by_kind = {label: schemes & {*WORKED} for label, schemes in by_kind.items()}
     assert by_kind[pictures.LIKENESS] == {"learned", "sinusoidal"}
     assert by_kind[pictures.SCORE] == {"rope", "xpos", "coca", "coca_strict", "nope", "tupe", "fire"}
     assert len(by_kind[pictures.ADDED]) == len(WORKED) - 9

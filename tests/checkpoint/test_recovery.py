@@ -29,11 +29,11 @@ def shard(run: Path, step: str = NEWEST) -> Path:
     return run / "checkpoints" / step / "state-00000-of-00001.safetensors"
 
 
-def expect_fallback(run: Path, capfd: pytest.CaptureFixture[str], *said: str) -> None:
+def expect_fallback(run: Path, capfd: pytest.CaptureFixture[str], *words: str) -> None:
     assert holds(checkpoint.find(run, "run-1"), 10)
     lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("RECOVERY:")]
     assert len(lines) == 1
-    assert all(word in lines[0] for word in (NEWEST, *said)), lines
+    assert all(word in lines[0] for word in (NEWEST, *words)), lines
 
 
 def test_round_trip_is_exact_and_silent(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -56,8 +56,8 @@ def test_every_bit_matters(run: Path) -> None:
             damaged = bytearray(whole)
             damaged[offset] ^= 1 << places.randrange(8)
             path.write_bytes(damaged)
-            found = checkpoint.find(run, "run-1")
-            assert found is not None and found.step == 10, (path.name, offset)
+            newest = checkpoint.find(run, "run-1")
+            assert newest is not None and newest.step == 10, (path.name, offset)
         path.write_bytes(whole)
     assert holds(checkpoint.find(run, "run-1"), 20)
 
@@ -145,9 +145,9 @@ DAMAGE = {
 
 @pytest.mark.parametrize("name", DAMAGE)
 def test_damage_falls_back(run: Path, capfd: pytest.CaptureFixture[str], name: str) -> None:
-    damage, said = DAMAGE[name]
+    damage, words = DAMAGE[name]
     damage(run)
-    expect_fallback(run, capfd, *said.split())
+    expect_fallback(run, capfd, *words.split())
 
 
 def test_all_damaged_never_starts_at_zero(run: Path) -> None:
@@ -205,23 +205,23 @@ def test_another_model_or_other_data_is_refused(run: Path, identity: dict, error
 
 
 def test_other_precision_trained_set_or_shapes_are_refused(run: Path) -> None:
-    found = checkpoint.find(run)
+    newest = checkpoint.find(run)
     for attribute, value, code in [("dtype", "bf16", "E-CKP-12"), ("trainable", ["scale"], "E-CKP-15")]:
         engine = FakeEngine(0)
         setattr(engine, attribute, value)
         with pytest.raises(CheckpointError, match=code):
-            checkpoint.load(found, engine, meta())
+            checkpoint.load(newest, engine, meta())
     engine = FakeEngine(0)
     engine.state["model/norm.weight"] = torch.zeros(6)
     with pytest.raises(CheckpointError, match=r"E-CKP-14 .*norm.weight: saved \(5,\), model \(6,\)"):
-        checkpoint.load(found, engine, meta())
+        checkpoint.load(newest, engine, meta())
 
 
 def test_damage_between_find_and_load_is_found(run: Path) -> None:
-    found = checkpoint.find(run)
+    newest = checkpoint.find(run)
     swap_shard(run)
     with pytest.raises(CheckpointError, match="E-CKP-06"):
-        checkpoint.load(found, FakeEngine(0), meta())
+        checkpoint.load(newest, FakeEngine(0), meta())
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

@@ -84,15 +84,15 @@ def test_batches(gpt2: Tokenizer) -> None:
 
 def test_what_the_file_asks_for_besides_is_switched_off(tmp_path: Path, gpt2: Tokenizer) -> None:
     """Truncation would cut documents without a word; dropout would give other ids every time."""
-    made = byte_level()
-    made.enable_truncation(5)
-    made.enable_padding(length=900)
-    made.post_processor = tokenizers.processors.TemplateProcessing(f"{GPT2_END} $A", None, [(GPT2_END, 0)])
+    theirs = byte_level()
+    theirs.enable_truncation(5)
+    theirs.enable_padding(length=900)
+    theirs.post_processor = tokenizers.processors.TemplateProcessing(f"{GPT2_END} $A", None, [(GPT2_END, 0)])
 
     def change(record: dict[str, Any]) -> None:
         record["model"]["dropout"] = 0.5
 
-    tokenizer = Tokenizer(saved(made, tmp_path / "tokenizer.json", change))
+    tokenizer = Tokenizer(saved(theirs, tmp_path / "tokenizer.json", change))
     for _ in range(5):
         assert tokenizer.encode(TEXT) == gpt2.encode(TEXT)
     assert tokenizer.encode_batch([TEXT, "a"], 2) == gpt2.encode_batch([TEXT, "a"], 2)
@@ -135,12 +135,12 @@ def test_files_that_lose_something(tmp_path: Path, name: str) -> None:
 
 def test_like_llama3(tmp_path: Path) -> None:
     """Two steps before the bytes, a beginning of text, ids of special tokens behind the vocabulary."""
-    made = byte_level()
+    theirs = byte_level()
     split = tokenizers.pre_tokenizers.Split(tokenizers.Regex(r"\p{N}{1,3}| ?\p{L}+|\s+|[^\s\p{L}\p{N}]+"), "isolated")
     bytes_ = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    made.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([split, bytes_])
-    made.add_special_tokens(["<|begin_of_text|>", "<|end_of_text|>"])
-    tokenizer = Tokenizer(saved(made, tmp_path / "tokenizer.json", lambda r: r["added_tokens"].pop(0)))
+    theirs.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([split, bytes_])
+    theirs.add_special_tokens(["<|begin_of_text|>", "<|end_of_text|>"])
+    tokenizer = Tokenizer(saved(theirs, tmp_path / "tokenizer.json", lambda r: r["added_tokens"].pop(0)))
     assert (tokenizer.bos, tokenizer.eod, tokenizer.lossless, tokenizer.vocab_size) == (400, 0, True, 402)
     assert tokenizer.decode(tokenizer.encode(TEXT)) == TEXT
 
@@ -156,8 +156,8 @@ def test_holes_in_the_vocabulary(tmp_path: Path) -> None:
     assert tokenizer.decode([700, *tokenizer.encode("fox"), 998]) == "fox"
 
 
-def record_of(made: tokenizers.Tokenizer) -> dict[str, Any]:
-    return json.loads(made.to_str())
+def record_of(theirs: tokenizers.Tokenizer) -> dict[str, Any]:
+    return json.loads(theirs.to_str())
 
 
 def changed(change: Any) -> str:

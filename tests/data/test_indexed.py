@@ -183,7 +183,7 @@ def test_nothing_beyond_the_file_is_believed(tmp_path: Path, small_chunks: int, 
         data.document_start(10)
 
 
-def put(offset: int, fmt: str, *values: int):
+def overwrite(offset: int, fmt: str, *values: int):
     def change(idx: bytearray, bin_: bytearray) -> None:
         struct.pack_into(fmt, idx, offset, *values)
 
@@ -203,26 +203,26 @@ DAMAGE = {
     "empty idx": (edit("idx", lambda b: b""), "E-TOK-02", "b''"),
     "other file": (edit("idx", lambda b: b"PK\x03\x04" + b[4:]), "E-TOK-02", "PK"),
     "cached format of neox": (edit("idx", lambda b: b"TNTIDX\x00\x00" + b[8:]), "E-TOK-02", "--dataset-impl mmap"),
-    "newer version": (put(9, "<Q", 2), "E-TOK-02", "version 2"),
-    "big-endian": (put(9, ">Q", 1), "E-TOK-02", "big-endian"),
-    "dtype unknown": (put(17, "<B", 99), "E-TOK-03", "code 99"),
-    "dtype float": (put(17, "<B", 6), "E-TOK-03", "float"),
-    "dtype of another width": (put(17, "<B", 4), "E-TOK-06 .*entry 1", "begins at byte 6"),
+    "newer version": (overwrite(9, "<Q", 2), "E-TOK-02", "version 2"),
+    "big-endian": (overwrite(9, ">Q", 1), "E-TOK-02", "big-endian"),
+    "dtype unknown": (overwrite(17, "<B", 99), "E-TOK-03", "code 99"),
+    "dtype float": (overwrite(17, "<B", 6), "E-TOK-03", "float"),
+    "dtype of another width": (overwrite(17, "<B", 4), "E-TOK-06 .*entry 1", "begins at byte 6"),
     "bin too short": (edit("bin", lambda b: b[:-2]), "E-TOK-04", "14 bytes"),
     "bin too long": (edit("bin", lambda b: b + b"\0\0"), "E-TOK-04", "18 bytes"),
     "bin empty": (edit("bin", lambda b: b""), "E-TOK-04", "0 bytes"),
     "header cut": (edit("idx", lambda b: b[:20]), "E-TOK-05", "20 bytes"),
     "idx cut": (edit("idx", lambda b: b[:-1]), "E-TOK-05", "5 sequences"),
     "idx longer": (edit("idx", lambda b: b + b"\0" * 5), "E-TOK-05", "5 sequences"),
-    "count beyond the file": (put(18, "<Q", 1 << 61), "E-TOK-05", str(1 << 61)),
-    "document count beyond the file": (put(26, "<Q", (1 << 64) - 1), "E-TOK-05", str((1 << 64) - 1)),
-    "negative length": (put(SIZES_AT + 8, "<i", -2), "E-TOK-06 .*entry 2", "length -2"),
-    "length too large": (put(SIZES_AT, "<i", 2**31 - 1), "E-TOK-06 .*entry 1", "4294967294"),
-    "pointers not rising": (put(POINTERS_AT + 16, "<q", 2), "E-TOK-06 .*entry 2", "byte 2"),
-    "pointer overflow": (put(POINTERS_AT + 24, "<q", -(2**31)), "E-TOK-06 .*entry 3", "overflow"),
-    "documents begin late": (put(DOCUMENTS_AT, "<q", 1), "E-TOK-06 .*document entry 0", "begin at 0"),
-    "documents fall": (put(DOCUMENTS_AT + 8, "<qq", 3, 2), "E-TOK-06 .*document entry 2", "2;"),
-    "document beyond the end": (put(DOCUMENTS_AT + 40, "<q", 6), "E-TOK-06 .*document entry 5", "6;"),
+    "count beyond the file": (overwrite(18, "<Q", 1 << 61), "E-TOK-05", str(1 << 61)),
+    "document count beyond the file": (overwrite(26, "<Q", (1 << 64) - 1), "E-TOK-05", str((1 << 64) - 1)),
+    "negative length": (overwrite(SIZES_AT + 8, "<i", -2), "E-TOK-06 .*entry 2", "length -2"),
+    "length too large": (overwrite(SIZES_AT, "<i", 2**31 - 1), "E-TOK-06 .*entry 1", "4294967294"),
+    "pointers not rising": (overwrite(POINTERS_AT + 16, "<q", 2), "E-TOK-06 .*entry 2", "byte 2"),
+    "pointer overflow": (overwrite(POINTERS_AT + 24, "<q", -(2**31)), "E-TOK-06 .*entry 3", "overflow"),
+    "documents begin late": (overwrite(DOCUMENTS_AT, "<q", 1), "E-TOK-06 .*document entry 0", "begin at 0"),
+    "documents fall": (overwrite(DOCUMENTS_AT + 8, "<qq", 3, 2), "E-TOK-06 .*document entry 2", "2;"),
+    "document beyond the end": (overwrite(DOCUMENTS_AT + 40, "<q", 6), "E-TOK-06 .*document entry 5", "6;"),
 }
 
 

@@ -35,8 +35,8 @@ def test_the_order_of_runs_that_exist_stays() -> None:
         ([3, 1, 2, 5, 4], "3204334023410343204334023410343204334023", [200001, 66667, 133334, 333334, 266667]),
     ):
         proportions = Proportions(weights)
-        found = "".join(str(proportions.locate(i)[0]) for i in range(10**9, 10**9 + 40))
-        assert found[: len(sources)] == sources
+        order = "".join(str(proportions.locate(i)[0]) for i in range(10**9, 10**9 + 40))
+        assert order[: len(sources)] == sources
         assert proportions.counts(1_000_003) == counts
 
 
@@ -46,9 +46,9 @@ def test_many_places_at_once_are_what_they_are_one_by_one(data: st.DataObject, s
     permutations = [Permutation(n, f"key {n}") for n in sizes]
     which = data.draw(st.lists(st.integers(0, len(sizes) - 1), max_size=30))
     places = [data.draw(st.integers(0, sizes[w] - 1)) for w in which]
-    found = permute_all(permutations, np.array(which, np.int64), np.array(places, np.int64))
-    assert found.dtype == np.int64
-    assert found.tolist() == [permutations[w](place) for w, place in zip(which, places, strict=True)]
+    images = permute_all(permutations, np.array(which, np.int64), np.array(places, np.int64))
+    assert images.dtype == np.int64
+    assert images.tolist() == [permutations[w](place) for w, place in zip(which, places, strict=True)]
 
 
 def test_nothing_wraps_where_the_scalar_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,14 +58,14 @@ def test_nothing_wraps_where_the_scalar_does_not(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(permutation, "mix_all", lambda x: np.uint64(top) - x % np.uint64(3))
     one = Permutation(2**61, "x")
     places = [0, 1, 2**60, 2**61 - 1, *range(10**17, 10**17 + 20)]
-    found = permute_all([one], np.zeros(len(places), np.int64), np.array(places))
-    assert found.tolist() == [one(place) for place in places]
+    images = permute_all([one], np.zeros(len(places), np.int64), np.array(places))
+    assert images.tolist() == [one(place) for place in places]
 
 
 def test_all_places_at_once_are_a_permutation() -> None:
     for n in (1, 2, 3, 10, 97, 1000, 4099):
-        found = permute_all([Permutation(n, "x")], np.zeros(n, np.int64), np.arange(n))
-        assert sorted(found.tolist()) == list(range(n))
+        images = permute_all([Permutation(n, "x")], np.zeros(n, np.int64), np.arange(n))
+        assert sorted(images.tolist()) == list(range(n))
 
 
 @pytest.mark.parametrize("n", [*range(1, 70), 97, 100, 101, 255, 256, 257, 997, 1024, 4093, 5000])

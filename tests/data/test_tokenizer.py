@@ -161,18 +161,18 @@ def test_too_large(tmp_path: Path) -> None:
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    found: list[Exception] = []
+    errors: list[Exception] = []
 
     def load() -> None:
         try:
             Tokenizer(tmp_path / "pipe")
         except DataError as error:
-            found.append(error)
+            errors.append(error)
 
     thread = threading.Thread(target=load, daemon=True)
     thread.start()
     thread.join(20)
-    assert "E-TKN-01" in str(found) and "is no regular file" in str(found)
+    assert "E-TKN-01" in str(errors) and "is no regular file" in str(errors)
 
 
 def test_tiktoken_is_named(tmp_path: Path) -> None:

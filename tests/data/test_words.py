@@ -115,12 +115,12 @@ def test_what_is_forgotten_changes_nothing(case: tuple[Tokenizer, Any, bool], mo
 
 
 def test_a_word_is_encoded_once() -> None:
-    asked = []
+    calls = []
     pattern = word_pattern(["the"])
     assert pattern is not None
-    kept = Words(lambda word: asked.append(word) or [len(word)], pattern, sentencepiece_backend.np.dtype("uint16"))  # type: ignore[func-returns-value]
+    kept = Words(lambda word: calls.append(word) or [len(word)], pattern, sentencepiece_backend.np.dtype("uint16"))  # type: ignore[func-returns-value]
     assert kept.encode_text("the fox, the fox\n the fox").tolist() == [3, 4, 1, 4, 4, 1, 4, 4]
-    assert asked == ["the", " fox", ",", " the", "\n"]
+    assert calls == ["the", " fox", ",", " the", "\n"]
 
 
 @settings(max_examples=300, deadline=None)
@@ -130,9 +130,9 @@ def test_no_piece_reaches_over_a_border(pieces: list[str], text: str) -> None:
     pattern = word_pattern(pieces)
     if pattern is None:
         return
-    found = pattern.findall(text)
-    assert "".join(found) == text and all(found)
-    borders = {sum(map(len, found[:i])) for i in range(1, len(found))}
+    words = pattern.findall(text)
+    assert "".join(words) == text and all(words)
+    borders = {sum(map(len, words[:i])) for i in range(1, len(words))}
     for piece in pieces:
         for match in re.finditer(f"(?={re.escape(piece)})", text):
             assert not any(match.start() < border < match.start() + len(piece) for border in borders), piece

@@ -64,17 +64,17 @@ def byte_level() -> tokenizers.Tokenizer:
 
 @functools.cache
 def _byte_level() -> str:
-    made = tokenizers.Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=400,
         special_tokens=[GPT2_END],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    made.train_from_iterator([TEXT], trainer)
-    return made.to_str()
+    tokenizer.train_from_iterator([TEXT], trainer)
+    return tokenizer.to_str()
 
 
 def llama2() -> tokenizers.Tokenizer:
@@ -84,19 +84,19 @@ def llama2() -> tokenizers.Tokenizer:
     letters = sorted(set(TEXT.replace(" ", "\u2581")) | {"\u2581"})
     pieces = [*special, *bytes_, *letters, "\u2581t", "\u2581th", "\u2581the", "he"]
     merges = [("\u2581", "t"), ("\u2581t", "h"), ("\u2581th", "e"), ("h", "e")]
-    made = tokenizers.Tokenizer(
+    tokenizer = tokenizers.Tokenizer(
         models.BPE({p: i for i, p in enumerate(pieces)}, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
     )
-    made.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
     steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    made.decoder = decoders.Sequence(steps)
-    made.add_special_tokens(special)
-    return made
+    tokenizer.decoder = decoders.Sequence(steps)
+    tokenizer.add_special_tokens(special)
+    return tokenizer
 
 
-def saved(made: tokenizers.Tokenizer, path: Path, change: Any = None) -> Path:
+def saved(tokenizer: tokenizers.Tokenizer, path: Path, change: Any = None) -> Path:
     """As tokenizer.json. change: of its JSON, in place."""
-    record = json.loads(made.to_str())
+    record = json.loads(tokenizer.to_str())
     if change is not None:
         change(record)
     path.write_text(json.dumps(record), encoding="utf-8")

@@ -52,9 +52,9 @@ def corpus(folder: Path, sources: dict[str, list[str]], *words: str) -> PrepareC
 
 def lists(config: PrepareConfig) -> dict[str, list[tuple[int, int]]]:
     folder = Path(config.corpus.dir) / "near_duplicates"
-    found = {}
+    values = {}
     for name in config.corpus.sources:
         array = np.load(folder / f"{name}.npy", allow_pickle=False)
         assert array.dtype == np.dtype([("input", "<u4"), ("line", "<u8")])
-        found[name] = array.tolist()
-    return found
+        values[name] = array.tolist()
+    return values

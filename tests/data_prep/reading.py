@@ -66,22 +66,22 @@ def work_of(**more: Any) -> WorkConfig:
 
 def cut(source: CorpusSourceConfig, work: WorkConfig = WORK, cursor: dict | None = None) -> list[Chunk]:
     """All chunks of a source's only input."""
-    (found,) = inputs("mine", source)
-    return list(chunks(found, source, work, cursor))
+    (input,) = inputs("mine", source)
+    return list(chunks(input, source, work, cursor))
 
 
 def parsed(
-    found: Iterable[Chunk], source: CorpusSourceConfig, work: WorkConfig = WORK, path: str = "x"
+    pieces: Iterable[Chunk], source: CorpusSourceConfig, work: WorkConfig = WORK, path: str = "x"
 ) -> list[Document | Reject]:
-    return [item for chunk in found for item in documents(path, source, work, chunk)]
+    return [item for chunk in pieces for item in documents(path, source, work, chunk)]
 
 
 def read(source: CorpusSourceConfig, work: WorkConfig = WORK, cursor: dict | None = None) -> list[Document | Reject]:
     """All documents and rejects of all inputs of a source."""
-    made: list[Document | Reject] = []
-    for found in inputs("mine", source):
-        made += parsed(chunks(found, source, work, cursor), source, work, found.path)
-    return made
+    items: list[Document | Reject] = []
+    for input in inputs("mine", source):
+        items += parsed(chunks(input, source, work, cursor), source, work, input.path)
+    return items
 
 
 def texts(items: Iterable[Document | Reject]) -> list[str]:
@@ -94,11 +94,11 @@ def rejects(items: Iterable[Document | Reject]) -> list[Reject]:
 
 def read_or_stop(source: CorpusSourceConfig, work: WorkConfig, cursor: dict | None) -> None:
     """Read everything, and end at the first bad document as work.on_error=stop does."""
-    for found in inputs("mine", source):
-        for chunk in chunks(found, source, work, cursor):
-            for item in documents(found.path, source, work, chunk):
+    for input in inputs("mine", source):
+        for chunk in chunks(input, source, work, cursor):
+            for item in documents(input.path, source, work, chunk):
                 if isinstance(item, Reject):
-                    raise item.error(found.path)
+                    raise item.error(input.path)
 
 
 def complaint(source: CorpusSourceConfig, work: WorkConfig = WORK, cursor: dict | None = None) -> str:

@@ -41,7 +41,7 @@ def make(folder: Path, sources: dict[str, Made], overrides: tuple[str, ...] = ()
 
 def configuration(folder: Path, sources: dict[str, Made], overrides: tuple[str, ...] = (), **mix: Any) -> PrepareConfig:
     """The configuration alone."""
-    settings = {name: {"files": [f"{name}.jsonl"]} | made.settings for name, made in sources.items()}
+    settings = {name: {"files": [f"{name}.jsonl"]} | corpus_source.settings for name, corpus_source in sources.items()}
     groups = {str(source.get("group", "text")): {"share": 1.0} for source in settings.values()}
     tree = {
         "corpus": {"name": "tiny", "dir": str(folder / "tiny"), "sources": settings},
@@ -58,17 +58,17 @@ def write(dir: Path, sources: dict[str, Made]) -> None:
     """The datasets and the manifest, with the tokenizer that is there."""
     model = Tokenizer(dir / "tokenizer.model")
     datasets, records = {}, {}
-    for name, made in sources.items():
-        for split, texts in (("train", made.train), ("valid", made.valid)):
+    for name, source in sources.items():
+        for split, texts in (("train", source.train), ("valid", source.valid)):
             if texts:
                 datasets[f"{name}_{split}"] = write_dataset(dir / f"{name}_{split}", texts, model)
         records[name] = {
-            "group": made.settings.get("group", "text"),
+            "group": source.settings.get("group", "text"),
             "licence": "none",
             "about": "",
-            "inputs": [{"name": input, "bytes": 1, "mtime_ns": 1, "sha256": ""} for input in made.inputs],
-            "counts": {"read": len(made.train) + len(made.valid), "kept": len(made.train) + len(made.valid)}
-            | made.counts,
+            "inputs": [{"name": input, "bytes": 1, "mtime_ns": 1, "sha256": ""} for input in source.inputs],
+            "counts": {"read": len(source.train) + len(source.valid), "kept": len(source.train) + len(source.valid)}
+            | source.counts,
         }
     content = {
         "format": manifest.FORMAT,

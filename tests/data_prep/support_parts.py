@@ -44,11 +44,11 @@ def configuration(folder: Path, tokenizer: Path, **sources: dict[str, Any]) -> P
         BASE.append(load(["corpus.sources.text.files=[x.jsonl]"]))
     base = BASE[0]
     template: CorpusSourceConfig = base.corpus.sources["text"]
-    made = {
+    source_configs = {
         name: replace(template, files=[str(folder / "raw" / f"{name}-*.jsonl")], **changes)
         for name, changes in sources.items()
     }
-    corpus = replace(base.corpus, name="tiny", dir=str(folder / "corpus"), sources=made)
+    corpus = replace(base.corpus, name="tiny", dir=str(folder / "corpus"), sources=source_configs)
     return replace(
         base,
         corpus=corpus,
@@ -76,8 +76,8 @@ def write_parts(
     for name, files in corpus.items():
         for number, parts in enumerate(files):
             write_raw(folder, name, number, [doc for part in parts for doc in part])
-        found = inputs(name, config.corpus.sources[name])
-        for input, parts in zip(found, files, strict=True):
+        all_inputs = inputs(name, config.corpus.sources[name])
+        for input, parts in zip(all_inputs, files, strict=True):
             line = 0
             for number, documents in enumerate(parts):
                 stem = Path(config.corpus.dir) / "parts" / name / f"{input.number:05d}" / f"{number:05d}"

@@ -146,7 +146,7 @@ def test_the_shorthand_for_shards():
 def stub(monkeypatch):
     """Put a verb's module in place that does what it is told; returns what it was called with."""
 
-    def put(verb, act, name="run"):
+    def install(verb, act, name="run"):
         called = []
 
         def do(argument):
@@ -158,7 +158,7 @@ def stub(monkeypatch):
         monkeypatch.setitem(sys.modules, module.__name__, module)
         return called
 
-    return put
+    return install
 
 
 @pytest.mark.parametrize("verb", WITH_OVERRIDES)

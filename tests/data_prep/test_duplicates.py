@@ -52,13 +52,13 @@ def by_definition(corpus: list[Given], named: frozenset[int]) -> tuple[list[int]
 
 
 def rows(corpus: list[Given]) -> np.ndarray:
-    found = np.zeros(len(corpus), DOCS)
-    for row, doc in zip(found, corpus, strict=True):
+    table = np.zeros(len(corpus), DOCS)
+    for row, doc in zip(table, corpus, strict=True):
         row["digest"] = hashlib.blake2b(b"%d" % doc.text, digest_size=16).digest()
         row["split"] = doc.held_out
         if doc.id:
             row["id"] = hashlib.blake2b(b"id %d" % doc.id, digest_size=16).digest()
-    return found
+    return table
 
 
 documents = st.builds(
@@ -102,9 +102,9 @@ def test_the_rules_are_their_definition(
         folder = tmp_path_factory.mktemp("judge") / "x"
         verdicts, clash = judge(stretches, len(corpus), named, folder)
         expected, expected_clash = by_definition(corpus, named)
-        found = np.concatenate([verdicts.of(s.first, len(s.documents)) for s in stretches()] or [np.empty(0)])
+        codes = np.concatenate([verdicts.of(s.first, len(s.documents)) for s in stretches()] or [np.empty(0)])
         again = verdicts.of(0, len(corpus))
-    assert found.tolist() == expected
+    assert codes.tolist() == expected
     assert again.tolist() == expected
     assert clash == expected_clash
 

@@ -47,23 +47,23 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def embedded_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made") / "embedded"
     make(folder, 512, progress=False, documents=corpus())
     return folder
 
 
-def test_what_is_made(made: Path) -> None:
-    assert sorted(contents(made)) == FILES
-    assert sorted(p.name for p in made.parent.iterdir()) == [".embedded.lock", "embedded"]
-    tokenizer = Tokenizer(made / "tokenizer.model")
-    manifest = json.loads((made / "manifest.json").read_text())
+def test_what_is_made(embedded_dir: Path) -> None:
+    assert sorted(contents(embedded_dir)) == FILES
+    assert sorted(p.name for p in embedded_dir.parent.iterdir()) == [".embedded.lock", "embedded"]
+    tokenizer = Tokenizer(embedded_dir / "tokenizer.model")
+    manifest = json.loads((embedded_dir / "manifest.json").read_text())
     assert manifest["tokenizer"]["sha256"] == tokenizer.digest
     documents = corpus()
     held_out = held_out_files(documents)
     for part in ("text", "code"):
         for split in ("train", "valid"):
-            data = IndexedDataset(made / f"{part}_{split}")
+            data = IndexedDataset(embedded_dir / f"{part}_{split}")
             expected = [d.text for d in documents if d.part == part and (d.file in held_out) == (split == "valid")]
             assert data.dtype.name == "uint16"
             assert manifest["datasets"][f"{part}_{split}"]["tokens"] == data.n_tokens
@@ -72,30 +72,30 @@ def test_what_is_made(made: Path) -> None:
             assert all(i[-1] == tokenizer.eod and tokenizer.eod not in i[:-1] for i in ids)
 
 
-def test_the_same_text_gives_the_same_bytes(made: Path, tmp_path: Path) -> None:
+def test_the_same_text_gives_the_same_bytes(embedded_dir: Path, tmp_path: Path) -> None:
     make(tmp_path / "embedded", 512, progress=False, documents=corpus())
-    assert contents(tmp_path / "embedded") == contents(made)
+    assert contents(tmp_path / "embedded") == contents(embedded_dir)
 
 
-def test_a_second_call_does_nothing(made: Path) -> None:
-    before = {path.name: path.stat().st_mtime_ns for path in made.iterdir()}
-    manifest = make(made, 512, progress=False, documents=None)
+def test_a_second_call_does_nothing(embedded_dir: Path) -> None:
+    before = {path.name: path.stat().st_mtime_ns for path in embedded_dir.iterdir()}
+    manifest = make(embedded_dir, 512, progress=False, documents=None)
     assert manifest["vocab_size"] == 512
-    assert {path.name: path.stat().st_mtime_ns for path in made.iterdir()} == before
+    assert {path.name: path.stat().st_mtime_ns for path in embedded_dir.iterdir()} == before
 
 
-def test_a_folder_that_is_not_ours_is_left_alone(made: Path, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_ours_is_left_alone(embedded_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("x")
     with pytest.raises(DataError, match=r"E-PREP-02 .*mine.*nothing is overwritten"):
         make(tmp_path / "mine", 512, progress=False)
     with pytest.raises(DataError, match=r"E-PREP-02 .*512 token ids.*vocab_size=4096"):
-        make(made, 4096, progress=False)
+        make(embedded_dir, 4096, progress=False)
     assert (tmp_path / "mine" / "thesis.tex").read_text() == "x"
 
 
-def test_a_damaged_corpus_is_named(made: Path, tmp_path: Path) -> None:
-    shutil.copytree(made, tmp_path / "x")
+def test_a_damaged_corpus_is_named(embedded_dir: Path, tmp_path: Path) -> None:
+    shutil.copytree(embedded_dir, tmp_path / "x")
     with open(tmp_path / "x" / "code_train.bin", "ab") as file:
         file.write(b"\0")
     with pytest.raises(DataError, match=r"E-PREP-03 .*code_train.bin: \d+ bytes.*Fix: remove"):
@@ -120,9 +120,9 @@ def test_an_unwritable_place_is_told(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def no_training(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def no_training(embedded_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same text gives the same vocabulary, which is there already."""
-    model = (made / "tokenizer.model").read_bytes()
+    model = (embedded_dir / "tokenizer.model").read_bytes()
     monkeypatch.setattr(embedded, "train_tokenizer", lambda texts, path, vocab_size: path.write_bytes(model))
 
 
@@ -151,24 +151,24 @@ def start(folder: Path, die_at: int | None = None) -> multiprocessing.context.Fo
 
 
 @pytest.mark.usefixtures("no_training")
-def test_several_at_once_make_one(made: Path, tmp_path: Path) -> None:
+def test_several_at_once_make_one(embedded_dir: Path, tmp_path: Path) -> None:
     processes = [start(tmp_path / "embedded") for _ in range(3)]
     for process in processes:
         process.join(60)
     assert [process.exitcode for process in processes] == [0] * 3
-    assert contents(tmp_path / "embedded") == contents(made)
+    assert contents(tmp_path / "embedded") == contents(embedded_dir)
 
 
 @pytest.mark.usefixtures("no_training")
 @pytest.mark.parametrize("at", range(9))
-def test_killed_anywhere_the_next_run_makes_it_whole(made: Path, tmp_path: Path, at: int) -> None:
+def test_killed_anywhere_the_next_run_makes_it_whole(embedded_dir: Path, tmp_path: Path, at: int) -> None:
     folder = tmp_path / "embedded"
     process = start(folder, die_at=at)
     process.join(60)
     assert process.exitcode == -signal.SIGKILL
     assert folder.exists() == (at == 8)  # after the rename, before the fsync of the folder above
     make(folder, 512, progress=False, documents=corpus())
-    assert contents(folder) == contents(made)
+    assert contents(folder) == contents(embedded_dir)
     assert sorted(p.name for p in tmp_path.iterdir()) == [".embedded.lock", "embedded"]
 
 
@@ -194,8 +194,8 @@ def test_licences_that_differ_in_the_copyright_line_count_once(tmp_path: Path) -
         folder.mkdir(parents=True)
         (folder / "LICENSE").write_text(f"Copyright {owner}\n\nDo  what you like.\n")
         (folder / "RECORD").write_text("not a licence")
-    found = list(installation.licences(tmp_path / "lib", tmp_path / "site-packages"))
-    assert [d.file for d in found] == ["licences/a-1.dist-info/licenses/LICENSE"]
+    documents = list(installation.licences(tmp_path / "lib", tmp_path / "site-packages"))
+    assert [d.file for d in documents] == ["licences/a-1.dist-info/licenses/LICENSE"]
 
 
 def test_a_file_is_held_out_as_a_whole_and_never_moves() -> None:
@@ -232,8 +232,8 @@ def test_the_real_one(tmp_path: Path) -> None:
     assert contents(tmp_path / "again") == contents(tmp_path / "embedded")
 
 
-def test_command_line(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [sys.executable, "-m", "data_prep", "embedded", f"dir={made}", "vocab_size=512"]
+def test_command_line(embedded_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [sys.executable, "-m", "data_prep", "embedded", f"dir={embedded_dir}", "vocab_size=512"]
     environment = os.environ | {"PYTHONPATH": str(Path(embedded.__file__).parents[2])}
     process = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
     assert process.returncode == 0
@@ -243,6 +243,6 @@ def test_command_line(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     error = "E-CFG-01 command line vocabsize=512: unknown key. Fix: did you mean vocab_size?\n"
     assert capsys.readouterr() == ("", error)
     assert main(["embedded", "vocab_size=many"]) == 2
-    assert main(["embedded", f"dir={made}"]) == 3
+    assert main(["embedded", f"dir={embedded_dir}"]) == 3
     assert main(["embedded", "--help"]) == 0
     assert "[token ids]" in capsys.readouterr().out

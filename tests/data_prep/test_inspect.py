@@ -76,11 +76,11 @@ def test_a_long_document_is_not_decoded_as_a_whole(model: Path, monkeypatch: pyt
 @settings(deadline=None)
 @given(st.integers(0, 1000), st.integers(0, 50))
 def test_evenly(n: int, k: int) -> None:
-    found = evenly(n, k)
-    assert found == sorted(set(found)) and all(0 <= i < n for i in found)
-    assert len(found) == min(n, k)
+    indices = evenly(n, k)
+    assert indices == sorted(set(indices)) and all(0 <= i < n for i in indices)
+    assert len(indices) == min(n, k)
     if n >= k > 1:
-        gaps = np.diff(found)
+        gaps = np.diff(indices)
         assert gaps.max() - gaps.min() <= 1
 
 

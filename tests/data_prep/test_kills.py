@@ -185,7 +185,7 @@ def test_a_killed_worker_ends_the_run_in_words(raw, tmp_path, reference):
 
 
 @pytest.mark.parametrize(
-    ("number", "code", "told"),
+    ("number", "code", "line"),
     [
         (signal.SIGTERM, 75, "Asked to stop (SIGTERM). The same command goes on where it stopped."),
         pytest.param(
@@ -195,13 +195,13 @@ def test_a_killed_worker_ends_the_run_in_words(raw, tmp_path, reference):
         (signal.SIGINT, 130, "Interrupted. The same command goes on where it stopped."),
     ],
 )
-def test_asked_to_stop(raw, tmp_path, reference, number, code, told):
+def test_asked_to_stop(raw, tmp_path, reference, number, code, line):
     """The signal goes to every process of the job, as from SLURM or a terminal."""
     command = Command(raw, tmp_path)
     command.wait_for_parts(3)
     workers = workers_of(command.process.pid)
     os.killpg(command.process.pid, number)
-    assert command.end() == (code, f"{told}\n")
+    assert command.end() == (code, f"{line}\n")
     assert vanish(workers)
     assert not list(tmp_path.rglob("*.tmp"))
     assert len(list(tmp_path.rglob("0*.json"))) < len(list((raw.parent / "parts").rglob("*.json"))) - 5

@@ -112,13 +112,13 @@ def test_documents_in_batches(
     t = Tokenizer(model)
     write_dataset(folder / "a", texts, t)
     data = IndexedDataset(folder / "a")
-    found = list(stretches(data, size))
-    assert [i for first, stop in found for i in range(first, stop)] == list(range(len(texts)))
+    batches = list(stretches(data, size))
+    assert [i for first, stop in batches for i in range(first, stop)] == list(range(len(texts)))
     bounds = data.document_bounds()
-    assert all(bounds[stop - 1] // size == bounds[first] // size for first, stop in found)
+    assert all(bounds[stop - 1] // size == bounds[first] // size for first, stop in batches)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(overlap, "PIECE", piece)  # how much goes together; pieces of one document stay whole
-        parts = [part for pair in found for part in document_ngrams(data, *pair, t, n)]
+        parts = [part for pair in batches for part in document_ngrams(data, *pair, t, n)]
     expected = of_documents(texts, n)
     for k in (0, 1):
         assert np.concatenate([part[k] for part in parts]).tolist() == expected[k].tolist()
@@ -135,17 +135,17 @@ def plain_overlap(train: list[str], valid: list[str], n: int, max_share: float) 
     """The definition: which runs of each held-out document are in the set of all runs of the training documents."""
     known = {run for text in train for run in plain_ngrams(text, n)}
     runs = [plain_ngrams(text, n) for text in valid]
-    found = [sum(run in known for run in document) for document in runs]
-    shares = [hits / len(document) if document else 0.0 for hits, document in zip(found, runs, strict=True)]
+    hit_counts = [sum(run in known for run in document) for document in runs]
+    shares = [hits / len(document) if document else 0.0 for hits, document in zip(hit_counts, runs, strict=True)]
     order = sorted(range(len(valid)), key=lambda i: (-shares[i], i))
-    worst = [(i, len(runs[i]), shares[i]) for i in order if found[i]][: overlap.WORST]
+    worst = [(i, len(runs[i]), shares[i]) for i in order if hit_counts[i]][: overlap.WORST]
     total = sum(map(len, runs))
     return {
         "documents": len(valid),
         "short": sum(not document for document in runs),
         "ngrams": total,
-        "found": sum(found),
-        "share": sum(found) / total if total else 0.0,
+        "found": sum(hit_counts),
+        "share": sum(hit_counts) / total if total else 0.0,
         "above": sum(share > max_share for share in shares),
         "worst": worst,
     }
@@ -168,9 +168,9 @@ def measured(folder: Path, model: Path, sources: dict[str, list[str]], n: int, m
     data = {name: IndexedDataset(folder / name) for name in sources}
     trained = {name: one for name, one in data.items() if not name.endswith("_valid")}
     held_out = {name: one for name, one in data.items() if name.endswith("_valid")}
-    found = overlap.overlaps(trained, held_out, t, n, max_share, folder, 1, bar)
+    results = overlap.overlaps(trained, held_out, t, n, max_share, folder, 1, bar)
     assert bar.done == sum(one.n_tokens for one in trained.values())
-    return found
+    return results
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25)
@@ -196,10 +196,10 @@ def test_against_sets_of_tuples(
         patch.setattr(overlap, "PIECE", 25)
         patch.setattr(overlap, "WORST", 3)
         patch.setattr(overlap, "SIEVE_BITS", 1)  # nearly nothing is sieved out: the search must tell
-        found = measured(tmp_path_factory.mktemp("sets"), model, {"a": a, "b": b} | held_out, n, max_share)
+        results = measured(tmp_path_factory.mktemp("sets"), model, {"a": a, "b": b} | held_out, n, max_share)
         trained = {"a": a, "b": b, None: a + b}
-        assert [(one.source, one.held_out) for one in found] == [(s, h) for s in trained for h in held_out]
-        for one in found:
+        assert [(one.source, one.held_out) for one in results] == [(s, h) for s in trained for h in held_out]
+        for one in results:
             texts, held = trained[one.source], held_out[one.held_out]
             expected = plain_overlap(texts, held, n, max_share)
             worst = expected.pop("worst")
@@ -220,9 +220,9 @@ def test_a_leaked_document_is_named(tmp_path: Path, capsys: pytest.CaptureFixtur
     train = [other, "nothing", f"Chapter 1. {LONG.upper()}!", LONG]
     half = " ".join(other.split()[:20]) + " x" * 30
     sources = {"books": Made(train, ["too short", half]), "set": Made([], ["short", f"“{LONG}”"])}
-    found = report(tmp_path, sources)
-    assert (found["ngram"], found["max_share"]) == (13, 0.3)
-    by_set = {one["held_out"]: one for one in found["overlaps"] if one["source"] == "books"}
+    record = report(tmp_path, sources)
+    assert (record["ngram"], record["max_share"]) == (13, 0.3)
+    by_set = {one["held_out"]: one for one in record["overlaps"] if one["source"] == "books"}
     assert (by_set["books_valid"]["found"], by_set["books_valid"]["short"], by_set["books_valid"]["above"]) == (8, 1, 0)
     runs = len(LONG.split()) - 12
     assert (by_set["set_valid"]["found"], by_set["set_valid"]["ngrams"], by_set["set_valid"]["above"]) == (
@@ -260,8 +260,8 @@ def test_further_sets(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture
         (tmp_path / folder).mkdir()
         write_dataset(tmp_path / folder / "exam", [LONG, LONG], t)
     prefixes = [str(tmp_path / folder / "exam") for folder in ("x" * 90, "y" * 90)]
-    found = report(tmp_path, {"a": Made([LONG])}, f"leakage.against={json.dumps(prefixes)}")
-    assert [(one["source"], one["held_out"], one["above"]) for one in found["overlaps"][:2]] == [
+    record = report(tmp_path, {"a": Made([LONG])}, f"leakage.against={json.dumps(prefixes)}")
+    assert [(one["source"], one["held_out"], one["above"]) for one in record["overlaps"][:2]] == [
         ("a", "exam", 2),
         ("a", prefixes[1], 2),
     ]

@@ -83,33 +83,33 @@ def test_what_is_made(small: PrepareConfig, tokenizer: Path) -> None:
     twice = words(2, 3)[0].text
     every["code"].remove(twice)
     expected = {
-        f"{name}_{split}": [t for t in found if is_held_out(t, "hash") == (split == "valid")]
-        for name, found in every.items()
+        f"{name}_{split}": [t for t in bodies if is_held_out(t, "hash") == (split == "valid")]
+        for name, bodies in every.items()
         for split in ("train", "valid")
     }
     assert all(expected.values()), "the test wants every split"
     assert {name: texts(small, name, tokenizer) for name in expected} == expected
     ends = (".bin", ".idx", ".sums", ".origins.npy")
-    made = sorted([f"{name}{end}" for name in expected for end in ends])
-    assert sorted(contents(dir)) == sorted([*made, "manifest.json", ".merge.lock"])
-    assert sorted(manifest["files"]) == made
+    file_names = sorted([f"{name}{end}" for name in expected for end in ends])
+    assert sorted(contents(dir)) == sorted([*file_names, "manifest.json", ".merge.lock"])
+    assert sorted(manifest["files"]) == file_names
     assert manifests.read(dir) == manifest
     assert sorted(manifest["datasets"]) == sorted(expected)
-    for name, found in expected.items():
+    for name, bodies in expected.items():
         data = IndexedDataset(dir / name)
         lengths = np.diff(data.document_bounds())
         assert manifest["datasets"][name] == {
-            "documents": len(found),
+            "documents": len(bodies),
             "tokens": data.n_tokens,
-            "characters": sum(map(len, found)),
-            "bytes": sum(len(text.encode()) for text in found),
+            "characters": sum(map(len, bodies)),
+            "bytes": sum(len(text.encode()) for text in bodies),
             "longest_document": lengths.max(),
         }
         origins = np.load(dir / f"{name}.origins.npy", allow_pickle=False)
         assert origins.dtype == np.dtype([("input", "<u4"), ("line", "<u8"), ("digest", "V16")])
         inputs = sorted((dir.parent / "raw").glob(f"{name.split('_')[0]}-*"))
         lines = [inputs[row["input"]].read_text().split("\n")[row["line"] - 1] for row in origins]
-        assert [json.loads(line)["text"] for line in lines] == found
+        assert [json.loads(line)["text"] for line in lines] == bodies
     counts = manifest["sources"]["code"]["counts"]
     assert counts == {
         "read": 12, "kept": 9, "duplicates": 1, "near_duplicates": 0, "duplicate_ids": 0, "rejected": 0, "short": 2
@@ -194,10 +194,10 @@ def by_definition(trial: Trial) -> tuple[dict[str, list[tuple[int, int, str]]], 
         if row[3].text in seen and trial.drop:
             left = [other for other in left if other is not row]
         seen.add(row[3].text)
-    made: dict[str, list[tuple[int, int, str]]] = {}
+    datasets: dict[str, list[tuple[int, int, str]]] = {}
     for name, number, line, doc, held_out, _ in left:
-        made.setdefault(f"{name}_{'valid' if held_out else 'train'}", []).append((number, line, doc.text))
-    return made, counts, clashes
+        datasets.setdefault(f"{name}_{'valid' if held_out else 'train'}", []).append((number, line, doc.text))
+    return datasets, counts, clashes
 
 
 @settings(max_examples=30, deadline=None)
@@ -216,34 +216,36 @@ def test_merging_is_its_definition(
     write_parts(config, {name: files for name, (_, _, files) in trial.sources.items()})
     for name in trial.sources:
         write_near(config, name, [(number, line) for of, number, line in trial.near if of == name])
-    made, counts, clashes = by_definition(trial)
+    datasets, counts, clashes = by_definition(trial)
     dir = Path(config.corpus.dir)
     if clashes and stop:
         with pytest.raises(DataError, match=rf"E-RAW-22 .*{clashes[0]}: has the id of"):
             merge(config)
         assert not (dir / "manifest.json").exists()
         return
-    if gone := [name for name in trial.sources if not any(f"{name}_{split}" in made for split in ("train", "valid"))]:
+    if gone := [
+        name for name in trial.sources if not any(f"{name}_{split}" in datasets for split in ("train", "valid"))
+    ]:
         with pytest.raises(DataError, match=rf"E-RAW-27 corpus.sources.{min(gone)}: no document is left"):
             merge(config)
         assert not (dir / "manifest.json").exists()
         return
     manifest = merge(config)
-    assert sorted(manifest["datasets"]) == sorted(made)
-    for name, rows in made.items():
+    assert sorted(manifest["datasets"]) == sorted(datasets)
+    for name, rows in datasets.items():
         assert texts(config, name, tokenizer) == [text for _, _, text in rows]
         origins = np.load(dir / f"{name}.origins.npy", allow_pickle=False)
         assert [(row["input"], row["line"]) for row in origins] == [(number, line) for number, line, _ in rows]
         assert [row["digest"].tobytes() for row in origins] == [text_digest(text) for _, _, text in rows]
     for name, expected in counts.items():
-        found = manifest["sources"][name]["counts"]
-        assert {reason: found[reason] for reason in expected} == expected
-        assert found["kept"] == sum(len(rows) for dataset, rows in made.items() if dataset[:-6] == name)
+        tally = manifest["sources"][name]["counts"]
+        assert {reason: tally[reason] for reason in expected} == expected
+        assert tally["kept"] == sum(len(rows) for dataset, rows in datasets.items() if dataset[:-6] == name)
     rejects = sorted((dir / "rejects").glob("*"))
     listed = [json.loads(line) for path in rejects for line in path.read_text().splitlines()]
     assert [f"{Path(row['input']).name}:{row['line']}" for row in listed] == clashes
-    trained = {text for name, rows in made.items() if name.endswith("train") for _, _, text in rows}
-    held_out = {text for name, rows in made.items() if name.endswith("valid") for _, _, text in rows}
+    trained = {text for name, rows in datasets.items() if name.endswith("train") for _, _, text in rows}
+    held_out = {text for name, rows in datasets.items() if name.endswith("valid") for _, _, text in rows}
     assert not (trained & held_out) or not trial.drop
 
 

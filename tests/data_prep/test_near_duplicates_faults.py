@@ -32,9 +32,10 @@ def test_bad_documents_are_passed_over_and_counted(tmp_path: Path, capsys: pytes
     assert "1 bad documents were passed over" in capsys.readouterr().out
 
 
-def test_shards_are_refused(tmp_path: Path) -> None:
-    config = corpus(tmp_path, {"a": [text(50, 1)]}, "shard=0/2")
-    with pytest.raises(UserError, match=r"^E-RAW-28 shard=0/2: .*Fix:"):
+@pytest.mark.parametrize(("option", "code"), [("shard=0/2", 28), ("near_duplicates.language=english", 29)])
+def test_shards_and_unknown_languages_are_refused(tmp_path: Path, option: str, code: int) -> None:
+    config = corpus(tmp_path, {"a": [text(50, 1)]}, option)
+    with pytest.raises(UserError, match=rf"^E-RAW-{code} {option}: .*Fix:"):
         near_duplicates.run(config)
 
 
@@ -45,12 +46,6 @@ def test_a_missing_library_is_told_before_anything_is_read(tmp_path: Path, monke
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "datatrove", None)
     with pytest.raises(UserError, match=r"^E-RAW-25 near_duplicates: the package datatrove .*\[quality\]"):
-        near_duplicates.run(config)
-
-
-def test_an_unknown_language_is_told(tmp_path: Path) -> None:
-    config = corpus(tmp_path, {"a": [text(50, 1)]}, "near_duplicates.language=english")
-    with pytest.raises(UserError, match=r"^E-RAW-29 near_duplicates.language=english: .*Fix:"):
         near_duplicates.run(config)
 
 

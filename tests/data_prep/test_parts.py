@@ -43,9 +43,9 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def reference(raw: Path) -> dict[str, str]:
     run(raw, raw.parent / "reference")
-    found = bytes_of(raw.parent / "reference")
-    assert sum(name.endswith(".json") for name in found) >= 4
-    return found
+    digests = bytes_of(raw.parent / "reference")
+    assert sum(name.endswith(".json") for name in digests) >= 4
+    return digests
 
 
 def operations(raw: Path, dir: Path) -> list[str]:
@@ -197,7 +197,7 @@ def test_another_tokenizer_is_refused(raw, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "phrase"),
     [
         ({"text_filter.min_chars": 3}, "source.filter.min_chars was 1, is 3"),
         ({"corpus_valid_share": 0.25}, "valid_share was 0.2, is 0.25"),
@@ -208,10 +208,10 @@ def test_another_tokenizer_is_refused(raw, tmp_path):
         ({"work_max_line_bytes": 10**6}, "max_line_bytes was"),
     ],
 )
-def test_other_settings_are_refused(raw, tmp_path, more, told):
+def test_other_settings_are_refused(raw, tmp_path, more, phrase):
     run(raw, tmp_path)
     text = message(raw, tmp_path, **more)
-    assert "E-TOK-18" in text and told in text
+    assert "E-TOK-18" in text and phrase in text
 
 
 @pytest.mark.usefixtures("forked_workers")
@@ -260,7 +260,7 @@ def test_files_added_at_the_end_are_tokenized(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "phrase"),
     [
         (lambda folder: (folder / "00001.train.bin").write_bytes(b"\0"), "00001.train.bin is 1 bytes, its .json says"),
         (lambda folder: (folder / "00001.valid.bin").unlink(), "00001.valid.bin is missing"),
@@ -270,11 +270,11 @@ def test_files_added_at_the_end_are_tokenized(tmp_path):
         (lambda folder: _edit(folder / "00001.json", first=None), "begins at None, the part before it ended at {"),
     ],
 )
-def test_damaged_parts_are_told(raw, tmp_path, damage, told):
+def test_damaged_parts_are_told(raw, tmp_path, damage, phrase):
     run(raw, tmp_path)
     damage(tmp_path / "parts" / "text" / "00000")
     text = message(raw, tmp_path)
-    assert "E-TOK-08" in text and told in text
+    assert "E-TOK-08" in text and phrase in text
 
 
 def _edit(path: Path, **values: object) -> None:

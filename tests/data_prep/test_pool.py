@@ -28,13 +28,13 @@ def collect(tasks: Iterable[tuple[int, int]], workers: int, seen: list[int]) -> 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_results_come_in_the_order_of_the_tasks(workers):
     numbers = [n for n in range(30) if n not in (7, 8, 9)]
-    found = results(numbers, workers)
-    assert [ticket for ticket, _ in found] == [f"ticket {n}" for n in numbers]
-    assert [value for _, (value, _, _) in found] == [2 * n + 100 for n in numbers]
-    pids = {pid for _, (_, pid, _) in found}
+    pairs = results(numbers, workers)
+    assert [ticket for ticket, _ in pairs] == [f"ticket {n}" for n in numbers]
+    assert [value for _, (value, _, _) in pairs] == [2 * n + 100 for n in numbers]
+    pids = {pid for _, (_, pid, _) in pairs}
     assert len(pids) == workers
     assert (os.getpid() in pids) == (workers == 1)
-    assert len({made for _, (_, _, made) in found}) == workers, "made once in each worker"
+    assert len({started_ns for _, (_, _, started_ns) in pairs}) == workers, "made once in each worker"
     assert all(has_ended(pid) for pid in pids - {os.getpid()})
 
 
@@ -99,8 +99,8 @@ def test_a_killed_worker_is_told_in_words():
 
 
 def test_closing_early_leaves_no_process():
-    with closing(ordered(Double, (0,), ((n, 2) for n in range(1000)), 3)) as found:
-        next(found)
+    with closing(ordered(Double, (0,), ((n, 2) for n in range(1000)), 3)) as stream:
+        next(stream)
         pids = workers_of(os.getpid())
         assert len(pids) == 3
     assert all(has_ended(pid) for pid in pids)
@@ -114,9 +114,9 @@ def test_tasks_are_not_read_far_ahead():
             taken.append(number)
             yield number, number
 
-    with closing(ordered(Double, (0,), tasks(), 2)) as found:
-        next(found)
-        next(found)
+    with closing(ordered(Double, (0,), tasks(), 2)) as stream:
+        next(stream)
+        next(stream)
         assert len(taken) <= 2 * 2 + 2 + 1
 
 

@@ -87,14 +87,14 @@ def test_datatrove_keeps_quiet() -> None:
     pytest.importorskip("datatrove")
     from datatrove.utils.logging import log_pipeline, logger
 
-    said: list[str] = []
-    handler = logger.add(said.append)
+    messages: list[str] = []
+    handler = logger.add(messages.append)
     try:
         logger.enable("datatrove")
         log_pipeline([])
-        assert len(said) == 1
+        assert len(messages) == 1
         quality_filters(["c4_paragraph"])
         log_pipeline([])
-        assert len(said) == 1
+        assert len(messages) == 1
     finally:
         logger.remove(handler)

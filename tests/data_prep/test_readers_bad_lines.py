@@ -67,9 +67,9 @@ def test_bad_line(tmp_path: Path, case: str, chunk_bytes: int) -> None:
     (tmp_path / "x.jsonl").write_bytes(GOOD + bad.removesuffix(b"\n") + b"\n" + GOOD)
     limit = 2000 if case == "too long" else 1 << 24
     source, work = source_of(tmp_path / "x.jsonl"), work_of(chunk_bytes=chunk_bytes, max_line_bytes=limit)
-    said = complaint(source, work)
-    assert re.match(message, said), said
-    assert said.startswith(f"{message[:8]} {tmp_path}/x.jsonl:2: ") and len(said) < 500
+    text = complaint(source, work)
+    assert re.match(message, text), text
+    assert text.startswith(f"{message[:8]} {tmp_path}/x.jsonl:2: ") and len(text) < 500
     items = read(source, work)  # under on_error=skip: all the others are there
     assert [type(item) for item in items] == [Document, Reject, Document] and [item.line for item in items] == [1, 2, 3]
     assert rejects(items)[0].byte == len(GOOD) and len(rejects(items)[0].excerpt) <= 80
@@ -128,5 +128,5 @@ def test_nothing_foreign_reaches_the_terminal(tmp_path: Path) -> None:
         "\x1b]8;;http://x\x07",
     ):
         (tmp_path / name).write_bytes(content.encode() + b"\n")
-        said = complaint(source_of(tmp_path / name))
-        assert r"a\x1b]0;owned\x07\nb\u202e.jsonl:1: " in said
+        text = complaint(source_of(tmp_path / name))
+        assert r"a\x1b]0;owned\x07\nb\u202e.jsonl:1: " in text

@@ -30,10 +30,10 @@ def test_round_trip(tmp_path: Path, end: str) -> None:
     (tmp_path / f"x.jsonl{end}").write_bytes(pack(end))
     source = source_of(tmp_path / f"x.jsonl{end}")
     for chunk_bytes in (1, 1000, 1 << 20):
-        found = cut(source, work_of(chunk_bytes=chunk_bytes))
-        assert texts(parsed(found, source)) == TEXTS
-        assert [chunk.n_bytes for chunk in found] == [len(chunk.data) for chunk in found]
-        assert found[-1].position == (tmp_path / f"x.jsonl{end}").stat().st_size
+        pieces = cut(source, work_of(chunk_bytes=chunk_bytes))
+        assert texts(parsed(pieces, source)) == TEXTS
+        assert [chunk.n_bytes for chunk in pieces] == [len(chunk.data) for chunk in pieces]
+        assert pieces[-1].position == (tmp_path / f"x.jsonl{end}").stat().st_size
 
 
 @pytest.mark.parametrize("end", PACK)
@@ -72,9 +72,9 @@ def test_large_and_random(tmp_path: Path, end: str) -> None:
     letters = random.Random(1)
     many = ["".join(letters.choices("abcdefghijklmnop \n", k=20_000)) for _ in range(150)] + ["ab" * 100_000] * 20
     (tmp_path / f"x.jsonl{end}").write_bytes(pack(end, b"".join(map(line, many))))
-    found = cut(source_of(tmp_path / f"x.jsonl{end}"), work_of(chunk_bytes=1 << 18))
-    assert texts(parsed(found, source_of())) == many
-    positions = [chunk.position for chunk in found]
+    pieces = cut(source_of(tmp_path / f"x.jsonl{end}"), work_of(chunk_bytes=1 << 18))
+    assert texts(parsed(pieces, source_of())) == many
+    positions = [chunk.position for chunk in pieces]
     assert positions == sorted(positions) and len(set(positions)) > 1
 
 
@@ -86,11 +86,11 @@ def test_truncated_at_every_length(tmp_path: Path, end: str) -> None:
     lengths = [*range(4, 40), *range(40, len(whole) - 20, 37), *range(len(whole) - 20, len(whole))]
     for length in lengths:
         path.write_bytes(whole[:length])
-        said = complaint(source_of(path), work_of(chunk_bytes=100))
-        assert said.startswith(f"E-RAW-14 {path}:"), (length, said)
-        number, rest = said.removeprefix(f"E-RAW-14 {path}:").split(":", 1)
-        made = int(rest.split("after ")[1].split(" ")[0])
-        assert ("truncated" in rest or length < 18) and int(number) == PLAIN[:made].count(b"\n") + 1
+        text = complaint(source_of(path), work_of(chunk_bytes=100))
+        assert text.startswith(f"E-RAW-14 {path}:"), (length, text)
+        number, rest = text.removeprefix(f"E-RAW-14 {path}:").split(":", 1)
+        n_bytes = int(rest.split("after ")[1].split(" ")[0])
+        assert ("truncated" in rest or length < 18) and int(number) == PLAIN[:n_bytes].count(b"\n") + 1
     path.write_bytes(b"")
     assert complaint(source_of(path)).startswith(f"E-RAW-03 {path}: ")
 
@@ -125,18 +125,18 @@ def test_bad_checksum(tmp_path: Path, end: str) -> None:
     whole = bytearray(pack(end))
     whole[-8 if end == ".gz" else -4] ^= 1
     (tmp_path / f"x.jsonl{end}").write_bytes(whole)
-    said = complaint(source_of(tmp_path / f"x.jsonl{end}"))
-    assert said.startswith(f"E-RAW-14 {tmp_path}/x.jsonl{end}:") and "damaged" in said
-    assert "incorrect data check" in said or "checksum" in said
+    text = complaint(source_of(tmp_path / f"x.jsonl{end}"))
+    assert text.startswith(f"E-RAW-14 {tmp_path}/x.jsonl{end}:") and "damaged" in text
+    assert "incorrect data check" in text or "checksum" in text
 
 
 @pytest.mark.parametrize("end", PACK)
 @pytest.mark.parametrize("more", [b"x", b"garbage", b"\n", PLAIN, b"\x1f", b"\x28\xb5", b"\0" * 2_000_000 + b"x"])
 def test_garbage_after_the_end(tmp_path: Path, end: str, more: bytes) -> None:
     (tmp_path / f"x.jsonl{end}").write_bytes(pack(end) + more)
-    said = complaint(source_of(tmp_path / f"x.jsonl{end}"))
-    assert said.startswith(f"E-RAW-14 {tmp_path}/x.jsonl{end}:501: ")
-    assert f"after {len(PLAIN)} decompressed bytes" in said
+    text = complaint(source_of(tmp_path / f"x.jsonl{end}"))
+    assert text.startswith(f"E-RAW-14 {tmp_path}/x.jsonl{end}:501: ")
+    assert f"after {len(PLAIN)} decompressed bytes" in text
 
 
 @pytest.mark.parametrize("end", PACK)
@@ -150,12 +150,12 @@ def test_bomb(tmp_path: Path, end: str) -> None:
         path.write_bytes(begin + again * 109)  # each megabyte is packed alike
         tracemalloc.start()
         try:
-            said = complaint(source_of(path), work_of(max_line_bytes=1 << 20))
+            text = complaint(source_of(path), work_of(max_line_bytes=1 << 20))
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
-        assert said.startswith(f"E-RAW-16 {path}:") and "more than 200 times as many" in said
-        assert 64 << 20 < int(said.split("bytes became ")[1].split(",")[0]) < 97 << 20
+        assert text.startswith(f"E-RAW-16 {path}:") and "more than 200 times as many" in text
+        assert 64 << 20 < int(text.split("bytes became ")[1].split(",")[0]) < 97 << 20
         assert peak < 160 << 20 if end == ".zst" else peak < 12 << 20
 
 
@@ -175,8 +175,8 @@ def test_zstd_window(tmp_path: Path) -> None:
         if good:
             assert texts(read(source)) == TEXTS * 2
         else:
-            said = complaint(source)
-            assert said.startswith(f"E-RAW-16 {tmp_path}/x.jsonl.zst:501: asks for a zstd window of {1 << log} bytes")
+            text = complaint(source)
+            assert text.startswith(f"E-RAW-16 {tmp_path}/x.jsonl.zst:501: asks for a zstd window of {1 << log} bytes")
 
 
 def test_zstd_with_a_dictionary(tmp_path: Path) -> None:
@@ -204,22 +204,22 @@ def test_a_cursor_that_does_not_fit(tmp_path: Path, end: str) -> None:
     path = tmp_path / f"x.jsonl{end}"
     path.write_bytes(pack(end))
     for byte in (3, len(PLAIN) - 1, len(PLAIN) + 1, 1 << 40):
-        said = complaint(source_of(path), work_of(), {"line": 2, "byte": byte, "found": 1})
-        assert said.startswith(f"E-RAW-26 {path}: ") and str(byte) in said
-    (found,) = inputs("mine", source_of(path))
-    assert list(chunks(found, source_of(path), work_of(), {"line": 501, "byte": len(PLAIN), "found": 1})) == []
+        text = complaint(source_of(path), work_of(), {"line": 2, "byte": byte, "found": 1})
+        assert text.startswith(f"E-RAW-26 {path}: ") and str(byte) in text
+    (input,) = inputs("mine", source_of(path))
+    assert list(chunks(input, source_of(path), work_of(), {"line": 501, "byte": len(PLAIN), "found": 1})) == []
 
 
 def test_without_zstandard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
     (tmp_path / "x.jsonl.zst").write_bytes(pack(".zst"))
-    said = complaint(source_of(tmp_path / "x.jsonl.zst"))
-    assert said.startswith("E-RAW-25 zstandard: is not installed") and "coca-train[data]" in said
+    text = complaint(source_of(tmp_path / "x.jsonl.zst"))
+    assert text.startswith("E-RAW-25 zstandard: is not installed") and "coca-train[data]" in text
 
 
 def test_archives_and_packed_twice(tmp_path: Path) -> None:
     tar = b"a.jsonl".ljust(257, b"\0") + b"ustar".ljust(255, b"\0") + PLAIN
     for inside, word in ((gzip.compress(PLAIN), "gzip"), (pack(".zst"), "zstd"), (tar, "a tar archive")):
         (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress(inside))
-        said = complaint(source_of(tmp_path / "x.jsonl.gz"))
-        assert said.startswith(f"E-RAW-17 {tmp_path}/x.jsonl.gz:1: holds {word} inside")
+        text = complaint(source_of(tmp_path / "x.jsonl.gz"))
+        assert text.startswith(f"E-RAW-17 {tmp_path}/x.jsonl.gz:1: holds {word} inside")

@@ -26,9 +26,9 @@ def test_nothing_there(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     for pattern in ("none.jsonl", "*.jsonl", "empty/*", "empty/**/*", "a\nb"):
-        said = complaint(source_of(pattern, kind=kind))
+        text = complaint(source_of(pattern, kind=kind))
         assert (
-            said.startswith(f"E-RAW-01 {pattern}: ".replace("\n", r"\n")) and f"matches nothing in {tmp_path}" in said
+            text.startswith(f"E-RAW-01 {pattern}: ".replace("\n", r"\n")) and f"matches nothing in {tmp_path}" in text
         )
     assert complaint(source_of(kind=kind)).startswith("E-RAW-01 mine: files is empty")
 
@@ -48,8 +48,8 @@ def test_no_regular_file(tmp_path: Path, kind: str) -> None:
         listening.bind(str(plug))
         assert complaint(source_of(plug, kind=kind)).startswith(f"E-RAW-02 {plug}: is a pipe, socket or device")
     (tmp_path / "dangling").symlink_to("nowhere")
-    said = complaint(source_of(tmp_path / "dangling", kind=kind))
-    assert said.startswith(f"E-RAW-02 {tmp_path}/dangling: cannot be read: No such file")
+    text = complaint(source_of(tmp_path / "dangling", kind=kind))
+    assert text.startswith(f"E-RAW-02 {tmp_path}/dangling: cannot be read: No such file")
 
 
 def test_a_folder_among_the_matches(tmp_path: Path) -> None:
@@ -58,8 +58,8 @@ def test_a_folder_among_the_matches(tmp_path: Path) -> None:
     (tmp_path / "a" / "b.txt").write_bytes(b"b")
     (tmp_path / "c.txt").write_bytes(b"c")
     assert complaint(source_of(tmp_path / "*")).startswith(f"E-RAW-02 {tmp_path}/a: is a folder")
-    (found,) = inputs("mine", source_of(tmp_path / "**", kind="text"))
-    assert found.files == (f"{tmp_path}/a/b.txt", f"{tmp_path}/c.txt") and found.size == 2
+    (input,) = inputs("mine", source_of(tmp_path / "**", kind="text"))
+    assert input.files == (f"{tmp_path}/a/b.txt", f"{tmp_path}/c.txt") and input.size == 2
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
@@ -67,8 +67,8 @@ def test_a_folder_among_the_matches(tmp_path: Path) -> None:
 def test_unreadable(tmp_path: Path, kind: str) -> None:
     (tmp_path / "x").write_bytes(GOOD)
     (tmp_path / "x").chmod(0)
-    said = complaint(source_of(tmp_path / "x", kind=kind))
-    assert said.startswith(f"E-RAW-02 {tmp_path}/x: cannot be read: Permission denied")
+    text = complaint(source_of(tmp_path / "x", kind=kind))
+    assert text.startswith(f"E-RAW-02 {tmp_path}/x: cannot be read: Permission denied")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -81,8 +81,8 @@ def test_permission_denied(tmp_path: Path, kind: str, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("data_prep.readers.files.open", refuse, raising=False)
     monkeypatch.setattr(os, "access", lambda *_: False)
-    said = complaint(source_of(tmp_path / "x", kind=kind))
-    assert said.startswith(f"E-RAW-02 {tmp_path}/x: cannot be read: Permission denied")
+    text = complaint(source_of(tmp_path / "x", kind=kind))
+    assert text.startswith(f"E-RAW-02 {tmp_path}/x: cannot be read: Permission denied")
 
 
 def test_read_error_later(tmp_path: Path) -> None:
@@ -117,25 +117,25 @@ def test_wrong_name_of_parquet_and_text(tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_bytes(GOOD)
     (tmp_path / "x.parquet.gz").write_bytes(gzip.compress(GOOD))
     (tmp_path / "x.txt.gz").write_bytes(gzip.compress(GOOD))
-    said = complaint(source_of(tmp_path / "x.parquet", kind="parquet"))
-    assert said.startswith(
+    text = complaint(source_of(tmp_path / "x.parquet", kind="parquet"))
+    assert text.startswith(
         f"E-RAW-15 {tmp_path}/x.parquet: holds neither gzip nor zstd nor parquet, but is read as parq"
     )
-    said = complaint(source_of(tmp_path / "x.parquet.gz", kind="parquet"))
-    assert said.startswith(f"E-RAW-15 {tmp_path}/x.parquet.gz: gzip by its name; a .parquet file is needed")
-    said = complaint(source_of(tmp_path / "x.txt.gz", kind="text"))
-    assert said.startswith(f"E-RAW-15 {tmp_path}/x.txt.gz: gzip by its name; a text file is needed")
+    text = complaint(source_of(tmp_path / "x.parquet.gz", kind="parquet"))
+    assert text.startswith(f"E-RAW-15 {tmp_path}/x.parquet.gz: gzip by its name; a .parquet file is needed")
+    text = complaint(source_of(tmp_path / "x.txt.gz", kind="text"))
+    assert text.startswith(f"E-RAW-15 {tmp_path}/x.txt.gz: gzip by its name; a text file is needed")
 
 
 def archive(kind: str) -> bytes:
-    made = io.BytesIO()
+    buffer = io.BytesIO()
     if kind == "zip":
-        with zipfile.ZipFile(made, "w") as file:
+        with zipfile.ZipFile(buffer, "w") as file:
             file.writestr("../x.jsonl", GOOD)
     else:
-        with tarfile.open(fileobj=made, mode="w") as file:
+        with tarfile.open(fileobj=buffer, mode="w") as file:
             file.addfile(tarfile.TarInfo("../x.jsonl"), io.BytesIO())
-    return made.getvalue()
+    return buffer.getvalue()
 
 
 ARCHIVES = {
@@ -172,26 +172,28 @@ def test_the_same_file_twice(tmp_path: Path, kind: str, monkeypatch: pytest.Monk
         ("./a.jsonl", str(tmp_path / "a.jsonl")),
     ]
     for paths in [*twice, ("a*.jsonl", "*a.jsonl"), ("a.jsonl", "folder/a.jsonl")]:
-        said = complaint(source_of(*paths, kind=kind))
-        assert said.startswith("E-RAW-20 ") and "is the same file as" in said and "corpus.sources.mine.files" in said
+        text = complaint(source_of(*paths, kind=kind))
+        assert text.startswith("E-RAW-20 ") and "is the same file as" in text and "corpus.sources.mine.files" in text
 
 
 def test_sorted_and_numbered(tmp_path: Path) -> None:
     for name in ("b.jsonl", "a.jsonl", "c[1].jsonl", "deep/d.jsonl"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(GOOD + name.encode())
-    found = inputs(
+    listing = inputs(
         "mine", source_of(tmp_path / "deep" / "**", tmp_path / "[ba].jsonl", tmp_path / "c[1].jsonl", kind="text")
     )
-    assert [Path(path).name for path in found[0].files] == ["a.jsonl", "b.jsonl", "c[1].jsonl", "d.jsonl"]
-    found = inputs("mine", source_of(tmp_path / "deep" / "*", tmp_path / "[ba].jsonl", tmp_path / "c[1].jsonl"))
-    assert [(i.source, i.number, Path(i.path).name) for i in found] == [
+    assert [Path(path).name for path in listing[0].files] == ["a.jsonl", "b.jsonl", "c[1].jsonl", "d.jsonl"]
+    listing = inputs("mine", source_of(tmp_path / "deep" / "*", tmp_path / "[ba].jsonl", tmp_path / "c[1].jsonl"))
+    assert [(i.source, i.number, Path(i.path).name) for i in listing] == [
         ("mine", 0, "a.jsonl"),
         ("mine", 1, "b.jsonl"),
         ("mine", 2, "c[1].jsonl"),
         ("mine", 3, "d.jsonl"),
     ]
-    assert [i.size for i in found] == [len(GOOD) + len(Path(i.path).relative_to(tmp_path).as_posix()) for i in found]
+    assert [i.size for i in listing] == [
+        len(GOOD) + len(Path(i.path).relative_to(tmp_path).as_posix()) for i in listing
+    ]
 
 
 def test_identity(tmp_path: Path) -> None:
@@ -201,8 +203,8 @@ def test_identity(tmp_path: Path) -> None:
     def identity(content: bytes, at: int = 10**9, kind: str = "jsonl") -> dict:
         path.write_bytes(content)
         os.utime(path, ns=(at, at))
-        (found,) = inputs("mine", source_of(path, kind=kind))
-        return found.identity()
+        (input,) = inputs("mine", source_of(path, kind=kind))
+        return input.identity()
 
     for kind in ("jsonl", "text"):
         first = identity(GOOD, kind=kind)

@@ -44,11 +44,11 @@ def tables(tmp_path: Path) -> CorpusSourceConfig:
 
 
 def test_one_input_a_shard(tables: CorpusSourceConfig) -> None:
-    found = inputs("mine", tables)
-    assert [(i.source, i.number, i.path, i.size) for i in found] == [
+    listing = inputs("mine", tables)
+    assert [(i.source, i.number, i.path, i.size) for i in listing] == [
         ("mine", shard, f"{tables.hub}[train] shard {shard}/3", 0) for shard in range(3)
     ]
-    for shard, one in enumerate(found):
+    for shard, one in enumerate(listing):
         items = parsed(chunks(one, tables, work_of(), None), tables)
         assert items == [
             Document(row + 1, f"text {shard} {row} é", str(row), {"text": f"text {shard} {row} é", "id": row})
@@ -92,11 +92,11 @@ def test_only_some_of_its_files(tables: CorpusSourceConfig, tmp_path: Path) -> N
         ("mine", ["train-0000[12]*"], ["1", "2"]),
     ):
         some = of(str(tables.hub), hub_split=split, hub_files=patterns)
-        found = inputs("mine", some)
-        first = [parsed(chunks(one, some, work_of(), None), some)[0] for one in found]
+        listing = inputs("mine", some)
+        first = [parsed(chunks(one, some, work_of(), None), some)[0] for one in listing]
         assert sorted(text.split()[1] for text in texts(first)) == sorted(shards)
-        assert found[0].path.startswith(f"{tables.hub}[{split}] shard 0/")
-        assert found[0].identity() != everything and found[0].identity()["files"] == patterns
+        assert listing[0].path.startswith(f"{tables.hub}[{split}] shard 0/")
+        assert listing[0].identity() != everything and listing[0].identity()["files"] == patterns
     assert "E-RAW-24" in complaint(of(str(tables.hub), hub_files=["*.csv"]))
     assert everything.keys() == {"hub", "config", "split", "shard", "shards", "fingerprint"}  # as before hub_files
 
@@ -116,8 +116,8 @@ def test_jsonl_folder_and_bad_records(tmp_path: Path) -> None:
 def test_damaged_on_the_way(tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "train.jsonl").write_bytes(line("a") * 3 + b"{oops\n")
-    said = complaint(of(tmp_path / "set"))
-    assert said.startswith(f"E-RAW-24 {tmp_path}/set[train] shard 0/1:1: cannot be read on: ") and "oops" not in said
+    text = complaint(of(tmp_path / "set"))
+    assert text.startswith(f"E-RAW-24 {tmp_path}/set[train] shard 0/1:1: cannot be read on: ") and "oops" not in text
 
 
 def test_missing_fields(tables: CorpusSourceConfig) -> None:
@@ -126,12 +126,12 @@ def test_missing_fields(tables: CorpusSourceConfig) -> None:
         ({"text_field": "body.x"}, "body.x"),
         ({"id_field": "key"}, "key"),
     ):
-        said = complaint(of(str(tables.hub), **more))
-        assert said.startswith(
+        text = complaint(of(str(tables.hub), **more))
+        assert text.startswith(
             f"E-RAW-06 {tables.hub}[train] shard 0/3: no field '{name}' (its fields: 'text, meta, id, ot"
         )
-    said = complaint(of(str(tables.hub), text_field="meta.text"))
-    assert said.startswith(f"E-RAW-06 {tables.hub}[train] shard 0/3:1: no field 'meta.text' (its fields: 'lang')")
+    text = complaint(of(str(tables.hub), text_field="meta.text"))
+    assert text.startswith(f"E-RAW-06 {tables.hub}[train] shard 0/3:1: no field 'meta.text' (its fields: 'lang')")
 
 
 def test_empty(tmp_path: Path) -> None:
@@ -150,9 +150,9 @@ def test_cannot_be_had(tables: CorpusSourceConfig, tmp_path: Path) -> None:
         (of("bad name\x1b[2J\n"), ""),
     ]
     for source, words in cases:
-        said = complaint(source)
+        text = complaint(source)
         assert (
-            said.startswith("E-RAW-24 ") and words in said and "About it: made by a test. Fix: check its name" in said
+            text.startswith("E-RAW-24 ") and words in text and "About it: made by a test. Fix: check its name" in text
         )
 
 
@@ -181,5 +181,5 @@ print(sorted({"datasets", "pyarrow", "torch", "zstandard"} & set(sys.modules)))
 
 def test_without_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    said = complaint(of("some/set"))
-    assert said.startswith("E-RAW-25 some/set: `datasets` is not installed") and "coca-train[data]" in said
+    text = complaint(of("some/set"))
+    assert text.startswith("E-RAW-25 some/set: `datasets` is not installed") and "coca-train[data]" in text

@@ -49,8 +49,8 @@ def test_no_documents(tmp_path: Path, content: bytes) -> None:
     source = source_of(tmp_path / "x.jsonl")
     assert complaint(source).startswith(f"E-RAW-03 {tmp_path}/x.jsonl: holds no documents ({len(content)} bytes")
     if len(content) > 1 << 16:  # also when a run went on in the middle of it
-        (found,) = inputs("mine", source)
-        first = next(chunks(found, source, work_of(), None))
+        (input,) = inputs("mine", source)
+        first = next(chunks(input, source, work_of(), None))
         assert complaint(source, work_of(), first.after).startswith("E-RAW-03")
 
 
@@ -86,14 +86,14 @@ def test_a_blank_line_may_not_be_too_long_either(tmp_path: Path) -> None:
 def test_a_folder_that_may_not_be_entered_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "x.jsonl").write_bytes(GOOD)
     source = source_of(tmp_path / "x.jsonl")
-    (found,) = inputs("mine", source)
+    (input,) = inputs("mine", source)
 
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "stat", refuse)
     with pytest.raises(DataError, match=r"E-RAW-02 \S+x.jsonl: cannot be read: Permission denied"):
-        next(chunks(found, source, work_of(), None))
+        next(chunks(input, source, work_of(), None))
 
 
 def test_the_limit_is_the_length_of_the_line(tmp_path: Path) -> None:
@@ -165,8 +165,8 @@ def test_changed_while_read(tmp_path: Path) -> None:
     for change in (grow, touch, replace, path.unlink):
         path.write_bytes(GOOD * 100_000)
         source = source_of(path)
-        (found,) = inputs("mine", source)
-        going = chunks(found, source, work_of(), None)
+        (input,) = inputs("mine", source)
+        going = chunks(input, source, work_of(), None)
         next(going)
         change()
         with pytest.raises(DataError, match=r"E-RAW-19 \S+x.jsonl: (changed|was removed).* after it was read"):
@@ -177,8 +177,8 @@ def test_changed_after_the_last_chunk(tmp_path: Path) -> None:
     """What grew behind the end is not lost in silence."""
     (tmp_path / "x.jsonl").write_bytes(GOOD)
     source = source_of(tmp_path / "x.jsonl")
-    (found,) = inputs("mine", source)
-    going = chunks(found, source, work_of(), None)
+    (input,) = inputs("mine", source)
+    going = chunks(input, source, work_of(), None)
     next(going)
     (tmp_path / "x.jsonl").write_bytes(GOOD * 2)
     with pytest.raises(DataError, match=r"E-RAW-19 \S+x.jsonl: changed"):
@@ -188,18 +188,18 @@ def test_changed_after_the_last_chunk(tmp_path: Path) -> None:
 def test_changed_between_listing_and_reading(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(GOOD)
-    (found,) = inputs("mine", source_of(path))
+    (input,) = inputs("mine", source_of(path))
     path.write_bytes(GOOD * 2)
     with pytest.raises(DataError, match=rf"E-RAW-19 .*changed \(now {2 * len(GOOD)} bytes\) after it had {len(GOOD)}"):
-        list(chunks(found, source_of(path), work_of(), None))
+        list(chunks(input, source_of(path), work_of(), None))
 
 
 @pytest.mark.parametrize("byte", [1, len(GOOD) - 1, 2 * len(GOOD) + 1, 1 << 40])
 def test_a_cursor_that_does_not_fit(tmp_path: Path, byte: int) -> None:
     (tmp_path / "x.jsonl").write_bytes(GOOD * 2)
     cursor = {"line": 2, "byte": byte, "found": 1}
-    said = complaint(source_of(tmp_path / "x.jsonl"), work_of(), cursor)
-    assert said.startswith(f"E-RAW-26 {tmp_path}/x.jsonl: ") and str(byte) in said
+    text = complaint(source_of(tmp_path / "x.jsonl"), work_of(), cursor)
+    assert text.startswith(f"E-RAW-26 {tmp_path}/x.jsonl: ") and str(byte) in text
 
 
 def test_a_cursor_at_the_end(tmp_path: Path) -> None:
@@ -212,9 +212,9 @@ def test_a_cursor_at_the_end(tmp_path: Path) -> None:
 def test_a_chunk_is_bytes_and_its_cursor_is_json(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_bytes(GOOD * 10)
     source, work = source_of(tmp_path / "x.jsonl"), work_of(chunk_bytes=2 * len(GOOD) + 3)
-    found = cut(source, work)
-    assert [chunk.data for chunk in found] == [GOOD * 2] * 5
-    assert [chunk.first for chunk in found] == [1, 3, 5, 7, 9]
-    assert [chunk.position for chunk in found] == [34, 68, 102, 136, 170] == [chunk.after["byte"] for chunk in found]
-    assert json.loads(json.dumps(found[1].after)) == {"line": 5, "byte": 68, "found": 1}
-    assert len(parsed(found[1:2], source, work)) == 2
+    pieces = cut(source, work)
+    assert [chunk.data for chunk in pieces] == [GOOD * 2] * 5
+    assert [chunk.first for chunk in pieces] == [1, 3, 5, 7, 9]
+    assert [chunk.position for chunk in pieces] == [34, 68, 102, 136, 170] == [chunk.after["byte"] for chunk in pieces]
+    assert json.loads(json.dumps(pieces[1].after)) == {"line": 5, "byte": 68, "found": 1}
+    assert len(parsed(pieces[1:2], source, work)) == 2

@@ -26,12 +26,12 @@ def write(path: Path, table: Any, rows: int = 30, **more: Any) -> Any:
 @pytest.mark.parametrize("rows", [1, 7, 30, 1000])
 def test_round_trip(tmp_path: Path, chunk_bytes: int, rows: int) -> None:
     source = write(tmp_path / "x.parquet", {"id": list(range(100)), "text": TEXTS, "more": [b"\xff"] * 100}, rows)
-    found = cut(source, work_of(chunk_bytes=chunk_bytes))
-    items = parsed(found, source)
+    pieces = cut(source, work_of(chunk_bytes=chunk_bytes))
+    items = parsed(pieces, source)
     assert texts(items) == TEXTS and [item.line for item in items] == list(range(1, 101))
     assert items[3].fields == {"text": TEXTS[3]}  # type: ignore[union-attr]
-    assert found[-1].position == (tmp_path / "x.parquet").stat().st_size
-    assert (len(found) == 1) is (chunk_bytes == 1 << 20)
+    assert pieces[-1].position == (tmp_path / "x.parquet").stat().st_size
+    assert (len(pieces) == 1) is (chunk_bytes == 1 << 20)
 
 
 @pytest.mark.parametrize(
@@ -175,14 +175,14 @@ def test_cursors(tmp_path: Path) -> None:
     end = cut(source)[-1].after
     assert end == {"row": 101, "group": 4, "offset": 0} and read(source, work_of(), end) == []
     for group, offset in ((5, 0), (4, 1), (3, 31)):
-        said = complaint(source, work_of(), {"row": 91, "group": group, "offset": offset})
-        assert said.startswith(f"E-RAW-26 {tmp_path}/x.parquet: has ") and "stopped at row 91" in said
+        text = complaint(source, work_of(), {"row": 91, "group": group, "offset": offset})
+        assert text.startswith(f"E-RAW-26 {tmp_path}/x.parquet: has ") and "stopped at row 91" in text
 
 
 def test_changed_while_read(tmp_path: Path) -> None:
     source, work = write(tmp_path / "x.parquet", {"text": TEXTS}), work_of(chunk_bytes=1)
-    (found,) = inputs("mine", source)
-    going = chunks(found, source, work, None)
+    (input,) = inputs("mine", source)
+    going = chunks(input, source, work, None)
     next(going)
     write(tmp_path / "x.parquet", {"text": TEXTS * 2})
     with pytest.raises(DataError, match=r"E-RAW-19 \S+x.parquet: changed"):
@@ -193,10 +193,10 @@ def test_one_row_group_in_little_memory(tmp_path: Path) -> None:
     """Chunks stay small in a row group that is large: it is never held as a whole."""
     many = [f"{i} " * 300 for i in range(20_000)]  # 30 MB
     source = write(tmp_path / "x.parquet", {"text": many}, rows=1 << 20)
-    (found,) = inputs("mine", source)
+    (input,) = inputs("mine", source)
     before = pa.total_allocated_bytes()
     peak = largest = 0
-    for chunk in chunks(found, source, work_of(chunk_bytes=1 << 18), None):
+    for chunk in chunks(input, source, work_of(chunk_bytes=1 << 18), None):
         peak = max(peak, pa.total_allocated_bytes() - before)
         largest = max(largest, len(chunk.data))
     assert largest < 1 << 20 and peak < 12 << 20
@@ -205,5 +205,5 @@ def test_one_row_group_in_little_memory(tmp_path: Path) -> None:
 def test_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write(tmp_path / "x.parquet", {"text": TEXTS})
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    said = complaint(source)
-    assert said.startswith("E-RAW-25 pyarrow: is not installed") and "coca-train[data]" in said
+    text = complaint(source)
+    assert text.startswith("E-RAW-25 pyarrow: is not installed") and "coca-train[data]" in text

@@ -42,12 +42,12 @@ PACK = {
 
 def in_pieces(source: CorpusSourceConfig, work: WorkConfig) -> list[Chunk]:
     """All chunks; and from every cursor on, exactly the same ones follow."""
-    (found,) = inputs("mine", source)
-    whole = list(chunks(found, source, work, None))
+    (input,) = inputs("mine", source)
+    whole = list(chunks(input, source, work, None))
     for i, chunk in enumerate(whole):
-        assert list(chunks(found, source, work, json.loads(json.dumps(chunk.after)))) == whole[i + 1 :]
+        assert list(chunks(input, source, work, json.loads(json.dumps(chunk.after)))) == whole[i + 1 :]
     positions = [chunk.position for chunk in whole]
-    assert positions == sorted(positions) and positions[-1] <= found.size
+    assert positions == sorted(positions) and positions[-1] <= input.size
     assert [chunk.first for chunk in whole[1:]] == [
         chunk.after.get("line") or chunk.after.get("row") or chunk.after.get("file") for chunk in whole[:-1]
     ]
@@ -68,13 +68,13 @@ def test_jsonl(
     with TemporaryDirectory() as folder:
         (Path(folder) / name).write_bytes(PACK[name](plain))
         source, work = source_of(Path(folder) / name), work_of(chunk_bytes=chunk_bytes)
-        found = in_pieces(source, work)
-        items = parsed(found, source, work)
+        pieces = in_pieces(source, work)
+        items = parsed(pieces, source, work)
     assert texts(items) == written and [item.line for item in items] == numbers
-    assert b"".join(chunk.data for chunk in found) == plain
-    assert all(chunk.n_bytes <= chunk_bytes or chunk.data.count(b"\n") <= 1 for chunk in found)
-    assert all(chunk.data.endswith(b"\n") for chunk in found[:-1])
-    assert found[-1].after["line"] == plain.count(b"\n") + 1 + (not plain.endswith(b"\n"))
+    assert b"".join(chunk.data for chunk in pieces) == plain
+    assert all(chunk.n_bytes <= chunk_bytes or chunk.data.count(b"\n") <= 1 for chunk in pieces)
+    assert all(chunk.data.endswith(b"\n") for chunk in pieces[:-1])
+    assert pieces[-1].after["line"] == plain.count(b"\n") + 1 + (not plain.endswith(b"\n"))
 
 
 @settings(deadline=None, max_examples=80)
@@ -91,15 +91,16 @@ def test_every_line_is_accounted_for(lines: list[bytes], chunk_bytes: int, max_l
         (Path(folder) / name).write_bytes(PACK[name](b"\n".join(lines) + b"\n"))
         source = source_of(Path(folder) / name)
         work = work_of(chunk_bytes=chunk_bytes, max_line_bytes=max_line_bytes)
-        found = in_pieces(source, work)
-        items = parsed(found, source, work)
+        pieces = in_pieces(source, work)
+        items = parsed(pieces, source, work)
     good = [i for i, line in enumerate(lines, 1) if line == b'{"text": "good"}']
     bad = [i for i, line in enumerate(lines, 1) if line in BAD]
     assert [item.line for item in items if item not in rejects(items)] == good
     assert [item.line for item in rejects(items)] == bad
     assert [item.byte for item in rejects(items)] == [sum(len(line) + 1 for line in lines[: i - 1]) for i in bad]
     assert (
-        found[-1].after["line"] == len(lines) + 1 and sum(chunk.n_bytes for chunk in found) == found[-1].after["byte"]
+        pieces[-1].after["line"] == len(lines) + 1
+        and sum(chunk.n_bytes for chunk in pieces) == pieces[-1].after["byte"]
     )
     for item in rejects(items):
         assert (item.code == "E-RAW-13") is (len(lines[item.line - 1]) > max_line_bytes)
@@ -140,13 +141,13 @@ def test_any_bytes_end_in_words(content: bytes, chunk_bytes: int, name: str, pac
     with TemporaryDirectory() as folder:
         (Path(folder) / name).write_bytes(PACK[name](content) if packed else content)
         source, work = source_of(Path(folder) / name), work_of(chunk_bytes=chunk_bytes)
-        said = "Fix: "
+        text = "Fix: "
         try:
             for item in rejects(read(source, work)):
                 assert str(item.error("x")).isprintable() and len(item.excerpt) <= 80
         except DataError as error:
-            said = str(error)
-    assert said.isprintable() and "Fix: " in said
+            text = str(error)
+    assert text.isprintable() and "Fix: " in text
 
 
 def test_a_pipe_of_any_size_is_cut_alike() -> None:

@@ -24,14 +24,14 @@ def test_round_trip(tmp_path: Path, chunk_bytes: int) -> None:
     """Text comes as it is, except for a BOM; its id is its path."""
     contents = {"b.txt": b"b\r\nb\n", "a.txt": "\ufeffé😀".encode(), "deep/c.md": b"", "deep/er/d": b" x\0"[:2]}
     source, work = folder(tmp_path, contents), work_of(chunk_bytes=chunk_bytes)
-    found = cut(source, work)
-    items = parsed(found, source, work)
+    pieces = cut(source, work)
+    items = parsed(pieces, source, work)
     assert texts(items) == ["é😀", "b\r\nb\n", "", " x"]
     assert items[1] == Document(2, "b\r\nb\n", f"{tmp_path}/b.txt", {})
     assert [item.line for item in items] == [1, 2, 3, 4]
-    assert sum(chunk.n_bytes for chunk in found) == found[-1].position == sum(map(len, contents.values()))
-    for i, chunk in enumerate(found):
-        assert cut(source, work, chunk.after) == found[i + 1 :]
+    assert sum(chunk.n_bytes for chunk in pieces) == pieces[-1].position == sum(map(len, contents.values()))
+    for i, chunk in enumerate(pieces):
+        assert cut(source, work, chunk.after) == pieces[i + 1 :]
 
 
 BAD = {
@@ -69,18 +69,18 @@ def test_many_empty_files_still_make_chunks(tmp_path: Path) -> None:
 
 def test_changed_or_removed(tmp_path: Path) -> None:
     source = folder(tmp_path, {"a.txt": b"fine"})
-    found = cut(source)
+    pieces = cut(source)
     (tmp_path / "a.txt").write_bytes(b"longer")
     with pytest.raises(DataError, match=r"E-RAW-19 \S+/a.txt: changed"):
-        parsed(found, source)
+        parsed(pieces, source)
     (tmp_path / "a.txt").unlink()
     with pytest.raises(DataError, match=r"E-RAW-19 \S+/a.txt: was removed"):
-        parsed(found, source)
+        parsed(pieces, source)
 
 
 def test_changed_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = folder(tmp_path, {"a.txt": b"fine"})
-    found = cut(source)
+    pieces = cut(source)
 
     def open_late(path: str, _: str) -> BinaryIO:
         (tmp_path / "a.txt").write_bytes(b"mine, and longer")
@@ -88,36 +88,36 @@ def test_changed_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr("data_prep.readers.text.open", open_late, raising=False)
     with pytest.raises(DataError, match=r"E-RAW-19 \S+/a.txt: changed"):
-        parsed(found, source)
+        parsed(pieces, source)
 
 
 def test_removed_before_the_chunk(tmp_path: Path) -> None:
     from data_prep.readers import chunks
 
     source = folder(tmp_path, {"a.txt": b"fine"})
-    (found,) = inputs("mine", source)
+    (input,) = inputs("mine", source)
     (tmp_path / "a.txt").unlink()
     with pytest.raises(DataError, match=r"E-RAW-02 \S+/a.txt: cannot be read: No such file"):
-        list(chunks(found, source, work_of(), None))
+        list(chunks(input, source, work_of(), None))
 
 
 def test_fails_when_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = folder(tmp_path, {"a.txt": b"fine"})
-    found = cut(source)
+    pieces = cut(source)
 
     def refuse(path: str, *_: object) -> None:
         raise PermissionError(13, "Permission denied", path)
 
     monkeypatch.setattr("data_prep.readers.text.open", refuse, raising=False)
     with pytest.raises(DataError, match=r"E-RAW-02 \S+/a.txt: cannot be read: Permission denied"):
-        parsed(found, source)
+        parsed(pieces, source)
 
 
 def test_cursor_beyond_the_end(tmp_path: Path) -> None:
     source = folder(tmp_path, {"a.txt": b"fine", "b.txt": b"fine"})
     assert read(source, work_of(), {"file": 3}) == []
-    said = complaint(source, work_of(), {"file": 4})
-    assert said.startswith(f"E-RAW-26 {tmp_path}/**: has 2 files, but the earlier run stopped at file 4")
+    text = complaint(source, work_of(), {"file": 4})
+    assert text.startswith(f"E-RAW-26 {tmp_path}/**: has 2 files, but the earlier run stopped at file 4")
 
 
 def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
@@ -125,5 +125,5 @@ def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
     Path(os.fsdecode(name)).write_bytes(b"a\0")
     source = source_of(tmp_path / "*", kind="text")
     assert complaint(source).startswith(f"E-RAW-12 {tmp_path}/\\udcff.txt: NUL")
-    (found,) = inputs("mine", source)
-    assert len(found.identity()["sha256"]) == 64
+    (input,) = inputs("mine", source)
+    assert len(input.identity()["sha256"]) == 64

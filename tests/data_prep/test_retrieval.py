@@ -21,8 +21,8 @@ TEXT = re.compile(
 
 
 @pytest.fixture
-def made(tmp_path, capsys):
-    """made(options) -> (bytes, records) of both files."""
+def generate(tmp_path, capsys):
+    """generate(options) -> (bytes, records) of both files."""
 
     def make(*words):
         settings = [f"retrieval.dir={tmp_path}/raw", *(f"retrieval.{word}" for word in words)]
@@ -33,18 +33,18 @@ def made(tmp_path, capsys):
     return make
 
 
-def test_texts_and_their_distribution(made):
+def test_texts_and_their_distribution(generate):
     n = 4000
-    _, (train, valid) = made(f"n_documents={n}", "n_valid_documents=7", "max_repeats=3")
+    _, (train, valid) = generate(f"n_documents={n}", "n_valid_documents=7", "max_repeats=3")
     assert [record["meta"]["id"] for record in train[:2] + valid[:1]] == ["train-0", "train-1", "valid-0"]
     assert (len(train), len(valid)) == (n, 7)
     places, keys = Counter(), []
     for record in train + valid:
-        found = TEXT.fullmatch(record["text"])
-        assert found, record["text"]
-        before, after = (found[part].count("grass") for part in (1, 3))
+        match = TEXT.fullmatch(record["text"])
+        assert match, record["text"]
+        before, after = (match[part].count("grass") for part in (1, 3))
         places[before + after, before] += 1
-        keys.append(int(found[2]))
+        keys.append(int(match[2]))
     expected = {(repeats, before): n / 4 / (repeats + 1) for repeats in range(4) for before in range(repeats + 1)}
     assert set(places) == set(expected)
     assert all(abs(places[at] - count) < 5 * count**0.5 + 7 for at, count in expected.items())
@@ -52,12 +52,12 @@ def test_texts_and_their_distribution(made):
     assert 99_800 < max(keys) <= 99_999
 
 
-def test_the_bytes_depend_on_the_options_only(made):
-    first, _ = made("n_documents=20", "n_valid_documents=3")
+def test_the_bytes_depend_on_the_options_only(generate):
+    first, _ = generate("n_documents=20", "n_valid_documents=3")
     assert first[0][4:8] == b"\0\0\0\0"  # no time of day in it
-    assert made("n_documents=20", "n_valid_documents=3")[0] == first
+    assert generate("n_documents=20", "n_valid_documents=3")[0] == first
     for other in ("seed=1", "max_repeats=5", "n_documents=21"):
-        assert made("n_documents=20", "n_valid_documents=3", other)[0][0] != first[0]
+        assert generate("n_documents=20", "n_valid_documents=3", other)[0][0] != first[0]
 
 
 def test_the_command(tmp_path, capsys):

@@ -113,11 +113,11 @@ def test_values_without_a_field(rules: dict[str, Any]) -> None:
 
 def test_the_first_rule_gives_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the order: empty, short, long, language, licence, stars, quality; quality is not asked in vain."""
-    asked: list[str] = []
+    calls: list[str] = []
 
     def quality_filters(names: list[str]) -> list[Any]:
         def ask(name: str, text: str) -> str | None:
-            asked.append(name)
+            calls.append(name)
             return name if "bad" in text else None
 
         return [lambda text, name=name: ask(name, text) for name in names]
@@ -137,6 +137,6 @@ def test_the_first_rule_gives_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
         *("empty", "short", "long", "language unknown", "language"),
         *("licence unknown", "licence", "stars unknown", "stars"),
     ]
-    assert asked == []
-    assert refused("bad", fields | {"s": 1}, **rules) == "a" and asked == ["a"]
-    assert refused("good", fields | {"s": 1}, **rules) is None and asked == ["a", "a", "b"]
+    assert calls == []
+    assert refused("bad", fields | {"s": 1}, **rules) == "a" and calls == ["a"]
+    assert refused("good", fields | {"s": 1}, **rules) is None and calls == ["a", "a", "b"]

@@ -119,8 +119,8 @@ def test_every_row_with_its_documents_and_text(run_of, ask, packing: str, step: 
             assert line in shown
         assert shown.count("  ⟦document ") == len(parts)
         text = "".join(line[4:] + "\n" for line in shown.splitlines() if line.startswith("  | "))
-        said = tokenizer.decode(batch.tokens_BT[r].tolist()).replace("\x1b", "\\x1b")
-        assert re.sub("\n|⟦end of document⟧", "", text) == said.replace("\n", "")
+        plain_text = tokenizer.decode(batch.tokens_BT[r].tolist()).replace("\x1b", "\\x1b")
+        assert re.sub("\n|⟦end of document⟧", "", text) == plain_text.replace("\n", "")
     assert "\x1b" not in out
 
 

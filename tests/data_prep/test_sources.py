@@ -50,9 +50,9 @@ def raw(tmp_path: Path) -> dict[str, Made]:
 
 def test_what_is_found(tmp_path: Path) -> None:
     config = configuration(tmp_path, raw(tmp_path))
-    found = {one.source: (one.files, one.size, one.state) for one in look(config.corpus)}
+    by_source = {one.source: (one.files, one.size, one.state) for one in look(config.corpus)}
     packed = (tmp_path / "raw" / "b.jsonl.gz").stat().st_size
-    assert found == {
+    assert by_source == {
         "jsonl": (2, 23 + packed, "ready"),
         "notes": (2, 20, "ready"),
         "wiki": (0, 0, "missing"),
@@ -69,11 +69,11 @@ def test_without_the_library_of_the_hub(tmp_path: Path, monkeypatch: pytest.Monk
     config = configuration(tmp_path, raw(tmp_path))
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "datasets" else find(name, *a))
-    found = {one.source: one for one in look(config.corpus)}
+    by_source = {one.source: one for one in look(config.corpus)}
     for name in ("hub", "folder"):
-        assert found[name].state == "missing"
-        assert re.match(r"E-RAW-25 .*`datasets` is not installed.* Fix: pip install", found[name].problem)
-    assert found["jsonl"].state == "ready"
+        assert by_source[name].state == "missing"
+        assert re.match(r"E-RAW-25 .*`datasets` is not installed.* Fix: pip install", by_source[name].problem)
+    assert by_source["jsonl"].state == "ready"
 
 
 def test_what_is_made_already(tmp_path: Path) -> None:
@@ -85,11 +85,11 @@ def test_what_is_made_already(tmp_path: Path) -> None:
     (tmp_path / "tiny" / "parts" / "jsonl").mkdir()
     trained(tmp_path / "tiny" / "tokenizer.model")
     write(tmp_path / "tiny", {name: sources[name] for name in ("jsonl", "wiki", "hub")})
-    found = {one.source: one for one in look(config.corpus)}
-    assert {name: one.state for name, one in found.items()} == {
+    by_source = {one.source: one for one in look(config.corpus)}
+    assert {name: one.state for name, one in by_source.items()} == {
         **{"jsonl": "tokenized", "notes": "begun", "wiki": "tokenized", "hub": "tokenized", "folder": "ready"},
     }
-    assert found["wiki"].problem.startswith("E-RAW-01")  # the raw files are gone by now: said, but no fault
+    assert by_source["wiki"].problem.startswith("E-RAW-01")  # the raw files are gone by now: said, but no fault
 
 
 def test_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

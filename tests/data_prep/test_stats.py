@@ -25,13 +25,13 @@ some_lengths = st.lists(st.integers(0, 60) | st.integers(0, 10**6), min_size=1, 
 @settings(deadline=None)
 @given(some_lengths, st.lists(st.integers(0, 80), max_size=4), st.integers(0, 10**6))
 def test_against_plain_python(values: list[int], cuts: list[int], n: int) -> None:
-    found = count(np.split(np.array(values), sorted(cuts)))
-    assert found.values.tolist() == sorted(set(values))
-    assert (found.n_documents, found.n_tokens, found.longest) == (len(values), sum(values), max(values))
+    lengths = count(np.split(np.array(values), sorted(cuts)))
+    assert lengths.values.tolist() == sorted(set(values))
+    assert (lengths.n_documents, lengths.n_tokens, lengths.longest) == (len(values), sum(values), max(values))
     long = [value for value in values if value >= n]
-    assert found.at_least(n) == (len(long), sum(long))
+    assert lengths.at_least(n) == (len(long), sum(long))
     for share in (*QUANTILES, 0.25, 1.0):
-        assert found.quantile(share) == sorted(values)[max(1, math.ceil(share * len(values))) - 1]
+        assert lengths.quantile(share) == sorted(values)[max(1, math.ceil(share * len(values))) - 1]
 
 
 @settings(deadline=None)
@@ -48,10 +48,10 @@ def test_lengths_of_a_corpus_in_small_chunks(tmp_path: Path, model: Path, monkey
     texts = ["word " * i for i in range(1, 24)]
     config = make(tmp_path, {"a": Made(texts, texts[:2]), "b": Made([], texts[:3])})
     monkeypatch.setattr(module, "CHUNK", 5)
-    found = of_corpus(Corpus(config))
-    assert list(found) == [("a", "train"), ("a", "valid"), ("b", "valid")]
+    by_split = of_corpus(Corpus(config))
+    assert list(by_split) == [("a", "train"), ("a", "valid"), ("b", "valid")]
     expected = sorted(len(Tokenizer(model).encode(text)) + 1 for text in texts)
-    assert np.repeat(found["a", "train"].values, found["a", "train"].counts).tolist() == expected
+    assert np.repeat(by_split["a", "train"].values, by_split["a", "train"].counts).tolist() == expected
 
 
 def test_the_report(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,9 +108,9 @@ def test_the_tokenizer_must_be_the_one_of_then(tmp_path: Path, model: Path, caps
 
 def test_a_picture_of_thirty_sources_of_all_lengths(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    found = {(f"source_{i:02d}", "train"): count([rng.lognormal(5 + i / 5, 1, 500).astype(int)]) for i in range(29)}
-    found["held", "valid"] = count([np.array([1])])
-    lengths_picture(tmp_path / "lengths.png", found, "many")
+    lengths = {(f"source_{i:02d}", "train"): count([rng.lognormal(5 + i / 5, 1, 500).astype(int)]) for i in range(29)}
+    lengths["held", "valid"] = count([np.array([1])])
+    lengths_picture(tmp_path / "lengths.png", lengths, "many")
     assert (tmp_path / "lengths.png").read_bytes()[:4] == b"\x89PNG"
 
 

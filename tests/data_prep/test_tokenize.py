@@ -67,7 +67,7 @@ def test_parts_hold_the_documents_with_an_end_token_each(raw: Path, reference: P
 
 def test_a_part_ends_with_the_chunk_that_fills_it(raw: Path, reference: Path):
     source = configured(raw, reference)
-    found = records(reference, 1)
+    part_records = records(reference, 1)
     (_, input, _) = inputs("text", source.corpus.sources["text"])
     cut = list(chunks(input, source.corpus.sources["text"], source.work, None))
     ends, size = [], 0
@@ -77,12 +77,12 @@ def test_a_part_ends_with_the_chunk_that_fills_it(raw: Path, reference: Path):
             ends.append(chunk.after)
             size = 0
     assert len(ends) > 2
-    assert [record["after"] for record in found] == ends
-    assert [record["first"] for record in found] == [None, *ends[:-1]]
-    assert [record["last"] for record in found] == [False] * (len(ends) - 1) + [True]
-    assert sum(record["counts"]["documents"] for record in found) == 40
-    assert sum(record["counts"]["characters"] for record in found) == sum(map(len, texts(40, 1)))
-    assert all(record["input"] == input.identity() for record in found)
+    assert [record["after"] for record in part_records] == ends
+    assert [record["first"] for record in part_records] == [None, *ends[:-1]]
+    assert [record["last"] for record in part_records] == [False] * (len(ends) - 1) + [True]
+    assert sum(record["counts"]["documents"] for record in part_records) == 40
+    assert sum(record["counts"]["characters"] for record in part_records) == sum(map(len, texts(40, 1)))
+    assert all(record["input"] == input.identity() for record in part_records)
 
 
 def test_two_workers_give_the_same_bytes(raw: Path, reference: Path, tmp_path: Path):
@@ -182,12 +182,12 @@ def test_the_tokenizer_must_not_change_under_a_worker(raw: Path, tmp_path: Path)
 class Bar:
     """What is used of tqdm."""
 
-    made: ClassVar[list["Bar"]] = []
+    instances: ClassVar[list["Bar"]] = []
     disable, n, initial, postfix = False, 0, 0, ""
 
     def __init__(self, total: int | None, **_: object) -> None:
         self.total = total
-        self.made.append(self)
+        self.instances.append(self)
 
     def update(self, n: int) -> None:
         assert n >= 0
@@ -204,12 +204,12 @@ def test_progress_counts_bytes_on_disk_documents_and_what_was_done_before(raw: P
     monkeypatch.setattr("tqdm.tqdm", Bar)
     size = sum(path.stat().st_size for path in raw.glob("*.jsonl"))
     run(raw, tmp_path)
-    bar = Bar.made.pop()
+    bar = Bar.instances.pop()
     assert (bar.n, bar.total, bar.initial, bar.postfix) == (size, size, 0, "120 documents")
     for path in sorted((tmp_path / "parts" / "text" / "00002").glob("0000[1-9]*")):
         path.unlink()
     run(raw, tmp_path)
-    bar = Bar.made.pop()
+    bar = Bar.instances.pop()
     done = size - (raw / "2.jsonl").stat().st_size + records(tmp_path, 2)[0]["after"]["byte"]
     assert (bar.n, bar.total) == (size, size) and done <= bar.initial < done + 1100
 
@@ -220,7 +220,7 @@ def test_progress_of_inputs_of_unknown_size_counts_their_text(raw: Path, tmp_pat
     every = all_inputs(config)
     monkeypatch.setattr("tqdm.tqdm", Bar)
     tokenizing.tokenize(config, every)
-    bar = Bar.made.pop()
+    bar = Bar.instances.pop()
     assert (bar.total, bar.postfix) == (None, "20 documents")
     assert len("".join(texts(20))) <= bar.n <= len("".join(texts(20))) + 100
     assert len(documents(tmp_path)) == 20

@@ -123,16 +123,16 @@ CHANGES = {
 
 
 @QUICK
-@pytest.mark.parametrize("said", CHANGES)
-def test_other_settings_are_refused(config: PrepareConfig, said: str) -> None:
+@pytest.mark.parametrize("phrase", CHANGES)
+def test_other_settings_are_refused(config: PrepareConfig, phrase: str) -> None:
     verb.run(config)
     before = Path(config.tokenizer.path).read_bytes()
     with pytest.raises(DataError) as caught:
-        verb.run(CHANGES[said](config))
+        verb.run(CHANGES[phrase](config))
     assert str(caught.value).startswith(
         f"E-TKN-05 {config.tokenizer.path}: is there, and was made with other settings: "
     )
-    assert said in str(caught.value) and "Fix: " in str(caught.value)
+    assert phrase in str(caught.value) and "Fix: " in str(caught.value)
     assert Path(config.tokenizer.path).read_bytes() == before
 
 
@@ -261,10 +261,10 @@ def imported(config: PrepareConfig, origin: Path, name: str = "tokenizer.model")
 
 def test_import_of_sentencepiece(config: PrepareConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     origin = sentencepiece_model(tmp_path / "origin.model", model_type="unigram", remove_extra_whitespaces=True)
-    for said in ("made", "is there already, nothing to do"):
+    for state in ("made", "is there already, nothing to do"):
         verb.run(imported(config, origin))
         out = capsys.readouterr().out
-        assert f"{config.tokenizer.path}: {said}\n" in out and "some texts come back changed" in out
+        assert f"{config.tokenizer.path}: {state}\n" in out and "some texts come back changed" in out
     assert Path(config.tokenizer.path).read_bytes() == origin.read_bytes()
 
 

@@ -32,7 +32,7 @@ N_FLIPS = 60
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> PrepareConfig:
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> PrepareConfig:
     folder = tmp_path_factory.mktemp("made")
     tokenizer = trained(folder / "corpus" / "tokenizer.model")
     config = configuration(folder, tokenizer, books={}, code={})
@@ -46,33 +46,33 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> PrepareConfig:
 
 
 @pytest.fixture
-def copy(made: PrepareConfig, tmp_path: Path) -> PrepareConfig:
-    shutil.copytree(made.corpus.dir, tmp_path / "copy")
-    return replace(made, corpus=replace(made.corpus, dir=str(tmp_path / "copy")))
+def copy(prepared: PrepareConfig, tmp_path: Path) -> PrepareConfig:
+    shutil.copytree(prepared.corpus.dir, tmp_path / "copy")
+    return replace(prepared, corpus=replace(prepared.corpus, dir=str(tmp_path / "copy")))
 
 
 def faults(config: PrepareConfig, capsys: pytest.CaptureFixture[str]) -> list[str]:
     """What verify finds; each fault is one line that says what to do, and the exit code is 3."""
     try:
         code = verify.run(config)
-        said = capsys.readouterr().out.split("\n\n")[1].strip().splitlines()
+        lines = capsys.readouterr().out.split("\n\n")[1].strip().splitlines()
     except DataError as error:
-        code, said = error.exit_code, [str(error)]
-    found = [line for line in said if line.startswith("E-")]
-    assert code == (3 if found else 0)
-    assert all("Fix: " in line for line in found)
-    if not found:
-        assert re.fullmatch(r".*: verified, 16 files, [0-9,]+ bytes", said[0])
-    return found
+        code, lines = error.exit_code, [str(error)]
+    errors = [line for line in lines if line.startswith("E-")]
+    assert code == (3 if errors else 0)
+    assert all("Fix: " in line for line in errors)
+    if not errors:
+        assert re.fullmatch(r".*: verified, 16 files, [0-9,]+ bytes", lines[0])
+    return errors
 
 
 def test_a_whole_corpus(copy: PrepareConfig, capsys: pytest.CaptureFixture[str]) -> None:
     before = contents(Path(copy.corpus.dir))
     assert verify.run(copy) == 0
-    said = capsys.readouterr().out
+    out = capsys.readouterr().out
     record = manifest.read(copy.corpus.dir)
     for name, dataset in record["datasets"].items():
-        row = next(line.split() for line in said.splitlines() if line.startswith(name))
+        row = next(line.split() for line in out.splitlines() if line.startswith(name))
         assert row[1] == "good"
         assert [int(n.replace(",", "")) for n in row[2:5]] == [
             dataset["documents"],
@@ -94,13 +94,13 @@ def test_random_changed_bits_are_found_and_named(copy: PrepareConfig, capsys: py
         changed = bytearray(original)
         changed[at] ^= 1 << rng.randrange(8)
         path.write_bytes(changed)
-        found = faults(copy, capsys)
-        assert found, (path, at)
-        assert path.stem.split(".")[0] in "".join(found)
+        errors = faults(copy, capsys)
+        assert errors, (path, at)
+        assert path.stem.split(".")[0] in "".join(errors)
         if path.suffix == ".bin":
             begin = at // BLOCK * BLOCK
             end = min(begin + BLOCK, len(original))
-            assert f"E-TOK-08 {path} block {at // BLOCK}, bytes {begin} to {end - 1}:" in "".join(found)
+            assert f"E-TOK-08 {path} block {at // BLOCK}, bytes {begin} to {end - 1}:" in "".join(errors)
         path.write_bytes(original)
     assert faults(copy, capsys) == []
 
@@ -138,10 +138,10 @@ def end_of(dir: Path, name: str, document: int) -> int:
 
 
 def put_ids(dir: Path, name: str, changes: dict[int, int]) -> None:
-    found = ids(dir, name)
+    tokens = ids(dir, name)
     for at, value in changes.items():
-        found[at] = value
-    found.tofile(dir / f"{name}.bin")
+        tokens[at] = value
+    tokens.tofile(dir / f"{name}.bin")
     sign(dir)
 
 
@@ -339,9 +339,9 @@ TAMPERED: dict[str, tuple[Callable[[Path], Any], str]] = {
 def test_what_was_tampered_with_is_told(copy: PrepareConfig, capsys: pytest.CaptureFixture[str], case: str) -> None:
     change, message = TAMPERED[case]
     change(Path(copy.corpus.dir))
-    found = faults(copy, capsys)
-    assert any(re.match(message, line) for line in found), found
-    assert all(len(line) < 600 for line in found)
+    errors = faults(copy, capsys)
+    assert any(re.match(message, line) for line in errors), errors
+    assert all(len(line) < 600 for line in errors)
 
 
 def test_only_what_is_wrong_is_told(copy: PrepareConfig, capsys: pytest.CaptureFixture[str]) -> None:
@@ -349,8 +349,8 @@ def test_only_what_is_wrong_is_told(copy: PrepareConfig, capsys: pytest.CaptureF
     dir = Path(copy.corpus.dir)
     (dir / "books_train.idx").unlink()
     cut(dir / "code_valid.sums", 0)
-    found = faults(copy, capsys)
-    assert [line.split(":")[0].split("/")[-1] for line in found] == [
+    errors = faults(copy, capsys)
+    assert [line.split(":")[0].split("/")[-1] for line in errors] == [
         "books_train.idx",
         "books_train.idx",
         "code_valid.sums",
@@ -360,10 +360,10 @@ def test_only_what_is_wrong_is_told(copy: PrepareConfig, capsys: pytest.CaptureF
 def test_many_damaged_blocks_are_counted(copy: PrepareConfig, capsys: pytest.CaptureFixture[str]) -> None:
     path = Path(copy.corpus.dir) / "books_train.bin"
     path.write_bytes(bytes(path.stat().st_size))
-    found = faults(copy, capsys)
+    errors = faults(copy, capsys)
     n_blocks = -(-path.stat().st_size // BLOCK)
-    assert sum(" block " in line for line in found) == verify.NAMED
-    assert f"{n_blocks - verify.NAMED} more blocks are damaged" in found[-1]
+    assert sum(" block " in line for line in errors) == verify.NAMED
+    assert f"{n_blocks - verify.NAMED} more blocks are damaged" in errors[-1]
 
 
 def test_large_datasets_are_read_here_and_there(
@@ -383,21 +383,21 @@ def test_chunks_and_blocks_fit_together(copy: PrepareConfig, capsys: pytest.Capt
     bounds, good = data.document_bounds(), (dir / "code_train.bin").read_bytes()
     record = manifest.read(dir)
     for size in (2, 6, 64, 100_000):
-        told: list[str] = []
-        documents = verify.Documents(data, record, told.append)
+        messages: list[str] = []
+        documents = verify.Documents(data, record, messages.append)
         for begin in range(0, len(good), size):
             documents.look(good[begin : begin + size], begin)
-        assert told == []
+        assert messages == []
     for token in range(0, data.n_tokens, 5):
-        found = np.frombuffer(good, "<u2").copy()
+        tokens = np.frombuffer(good, "<u2").copy()
         document = int(np.searchsorted(bounds, token, side="right")) - 1
-        is_end = found[token] == record["end_of_document"]
-        found[token] = 300 if is_end else record["end_of_document"]
-        told = []
-        documents = verify.Documents(data, record, told.append)
+        is_end = tokens[token] == record["end_of_document"]
+        tokens[token] = 300 if is_end else record["end_of_document"]
+        messages = []
+        documents = verify.Documents(data, record, messages.append)
         for begin in range(0, len(good), 64):
-            documents.look(found.tobytes()[begin : begin + 64], begin)
-        assert len(told) == 1 and f"document {document}, token {token} of" in told[0]
+            documents.look(tokens.tobytes()[begin : begin + 64], begin)
+        assert len(messages) == 1 and f"document {document}, token {token} of" in messages[0]
 
 
 def peak(dir: Path, tokenizer: Tokenizer, n: int) -> int:
@@ -428,7 +428,7 @@ def peak(dir: Path, tokenizer: Tokenizer, n: int) -> int:
 
 
 def test_memory_does_not_grow_with_the_corpus(
-    made: PrepareConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prepared: PrepareConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(concatenate, "BLOCK_BYTES", 4096)
     monkeypatch.setattr(collect, "READ_BYTES", 4096)
@@ -436,7 +436,7 @@ def test_memory_does_not_grow_with_the_corpus(
         monkeypatch.setattr(verify, name, value)
     for module in ("index", "dataset"):
         monkeypatch.setattr(f"coca_train.data.{module}.CHUNK", 200)
-    tokenizer = Tokenizer(made.tokenizer.path)
+    tokenizer = Tokenizer(prepared.tokenizer.path)
     peak(tmp_path / "warm", tokenizer, 400)
     small, large = (peak(tmp_path / str(n), tokenizer, n) for n in (2_000, 32_000))
     print(f"\npeak {small / 1e3:.0f} KB for 2 000 documents, {large / 1e3:.0f} KB for 32 000")

@@ -33,16 +33,16 @@ def corpus(folder: Path, sources: dict[str, dict[str, Any]], n_bytes: int = 10_0
     """A configuration of sources below folder/raw; `sources`: what differs from the defaults, by name."""
     base = load(["corpus.sources.text.files=[x.jsonl]"])
     template = base.corpus.sources["text"]
-    made = {
+    source_configs = {
         name: replace(template, files=[str(folder / "raw" / f"{name}-*.jsonl")], hold_out="none", **changes)
         if "hold_out" not in changes
         else replace(template, files=[str(folder / "raw" / f"{name}-*.jsonl")], **changes)
         for name, changes in sources.items()
     }
-    groups = {source.group for source in made.values()}
+    groups = {source.group for source in source_configs.values()}
     return replace(
         base,
-        corpus=replace(base.corpus, name="tiny", dir=str(folder / "corpus"), sources=made, valid_share=0.3),
+        corpus=replace(base.corpus, name="tiny", dir=str(folder / "corpus"), sources=source_configs, valid_share=0.3),
         tokenizer=replace(base.tokenizer, path=str(folder / "tokenizer.model"), sample_bytes=n_bytes, vocab_size=512),
         work=replace(base.work, progress_bar=False, chunk_bytes=4096, **work),
         mix=replace(base.mix, groups={group: GroupConfig(share=1.0) for group in groups}),
@@ -74,9 +74,9 @@ def test_shares_are_those_of_the_mixture(tmp_path: Path) -> None:
     assert shares(config) == pytest.approx(expected)
     for name in sources:
         write(tmp_path, name, [f"{name} {text_of(i)}" for i in range(400)])
-    found = {one.source: one for one in draw(config)}
-    assert list(found) == sorted(expected)
-    for name, one in found.items():
+    by_source = {one.source: one for one in draw(config)}
+    assert list(by_source) == sorted(expected)
+    for name, one in by_source.items():
         assert one.kept.target_bytes == round(expected[name] * 40_000)
         assert one.kept.target_bytes <= one.kept.n_bytes < one.kept.target_bytes + 300
         assert one.kept.n_bytes == sum(len(text.encode()) for text in one.kept.texts())
@@ -109,11 +109,11 @@ def test_held_out_documents_are_not_in_it(tmp_path: Path) -> None:
     write(tmp_path, "x", texts)
     write(tmp_path, "eval", texts[:50])
     config = corpus(tmp_path, {"x": {"hold_out": "hash"}, "eval": {"hold_out": "all"}}, 10**6)
-    (found,) = draw(config)
+    (source_sample,) = draw(config)
     held_out = {t for t in texts if int.from_bytes(digest_of(t)[:8], "big") / 2**64 < 0.3} | set(texts[:50])
     assert 50 < len(held_out) < 150
-    assert set(found.kept.texts()) == set(texts) - held_out
-    assert found.left_out == {"held out": len(held_out)}
+    assert set(source_sample.kept.texts()) == set(texts) - held_out
+    assert source_sample.left_out == {"held out": len(held_out)}
 
 
 def test_rules_apply(tmp_path: Path) -> None:
@@ -121,9 +121,9 @@ def test_rules_apply(tmp_path: Path) -> None:
     config = corpus(tmp_path, {"x": {}})
     source = config.corpus.sources["x"]
     source = replace(source, filter=replace(source.filter, min_chars=20))
-    (found,) = draw(replace(config, corpus=replace(config.corpus, sources={"x": source})))
-    assert found.left_out == {"empty": 2, "short": 1}
-    assert (found.n_documents, len(list(found.kept.texts()))) == (20, 20)
+    (source_sample,) = draw(replace(config, corpus=replace(config.corpus, sources={"x": source})))
+    assert source_sample.left_out == {"empty": 2, "short": 1}
+    assert (source_sample.n_documents, len(list(source_sample.kept.texts()))) == (20, 20)
 
 
 def test_bad_documents(tmp_path: Path) -> None:
@@ -134,8 +134,8 @@ def test_bad_documents(tmp_path: Path) -> None:
     only = {"x": {}}
     with pytest.raises(DataError, match=r"E-RAW-04 .*x-000\.jsonl:21"):
         draw(corpus(tmp_path, only))
-    (found,) = draw(corpus(tmp_path, only, on_error="skip"))
-    assert found.left_out == {"rejected": 1}
+    (source_sample,) = draw(corpus(tmp_path, only, on_error="skip"))
+    assert source_sample.left_out == {"rejected": 1}
     both = {"y": {}, "eval": {"hold_out": "all"}}
     write(tmp_path, "y", [text_of(30)])
     with pytest.raises(DataError, match=r"E-RAW-04 .*eval-000\.jsonl:21"):
@@ -153,9 +153,9 @@ def test_a_long_document_is_drawn_in_stretches(tmp_path: Path) -> None:
     """A single book does not fill the sample as a whole, and all of it is there when there is room."""
     book = "\n".join(text_of(i) for i in range(3000))
     write(tmp_path, "x", [book])
-    (found,) = draw(corpus(tmp_path, {"x": {}}, 40_000))
-    assert 40_000 <= found.kept.n_bytes < 40_000 + sample.STRETCH
-    stretches = list(found.kept.texts())
+    (source_sample,) = draw(corpus(tmp_path, {"x": {}}, 40_000))
+    assert 40_000 <= source_sample.kept.n_bytes < 40_000 + sample.STRETCH
+    stretches = list(source_sample.kept.texts())
     assert all(len(text) <= sample.STRETCH and text in book for text in stretches)
     (whole,) = draw(corpus(tmp_path, {"x": {}}, 10**6))
     assert sorted(map(len, whole.kept.texts()))[-1] == sample.STRETCH
@@ -167,15 +167,15 @@ def test_a_large_source_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(sample, "READ_FACTOR", 3)
     for number in range(4):
         write(tmp_path, "x", [f"file {number} {text_of(i)}" for i in range(1000)], number)
-    (found,) = draw(corpus(tmp_path, {"x": {}}, 20_000))
-    assert 60_000 <= found.n_read < 60_000 + 4 * 8192
-    assert {text.split()[1] for text in found.kept.texts()} == {"0", "1", "2", "3"}
+    (source_sample,) = draw(corpus(tmp_path, {"x": {}}, 20_000))
+    assert 60_000 <= source_sample.n_read < 60_000 + 4 * 8192
+    assert {text.split()[1] for text in source_sample.kept.texts()} == {"0", "1", "2", "3"}
     config = corpus(tmp_path, {"x": {}}, 20_000)
     source = config.corpus.sources["x"]
     source = replace(source, filter=replace(source.filter, min_chars=185))
-    (found,) = draw(replace(config, corpus=replace(config.corpus, sources={"x": source})))
-    assert found.left_out["short"] > 3 * found.n_documents
-    assert found.n_read > 80_000 and found.kept.n_bytes >= 20_000
+    (source_sample,) = draw(replace(config, corpus=replace(config.corpus, sources={"x": source})))
+    assert source_sample.left_out["short"] > 3 * source_sample.n_documents
+    assert source_sample.n_read > 80_000 and source_sample.kept.n_bytes >= 20_000
 
 
 def test_inputs_beyond_the_spread_are_read_when_they_are_needed(
@@ -185,13 +185,13 @@ def test_inputs_beyond_the_spread_are_read_when_they_are_needed(
     monkeypatch.setattr(sample, "READ_FACTOR", 1)
     for number in range(6):
         write(tmp_path, "x", [f"file {number} {text_of(i)}" for i in range(20)], number)
-    (found,) = draw(corpus(tmp_path, {"x": {}}, 10_000))
-    assert found.kept.n_bytes >= 10_000
-    assert 10_000 < found.n_read < 20_000
+    (source_sample,) = draw(corpus(tmp_path, {"x": {}}, 10_000))
+    assert source_sample.kept.n_bytes >= 10_000
+    assert 10_000 < source_sample.n_read < 20_000
     for number in range(6):
         write(tmp_path, "y", [f"file {number} {text_of(i)}" for i in range(100)], number)
-    (found,) = draw(corpus(tmp_path, {"y": {}}, 10_000))
-    assert len({text.split()[1] for text in found.kept.texts()}) == 2
+    (source_sample,) = draw(corpus(tmp_path, {"y": {}}, 10_000))
+    assert len({text.split()[1] for text in source_sample.kept.texts()}) == 2
 
 
 @settings(max_examples=100, deadline=None)
@@ -228,8 +228,8 @@ def test_lines_are_cut_before_spaces() -> None:
 
 @pytest.mark.parametrize("model_type", ["bpe", "unigram"])
 def test_training_is_the_same_every_time(model_type: str) -> None:
-    made = [train([TEXT], "x", 512, model_type, threads=16) for _ in range(2)]
-    assert made[0] == made[1]
+    models = [train([TEXT], "x", 512, model_type, threads=16) for _ in range(2)]
+    assert models[0] == models[1]
 
 
 def test_merges_do_not_depend_on_threads(tmp_path: Path) -> None:

@@ -107,25 +107,25 @@ def message(raw: Path, dir: Path, **more: object) -> str:
 
 def bytes_of(dir: Path) -> dict[str, str]:
     """Digest of every file below a folder, locks left out."""
-    found = (path for path in sorted(dir.rglob("*")) if path.is_file() and "lock" not in path.name)
-    return {str(path.relative_to(dir)): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
+    paths = (path for path in sorted(dir.rglob("*")) if path.is_file() and "lock" not in path.name)
+    return {str(path.relative_to(dir)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
 def records(dir: Path, input: int = 0, source: str = "text") -> list[dict[str, Any]]:
     """The .json files of an input's parts."""
-    found = sorted((dir / "parts" / source / f"{input:05d}").glob("*.json"))
-    return [json.loads(path.read_text()) for path in found]
+    paths = sorted((dir / "parts" / source / f"{input:05d}").glob("*.json"))
+    return [json.loads(path.read_text()) for path in paths]
 
 
 def documents(dir: Path, input: int = 0, source: str = "text") -> np.ndarray:
     """DOCS of all parts of an input."""
-    found = sorted((dir / "parts" / source / f"{input:05d}").glob("*.docs.npy"))
-    return np.concatenate([np.load(path, allow_pickle=False) for path in found])
+    paths = sorted((dir / "parts" / source / f"{input:05d}").glob("*.docs.npy"))
+    return np.concatenate([np.load(path, allow_pickle=False) for path in paths])
 
 
 def ids(dir: Path, split: str, input: int = 0, source: str = "text", dtype: str = "<u2") -> np.ndarray:
-    found = sorted((dir / "parts" / source / f"{input:05d}").glob(f"*.{split}.bin"))
-    return np.concatenate([np.fromfile(path, dtype) for path in found])
+    paths = sorted((dir / "parts" / source / f"{input:05d}").glob(f"*.{split}.bin"))
+    return np.concatenate([np.fromfile(path, dtype) for path in paths])
 
 
 def forked(action: Callable[[], Any]) -> int:

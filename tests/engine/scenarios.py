@@ -155,8 +155,8 @@ def train(
     built = build(micro=micro, **changes)
     first = 0
     if load is not None:
-        found = checkpoint.find(Path(load), "run-1")
-        first = checkpoint.load(found, built, meta())["step"]
+        newest = checkpoint.find(Path(load), "run-1")
+        first = checkpoint.load(newest, built, meta())["step"]
     losses, norms, skips, saved_digest, loaded_digest = [], [], [], None, digest(built) if load else None
     for step in range(first, steps):
         undo = _poison(built, poison) if poison and (poison["step"], poison["rank"]) == (step, dist.rank()) else None

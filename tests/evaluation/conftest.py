@@ -23,19 +23,19 @@ def sentences(seed: int, n_words: int) -> str:
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory) -> Callable[[str], Path]:
     """folders(name): a Llama of 24 positions, vocabulary 512; names make different weights. Not to be written to."""
-    made: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
 
     def folder(name: str = "one") -> Path:
         from tests.data.vocabularies import sentencepiece_model
         from tests.hub import models
 
-        if name not in made:
-            range_ = 0.15 + 0.01 * len(made)
+        if name not in paths:
+            range_ = 0.15 + 0.01 * len(paths)
             path = tmp_path_factory.mktemp("subjects") / name
             models.write(path, "llama_gqa", vocab_size=512, initializer_range=range_)
             sentencepiece_model(path / "tokenizer.model")
-            made[name] = path
-        return made[name]
+            paths[name] = path
+        return paths[name]
 
     return folder
 

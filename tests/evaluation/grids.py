@@ -71,7 +71,7 @@ def subject(
 
 
 @cache
-def asked(scheme: str = "rope", kind: str = "run") -> Subject:
+def byte_subject(scheme: str = "rope", kind: str = "run") -> Subject:
     """A model whose tokens are bytes; `learned` has 300 positions."""
     section = {"rope": ROPE, "alibi": "alibi_plain", "learned": {"scheme": "learned", "max_len": 300}}[scheme]
     return subject(scheme, section, tokenizer=Bytes(), kind=kind, config=TINY)

@@ -39,5 +39,5 @@ class Page(HTMLParser):
         return [attributes["id"] or "" for _, attributes in self.elements if "id" in attributes]
 
     def references(self) -> set[str]:
-        found = {name for _, a in self.elements for key in REFERENCES for name in (a.get(key) or "").split()}
-        return found | {a["href"][1:] for _, a in self.elements if (a.get("href") or "").startswith("#")}
+        targets = {name for _, a in self.elements for key in REFERENCES for name in (a.get(key) or "").split()}
+        return targets | {a["href"][1:] for _, a in self.elements if (a.get("href") or "").startswith("#")}

@@ -59,12 +59,12 @@ def test_cfg_job_shows_short_forms_written_out(capsys):
     ],
 )  # fmt: skip
 def test_what_is_wrong_before_anything_is_opened(typed, words, id, says):
-    code, said = typed(*words)
+    code, message = typed(*words)
     assert code != 0
-    assert id in said
-    assert says in said
-    assert "Traceback" not in said
-    assert "Fix:" in said
+    assert id in message
+    assert says in message
+    assert "Traceback" not in message
+    assert "Fix:" in message
 
 
 @pytest.mark.parametrize(
@@ -79,26 +79,26 @@ def test_what_is_wrong_before_anything_is_opened(typed, words, id, says):
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_model_in_hand(typed, folders, words, id, says):
-    code, said = typed(f"checkpoint={folders('one')}", *words)
+    code, message = typed(f"checkpoint={folders('one')}", *words)
     assert code != 0
-    assert id in said
-    assert says in said
-    assert "Traceback" not in said
+    assert id in message
+    assert says in message
+    assert "Traceback" not in message
 
 
 def test_nothing_but_impossible_cells_is_no_success(typed, folders, tmp_path):
-    code, said = typed(f"checkpoint={folders('one')}", "grid.frequencies=[clex]", "grid.lengths=[12]")
+    code, message = typed(f"checkpoint={folders('one')}", "grid.frequencies=[clex]", "grid.lengths=[12]")
     assert code != 0
-    assert "E-EVAL-07" in said
-    assert "parameters of its own" in said
+    assert "E-EVAL-07" in message
+    assert "parameters of its own" in message
     assert (tmp_path / "made/perplexity/report.html").exists()
 
 
 def test_no_text_at_all(typed, folders):
-    code, said = typed(f"checkpoint={folders('one')}", "text.files=[]")
+    code, message = typed(f"checkpoint={folders('one')}", "text.files=[]")
     assert code != 0
-    assert "E-EVAL-04" in said
-    assert "text.files=" in said
+    assert "E-EVAL-04" in message
+    assert "text.files=" in message
 
 
 def test_a_model_without_tokenizer(typed, tmp_path, folders):
@@ -106,14 +106,14 @@ def test_a_model_without_tokenizer(typed, tmp_path, folders):
 
     bare = shutil.copytree(folders("one"), tmp_path / "bare")
     (bare / "tokenizer.model").unlink()
-    code, said = typed(f"checkpoint={bare}")
+    code, message = typed(f"checkpoint={bare}")
     assert code != 0
-    assert "E-EVAL-03" in said
+    assert "E-EVAL-03" in message
 
 
 def test_a_bad_line_in_a_text_names_file_and_line(typed, tmp_path, folders):
     bad = tmp_path / "bad.jsonl"
     bad.write_text(json.dumps({"text": "good"}) + "\n{broken\n")
-    code, said = typed(f"checkpoint={folders('one')}", f"text.files=[{bad}]")
+    code, message = typed(f"checkpoint={folders('one')}", f"text.files=[{bad}]")
     assert code != 0
-    assert "bad.jsonl:2" in said
+    assert "bad.jsonl:2" in message

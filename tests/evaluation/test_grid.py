@@ -41,20 +41,20 @@ def counted(monkeypatch):
     """The points measured from now on."""
     measured, measure = [], perplexity.measure
 
-    def counting(settings, subject, point, material, around):
+    def counting(settings, subject, point, material, setup):
         measured.append(point)
-        return measure(settings, subject, point, material, around)
+        return measure(settings, subject, point, material, setup)
 
     monkeypatch.setattr(perplexity, "measure", counting)
     return measured
 
 
 def test_the_figures_are_those_of_a_plain_loop_over_transformers(evaluate, folders, books):
-    found = evaluate()
+    record = evaluate()
     tokenizer = Tokenizer(folders("one") / "tokenizer.model")
     texts = [json.loads(line)["text"] for line in books.read_text().splitlines()]
     documents = [torch.tensor([tokenizer.bos, *tokenizer.encode(text)][:49]).numpy() for text in texts]
-    for cell in found["cells"]:
+    for cell in record["cells"]:
         stride = min(7, cell["point"])
         nll = sum(one_window_at_a_time(folders("one"), d, cell["point"], stride) for d in documents)
         result = cell["result"]["sources"]["books"]
@@ -74,12 +74,12 @@ def test_a_cell_is_measured_once(evaluate, counted):
 
 
 def test_the_time_left_is_that_of_what_waits(evaluate, monkeypatch, folders):
-    told = []
-    monkeypatch.setattr(Progress, "expect", lambda self, work, n_models: told.append((work, n_models)))
+    calls = []
+    monkeypatch.setattr(Progress, "expect", lambda self, work, n_models: calls.append((work, n_models)))
     both = f"{folders('one')},{folders('two')}"
     evaluate("grid.lengths=[48]")
     evaluate("grid.lengths=[48]", checkpoint=both)
-    (alone, _), (first, models), (second, last) = told
+    (alone, _), (first, models), (second, last) = calls
     assert alone == second > 0
     assert first == 0  # kept
     assert (models, last) == (2, 1)
@@ -151,8 +151,8 @@ def test_a_bug_is_not_taken_for_a_lack_of_memory(evaluate, monkeypatch):
 
 
 def test_variants_are_rows_and_those_that_cannot_be_say_why(evaluate):
-    found = evaluate("grid.frequencies=[own,dynamic_ntk@alpha:4,clex]", "grid.visibilities=[own,segments@length:12]")
-    by_variant = {(c["variant"], c["point"]): c for c in found["cells"]}
+    record = evaluate("grid.frequencies=[own,dynamic_ntk@alpha:4,clex]", "grid.visibilities=[own,segments@length:12]")
+    by_variant = {(c["variant"], c["point"]): c for c in record["cells"]}
     same = {
         by_variant[name, 12]["result"]["sources"]["books"]["perplexity"] for name in ("plain", "dynamic_ntk (alpha 4)")
     }
@@ -161,7 +161,7 @@ def test_variants_are_rows_and_those_that_cannot_be_say_why(evaluate):
     assert far["plain"] != far["dynamic_ntk (alpha 4)"]
     segments = "plain, segments (length 12)"
     assert by_variant[segments, 48]["result"] != by_variant["plain", 48]["result"]
-    clex = [cell for cell in found["cells"] if cell["variant"].startswith("clex")]
+    clex = [cell for cell in record["cells"] if cell["variant"].startswith("clex")]
     assert {cell["status"] for cell in clex} == {"impossible"}
     assert "parameters of its own" in clex[0]["reason"]
 
@@ -175,11 +175,11 @@ def test_windows_that_no_document_fills_are_left_out(evaluate):
 
 @pytest.mark.parametrize(("choice", "n_predictions"), [("longest", 3 * 24), ("window", 3 * 12), ("whole", None)])
 def test_what_is_scored(evaluate, choice, n_predictions, folders, books):
-    found = evaluate("grid.lengths=[12,24]", f"eval.document_tokens={choice}", "eval.min_document_tokens=24")
+    record = evaluate("grid.lengths=[12,24]", f"eval.document_tokens={choice}", "eval.min_document_tokens=24")
     texts = [json.loads(line)["text"] for line in books.read_text().splitlines()]
     encode = Tokenizer(folders("one") / "tokenizer.model").encode
     expected = n_predictions or sum(len(encode(text)) for text in texts)
-    assert found["cells"][0]["result"]["sources"]["books"]["n_tokens"] == expected
+    assert record["cells"][0]["result"]["sources"]["books"]["n_tokens"] == expected
 
 
 def test_multiples_are_of_the_shortest_training_window(monkeypatch):

@@ -51,7 +51,7 @@ def suite(monkeypatch):
     return harness
 
 
-def around(seed: int = 0) -> Setup:
+def setup_of(seed: int = 0) -> Setup:
     return cast(Any, SimpleNamespace(seed=seed, micro_batch_tokens=700, progress=lambda share: None))
 
 
@@ -62,8 +62,8 @@ def settings(suite, *tasks: str, **changes):
 
 def cells(suite, wanted, subject, monkeypatch, n_ranks: int = 1):
     """Results by point, measured in shares, and the material."""
-    material = suite.prepare(wanted, subject, around())
-    found = {}
+    material = suite.prepare(wanted, subject, setup_of())
+    by_point = {}
     for point in suite.points(wanted, []):
         assert suite.impossible(wanted, subject, point, material) == ""
         assert suite.work(wanted, subject, [point], material)[0] > 0
@@ -71,11 +71,11 @@ def cells(suite, wanted, subject, monkeypatch, n_ranks: int = 1):
         for rank in range(n_ranks):
             monkeypatch.setenv("RANK", str(rank))
             monkeypatch.setenv("WORLD_SIZE", str(n_ranks))
-            parts.append(json.loads(json.dumps(suite.measure(wanted, subject, point, material, around()))))
+            parts.append(json.loads(json.dumps(suite.measure(wanted, subject, point, material, setup_of()))))
         monkeypatch.delenv("RANK")
         monkeypatch.delenv("WORLD_SIZE")
-        found[point] = json.loads(json.dumps(suite.combine(wanted, point, material, parts)))
-    return found, material
+        by_point[point] = json.loads(json.dumps(suite.combine(wanted, point, material, parts)))
+    return by_point, material
 
 
 def lines(name: str) -> list[dict]:
@@ -103,18 +103,18 @@ def test_choices_equal_sums_over_plain_forwards(suite, subject, monkeypatch):
         acc.append(max(range(len(sums)), key=sums.__getitem__) == doc["right"])
         shares = [total / len(choice) for total, choice in zip(sums, doc["lands"], strict=True)]
         norm.append(max(range(len(sums)), key=shares.__getitem__) == doc["right"])
-    found, _ = cells(suite, settings(suite, "own_lands"), subject, monkeypatch)
-    metrics = found["own_lands"]["metrics"]["own_lands"]
+    by_point, _ = cells(suite, settings(suite, "own_lands"), subject, monkeypatch)
+    metrics = by_point["own_lands"]["metrics"]["own_lands"]
     assert acc != norm
     for name, hits in (("acc", acc), ("acc_norm", norm)):
         mean = sum(hits) / len(hits)
         assert metrics[name]["value"] == pytest.approx(mean)
         assert metrics[name]["stderr"] == pytest.approx(math.sqrt(mean * (1 - mean) / (len(hits) - 1)))
-    assert found["own_lands"]["main"] == metrics["acc"]
-    assert found["own_lands"]["tasks"]["own_lands"] == {
+    assert by_point["own_lands"]["main"] == metrics["acc"]
+    assert by_point["own_lands"]["tasks"]["own_lands"] == {
         "version": "1.0", "num_fewshot": 0, "original": 7, "effective": 7
     }  # fmt: skip
-    assert (found["own_lands"]["n_clipped"], found["own_lands"]["n_requests"]) == (0, 18)
+    assert (by_point["own_lands"]["n_clipped"], by_point["own_lands"]["n_requests"]) == (0, 18)
 
 
 def test_word_perplexity_equals_sums_over_windows(suite, subject, monkeypatch):
@@ -126,9 +126,9 @@ def test_word_perplexity_equals_sums_over_windows(suite, subject, monkeypatch):
             total += log_p(subject, tokens[max(0, last - window - 1) : last], last - first)
         words += len(re.split(r"\s+", doc["tale"]))
     assert len(tokens) < window < len(subject.tokenizer.encode(lines("tales")[0]["tale"]))
-    found, _ = cells(suite, settings(suite, "own_tales", window=window), subject, monkeypatch)
-    assert found["own_tales"]["main"]["value"] == pytest.approx(math.exp(-total / words), rel=1e-4)
-    assert found["own_tales"]["main"]["metric"] == "word_perplexity"
+    by_point, _ = cells(suite, settings(suite, "own_tales", window=window), subject, monkeypatch)
+    assert by_point["own_tales"]["main"]["value"] == pytest.approx(math.exp(-total / words), rel=1e-4)
+    assert by_point["own_tales"]["main"]["metric"] == "word_perplexity"
 
 
 @torch.no_grad()
@@ -140,20 +140,20 @@ def test_generation_is_greedy_and_ends_before_its_stop(suite, subject, monkeypat
         tokens.append(int(subject.model(torch.tensor([tokens]))[0, -1].argmax()))
     text = subject.tokenizer.decode(tokens).removeprefix(prompt)
     adapter = harness.Adapter(subject.model, subject.tokenizer, harness.Reading(window=64, batch_tokens=64, begin=2))
-    made, hidden = [], subject.model.hidden
-    monkeypatch.setattr(subject.model, "hidden", lambda *given, **options: made.append(1) or hidden(*given, **options))
+    calls, hidden = [], subject.model.hidden
+    monkeypatch.setattr(subject.model, "hidden", lambda *given, **options: calls.append(1) or hidden(*given, **options))
 
-    def said(**options) -> str:
-        made.clear()
+    def answer(**options) -> str:
+        calls.clear()
         return adapter.generate_until([SimpleNamespace(args=(prompt, {"max_gen_toks": 12, **options}))])[0]
 
-    assert said(until=["\x00"]) == text
+    assert answer(until=["\x00"]) == text
     stop = text[5:7]
-    assert len(made) == 12
-    assert said(until=[stop]) == text.split(stop)[0]
-    assert len(made) < 12  # it stops there
+    assert len(calls) == 12
+    assert answer(until=[stop]) == text.split(stop)[0]
+    assert len(calls) < 12  # it stops there
     assert adapter.n_clipped == 0
-    assert said(max_gen_toks=60) != ""  # 4 tokens of the prompt are left
+    assert answer(max_gen_toks=60) != ""  # 4 tokens of the prompt are left
     assert adapter.n_clipped == 1
 
 
@@ -177,7 +177,7 @@ def test_shares_of_ranks_make_the_same_result(suite, subject, monkeypatch):
 
 def test_fingerprints_follow_what_is_asked(suite, subject):
     def digest(point="own_capitals", seed=0, **changes) -> str:
-        material = suite.prepare(settings(suite, point, **changes), subject, around(seed))
+        material = suite.prepare(settings(suite, point, **changes), subject, setup_of(seed))
         return suite.fingerprint(material, point)
 
     first = digest()
@@ -191,29 +191,29 @@ def test_fingerprints_follow_what_is_asked(suite, subject):
         {"point": "own_lands"},
     )
     assert len({first, *(digest(**change) for change in changes)}) == 7
-    material = suite.prepare(settings(suite, "own_capitals"), subject, around())
+    material = suite.prepare(settings(suite, "own_capitals"), subject, setup_of())
     material.tasks["own_capitals"].requests.pop()
     assert suite.fingerprint(material, "own_capitals") != first
 
 
 def test_the_first_documents_only_and_it_says_so(suite, subject, monkeypatch):
-    found, _ = cells(suite, settings(suite, "own_lands", limit=3, num_fewshot=2), subject, monkeypatch)
-    assert found["own_lands"]["tasks"]["own_lands"] | {"version": ""} == {
+    by_point, _ = cells(suite, settings(suite, "own_lands", limit=3, num_fewshot=2), subject, monkeypatch)
+    assert by_point["own_lands"]["tasks"]["own_lands"] | {"version": ""} == {
         "version": "", "num_fewshot": 0, "original": 7, "effective": 3
     }  # fmt: skip
-    assert found["own_lands"]["n_requests"] == 8
+    assert by_point["own_lands"]["n_requests"] == 8
 
 
 def test_what_cannot_be_asked_has_its_reason(suite, subject):
     wanted = settings(suite, "own_lands", "own_counting", window=6)
-    problems = suite.prepare(wanted, subject, around()).problems
+    problems = suite.prepare(wanted, subject, setup_of()).problems
     assert "continuation is longer than the window of 6" in problems["own_lands"]
     assert problems["own_counting"] == "6 new tokens leave no room for a prompt in a window of 6"
 
 
 def test_a_context_that_does_not_fit_is_clipped_and_counted(suite, subject, monkeypatch):
-    found, _ = cells(suite, settings(suite, "own_capitals", window=24), subject, monkeypatch)
-    assert found["own_capitals"]["n_clipped"] == found["own_capitals"]["n_requests"] == 18
+    by_point, _ = cells(suite, settings(suite, "own_capitals", window=24), subject, monkeypatch)
+    assert by_point["own_capitals"]["n_clipped"] == by_point["own_capitals"]["n_requests"] == 18
 
 
 def test_where_a_continuation_begins(subject):
@@ -232,8 +232,8 @@ def test_where_a_continuation_begins(subject):
 
 
 def test_page_shows_ours_and_says_what_is_missing(suite, subject, monkeypatch):
-    found, _ = cells(suite, settings(suite, "own_lands", "own_tales"), subject, monkeypatch)
-    grid_cells = [cell("mine", "plain", point, each) for point, each in found.items()]
+    by_point, _ = cells(suite, settings(suite, "own_lands", "own_tales"), subject, monkeypatch)
+    grid_cells = [cell("mine", "plain", point, each) for point, each in by_point.items()]
     grid_cells.append(cell("mine", "plain", "copa", reason="no network"))
     points = ("own_lands", "own_tales", "copa")
     grid = evaluation("harness", {"limit": None}, [measured("mine")], points, grid_cells)
@@ -242,7 +242,7 @@ def test_page_shows_ours_and_says_what_is_missing(suite, subject, monkeypatch):
     document = suite.page(None, grid)
     higher, lower = (block for block in document.sections[0].blocks if hasattr(block, "rows"))
     assert higher.columns == ("own_lands", "copa")
-    assert higher.rows[0].values[0].number == pytest.approx(100 * found["own_lands"]["main"]["value"])
+    assert higher.rows[0].values[0].number == pytest.approx(100 * by_point["own_lands"]["main"]["value"])
     assert higher.rows[0].values[1].note == "no network"
     assert (higher.rows[1].theirs, higher.rows[1].values[1].number) == (True, 72.0)
     assert lower.columns == ("own_tales",)
@@ -258,13 +258,15 @@ def test_simple_evaluate_of_the_harness_itself_gives_the_same(suite, subject, mo
 
     from coca_train.evaluation.measures import harness
 
-    found, material = cells(suite, settings(suite, "own_capitals", "own_tales", "own_counting"), subject, monkeypatch)
+    by_point, material = cells(
+        suite, settings(suite, "own_capitals", "own_tales", "own_counting"), subject, monkeypatch
+    )
     manager = harness.find_tasks(["own_capitals"], str(TASKS))
     adapter = harness.Adapter(subject.model, subject.tokenizer, material.adapter.reading)
     theirs = simple_evaluate(
-        adapter, tasks=list(found), task_manager=manager, bootstrap_iters=100, fewshot_random_seed=0, random_seed=0,
+        adapter, tasks=list(by_point), task_manager=manager, bootstrap_iters=100, fewshot_random_seed=0, random_seed=0,
         numpy_random_seed=0,
     )  # fmt: skip
-    for task, each in found.items():
+    for task, each in by_point.items():
         for name, metric in each["metrics"][task].items():
             assert theirs["results"][task][f"{name},none"] == pytest.approx(metric["value"], rel=1e-5)

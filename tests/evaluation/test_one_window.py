@@ -10,11 +10,11 @@ TEXTS = {"a": ["x" * n for n in (33, 40, 32, 50, 34, 60, 35, 38, 36)], "b": ["y"
 
 
 def test_documents_longer_than_the_longest_length_that_any_has():
-    found = prepare(None, subject("rope", ROPE), setup((16, 32, 64), TEXTS))
-    assert found.longest == 32
-    assert [len(text) for text in found.texts] == [33, 50, 60, 38]  # 4 of the 8 with 33 and more, evenly
-    assert found.problem(subject("rope", ROPE), 64) == "no document has 65 tokens"
-    assert found.problem(subject("rope", ROPE), 32) == ""
+    material = prepare(None, subject("rope", ROPE), setup((16, 32, 64), TEXTS))
+    assert material.longest == 32
+    assert [len(text) for text in material.texts] == [33, 50, 60, 38]  # 4 of the 8 with 33 and more, evenly
+    assert material.problem(subject("rope", ROPE), 64) == "no document has 65 tokens"
+    assert material.problem(subject("rope", ROPE), 32) == ""
 
 
 def test_a_document_of_exactly_the_length_has_one_prediction_too_few():
@@ -32,6 +32,6 @@ def test_the_digest_is_of_what_a_length_reads_and_predicts():
 
 
 def test_batches_hold_as_many_texts_as_fit_and_at_least_one():
-    found = prepare(None, subject("rope", ROPE), setup((16, 32), TEXTS))
-    assert found.batches(32, 100) == [[0, 1, 2], [3]]
-    assert found.batches(32, 10) == [[0], [1], [2], [3]]
+    material = prepare(None, subject("rope", ROPE), setup((16, 32), TEXTS))
+    assert material.batches(32, 100) == [[0, 1, 2], [3]]
+    assert material.batches(32, 10) == [[0], [1], [2], [3]]

@@ -42,10 +42,10 @@ def page(request, browser, address):
     context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=theme, reduced_motion="reduce")
     context.set_default_timeout(3000)
     page = context.new_page()
-    page.said, page.asked, page.width, page.theme = [], [], width, theme
-    page.on("console", lambda message: page.said.append(message.text))
-    page.on("pageerror", lambda error: page.said.append(str(error)))
-    page.on("request", lambda request: page.asked.append(request.url))
+    page.messages, page.requests, page.width, page.theme = [], [], width, theme
+    page.on("console", lambda message: page.messages.append(message.text))
+    page.on("pageerror", lambda error: page.messages.append(str(error)))
+    page.on("request", lambda request: page.requests.append(request.url))
     page.goto(address)
     yield page
     context.close()
@@ -61,8 +61,8 @@ def test_says_and_asks_nothing(page, address):
             button.click()
     open_all(page)
     page.wait_for_timeout(100)
-    assert page.said == []
-    assert [url for url in page.asked if not url.startswith("data:")] == [address]
+    assert page.messages == []
+    assert [url for url in page.requests if not url.startswith("data:")] == [address]
 
 
 def test_never_wider_than_the_screen(page):
@@ -145,6 +145,6 @@ def test_axe_finds_nothing(page):
     open_all(page)
     page.click("button.notes")
     page.evaluate(Path(AXE).read_text(encoding="utf-8"))
-    found = page.evaluate("axe.run(document)")
-    assert [(one["id"], [node["html"][:120] for node in one["nodes"][:3]]) for one in found["violations"]] == []
-    assert len(found["passes"]) > 20
+    report = page.evaluate("axe.run(document)")
+    assert [(one["id"], [node["html"][:120] for node in one["nodes"][:3]]) for one in report["violations"]] == []
+    assert len(report["passes"]) > 20

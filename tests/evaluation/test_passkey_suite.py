@@ -7,7 +7,7 @@ import pytest
 from coca_train.evaluation.pages.passkey import depth_row
 from coca_train.evaluation.suites import passkey
 from coca_train.report.blocks import HeatMaps, Lines, Table
-from tests.evaluation.grids import asked, blocks, cell, evaluation, measured, parrot, result, settings, setup
+from tests.evaluation.grids import blocks, byte_subject, cell, evaluation, measured, parrot, result, settings, setup
 
 SMALL = {"n_cases": 6, "max_new_tokens": 8, "places": "even", "n_depths": 3}
 KEY = re.compile(r"The passkey is (\d+)\.")
@@ -24,13 +24,13 @@ def test_the_yaml_is_whole():
 @pytest.fixture(scope="module")
 def alone():
     """All prompts of a cell in one batch of one rank."""
-    return result(passkey, small(), asked(), 600, setup([600], micro_batch_tokens=100_000))
+    return result(passkey, small(), byte_subject(), 600, setup([600], micro_batch_tokens=100_000))
 
 
 @pytest.mark.parametrize(("micro_batch_tokens", "n_ranks"), [(1, 2), (1400, 1), (1400, 5), (100_000, 2)])
 def test_a_cell_is_the_same_for_every_batch_and_world(alone, micro_batch_tokens, n_ranks):
     shared = setup([600], micro_batch_tokens=micro_batch_tokens)
-    assert result(passkey, small(), asked(), 600, shared, n_ranks) == alone
+    assert result(passkey, small(), byte_subject(), 600, shared, n_ranks) == alone
     assert len({case["answer"] for case in alone["cases"]}) > 1
 
 
@@ -44,7 +44,7 @@ def test_right_answers_are_counted(monkeypatch):
         return f"\nThe passkey is {key}.\n" + "x" * 90 if turn < 3 else f"{key}7" if turn == 3 else "I do not know"
 
     parrot(monkeypatch, passkey, answer)
-    scores = result(passkey, small(n_cases=12), asked(), 900, setup([900]))
+    scores = result(passkey, small(n_cases=12), byte_subject(), 900, setup([900]))
     assert (scores["accuracy"], scores["contained"], scores["n_cases"]) == (0.5, pytest.approx(8 / 12), 12)
     assert (scores["low"], scores["high"]) == pytest.approx((0.2538, 0.7462), abs=1e-4)  # 6 of 12
     assert all(len(prompt) <= 900 for prompt in prompts)
@@ -55,20 +55,21 @@ def test_right_answers_are_counted(monkeypatch):
 
 
 def test_what_cannot_be_asked():
-    about, learned = setup([100, 300, 1000]), asked("learned")
+    about, learned = setup([100, 300, 1000]), byte_subject("learned")
     material = passkey.prepare(small(), learned, about)
     assert "no room" in passkey.impossible(small(), learned, 100, material)
     assert passkey.impossible(small(), learned, 300, material) == ""
     assert "learned has 300 positions" in passkey.impossible(small(), learned, 1000, material)
-    assert passkey.impossible(small(), asked(), 1000, material) == ""
+    assert passkey.impossible(small(), byte_subject(), 1000, material) == ""
 
 
 def test_the_fingerprint_is_of_prompts_and_keys():
     marks = [
         passkey.fingerprint(passkey.prepare(small(**options), who, setup([600], seed=seed)), 600)
         for options, who, seed in (
-            ({}, asked(), 0), ({}, asked("alibi"), 0), ({}, asked(), 1), ({"n_cases": 7}, asked(), 0),
-            ({"places": "uniform"}, asked(), 0), ({}, asked(kind="huggingface"), 0),
+            ({}, byte_subject(), 0), ({}, byte_subject("alibi"), 0), ({}, byte_subject(), 1),
+            ({"n_cases": 7}, byte_subject(), 0),
+            ({"places": "uniform"}, byte_subject(), 0), ({}, byte_subject(kind="huggingface"), 0),
         )
     ]  # fmt: skip
     assert marks[0] == marks[1]
@@ -77,12 +78,12 @@ def test_the_fingerprint_is_of_prompts_and_keys():
 
 def test_a_folder_of_hugging_face_has_its_beginning():
     for kind, first in (("huggingface", 1), ("run", ord("T"))):
-        material = passkey.prepare(small(), asked(kind=kind), setup([600]))
+        material = passkey.prepare(small(), byte_subject(kind=kind), setup([600]))
         assert {case.tokens[0] for case in material[600]} == {first}
 
 
-def case(found, depth=0.0, distance=100):
-    return {"key": 12345, "depth": depth, "distance": distance, "found": found, "answer": ""}
+def case(correct, depth=0.0, distance=100):
+    return {"key": 12345, "depth": depth, "distance": distance, "found": correct, "answer": ""}
 
 
 def done(subject, point, cases, variant="plain"):
@@ -103,8 +104,8 @@ def page():
         cell("two", "plain", 1024, status="out_of_memory", reason="no room"),
     ]
     subjects = [measured("one", window=512), measured("two", window=400)]
-    found = passkey.page(small(), evaluation("passkey", SMALL, subjects, (512, 1024), cells))
-    return found, blocks(found)
+    document = passkey.page(small(), evaluation("passkey", SMALL, subjects, (512, 1024), cells))
+    return document, blocks(document)
 
 
 def test_the_table_by_length(page):
@@ -121,10 +122,10 @@ def test_the_table_by_length(page):
 
 
 def test_nothing_of_the_paper_at_other_lengths():
-    found = evaluation("passkey", SMALL, [measured("one")], (700,), [done("one", 700, [case(True)])])
+    grid = evaluation("passkey", SMALL, [measured("one")], (700,), [done("one", 700, [case(True)])])
     (table,) = [
         b
-        for s in passkey.page(small(), found).sections
+        for s in passkey.page(small(), grid).sections
         for b in s.blocks
         if getattr(b, "name", "") == "passkey-accuracy"
     ]
@@ -201,7 +202,7 @@ def test_one_sentence_says_what_variants_make_of_a_model(shares, words):
         for variant, row in shares.items()
         for point, share in zip((512, 1024), row, strict=False)
     ]
-    found = evaluation("passkey", SMALL, [measured("one", ("plain", "ntk"))], (512, 1024), cells)
-    summary = passkey.page(small(), found).summary
+    grid = evaluation("passkey", SMALL, [measured("one", ("plain", "ntk"))], (512, 1024), cells)
+    summary = passkey.page(small(), grid).summary
     assert len(summary) == bool(words)
     assert not words or words in summary[0]

@@ -15,11 +15,11 @@ WINDOWS = (512, 1024, 2048)
 
 
 def result(perplexity: float, *sources: str) -> dict:
-    found = {
+    figures = {
         "perplexity": perplexity, "ci_low": perplexity - 1, "ci_high": perplexity + 1, "bits_per_byte": 1.25,
         "n_documents": 3, "n_tokens": 300, "n_bytes": 1000, "ends": [1, 2], "loss_by_position": [3.0, 2.5],
     }  # fmt: skip
-    return {"stride": 512, "sources": dict.fromkeys(sources, found)}
+    return {"stride": 512, "sources": dict.fromkeys(sources, figures)}
 
 
 def some(*sources: str) -> Evaluation:
@@ -51,8 +51,8 @@ def test_what_it_says_at_a_glance():
 
 
 def test_a_model_alone_is_compared_with_itself():
-    found = some("books")
-    alone = replace(found, subjects=found.subjects[1:], cells=tuple(c for c in found.cells if c.subject == "coca"))
+    both = some("books")
+    alone = replace(both, subjects=both.subjects[1:], cells=tuple(c for c in both.cells if c.subject == "coca"))
     (sentence,) = page(None, alone).summary
     windows = "perplexity 21.00 in windows of 512 tokens, 50.00 in windows of 2,048, 2.38 times as much."
     assert sentence == f"coca, plain: {windows}"

@@ -59,10 +59,10 @@ def test_picture_of_curves(monkeypatch):
     seen = []
     original = pictures._saved
     monkeypatch.setattr(pictures, "_saved", lambda sheet, kind: seen.append(sheet) or original(sheet, kind))
-    made = pictures.picture(curves())
-    image = np.asarray(Image.open(io.BytesIO(made["png"])))
+    files = pictures.picture(curves())
+    image = np.asarray(Image.open(io.BytesIO(files["png"])))
     assert image.shape[0] > 600 and image.std() > 10
-    svg = made["svg"].decode()
+    svg = files["svg"].decode()
     assert "<text" not in svg and "dc:date" not in svg
     (axes,) = seen[0].axes
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")

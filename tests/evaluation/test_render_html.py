@@ -72,8 +72,8 @@ def test_words_are_escaped_in_every_field():
     row = Row(label=(bad,), values=(Value(bad, None, bad), Value(bad, 1.0, bad)))
     table = Table(name="t", title=bad, label_columns=(bad,), columns=(bad, bad), rows=(row, row), note=bad, best="low")
     section = Section(title=bad, blocks=(lines, maps, table))
-    made = Document(title=bad, summary=(bad,), sections=(section,), facts=((bad, bad),), command=bad)
-    page = Page(html_text(made))
+    document = Document(title=bad, summary=(bad,), sections=(section,), facts=((bad, bad),), command=bad)
+    page = Page(html_text(document))
     assert not [tag for tag, _ in page.elements if tag == "i"]
     assert page.text.count(bad) > 20
     assert [a["aria-label"] for tag, a in page.elements if tag == "svg" and "aria-label" in a] == [bad, bad]
@@ -96,9 +96,9 @@ def test_best_in_bold_missing_explained_theirs_marked(source):
 
 
 def test_numbers_to_sort_by_are_whole():
-    found = re.findall(r'data-number="([^"]*)"', block_html(perplexity_table()))
+    texts = re.findall(r'data-number="([^"]*)"', block_html(perplexity_table()))
     numbers = [v.number for row in perplexity_table().rows for v in row.values if v.number is not None]
-    assert [float(text) for text in found] == numbers
+    assert [float(text) for text in texts] == numbers
 
 
 def test_downloads_carry_the_tables(page):

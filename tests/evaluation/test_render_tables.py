@@ -18,9 +18,9 @@ OOM = Value("–", note="out of memory")
 
 def table(*rows, best="low", note=""):
     """Rows of (label, figures, theirs)."""
-    made = tuple(Row(label=(label,), values=tuple(values), theirs=theirs) for label, values, theirs in rows)
+    table_rows = tuple(Row(label=(label,), values=tuple(values), theirs=theirs) for label, values, theirs in rows)
     columns = tuple("abcdef"[: len(rows[0][1])])
-    return Table(name="t", title="T", label_columns=("model",), columns=columns, rows=made, best=best, note=note)
+    return Table(name="t", title="T", label_columns=("model",), columns=columns, rows=table_rows, best=best, note=note)
 
 
 def values(*numbers):
@@ -102,11 +102,11 @@ def test_reasons_once_in_order():
 
 
 def test_data_of_pictures():
-    found = data_table(curves())
-    assert found.columns == ("512", "1,024", "2,048", "4,096", "8,192", "16,384", "32,768")
-    assert [row.theirs for row in found.rows] == [False] * 5 + [True] * 3
-    assert found.rows[4].values[0].note == "19.35 to 24.08"
-    assert found.rows[5].values[1].number == 411.5
+    data = data_table(curves())
+    assert data.columns == ("512", "1,024", "2,048", "4,096", "8,192", "16,384", "32,768")
+    assert [row.theirs for row in data.rows] == [False] * 5 + [True] * 3
+    assert data.rows[4].values[0].note == "19.35 to 24.08"
+    assert data.rows[5].values[1].number == 411.5
     panel = HeatMap(title="p", x_names=("1", "2"), y_names=("top", "end"), values=((0.25, None), (1.0, 0.5)))
     maps = HeatMaps(name="h", title="h", alt="", x_label="x", y_label="y", panels=(panel,), low=0, high=1)
     rows = data_table(maps).rows
@@ -125,6 +125,6 @@ def test_numbers_people_can_read():
 @pytest.mark.parametrize("names", [("a", "a"), ("a b",), ("../a",), ("",)])
 def test_names_must_be_a_files_and_unique(names):
     blocks = [Table(name=n, title="", label_columns=("l",), columns=(), rows=()) for n in names]
-    made = Document(title="", summary=(), sections=(Section(title="", blocks=blocks),), facts=(), command="")
+    document = Document(title="", summary=(), sections=(Section(title="", blocks=blocks),), facts=(), command="")
     with pytest.raises(ValueError, match="block name"):
-        list(named_blocks(made))
+        list(named_blocks(document))

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from coca_train.evaluation.measures.ruler import TASKS
 from coca_train.evaluation.suites import ruler
 from coca_train.runtime.errors import DataError
-from tests.evaluation.grids import asked, blocks, cell, evaluation, measured, parrot, result, settings, setup
+from tests.evaluation.grids import blocks, byte_subject, cell, evaluation, measured, parrot, result, settings, setup
 
 SMALL = {"tasks": ["needle", "needle_values"], "n_cases": 3, "haystack": "filler"}
 
@@ -35,9 +35,9 @@ def test_points():
 @pytest.mark.parametrize(("micro_batch_tokens", "n_ranks"), [(1, 1), (1700, 3)])
 def test_a_cell_is_the_same_for_every_batch_and_world(micro_batch_tokens, n_ranks):
     point = "needle@800"
-    expected = result(ruler, small(), asked(), point, setup([point], micro_batch_tokens=100_000))
+    expected = result(ruler, small(), byte_subject(), point, setup([point], micro_batch_tokens=100_000))
     shared = setup([point], micro_batch_tokens=micro_batch_tokens)
-    assert result(ruler, small(), asked(), point, shared, n_ranks) == expected
+    assert result(ruler, small(), byte_subject(), point, shared, n_ranks) == expected
     assert len({case["answer"] for case in expected["cases"]}) > 1
 
 
@@ -46,28 +46,28 @@ def test_scores(monkeypatch):
     n_said = iter([4, 2, 1, 0])
     many = small(n_cases=4)
     parrot(monkeypatch, ruler, lambda prompt: ", ".join(re.findall(r"is (\d{7})", prompt)[: next(n_said, 0)]))
-    scores = result(ruler, many, asked(), "needle_values@900", setup(["needle_values@900"]))
+    scores = result(ruler, many, byte_subject(), "needle_values@900", setup(["needle_values@900"]))
     assert [case["score"] for case in scores["cases"]] == [1, 0.5, 0.25, 0]
     assert scores["score"] == 0.4375
     assert scores["standard_error"] == pytest.approx(0.21347, abs=1e-5)  # 0.426956 / 2
-    alone = result(ruler, small(n_cases=1), asked(), "needle@800", setup(["needle@800"]))
+    alone = result(ruler, small(n_cases=1), byte_subject(), "needle@800", setup(["needle@800"]))
     assert alone["standard_error"] is None
 
 
 def test_texts_as_haystack():
     about = setup(["needle@2000"], {"books": ["A first sentence. A second one?", "Another document."]})
-    tokens = ruler.prepare(small(haystack="texts"), asked(), about)["needle@2000"][0].tokens
+    tokens = ruler.prepare(small(haystack="texts"), byte_subject(), about)["needle@2000"][0].tokens
     assert "A first sentence.\nA second one?\nAnother document.\nA first sentence." in bytes(tokens).decode()
     with pytest.raises(DataError, match="E-EVAL-20 text"):
-        ruler.prepare(small(haystack="texts"), asked(), setup(["needle@2000"]))
+        ruler.prepare(small(haystack="texts"), byte_subject(), setup(["needle@2000"]))
 
 
 def test_what_cannot_be_asked():
-    learned, about = asked("learned"), setup(["needle@200", "needle@500"])
+    learned, about = byte_subject("learned"), setup(["needle@200", "needle@500"])
     material = ruler.prepare(small(), learned, about)
     assert "shortest prompt of needle is longer than 200" in ruler.impossible(small(), learned, "needle@200", material)
     assert "learned has 300 positions" in ruler.impossible(small(), learned, "needle@500", material)
-    assert ruler.impossible(small(), asked(), "needle@500", material) == ""
+    assert ruler.impossible(small(), byte_subject(), "needle@500", material) == ""
 
 
 def done(name, point, score):

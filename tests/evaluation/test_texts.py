@@ -31,7 +31,7 @@ class Letters:
         return "".join(chr(i) for i in ids if i != self.bos)
 
 
-def around(texts, max_documents=100, token_files=None):
+def setup_of(texts, max_documents=100, token_files=None):
     return SimpleNamespace(
         texts=lambda: texts, max_documents=max_documents, token_files=token_files or {}, lengths_from="an.option"
     )
@@ -39,7 +39,7 @@ def around(texts, max_documents=100, token_files=None):
 
 def library(texts, kind="run", **options) -> Library:
     subject = SimpleNamespace(tokenizer=Letters(), begin=(1,) if kind == "huggingface" else ())
-    return Library(subject, around(texts, **options))  # type: ignore[arg-type]
+    return Library(subject, setup_of(texts, **options))  # type: ignore[arg-type]
 
 
 def test_files_of_every_kind_are_sources_by_name(tmp_path):
@@ -47,8 +47,8 @@ def test_files_of_every_kind_are_sources_by_name(tmp_path):
     parts = {"books-00000-of-00002.jsonl": "one", "books-00001-of-00002.jsonl": "two"}
     for name, text in parts.items():
         (tmp_path / name).write_text(json.dumps({"inner": {"text": text}}) + "\n")
-    found = store(files=[f"{tmp_path}/books-*.jsonl", f"{tmp_path}/a.txt"], text_field="inner.text")()
-    assert found == {"books": ["one", "two"], "a": ["plain text"]}
+    by_source = store(files=[f"{tmp_path}/books-*.jsonl", f"{tmp_path}/a.txt"], text_field="inner.text")()
+    assert by_source == {"books": ["one", "two"], "a": ["plain text"]}
 
 
 def test_a_corpus_gives_what_it_holds_out_and_nothing_it_trains_on(tmp_path, monkeypatch):
@@ -56,17 +56,17 @@ def test_a_corpus_gives_what_it_holds_out_and_nothing_it_trains_on(tmp_path, mon
     for name in ("books_train-0", "books_valid", "wiki_valid", "code_valid"):
         record = {"text": f"text of {name}", "meta": {"id": name}}
         (tmp_path / f"{name}.jsonl.gz").write_bytes(gzip.compress(json.dumps(record).encode() + b"\n"))
-    found = store(corpus="paper_miniature", sources=["books_eval", "code_eval"])()
-    assert found == {"books_eval": ["text of books_valid"], "code_eval": ["text of code_valid"]}
+    by_source = store(corpus="paper_miniature", sources=["books_eval", "code_eval"])()
+    assert by_source == {"books_eval": ["text of books_valid"], "code_eval": ["text of code_valid"]}
     with pytest.raises(DataError, match=r"E-EVAL-04 text.sources: corpus paper_miniature holds out .* not books"):
         store(corpus="paper_miniature", sources=["books"])()
 
 
 def test_documents_are_chosen_evenly_among_those_long_enough():
     texts = {"a": ["x" * n for n in (5, 30, 31, 32, 33)], "b": ["y" * 9]}
-    found = library(texts, max_documents=2).choose(30)
-    assert {name: [len(d) for d in documents] for name, documents in found.documents.items()} == {"a": [30, 32]}
-    assert found.skipped == {"a": 1, "b": 1}
+    choice = library(texts, max_documents=2).choose(30)
+    assert {name: [len(d) for d in documents] for name, documents in choice.documents.items()} == {"a": [30, 32]}
+    assert choice.skipped == {"a": 1, "b": 1}
     with pytest.raises(
         DataError, match=r"no document has 34 tokens .the longest has 33..* a smaller an.option, or text"
     ):
@@ -89,7 +89,7 @@ def test_a_training_reads_its_own_token_files_as_they_are_and_only_what_it_choos
     files = {"a": IndexedDataset(tmp_path / "held")}
     read, document = [], IndexedDataset.document
     monkeypatch.setattr(IndexedDataset, "document", lambda self, i: read.append(i) or document(self, i))
-    own = Library(SimpleNamespace(tokenizer=Letters()), around({}, 2, files))  # type: ignore[arg-type]
+    own = Library(SimpleNamespace(tokenizer=Letters()), setup_of({}, 2, files))  # type: ignore[arg-type]
     assert own.longest == 90
     assert [tokens.tolist() for tokens in own.choose(71).documents["a"]] == [
         list(range(100, 171)),
@@ -104,9 +104,9 @@ def test_the_digest_is_of_sources_borders_and_tokens():
     def of(**documents):
         return digest({name: [np.array(d) for d in ds] for name, ds in documents.items()})
 
-    made = of(a=[[1, 2], [3]])
-    assert made == of(a=[[1, 2], [3]])
-    assert len({made, of(b=[[1, 2], [3]]), of(a=[[1], [2, 3]]), of(a=[[1, 2], [4]]), of(a=[[1, 2]], b=[[3]])}) == 5
+    first = of(a=[[1, 2], [3]])
+    assert first == of(a=[[1, 2], [3]])
+    assert len({first, of(b=[[1, 2], [3]]), of(a=[[1], [2, 3]]), of(a=[[1, 2], [4]]), of(a=[[1, 2]], b=[[3]])}) == 5
 
 
 def test_bytes_are_of_the_text_in_utf8():

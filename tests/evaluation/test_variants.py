@@ -14,9 +14,9 @@ def tried(*words):
 
 def test_after_training_the_trained_base_stays():
     words = ["position=rope", "position.frequencies.theta=500000", "train.seq_len=64"]
-    config, found = tried(*words, "eval.extrapolation.visibilities=[sinks]")
-    assert list(found) == ["plain", "dynamic_ntk", "plain, sinks"]
-    plain, dynamic, sinks = found.values()
+    config, by_name = tried(*words, "eval.extrapolation.visibilities=[sinks]")
+    assert list(by_name) == ["plain", "dynamic_ntk", "plain, sinks"]
+    plain, dynamic, sinks = by_name.values()
     assert plain == (config.position, config.visibility, "")
     assert (dynamic.position.frequencies.name, dynamic.visibility) == ("dynamic_ntk", config.visibility)
     assert (dynamic.position.frequencies.theta, dynamic.position.frequencies.original_seq_len) == (500_000, 64)
@@ -24,17 +24,17 @@ def test_after_training_the_trained_base_stays():
 
 
 def test_a_scheme_without_frequencies_is_tried_as_it_is():
-    config, found = tried("position=alibi")
-    assert found == {"plain": (config.position, config.visibility, "")}
+    config, by_name = tried("position=alibi")
+    assert by_name == {"plain": (config.position, config.visibility, "")}
 
 
 def test_a_choice_that_is_there_for_its_base_brings_it():
     words = ["position=rope", "position.frequencies.theta=50000", "train.seq_len=64"]
-    _, found = tried(*words, "eval.extrapolation.frequencies=[code_llama,llama3,ntk]")
-    bases = {name: variant.position.frequencies.theta for name, variant in found.items()}
+    _, by_name = tried(*words, "eval.extrapolation.frequencies=[code_llama,llama3,ntk]")
+    bases = {name: variant.position.frequencies.theta for name, variant in by_name.items()}
     assert bases == {"plain": 50000, "code_llama": 1e6, "llama3": 50000, "ntk": 50000}
-    assert found["llama3"].position.frequencies.original_seq_len == 64
-    assert not any(variant.problem for variant in found.values())
+    assert by_name["llama3"].position.frequencies.original_seq_len == 64
+    assert not any(variant.problem for variant in by_name.values())
 
 
 def test_learned_frequencies_go_with_no_others():
@@ -48,14 +48,14 @@ def test_learned_frequencies_go_with_no_others():
 
 def test_a_visibility_that_a_scheme_cannot_have_is_a_variant_with_a_reason():
     config = load(["position=learned"]).config
-    (found,) = variants(config, [("own", "rerope")]).values()
-    assert "learned is fixed to the tokens' own" in found.problem
-    assert (found.position, found.visibility) == (config.position, config.visibility)
+    (variant,) = variants(config, [("own", "rerope")]).values()
+    assert "learned is fixed to the tokens' own" in variant.problem
+    assert (variant.position, variant.visibility) == (config.position, config.visibility)
 
 
 def test_frequencies_of_a_scheme_that_has_none():
-    (found,) = variants(load(["position=alibi"]).config, [("yarn", "own")]).values()
-    assert found.problem == "alibi has no frequencies"
+    (variant,) = variants(load(["position=alibi"]).config, [("yarn", "own")]).values()
+    assert variant.problem == "alibi has no frequencies"
 
 
 def test_a_wrong_word_is_the_user_s_error():

@@ -54,14 +54,14 @@ def save(run_dir: Path, step: int, engine: FakeEngine | None = None, **identity:
     return checkpoint.save(run_dir, step, engine or FakeEngine(step), meta(step, **identity))
 
 
-def holds(found: checkpoint.Checkpoint | None, step: int) -> bool:
+def holds(newest: checkpoint.Checkpoint | None, step: int) -> bool:
     """Whether a found checkpoint has exactly the state of that step."""
-    assert found is not None
+    assert newest is not None
     engine = FakeEngine(0)
-    progress = checkpoint.load(found, engine, meta())
+    progress = checkpoint.load(newest, engine, meta())
     expected = FakeEngine(step).state
     same = all(torch.equal(engine.state[name], expected[name]) for name in expected)
-    return same and (found.step, progress, engine.step) == (step, {"step": step}, step)
+    return same and (newest.step, progress, engine.step) == (step, {"step": step}, step)
 
 
 def save_two_more(run_dir: str, first: int) -> list[str | None]:
@@ -84,6 +84,6 @@ def recover(run_dir: str) -> int:
 
     start(engine_config())
     with checkpoint.RunLock(Path(run_dir)):
-        found = checkpoint.find(Path(run_dir), "run-1", clean=True)
-        assert found is None or holds(found, found.step)
-    return -1 if found is None else found.step
+        newest = checkpoint.find(Path(run_dir), "run-1", clean=True)
+        assert newest is None or holds(newest, newest.step)
+    return -1 if newest is None else newest.step

@@ -53,17 +53,17 @@ def run(overrides: list[str]) -> None:
 
 def final_state(run_dir: Path) -> tuple[int, str, list]:
     """(last step, digest of every bit of its state, the logged losses by step, later lines winning)."""
-    found = checkpoint.find(run_dir)
-    assert found is not None
-    total = hashlib.sha256(json.dumps(found.manifest["counters"], sort_keys=True).encode())
-    for entry in found.manifest["files"]:
-        total.update((found.path / entry["name"]).read_bytes().split(b"}}", 1)[1])
+    newest = checkpoint.find(run_dir)
+    assert newest is not None
+    total = hashlib.sha256(json.dumps(newest.manifest["counters"], sort_keys=True).encode())
+    for entry in newest.manifest["files"]:
+        total.update((newest.path / entry["name"]).read_bytes().split(b"}}", 1)[1])
     losses = {}
     for line in (run_dir / "metrics.jsonl").read_text().splitlines():
         record = json.loads(line)
         if "loss" in record:
             losses[record["step"]] = (record["loss"], record["batch_digest"])
-    return found.step, total.hexdigest(), sorted(losses.items())
+    return newest.step, total.hexdigest(), sorted(losses.items())
 
 
 def leftovers(run_dir: Path) -> list[str]:

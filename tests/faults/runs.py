@@ -63,17 +63,17 @@ class KilledRuns(Launches):
 
     def finish(self) -> str:
         """The same command again until it is done; all it said."""
-        said = ""
+        log = ""
         for _ in range(3):
             ended = self.launch()
-            said += ended[0].text
+            log += ended[0].text
             if [rank.code for rank in ended] == [0, 0]:
                 break
         else:
-            raise AssertionError(f"not done after three launches: {said[-5000:]} {ended[1].text[-3000:]}")
+            raise AssertionError(f"not done after three launches: {log[-5000:]} {ended[1].text[-3000:]}")
         assert self.left() == self.whole
         assert not real.leftovers(self.run_dir)
-        return said
+        return log
 
 
 def stop_in_step(overrides: list[str], step: int) -> None:

@@ -41,8 +41,8 @@ def test_stop_and_kill_once(runs: KilledRuns) -> None:
     assert "stopped at step 4, checkpoint saved" in ended[0].text
     ended = runs.launch(inject={"root": root, "at": 2, "ranks": [1]})
     assert ended[1].code == -signal.SIGKILL and ended[0].code in (76, -signal.SIGKILL), ended[0].text
-    said = runs.finish()
-    assert "RECOVERY: step 4" in said and "(from step 4" in said
+    log = runs.finish()
+    assert "RECOVERY: step 4" in log and "(from step 4" in log
 
 
 @pytest.mark.slow
@@ -57,8 +57,8 @@ def test_killed_at_random_moments(runs: KilledRuns) -> None:
         at, delay = choose.randrange(len(runs.operations[rank])), choose.uniform(0.0, 0.2)
         inject = {"root": str(runs.run_dir), "at": at, "ranks": [rank], "mode": "later", "delay_s": delay}
         ended = runs.launch(inject=inject | {"group": choose.random() < 0.5})
-        said = runs.finish()
-        step = said.rpartition("(from step ")[2].partition(",")[0] if "(from step " in said else "0"
+        log = runs.finish()
+        step = log.rpartition("(from step ")[2].partition(",")[0] if "(from step " in log else "0"
         outcome = "too late" if all(rank.code == 0 for rank in ended) else f"from step {step}"
         outcomes[outcome] = outcomes.get(outcome, 0) + 1
     print(f"\n{KILLS} kills: {dict(sorted(outcomes.items()))}")
@@ -74,6 +74,6 @@ def test_killed_at_every_file_operation_of_a_save(runs: KilledRuns, rank: int, g
         runs.fresh()
         ended = runs.launch(inject={"root": str(runs.run_dir), "at": at, "ranks": [rank], "group": group})
         assert ended[rank].code == -signal.SIGKILL
-        said = runs.finish()
-        assert "(from step 3" in said or "(from step 6" in said, said
+        log = runs.finish()
+        assert "(from step 3" in log or "(from step 6" in log, log
     print(f"\nrank {rank}, {'all' if group else 'one'} killed: {len(numbers)} operations")

@@ -44,9 +44,9 @@ class StagedRuns(KilledRuns):
         return max(saved(self.run_dir), default=0)
 
     def finish(self) -> str:
-        said = super().finish()
+        log = super().finish()
         assert {path.parent.name for path in self.run_dir.rglob("done.json")} == {"k", "qkv", "report"}
-        return said
+        return log
 
     def saves(self, rank: int) -> dict[int, range]:
         """By step: numbers of the file operations of its save, and of what follows until the next."""

@@ -49,9 +49,9 @@ class Trials:
         """What a restart finds; it must be one of the last three, leave no litter, and a fresh save must work."""
         if ranks == 1:
             with checkpoint.RunLock(run):
-                found = checkpoint.find(run, "run-1", clean=True)
-            assert found is not None and holds(found, found.step)
-            step = found.step
+                newest = checkpoint.find(run, "run-1", clean=True)
+            assert newest is not None and holds(newest, newest.step)
+            step = newest.step
         else:
             step = values(self.server.run(RECOVER, {"run_dir": str(run)}, ranks))[0]
         left = set(os.listdir(run / "checkpoints"))

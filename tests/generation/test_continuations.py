@@ -67,12 +67,12 @@ def plain_loop(model, prompt, length):
 def test_it_equals_the_plain_loop(position, frequencies, visibility):
     model, prompts = build(position, frequencies, visibility), make_prompts()
     length = 30 + NEW
-    found = continuations(model, prompts, NEW, length=length, micro_batch_tokens=4 * length)
+    texts = continuations(model, prompts, NEW, length=length, micro_batch_tokens=4 * length)
     expected = {index: plain_loop(model, prompt, length) for index, prompt in enumerate(prompts)}
-    assert found == expected
+    assert texts == expected
     assert len({tuple(row) for row in expected.values()}) >= 8  # of nine different prompts: the context matters
     for index in (i for i, prompt in enumerate(prompts) if len(prompt) == 30):
-        assert found[index] == generate(model, prompts[index], NEW, use_cache=False)
+        assert texts[index] == generate(model, prompts[index], NEW, use_cache=False)
 
 
 @pytest.mark.parametrize("n_ranks", [2, 3, 5])
@@ -131,10 +131,10 @@ def test_the_end_of_the_document_ends_a_row_and_all_rows_end_the_batch():
 
 
 def test_the_mode_of_the_model_comes_back_and_progress_is_told():
-    model, told = build().train(), []
-    continuations(model, make_prompts(), 2, length=40, micro_batch_tokens=64, progress=told.append)
+    model, shares = build().train(), []
+    continuations(model, make_prompts(), 2, length=40, micro_batch_tokens=64, progress=shares.append)
     assert model.training
-    assert told == [done / 6 for done in range(1, 7)]  # seven prompts of 30 and three of 27, two at a time
+    assert shares == [done / 6 for done in range(1, 7)]  # seven prompts of 30 and three of 27, two at a time
 
 
 @pytest.mark.parametrize(

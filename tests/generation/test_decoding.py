@@ -72,11 +72,11 @@ def text(n_prompt):
 @torch.no_grad()
 def decode(model, n_prompt, mode="sequence", use_cache=True):
     """Logits of each of the NEW steps, (NEW, V)."""
-    tokens, new, found = text(n_prompt), [], []
+    tokens, new, steps = text(n_prompt), [], []
     for logits in _next_logits(model, tokens[:n_prompt], new, NEW, mode, use_cache):
-        found.append(logits)
+        steps.append(logits)
         new.append(tokens[n_prompt + len(new)])
-    return torch.stack(found)
+    return torch.stack(steps)
 
 
 @torch.no_grad()
@@ -110,9 +110,9 @@ def replay(model, n_prompt):
     return model.head(model.final_norm(x_BTC))[0, n_prompt - 1 :]
 
 
-def close(found, expected, atol=1e-5):
-    assert found.shape == expected.shape == (NEW, VOCAB)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=atol)
+def close(actual, expected, atol=1e-5):
+    assert actual.shape == expected.shape == (NEW, VOCAB)
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=atol)
 
 
 @pytest.mark.parametrize(("scheme", "visibility"), slow_unless(QUICK, PAIRS))
@@ -151,14 +151,14 @@ def test_without_a_cache(visibility):
 @torch.no_grad()
 def test_several_tokens_at_a_time(visibility):
     """Chunks longer than what is kept, and shorter."""
-    model, at, found = build(visible("rope", visibility)), 0, []
+    model, at, parts = build(visible("rope", visibility)), 0, []
     tokens = torch.tensor([text(5)[:-1]])
     kept = model.new_cache(tokens.shape[1])
     for n_tokens in (3, 1, 20, 4, 2, 38):
-        found.append(model(tokens[:, at : at + n_tokens], length=5 + NEW, cache=kept)[0])
+        parts.append(model(tokens[:, at : at + n_tokens], length=5 + NEW, cache=kept)[0])
         at += n_tokens
     assert at == tokens.shape[1]
-    close(torch.cat(found)[4:], recompute(model, 5))
+    close(torch.cat(parts)[4:], recompute(model, 5))
 
 
 @pytest.mark.parametrize(("scheme", "frequencies"), sampled(ROTARY, FREQUENCIES))
@@ -178,11 +178,11 @@ def test_every_frequency_equals_full_recompute(scheme, frequencies):
 def test_a_segment_is_a_text_by_itself(frequencies):
     """Also to frequencies that follow the length: l is the segment's."""
     model = build(visible("rope" if frequencies else "learned", "segments", frequencies))
-    found = recompute(model, 5)
+    logits_TV = recompute(model, 5)
     model.set_visibility(trained("rope").visibility)  # causal
     tokens = torch.tensor([text(5)[:-1]])
     parts = [model(tokens[:, at : at + 9], length=9)[0] for at in range(0, tokens.shape[1], 9)]
-    close(torch.cat(parts)[4:], found)
+    close(torch.cat(parts)[4:], logits_TV)
 
 
 @pytest.mark.parametrize(("held", "same"), [(8, ["plain"]), (32, ["ntk", "factor=2"])])
@@ -197,12 +197,12 @@ def test_dynamic_frequencies_follow_the_cache_of_sinks(held, same):
 @pytest.mark.parametrize(("scheme", "frequencies"), sampled(ROTARY[::-1], FREQUENCIES))
 def test_step_mode_equals_its_steps_replayed(scheme, frequencies):
     model = build(trained(scheme, frequencies))
-    found = decode(model, 5, "step")
-    close(found, replay(model, 5))
+    logits_TV = decode(model, 5, "step")
+    close(logits_TV, replay(model, 5))
     within = WINDOW - 5 + 1  # steps up to l = L: nothing is dynamic yet
-    assert torch.allclose(found[:within], recompute(model, 5, length=WINDOW)[:within], atol=1e-5)
+    assert torch.allclose(logits_TV[:within], recompute(model, 5, length=WINDOW)[:within], atol=1e-5)
     if follows_length(model):  # a deep model remembers what it was at shorter lengths
-        assert not torch.allclose(found, decode(model, 5, "step", use_cache=False), atol=1e-3)
+        assert not torch.allclose(logits_TV, decode(model, 5, "step", use_cache=False), atol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -212,10 +212,10 @@ def test_step_mode_equals_full_recompute_in_one_layer(scheme, frequencies):
     model = build(trained(scheme, frequencies, n_layers=1))
     assert follows_length(model)
     expected = [recompute(model, 5, length=5 + step)[step] for step in range(NEW)]
-    found = decode(model, 5, "step")
-    close(found, torch.stack(expected))
+    logits_TV = decode(model, 5, "step")
+    close(logits_TV, torch.stack(expected))
     close(decode(model, 5, "step", use_cache=False), torch.stack(expected))
-    assert not torch.allclose(found[-20:-1], recompute(model, 5)[-20:-1], atol=1e-3)  # the modes can be told apart
+    assert not torch.allclose(logits_TV[-20:-1], recompute(model, 5)[-20:-1], atol=1e-3)  # the modes can be told apart
 
 
 @torch.no_grad()
@@ -227,11 +227,11 @@ def follows_length(model):
 @pytest.mark.parametrize("visibility", VISIBILITIES)
 def test_memory_of_a_cache(visibility, monkeypatch):
     """Constant where tokens are forgotten: the same after 120 tokens as after 10, and no more than is seen."""
-    model, made = build(visible("rope", visibility, n_layers=1)), []
-    monkeypatch.setattr(model, "new_cache", lambda n: made.append(Transformer.new_cache(model, n)) or made[-1])
+    model, caches = build(visible("rope", visibility, n_layers=1)), []
+    monkeypatch.setattr(model, "new_cache", lambda n: caches.append(Transformer.new_cache(model, n)) or caches[-1])
     for n_tokens in (10, 120):
         generation.generate(model, [1, 2, 3], n_tokens)
-    short, long = (kept.n_bytes for kept in made)
+    short, long = (kept.n_bytes for kept in caches)
     if visibility not in HELD:
         assert long > 9 * short
         return

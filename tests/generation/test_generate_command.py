@@ -36,7 +36,7 @@ def test_the_command_prints_prompt_and_continuation(run, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "phrase"),
     [
         (["prompt=x", "max_new_token=3"], 2, "did you mean max_new_tokens?"),
         (["prompt=x", "run=/nowhere"], 2, "/nowhere"),
@@ -54,25 +54,25 @@ def test_the_command_prints_prompt_and_continuation(run, capsys):
         ([], 2, "prompt=???: it has no value yet"),
     ],
 )
-def test_mistakes_are_one_line(run, capsys, words, code, said):
+def test_mistakes_are_one_line(run, capsys, words, code, phrase):
     words = words if any(w.startswith("run=") for w in words) else [f"run={run[0]}", *words]
     assert main(["generate", *words]) == code
     err = capsys.readouterr().err
-    assert said in err
+    assert phrase in err
     assert "Traceback" not in err
     assert err.count("\n") == 1
 
 
 def test_another_visibility_and_frequencies_on_the_same_weights(run, capsys, monkeypatch):
-    asked = []
+    models = []
     original = generation.generate
-    monkeypatch.setattr(generation, "generate", lambda model, *a, **k: asked.append(model) or original(model, *a, **k))
+    monkeypatch.setattr(generation, "generate", lambda model, *a, **k: models.append(model) or original(model, *a, **k))
     words = [f"run={run[0]}", "prompt=the dog", "max_new_tokens=5", "device=cpu"]
     assert main(["generate", *words]) == 0
     words += ["visibility=lambda_mask", "visibility.window=8", "position/frequencies=yarn"]
     assert main(["generate", *words]) == 0
     assert capsys.readouterr().out.count("the dog") == 2
-    own, other = asked
+    own, other = models
     assert (own.visibility.settings.name, own.position.settings.frequencies.name) == ("causal", "plain")
     assert (other.visibility.settings.name, other.visibility.settings.window) == ("lambda_mask", 8)
     assert other.visibility.settings.max_distance == 128  # the run's train.seq_len

@@ -115,16 +115,16 @@ def test_temperature_sharpens():
 
 
 def test_top_k_keeps_the_k_likeliest_and_renormalises():
-    found = draws(5000, top_k=2)
-    assert found.nonzero().flatten().tolist() == [1, 3]
-    assert found[1] == pytest.approx(2 / 3, abs=0.03)
+    shares = draws(5000, top_k=2)
+    assert shares.nonzero().flatten().tolist() == [1, 3]
+    assert shares[1] == pytest.approx(2 / 3, abs=0.03)
 
 
 @pytest.mark.parametrize(("top_p", "kept"), [(0.5, [1]), (0.51, [1, 3]), (0.75, [1, 3]), (0.9, [0, 1, 3, 4])])
 def test_top_p_keeps_the_fewest_that_reach_p(top_p, kept):
-    found = draws(3000, top_p=top_p).nonzero().flatten().tolist()
+    tokens = draws(3000, top_p=top_p).nonzero().flatten().tolist()
     # two tokens have probability 0.1: either may be the one that reaches 0.9 within rounding
-    assert found == kept or (top_p == 0.9 and set(found) >= {1, 3} and len(found) in (3, 4))
+    assert tokens == kept or (top_p == 0.9 and set(tokens) >= {1, 3} and len(tokens) in (3, 4))
 
 
 def test_greedy_takes_the_likeliest():

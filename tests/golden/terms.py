@@ -151,14 +151,14 @@ def shaw():
     def score(h, q, k, m, n):
         return scaled(q, [mpf(a) + mpf(b) for a, b in zip(k, keys[clip(m, n)], strict=True)])
 
-    made = case("shaw", {"max_distance": 3}, {"keys": keys, "values": values}, score)
+    record = case("shaw", {"max_distance": 3}, {"keys": keys, "values": values}, score)
     queries, all_keys, all_values = (eighths(seed, 6, 4) for seed in (8, 9, 10))
     outputs = []
     for m in range(6):
         weights = [exp(score(0, queries[m], all_keys[n], m, n)) for n in range(m + 1)]
         rows = [[mpf(a) + mpf(b) for a, b in zip(all_values[n], values[clip(m, n)], strict=True)] for n in range(m + 1)]
         outputs.append([number(fdot(weights, column) / sum(weights)) for column in zip(*rows, strict=True)])
-    return made | {"sequence": {"q": queries, "k": all_keys, "v": all_values, "outputs": outputs}}
+    return record | {"sequence": {"q": queries, "k": all_keys, "v": all_values, "outputs": outputs}}
 
 
 def transformer_xl():

@@ -78,12 +78,12 @@ class ReRoPE(Causal):
         self.window = window
 
     def distances(self):
-        found, steps = {}, 0
+        steps_of, steps = {}, 0
         for token in reversed(self.kept):
-            found[token] = steps
+            steps_of[token] = steps
             if steps < self.window:
                 steps += 1
-        return found
+        return steps_of
 
 
 class Segments(Causal):
@@ -128,8 +128,8 @@ def golden():
     for name, (kind, fields) in KINDS.items():
         settings = {"name": name.split("_far")[0].split("_near")[0], **fields}
         for label, documents in DOCUMENTS.items():
-            made = {"label": f"{name}-{label}", "settings": settings, "documents": documents}
-            rows.append({**made, "distance": table(kind, fields, documents)})
+            record = {"label": f"{name}-{label}", "settings": settings, "documents": documents}
+            rows.append({**record, "distance": table(kind, fields, documents)})
     return rows
 
 

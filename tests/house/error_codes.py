@@ -156,12 +156,12 @@ def page() -> str:
         "`…` stands for what the message fills in. Exit codes are in [operations.md](operations.md).",
     ]
     family = ""
-    for code, told in messages().items():
+    for code, texts in messages().items():
         if code.split("-")[1] != family:
             family = code.split("-")[1]
             lines += ["", f"## {FAMILIES[family].capitalize()}", ""]
         lines.append(f"### {code}")
-        lines += [f"* {_sentence(each)} (`{each.file}`)" for each in told]
+        lines += [f"* {_sentence(each)} (`{each.file}`)" for each in texts]
     return "\n".join(lines) + "\n"
 
 

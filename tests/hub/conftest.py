@@ -24,14 +24,14 @@ def defaults_once(monkeypatch):
 @pytest.fixture(scope="session")
 def model(tmp_path_factory) -> Callable[..., Path]:
     """model(kind, scaling): a folder, not to be written to."""
-    made: dict[tuple, Path] = {}
+    dirs: dict[tuple, Path] = {}
 
     def folder(kind: str = "llama_gqa", scaling: str = "plain") -> Path:
         from tests.hub import models
 
-        if (kind, scaling) not in made:
-            made[kind, scaling] = models.write(tmp_path_factory.mktemp("models") / f"{kind}-{scaling}", kind, scaling)
-        return made[kind, scaling]
+        if (kind, scaling) not in dirs:
+            dirs[kind, scaling] = models.write(tmp_path_factory.mktemp("models") / f"{kind}-{scaling}", kind, scaling)
+        return dirs[kind, scaling]
 
     return folder
 

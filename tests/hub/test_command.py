@@ -19,9 +19,9 @@ def test_there_and_back(model, tmp_path, capsys):
     assert call("import", f"source={model()}", "name=a", root) == 0
     assert call("export", f"run={tmp_path}/a", f"to={tmp_path}/out") == 0
     assert call("verify", f"run={tmp_path}/a", f"against={tmp_path}/out") == 0
-    said = capsys.readouterr().err
-    assert said.count("random ids at 4x") == 3
-    assert "from_pretrained" in said
+    err = capsys.readouterr().err
+    assert err.count("random ids at 4x") == 3
+    assert "from_pretrained" in err
 
 
 @pytest.mark.parametrize(
@@ -44,10 +44,10 @@ def test_there_and_back(model, tmp_path, capsys):
 def test_errors_are_one_line(words, code, expected, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert call(*words) == code
-    said = capsys.readouterr().err
-    assert expected in said
-    assert "Fix:" in said
-    assert "Traceback" not in said
+    err = capsys.readouterr().err
+    assert expected in err
+    assert "Fix:" in err
+    assert "Traceback" not in err
     assert not list(tmp_path.iterdir())
 
 

@@ -84,9 +84,9 @@ def test_llama_7b_as_it_was_released(tmp_path):
         "pad_token_id": 0, "rms_norm_eps": 1e-06, "tie_word_embeddings": False, "torch_dtype": "float16",
         "transformers_version": "4.28.0.dev0", "use_cache": True, "vocab_size": 32000,
     })  # fmt: skip
-    found = architecture(tmp_path)
-    assert (found.seq_len, found.position.frequencies.theta, found.head_dim) == (2048, 10000.0, 128)
-    assert sum(torch_size(shape) for shape in found.shapes().values()) == 6_738_415_616  # the published count
+    arch = architecture(tmp_path)
+    assert (arch.seq_len, arch.position.frequencies.theta, arch.head_dim) == (2048, 10000.0, 128)
+    assert sum(torch_size(shape) for shape in arch.shapes().values()) == 6_738_415_616  # the published count
 
 
 def torch_size(shape):
@@ -104,14 +104,14 @@ def test_pythia_as_it_was_released(tmp_path):
         "rotary_emb_base": 10000, "rotary_pct": 0.25, "tie_word_embeddings": False, "torch_dtype": "float16",
         "transformers_version": "4.24.0", "use_cache": True, "use_parallel_residual": True, "vocab_size": 50304,
     })  # fmt: skip
-    found = architecture(tmp_path)
-    assert (found.position.rotary_pct, found.model.residual, found.model.bias) == (0.25, "parallel", True)
-    assert sum(torch_size(shape) for shape in found.shapes().values()) == 162_322_944  # the published count
+    arch = architecture(tmp_path)
+    assert (arch.position.rotary_pct, arch.model.residual, arch.model.bias) == (0.25, "parallel", True)
+    assert sum(torch_size(shape) for shape in arch.shapes().values()) == 162_322_944  # the published count
 
 
 def test_mistral_window(copy):
     folder = copy("mistral")
-    found = architecture(folder)
-    assert (found.visibility.name, found.visibility.window) == ("sliding_window", 20)
+    arch = architecture(folder)
+    assert (arch.visibility.name, arch.visibility.window) == ("sliding_window", 20)
     models.edit(folder, sliding_window=None)
     assert architecture(folder).visibility.name == "causal"

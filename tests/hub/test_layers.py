@@ -55,9 +55,9 @@ def watched(layers: Any) -> Iterator[list[list[torch.Tensor]]]:
 
 def theirs(name: str, **config: Any) -> Any:
     torch.manual_seed(0)
-    made = getattr(transformers, f"{name}Config" if name == "SmolLM3" else f"{name}TextConfig")(**(SHAPE | config))
-    made._attn_implementation = "eager"
-    model = getattr(transformers, f"{name}ForCausalLM")(made).eval()
+    native = getattr(transformers, f"{name}Config" if name == "SmolLM3" else f"{name}TextConfig")(**(SHAPE | config))
+    native._attn_implementation = "eager"
+    model = getattr(transformers, f"{name}ForCausalLM")(native).eval()
     for parameter in model.parameters():
         if parameter.ndim == 1:
             torch.nn.init.normal_(parameter, std=0.3)
@@ -144,7 +144,7 @@ def test_lists_become_a_pattern_and_a_pattern_lists(ropes, types, pattern, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "phrase"),
     [
         (([1, 1], 4, None, None), "no_rope_layers: 3 of 0 and 1"),
         (([1, 2, 0], 4, None, None), "no_rope_layers: 3 of 0 and 1"),
@@ -152,13 +152,13 @@ def test_lists_become_a_pattern_and_a_pattern_lists(ropes, types, pattern, tmp_p
         ((None, 4, ["sliding_attention"] * 3, None), "no window"),
     ],
 )
-def test_schedules_that_make_no_sense(given, said):
-    with pytest.raises(NotTheSame, match=said):
+def test_schedules_that_make_no_sense(given, phrase):
+    with pytest.raises(NotTheSame, match=phrase):
         smollm3.layers(3, *given)
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "phrases"),
     [
         (
             {"model_type": "gemma3_text", "query_pre_attn_scalar": 168, "head_dim": 128,
@@ -171,26 +171,26 @@ def test_schedules_that_make_no_sense(given, said):
         ({"model_type": "llama4", "text_config": {"use_qk_norm": False}}, ["num_local_experts", "a vision tower"]),
     ],
 )  # fmt: skip
-def test_what_is_not_covered_is_refused_by_name(values, said, tmp_path):
+def test_what_is_not_covered_is_refused_by_name(values, phrases, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(values))
     with pytest.raises(UserError) as refused:
         open_source(tmp_path)
     assert "E-IOP-04" in str(refused.value)
     assert len(str(refused.value).splitlines()) == 1
-    for part in said:
+    for part in phrases:
         assert refused.match(part)
     assert ("use_qk_norm" in str(refused.value)) == (values["model_type"] == "llama4_text")
 
 
 @pytest.mark.parametrize(
-    ("model", "said"),
+    ("model", "phrase"),
     [
         ({"qk_norm": "head"}, "qk_norm head"),
         ({"logit_scale": {"name": "log", "length": None, "beta": 0.1}}, "scores that grow with the length"),
     ],
 )
-def test_options_that_no_native_class_has(model, said):
+def test_options_that_no_native_class_has(model, phrase):
     architecture = models.random_source(support.rope(), **model).architecture
-    with pytest.raises(UserError, match=f"E-IOP-15.*{said}"):
+    with pytest.raises(UserError, match=f"E-IOP-15.*{phrase}"):
         forms.choose(architecture, "native")
     assert forms.choose(architecture, "auto")["model_type"] == "coca_train"

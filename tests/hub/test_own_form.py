@@ -72,8 +72,8 @@ def exported(tmp_path):
         for name, text in own.code(source.architecture).items():
             assert not re.search(r"^\s*(from|import) (coca_train|pydantic|others)", text, re.MULTILINE), name
             (tmp_path / name).write_text(text)
-        made, config = own.model_class(tmp_path)
-        ours, theirs = source.architecture.build().eval(), made(config(**own.config(source.architecture))).eval()
+        model_class, config = own.model_class(tmp_path)
+        ours, theirs = source.architecture.build().eval(), model_class(config(**own.config(source.architecture))).eval()
         for each in (ours, theirs.model):
             each.load_state_dict({name: source.read(name) for name in source.names}, strict=False)
         return ours, theirs
@@ -99,9 +99,9 @@ def test_generates_what_we_do(choice, exported, prompts):
     """Token by token, prompts of three lengths in one batch, with a cache."""
     ours, theirs = exported(**CHOICES[choice])
     expected = continuations(ours, prompts, N_NEW, length=LENGTH, micro_batch_tokens=1)
-    found = new_tokens(theirs, padded(prompts))
-    assert found == [expected[row] for row in range(len(prompts))]
-    assert len({token for row in found for token in row}) > 1
+    texts = new_tokens(theirs, padded(prompts))
+    assert texts == [expected[row] for row in range(len(prompts))]
+    assert len({token for row in texts for token in row}) > 1
 
 
 @pytest.mark.parametrize("choice", ["coca", "fox", "cope", "strict sinks", "nope every fourth"])

@@ -52,15 +52,15 @@ def test_spread_positions_mean_the_same_on_both_sides(scaling, model, bring):
 def test_the_other_side_in_pieces_is_the_other_side(kind, scaling, model):
     """Block by block from the folder, and with our weights streamed in: what from_pretrained gives."""
     folder = model(kind, scaling)
-    asked = ask(folder)
-    whole = transformers_side.of_folder(folder, share=math.inf).ask(asked)
+    ids = ask(folder)
+    whole = transformers_side.of_folder(folder, share=math.inf).ask(ids)
     with open_source(folder) as source:
         sides = [
             transformers_side.of_folder(folder, share=0.0),
             transformers_side.of_source(source, native.config(source.architecture, source.family)),
         ]
         for side in sides:
-            for a, b in zip(side.ask(asked), whole, strict=True):
+            for a, b in zip(side.ask(ids), whole, strict=True):
                 torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
 
 
@@ -75,8 +75,8 @@ def test_one_weight_that_differs_is_seen(name, model, bring, copy, tmp_path):
     with pytest.raises(CheckpointError, match="E-IOP-13") as raised:
         verifying.run(given(VERIFY, run=str(run), against=str(folder)))
     assert raised.value.exit_code == 4
-    found = json.loads((run / "parity.json").read_text())
-    assert not found["passed"]
+    record = json.loads((run / "parity.json").read_text())
+    assert not record["passed"]
     assert json.loads(before)["passed"]
     verifying.run(given(VERIFY, run=str(run), against=str(model())))
     assert json.loads((run / "parity.json").read_text())["passed"]
@@ -118,9 +118,9 @@ def test_rounding_of_frequencies_at_far_positions(tmp_path, bring):
     """At 40,000 positions an ulp of a frequency is 1e-3 radians: seen, explained, and nothing else hides behind it."""
     folder = models.write(tmp_path / "far", "llama_gqa", max_position_embeddings=10_000, rope_parameters=None)
     run = bring(folder, parity_tokens=48)
-    found = json.loads((run / "parity.json").read_text())
-    far = found["probes"][1]
-    assert found["passed"]
+    record = json.loads((run / "parity.json").read_text())
+    far = record["probes"][1]
+    assert record["passed"]
     assert far["relative"] > 1e-5 > far["with_our_frequencies"]
     assert 0 < far["frequencies"] < 1e-6
 
@@ -133,15 +133,15 @@ def test_difference_and_scale():
         ([[0.0, 0.2]], [[0.1, 0.2]], (0.1, 0.2, 0.1)),
         ([[0.0, -8.0]], [[0.0, -4.0]], (4.0, 8.0, 0.5)),
     ):
-        side = parity.Side("x", lambda asked, theirs=theirs: [torch.tensor(theirs)])
-        (found,) = parity.compare([probe], lambda asked, ours=ours: [torch.tensor(ours)], side, None)
-        assert (found.max_abs_difference, found.max_abs_logit, found.relative) == pytest.approx(expected)
+        side = parity.Side("x", lambda ids, theirs=theirs: [torch.tensor(theirs)])
+        (comparison,) = parity.compare([probe], lambda ids, ours=ours: [torch.tensor(ours)], side, None)
+        assert (comparison.max_abs_difference, comparison.max_abs_logit, comparison.relative) == pytest.approx(expected)
 
 
 def test_another_shape_never_passes():
     probe = parity.Probe("p", torch.zeros(1, 2, dtype=torch.long), torch.arange(2)[None], 2)
-    side = parity.Side("x", lambda asked: [torch.zeros(2, 3)])
-    assert not parity.passed(parity.compare([probe], lambda asked: [torch.zeros(2, 4)], side, None))
+    side = parity.Side("x", lambda ids: [torch.zeros(2, 3)])
+    assert not parity.passed(parity.compare([probe], lambda ids: [torch.zeros(2, 4)], side, None))
 
 
 class Two(nn.Module):

@@ -35,14 +35,14 @@ def test_a_recipe_begins_from_its_model(recipe, tmp_path, capsys):
     models.edit_new(tmp_path, released)
     words = [f"+experiment={recipe}", f"start.path={tmp_path}"]
     config, _ = finish(assemble(TRAIN, words), launch=False)
-    found = config_json.architecture(tmp_path)
-    options = starting._converting(starting._options(config, tmp_path), found, config)
+    arch = config_json.architecture(tmp_path)
+    options = starting._converting(starting._options(config, tmp_path), arch, config)
     if options.position != "as_source":
         assert (options.position, options.t_width) == ("coca", "full_mean")
-        section = asdict(config.position) | {"frequencies": asdict(found.position.frequencies)}
-        found = replace(found, position=positions.settings(section))
-    starting._compare(config, config.model.vocab_size, found)
-    said = capsys.readouterr().err
-    assert all(key in said for key in announced)
-    assert "theta" not in said
-    assert bool(said) == bool(announced)
+        section = asdict(config.position) | {"frequencies": asdict(arch.position.frequencies)}
+        arch = replace(arch, position=positions.settings(section))
+    starting._compare(config, config.model.vocab_size, arch)
+    err = capsys.readouterr().err
+    assert all(key in err for key in announced)
+    assert "theta" not in err
+    assert bool(err) == bool(announced)

@@ -84,8 +84,8 @@ def test_read_and_written_as_transformers_computes(scaling, length):
 def test_ours_that_have_another_name_there(section):
     settings, spectrum = ours(section, 512)
     back = hugging_face.words(settings, D, 1.0)
-    found, temperature = theirs(back.scaling, back.theta)
-    torch.testing.assert_close(found, spectrum.inv_freq_J, rtol=1e-6, atol=0)
+    inv_freq_J, temperature = theirs(back.scaling, back.theta)
+    torch.testing.assert_close(inv_freq_J, spectrum.inv_freq_J, rtol=1e-6, atol=0)
     assert temperature == pytest.approx(1.0)
 
 

@@ -46,9 +46,9 @@ def test_weights_come_back_as_they_were(kind, model, bring, send):
     before, after = load_file(folder / "model.safetensors"), load_file(out / "model.safetensors")
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
-    asked = ("model_type", "architectures", "hidden_size", "num_attention_heads", "vocab_size", "tie_word_embeddings")
+    keys = ("model_type", "architectures", "hidden_size", "num_attention_heads", "vocab_size", "tie_word_embeddings")
     configs = [json.loads((path / "config.json").read_text()) for path in (folder, out)]
-    assert [configs[0][key] for key in asked] == [configs[1][key] for key in asked]
+    assert [configs[0][key] for key in keys] == [configs[1][key] for key in keys]
 
 
 @pytest.mark.parametrize("scaling", models.SCALINGS)

@@ -45,8 +45,8 @@ def test_an_imported_run_writes_text(worded, bring):
     tokens = run.tokenizer.encode(TEXT)[:6]
     ours = generation.generate(run.model, tokens, 8)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(worded, dtype=torch.float32).eval()
-    made = theirs.generate(torch.tensor([tokens]), max_new_tokens=8, do_sample=False, eos_token_id=None, pad_token_id=0)
-    assert ours == made[0, 6:].tolist()
+    ids = theirs.generate(torch.tensor([tokens]), max_new_tokens=8, do_sample=False, eos_token_id=None, pad_token_id=0)
+    assert ours == ids[0, 6:].tolist()
     assert run.step == 0
     assert run.model.head.weight is run.model.embed.weight
 
@@ -59,11 +59,11 @@ def test_the_record(worded, bring):
     assert record["fingerprint"]["tokenizer"]["sha256"] == Tokenizer(config.data.tokenizer).digest
     assert (config.run.name, config.train.seq_len, config.model.vocab_size) == ("run", models.LENGTH, 512)
     assert config.data.prepare == "none"
-    found = checkpoint.find(run, record["run_id"])
-    assert found is not None
-    assert found.step == 0
-    (entry,) = found.manifest["files"]
-    reader = ShardReader(found.path / entry["name"])
+    newest = checkpoint.find(run, record["run_id"])
+    assert newest is not None
+    assert newest.step == 0
+    (entry,) = newest.manifest["files"]
+    reader = ShardReader(newest.path / entry["name"])
     assert all(name.startswith("model/") for name in reader.spec())
     reader.close()
 

@@ -49,36 +49,38 @@ def test_t_of_full_width_is_the_same_function(how, model, bring):
     assert models.same(our_logits(run), our_logits(bring(model(), "half", position="coca", t_from_k=how)))
 
 
-def test_full_width_is_of_a_t_made_from_k(model, bring):
-    with pytest.raises(UserError, match=r"E-IOP-14.*t_width=full_mean.*position=coca"):
-        bring(model(), t_width="full_mean")
+@pytest.mark.parametrize(("t_width", "words"), [("full_mean", "t_width=full_mean.*position=coca"), ("half", "t_width")])
+def test_a_width_needs_a_t_of_its_kind(model, bring, t_width, words):
+    """full_mean is of a T made from K; half folds a full width."""
+    with pytest.raises(UserError, match=rf"E-IOP-14.*{words}"):
+        bring(model(), t_width=t_width)
 
 
 def test_random_is_what_a_new_run_would_begin_with(model):
     from coca_train.models.init import init_parameter
 
     with open_source(model()) as source:
-        made = converted(source, "random", seed=7)
-        t = made.read(K)
+        coca = converted(source, "random", seed=7)
+        t = coca.read(K)
         assert torch.equal(t, converted(source, "random", seed=7).read(K))
         assert not torch.equal(t, converted(source, "random", seed=8).read(K))
         expected = torch.empty(G * D // 2, C)
-        init_parameter(K, expected, made.architecture.model, made.architecture.position, 7)
+        init_parameter(K, expected, coca.architecture.model, coca.architecture.position, 7)
         assert torch.equal(t, expected)
 
 
 @pytest.mark.parametrize("how", ["mean_of_halves", "first_half", "random"])
 def test_all_else_is_kept(how, model):
     with open_source(model("llama_gqa", "yarn")) as source:
-        made = converted(source, how)
+        coca = converted(source, how)
         others = [name for name in source.names if ".attention.k." not in name]
-        assert all(torch.equal(source.read(name), made.read(name)) for name in others)
+        assert all(torch.equal(source.read(name), coca.read(name)) for name in others)
         assert len(source.names) - len(others) == 2
-        assert made.names == source.names
-        assert made.architecture.position.frequencies == source.architecture.position.frequencies
-        assert made.architecture.position.t_width == "half"
-        assert made.architecture.position.variant == "slack"
-        assert {name: tuple(made.read(name).shape) for name in made.names} == made.shapes
+        assert coca.names == source.names
+        assert coca.architecture.position.frequencies == source.architecture.position.frequencies
+        assert coca.architecture.position.t_width == "half"
+        assert coca.architecture.position.variant == "slack"
+        assert {name: tuple(coca.read(name).shape) for name in coca.names} == coca.shapes
 
 
 def test_biases_are_converted_too(tmp_path):
@@ -203,11 +205,6 @@ def test_t_of_half_width_is_known_by_its_shape(model, tmp_path):
     with open_source(folder) as source:
         assert source.architecture.position.t_width == "half"
         assert source.read(K).shape == (G * D // 2, C)
-
-
-def test_folding_needs_a_full_width(model, bring):
-    with pytest.raises(UserError, match=r"E-IOP-14.*t_width"):
-        bring(model(), t_width="half")
 
 
 def test_keys_t_on_a_partial_rotation(model):

@@ -29,17 +29,17 @@ def tally(q, k, distances, *theta):
 
 def test_the_angle_goes_counter_clockwise_from_key_to_query():
     q, k = pairs(100, 10, 350, 45, 0.0), pairs(10, 100, 20, 45, 180.0)
-    found = angles.initial_angle(q, 3 * k)[:, 0, 0] / DEGREES
-    torch.testing.assert_close(found, torch.tensor([90, 270, 330, 0, 180]).double())
+    angle = angles.initial_angle(q, 3 * k)[:, 0, 0] / DEGREES
+    torch.testing.assert_close(angle, torch.tensor([90, 270, 330, 0, 180]).double())
 
 
 def test_rounding_below_a_full_turn_is_collinear_and_zero_has_no_angle():
-    found = angles.initial_angle(
+    angle = angles.initial_angle(
         pairs(-1e-5, -1e-3, 10, 10), pairs(0, 0, 0, 10) * torch.tensor([1, 1, 0, 1])[:, None, None]
     )
-    assert found[0] == 0
-    assert found[1] == pytest.approx(angles.TURN - 1e-3 * DEGREES)
-    assert found[2].isnan() and found[3] == 0
+    assert angle[0] == 0
+    assert angle[1] == pytest.approx(angles.TURN - 1e-3 * DEGREES)
+    assert angle[2].isnan() and angle[3] == 0
 
 
 def test_a_tally_by_hand():

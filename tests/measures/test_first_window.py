@@ -27,14 +27,14 @@ def test_every_context_once_with_frequencies_at_the_length_read(fake_model):
 def test_means_over_documents_by_position_and_of_the_last_block(fake_model, length, block):
     docs = [document(40, 1), document(40, 2)]
     kept = [reduced(nll_T, block) for nll_T in first_window_nll(fake_model(), docs, length)]
-    found = first_windows(kept, length, block)
+    summary = first_windows(kept, length, block)
     expected = np.mean([plain_loop(doc, length) for doc in docs], 0)
-    assert found.perplexity == pytest.approx(math.exp(expected[-block:].mean()), rel=1e-5)
-    assert found.block == min(block, length)
-    assert found.n_documents == 2
-    assert found.ci_low <= found.perplexity <= found.ci_high
+    assert summary.perplexity == pytest.approx(math.exp(expected[-block:].mean()), rel=1e-5)
+    assert summary.block == min(block, length)
+    assert summary.n_documents == 2
+    assert summary.ci_low <= summary.perplexity <= summary.ci_high
     begin = 0
-    for end, loss in zip(found.ends, found.loss, strict=True):
+    for end, loss in zip(summary.ends, summary.loss, strict=True):
         assert loss == pytest.approx(expected[begin:end].mean(), rel=1e-5)
         begin = end
     assert begin == length
@@ -42,6 +42,6 @@ def test_means_over_documents_by_position_and_of_the_last_block(fake_model, leng
 
 def test_octaves_by_hand():
     ends, loss = (1, 2, 3, 4, 5, 6, 7, 8, 10, 11), (1.0, 2.0, 3.0, 5.0, 1.0, 1.0, 1.0, 5.0, 4.0, 1.0)
-    found = by_octave(ends, loss)
-    assert list(found) == [(1, 1), (2, 2), (3, 4), (5, 8), (9, 11)]
-    assert list(found.values()) == pytest.approx([1.0, 2.0, 4.0, 2.0, 3.0])
+    means = by_octave(ends, loss)
+    assert list(means) == [(1, 1), (2, 2), (3, 4), (5, 8), (9, 11)]
+    assert list(means.values()) == pytest.approx([1.0, 2.0, 4.0, 2.0, 3.0])

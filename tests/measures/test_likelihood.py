@@ -27,11 +27,11 @@ def requests() -> list[Request]:
     def draw(n: int) -> tuple[int, ...]:
         return tuple(torch.randint(0, VOCAB, (n,), generator=random).tolist())
 
-    found = []
+    batch = []
     for n_context in (1, 3, 8, 15, 23, 40):
         context = draw(n_context)
-        found += [Request(context, draw(n)) for n in (1, 1, 1, 2, 7)]
-    return found
+        batch += [Request(context, draw(n)) for n in (1, 1, 1, 2, 7)]
+    return batch
 
 
 @torch.no_grad()
@@ -55,12 +55,12 @@ CASES = [
 
 @pytest.mark.parametrize("words", CASES, ids=" ".join)
 def test_equals_one_plain_forward_a_request(words, monkeypatch):
-    model, asked = build(*words), requests()
-    wanted = [plain(model, request) for request in asked]
+    model, queries = build(*words), requests()
+    wanted = [plain(model, request) for request in queries]
     for shared_from, batch_tokens in ((4, 1), (4, 150), (1000, 1), (1000, 150)):
         monkeypatch.setattr(likelihood, "SHARED_FROM", shared_from)
-        found = likelihoods(model, asked, batch_tokens=batch_tokens)
-        for (total, greedy), one in zip(wanted, found, strict=True):
+        answers = likelihoods(model, queries, batch_tokens=batch_tokens)
+        for (total, greedy), one in zip(wanted, answers, strict=True):
             assert one.total == pytest.approx(total, abs=2e-4)
             assert one.greedy == greedy
 
@@ -72,7 +72,7 @@ def test_the_most_probable_continuation_is_greedy():
             context.append(int(model(torch.tensor([context]))[0, -1].argmax()))
     best = Request((3, 1, 4), tuple(context[3:]))
     other = Request((3, 1, 4), (*context[3:6], (context[6] + 1) % VOCAB))
-    assert [found.greedy for found in likelihoods(model, [best, other], batch_tokens=64)] == [True, False]
+    assert [answer.greedy for answer in likelihoods(model, [best, other], batch_tokens=64)] == [True, False]
 
 
 @pytest.fixture
@@ -98,8 +98,8 @@ def test_choices_of_one_token_share_a_row(counted):
 def test_a_long_context_is_read_once(counted):
     model, shapes = counted
     long, other = (1,) * 200, (2,) * 130
-    asked = [Request(long, (n, 5, 6)) for n in range(3)] + [Request(other, (7, 8)), Request(long, (9,))]
-    likelihoods(model, asked, batch_tokens=420)  # two rows of 202 tokens a batch
+    queries = [Request(long, (n, 5, 6)) for n in range(3)] + [Request(other, (7, 8)), Request(long, (9,))]
+    likelihoods(model, queries, batch_tokens=420)  # two rows of 202 tokens a batch
     # The last token of the context is read with each choice; what nobody shares goes whole.
     assert shapes == [(1, 199), (2, 3), (2, 3), (1, 131)]
 

@@ -27,8 +27,8 @@ def test_equals_a_plain_loop(fake_model, window, stride):
     bins = score_documents(fake_model(), docs, window=window, stride=stride, micro_batch_tokens=100).positions
     by_position, ends, begin = plain_loop(docs, window), bin_ends(window), 0
     assert len(bins) == len(ends)
-    for end, found in zip(ends, bins, strict=True):
-        np.testing.assert_allclose(found, by_position[begin:end].sum(0), rtol=1e-6)
+    for end, sums in zip(ends, bins, strict=True):
+        np.testing.assert_allclose(sums, by_position[begin:end].sum(0), rtol=1e-6)
         begin = end
 
 

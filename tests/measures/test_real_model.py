@@ -28,8 +28,8 @@ def measure(position, *overrides):
 
 def nll(result, variant):
     """At the training window, and at four of them."""
-    found = [result.result("text", variant, window) for window in WINDOWS]
-    return [None if one is None else one.nll_sum for one in found]
+    cells = [result.result("text", variant, window) for window in WINDOWS]
+    return [None if one is None else one.nll_sum for one in cells]
 
 
 @pytest.mark.parametrize("position", ["rope", "coca", "coca_strict"])
@@ -60,13 +60,13 @@ def test_a_scheme_without_frequencies_has_one_row():
 def test_what_the_weights_were_trained_with_comes_first_and_once():
     words = ["eval.extrapolation.visibilities=[causal,sinks,sliding_window]", "position/frequencies=yarn"]
     trained = load(["position=rope", "visibility=sinks", "visibility.window=8", *words]).config
-    found = variants(trained, after_training(trained))
-    assert list(found) == ["yarn", "plain", "dynamic_ntk", "yarn, causal", "yarn, sliding_window"]
-    assert found["yarn"] == (trained.position, trained.visibility, "")
-    names = {name: found[name].visibility.name for name in ("plain", "yarn, causal")}
+    by_name = variants(trained, after_training(trained))
+    assert list(by_name) == ["yarn", "plain", "dynamic_ntk", "yarn, causal", "yarn, sliding_window"]
+    assert by_name["yarn"] == (trained.position, trained.visibility, "")
+    names = {name: by_name[name].visibility.name for name in ("plain", "yarn, causal")}
     assert names == {"plain": "sinks", "yarn, causal": "causal"}
-    assert found["plain"].visibility == trained.visibility
-    assert found["yarn, sliding_window"].position == trained.position
+    assert by_name["plain"].visibility == trained.visibility
+    assert by_name["yarn, sliding_window"].position == trained.position
 
 
 @pytest.mark.parametrize("position", ["rope", "coca", "t5"])

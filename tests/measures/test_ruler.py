@@ -91,9 +91,9 @@ def test_order_is_kept_only_where_it_matters():
 
 
 def test_words_are_made_up_and_different():
-    found = words(5000, random.Random(1))
-    assert len(set(found)) == 5000
-    assert all(re.fullmatch("([bdfgklmnprstvz][aeiou]){3}", word) for word in found)
+    vocabulary = words(5000, random.Random(1))
+    assert len(set(vocabulary)) == 5000
+    assert all(re.fullmatch("([bdfgklmnprstvz][aeiou]){3}", word) for word in vocabulary)
 
 
 def test_zipf():

@@ -107,11 +107,11 @@ def test_a_process_that_was_killed_ran_out_of_memory(monkeypatch):
 @pytest.mark.slow
 def test_peak_memory_of_the_reference_grows_with_the_square_and_of_plain_attention_with_the_length():
     eager, plain = build(NEOX, ROPE, attention="eager").eval(), build(NEOX, ROPE).eval()
-    found = {
+    peaks = {
         name: [peak.peak_bytes(model, ["prefill"], n)["prefill"] for n in (2048, 4096)]
         for name, model in (("eager", eager), ("plain", plain))
     }
     heads = NEOX.n_heads
-    assert found["eager"][1] > heads * 4096**2 * 4  # the matrix of scores, float32
-    assert found["eager"][1] / found["eager"][0] > 3
-    assert found["plain"][1] / found["plain"][0] < 2.6
+    assert peaks["eager"][1] > heads * 4096**2 * 4  # the matrix of scores, float32
+    assert peaks["eager"][1] / peaks["eager"][0] > 3
+    assert peaks["plain"][1] / peaks["plain"][0] < 2.6

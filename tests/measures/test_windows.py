@@ -60,8 +60,8 @@ def test_windows_tile_the_predictions():
 
 def test_windows_that_begin_together_are_one_pass():
     """By hand: 20 predictions in windows of 4 and 8, stride 4, and of 8 cut to 10."""
-    found = passes([20], [Windowing(4, 4), Windowing(8, 4), Windowing(8, 8, cut=10)])
-    assert found == [
+    plan = passes([20], [Windowing(4, 4), Windowing(8, 4), Windowing(8, 8, cut=10)])
+    assert plan == [
         Pass(0, 0, 8, (Scored(0, 0, 4), Scored(1, 0, 8), Scored(2, 0, 8))),
         Pass(0, 4, 12, (Scored(0, 0, 4), Scored(1, 4, 8))),
         Pass(0, 8, 16, (Scored(0, 0, 4), Scored(1, 4, 8), Scored(2, 0, 2))),
@@ -84,12 +84,12 @@ def test_stretches_are_the_union_of_the_parts():
 
 def test_batches_are_of_one_shape_and_within_the_micro_batch():
     work = passes([20, 20, 17], [Windowing(4, 4), Windowing(8, 4)])
-    made = batches(work, 16)
-    assert sorted(each for batch in made for each in batch) == sorted(work)
-    for batch in made:
+    groups = batches(work, 16)
+    assert sorted(each for batch in groups for each in batch) == sorted(work)
+    for batch in groups:
         assert len({(each.length, each.parts) for each in batch}) == 1
         assert len(batch) == 1 or len(batch) * batch[0].length <= 16
-    lengths = [batch[0].length for batch in made]
+    lengths = [batch[0].length for batch in groups]
     assert lengths == sorted(lengths, reverse=True)
 
 
@@ -112,10 +112,10 @@ def test_rows_together_are_the_rows_alone(fake_model, seed):
             return super().hidden(*arguments, **{**options, "length": 1})
 
     together = score_share(Timeless(), docs, rows, 100)
-    for row, found in zip(rows, together, strict=True):
+    for row, joint in zip(rows, together, strict=True):
         (alone,) = score_share(Timeless(), [d[: row.cut and row.cut + 1] for d in docs], [row._replace(cut=None)], 100)
-        np.testing.assert_allclose(found.documents, alone.documents, rtol=1e-6)
-        np.testing.assert_allclose(found.positions, alone.positions, rtol=1e-6)
+        np.testing.assert_allclose(joint.documents, alone.documents, rtol=1e-6)
+        np.testing.assert_allclose(joint.positions, alone.positions, rtol=1e-6)
 
 
 @pytest.mark.parametrize("scheme", [rope(YARN), "coca", "nope", "t5", "alibi_plain"])
@@ -123,11 +123,11 @@ def test_rows_together_are_the_rows_alone(fake_model, seed):
 def test_rows_together_are_the_rows_alone_on_a_network(scheme, cut):
     model = build(LLAMA, scheme).double().eval()
     rows = [Windowing(window, 8, window if cut else None) for window in WINDOWS]
-    for row, found in zip(rows, score_share(model, documents(99), rows, 48), strict=True):
+    for row, joint in zip(rows, score_share(model, documents(99), rows, 48), strict=True):
         assert same_at(model, WINDOWS[-1], row.window)
         (alone,) = score_share(model, documents(row.cut or 99), [Windowing(row.window, 8)], 48)
-        np.testing.assert_allclose(found.documents, alone.documents, rtol=1e-6)
-        np.testing.assert_allclose(found.positions, alone.positions, rtol=1e-6)
+        np.testing.assert_allclose(joint.documents, alone.documents, rtol=1e-6)
+        np.testing.assert_allclose(joint.positions, alone.positions, rtol=1e-6)
 
 
 def test_frequencies_that_follow_the_length_are_told_apart():
@@ -143,28 +143,28 @@ def test_frequencies_that_follow_the_length_are_told_apart():
 def measured():
     """(windows in turn, ...) -> results of the suite by window, and forward passes by window; on one model."""
 
-    def made(frequencies, document_tokens, windows=WINDOWS[::-1], forget=False, short_of_memory=()):
+    def results_of(frequencies, document_tokens, windows=WINDOWS[::-1], forget=False, short_of_memory=()):
         model = build(LLAMA, rope(frequencies)).double().eval()
         settings = SimpleNamespace(document_tokens=document_tokens, bootstrap_resamples=2)
         texts = SimpleNamespace(documents={"a": documents(99), "b": documents(99)[:1]}, n_bytes=len)
         material = suite.Material(settings, texts, WINDOWS, 8, 0)  # type: ignore[arg-type]
-        told = []
-        around = SimpleNamespace(micro_batch_tokens=48, progress=told.append)
+        shares = []
+        setup = SimpleNamespace(micro_batch_tokens=48, progress=shares.append)
         counts, results, n = {}, {}, []
         model.final_norm.register_forward_hook(lambda *_: n.append(1))
         for window in windows:
             n.clear()
             if forget:
                 material.shared.clear()
-            results[window] = suite.measure(settings, SimpleNamespace(model=model), window, material, around)  # type: ignore[arg-type]
+            results[window] = suite.measure(settings, SimpleNamespace(model=model), window, material, setup)  # type: ignore[arg-type]
             counts[window] = len(n)
             if window not in short_of_memory:
                 suite.combine(settings, window, material, [results[window]])  # type: ignore[arg-type]
-        assert told[-1] == 1.0
-        assert max(told) == 1.0
+        assert shares[-1] == 1.0
+        assert max(shares) == 1.0
         return results, counts
 
-    return made
+    return results_of
 
 
 @pytest.mark.parametrize("document_tokens", ["longest", "window", "whole"])

@@ -56,8 +56,8 @@ def test_hooks_are_granted_and_missed(monkeypatch, scheme):
     from coca_train.models import certificate, kernels
 
     model = build(NEOX, scheme)
-    found = certify(model, torch.device("cpu"), torch.float32)["own"]
-    assert found.effect > 1e-2 and found.logits_effect > 1e-3
+    own = certify(model, torch.device("cpu"), torch.float32)["own"]
+    assert own.effect > 1e-2 and own.logits_effect > 1e-3
 
     def forgetful(parts, v, scale):
         return kernels.eager([part._replace(hooked=None) for part in parts], v, scale)

@@ -74,8 +74,8 @@ def test_definition_is_the_hook_over_all_pairs_at_once(name):
     given = torch.einsum("bthd,bshd->bhts", part.q_BTHE, k_BSHD) * SCALE + added
     shown = seen(part.layout, *whole)[:, None]
     pairs = scores.Pairs(given, shown, part.layout.pos_BT, part.layout.pos_BS, *part.hooked[1:])
-    made, _ = part.hook.scores(pairs, given.new_zeros(2, HEADS, 5, part.hook.carried))
-    expected = made.masked_fill(~shown, -torch.inf).softmax(-1) @ v_BSHD.transpose(1, 2)
+    scores_BHTS, _ = part.hook.scores(pairs, given.new_zeros(2, HEADS, 5, part.hook.carried))
+    expected = scores_BHTS.masked_fill(~shown, -torch.inf).softmax(-1) @ v_BSHD.transpose(1, 2)
     torch.testing.assert_close(case.run("eager")[0], expected.transpose(1, 2))
 
 

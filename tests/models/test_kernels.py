@@ -129,13 +129,6 @@ def test_positions_with_gaps_on_the_blocked_path(n_keys, visibility):
     same(case, "blocked")
 
 
-@pytest.mark.filterwarnings("ignore:flex_attention called without")
-def test_positions_with_gaps_on_flex():
-    case = Case(9, 9, "sinks", "distance", pos=gaps(9), n_rows=18, dtype=torch.float32)
-    expected, _ = case.run("eager")
-    torch.testing.assert_close(KERNELS["flex"](*case.detached(), SCALE), expected, rtol=1e-4, atol=1e-5)
-
-
 FLEX = [(v, "distance", n) for v in VISIBILITIES for n in (9, 4)]
 FLEX += [(*case, n) for case in [*(("causal", k) for k in KINDS[:4]), ("sinks", "query")] for n in (9, 4)]
 FLEX += [("rerope", "key", 9), ("rerope", "key", 4)]
@@ -154,8 +147,10 @@ def test_flex_equals_definition(visibility, kind, n_queries):
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
-def test_flex_equals_definition_with_documents():
-    case = Case(13, 13, "sinks", "distance", **documents(13), dtype=torch.float32)
+@pytest.mark.parametrize("options", [{"pos": gaps(9), "n_rows": 18}, documents(13)], ids=["gaps", "documents"])
+def test_flex_equals_definition_where_positions_are_not_indices(options):
+    n_keys = options["pos"].shape[1]
+    case = Case(n_keys, n_keys, "sinks", "distance", **options, dtype=torch.float32)
     expected, _ = case.run("eager")
     out = KERNELS["flex"](*case.detached(), SCALE)
     torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)

@@ -73,8 +73,8 @@ def test_equals_its_layers_written_by_hand(tokens_BT, attention):
             parameter.data += torch.randn(parameter.shape, generator=generator).double() / 4
     doc = torch.tensor([[0] * 24, [0] * 9 + [1] * 15])
     pos = torch.stack([torch.arange(24), torch.cat([torch.arange(9), torch.arange(15)])])
-    found, expected = model.head(model.hidden(tokens, pos, doc)), by_hand(model, tokens, pos, doc)
-    torch.testing.assert_close(found, expected.float())
+    logits_BTV, expected = model.head(model.hidden(tokens, pos, doc)), by_hand(model, tokens, pos, doc)
+    torch.testing.assert_close(logits_BTV, expected.float())
     parameters = list(model.parameters())
     goal = torch.randn(expected.shape, generator=generator)
     hidden = model.hidden(tokens, pos, doc) @ model.head.weight.T  # the head's logits are float32
@@ -147,19 +147,19 @@ def test_other_frequencies_reach_all_kinds_that_have_none_of_their_own(tokens_BT
     with model.restored():
         model.set_position(settings(linear)[0])
         model.set_visibility(visibilities.settings({"name": "sliding_window", "window": 9}))
-        found = {kind: model.position_of(kind).settings.frequencies.name for kind in model.kinds}
+        names = {kind: model.position_of(kind).settings.frequencies.name for kind in model.kinds}
         windows = {kind: getattr(model.visibilities[kind].settings, "window", None) for kind in model.kinds}
         assert not torch.equal(model.hidden(tokens_BT()), before)
-    assert found == {"own": "linear", "local": "linear", "named": "plain"}
+    assert names == {"own": "linear", "local": "linear", "named": "plain"}
     assert windows == {"own": 9, "local": 5, "named": 9}
     assert torch.equal(model.hidden(tokens_BT()), before)
 
 
 def test_a_certificate_for_each_kind():
-    found = certify(build(MODEL, "rope", layers=LAYERS), CPU, torch.float32)
-    assert list(found) == ["own", "local", "nope"]
-    assert found["local"].effect > 1e-3
-    assert found["nope"].effect == found["nope"].logits_effect == 0
+    by_kind = certify(build(MODEL, "rope", layers=LAYERS), CPU, torch.float32)
+    assert list(by_kind) == ["own", "local", "nope"]
+    assert by_kind["local"].effect > 1e-3
+    assert by_kind["nope"].effect == by_kind["nope"].logits_effect == 0
 
 
 @pytest.mark.parametrize("kind", ["own", "local"])

@@ -24,10 +24,10 @@ def test_log_by_forty_digits():
     """Su (kexue.fm/archives/8823): ln n / ln L with n keys, and never below one."""
     mp.dps = 40
     expected = [float(max(mpf(1), log(m + 1) / log(128))) for m in POSITIONS]
-    found = logit_scale(scale("log"), torch.tensor([POSITIONS]), 128)
-    torch.testing.assert_close(found, torch.tensor([expected]), rtol=3e-7, atol=0)
-    assert found.dtype == torch.float32
-    assert found[0, :4].tolist() == [1.0] * 4
+    scale_BT = logit_scale(scale("log"), torch.tensor([POSITIONS]), 128)
+    torch.testing.assert_close(scale_BT, torch.tensor([expected]), rtol=3e-7, atol=0)
+    assert scale_BT.dtype == torch.float32
+    assert scale_BT[0, :4].tolist() == [1.0] * 4
 
 
 def test_steps_by_transformers_llama_4():
@@ -51,9 +51,9 @@ def test_steps_by_transformers_llama_4():
     attention = Llama4TextAttention(config, layer_idx=3)
     torch.nn.init.ones_(attention.q_proj.weight)
     attention(torch.ones(1, 450, 16) / 16, position_embeddings=None, attention_mask=None)
-    found = logit_scale(scale("steps", 100, 0.25), torch.arange(450)[None], 32)
-    torch.testing.assert_close(found[0], seen["query"][0, 0, :, 0], rtol=3e-7, atol=0)
-    assert len(found.unique()) == 5
+    scale_BT = logit_scale(scale("steps", 100, 0.25), torch.arange(450)[None], 32)
+    torch.testing.assert_close(scale_BT[0], seen["query"][0, 0, :, 0], rtol=3e-7, atol=0)
+    assert len(scale_BT.unique()) == 5
 
 
 def test_none_is_nothing():
@@ -80,12 +80,12 @@ def test_every_kernel_multiplies_all_that_is_added_up(tokens_BT, kernel, scheme,
     seen = SEEING[visibility]
     of_scheme = SCHEMES[scheme] | ({"memory_len": 0} if scheme == "transformer_xl" else {})
     model = replace(LLAMA, logit_scale=scale("log", 4))
-    found, expected = (
+    x_BTC, expected = (
         build(model, of_scheme, seen, attention=name).double().eval().hidden(tokens_BT(1, 20))
         for name in (kernel, "eager")
     )
-    torch.testing.assert_close(found, expected)
-    assert not torch.allclose(found, build(LLAMA, of_scheme, seen).double().eval().hidden(tokens_BT(1, 20)), atol=1e-6)
+    torch.testing.assert_close(x_BTC, expected)
+    assert not torch.allclose(x_BTC, build(LLAMA, of_scheme, seen).double().eval().hidden(tokens_BT(1, 20)), atol=1e-6)
 
 
 @pytest.mark.parametrize("n_keys", [1100])

@@ -28,14 +28,14 @@ def pairs():
 def wide(tokens_BT):
     """(model in float64, tokens)"""
 
-    def made(config, scheme, rules=VISIBILITIES[0], **options):
+    def build_wide(config, scheme, rules=VISIBILITIES[0], **options):
         model = build(config, scheme, rules, **options).double().eval()
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
                 torch.nn.init.normal_(parameter, std=0.1)
         return model, tokens_BT(2, 33)
 
-    return made
+    return build_wide
 
 
 STRETCHES = [[(32, 33)], [(28, 33)], [(0, 9), (14, 16), (27, 33)], [(0, 4)], [(0, 33)]]
@@ -51,8 +51,8 @@ def test_every_scheme_and_visibility(wide, scheme, rules):
     model, tokens = wide(LLAMA, scheme, rules)
     whole, tolerance = model.hidden(tokens), 1e-6 if scheme == "xpos" else 1e-11  # its float32 powers move with the end
     for wanted in STRETCHES[1:3]:
-        found = model.hidden(tokens, wanted=wanted)
-        torch.testing.assert_close(found, taken(whole, wanted), atol=tolerance, rtol=tolerance)
+        rows = model.hidden(tokens, wanted=wanted)
+        torch.testing.assert_close(rows, taken(whole, wanted), atol=tolerance, rtol=tolerance)
 
 
 @torch.no_grad()
@@ -61,8 +61,8 @@ def test_every_kernel_and_parallel_residuals(wide, attention):
     model, tokens = wide(NEOX, "rope", attention=attention)
     whole = model.hidden(tokens)
     for wanted in STRETCHES:
-        found = model.hidden(tokens, wanted=wanted)
-        torch.testing.assert_close(found, taken(whole, wanted), atol=1e-11, rtol=1e-11)
+        rows = model.hidden(tokens, wanted=wanted)
+        torch.testing.assert_close(rows, taken(whole, wanted), atol=1e-11, rtol=1e-11)
 
 
 @torch.no_grad()
@@ -80,9 +80,9 @@ def test_lengths_reach_the_last_layer(wide):
     dynamic = {"name": "dynamic_ntk", "theta": 10000.0, "alpha": 1.0, "original_seq_len": 8}
     model, tokens = wide(LLAMA, {"scheme": "rope", "rotary_pct": 1.0, "frequencies": dynamic})
     whole = model.hidden(tokens, length=48)
-    found = model.hidden(tokens, length=48, wanted=STRETCHES[2])
-    torch.testing.assert_close(found, taken(whole, STRETCHES[2]), atol=1e-11, rtol=1e-11)
-    assert not torch.allclose(found, taken(model.hidden(tokens), STRETCHES[2]))
+    rows = model.hidden(tokens, length=48, wanted=STRETCHES[2])
+    torch.testing.assert_close(rows, taken(whole, STRETCHES[2]), atol=1e-11, rtol=1e-11)
+    assert not torch.allclose(rows, taken(model.hidden(tokens), STRETCHES[2]))
 
 
 @torch.no_grad()
@@ -90,6 +90,6 @@ def test_the_last_layer_computes_no_more_than_is_wanted(wide):
     model, tokens = wide(LLAMA, "rope")
     shapes = []
     for block in model.blocks:
-        block.mlp.register_forward_hook(lambda module, given, made: shapes.append(made.shape[1]))
+        block.mlp.register_forward_hook(lambda module, given, output: shapes.append(output.shape[1]))
     model.hidden(tokens, wanted=[(3, 5), (28, 33)])
     assert shapes == [33, 2, 5]

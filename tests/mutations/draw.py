@@ -115,7 +115,7 @@ def _of_text(node: ast.BinOp) -> bool:
 
 def draw(folder: Path, seed: int = SEED) -> list[Mutation]:
     """The mutations of the checkout in this folder."""
-    known = [place for found in places(folder).values() for place in found]
+    known = [place for twins in places(folder).values() for place in twins]
     times = Counter((place.function, text_of(place.statement)) for place in known)
     rooms: dict[str, list[Place]] = defaultdict(list)
     for place in known:

@@ -71,12 +71,12 @@ def text_of(statement: ast.stmt) -> str:
 
 def places(folder: Path) -> dict[str, list[Place]]:
     """Every statement of every function below the folder's sources, by its text."""
-    found: dict[str, list[Place]] = defaultdict(list)
+    by_text: dict[str, list[Place]] = defaultdict(list)
     for path in sorted(path for source in SOURCES for path in (folder / source).rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for function, statement in _statements(tree, "", inside=False):
-            found[text_of(statement)].append(Place(path, function, statement))
-    return found
+            by_text[text_of(statement)].append(Place(path, function, statement))
+    return by_text
 
 
 def _statements(node: ast.AST, name: str, inside: bool) -> Iterator[tuple[str, ast.stmt]]:
@@ -98,11 +98,11 @@ def find(mutation: Mutation, known: Mapping[str, Sequence[Place]]) -> Place:
     last = mutation.function.rpartition(".")[2]
     named = [place for place in same if place.function == mutation.function]
     alike = [place for place in same if place.function.rpartition(".")[2] == last]
-    found = named or alike or same
-    if len(found) != 1:
-        where = ", ".join(f"{place.function} in {place.path.name}" for place in found) or "nowhere"
+    matches = named or alike or same
+    if len(matches) != 1:
+        where = ", ".join(f"{place.function} in {place.path.name}" for place in matches) or "nowhere"
         raise Lost(f"{mutation.id} {mutation.function}: {mutation.original!r} is {where}")
-    return found[0]
+    return matches[0]
 
 
 def mutated_source(place: Place, mutated: str) -> str:

@@ -197,15 +197,15 @@ def main() -> int:
     words.add_argument("--ids", nargs="+", metavar="ID", help="these mutations")
     words.add_argument("--record", action="store_true", help="write what is seen into drawn.json, skip what it has")
     words.add_argument("--caught", action="store_true", help="those caught before; quick, as the tests are known")
-    asked = words.parse_args()
+    options = words.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leaves no copy behind
     drawn, checkout = load(), Path.cwd()
     chosen = [
         mutation
         for mutation in drawn
-        if asked.only in (None, mutation.room) and (asked.ids is None or mutation.id in asked.ids)
-        if mutation.outcome != "equivalent" and (mutation.outcome == "caught" or not asked.caught)
-        if asked.ids or not (asked.record and mutation.outcome)
+        if options.only in (None, mutation.room) and (options.ids is None or mutation.id in options.ids)
+        if mutation.outcome != "equivalent" and (mutation.outcome == "caught" or not options.caught)
+        if options.ids or not (options.record and mutation.outcome)
     ]
     known, tests, weaker, survivors = places(checkout), Tests(checkout), [], []
     with Server(checkout) as server:
@@ -227,7 +227,7 @@ def main() -> int:
             if not by:
                 survivors.append(mutation.id)
                 weaker += [mutation.id] if mutation.outcome == "caught" else []
-            if asked.record:
+            if options.record:
                 mutation.outcome, mutation.by, mutation.seconds = outcome, by or "", round(attempt.seconds, 1)
                 save(drawn)
     print(f"{len(chosen)} mutations; survivors: {', '.join(survivors) or 'none'}")

@@ -109,13 +109,13 @@ def _run(tests: dict[str, float], limit_s: float, folder: Path) -> dict[str, Any
     if not ended:
         os.waitpid(pid, 0)
     report = folder / "report"
-    told = [json.loads(line) for line in report.read_text(encoding="utf-8").splitlines()] if report.exists() else []
-    failed = [test for what, test in told if what == "failed"]
-    if not failed and not (told and told[-1][0] == "ended"):  # killed, or out of time
-        failed = [told[-1][1] if told else "the session itself"]
+    events = [json.loads(line) for line in report.read_text(encoding="utf-8").splitlines()] if report.exists() else []
+    failed = [test for what, test in events if what == "failed"]
+    if not failed and not (events and events[-1][0] == "ended"):  # killed, or out of time
+        failed = [events[-1][1] if events else "the session itself"]
     return {
         "failed": failed[0] if failed else "",
-        "passed": [test for what, test in told if what == "passed"],
+        "passed": [test for what, test in events if what == "passed"],
         "timeout": not ended,
     }
 

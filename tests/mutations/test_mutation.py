@@ -67,8 +67,8 @@ def test_one_statement_changes(folder, original, mutated, before, after):
 
 
 def test_what_is_said_to_people_is_left_alone(folder):
-    found = {text: {other for _, other in changes(known[0].statement)} for text, known in places(folder).items()}
-    assert found == {
+    by_text = {text: {other for _, other in changes(known[0].statement)} for text, known in places(folder).items()}
+    assert by_text == {
         "'Adds, 1 at a time.'": set(),
         "if n < 0:": {"if n <= 0:", "if n < 1:"},
         "raise ValueError(f'{n + 1}')": set(),

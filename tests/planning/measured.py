@@ -117,16 +117,16 @@ def measured(words: list[str], trainable: list[str]) -> dict[str, float]:
 
 def planned(case: Case) -> dict[str, float]:
     """The same of the plan [MiB]; steady: weights, optimizer, and gradients that stay."""
-    found = memory(outline(configure(*LLAMA, *case.words), case.trainable), case.n_ranks, "cpu")
+    plan = memory(outline(configure(*LLAMA, *case.words), case.trainable), case.n_ranks, "cpu")
     return {
-        "start": found.phases["start"] / MIB,
-        "step": found.training / MIB,
-        "steady": (found.states.lasting + found.states.between) / MIB,
-        "validation": found.phases["validation"] / MIB,
+        "start": plan.phases["start"] / MIB,
+        "step": plan.training / MIB,
+        "steady": (plan.states.lasting + plan.states.between) / MIB,
+        "validation": plan.phases["validation"] / MIB,
     }
 
 
-def found(server: ForkServer, case: Case) -> dict[str, float]:
+def measurement(server: ForkServer, case: Case) -> dict[str, float]:
     """`measured` in new processes: of the rank that needed most in a step."""
     given = {"words": [*LLAMA, *case.words], "trainable": case.trainable}
     ranks = server.run("tests.planning.measured:measured", given, ranks=case.n_ranks, timeout_s=300)
@@ -137,7 +137,7 @@ def table(server: ForkServer, cases: dict[str, Case]) -> str:
     """Planned and measured of every phase [MiB]."""
     rows = []
     for name, case in cases.items():
-        plan, real = planned(case), found(server, case)
+        plan, real = planned(case), measurement(server, case)
         rows.append((name, *(f"{plan[each]:,.0f} / {real[each]:,.0f}" for each in plan)))
     return markdown(("run", *PHASES), rows)
 
@@ -175,9 +175,9 @@ def _resident(libc: Any) -> float:
     """What the process holds now [MiB]."""
     gc.collect()
     libc.malloc_trim(0)
-    found = re.search(r"^VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8"), re.M)
-    assert found is not None
-    return int(found[1]) / 1024
+    match = re.search(r"^VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8"), re.M)
+    assert match is not None
+    return int(match[1]) / 1024
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ SMALL = (*TINY, "model.n_layers=2", "train.micro_batch_size=2")
 
 def planned(*words: str, trainable: tuple[str, ...] = ("*",), device: str = "cpu", **how: bool) -> Activations:
     given = {"checkpointing": False, "keeps_gradients": False} | how
-    found = outlined(*words, trainable=trainable)
-    return activations(found, found.config.train.micro_batch_size, device, **given)
+    outline = outlined(*words, trainable=trainable)
+    return activations(outline, outline.config.train.micro_batch_size, device, **given)
 
 
 def kept(*words: str, trained: str = "") -> int:
@@ -58,8 +58,8 @@ def test_what_every_scheme_keeps(scheme: str) -> None:
     words = (*SMALL, f"position={scheme}", *(("data.order=stream",) if scheme == "transformer_xl" else ()))
     if scheme == "transformer_xl":
         words = (*words, "position.memory_len=0")
-    found = planned(*words)
-    assert found.kept + found.tables == pytest.approx(kept(*words), rel=0.06)
+    plan = planned(*words)
+    assert plan.kept + plan.tables == pytest.approx(kept(*words), rel=0.06)
 
 
 @pytest.mark.parametrize("trained", ["head", "blocks.1.attention.k", "attention.k", "mlp.down", "embed"])
@@ -74,9 +74,9 @@ def test_float32_and_what_checkpointing_keeps() -> None:
     words = (*SMALL, "position=coca", "engine.dtype=fp32")
     assert planned(*words).kept == pytest.approx(kept(*words), rel=0.06)
     tokens, layers, width = 2 * 64, 2, 256
-    found, less = planned(*words, checkpointing=True), planned(*words, "model.n_layers=1", checkpointing=True)
-    assert found.kept - less.kept == (layers - 1) * tokens * width * 4  # the input of a block, nothing else
-    assert planned(*words).kept > 3 * found.kept
+    plan, less = planned(*words, checkpointing=True), planned(*words, "model.n_layers=1", checkpointing=True)
+    assert plan.kept - less.kept == (layers - 1) * tokens * width * 4  # the input of a block, nothing else
+    assert planned(*words).kept > 3 * plan.kept
 
 
 def per_layer(*words: str, checkpointing: bool = False) -> float:
@@ -120,10 +120,10 @@ def test_gradients_that_stay_are_counted_once_each() -> None:
 
 def test_one_model_may_be_watched_in_every_way() -> None:
     """What is watched leaves nothing behind: no hook, no gradient, no table."""
-    found = outlined(*SMALL, "position=rope", "engine.dtype=bf16", "train.seq_len=16")
+    outline = outlined(*SMALL, "position=rope", "engine.dtype=bf16", "train.seq_len=16")
     ways = [(checkpointing, keeps) for checkpointing in (False, True) for keeps in (False, True)]
     seen = [
-        [activations(found, 2, "cpu", checkpointing=way, keeps_gradients=keeps) for way, keeps in ways]
+        [activations(outline, 2, "cpu", checkpointing=way, keeps_gradients=keeps) for way, keeps in ways]
         for _ in range(2)
     ]
     assert seen[0] == seen[1] and len(set(seen[0])) == 4

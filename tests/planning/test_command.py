@@ -64,15 +64,15 @@ def test_the_table_is_the_memory_as_set(costs: list[Cost]) -> None:
     """Left all activations, right with checkpointing, in GiB; what is nothing is left out."""
     lines = page("two layers", costs[:1], A100).splitlines()
     assert not any(line.startswith("all stages") for line in lines)
-    found = costs[0].memory
-    assert found[True].activations.kept < found[False].activations.kept
+    by_checkpointing = costs[0].memory
+    assert by_checkpointing[True].activations.kept < by_checkpointing[False].activations.kept
     assert "ZeRO gathered weights" not in "".join(lines)
     for name, without, with_it in (
-        ("Adam's moments", found[False].states.moments, found[True].states.moments),
-        ("activations kept", found[False].activations.kept, found[True].activations.kept),
-        ("a step needs", found[False].training, found[True].training),
-        ("most in optimizer step", *(found[on].phases["optimizer step"] for on in (False, True))),
-        ("most in the final report", found[False].report, found[True].report),
+        ("Adam's moments", by_checkpointing[False].states.moments, by_checkpointing[True].states.moments),
+        ("activations kept", by_checkpointing[False].activations.kept, by_checkpointing[True].activations.kept),
+        ("a step needs", by_checkpointing[False].training, by_checkpointing[True].training),
+        ("most in optimizer step", *(by_checkpointing[on].phases["optimizer step"] for on in (False, True))),
+        ("most in the final report", by_checkpointing[False].report, by_checkpointing[True].report),
     ):
         assert f"{name} {without / 2**30:,.2f} {with_it / 2**30:,.2f}" in [" ".join(line.split()) for line in lines]
     assert "component all activations (as set) checkpointing" in [" ".join(line.split()) for line in lines]
@@ -85,25 +85,25 @@ def test_the_table_is_the_memory_as_set(costs: list[Cost]) -> None:
 
 def test_what_checkpointing_computes_again_is_not_in_the_hours() -> None:
     (stage,) = stages_of(*ONE, "engine=local", "engine.activation_checkpointing=true", "train.global_batch_size=16")
-    found = of(stage, Cluster(1, GPUS["a100_80gb"], 0.4))
-    text = page("small", [found], Cluster(1, GPUS["a100_80gb"], 0.4))
+    cost = of(stage, Cluster(1, GPUS["a100_80gb"], 0.4))
+    text = page("small", [cost], Cluster(1, GPUS["a100_80gb"], 0.4))
     assert "; MFU leaves out the forward that checkpointing computes again\n" in text
     assert "local engine\n" in text and "checkpointing (as set)" in text
 
 
 def test_long_runs_are_told_in_days_too(costs: list[Cost]) -> None:
-    for hours, told in ((47.9, "47.9 hours, 1,533 GPU hours"), (60, "60 hours (2.5 days), 1,920 GPU hours")):
-        assert f"  time      {told}\n" in page("long", [replace(costs[0], hours=hours)], A100)
+    for hours, phrase in ((47.9, "47.9 hours, 1,533 GPU hours"), (60, "60 hours (2.5 days), 1,920 GPU hours")):
+        assert f"  time      {phrase}\n" in page("long", [replace(costs[0], hours=hours)], A100)
 
 
 def test_what_does_not_fit_is_said_with_a_change_that_fits() -> None:
     stage = coca_llama_7b("model.n_layers=2", "model.vocab_size=2000", "train.seq_len=8192")[2]
     cluster = Cluster(32, GPUS["rtx_3090"], 0.4)
-    found = of(stage, cluster)
-    assert not found.fits and found.change is not None
-    said = f"  DOES NOT FIT into 22.8 GiB; the smallest change that fits: {found.change.typed()}"
-    assert said in page("8k", [found], cluster)
-    changed = found.change.applied(stage.config)
+    cost = of(stage, cluster)
+    assert not cost.fits and cost.change is not None
+    line = f"  DOES NOT FIT into 22.8 GiB; the smallest change that fits: {cost.change.typed()}"
+    assert line in page("8k", [cost], cluster)
+    changed = cost.change.applied(stage.config)
     again = of(replace(stage, config=changed), cluster)
     assert again.fits and again.change is None
     assert again.memory[changed.engine.activation_checkpointing].total <= cluster.gpu.usable
@@ -125,23 +125,23 @@ def test_only_what_a_run_can_have_counts_and_validations_too() -> None:
     needed = of(stage).memory[True]
     assert needed.training < needed.total == needed.phases["validation"]
     for share, fits in ((1.0001, True), (0.9999, False), (0.98, False)):
-        found = of(stage, Cluster(32, gpu(share * needed.total), 0.4))
-        assert found.fits is fits
+        cost = of(stage, Cluster(32, gpu(share * needed.total), 0.4))
+        assert cost.fits is fits
     little = Cluster(32, gpu(1.001 * needed.training), 0.4)  # more of them would not help: the copy stays
-    found = of(stage, little)
-    assert (found.fits, found.change) == (False, None)
-    shown = " ".join(page("small", [found], little).split())
+    cost = of(stage, little)
+    assert (cost.fits, cost.change) == (False, None)
+    shown = " ".join(page("small", [cost], little).split())
     assert f"a step needs {of(stage).memory[False].training / 2**30:,.2f} {needed.training / 2**30:,.2f} most" in shown
     has = f"{1.001 * needed.training / 2**30:,.1f} GiB"
-    assert f"DOES NOT FIT into {has}, whatever is changed of micro batch, check" in page("small", [found], little)
+    assert f"DOES NOT FIT into {has}, whatever is changed of micro batch, check" in page("small", [cost], little)
 
 
 def test_it_must_fit_as_it_is_set() -> None:
     (stage,) = stages_of(*ONE, "train.global_batch_size=16", "train.seq_len=512")
     needed = of(stage, Cluster(1, gpu(1), 0.4)).memory
     assert needed[True].total < needed[False].total
-    found = of(stage, Cluster(1, gpu((needed[True].total + needed[False].total) / 2), 0.4))
-    assert not found.fits
+    cost = of(stage, Cluster(1, gpu((needed[True].total + needed[False].total) / 2), 0.4))
+    assert not cost.fits
 
 
 def test_more_gpus_where_nothing_else_is_left_and_every_stage_can_have_them() -> None:
@@ -161,9 +161,9 @@ def test_more_gpus_where_nothing_else_is_left_and_every_stage_can_have_them() ->
 def test_a_report_that_does_not_fit_is_said_and_costs_no_change() -> None:
     (stage,) = stages_of(*SMALL, "eval.extrapolation.multiples=[1,1024]")
     cluster = Cluster(1, gpu(1.01 * of(stage, Cluster(1, gpu(1), 0.4)).memory[True].total), 0.4)
-    found = of(stage, cluster)
-    assert found.fits and found.memory[True].report > cluster.gpu.usable
-    assert "GiB; ITS REPORT DOES NOT: shorter eval.extrapolation.multiples, or" in page("small", [found], cluster)
+    cost = of(stage, cluster)
+    assert cost.fits and cost.memory[True].report > cluster.gpu.usable
+    assert "GiB; ITS REPORT DOES NOT: shorter eval.extrapolation.multiples, or" in page("small", [cost], cluster)
 
 
 THREE = ("stages=coca_three", "optim.min_lr=1e-5")
@@ -178,8 +178,8 @@ def test_a_change_of_one_stage_is_typed_so_that_it_has_an_effect() -> None:
         ((), "train.micro_batch_size=2"),
     ):
         stages = stages_of(*ONE, *words)
-        found = replace(of(stages[0]), fits=False, change=change)
-        assert f"; the smallest change that fits: {typed}\n" in page("small", [found], A100)
+        cost = replace(of(stages[0]), fits=False, change=change)
+        assert f"; the smallest change that fits: {typed}\n" in page("small", [cost], A100)
         assert resolve(configure(*ONE, *words, typed))[0].config.train.micro_batch_size == 2
 
 
@@ -201,13 +201,13 @@ def test_help_is_quick_and_without_torch() -> None:
     code = (
         "import sys; from coca_train.commands import main; main(['plan', '--help']); assert 'torch' not in sys.modules"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (found.returncode, found.stdout.startswith("What a run will cost")) == (0, True), found.stderr
-    assert all(name in found.stdout for name in GPUS)
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stdout.startswith("What a run will cost")) == (0, True), process.stderr
+    assert all(name in process.stdout for name in GPUS)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "beginning"),
     [
         (("gpus=0",), "E-CFG-05 command line gpus=0: it needs a whole number > 0. Fix: write gpus=1"),
         (("gpus=two",), "E-CFG-04 command line gpus=two: is text; it needs a whole number > 0"),
@@ -226,9 +226,9 @@ def test_help_is_quick_and_without_torch() -> None:
         (("--nonsense",), "E-CFG-38"),
     ],
 )
-def test_what_is_refused(words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_refused(words: tuple[str, ...], beginning: str, capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["plan", *TINY, *words])
-    assert (code, capsys.readouterr().err[: len(said)]) == (2, said)
+    assert (code, capsys.readouterr().err[: len(beginning)]) == (2, beginning)
 
 
 def test_all_that_is_refused_is_refused_before_anything_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,7 +245,7 @@ RECIPES = {
 }
 
 
-def said(*words: str, capsys: pytest.CaptureFixture[str]) -> str:
+def output(*words: str, capsys: pytest.CaptureFixture[str]) -> str:
     assert main(["plan", *words]) == 0
     return capsys.readouterr().out
 
@@ -254,7 +254,7 @@ def said(*words: str, capsys: pytest.CaptureFixture[str]) -> str:
 def test_a_recipe_of_one_layer(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     n_gpus, of_row, seq_len, borders = RECIPES[name]
     small = ("model.n_layers=1", "model.vocab_size=2000")
-    text = said(f"+experiment={name}", *small, f"gpus={n_gpus}", capsys=capsys)
+    text = output(f"+experiment={name}", *small, f"gpus={n_gpus}", capsys=capsys)
     assert text.startswith(f"plan of {name}: {n_gpus} x NVIDIA A100-SXM4-80GB, 40 % MFU of NVIDIA A100-SXM4-80GB: 312 ")
     assert of_row in text and seq_len in text
     assert [line for line in text.splitlines() if " -> " in line and not line.startswith(" ")] == list(borders)
@@ -263,25 +263,25 @@ def test_a_recipe_of_one_layer(name: str, capsys: pytest.CaptureFixture[str]) ->
 
 def test_the_command_line_reaches_the_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     local = (*ONE, "engine=local")
-    assert said(*local, capsys=capsys).startswith(
+    assert output(*local, capsys=capsys).startswith(
         "plan of quickstart: 1 x NVIDIA A100-SXM4-80GB, 40 % MFU of NVIDIA A100-SXM4-80GB: 19.5 TFLOP/s dense fp32"
     )
-    assert ": 1 x NVIDIA H200, 100 % MFU of" in said(*local, "gpu=h200", "mfu=1", "engine.device=cuda", capsys=capsys)
-    assert ": 1 x this host's CPU, " in said(*local, "gpu=h200", "engine.device=cpu", capsys=capsys)
+    assert ": 1 x NVIDIA H200, 100 % MFU of" in output(*local, "gpu=h200", "mfu=1", "engine.device=cuda", capsys=capsys)
+    assert ": 1 x this host's CPU, " in output(*local, "gpu=h200", "engine.device=cpu", capsys=capsys)
     fp16 = (*ONE, "engine.dtype=fp16", "gpus=2")
-    assert ": 2 x NVIDIA A100" in said(*fp16, capsys=capsys)  # and is not refused where there is no GPU
+    assert ": 2 x NVIDIA A100" in output(*fp16, capsys=capsys)  # and is not refused where there is no GPU
     (tmp_path / "experiment").mkdir()
     text = "# @package _global_\nrun:\n  name: mine\n"
     (tmp_path / "experiment" / "mine.yaml").write_text(text)
-    with_folder = said(*local, "+experiment=mine", f"--config-dir={tmp_path}", capsys=capsys)
+    with_folder = output(*local, "+experiment=mine", f"--config-dir={tmp_path}", capsys=capsys)
     assert with_folder.startswith("plan of mine: ")
 
 
 def test_every_stage_is_planned_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    text = said(*ONE, *THREE, "stages.qtv.train.seq_len=128", capsys=capsys)
-    found = re.findall(r"FLOPs     a token: (\S+) forward.*?micro batch 16 x (\d+),", text, re.S)
-    assert [length for _, length in found] == ["64", "128", "64"]
-    assert found[0][0] == found[2][0] != found[1][0]
+    text = output(*ONE, *THREE, "stages.qtv.train.seq_len=128", capsys=capsys)
+    rows = re.findall(r"FLOPs     a token: (\S+) forward.*?micro batch 16 x (\d+),", text, re.S)
+    assert [length for _, length in rows] == ["64", "128", "64"]
+    assert rows[0][0] == rows[2][0] != rows[1][0]
 
 
 def test_every_gpu_is_one_that_throughput_knows() -> None:

@@ -23,25 +23,25 @@ def test_numbers_are_grouped_and_tokens_of_a_step_follow() -> None:
 
 
 def test_tokens_of_a_step_that_stay_are_not_told() -> None:
-    found = between(
+    lines = between(
         ("train.seq_len=128", "train.global_batch_size=32"), ("train.seq_len=64", "train.global_batch_size=64")
     )
-    assert found == ["seq_len 128 -> 64", "global batch 32 -> 64"]
+    assert lines == ["seq_len 128 -> 64", "global batch 32 -> 64"]
 
 
 def test_another_choice_is_told_as_a_whole_with_its_options() -> None:
-    found = between(
+    lines = between(
         ("position=coca",), ("position=coca", "position/frequencies=linear", "position.frequencies.factor=16")
     )
-    assert found == ["frequencies plain (theta 10000) -> linear (theta 10000, factor 16)"]
-    found = between((), ("visibility=sliding_window", "visibility.window=64"))
-    assert found == ["visibility causal -> sliding_window (window 64)"]
+    assert lines == ["frequencies plain (theta 10000) -> linear (theta 10000, factor 16)"]
+    lines = between((), ("visibility=sliding_window", "visibility.window=64"))
+    assert lines == ["visibility causal -> sliding_window (window 64)"]
 
 
 def test_the_same_choice_with_another_option_is_told_by_the_option() -> None:
     yarn = ("position=rope", "position/frequencies=yarn")
-    found = between((*yarn, "position.frequencies.factor=16"), (*yarn, "position.frequencies.factor=32"))
-    assert found == ["position.frequencies.factor 16 -> 32"]
+    lines = between((*yarn, "position.frequencies.factor=16"), (*yarn, "position.frequencies.factor=32"))
+    assert lines == ["position.frequencies.factor 16 -> 32"]
 
 
 def test_another_scheme_is_one_line() -> None:
@@ -50,22 +50,22 @@ def test_another_scheme_is_one_line() -> None:
 
 
 def test_a_mixture_is_told_in_shares() -> None:
-    found = between((), ("data.sources.text.weight=1", "data.sources.code.weight=1"))
-    assert found == ["data text 75.00 % -> 50.00 %", "data code 25.00 % -> 50.00 %"]
+    lines = between((), ("data.sources.text.weight=1", "data.sources.code.weight=1"))
+    assert lines == ["data text 75.00 % -> 50.00 %", "data code 25.00 % -> 50.00 %"]
     assert between((), ("data.sources.text.weight=3", "data.sources.code.weight=1")) == []  # the same shares
-    found = between((), ("~data.sources.code",))
-    assert found == ["data text 75.00 % -> 100.00 %", "data code 25.00 % -> none"]
+    lines = between((), ("~data.sources.code",))
+    assert lines == ["data text 75.00 % -> 100.00 %", "data code 25.00 % -> none"]
     assert between((), ("data.sources.code.path=other",)) == [
         "data.sources.code.path data/embedded/code_train -> other"
     ]
 
 
 def test_switches_seeds_and_nothing() -> None:
-    found = between((), ("engine.activation_checkpointing=true", "engine.zero_stage=3", "run.seed=99999"))
-    assert found == ["run.seed 1234 -> 99999", "ZeRO 1 -> 3", "activation checkpointing false -> true"]
+    lines = between((), ("engine.activation_checkpointing=true", "engine.zero_stage=3", "run.seed=99999"))
+    assert lines == ["run.seed 1234 -> 99999", "ZeRO 1 -> 3", "activation checkpointing false -> true"]
     packed = ("data.packing=documents", "data.document_mask=true")
-    found = between(packed, (*packed, "data.upsample_from_tokens=4096", "data.upsample_factor=5"))
-    assert found == ["data.upsample_from_tokens null -> 4,096", "data.upsample_factor 1 -> 5"]
+    lines = between(packed, (*packed, "data.upsample_from_tokens=4096", "data.upsample_factor=5"))
+    assert lines == ["data.upsample_from_tokens null -> 4,096", "data.upsample_factor 1 -> 5"]
 
 
 def test_every_name_is_of_an_option_there_is() -> None:

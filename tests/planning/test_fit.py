@@ -33,27 +33,27 @@ def test_one_change_comes_before_two() -> None:
 
 
 def test_two_changes_where_one_does_not_do() -> None:
-    found = change(lambda c, n: c.engine.activation_checkpointing and c.train.micro_batch_size == 2)
-    assert found == Change(micro_batch_size=2, activation_checkpointing=True)
-    assert found and found.typed() == "train.micro_batch_size=2 engine.activation_checkpointing=true"
-    found = change(lambda c, n: n == 8 and c.engine.zero_stage == 3)
-    assert found and found.typed() == "engine.zero_stage=3 gpus=8"
+    smallest = change(lambda c, n: c.engine.activation_checkpointing and c.train.micro_batch_size == 2)
+    assert smallest == Change(micro_batch_size=2, activation_checkpointing=True)
+    assert smallest and smallest.typed() == "train.micro_batch_size=2 engine.activation_checkpointing=true"
+    smallest = change(lambda c, n: n == 8 and c.engine.zero_stage == 3)
+    assert smallest and smallest.typed() == "engine.zero_stage=3 gpus=8"
 
 
 def test_what_is_set_already_is_no_change_and_nothing_may_do() -> None:
     assert change(lambda c, n: False) is None
     assert change(lambda c, n: c.engine.zero_stage > 3) is None
-    asked: list[int] = []
+    process_counts: list[int] = []
 
     def refuse(config: Any, n: int) -> bool:
-        asked.append(n)
+        process_counts.append(n)
         assert config.train.global_batch_size == 64 and 64 % (n * config.train.micro_batch_size) == 0
         return False
 
     assert change(refuse, kind="local") is None
-    assert set(asked) == {4}  # one process, no ZeRO
+    assert set(process_counts) == {4}  # one process, no ZeRO
     assert change(refuse) is None
-    assert set(asked) == {4, 8, 16, 32, 64}  # a sequence each
+    assert set(process_counts) == {4, 8, 16, 32, 64}  # a sequence each
 
 
 def test_every_change_changes_something() -> None:

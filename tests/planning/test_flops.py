@@ -29,20 +29,20 @@ FORWARD = 2 * (L * BLOCK + C * V) + L * ATTENTION
 )
 def test_all_trained_is_6nd_and_attention(words: tuple[str, ...]) -> None:
     """PaLM, arXiv 2204.02311, appendix B: as throughput.py has it, and a third of it forward."""
-    found = outlined(*words)
-    width = found.model.shape.n_heads * found.model.shape.head_dim
-    seq_len = found.config.train.seq_len
-    known = flops_per_token(matmul_parameters(found.model), found.config.model.n_layers, width, seq_len)
-    counted = flops(found)
+    outline = outlined(*words)
+    width = outline.model.shape.n_heads * outline.model.shape.head_dim
+    seq_len = outline.config.train.seq_len
+    known = flops_per_token(matmul_parameters(outline.model), outline.config.model.n_layers, width, seq_len)
+    counted = flops(outline)
     assert counted.total == pytest.approx(known, rel=1e-12)
     assert counted.forward == pytest.approx(known / 3, rel=1e-12)
 
 
 def of(*trainable: str) -> float:
-    found = flops(outlined(*TINY, "position=rope", trainable=trainable))
-    assert found.forward == FORWARD
-    assert found.total == found.forward + found.backward
-    return found.backward
+    count = flops(outlined(*TINY, "position=rope", trainable=trainable))
+    assert count.forward == FORWARD
+    assert count.total == count.forward + count.backward
+    return count.backward
 
 
 def test_only_the_head_trained_runs_backward_through_nothing() -> None:
@@ -73,18 +73,18 @@ def test_norms_and_embeddings_trained_cost_what_passes_through() -> None:
 def test_stage_1_of_coca_llama_7b() -> None:
     """By hand: N = 6 607 077 376 weights are multiplied with (all but the embedding and the norms)."""
     n, c, layers, attention = 6_607_077_376, 4096, 32, 4 * 4096 * 2048 / 2
-    found = flops(outlined(*LLAMA_7B[:2], "position=coca", "position.t_width=full_mean", trainable=K))
-    assert found.forward == 2 * n + layers * attention
-    assert found.backward == 2 * (n - 3 * c * c) + 2 * layers * c * c + 2 * layers * attention
+    count = flops(outlined(*LLAMA_7B[:2], "position=coca", "position.t_width=full_mean", trainable=K))
+    assert count.forward == 2 * n + layers * attention
+    assert count.backward == 2 * (n - 3 * c * c) + 2 * layers * c * c + 2 * layers * attention
 
 
 def test_layers_that_see_less_cost_less() -> None:
     """Two layers see everything, four a window of 16: each query its last 16 tokens, the first 16 fewer."""
     kinds = "layers={pattern: [own, local, local], kinds: {local: {visibility: {name: sliding_window, window: 16}}}}"
-    found = flops(outlined(*TINY, "position=rope", kinds))
+    count = flops(outlined(*TINY, "position=rope", kinds))
     pairs = sum(min(m + 1, 16) for m in range(T)) / sum(m + 1 for m in range(T))
-    assert found.forward == pytest.approx(2 * (L * BLOCK + C * V) + (2 + 4 * pairs) * ATTENTION, rel=1e-12)
-    assert found.total == pytest.approx(3 * found.forward, rel=1e-12)
+    assert count.forward == pytest.approx(2 * (L * BLOCK + C * V) + (2 + 4 * pairs) * ATTENTION, rel=1e-12)
+    assert count.total == pytest.approx(3 * count.forward, rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -26,21 +26,21 @@ def adapted(*overrides: str, lora: LoraConfig | None = RANK_8) -> Outline:
 
 
 def test_what_is_trained() -> None:
-    plain, found = outlined(*TINY, *LOCAL), adapted()
-    assert (found.n_trained, found.n_parameters) == (ADAPTERS, plain.n_parameters + ADAPTERS)
-    assert len(found.trained) == 6 * 3 * 2
-    assert share(found) == "1.3 %"
+    plain, with_lora = outlined(*TINY, *LOCAL), adapted()
+    assert (with_lora.n_trained, with_lora.n_parameters) == (ADAPTERS, plain.n_parameters + ADAPTERS)
+    assert len(with_lora.trained) == 6 * 3 * 2
+    assert share(with_lora) == "1.3 %"
 
 
 def test_bytes_and_flops() -> None:
     """Masters, moments and gradients of the adapters alone; forward costs two FLOPs a number of them more."""
-    found, full = adapted(), adapted(lora=None)
-    held = memory(found, 1, "cpu").states
+    with_lora, full = adapted(), adapted(lora=None)
+    held = memory(with_lora, 1, "cpu").states
     assert (held.masters, held.moments) == (4 * ADAPTERS, 8 * ADAPTERS)
     assert held.own_gradients == 2 * ADAPTERS
-    assert held.weights == 2 * found.n_parameters
-    assert flops(found).forward - flops(full).forward == pytest.approx(2 * ADAPTERS, rel=1e-6)
-    assert flops(found).backward < flops(full).backward
+    assert held.weights == 2 * with_lora.n_parameters
+    assert flops(with_lora).forward - flops(full).forward == pytest.approx(2 * ADAPTERS, rel=1e-6)
+    assert flops(with_lora).backward < flops(full).backward
 
 
 def test_the_difference_between_stages() -> None:

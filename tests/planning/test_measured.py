@@ -4,7 +4,7 @@ import pytest
 
 from tests.cases import slow_unless
 from tests.faults.fork_server import ForkServer
-from tests.planning.measured import ENGINES, SHARES, found, once, planned
+from tests.planning.measured import ENGINES, SHARES, measurement, once, planned
 
 SMALLER = ("model.n_layers=4", "model.vocab_size=8000", "train.seq_len=128")
 QUICK = {
@@ -19,7 +19,7 @@ NOISE_MIB = 12  # libraries that come in while an engine is made
 @pytest.mark.parametrize("name", slow_unless(QUICK, CASES))
 def test_real_steps_take_what_was_planned(server: ForkServer, name: str) -> None:
     """Within 4 %: at the start, in a step, between steps, in a validation."""
-    plan, real = planned(CASES[name]), found(server, CASES[name])
+    plan, real = planned(CASES[name]), measurement(server, CASES[name])
     for phase, n_mib in plan.items():
         over = UNTOUCHED.get(name, 1.04) if phase == "step" else 1.04
         assert real[phase] / 1.04 - NOISE_MIB <= n_mib <= real[phase] * over + NOISE_MIB, (phase, plan, real)

@@ -19,10 +19,10 @@ def planned(*words: str, n_gpus: int = 1, device: str = "cpu", trainable: tuple[
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("batch", [4, 8])
 def test_rows_add_up_to_what_a_step_needs(dtype: str, batch: int) -> None:
-    found = planned(f"engine.dtype={dtype}", f"train.global_batch_size={batch}")
-    assert sum(found.rows.values()) == pytest.approx(found.training)
-    assert min(found.rows.values()) >= 0
-    assert found.training == max(found.phases["forward and backward"], found.phases["optimizer step"])
+    plan = planned(f"engine.dtype={dtype}", f"train.global_batch_size={batch}")
+    assert sum(plan.rows.values()) == pytest.approx(plan.training)
+    assert min(plan.rows.values()) >= 0
+    assert plan.training == max(plan.phases["forward and backward"], plan.phases["optimizer step"])
 
 
 STATES = States(
@@ -35,18 +35,18 @@ TRAINING = LASTING + 5 * 10**7 + 6 * 10**6 + 8 * 10**4
 
 
 def test_phases_by_hand() -> None:
-    found = Memory(STATES, SEEN, recurrent=3, report_batches=2.5, of_device=40)
+    plan = Memory(STATES, SEEN, recurrent=3, report_batches=2.5, of_device=40)
     validation = LASTING + 7 * 10**5 + 2 * 10**12 + 6
-    assert found.phases == {
+    assert plan.phases == {
         "start": LASTING + 7 * 10**5,
         "forward and backward": TRAINING + 1010,
         "optimizer step": TRAINING + 400 + 9000,
         "validation": validation,
     }
-    assert (found.training, found.total, found.report) == (TRAINING + 9400, validation, validation + 9)
-    assert replace(found, report_batches=0).report == 0
-    made = replace(found, states=replace(STATES, starting=10**12))
-    assert made.phases["start"] == 10**12 + 40
+    assert (plan.training, plan.total, plan.report) == (TRAINING + 9400, validation, validation + 9)
+    assert replace(plan, report_batches=0).report == 0
+    starting = replace(plan, states=replace(STATES, starting=10**12))
+    assert starting.phases["start"] == 10**12 + 40
 
 
 @pytest.mark.parametrize(("peak", "own", "tables", "kept", "working", "copies"), [
@@ -54,8 +54,8 @@ def test_phases_by_hand() -> None:
     (90_000, 400, 10, 200, 89_390, 0),
 ])  # fmt: skip
 def test_rows_by_hand(peak: int, own: int, tables: int, kept: int, working: int, copies: int) -> None:
-    found = Memory(STATES, replace(SEEN, peak=peak), recurrent=3, report_batches=0, of_device=40)
-    assert found.rows == {
+    plan = Memory(STATES, replace(SEEN, peak=peak), recurrent=3, report_batches=0, of_device=40)
+    assert plan.rows == {
         "weights": 10**10,
         "master weights": 2 * 10**9,
         "Adam's moments": 3 * 10**9,
@@ -72,9 +72,9 @@ def test_rows_by_hand(peak: int, own: int, tables: int, kept: int, working: int,
 
 def test_gradients_that_came_while_others_went() -> None:
     """At the peak only a part of them is there."""
-    found = Memory(replace(STATES, afterwards=0), replace(SEEN, peak=500), 0, 0, 0)
-    assert (found.rows["gradients"], found.rows["logits and working"]) == (5 * 10**7 + 290, 0)
-    assert sum(found.rows.values()) == found.training
+    plan = Memory(replace(STATES, afterwards=0), replace(SEEN, peak=500), 0, 0, 0)
+    assert (plan.rows["gradients"], plan.rows["logits and working"]) == (5 * 10**7 + 290, 0)
+    assert sum(plan.rows.values()) == plan.training
 
 
 def test_what_a_stage_trains_and_how_often_decides_what_is_held() -> None:
@@ -101,17 +101,17 @@ def test_the_report_reads_more_at_once_than_a_step() -> None:
     words = ("eval.extrapolation.multiples=[1,16]", "eval.extrapolation.micro_batch_tokens={}")
     for tokens, batches in ((100, 4), (5120, 20)):
         assert planned(words[0], words[1].format(tokens)).report_batches == batches
-    found = planned("eval.extrapolation.enabled=false")
-    assert (found.report_batches, found.report) == (0, 0)
+    plan = planned("eval.extrapolation.enabled=false")
+    assert (plan.report_batches, plan.report) == (0, 0)
 
 
 def test_local_float32_by_hand() -> None:
     """16 bytes a parameter and the activations; the gradients come while these go."""
-    found = planned("engine=local", "train.global_batch_size=4")
+    plan = planned("engine=local", "train.global_batch_size=4")
     outline = outlined(*WORDS, "engine=local", "train.global_batch_size=4")
     seen = activations(outline, 4, "cpu", checkpointing=False, keeps_gradients=True)
-    assert found.phases["forward and backward"] == 12 * outline.n_parameters + seen.peak
-    assert found.phases["optimizer step"] == 16 * outline.n_parameters
+    assert plan.phases["forward and backward"] == 12 * outline.n_parameters + seen.peak
+    assert plan.phases["optimizer step"] == 16 * outline.n_parameters
 
 
 def test_accumulated_gradients_are_there_from_the_start() -> None:

@@ -18,9 +18,9 @@ PUBLISHED = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_sizes(name: str) -> None:
     changes, n = PUBLISHED[name]
-    found = outlined(*LLAMA_7B, *changes)
-    assert found.n_parameters == found.n_trained == n
-    assert share(found) == "100 %"
+    outline = outlined(*LLAMA_7B, *changes)
+    assert outline.n_parameters == outline.n_trained == n
+    assert share(outline) == "100 %"
 
 
 def test_the_papers_350m_class_is_508_9m() -> None:
@@ -28,27 +28,27 @@ def test_the_papers_350m_class_is_508_9m() -> None:
     assert round(outlined("model=neox_350m", "position=rope").n_parameters / 1e6, 1) == 508.9
 
 
-@pytest.mark.parametrize(("patterns", "n", "told"), [(K, 536_870_912, "8.0 %"), (QKV, 1_610_612_736, "23.9 %")])
-def test_shares_of_the_coca_papers_stages(patterns: tuple[str, ...], n: int, told: str) -> None:
+@pytest.mark.parametrize(("patterns", "n", "percent"), [(K, 536_870_912, "8.0 %"), (QKV, 1_610_612_736, "23.9 %")])
+def test_shares_of_the_coca_papers_stages(patterns: tuple[str, ...], n: int, percent: str) -> None:
     """32 x 4096 x 4096 for T, three times that with Q and V, of LLaMA-7B; T as wide as K is the official layout."""
-    found = outlined(*LLAMA_7B[:2], "position=coca", "position.t_width=full_mean", trainable=patterns)
-    assert (found.n_trained, found.n_parameters, share(found)) == (n, 6_738_415_616, told)
+    outline = outlined(*LLAMA_7B[:2], "position=coca", "position.t_width=full_mean", trainable=patterns)
+    assert (outline.n_trained, outline.n_parameters, share(outline)) == (n, 6_738_415_616, percent)
 
 
 def test_shares_with_t_at_half_width() -> None:
     """T holds one number a pair: half the rows, 4.1 %; and 20.7 %, which the paper gives as 21 %."""
     total = 6_738_415_616 - 32 * 4096 * 2048
-    for patterns, n, told in ((K, 32 * 4096 * 2048, "4.1 %"), (QKV, 5 * 32 * 4096 * 2048, "20.7 %")):
-        found = outlined(*LLAMA_7B[:2], "position=coca", trainable=patterns)
-        assert (found.n_trained, found.n_parameters, share(found)) == (n, total, told)
+    for patterns, n, percent in ((K, 32 * 4096 * 2048, "4.1 %"), (QKV, 5 * 32 * 4096 * 2048, "20.7 %")):
+        outline = outlined(*LLAMA_7B[:2], "position=coca", trainable=patterns)
+        assert (outline.n_trained, outline.n_parameters, share(outline)) == (n, total, percent)
 
 
 def test_nothing_is_allocated_and_frozen_is_frozen() -> None:
-    found = outlined(*TINY, "engine.dtype=bf16", trainable=("head.weight", "*.mlp_norm.weight"))
-    parameters = dict(found.model.named_parameters())
-    assert all(p.is_meta and p.dtype == found.dtype for p in parameters.values())
-    assert {name for name, p in parameters.items() if p.requires_grad} == set(found.trained)
-    assert found.n_trained == 320 * 256 + 6 * 256
+    outline = outlined(*TINY, "engine.dtype=bf16", trainable=("head.weight", "*.mlp_norm.weight"))
+    parameters = dict(outline.model.named_parameters())
+    assert all(p.is_meta and p.dtype == outline.dtype for p in parameters.values())
+    assert {name for name, p in parameters.items() if p.requires_grad} == set(outline.trained)
+    assert outline.n_trained == 320 * 256 + 6 * 256
 
 
 def test_nearly_all_is_not_all() -> None:

@@ -44,14 +44,14 @@ def test_between_stages_only_what_differs() -> None:
 
 def test_an_equal_stage_differs_in_its_optimizer_alone() -> None:
     one = planned("a", BEFORE, ("*",), max_steps=100)
-    found = schedule((one, replace(one, name="b", first_step=100, keeps_optimizer=True)))
-    assert found.split("\na -> b\n")[1] == "  optimizer goes on with its state\n"
+    text = schedule((one, replace(one, name="b", first_step=100, keeps_optimizer=True)))
+    assert text.split("\na -> b\n")[1] == "  optimizer goes on with its state\n"
 
 
 def test_other_parameters_of_the_same_share_are_told() -> None:
     keys, values = (planned(name, BEFORE, (f"*.{name}.weight",), max_steps=100) for name in ("k", "v"))
-    found = schedule((keys, replace(values, first_step=100)))
-    assert found.split("\nk -> v\n")[1].splitlines()[0] == "  trains 4.3 % -> 4.3 % of the parameters, others"
+    text = schedule((keys, replace(values, first_step=100)))
+    assert text.split("\nk -> v\n")[1].splitlines()[0] == "  trains 4.3 % -> 4.3 % of the parameters, others"
 
 
 def test_one_stage_is_a_table_alone() -> None:

@@ -21,8 +21,8 @@ def held(kind: str, dtype: str, zero: int, n_gpus: int, counts: Counts = ALL, ac
     return states(config.engine, counts, n_gpus, accumulates)
 
 
-def kept(found: States) -> int:
-    return found.lasting + found.own_gradients + found.summed_gradients
+def kept(states: States) -> int:
+    return states.lasting + states.own_gradients + states.summed_gradients
 
 
 @pytest.mark.parametrize(("zero", "gb"), [(1, 31.4), (2, 16.6), (3, 1.9)])
@@ -60,9 +60,9 @@ def test_what_n_gpus_share(zero: int) -> None:
 @pytest.mark.parametrize(("kind", "zero"), [("local", 0), ("deepspeed", 1), ("deepspeed", 2), ("deepspeed", 3)])
 def test_frozen_parameters_cost_their_weights_alone(kind: str, zero: int) -> None:
     counts = Counts(1_000_000, 80_000, 0)
-    found = held(kind, "bf16", zero, 1, counts)
-    assert found.weights == 2_000_000
-    assert kept(found) - found.weights == kept(held(kind, "bf16", zero, 1, Counts(80_000, 80_000, 0))) - 160_000
+    states = held(kind, "bf16", zero, 1, counts)
+    assert states.weights == 2_000_000
+    assert kept(states) - states.weights == kept(held(kind, "bf16", zero, 1, Counts(80_000, 80_000, 0))) - 160_000
 
 
 # Of 1001 parameters, 201 of them trained, on 8 GPUs: shards of 126 and 26. By hand, from the table in states.py.

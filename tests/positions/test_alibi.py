@@ -71,11 +71,11 @@ def test_folded_features_hold_slopes_and_positions_to_sixteen_bits(dtype, first)
     pos = parts.start(300, first)
     q, k = torch.zeros(1, 300, 16, 64, dtype=dtype), torch.zeros(1, 300, 1, 64, dtype=dtype)
     query, key = (x.double() for x in scheme.rotate(q, k, scheme(pos, pos, 300)))
-    found = torch.einsum("bthe,bse->hts", query, key[:, :, 0])
-    found = found - found.diagonal(0, 1, 2)[..., None]
+    scores = torch.einsum("bthe,bse->hts", query, key[:, :, 0])
+    scores = scores - scores.diagonal(0, 1, 2)[..., None]
     distance = (pos[0, None, :] - pos[0, :, None]).double()
     exact = 8 * torch.tensor(pairwise.alibi_slopes(16)).double()[:, None, None] * distance
-    assert torch.allclose(found, exact, rtol=2**-16, atol=1e-9)
+    assert torch.allclose(scores, exact, rtol=2**-16, atol=1e-9)
 
 
 def test_folded_scores_differ_from_plain_by_a_constant_per_query():

@@ -49,21 +49,21 @@ def solved(module, factor):
             z = z + h / 6 * (a + 2 * b + 2 * c + rate(t + h, z + h * c))
         return np.exp(z)
 
-    found = at_factor(2000)
-    assert np.allclose(found, at_factor(1000), rtol=1e-10, atol=0)
-    return found.tolist()
+    inv_freq = at_factor(2000)
+    assert np.allclose(inv_freq, at_factor(1000), rtol=1e-10, atol=0)
+    return inv_freq.tolist()
 
 
 @pytest.mark.parametrize(("factor", "seed"), [(2, 0), (4, 1)])
 def test_frequencies_solve_the_equation(factor, seed):
     module = learned.build(rotary_dim=6, size=0.3, seed=seed, ode_step=0.05)
     exact = torch.tensor(solved(module, factor), dtype=torch.float64)
-    found = module(LENGTH * factor)
-    assert found.inv_freq_J.dtype == torch.float32
-    assert torch.allclose(found.inv_freq_J.double(), exact, rtol=1e-6, atol=0)
+    spectrum = module(LENGTH * factor)
+    assert spectrum.inv_freq_J.dtype == torch.float32
+    assert torch.allclose(spectrum.inv_freq_J.double(), exact, rtol=1e-6, atol=0)
     ntk = frequencies.build(_ntk(module, factor), 6)(1).inv_freq_J
-    assert (found.inv_freq_J / ntk - 1).abs().max() > 0.1  # the learned part had its say
-    assert (found.temperature, found.positions_N) == (1.0, None)
+    assert (spectrum.inv_freq_J / ntk - 1).abs().max() > 0.1  # the learned part had its say
+    assert (spectrum.temperature, spectrum.positions_N) == (1.0, None)
 
 
 def _ntk(module, factor):
@@ -75,14 +75,14 @@ def _ntk(module, factor):
 def test_training_starts_as_ntk_aware_scaling_of_2t_minus_1(factor):
     """To the bit, and by mpmath: θ_j (2t - 1)^(-2j/(D-2))."""
     module = started()
-    found = module(LENGTH * factor).inv_freq_J
-    assert torch.equal(found, frequencies.build(_ntk(module, factor), 64)(1).inv_freq_J)
+    inv_freq_J = module(LENGTH * factor).inv_freq_J
+    assert torch.equal(inv_freq_J, frequencies.build(_ntk(module, factor), 64)(1).inv_freq_J)
     with mpmath.workdps(40):
         exact = [
             float(mpmath.mpf(100) ** (-mpmath.mpf(j) / 32) * mpmath.mpf(2 * factor - 1) ** (-mpmath.mpf(2 * j) / 62))
             for j in range(32)
         ]
-    assert torch.allclose(found.double(), torch.tensor(exact, dtype=torch.float64), rtol=2**-23, atol=0)
+    assert torch.allclose(inv_freq_J.double(), torch.tensor(exact, dtype=torch.float64), rtol=2**-23, atol=0)
 
 
 def test_start_of_the_weights():
@@ -137,9 +137,9 @@ def test_half_precision_weights_are_computed_with_in_float32():
     wide = learned.build(16)
     for mine, other in ((wide.up, half.up), (wide.down, half.down)):
         mine.data.copy_(other.data)
-    found, exact = half(4 * LENGTH).inv_freq_J, wide(4 * LENGTH).inv_freq_J
-    assert found.dtype == torch.float32
-    assert torch.allclose(found, exact, rtol=1e-5, atol=0)
+    inv_freq_J, exact = half(4 * LENGTH).inv_freq_J, wide(4 * LENGTH).inv_freq_J
+    assert inv_freq_J.dtype == torch.float32
+    assert torch.allclose(inv_freq_J, exact, rtol=1e-5, atol=0)
 
 
 def test_evaluation_is_pure_and_draws_nothing():
@@ -158,9 +158,9 @@ def drawn(module, length, seed):
 def factor_of(module, spectrum):
     """Which t a spectrum belongs to."""
     module.eval()
-    found = [t for t in (1, 2, 3, 4) if torch.equal(module(LENGTH * t).inv_freq_J, spectrum.inv_freq_J)]
-    assert len(found) == 1
-    return found[0]
+    factors = [t for t in (1, 2, 3, 4) if torch.equal(module(LENGTH * t).inv_freq_J, spectrum.inv_freq_J)]
+    assert len(factors) == 1
+    return factors[0]
 
 
 def test_training_draws_the_factor_and_spreads_the_positions():

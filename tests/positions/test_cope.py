@@ -44,7 +44,7 @@ def problem(n_tokens, n_positions):
 
 @pytest.mark.parametrize("n_positions", [2, 4, 64])
 def test_by_hand(n_positions):
-    layer, q, k, found = problem(6, n_positions)
+    layer, q, k, scores = problem(6, n_positions)
     for batch, h, m in torch.cartesian_prod(torch.arange(2), torch.arange(4), torch.arange(6)).tolist():
         count = 0.0
         for n in range(m, -1, -1):
@@ -54,21 +54,21 @@ def test_by_hand(n_positions):
             low, high = math.floor(place), math.ceil(place)
             below, above = ((q[batch, m, h] @ layer.e[at]).item() for at in (low, high))
             exact = content + (place - low) * above + (1 - place + low) * below
-            assert found[batch, h, m, n].item() == pytest.approx(exact, abs=1e-11)
+            assert scores[batch, h, m, n].item() == pytest.approx(exact, abs=1e-11)
 
 
 @pytest.mark.parametrize("n_positions", [3, 64])
 def test_equals_x_transformers(n_positions):
     from x_transformers.x_transformers import CoPE
 
-    layer, q, k, found = problem(9, n_positions)
+    layer, q, k, scores = problem(9, n_positions)
     theirs = CoPE(16, 4, n_positions).double()
     theirs.pos_emb.data = layer.e.data
     causal = torch.ones(9, 9, dtype=torch.bool).tril()
     content = torch.einsum("bthd,bshd->bhts", q, k.repeat_interleave(2, 2)) / 4
     masked = content.masked_fill(~causal, -math.inf)
     exact = content + theirs(q.transpose(1, 2), masked)
-    torch.testing.assert_close(found.masked_fill(~causal, 0), exact.masked_fill(~causal, 0))
+    torch.testing.assert_close(scores.masked_fill(~causal, 0), exact.masked_fill(~causal, 0))
 
 
 def test_open_gates_count_tokens_and_shut_ones_none():

@@ -101,7 +101,7 @@ def test_without_f_it_is_the_static_bias(bias):
 def test_starts_as_torch_starts_linear_layers():
     start = initials(parts.build(dape()).settings)
     for name, shape in (("w_in", (32, 24)), ("w_out", (12, 32))):
-        made = torch.empty(shape)
-        start[name](made, torch.Generator().manual_seed(0))
-        assert 0.95 * shape[1] ** -0.5 < made.abs().max() <= shape[1] ** -0.5
+        weight = torch.empty(shape)
+        start[name](weight, torch.Generator().manual_seed(0))
+        assert 0.95 * shape[1] ** -0.5 < weight.abs().max() <= shape[1] ** -0.5
     assert not start["b_in"](torch.ones(3), torch.Generator()).any()

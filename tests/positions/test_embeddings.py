@@ -74,26 +74,26 @@ def test_attention_itself_sees_no_positions(settings):
 def test_sinusoidal_equals_transformers():
     """Marian's table: sines in the first half, cosines in the second."""
     embedding = MarianSinusoidalPositionalEmbedding(600, 24)
-    found = parts.build(sinusoidal()).embed(torch.zeros(1, 600, 24), parts.start(600))
-    assert torch.allclose(found[0], embedding.create_weight(), rtol=0, atol=4e-5)  # 600 radians in float32
+    rows = parts.build(sinusoidal()).embed(torch.zeros(1, 600, 24), parts.start(600))
+    assert torch.allclose(rows[0], embedding.create_weight(), rtol=0, atol=4e-5)  # 600 radians in float32
 
 
 @pytest.mark.parametrize("theta", [10000.0, 500.0])
 @pytest.mark.parametrize("m", [0, 1, 7, 32767, 131071])
 def test_sinusoidal_worked_by_hand(m, theta):
-    found = parts.build(sinusoidal(theta, 0.5)).embed(torch.zeros(1, 1, 24), torch.tensor([[m]]))[0, 0].tolist()
+    row = parts.build(sinusoidal(theta, 0.5)).embed(torch.zeros(1, 1, 24), torch.tensor([[m]]))[0, 0].tolist()
     for j in range(12):
         angle = m * theta ** (-2 * j / 24)
-        assert found[j] == pytest.approx(0.5 * math.sin(angle), abs=1e-6 + 1e-7 * m)
-        assert found[12 + j] == pytest.approx(0.5 * math.cos(angle), abs=1e-6 + 1e-7 * m)
+        assert row[j] == pytest.approx(0.5 * math.sin(angle), abs=1e-6 + 1e-7 * m)
+        assert row[12 + j] == pytest.approx(0.5 * math.cos(angle), abs=1e-6 + 1e-7 * m)
 
 
 def test_sinusoidal_is_formed_in_float32_and_cast_once():
     """Neighbours at 32k differ, and the sum is rounded after the addition."""
     scheme, pos = parts.build(sinusoidal()), torch.tensor([[32766, 32767]])
     x = torch.randn(1, 2, 24, generator=torch.Generator().manual_seed(0)).bfloat16()
-    found = scheme.embed(x, pos)
-    assert torch.equal(found, scheme.embed(x.float(), pos).bfloat16())
+    rows = scheme.embed(x, pos)
+    assert torch.equal(rows, scheme.embed(x.float(), pos).bfloat16())
     waves = scheme.embed(torch.zeros(1, 2, 24, dtype=torch.bfloat16), pos)[0]
     assert waves[1, 0].item() == pytest.approx(math.sin(32767), abs=0.01)
     assert (waves[0] - waves[1]).abs().max() > 0.5

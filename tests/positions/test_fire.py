@@ -38,14 +38,14 @@ def test_equals_mpmath(m, n):
     """f(log(|c·r| + 1) / (log(|c·max(L, m)| + 1) + 1e-6)) with L = |a·512|."""
     layer = parts.layer_of(parts.build(PAPER))
     p = {name: x.flatten().tolist() for name, x in layer.function.named_parameters()}
-    found = bias(PAPER, m, n, layer)
+    bias_H = bias(PAPER, m, n, layer)
     with mpmath.workdps(40):
         c, a = mpmath.mpf(p["c"][0]), mpmath.mpf(p["a"][0])
         share = mpmath.log(abs(c * (m - n)) + 1) / (mpmath.log(abs(c * max(abs(a * 512), m)) + 1) + mpmath.mpf("1e-6"))
         for head in range(4):
             units = zip(p["w1"], p["b1"], p["w2"][32 * head : 32 * head + 32], strict=True)
             exact = sum(out * max(0, weight * share + shift) for weight, shift, out in units)
-            assert found[head].item() == pytest.approx(float(exact), rel=1e-12, abs=1e-13)
+            assert bias_H[head].item() == pytest.approx(float(exact), rel=1e-12, abs=1e-13)
 
 
 def test_relative_up_to_the_threshold_and_no_further():
@@ -65,11 +65,11 @@ def test_any_length_is_mapped_to_the_same_shares():
 
 def test_starts_as_published():
     start = initials(parts.build(PAPER).settings)
-    made = {name: torch.empty(shape) for name, shape in {"c": 1, "a": 1, "w1": 900, "b1": 900}.items()}
-    made["w2"] = torch.empty(100, 32)
-    for name, tensor in made.items():
+    weights = {name: torch.empty(shape) for name, shape in {"c": 1, "a": 1, "w1": 900, "b1": 900}.items()}
+    weights["w2"] = torch.empty(100, 32)
+    for name, tensor in weights.items():
         start[name](tensor, torch.Generator().manual_seed(0))
-    assert (made["c"].item(), made["a"].item()) == (pytest.approx(0.1), 1.0)
+    assert (weights["c"].item(), weights["a"].item()) == (pytest.approx(0.1), 1.0)
     for name, bound in {"w1": 1.0, "b1": 1.0, "w2": 32**-0.5}.items():
-        assert 0.95 * bound < made[name].abs().max() <= bound
-        assert abs(made[name].mean()) < 0.1 * bound
+        assert 0.95 * bound < weights[name].abs().max() <= bound
+        assert abs(weights[name].mean()) < 0.1 * bound

@@ -52,7 +52,7 @@ def problem(n_tokens):
 def test_by_hand():
     """What is left of a key is the product of the gates after it."""
     scheme, layer, q, k, x = problem(6)
-    found = scores_of(layer, scheme, q, k, x)
+    scores = scores_of(layer, scheme, q, k, x)
     w, b = layer.gate.weight, layer.gate.bias
     for batch, h, m in torch.cartesian_prod(torch.arange(2), torch.arange(4), torch.arange(6)).tolist():
         for n in range(m + 1):
@@ -60,7 +60,7 @@ def test_by_hand():
             for token in range(n + 1, m + 1):
                 left *= 1 / (1 + math.exp(-(w[h] @ x[batch, token] + b[h]).item()))
             content = (q[batch, m, h] @ k[batch, n, h // 2]).item() / 4
-            assert found[batch, h, m, n].item() == pytest.approx(content + math.log(left), abs=1e-12)
+            assert scores[batch, h, m, n].item() == pytest.approx(content + math.log(left), abs=1e-12)
 
 
 def test_equals_x_transformers():
@@ -110,12 +110,12 @@ def test_far_sums_keep_their_digits():
     n_tokens = 16384
     keys = torch.rand(1, n_tokens, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).log()
     seen = torch.ones(1, 1, 1, n_tokens, dtype=torch.bool)
-    made = []
+    tails = []
     for dtype in (torch.float32, torch.float64):
         zeros = torch.zeros(1, 2, 1, n_tokens, dtype=dtype)
         pairs = Pairs(zeros, seen, torch.tensor([[0]]), torch.zeros(1, n_tokens), (), (), (keys.to(dtype),))
-        made.append(FORGET.scores(pairs, zeros[..., :1])[0][..., -64:].double())
-    torch.testing.assert_close(*made, rtol=1e-6, atol=1e-6)
+        tails.append(FORGET.scores(pairs, zeros[..., :1])[0][..., -64:].double())
+    torch.testing.assert_close(*tails, rtol=1e-6, atol=1e-6)
 
 
 def test_gates_stand_in_the_cache():

@@ -25,12 +25,12 @@ def ours(settings, rotary_dim, length):
 
 @pytest.mark.parametrize("row", ROWS["spectra"], ids=lambda r: f"{support.label(r['settings'])}-{r['length']}")
 def test_spectrum_equals_mpmath(row):
-    found = ours(row["settings"], row["rotary_dim"], row["length"])
-    assert found.inv_freq_J.dtype == torch.float32
+    spectrum = ours(row["settings"], row["rotary_dim"], row["length"])
+    assert spectrum.inv_freq_J.dtype == torch.float32
     exact = torch.tensor(row["inv_freq"], dtype=torch.float64)
     # computed in float64, rounded once: half a unit in the last place of float32
-    assert ((found.inv_freq_J.double() - exact).abs() <= exact * 2**-24 * 1.001).all()
-    assert found.temperature == pytest.approx(row["temperature"], rel=1e-14)
+    assert ((spectrum.inv_freq_J.double() - exact).abs() <= exact * 2**-24 * 1.001).all()
+    assert spectrum.temperature == pytest.approx(row["temperature"], rel=1e-14)
 
 
 def test_paper_and_code_ramps_differ_as_the_spec_says():
@@ -100,23 +100,23 @@ RAMP = {"theta": 10000.0, "beta_fast": 32.0, "beta_slow": 1.0, "convention": "co
 @pytest.mark.parametrize(("factor", "trained"), [(8.0, 4096), (16.0, 2048), (4.0, 131072), (32.0, 512)])
 def test_yarn_code_equals_transformers(dim, factor, trained):
     peer, temperature = peer_spectrum("yarn", dim, None, factor=factor, original_max_position_embeddings=trained)
-    found = ours({"name": "yarn", **RAMP, "factor": factor, "original_seq_len": trained}, dim, 1)
-    assert torch.allclose(found.inv_freq_J, peer, rtol=2e-6, atol=0)
-    assert found.temperature == pytest.approx(temperature, rel=1e-12)
+    spectrum = ours({"name": "yarn", **RAMP, "factor": factor, "original_seq_len": trained}, dim, 1)
+    assert torch.allclose(spectrum.inv_freq_J, peer, rtol=2e-6, atol=0)
+    assert spectrum.temperature == pytest.approx(temperature, rel=1e-12)
 
 
 @pytest.mark.parametrize("length", [100, 2048, 2049, 16384])
 @pytest.mark.parametrize("alpha", [1.0, 2.0, 8.0])
 def test_dynamic_ntk_equals_transformers(length, alpha):
     peer, _ = peer_spectrum("dynamic", 64, length, factor=alpha)
-    found = ours({"name": "dynamic_ntk", "theta": 10000.0, "alpha": alpha, "original_seq_len": 2048}, 64, length)
-    assert torch.allclose(found.inv_freq_J, peer, rtol=2e-6, atol=0)
+    spectrum = ours({"name": "dynamic_ntk", "theta": 10000.0, "alpha": alpha, "original_seq_len": 2048}, 64, length)
+    assert torch.allclose(spectrum.inv_freq_J, peer, rtol=2e-6, atol=0)
 
 
 def test_linear_equals_transformers():
     peer, _ = peer_spectrum("linear", 128, None, factor=16.0)
-    found = ours({"name": "linear", "theta": 10000.0, "factor": 16.0}, 128, 1)
-    assert torch.allclose(found.inv_freq_J, peer, rtol=1e-6, atol=0)
+    spectrum = ours({"name": "linear", "theta": 10000.0, "factor": 16.0}, 128, 1)
+    assert torch.allclose(spectrum.inv_freq_J, peer, rtol=1e-6, atol=0)
 
 
 def test_rope_equals_transformers_llama():

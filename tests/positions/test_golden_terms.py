@@ -18,7 +18,7 @@ GOLDEN = json.loads((Path(__file__).parents[1] / "golden/terms.json").read_text(
 CASES = {row["settings"]["scheme"]: row for row in GOLDEN["cases"]}
 
 
-def made(row):
+def scheme_and_layer(row):
     """(scheme, layer) of a case, float64, all parameters set from the case and none left over."""
     shape = AttentionShape(**row["shape"], max_seq_len=parts.TRAINED)
     scheme = positions.build(positions.settings(row["settings"]), shape).double()
@@ -47,7 +47,7 @@ def score(monkeypatch):
     """Score of every head of a case at one place, by way of the scheme's hooks."""
 
     def at(row, m, n):
-        scheme, layer = made(row)
+        scheme, layer = scheme_and_layer(row)
         monkeypatch.setattr(parts, "projections", lambda *_: projections(row))
         q, k = (torch.tensor(row[name], dtype=torch.float64)[None, None] for name in ("q", "k"))
         places = torch.tensor([[m]]), torch.tensor([[n]])
@@ -60,19 +60,19 @@ def score(monkeypatch):
 def test_score_equals_mpmath(score, name, place):
     row = CASES[name]
     m, n = row["places"][place]
-    found, exact = score(row, m, n), torch.tensor([scores[place] for scores in row["scores"]], dtype=torch.float64)
+    value, exact = score(row, m, n), torch.tensor([scores[place] for scores in row["scores"]], dtype=torch.float64)
     if row.get("up_to_a_constant"):
-        found, exact = found - score(row, 0, 0), exact - torch.tensor([s[0] for s in row["scores"]]).double()
+        value, exact = value - score(row, 0, 0), exact - torch.tensor([s[0] for s in row["scores"]]).double()
     # float32 angles: half a unit in the last place at angle r is r * 2**-24, for each of up to 64 sums of pairs
     largest = {"xpos": m + n + 2, "sandwich": m - n + 1, "transformer_xl": m - n + 1}.get(name, 0)
-    assert torch.allclose(found.double(), exact, rtol=1e-6, atol=1e-7 + 64 * largest * 2**-24)
+    assert torch.allclose(value.double(), exact, rtol=1e-6, atol=1e-7 + 64 * largest * 2**-24)
 
 
 def test_shaw_attention_equals_mpmath():
     """Values that depend on the distance, in a whole small attention."""
     row = CASES["shaw"]
     shape = row["shape"] | {"n_heads": 1, "n_kv_heads": 1}
-    scheme, layer = made(row | {"shape": shape})
+    scheme, layer = scheme_and_layer(row | {"shape": shape})
     q, k, v = (torch.tensor(row["sequence"][name], dtype=torch.float64)[None, :, None] for name in "qkv")
     pos = parts.start(6)
     out = parts.dense_attention(scheme, q, k, v, pos, pos, 6, layer)[0, :, 0]
@@ -93,8 +93,8 @@ def test_buckets_equal_integers(row, scheme):
     distances = GOLDEN["t5_buckets"]["distances"]
     zero = torch.zeros(1, len(distances), 1, 4, dtype=torch.float64)
     pos_q, pos_k = torch.tensor([[32767]]), 32767 - torch.tensor([distances])
-    found = parts.dense_scores(built, zero[:, :1], zero, pos_q, pos_k, 32768)[0, 0, 0]
-    assert found.round(decimals=6).tolist() == row["buckets"]
+    bucket_S = parts.dense_scores(built, zero[:, :1], zero, pos_q, pos_k, 32768)[0, 0, 0]
+    assert bucket_S.round(decimals=6).tolist() == row["buckets"]
 
 
 def test_sinusoidal_equals_mpmath():
@@ -113,5 +113,5 @@ def test_learned_rows_are_added_as_they_are():
     table.data.copy_(torch.tensor(row["table"]))
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
         x_BTC = torch.full((1, 3, 6), 0.5, dtype=dtype)
-        found = scheme.to(dtype).embed(x_BTC, torch.tensor([[0, 8, 4]]))[0]
-        assert found.tolist() == [[0.5 + value for value in row["table"][place]] for place in (0, 8, 4)]
+        rows = scheme.to(dtype).embed(x_BTC, torch.tensor([[0, 8, 4]]))[0]
+        assert rows.tolist() == [[0.5 + value for value in row["table"][place]] for place in (0, 8, 4)]

@@ -34,10 +34,10 @@ def views(settings, pos_BT, pos_BS, doc_BS):
     ]
 
 
-def assert_equal(found, distance_TS):
+def assert_equal(parts, distance_TS):
     """Views together show each pair at most once, at its distance, and no other pair."""
-    assert torch.equal(sum(seen.int() for seen, _ in found), (distance_TS >= 0).int())
-    for seen, distance in found:
+    assert torch.equal(sum(seen.int() for seen, _ in parts), (distance_TS >= 0).int())
+    for seen, distance in parts:
         assert torch.equal(distance[seen], distance_TS[seen])
 
 

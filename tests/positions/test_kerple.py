@@ -56,25 +56,25 @@ def by_hand(name, a, b, r):
 def test_values_and_gradients_worked_by_hand(name, row):
     """At r = 0 both are 0 and finite: 0^r2 has the gradient 0, not 0 · log 0."""
     r1, r2 = [0.3, 1.7], [0.9, 1.9]
-    found, layer = table(name, r1, r2)
-    assert found.shape == (2, 6)
-    grads = torch.autograd.grad(found[:, row].sum(), [layer.r1, layer.r2])
+    bias_HR, layer = table(name, r1, r2)
+    assert bias_HR.shape == (2, 6)
+    grads = torch.autograd.grad(bias_HR[:, row].sum(), [layer.r1, layer.r2])
     for h in range(2):
         exact = by_hand(name, r1[h], r2[h], row)
-        for mine, number in zip((found[h, row], grads[0][h], grads[1][h]), exact, strict=True):
+        for mine, number in zip((bias_HR[h, row], grads[0][h], grads[1][h]), exact, strict=True):
             assert mine.item() == pytest.approx(number, rel=1e-12, abs=1e-15)
 
 
 def test_power_two_and_one_are_squares_and_alibi():
-    found, _ = table("kerple_power", [0.5, 0.25], [2.0, 1.0])
-    assert found.tolist() == [[0, -0.5, -2, -4.5, -8, -12.5], [0, -0.25, -0.5, -0.75, -1, -1.25]]
+    bias_HR, _ = table("kerple_power", [0.5, 0.25], [2.0, 1.0])
+    assert bias_HR.tolist() == [[0, -0.5, -2, -4.5, -8, -12.5], [0, -0.25, -0.5, -0.75, -1, -1.25]]
 
 
 @pytest.mark.parametrize(("name", "high"), [("kerple_log", math.inf), ("kerple_power", 2.0)], ids=BOTH)
 def test_values_are_held_within_their_bounds(name, high):
-    found, _ = table(name, [-1.0, 0.001, 5.0], [-3.0, 7.0, 0.5])
+    bias_HR, _ = table(name, [-1.0, 0.001, 5.0], [-3.0, 7.0, 0.5])
     for h, (a, b) in enumerate([(0.01, 0.01), (0.01, min(7.0, high)), (5.0, 0.5)]):
-        assert found[h].tolist() == pytest.approx([by_hand(name, a, b, r)[0] for r in range(6)], rel=1e-12)
+        assert bias_HR[h].tolist() == pytest.approx([by_hand(name, a, b, r)[0] for r in range(6)], rel=1e-12)
 
 
 @pytest.mark.parametrize("name", BOTH)
@@ -82,15 +82,15 @@ def test_beyond_a_bound_the_gradient_is_that_of_the_bound_and_leads_only_back(na
     """Descent on +b(3) makes r1 grow, back from -1; descent on -b(3) would take it further out."""
     exact = by_hand(name, 0.01, 0.01, 3)
     for sign, expected in ((1, exact), (-1, (None, 0.0, 0.0))):
-        found, layer = table(name, [-1.0], [-1.0])
-        grads = torch.autograd.grad(sign * found[0, 3], [layer.r1, layer.r2])
+        bias_HR, layer = table(name, [-1.0], [-1.0])
+        grads = torch.autograd.grad(sign * bias_HR[0, 3], [layer.r1, layer.r2])
         assert [g.item() for g in grads] == pytest.approx(list(expected[1:]), rel=1e-12)
 
 
 def test_the_upper_bound_of_the_power_leads_back_too():
     for sign in (1, -1):
-        found, layer = table("kerple_power", [1.0], [2.5])
-        (grad,) = torch.autograd.grad(sign * found[0, 3], layer.r2)
+        bias_HR, layer = table("kerple_power", [1.0], [2.5])
+        (grad,) = torch.autograd.grad(sign * bias_HR[0, 3], layer.r2)
         assert grad.item() == pytest.approx(0.0 if sign == 1 else 9 * math.log(3), rel=1e-12)
 
 
@@ -124,8 +124,8 @@ def test_parameters_start_as_the_paper_says(name):
 @pytest.mark.parametrize("name", BOTH)
 def test_parameters_in_half_precision_give_a_table_in_float32(name):
     """512 distances differ; in bfloat16 there would be fewer than 300 values."""
-    found, layer = table(name, [0.5], [0.5], 512, torch.bfloat16)
-    assert found.dtype == torch.float32
-    assert found.unique().numel() == 512
-    found.sum().backward()
+    bias_HR, layer = table(name, [0.5], [0.5], 512, torch.bfloat16)
+    assert bias_HR.dtype == torch.float32
+    assert bias_HR.unique().numel() == 512
+    bias_HR.sum().backward()
     assert layer.r1.grad.dtype == torch.bfloat16

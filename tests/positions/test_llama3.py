@@ -39,10 +39,10 @@ def test_llama3_equals_transformers(dim, changes, trained):
         },
     )
     peer, temperature = ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"))
-    found = spectrum({"name": "llama3", "original_seq_len": trained, **fields}, dim)
+    ours = spectrum({"name": "llama3", "original_seq_len": trained, **fields}, dim)
     # theirs is computed in float32; its ramp subtracts nearly equal numbers
-    assert torch.allclose(found.inv_freq_J, peer, rtol=4e-6, atol=0)
-    assert found.temperature == temperature == 1.0
+    assert torch.allclose(ours.inv_freq_J, peer, rtol=4e-6, atol=0)
+    assert ours.temperature == temperature == 1.0
 
 
 def test_llama3_is_ntk_by_parts_under_other_names():
@@ -57,13 +57,13 @@ def test_llama3_is_ntk_by_parts_under_other_names():
 
 def test_llama3_has_three_regions():
     """λ under L/high keeps θ, λ over L/low gets θ/factor, some pairs lie between; by hand from theta and L alone."""
-    found = spectrum({"name": "llama3", "original_seq_len": 8192, **LLAMA_3_1}, 128).inv_freq_J.double()
+    inv_freq_J = spectrum({"name": "llama3", "original_seq_len": 8192, **LLAMA_3_1}, 128).inv_freq_J.double()
     plain = torch.tensor([500000.0 ** (-j / 64) for j in range(64)], dtype=torch.float64)
     wavelength = 2 * torch.pi / plain
     kept, slow = wavelength < 8192 / 4, wavelength > 8192
-    assert torch.allclose(found[kept], plain[kept], rtol=1e-7)
-    assert torch.allclose(found[slow], plain[slow] / 8, rtol=1e-7)
-    between = found[~kept & ~slow] / plain[~kept & ~slow]
+    assert torch.allclose(inv_freq_J[kept], plain[kept], rtol=1e-7)
+    assert torch.allclose(inv_freq_J[slow], plain[slow] / 8, rtol=1e-7)
+    between = inv_freq_J[~kept & ~slow] / plain[~kept & ~slow]
     assert kept.any() and slow.any() and len(between) > 2
     assert (between < 1).all() and (between > 1 / 8).all() and (between.diff() < 0).all()
 
@@ -75,15 +75,15 @@ def test_a_ramp_without_width_is_refused_in_its_own_names():
 
 
 def test_shipped_values_are_those_of_llama_3_1_with_the_training_window():
-    found = load(["position=rope", "position/frequencies=llama3", "train.seq_len=8192"]).config.position.frequencies
-    assert found == frequencies.frequency_module("llama3").Settings(name="llama3", original_seq_len=8192, **LLAMA_3_1)
+    llama3 = load(["position=rope", "position/frequencies=llama3", "train.seq_len=8192"]).config.position.frequencies
+    assert llama3 == frequencies.frequency_module("llama3").Settings(name="llama3", original_seq_len=8192, **LLAMA_3_1)
 
 
 def test_code_llama_is_plain_with_the_base_of_its_paper():
-    found = load(["position=rope", "position/frequencies=code_llama"]).config.position.frequencies
-    assert (found.name, found.theta) == ("plain", 1e6)
+    settings = load(["position=rope", "position/frequencies=code_llama"]).config.position.frequencies
+    assert (settings.name, settings.theta) == ("plain", 1e6)
     exact = torch.tensor([1e6 ** (-j / 64) for j in range(64)], dtype=torch.float64)
-    inv_freq = frequencies.build(found, 128)(1).inv_freq_J.double()
+    inv_freq = frequencies.build(settings, 128)(1).inv_freq_J.double()
     assert torch.allclose(inv_freq, exact, rtol=2**-24, atol=0)
 
 
@@ -91,8 +91,8 @@ def test_an_override_of_the_base_keeps_its_base_on_trained_weights():
     """Every other choice is given the base that the weights were trained with."""
     options = ["position=rope", "position.frequencies.theta=50000", "train.seq_len=64"]
     config = load([*options, "eval.extrapolation.frequencies=[code_llama,llama3,ntk]"]).config
-    found = variants(config, after_training(config))
-    bases = {name: variant.position.frequencies.theta for name, variant in found.items()}
+    by_name = variants(config, after_training(config))
+    bases = {name: variant.position.frequencies.theta for name, variant in by_name.items()}
     assert bases == {"plain": 50000, "code_llama": 1e6, "llama3": 50000, "ntk": 50000}
-    assert found["llama3"].position.frequencies.original_seq_len == 64
-    assert not any(variant.problem for variant in found.values())
+    assert by_name["llama3"].position.frequencies.original_seq_len == 64
+    assert not any(variant.problem for variant in by_name.values())

@@ -41,18 +41,18 @@ def test_equals_transformers(length, factor):
         },
     )
     peer, temperature = ROPE_INIT_FUNCTIONS["longrope"](config, torch.device("cpu"), seq_len=length)
-    found = frequencies.build(settings(factor=factor), 48)(length)
-    assert torch.allclose(found.inv_freq_J, peer, rtol=1e-6, atol=0)
-    assert found.temperature == pytest.approx(temperature)
+    spectrum = frequencies.build(settings(factor=factor), 48)(length)
+    assert torch.allclose(spectrum.inv_freq_J, peer, rtol=1e-6, atol=0)
+    assert spectrum.temperature == pytest.approx(temperature)
 
 
 def test_by_hand():
     """θ_j = 10000^(-j/24) over the factor of the pair; sqrt(1 + ln 8 / ln 512) = sqrt(4/3)."""
     for length, factors in ((512, SHORT), (513, LONG)):
-        found = frequencies.build(settings(), 48)(length)
+        spectrum = frequencies.build(settings(), 48)(length)
         exact = torch.tensor([10000.0 ** (-j / 24) / f for j, f in enumerate(factors)], dtype=torch.float64)
-        assert torch.allclose(found.inv_freq_J.double(), exact, rtol=1e-7, atol=0)
-        assert found.temperature == pytest.approx(math.sqrt(4 / 3))
+        assert torch.allclose(spectrum.inv_freq_J.double(), exact, rtol=1e-7, atol=0)
+        assert spectrum.temperature == pytest.approx(math.sqrt(4 / 3))
 
 
 def test_no_lists_are_no_change_and_plain_interpolation():

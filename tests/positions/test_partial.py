@@ -25,15 +25,15 @@ def test_equals_transformers(share, dim):
     rope = {"rope_type": "proportional", "rope_theta": 500000.0, "partial_rotary_factor": share}
     config = transformers.LlamaConfig(hidden_size=4 * dim, num_attention_heads=4, rope_parameters=rope)
     peer, temperature = ROPE_INIT_FUNCTIONS["proportional"](config, torch.device("cpu"))
-    found = spectrum(share, dim, 500000.0)
-    assert torch.allclose(found.inv_freq_J, peer, rtol=1e-6, atol=0)
-    assert found.temperature == temperature == 1.0
+    ours = spectrum(share, dim, 500000.0)
+    assert torch.allclose(ours.inv_freq_J, peer, rtol=1e-6, atol=0)
+    assert ours.temperature == temperature == 1.0
 
 
 def test_the_fast_pairs_turn_as_ever_and_the_slow_ones_not_at_all():
-    found, plain = spectrum(0.75, 16).inv_freq_J, spectrum(1.0, 16).inv_freq_J
-    assert torch.equal(found[:6], plain[:6])
-    assert found[6:].tolist() == [0.0, 0.0]
+    partial, plain = spectrum(0.75, 16).inv_freq_J, spectrum(1.0, 16).inv_freq_J
+    assert torch.equal(partial[:6], plain[:6])
+    assert partial[6:].tolist() == [0.0, 0.0]
 
 
 def test_what_does_not_turn_is_matched_at_any_distance():

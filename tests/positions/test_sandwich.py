@@ -43,18 +43,18 @@ def test_equals_the_product_of_sinusoidal_embeddings(n_heads, d_bar):
     angle = np.arange(300)[:, None] / 10000 ** (2 * np.arange(d_bar // 2) / d_bar)
     embedding = np.concatenate([np.sin(angle), np.cos(angle)], -1)
     heads = (embedding @ embedding.T)[None] / (np.arange(1, n_heads + 1) * 8 / n_heads)[:, None, None]
-    found = table(300, n_heads, d_bar).double().numpy()
-    difference = np.stack([found[:, m - np.arange(m + 1)] - heads[:, m, : m + 1] for m in (299,)])[0]
+    bias_HR = table(300, n_heads, d_bar).double().numpy()
+    difference = np.stack([bias_HR[:, m - np.arange(m + 1)] - heads[:, m, : m + 1] for m in (299,)])[0]
     assert np.allclose(difference, difference[:, :1], rtol=0, atol=1e-5)
     assert np.allclose(difference[:, 0], -d_bar / 2 / (np.arange(1, n_heads + 1) * 8 / n_heads), rtol=1e-5)
 
 
 def test_worked_by_hand():
     """Two cosines (d̄ = 4) at distance 3, two heads: (cos 3 + cos 0.03 - 2) / 4 and / 8."""
-    found = table(4, 2, 4)
+    bias_HR = table(4, 2, 4)
     exact = math.cos(3) + math.cos(0.03) - 2
-    assert found[:, 3].tolist() == pytest.approx([exact / 4, exact / 8], rel=1e-6)
-    assert found[:, 0].tolist() == [0, 0]
+    assert bias_HR[:, 3].tolist() == pytest.approx([exact / 4, exact / 8], rel=1e-6)
+    assert bias_HR[:, 0].tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("r", [4095, 32767, 131071])
@@ -65,9 +65,9 @@ def test_far_out_it_is_exact(r):
 
 
 def test_later_heads_are_compressed_more():
-    found = table(100, 8)
+    bias_HR = table(100, 8)
     for h in range(8):
-        assert torch.allclose(found[h] * (h + 1), found[0], rtol=1e-6)
+        assert torch.allclose(bias_HR[h] * (h + 1), bias_HR[0], rtol=1e-6)
 
 
 def test_nothing_is_learned():

@@ -61,9 +61,9 @@ def test_buckets_worked_by_hand():
     scheme = parts.build(t5(4, 8))
     scheme.table.data.copy_(torch.arange(4.0)[:, None] + torch.tensor([0.0, 10, 20, 30]))
     pos = parts.start(3)
-    found = scheme.terms(scheme(pos, pos, 3)).distance_HR
-    assert found[0].tolist() == [0, 1, 2, 2, 3, 3, 3, 3, 3]
-    assert found[3].tolist() == [30, 31, 32, 32, 33, 33, 33, 33, 33]
+    buckets_HR = scheme.terms(scheme(pos, pos, 3)).distance_HR
+    assert buckets_HR[0].tolist() == [0, 1, 2, 2, 3, 3, 3, 3, 3]
+    assert buckets_HR[3].tolist() == [30, 31, 32, 32, 33, 33, 33, 33, 33]
 
 
 def test_distances_beyond_the_table_share_the_last_bucket():

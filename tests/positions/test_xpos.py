@@ -45,8 +45,8 @@ def test_score_worked_by_hand(gamma, scale_base):
     exact = sum(
         zeta ** (9 / scale_base) * (a * b.conjugate() * cmath.exp(9j * theta)).real for a, b, theta, zeta in pairs
     )
-    found = scores(scheme, q[None, None, None], k[None, None, None], torch.tensor([[20]]), torch.tensor([[11]]))
-    assert found.item() == pytest.approx(exact / 2, rel=2e-6)
+    score = scores(scheme, q[None, None, None], k[None, None, None], torch.tensor([[20]]), torch.tensor([[11]]))
+    assert score.item() == pytest.approx(exact / 2, rel=2e-6)
 
 
 @pytest.mark.parametrize("n_tokens", [33, 300])
@@ -96,13 +96,13 @@ def test_scores_at_the_end_of_a_long_window_are_exact():
     scheme = parts.build(xpos(scale_base=500.0, frequencies={"name": "plain", "theta": 128.0**2}), 1, 1, 4)
     pos, zeta = torch.tensor([[0, 32750, 32767]]), [0.4 / 1.4, 0.9 / 1.4]
     q, k, _ = (x.detach() for x in parts.random_qkv(scheme, 3, batch=1, dtype=torch.float32))
-    found = scores(scheme, q, k, pos, pos)[0, 0, 2, 1].item()
+    score = scores(scheme, q, k, pos, pos)[0, 0, 2, 1].item()
     a, b = q[0, 2, 0].double(), k[0, 1, 0].double()
     exact = sum(
         zeta[j] ** (17 / 500) * (complex(a[j], a[j + 2]) * complex(b[j], -b[j + 2]) * cmath.exp(17j / 128**j)).real
         for j in range(2)
     )
-    assert found == pytest.approx(exact / 2, rel=2e-6)
+    assert score == pytest.approx(exact / 2, rel=2e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -175,10 +175,10 @@ def test_powers_are_taken_wider_than_they_are_kept():
     scheme = parts.build(xpos(scale_base=500.0))
     pos = torch.arange(0, 32768, 7)[None]
     turn = scheme(pos, pos, 1).key
-    found = torch.hypot(turn.cos_BT1R.double(), turn.sin_BT1R.double())[0, :, 0, :8]
+    powers = torch.hypot(turn.cos_BT1R.double(), turn.sin_BT1R.double())[0, :, 0, :8]
     zeta = (torch.arange(0, 16, 2).double() / 16 + 0.4) / 1.4
     exact = zeta ** ((int(pos[0, -1]) // 2 - pos[0, :, None]).double() / 500)
-    assert (found / exact - 1).abs().max() < 3e-7
+    assert (powers / exact - 1).abs().max() < 3e-7
 
 
 def test_widths_without_pairs_are_problems():

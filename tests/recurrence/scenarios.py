@@ -77,9 +77,9 @@ def train(
     built = build(memory_len, micro, tuple(settings), **changes)
     first, loaded = 0, None
     if load is not None:
-        found = checkpoint.find(Path(load), "run-1")
-        assert found is not None
-        first = checkpoint.load(found, built, meta())["step"]
+        newest = checkpoint.find(Path(load), "run-1")
+        assert newest is not None
+        first = checkpoint.load(newest, built, meta())["step"]
         loaded = digest(built)
     losses, lengths, skips, saved = [], [], [], None
     for step in range(first, steps):

@@ -55,30 +55,19 @@ def test_another_world_size_takes_the_same_memory(server: ForkServer, tmp_path: 
 EVERY = [(1, 1), (1, 2), (2, 1), (2, 2), (2, 4), (3, 2), (3, 4)]
 
 
-@pytest.mark.parametrize(("stage", "ranks"), slow_unless([], EVERY))
-def test_engines_and_ranks_agree(server: ForkServer, reference: dict[str, Any], stage: int, ranks: int) -> None:
-    job = {"steps": END, "zero_stage": stage, "memory_len": LONGER}
-    found = values(server.run(RUN, job, ranks=ranks))[0]
-    assert relative(found["losses"], reference["losses"]) < 1e-5
-    assert found["lengths"] == reference["lengths"]
+CHECKPOINTED = {"settings": ["engine.activation_checkpointing=true"]}
+LOCAL = [({"kind": "local"} | change, 1) for change in ({"micro": 8}, {"micro": 1}, CHECKPOINTED)]
+SHARDED = [({"zero_stage": 3, "micro": 4} | CHECKPOINTED, 2)]
+ENGINES = [({"zero_stage": stage}, ranks) for stage, ranks in EVERY]
 
 
-@pytest.mark.parametrize("change", [{"micro": 8}, {"micro": 1}, {"settings": ["engine.activation_checkpointing=true"]}])
-def test_micro_batches_and_checkpointing_change_nothing(
-    server: ForkServer, reference: dict[str, Any], change: dict[str, Any]
+@pytest.mark.parametrize(("change", "ranks"), slow_unless([*LOCAL, *SHARDED], [*LOCAL, *SHARDED, *ENGINES]))
+def test_engines_ranks_micro_batches_and_checkpointing_agree(
+    server: ForkServer, reference: dict[str, Any], change: dict[str, Any], ranks: int
 ) -> None:
-    job = {"steps": END, "kind": "local", "memory_len": LONGER} | change
-    found = values(server.run(RUN, job))[0]
-    assert relative(found["losses"], reference["losses"]) < 1e-5
-    assert found["lengths"] == reference["lengths"]
-
-
-def test_activation_checkpointing_on_sharded_weights(server: ForkServer, reference: dict[str, Any]) -> None:
-    settings = ["engine.activation_checkpointing=true"]
-    job = {"steps": END, "zero_stage": 3, "memory_len": LONGER, "micro": 4, "settings": settings}
-    found = values(server.run(RUN, job, ranks=2))[0]
-    assert relative(found["losses"], reference["losses"]) < 1e-5
-    assert found["lengths"] == reference["lengths"]
+    result = values(server.run(RUN, {"steps": END, "memory_len": LONGER} | change, ranks=ranks))[0]
+    assert relative(result["losses"], reference["losses"]) < 1e-5
+    assert result["lengths"] == reference["lengths"]
 
 
 def test_a_memory_matters_and_is_dropped_where_a_row_begins_anew(server: ForkServer, reference: dict[str, Any]) -> None:
@@ -95,7 +84,7 @@ def test_a_memory_matters_and_is_dropped_where_a_row_begins_anew(server: ForkSer
 def test_a_skipped_step_leaves_no_memory(server: ForkServer, kind: str, ranks: int) -> None:
     """NaN on one rank: no rank remembers, nothing that is not finite stays, and training goes on."""
     job = {"steps": END, "kind": kind, "poison": {"step": 2, "rank": ranks - 1}}
-    for found in values(server.run(RUN, job, ranks=ranks)):
-        assert found["skips"] == [step == 2 for step in range(END)]
-        assert found["lengths"][1] == [6] * 8 and found["lengths"][2] == [0] * 8 and found["lengths"][3] == [6] * 8
-        assert found["finite"] and None not in found["losses"][3:]
+    for result in values(server.run(RUN, job, ranks=ranks)):
+        assert result["skips"] == [step == 2 for step in range(END)]
+        assert result["lengths"][1] == [6] * 8 and result["lengths"][2] == [0] * 8 and result["lengths"][3] == [6] * 8
+        assert result["finite"] and None not in result["losses"][3:]

@@ -19,9 +19,9 @@ def scored(run, variant, window, loss, sources=("text",), slope=0.0, stride=128)
         reason = f"{run} has {stride} positions"
         return cell(run, variant, window, reason=reason)
     ends = bin_ends(window)
-    found = asdict(summarise(np.array([[loss * 100, 100], [loss * 110, 100]]), n_bytes=600))
-    found |= {"ends": ends.tolist(), "loss_by_position": (5 + slope * np.log2(ends)).tolist()}
-    result = {"stride": stride, "sources": dict.fromkeys(sources, found)}
+    score = asdict(summarise(np.array([[loss * 100, 100], [loss * 110, 100]]), n_bytes=600))
+    score |= {"ends": ends.tolist(), "loss_by_position": (5 + slope * np.log2(ends)).tolist()}
+    result = {"stride": stride, "sources": dict.fromkeys(sources, score)}
     return cell(run, variant, window, json.loads(json.dumps(result)))
 
 

@@ -41,9 +41,9 @@ def shard(path, shapes):
 @pytest.fixture
 def runs(tmp_path):
     """Two comparable finished runs; coca's key projection has another shape."""
-    made = {}
+    folders = {}
     for name, key_rows in (("rope", 8), ("coca", 4)):
-        run_dir = made[name] = tmp_path / name
+        run_dir = folders[name] = tmp_path / name
         write_result(run_dir, result(name))
         tree = {"run": {"name": name, "seed": 1}, "position": {"scheme": name}, "optim": {"lr": 0.1}}
         tree |= {"train": {"seq_len": 32, "global_batch_size": 4}, "visibility": {"name": "causal"}}
@@ -60,7 +60,7 @@ def runs(tmp_path):
             "blocks.0.mlp.up.weight": (32, 8),
         }
         shard(run_dir / "checkpoints" / "step-00000003" / "state-00000-of-00001.safetensors", shapes)
-    return made
+    return folders
 
 
 def read(runs):
@@ -139,7 +139,7 @@ def other_text(run_dir):
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "phrase"),
     [
         (other_seed, "section seed of rope and coca differ"),
         (other_lr, "section optim of rope and coca differ"),
@@ -151,9 +151,9 @@ def other_text(run_dir):
         (unexplained, "coca has no result for plain at window 64"),
     ],
 )
-def test_what_differs_is_found_and_nothing_is_written(runs, tmp_path, damage, said):
+def test_what_differs_is_found_and_nothing_is_written(runs, tmp_path, damage, phrase):
     damage(runs["coca"])
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=phrase):
         compare.compare(runs, tmp_path, "compare")
     assert not (tmp_path / "report.html").exists()
 
@@ -211,7 +211,7 @@ def test_a_finished_run_without_a_report_is_told_why(runs, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "said"),
+    ("file", "text", "phrase"),
     [
         ("config.yaml", "{", "E-RUN-24"),
         ("config.yaml", "", "E-RUN-24"),
@@ -222,8 +222,8 @@ def test_a_finished_run_without_a_report_is_told_why(runs, tmp_path):
         ("report/results.json", '{"cells": [], "frequencies": []}', "E-REPORT-02 .*start the run's own"),
     ],
 )
-def test_damaged_records_and_those_of_other_versions_are_refused_in_one_line(runs, tmp_path, file, text, said):
+def test_damaged_records_and_those_of_other_versions_are_refused_in_one_line(runs, tmp_path, file, text, phrase):
     (runs["coca"] / file).write_text(text)
-    with pytest.raises(DataError, match=said) as error:
+    with pytest.raises(DataError, match=phrase) as error:
         compare.compare(runs, tmp_path, "compare")
     assert "\n" not in str(error.value)

@@ -34,7 +34,7 @@ def test_a_list_of_runs():
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "phrase"),
     [
         (["position=rope"], "compare sets this itself"),
         (["run.name=x"], "compare sets this itself"),
@@ -51,11 +51,11 @@ def test_a_list_of_runs():
         (["schemes=rope", "eval.extrapolation.enabled=false"], "Fix: leave it true"),
     ],
 )
-def test_mistakes_are_found_before_anything_is_trained(words, said, capsys, monkeypatch, tmp_path):
+def test_mistakes_are_found_before_anything_is_trained(words, phrase, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(compare, "run_child", lambda command: pytest.fail("trained"))
     assert main(["compare", *words, f"run.root={tmp_path}"]) == 2
     err = capsys.readouterr().err
-    assert said in err
+    assert phrase in err
     assert "Traceback" not in err
 
 
@@ -104,9 +104,9 @@ def test_every_scheme_can_be_listed_and_a_memory_is_announced(monkeypatch, tmp_p
         f"position={scheme}" for scheme in schemes
     ]
     assert ["position.memory_len=0" in c for c in commands] == [scheme == "transformer_xl" for scheme in schemes]
-    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("transformer_xl:")]
-    assert len(told) == 1
-    assert "position.memory_len=0" in told[0]
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("transformer_xl:")]
+    assert len(lines) == 1
+    assert "position.memory_len=0" in lines[0]
 
 
 def test_not_under_torchrun(monkeypatch, capsys, tmp_path):

@@ -24,17 +24,17 @@ def test_comparison_of_few(tmp_path):
     results = {"rope": report("rope"), "alibi": report("alibi", {"plain": (3.0, 3.0, 3.0)})}
     known = {"rope": facts(), "alibi": facts(loss=3.2, ms_per_step=55.0, peak_memory_mib=None)}
     document = page(results, known, ["the same batches"])
-    found = blocks(document)
+    by_name = blocks(document)
     labels = ["rope, plain", "rope, dynamic_ntk", "alibi"]
-    assert [line.label for line in found["perplexity-curves-text"].lines] == labels
-    assert found["perplexity-curves-text"].lines[0].y == pytest.approx(np.exp(1.05 * np.array([3.0, 4.0, 5.0])))
-    assert found["perplexity-curves-text"].y_limits == (None, None)
-    assert [row.label for row in found["perplexity-text"].rows if not row.theirs] == [
+    assert [line.label for line in by_name["perplexity-curves-text"].lines] == labels
+    assert by_name["perplexity-curves-text"].lines[0].y == pytest.approx(np.exp(1.05 * np.array([3.0, 4.0, 5.0])))
+    assert by_name["perplexity-curves-text"].y_limits == (None, None)
+    assert [row.label for row in by_name["perplexity-text"].rows if not row.theirs] == [
         ("rope", "plain"),
         ("rope", "dynamic_ntk"),
         ("alibi", "plain"),
     ]
-    training = found["training"]
+    training = by_name["training"]
     assert training.columns == ("parameters", "train loss", "valid/text", "ms a step", "peak memory [MiB]")
     assert [[value.text for value in row.values] for row in training.rows] == [
         ["1,000", "3.100", "3.250", "50 (1.00x)", "600 (1.00x)"],
@@ -58,15 +58,15 @@ MANY = {f"scheme{i}": report(f"scheme{i}", {"plain": (3.0, 3.0, 3.0 + i / 50)}) 
 
 def test_comparison_of_many(tmp_path):
     document = page(MANY)
-    found = blocks(document)
-    curves = found["perplexity-curves-text"]
+    by_name = blocks(document)
+    curves = by_name["perplexity-curves-text"]
     lines = {line.label: line for line in curves.lines}
     assert set(lines) == {"rope, plain" if name == "rope" else name for name in MANY}
     assert lines["learned"].x == (128.0,)
     bottom, top = curves.y_limits
     assert bottom < math.exp(3.15) < math.exp(3.55) < top < math.exp(9)
     assert curves.note
-    (own,) = found["perplexity-curves-text-dynamic-ntk"].lines
+    (own,) = by_name["perplexity-curves-text-dynamic-ntk"].lines
     assert (own.label, own.y) == ("rope, dynamic_ntk", pytest.approx(np.exp(1.05 * np.array([3.0, 3.1, 3.2]))))
     assert "* learned, plain at 256, 512: learned has 128 positions" in write_report(document, tmp_path)[
         "report.md"
@@ -87,12 +87,12 @@ def test_loss_by_position():
         "rises": report("rises", losses, slope=0.125),
         "learned": report("learned", {"plain": (3.0, None, None)}, slope=0.5),
     }
-    found = blocks(page(results))
-    whole = {line.label: line for line in found["loss-by-position-text"].lines}
+    by_name = blocks(page(results))
+    whole = {line.label: line for line in by_name["loss-by-position-text"].lines}
     assert len(whole) == 7
-    differences = {line.label.partition(",")[0]: line for line in found["loss-by-position-compared-text"].lines}
+    differences = {line.label.partition(",")[0]: line for line in by_name["loss-by-position-compared-text"].lines}
     assert set(differences) == set(results)  # as they were trained
-    for block in (found["loss-by-position-text"], found["loss-by-position-compared-text"]):
+    for block in (by_name["loss-by-position-text"], by_name["loss-by-position-compared-text"]):
         assert block.x_log and not block.y_log
         assert block.marks == ((128.0, "training window"),)
     last = np.log2(512)
@@ -102,7 +102,7 @@ def test_loss_by_position():
     assert differences["rises"].y[-1] == pytest.approx(0.125 * last)
     assert differences["falls"].y[-1] == pytest.approx(-0.25 * last)
     assert differences["learned"].y[-1] == pytest.approx((0.5 - 0.0625) * np.log2(128))  # of four
-    assert found["loss-by-position-compared-text"].y_limits == (None, 1.0)  # learned leaves it
+    assert by_name["loss-by-position-compared-text"].y_limits == (None, 1.0)  # learned leaves it
 
 
 def test_a_run_alone_has_no_differences():

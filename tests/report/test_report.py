@@ -35,8 +35,8 @@ def test_the_page_of_a_run(tmp_path):
         "Sample (greedy)",
         "Definition",
     ]
-    found = blocks(document)
-    curves = found["perplexity-curves-text"]
+    by_name = blocks(document)
+    curves = by_name["perplexity-curves-text"]
     assert (curves.x_log, curves.y_log, curves.x_label) == (True, True, "context window [tokens]")
     assert "perplexity" in curves.y_label
     assert curves.marks == ((128.0, "training window"),)
@@ -78,8 +78,8 @@ def test_numbers(value, shown):
 def test_what_is_absent_is_shown_as_such_everywhere(tmp_path):
     losses = {"plain": (3.0, None, None), "segments": (3.0, 3.0, 3.0), "sinks": (None, None, None)}
     evaluation = report("learned", losses)
-    found = blocks(page(evaluation))
-    assert [[v.text for v in row.values] for row in found["perplexity-text"].rows if not row.theirs] == [
+    by_name = blocks(page(evaluation))
+    assert [[v.text for v in row.values] for row in by_name["perplexity-text"].rows if not row.theirs] == [
         ["23.34", "–", "–"],
         ["23.34"] * 3,
     ]
@@ -88,7 +88,7 @@ def test_what_is_absent_is_shown_as_such_everywhere(tmp_path):
     assert "* learned, plain at 256, 512: learned has 128 positions\n" in text
     assert "* learned, sinks: learned has 128 positions\n" in text
     assert "not measured: learned, plain at 256, 512: learned has 128 positions\n" in perplexity_text(evaluation)
-    lines = {line.label: line.x for line in found["perplexity-curves-text"].lines}
+    lines = {line.label: line.x for line in by_name["perplexity-curves-text"].lines}
     assert lines == {"learned, plain": (128.0,), "learned, segments": (128.0, 256.0, 512.0)}
 
 
@@ -101,10 +101,10 @@ def test_a_run_of_which_nothing_could_be_measured_says_why():
 
 def test_the_picture_shows_the_texts_together():
     losses = {name: (3.0, 3.1, 3.2) for name in ("plain", "ntk", "yarn", "sinks", "segments")}
-    found = blocks(page(report(losses=losses, sources=("text", "code", "all"))))
-    assert [line.label for line in found["perplexity-curves-all"].lines] == [f"quickstart, {name}" for name in losses]
-    assert {"perplexity-all", "perplexity-text", "perplexity-code"} < set(found)
-    assert "perplexity-curves-text" not in found
+    by_name = blocks(page(report(losses=losses, sources=("text", "code", "all"))))
+    assert [line.label for line in by_name["perplexity-curves-all"].lines] == [f"quickstart, {name}" for name in losses]
+    assert {"perplexity-all", "perplexity-text", "perplexity-code"} < set(by_name)
+    assert "perplexity-curves-text" not in by_name
 
 
 def test_loss_curve():

@@ -21,11 +21,11 @@ def documents() -> list[Document]:
     files = sorted(Path(coca_train.__file__).parent.glob("*/*.py"))[:50]
     sources = [path.read_text(encoding="utf-8") for path in files]
     parts = {"code": sources, "text": [" ".join(re.findall("[a-z]+", source)) for source in sources]}
-    found = []
+    pool = []
     for part, texts in parts.items():
         long = "\n".join(texts[:20])[:30_000]
-        found += [Document(part, f"{part}{n}", text) for n, text in enumerate([*texts[20:], long, long[::-1]])]
-    return found
+        pool += [Document(part, f"{part}{n}", text) for n, text in enumerate([*texts[20:], long, long[::-1]])]
+    return pool
 
 
 @pytest.fixture(scope="session")

@@ -109,12 +109,12 @@ def test_torchrun_starts_what_the_fork_server_starts(run, cold, tmp_path):
 def test_what_does_not_fit_the_run_is_refused(words, corpus, tmp_path, capsys):
     quick = ["train.max_steps=4", *SHORT, "engine=local"]
 
-    def said(*overrides: str) -> tuple[int, str]:
+    def outcome(*overrides: str) -> tuple[int, str]:
         """Exit code and stderr, in this process: starting one takes longer than being refused."""
         code = main([*words, *quick, *overrides])
         return code, capsys.readouterr().err
 
-    assert said()[0] == 0
+    assert outcome()[0] == 0
     run_dir = tmp_path / "runs" / "quickstart"
     cases = {
         "model.n_layers=3": (4, "E-CKP-24", "model.n_layers 2 -> 3"),
@@ -123,18 +123,18 @@ def test_what_does_not_fit_the_run_is_refused(words, corpus, tmp_path, capsys):
         "run.resume=never": (4, "E-CKP-02", "holds step 4"),
     }
     for override, (code, error, what) in cases.items():
-        found, text = said(override)
-        assert (found, text.count(error)) == (code, 1), text
+        exit_code, text = outcome(override)
+        assert (exit_code, text.count(error)) == (code, 1), text
         assert what in text
         assert "Traceback" not in text
-    found, text = said(f"data.tokenizer={corpus}/none.model", "run.name=other")
-    assert found == 3
+    exit_code, text = outcome(f"data.tokenizer={corpus}/none.model", "run.name=other")
+    assert exit_code == 3
     assert "none.model" in text
     assert not (tmp_path / "runs" / "other").exists()
 
     (run_dir / "run.lock").write_text(json.dumps({"pid": os.getpid(), "token": "x"}))
-    found, text = said()
-    assert found == 6
+    exit_code, text = outcome()
+    assert exit_code == 6
     assert "E-RUN-08" in text
     (run_dir / "run.lock").unlink()
 
@@ -142,7 +142,7 @@ def test_what_does_not_fit_the_run_is_refused(words, corpus, tmp_path, capsys):
         damaged = bytearray(shard.read_bytes())
         damaged[-1] ^= 1
         shard.write_bytes(damaged)
-    found, text = said()
-    assert found == 4
+    exit_code, text = outcome()
+    assert exit_code == 4
     assert "E-CKP-01" in text
     assert "does not start at step 0" in text

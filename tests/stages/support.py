@@ -153,9 +153,9 @@ def damage(run_dir: Path, step: int) -> None:
 
 
 def newest(run_dir: Path) -> int:
-    found = checkpoint.find(run_dir)
-    assert found is not None
-    return found.step
+    last = checkpoint.find(run_dir)
+    assert last is not None
+    return last.step
 
 
 def remove(run_dir: Path, *gone: int) -> None:

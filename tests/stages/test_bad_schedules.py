@@ -68,9 +68,9 @@ def nothing_done(run: Path) -> bool:
     ],
 )
 def test_refused_before_anything_is_done(runs: Runs, words: list[str], message: str) -> None:
-    said = [word for word in words if not word.startswith("+stages")]
+    others = [word for word in words if not word.startswith("+stages")]
     with pytest.raises(UserError, match=message):
-        runs.train("r", *schedule(*[word for word in words if word.startswith("+stages")]), *said)
+        runs.train("r", *schedule(*[word for word in words if word.startswith("+stages")]), *others)
     assert nothing_done(runs.folder / "r")
 
 

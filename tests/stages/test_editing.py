@@ -154,8 +154,8 @@ def test_a_border_that_was_damaged_is_made_again(runs: Runs, capsys: pytest.Capt
     damage(run, 4)
     capsys.readouterr()
     runs.train("r", *words)
-    said = capsys.readouterr().err
-    assert "RECOVERY: step 3" in said and "passed over step-00000004" in said
+    err = capsys.readouterr().err
+    assert "RECOVERY: step 3" in err and "passed over step-00000004" in err
     assert state(run, 4) == state(whole, 4) and state(run, 6) == state(whole, 6)
     assert logged(run, "step") == [1, 2, 3, 4, 5, 6]
     for step in (4, 5, 6):

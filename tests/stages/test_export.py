@@ -90,6 +90,6 @@ def test_farewell_of_a_single_run_of_stages_and_of_a_tuned_run(
     staged = capsys.readouterr().err
     assert "one more stage" in staged and "report/a  " in staged and "report/b  " not in staged
     begin(runs, llama)
-    for said in (staged, capsys.readouterr().err):
-        assert "position=rope run.name=rope" not in said
-        assert "python -m coca_train export run=" in said
+    for err in (staged, capsys.readouterr().err):
+        assert "position=rope run.name=rope" not in err
+        assert "python -m coca_train export run=" in err

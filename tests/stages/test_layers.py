@@ -23,13 +23,13 @@ def test_killed_it_ends_the_same(runs: Runs, dtype: str) -> None:
 def test_what_a_kind_says_stays_as_it_was(runs: Runs) -> None:
     words = [*LAYERS, "checkpoint.save_every_steps=1"]
     runs.train("r", *words, crash_at=3)
-    for change, said in (
+    for change, phrase in (
         ("layers.pattern=[own, nope, local]", "layers.pattern"),
         ("layers.kinds.local.visibility.window=6", "layers.kinds.local.visibility.window 5 -> 6"),
         ("layers.kinds.nope.logit_scale={name: log}", "layers.kinds.nope.logit_scale.name None -> 'log'"),
         ("model.qk_norm=none", "model.qk_norm 'head' -> 'none'"),
     ):
-        with pytest.raises(CheckpointError, match=f"E-CKP-24.*{said}"):
+        with pytest.raises(CheckpointError, match=f"E-CKP-24.*{phrase}"):
             runs.train("r", *words, change)
     gone = [word.replace("{local: {visibility: {name: sliding_window, window: 5}}", "{local: {}") for word in words]
     with pytest.raises(CheckpointError, match=r"layers.kinds.local.visibility.name 'sliding_window' -> None"):

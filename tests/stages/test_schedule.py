@@ -112,9 +112,9 @@ def test_data_goes_on_where_the_stage_before_stopped(runs: Runs) -> None:
     )
     run = runs.train("r", *stages)
     expected = logged(long, "batch_digest")
-    found = logged(run, "batch_digest")
-    assert found[:6] == expected[:6]
-    assert not set(found[6:8]) & set(expected)
+    digests = logged(run, "batch_digest")
+    assert digests[:6] == expected[:6]
+    assert not set(digests[6:8]) & set(expected)
     places = [resolve(load_saved(run).config)[number].first_sample for number in range(4)]
     assert places == [0, 12, 0, 24]
     mixture = mixture_of(long)
@@ -130,10 +130,10 @@ def test_a_larger_batch_goes_on_in_the_same_data(runs: Runs) -> None:
     long = runs.train("long", "train.max_steps=9")
     larger = stage("two", "max_steps: 3, train: {global_batch_size: 8}")
     run = runs.train("r", *schedule(stage("one", "max_steps: 2"), larger, stage("three", "max_steps: 1")))
-    expected, found = logged(long, "batch_digest"), logged(run, "batch_digest")
+    expected, digests = logged(long, "batch_digest"), logged(run, "batch_digest")
     sums = [int(digest, 16) for digest in expected[2:8]]
     pairs = [f"{(a + b) % 2**64:016x}" for a, b in zip(sums[::2], sums[1::2], strict=True)]
-    assert found == [*expected[:2], *pairs, expected[8]]
+    assert digests == [*expected[:2], *pairs, expected[8]]
 
 
 def test_rates_are_those_of_the_stage_and_its_own_step(runs: Runs) -> None:
@@ -187,9 +187,9 @@ def test_a_border_is_read_with_its_own_configuration(runs: Runs) -> None:
     run = runs.train("r", *THREE, "stages.k.train={seq_len: 16}")
     expected = [(10, 48, "linear", 0.001), (7, 24, "plain", 0.02), (4, 16, "plain", 0.001)]
     for step, seq_len, frequencies, lr in expected:
-        found = load_run(run, "cpu")
-        config = found.loaded.config
-        assert (found.step, config.train.seq_len, config.position.frequencies.name) == (step, seq_len, frequencies)
+        border = load_run(run, "cpu")
+        config = border.loaded.config
+        assert (border.step, config.train.seq_len, config.position.frequencies.name) == (step, seq_len, frequencies)
         assert math.isclose(config.optim.lr, lr)
         remove(run, step, step - 1)
 

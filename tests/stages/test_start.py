@@ -134,9 +134,9 @@ def never(*_: Any) -> None:
     ids=["alibi", "activation", "bias", "rotary"],
 )
 def test_another_model_of_the_run_is_refused(runs: Runs, llama: Path, words: list[str], message: str) -> None:
-    said = [word for word in LLAMA if "theta" not in word or words[0] != "position=alibi"]
+    rest = [word for word in LLAMA if "theta" not in word or words[0] != "position=alibi"]
     with pytest.raises(UserError, match=message):
-        runs.train("r", *said, *STILL, f"start.path={llama}", *[word for word in words if word[0] != "~"])
+        runs.train("r", *rest, *STILL, f"start.path={llama}", *[word for word in words if word[0] != "~"])
     assert not (runs.folder / "r").exists()
 
 
@@ -144,8 +144,8 @@ def test_other_frequencies_are_announced(runs: Runs, llama: Path, capsys: pytest
     """They are the run's to choose: interpolation begins so."""
     words = ["position/frequencies=linear", "position.frequencies.factor=4", "position.frequencies.theta=500"]
     run = begin(runs, llama, *words, "visibility=sliding_window", "visibility.window=12")
-    said = capsys.readouterr().err
-    line = next(line for line in said.splitlines() if line.startswith("CHANGED since the weights"))
+    err = capsys.readouterr().err
+    line = next(line for line in err.splitlines() if line.startswith("CHANGED since the weights"))
     assert "position.frequencies.name plain -> linear" in line
     assert "position.frequencies.factor null -> 4.0" in line
     assert "visibility.name causal -> sliding_window" in line
@@ -192,12 +192,12 @@ def test_asked_to_stop_while_importing(runs: Runs, llama: Path, monkeypatch: pyt
     """Exit code 75, nothing is kept, the same command imports again."""
     checkpoint = run_directory._checkpoint
 
-    def asked(*arguments: Any) -> None:
+    def stop(*arguments: Any) -> None:
         signal.raise_signal(signal.SIGTERM)
         checkpoint(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_directory, "_checkpoint", asked)
+        patch.setattr(run_directory, "_checkpoint", stop)
         with pytest.raises(Preempted, match=r"stopped while importing start\.path"):
             begin(runs, llama)
     assert not list((runs.folder / "r").glob("*start*"))

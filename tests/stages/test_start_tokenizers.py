@@ -23,9 +23,9 @@ def test_another_tokenizer_is_refused(
     for folder, file in theirs.items():
         with pytest.raises(DataError, match=r"E-STA-01 .*Fix: .*start\.check_tokenizer=false") as raised:
             begin(runs, folder, f"data.tokenizer={mine}")
-        said = str(raised.value)
-        assert f"start.path={folder}" in said and f"data.tokenizer={mine} is " in said
-        assert f"Fix: data.tokenizer={file} and data prepared with it" in said and "\n" not in said
+        message = str(raised.value)
+        assert f"start.path={folder}" in message and f"data.tokenizer={mine} is " in message
+        assert f"Fix: data.tokenizer={file} and data prepared with it" in message and "\n" not in message
         assert not (runs.folder / "r").exists()
     capsys.readouterr()
     run = begin(runs, source, f"data.tokenizer={mine}", "start.check_tokenizer=false")

@@ -137,11 +137,11 @@ def test_mfu_by_hand_and_the_first_step_is_left_out():
     ],
 )
 def test_data_sheet_peaks(name, dtype, tf32, teraflops):
-    found = gpu_peak(name, dtype, tf32)
-    assert found is not None
-    assert found.flops == teraflops * 1e12
-    assert name in found.source
-    assert "data sheet" in found.source
+    flops_peak = gpu_peak(name, dtype, tf32)
+    assert flops_peak is not None
+    assert flops_peak.flops == teraflops * 1e12
+    assert name in flops_peak.source
+    assert "data sheet" in flops_peak.source
 
 
 @pytest.mark.parametrize(
@@ -165,8 +165,8 @@ def test_peaks_are_ordered_within_each_device():
 
 
 def test_measured_peak_says_so_and_is_plausible():
-    found = measured_peak(torch.device("cpu"), "fp32", seconds=0.05, size=256)
-    assert "measured" in found.source
-    assert "threads" in found.source
-    assert 1e8 < found.flops < 1e14
+    flops_peak = measured_peak(torch.device("cpu"), "fp32", seconds=0.05, size=256)
+    assert "measured" in flops_peak.source
+    assert "threads" in flops_peak.source
+    assert 1e8 < flops_peak.flops < 1e14
     assert "measured" in peak(torch.device("cpu"), "fp32").source

@@ -79,6 +79,6 @@ def test_the_command(tmp_path: Path, source: Path, capsys: pytest.CaptureFixture
     assert tokenize.main([*words, "--memory-mb", "0.01", "--out", str(tmp_path / "out.json")]) == 0
     out = capsys.readouterr().out
     assert "| line by line, 1 process |" in out and "Ours: " in out
-    found = json.loads((tmp_path / "out.json").read_text())
-    assert set(found["seconds"]) == {tokenize.OURS, tokenize.LIBRARY, tokenize.LINES, tokenize.ONE}
-    assert 20 * 2**20 < found["peak_bytes"]["10000"] < 2 * 2**30
+    record = json.loads((tmp_path / "out.json").read_text())
+    assert set(record["seconds"]) == {tokenize.OURS, tokenize.LIBRARY, tokenize.LINES, tokenize.ONE}
+    assert 20 * 2**20 < record["peak_bytes"]["10000"] < 2 * 2**30

@@ -43,9 +43,9 @@ def measured(monkeypatch) -> list[tuple[str, Any]]:
     places: list[tuple[str, Any]] = []
     measure = perplexity.measure
 
-    def counting(settings, subject, point, material, around):
+    def counting(settings, subject, point, material, setup):
         places.append((subject.model.position.settings.frequencies.name, point))
-        return measure(settings, subject, point, material, around)
+        return measure(settings, subject, point, material, setup)
 
     monkeypatch.setattr(perplexity, "measure", counting)
     return places
@@ -95,19 +95,19 @@ def test_a_report_that_is_killed_goes_on_and_other_settings_measure_only_what_is
     assert measured == [("plain", 48), ("plain", 24), ("dynamic_ntk", 48), ("dynamic_ntk", 24)]
     run_dir = runs.train("r", *REPORT)
     assert len(measured) == 4
-    made = results(run_dir)
+    before = results(run_dir)
     runs.train("r", *REPORT, "eval.extrapolation.frequencies=[plain,dynamic_ntk,linear]")
     assert measured[4:] == [("linear", 48), ("linear", 24)]
-    assert results(run_dir).cells[:4] == made.cells
+    assert results(run_dir).cells[:4] == before.cells
 
 
 def test_memory_that_runs_out_is_a_cell_and_the_run_is_finished(runs, monkeypatch, capsys):
     measure = perplexity.measure
 
-    def small(settings, subject, point, material, around):
+    def small(settings, subject, point, material, setup):
         if point == 48:
             raise MemoryError
-        return measure(settings, subject, point, material, around)
+        return measure(settings, subject, point, material, setup)
 
     monkeypatch.setattr(perplexity, "measure", small)
     run_dir = runs.train("r", *REPORT)

@@ -94,8 +94,8 @@ def test_cost_is_measured_and_stated_once(monkeypatch, tmp_path, capsys):
 def test_nothing_to_score_is_said_once_and_no_record(monkeypatch, tmp_path, capsys):
     _, probe = probe_of("rope", monkeypatch, tmp_path, {"text": [range(WINDOW - 1)]})
     assert [probe(10), probe(20)] == [{}, {}]
-    said = "WARNING: no extrapolation probe: E-EVAL-05 text: no document has 16 tokens"
-    assert capsys.readouterr().err.count(said) == 1
+    line = "WARNING: no extrapolation probe: E-EVAL-05 text: no document has 16 tokens"
+    assert capsys.readouterr().err.count(line) == 1
 
 
 def test_memory_that_runs_out_is_said_once_and_no_record(monkeypatch, tmp_path, capsys):
@@ -148,11 +148,11 @@ def test_the_picture_and_the_page(tmp_path, capsys):
     lines = [json.dumps(record).replace("Infinity", "null") for record in PROBES]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     report(400)
-    said = "plain: windows beyond the training window (512) hold: 1,024 from step 300 on"
-    assert f"reach     {said}" in capsys.readouterr().err
+    line = "plain: windows beyond the training window (512) hold: 1,024 from step 300 on"
+    assert f"reach     {line}" in capsys.readouterr().err
     assert (tmp_path / "reach.png").read_bytes()[:4] == b"\x89PNG"
     page = (tmp_path / "report" / "report.md").read_text()
-    assert page.count(f"* {said}") == 2  # at a glance, and in its section
+    assert page.count(f"* {line}") == 2  # at a glance, and in its section
     assert "| plain   | 400  |  18.17 |  16.44 |  18.92 |    inf |" in page  # exp(2.9), exp(2.8), exp(2.94)
 
 

@@ -148,6 +148,6 @@ def test_a_report_of_another_format_is_made_anew(tmp_path):
 
 def test_a_run_from_a_checkout_says_its_commit():
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True)
-    said = versions()
-    assert said.get("commit", "") == commit.stdout.strip()
-    assert ("uncommitted" in said) == (commit.returncode == 0)
+    record = versions()
+    assert record.get("commit", "") == commit.stdout.strip()
+    assert ("uncommitted" in record) == (commit.returncode == 0)

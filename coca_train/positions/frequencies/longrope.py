@@ -43,14 +43,14 @@ class Settings:
 
     def problems(self, rotary_dim: int) -> list[Problem]:
         """Lists that are not as long as there are pairs."""
-        pairs, found = rotary_dim // 2, []
+        pairs, issues = rotary_dim // 2, []
         for name in ("short_factor", "long_factor"):
             factors = getattr(self, name)
             if factors is not None and len(factors) != pairs:
                 wrong = f"{len(factors)} factors for {pairs} pairs ({rotary_dim} rotated features, two to a pair)"
                 key, fix = f"position.frequencies.{name}", f"give {pairs} factors, the fastest pair's first"
-                found.append((key, f"{wrong}; each pair needs one of its own", fix))
-        return found
+                issues.append((key, f"{wrong}; each pair needs one of its own", fix))
+        return issues
 
 
 def spectrum(settings: Settings, rotary_dim: int, length: int) -> Spectrum:
