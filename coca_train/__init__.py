@@ -4,5 +4,6 @@ from pathlib import Path
 
 __version__ = "0.1.0"
 
-# Verbs are modules of commands/, and `python -m coca_train.evaluate`, the older form, goes on working.
-__path__ = [*__path__, str(Path(__file__).parent / "commands")]
+# The older forms go on working: `python -m coca_train.evaluate`, now the file of a verb, and what is in commands/older.
+_COMMANDS = Path(__file__).parent / "commands"
+__path__ = [*__path__, str(_COMMANDS), str(_COMMANDS / "older")]

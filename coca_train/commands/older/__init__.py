@@ -1,0 +1,1 @@
+"""How commands were called before they were verbs of `coca_train`."""
