@@ -162,6 +162,7 @@ def test_curves_by_window_leave_out_what_was_not_scored():
     assert [line.label for line in picture.lines] == ["512 (training window)", "1,024"]
     assert [line.x for line in picture.lines] == [(1.0, 2.0), (1.0,)]
     assert picture.lines[0].y == pytest.approx((math.exp(3), math.exp(2)))
+    assert [line.x for line in reach_curves(probes[:1])[0].lines] == [(1.0,), (1.0,)]  # one probe is drawn too
 
 
 @pytest.fixture(scope="module")
