@@ -1,7 +1,8 @@
 # Every target makes .venv first when it is missing.
 PYTHON ?= python3
 BIN := .venv/bin
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+# Bytecode is kept even where the shell asks for none: compiling the tests takes each process longer than importing torch.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 SCHEMES ?= rope,alibi,coca,coca_strict
 
 .DEFAULT_GOAL := help

@@ -5,7 +5,6 @@ command line, interpolations and types are ours. No node of OmegaConf leaves thi
 It is imported where files are merged: the help of a small command does not wait for it.
 """
 
-from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -13,11 +12,11 @@ from typing import Any
 
 import yaml
 
-from coca_train.config.files import choices, shown
+from coca_train.config.files import choices, shown, stamp
 from coca_train.config.messages import ConfigError, Problem, is_secret, show
-from coca_train.config.provenance import nodes, place_of, read, stop
+from coca_train.config.provenance import nodes, place_of, plain, read, stop
 from coca_train.config.root import Root
-from coca_train.runtime.trees import leaves
+from coca_train.runtime.trees import copied, leaves
 
 
 @dataclass
@@ -58,17 +57,11 @@ def compose(root: Root, groups: dict[str, str], dirs: tuple[Path, ...]) -> Assem
     if not root.groups:  # one file, and nothing to merge
         path, places = dirs[0] / f"{root.name}.yaml", {}
         problems = read(path, "", places)
-        return Assembled(root, yaml.safe_load(path.read_text(encoding="utf-8")), {}, places, problems)
-    state = tuple((path, *_stamp(path)) for path in _files_of(root, dirs))
-    # A copy: what is kept is the next one's too, and this one is about to be changed.
-    return Assembled(root, *deepcopy(_merged(root, tuple(groups.items()), dirs, state)))
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    try:
-        return path.stat().st_mtime_ns, path.stat().st_size
-    except OSError:  # reading it will say what is wrong
-        return 0, 0
+        return Assembled(root, plain(path), {}, places, problems)
+    state = tuple((path, *stamp(path)) for path in _files_of(root, dirs))
+    # Copies: what is kept is the next one's too, and this one is about to be changed.
+    tree, chosen, places, problems = _merged(root, tuple(groups.items()), dirs, state)
+    return Assembled(root, copied(tree), chosen.copy(), places.copy(), problems.copy())
 
 
 _Merged = tuple[dict[str, Any], dict[str, str], dict[str, str], list[Problem]]  # tree, choices, places, problems

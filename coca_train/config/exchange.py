@@ -7,9 +7,8 @@ changes single values, and leaves all others as they are (`over`).
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
 from coca_train.config.files import choices, config_dir
+from coca_train.config.provenance import plain
 
 # What may be exchanged on the same weights: group -> where its options stand.
 GROUPS = {"visibility": "visibility", "position/frequencies": "position.frequencies"}
@@ -23,7 +22,7 @@ def exchanged(group: str, name: str, own: Mapping[str, Any]) -> dict[str, Any]:
     The file replaces the whole section, but for the base theta: it belongs to the weights, and stays. Only a choice
     that is not named after its module (code_llama) is there for its base, and brings it.
     """
-    values = yaml.safe_load(choices(group, (config_dir(),))[name].read_text(encoding="utf-8"))
+    values = plain(choices(group, (config_dir(),))[name])
     for default in values.pop("defaults", ()):
         if default != "_self_":
             ((axis, chosen),) = default.items()

@@ -26,6 +26,14 @@ def config_dir() -> Path:
     raise FileNotFoundError(f"coca_train is installed without its configs folder (looked beside {here.parents[1]})")
 
 
+def stamp(path: Path) -> tuple[int, int]:
+    """What changes when a file does: what was read of it is kept as long as this stays."""
+    try:
+        return path.stat().st_mtime_ns, path.stat().st_size
+    except OSError:  # reading it will say what is wrong
+        return 0, 0
+
+
 def shown(path: Path) -> str:
     """A path as messages show it: `configs/...` for the files that come with coca_train."""
     try:
@@ -63,13 +71,12 @@ class Registry:
 
     def names(self) -> list[str]:
         """What a config may name, sorted. A leading underscore marks a helper."""
-        own = {path.stem for path in self.folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
-        return sorted({name for name in own if not name.startswith("_")} | self._plugins.keys())
+        return sorted(self._own | self._plugins.keys())
 
     def module(self, name: Any) -> ModuleType:
         """The module of this name. UserError when there is none; nothing is imported then."""
-        if name not in (known := self.names()):
-            raise UserError(f"{name!r} is not one of {', '.join(known)}")
+        if name not in self._own and name not in self._plugins:
+            raise UserError(f"{name!r} is not one of {', '.join(self.names())}")
         return self._plugins[name].load() if name in self._plugins else self.load(name)
 
     def source(self, name: str) -> Path:
@@ -95,6 +102,12 @@ class Registry:
         if self.tag not in value:
             raise UserError(f"the key {self.tag!r} is missing; it names one of {', '.join(self.names())}")
         return self.module(value[self.tag]).Settings(**value)
+
+    @cached_property
+    def _own(self) -> set[str]:
+        """Listed once: every forward asks for the module of its frequencies."""
+        own = {path.stem for path in self.folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
+        return {name for name in own if not name.startswith("_")}
 
     @cached_property
     def _plugins(self) -> dict[str, EntryPoint]:

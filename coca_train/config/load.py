@@ -20,7 +20,7 @@ from coca_train.config.messages import ConfigError, Problem
 from coca_train.config.older import complete
 from coca_train.config.overrides import apply, parse
 from coca_train.config.parts import fill, part_problems
-from coca_train.config.provenance import read, stop
+from coca_train.config.provenance import plain, read, stop
 from coca_train.config.root import Root
 from coca_train.config.strict import type_sections, unknown
 from coca_train.runtime.trees import leaves
@@ -31,9 +31,14 @@ class Loaded:
     """A run's configuration, and the words and choices it was made from."""
 
     config: Any  # of the root's schema
-    yaml: str  # resolved, what a run directory keeps as config.yaml
+    tree: dict[str, Any]  # the same in plain values, resolved
     overrides: list[str]
     choices: dict[str, str]  # config group -> option
+
+    @property
+    def yaml(self) -> str:
+        """What a run directory keeps as config.yaml."""
+        return as_yaml(self.tree)
 
 
 def assemble(root: Root, overrides: list[str], config_dirs: tuple[Path, ...] = ()) -> Assembled:
@@ -56,8 +61,8 @@ def load(root: Root, overrides: list[str], config_dirs: tuple[Path, ...] = ()) -
     Raises ConfigError, which names every problem and who set the value.
     """
     assembled = assemble(root, overrides, config_dirs)
-    config, text = finish(assembled, launch=True)
-    return Loaded(config, text, list(overrides), assembled.choices)
+    config, tree = finish(assembled, launch=True)
+    return Loaded(config, tree, list(overrides), assembled.choices)
 
 
 def load_saved(root: Root, path: Path) -> Loaded:
@@ -66,19 +71,24 @@ def load_saved(root: Root, path: Path) -> Loaded:
     if not path.is_file():
         raise stop(Problem("E-CFG-15", (), "there is no such file", "give the directory of a run", str(path)))
     problems = read(path, "", places)
-    tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    tree = plain(path)
     if not isinstance(tree, dict):
         raise stop(Problem("E-CFG-15", (), "this is not the configuration of a run", "restore the file", str(path)))
     complete(tree)
     fill(root, tree, places, (config_dir(),))
-    config, text = finish(Assembled(root, tree, {}, places, problems), launch=False)
-    return Loaded(config, text, [], {})
+    config, resolved = finish(Assembled(root, tree, {}, places, problems), launch=False)
+    return Loaded(config, resolved, [], {})
 
 
-def finish(a: Assembled, launch: bool) -> tuple[Any, str]:
-    """Resolve, type and cross-check; the configuration and its text. Raises ConfigError with all problems.
+def as_yaml(tree: dict[str, Any]) -> str:
+    """A configuration in plain values as the text of a file."""
+    return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
 
-    launch: also the rules about this machine and this launch.
+
+def finish(a: Assembled, launch: bool) -> tuple[Any, dict[str, Any]]:
+    """Resolve, type and cross-check; the configuration, and the same in plain values.
+
+    Raises ConfigError with all problems. launch: also the rules about this machine and this launch.
     """
     root, fields = a.root, fields_of(a.root.schema)
     written = a.tree
@@ -101,5 +111,5 @@ def finish(a: Assembled, launch: bool) -> tuple[Any, str]:
         # Parts stand over the run's own sections: while those are wrong, so would be every part.
         a.problems += part_problems(root, config, launch) if root.staged else []
         if not a.problems:
-            return config, yaml.safe_dump(ordered, sort_keys=False, allow_unicode=True)
+            return config, ordered
     raise ConfigError(a.problems, a.lines())

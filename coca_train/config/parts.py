@@ -5,22 +5,19 @@ the choices that they name. `stage_config` and `part_problems` put what a stage 
 own sections; they type only the sections in which it differs.
 """
 
-from copy import deepcopy
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from coca_train.config.check import warm_up
 from coca_train.config.exchange import GROUPS, NAMED, exchanged, over
 from coca_train.config.files import choices, config_dir
 from coca_train.config.messages import Problem
-from coca_train.config.provenance import read
+from coca_train.config.provenance import plain, read
 from coca_train.config.root import Root
 from coca_train.config.schema import Config, StageConfig
 from coca_train.config.strict import type_sections
-from coca_train.runtime.trees import leaves, lookup, section
+from coca_train.runtime.trees import copied, leaves, lookup, section
 
 SECTIONS = ("train", "optim", "data", "position", "visibility", "layers", "engine", "eval")  # what a stage may change
 # What a stage cannot change, and what to do instead. A key stands for everything below it.
@@ -42,10 +39,10 @@ def fill(root: Root, tree: dict[str, Any], places: dict[str, str], dirs: tuple[P
     """
     for key, file in root.templates.items():
         path = next(folder / f"{file}.yaml" for folder in dirs if (folder / f"{file}.yaml").is_file())
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = plain(path)
         for name, part in (parts := section(tree, key)).items():
             if isinstance(part, dict):
-                parts[name] = over(deepcopy(values), part)  # a copy: the command line may change one part
+                parts[name] = over(copied(values), part)  # a copy: the command line may change one part
                 _note(path, f"{key}.{name}", places)
     if root.staged:
         run = {key: section(tree, key) for key in ("position", "visibility")}

@@ -5,12 +5,13 @@ Known traps: `1:30:00` is the number 5400, `012` is 10, `yes` is true, aliases m
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from coca_train.config.files import shown
+from coca_train.config.files import shown, stamp
 from coca_train.config.messages import ConfigError, Problem, show
 
 MAX_BYTES = 1_000_000
@@ -31,7 +32,13 @@ def stop(problem: Problem) -> ConfigError:
 
 
 def nodes(path: Path) -> yaml.Node | None:
-    """The YAML nodes of a file, after the checks that must come before anybody expands it."""
+    """The YAML nodes of a file, after the checks that must come before anybody expands it. Not to be changed."""
+    return _nodes(path, stamp(path))
+
+
+@lru_cache(maxsize=1024)
+def _nodes(path: Path, state: tuple[int, int]) -> yaml.Node | None:
+    """state: read again where it is another one."""
     place = shown(path)
     try:
         if path.stat().st_size > MAX_BYTES:
@@ -55,6 +62,11 @@ def nodes(path: Path) -> yaml.Node | None:
         text = f"more than {MAX_NODES} values once its aliases are expanded"
         raise stop(Problem("E-CFG-14", (), text, "write without aliases", place))
     return root
+
+
+def plain(path: Path) -> Any:
+    """The values of a file, by the quick loader where there is one."""
+    return yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 (a safe one)
 
 
 def _count(node: yaml.Node, known: dict[int, int]) -> int:
@@ -101,13 +113,15 @@ def _traps(node: yaml.Node, key: str, place: str) -> list[Problem]:
     # In the text, because the value no longer shows it: 5400 may be meant, where it is written so.
     if not isinstance(node, yaml.ScalarNode) or node.style:  # a style means quoted
         return []
-    text, value = node.value, yaml.safe_load(node.value)
+    text = node.value
     if re.fullmatch(r"[-+]?[0-9]+(:[0-5]?[0-9])+", text):
-        return [Problem("E-CFG-09", (key,), f"YAML reads {text} as {value}", f'quote it: "{text}"', place)]
+        message = f"YAML reads {text} as {yaml.safe_load(text)}"
+        return [Problem("E-CFG-09", (key,), message, f'quote it: "{text}"', place)]
     if re.fullmatch(r"[-+]?0[0-9_]+", text):
         message, fix = f"{text} has a leading zero, YAML may read it as octal", f"write {text.lstrip('+-0') or 0}"
         return [Problem("E-CFG-10", (key,), message, fix, place)]
     if re.fullmatch(r"(?i)yes|no|on|off", text):
-        message, fix = f"YAML reads {text} as {show(value)}", f'write {show(value)}, or quote it: "{text}"'
+        value = show(yaml.safe_load(text))
+        message, fix = f"YAML reads {text} as {value}", f'write {value}, or quote it: "{text}"'
         return [Problem("E-CFG-08", (key,), message, fix, place)]
     return []

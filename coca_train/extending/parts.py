@@ -4,7 +4,9 @@ Shape legend: B batch, T queries, S keys, G key/value heads, K cached key width,
 """
 
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,9 +33,10 @@ LINKS = {"${train.seq_len}": 64, "${model.init_std}": 1.0}  # what the yamls of 
 def shipped(group: str = "position") -> Iterator[tuple[str, dict[str, Any]]]:
     """(name, settings) of every choice of a group of configs/ as its yaml has them."""
     for name, path in choices(group, (config_dir(),)).items():
-        yield name, _read(path)
+        yield name, deepcopy(_read(path))
 
 
+@cache
 def _read(path: Path) -> dict[str, Any]:
     text = path.read_text(encoding="utf-8")
     for link, value in LINKS.items():

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from coca_train.checkpoint import manifest
 from coca_train.checkpoint.record import digest, versions
 from coca_train.checkpoint.weights import MODEL
-from coca_train.config.load import Assembled, assemble, finish
+from coca_train.config.load import Assembled, as_yaml, assemble, finish
 from coca_train.config.schema import Config
 from coca_train.data.mixture import tokenizer_digest
 from coca_train.hub import shard_files
@@ -60,15 +59,15 @@ def write(
     durable.write_new(folder / "run.json", (json.dumps(record, indent=1) + "\n").encode())
 
 
-def defaults() -> str:
-    """config.yaml of a training as it is without any choice."""
+def defaults() -> dict[str, Any]:
+    """The settings of a training as they are without any choice."""
     return finish(assemble(TRAIN, []), launch=False)[1]
 
 
 def configuration(name: str, root: str, source: Source, tokenizer: Path | None) -> tuple[Config, str]:
     """The configuration of the run, and its YAML: defaults, but for what the weights decide; its data is a place that
     is empty. Raises ConfigError for a name that no run can have."""
-    tree, run_dir = yaml.safe_load(defaults()), Path(root) / name
+    tree, run_dir = defaults(), Path(root) / name
     kept = run_dir.resolve() / (main_name(tokenizer) if tokenizer is not None else "tokenizer.model")
     architecture = source.architecture
     tree |= {
@@ -87,7 +86,8 @@ def configuration(name: str, root: str, source: Source, tokenizer: Path | None) 
         "tokenizer": str(kept),
         "sources": {"none": nothing | {"on_exhausted": "repeat"}},
     }
-    return finish(Assembled(TRAIN, tree), launch=False)
+    config, resolved = finish(Assembled(TRAIN, tree), launch=False)
+    return config, as_yaml(resolved)
 
 
 def _checkpoint(folder: Path, source: Source, record: dict[str, Any], dtype: str) -> None:

@@ -24,6 +24,13 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def copied(tree: Any) -> Any:
+    """The same tree, to be changed; `copy.deepcopy` takes ten times as long."""
+    if isinstance(tree, dict):
+        return {name: copied(value) for name, value in tree.items()}
+    return [copied(value) for value in tree] if isinstance(tree, list) else tree
+
+
 def lookup(tree: Any, key: str) -> Any:
     """The value at a dotted key. KeyError when there is none."""
     for part in key.split("."):

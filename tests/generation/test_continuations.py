@@ -7,14 +7,13 @@ import pytest
 import torch
 
 from coca_train.models.continuations import common, continuations, plan
-from coca_train.models.generation import generate
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
 from coca_train.settings import load
 from coca_train.vary import vary
 from tests.cases import slow_unless
 
-WINDOW, VOCAB, NEW = 16, 61, 12
+WINDOW, VOCAB, NEW = 16, 61, 8
 SHAPE = ["model.d_model=32", "model.n_heads=2", "model.d_ff=64", f"train.seq_len={WINDOW}", "model.init_std=0.3"]
 QUICK = [
     ("rope", "dynamic_ntk", ""),
@@ -71,8 +70,6 @@ def test_it_equals_the_plain_loop(position, frequencies, visibility):
     expected = {index: plain_loop(model, prompt, length) for index, prompt in enumerate(prompts)}
     assert texts == expected
     assert len({tuple(row) for row in expected.values()}) >= 8  # of nine different prompts: the context matters
-    for index in (i for i, prompt in enumerate(prompts) if len(prompt) == 30):
-        assert texts[index] == generate(model, prompts[index], NEW, use_cache=False)
 
 
 @pytest.mark.parametrize("n_ranks", [2, 3, 5])

@@ -8,18 +8,6 @@ import pytest
 
 pytest.importorskip("transformers")
 
-DEFAULTS: list[str] = []
-
-
-@pytest.fixture(autouse=True)
-def defaults_once(monkeypatch):
-    """Hydra composes the defaults in half a second; once is enough."""
-    from coca_train.hub import run_directory
-
-    if not DEFAULTS:
-        DEFAULTS.append(run_directory.defaults())
-    monkeypatch.setattr(run_directory, "defaults", lambda: DEFAULTS[0])
-
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory) -> Callable[..., Path]:
