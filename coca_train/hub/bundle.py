@@ -9,12 +9,16 @@ transformers copies the files that it finds by `from .name import …` in the fi
 files again; never by `from . import name`. So that file ends with a line for every other.
 """
 
+import __future__
+
 import ast
+import dis
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, cached_property
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
+from types import CodeType
 from typing import NamedTuple
 
 WIDTH = 120  # of a line
@@ -59,7 +63,7 @@ class Source:
             if isinstance(statement, ast.Import | ast.ImportFrom):
                 self.imports |= self.bindings(statement)
             elif not _is_for_types(statement):
-                for name in _bound([statement]):
+                for name in self.lookups(statement).bound:
                     self.statements.setdefault(name, []).append(statement)
 
     def bindings(self, statement: ast.Import | ast.ImportFrom) -> dict[str, Imported]:
@@ -113,108 +117,40 @@ def _is_for_types(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.If) and ast.unparse(statement.test).endswith("TYPE_CHECKING")
 
 
-def _bound(statements: Iterable[ast.stmt]) -> set[str]:
-    """Names that statements bind in their own scope."""
-    names: set[str] = set()
-    waiting: list[ast.AST] = list(statements)
+class _Lookups(NamedTuple):
+    """Names of a module that a piece of its code binds, and that running it looks up, each with the attributes that are
+    taken of it (None: it itself). read: those in annotations, which only a reader needs. nested: imports in functions.
+    """
+
+    bound: set[str]
+    run: dict[str, set[str | None]]
+    read: set[str]
+    nested: list[ast.Import | ast.ImportFrom]
+
+
+def _lookups(statement: ast.stmt) -> _Lookups:
+    """Asked of Python's own compiler, which knows every kind of scope: what a function finds outside of it is loaded by
+    an instruction of its own. Annotations are compiled as in the files that are written, to mere strings."""
+    module = ast.Module([statement], [])
+    flag = __future__.annotations.compiler_flag
+    outermost = compile(module, "<source>", "exec", flags=flag, dont_inherit=True, optimize=0)
+    lookups, waiting = _Lookups(set(), {}, set(), []), [outermost]
     while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.add(node.name)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            names |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
-            names.add(node.name)
-        elif not isinstance(node, ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
-            waiting += ast.iter_child_nodes(node)
-    return names
-
-
-class _Lookups(ast.NodeVisitor):
-    """Names of a module that running a piece of code looks up, each with the attributes that are taken of it (None: it
-    itself). In annotations: those that only a reader needs."""
-
-    def __init__(self) -> None:
-        self.run: dict[str, set[str | None]] = {}
-        self.read: set[str] = set()
-        self.nested: list[ast.Import | ast.ImportFrom] = []
-        self._local: list[set[str]] = []
-
-    def _look_up(self, name: str, attribute: str | None) -> None:
-        if not any(name in names for names in self._local):
-            self.run.setdefault(name, set()).add(attribute)
-
-    def _annotation(self, node: ast.AST | None) -> None:
-        if node is not None:
-            self.read |= {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
-
-    def _inside(self, names: set[str], nodes: Iterable[ast.AST]) -> None:
-        self._local.append(names)
-        for node in nodes:
-            self.visit(node)
-        self._local.pop()
-
-    def visit_Name(self, node: ast.Name) -> None:
-        if isinstance(node.ctx, ast.Load):
-            self._look_up(node.id, None)
-
-    def visit_Attribute(self, node: ast.Attribute) -> None:
-        if isinstance(node.value, ast.Name):
-            self._look_up(node.value.id, node.attr)
-        else:
-            self.visit(node.value)
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        self._annotation(node.annotation)
-        for child in (node.target, node.value):
-            if child is not None:
-                self.visit(child)
-
-    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        for child in node.decorator_list:
-            self.visit(child)
-        self._annotation(node.returns)
-        self._function(node.args, node.body)
-
-    visit_AsyncFunctionDef = visit_FunctionDef
-
-    def visit_Lambda(self, node: ast.Lambda) -> None:
-        self._function(node.args, [node.body])
-
-    def _function(self, args: ast.arguments, body: list[ast.stmt] | list[ast.expr]) -> None:
-        for default in (*args.defaults, *args.kw_defaults):
-            if default is not None:
-                self.visit(default)
-        given = [*args.posonlyargs, *args.args, *args.kwonlyargs, *(a for a in (args.vararg, args.kwarg) if a)]
-        for arg in given:
-            self._annotation(arg.annotation)
-        statements = [node for node in body if isinstance(node, ast.stmt)]
-        self._inside({arg.arg for arg in given} | _bound(statements), body)
-
-    def visit_ListComp(self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp) -> None:
-        targets = {
-            each.id
-            for generator in node.generators
-            for each in ast.walk(generator.target)
-            if isinstance(each, ast.Name)
-        }
-        first, *_ = node.generators
-        self.visit(first.iter)  # of the scope outside
-        self._inside(targets, ast.iter_child_nodes(node))
-
-    visit_SetComp = visit_DictComp = visit_GeneratorExp = visit_ListComp
-
-    def visit_Import(self, node: ast.Import | ast.ImportFrom) -> None:
-        self.nested.append(node)
-
-    visit_ImportFrom = visit_Import
-
-
-def _lookups(node: ast.AST) -> _Lookups:
-    lookups = _Lookups()
-    lookups.visit(node)
+        code = waiting.pop()
+        waiting += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+        instructions = list(dis.get_instructions(code))
+        for this, following in zip(instructions, [*instructions[1:], None], strict=True):
+            if this.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+                taken = following is not None and following.opname in ("LOAD_ATTR", "LOAD_METHOD")
+                lookups.run.setdefault(this.argval, set()).add(following.argval if taken else None)
+            elif this.opname == "STORE_NAME" and code is outermost:
+                lookups.bound.add(this.argval)
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            lookups.nested.append(node)
+        for written in (getattr(node, "annotation", None), getattr(node, "returns", None)):
+            if isinstance(written, ast.AST):
+                lookups.read.update(each.id for each in ast.walk(written) if isinstance(each, ast.Name))
     return lookups
 
 
@@ -293,7 +229,7 @@ class Bundle:
 
     def _text(self, source: Source, flat: Mapping[str, str]) -> str:
         """One module: the lines of its source without what is not kept, imports written anew."""
-        kept, needed = self.kept[source.module], _Lookups()
+        kept, needed = self.kept[source.module], set[str]()
         lines: list[str | None] = list(source.lines)
         for statement in source.tree.body:
             names = {name for name, statements in source.statements.items() if statement in statements}
@@ -305,12 +241,11 @@ class Bundle:
                 text = next((texts[name] for name in names if name in texts), None)
                 node, old = (statement, source.lines) if text is None else (ast.parse(text).body[0], text.splitlines())
                 lookups = source.lookups(node)
-                needed.run |= lookups.run
-                needed.read |= lookups.read
+                needed |= lookups.run.keys() | lookups.read
                 instead = self._reimported(source, old, lookups.nested, flat)
                 instead = instead if text is not None else instead[stretch.start : stretch.stop]
             _cut(lines, stretch, instead)
-        names = [name for name in source.imports if name in needed.run or name in needed.read or name in kept]
+        names = [name for name in source.imports if name in needed | kept]
         bindings = {name: source.imports[name] for name in names if self._is_written(source.imports[name])}
         head = source.docstring.end_lineno if source.docstring is not None else 0
         assert head is not None

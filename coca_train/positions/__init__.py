@@ -26,11 +26,6 @@ FREQUENCIES = _registry("frequencies", "name")
 VISIBILITIES = _registry("visibilities", "name")
 
 
-def scheme_names() -> list[str]:
-    """What `scheme:` may name: the files of positions/schemes/, and plugins."""
-    return SCHEMES.names()
-
-
 def scheme_module(name: str) -> ModuleType:
     """The module positions/schemes/<name>.py. UserError when there is no such file."""
     return SCHEMES.module(name)

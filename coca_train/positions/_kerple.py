@@ -1,4 +1,11 @@
-"""What both forms of KERPLE share (Chi et al., arXiv 2205.09921): two learned numbers per head, in every layer."""
+"""What both forms of KERPLE share (Chi et al., arXiv 2205.09921): two learned numbers per head, in every layer, held
+within bounds and not lost at them.
+
+The authors' released code cuts the stored numbers to the bounds before each use, so a number at its bound keeps its
+gradient and can leave it again. `clamp` alone would give it no gradient for ever: with their initial values about one
+in a hundred starts below its bound. Writing to parameters in a forward pass is no choice either, as optimizers keep
+their own float32 copy; so what is cut here is the value in use, and the gradient that would push it further out.
+"""
 
 import math
 from typing import Any
@@ -6,46 +13,50 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coca_train.positions._held import held
-from coca_train.positions.base import (
-    AttentionShape,
-    LayerPosition,
-    Mapped,
-    Position,
-    Projections,
-    Terms,
-    n_distances,
-)
+from coca_train.positions.base import AttentionShape, LayerPosition, Position, Projections, Terms, n_distances
 
 LOWEST = 0.01  # the authors' bound on both numbers
 
 
+class _Held(torch.autograd.Function):
+    """clamp(x), with the gradient of x at the bound; a gradient whose descent leads outwards is dropped."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, low: float, high: float) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.bounds = low, high
+        return x.clamp(low, high)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (x,), (low, high), grad = ctx.saved_tensors, ctx.bounds, grads[0]
+        outwards = ((x <= low) & (grad > 0)) | ((x >= high) & (grad < 0))
+        return grad.masked_fill(outwards, 0), None, None
+
+
+def held(parameter: Tensor, low: float, high: float = math.inf) -> Tensor:
+    """The parameter within [low, high], float32 or wider: a new tensor, never the parameter itself."""
+    result: Any = _Held.apply(parameter.to(torch.promote_types(parameter.dtype, torch.float32)), low, high)
+    return result
+
+
 class Layer(LayerPosition):
-    """One layer's r1 and r2, held in their range (positions/_held.py)."""
+    """One layer's r1 and r2, held in their range."""
 
     highest_r2 = math.inf
 
     def __init__(self, settings: Any, shape: AttentionShape) -> None:
         super().__init__(settings, shape)
-        self.r1 = nn.Parameter(torch.empty(shape.n_heads))
-        self.r2 = nn.Parameter(torch.empty(shape.n_heads))
+        self.r1, self.r2 = nn.Parameter(torch.empty(shape.n_heads)), nn.Parameter(torch.empty(shape.n_heads))
 
     def bias(self, r1_H1: Tensor, r2_H1: Tensor, r_R: Tensor) -> Tensor:
         """b(h, r) of each head and distance, (H, R)."""
         raise AssertionError("each form has its own")
 
-    def forward(
-        self,
-        position: Position,
-        q_BTHD: Tensor,
-        k_BSGK: Tensor,
-        tables: Tensor,
-        project: Projections,
-        tokens: tuple[Tensor, ...] = (),
-    ) -> Mapped:
+    def terms(self, position: Position, q_BTHD: Tensor, k_BSGK: Tensor, tables: Any, project: Projections) -> Terms:
         """The bias of each distance, float32 or wider."""
         r1_H1, r2_H1 = held(self.r1, LOWEST)[:, None], held(self.r2, LOWEST, self.highest_r2)[:, None]
-        return Mapped(q_BTHD, k_BSGK, Terms(distance_HR=self.bias(r1_H1, r2_H1, tables)))
+        return Terms(distance_HR=self.bias(r1_H1, r2_H1, tables))
 
 
 class Distances(Position):

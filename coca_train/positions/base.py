@@ -141,6 +141,14 @@ class LayerPosition(nn.Module):
         normalised input, once per token, and cached with its key."""
         return ()
 
+    def terms(self, position: "Position", q_BTHD: Tensor, k_BSGK: Tensor, tables: Any, project: Projections) -> Terms:
+        """What this layer adds to the scaled scores. Queries and keys are those of the projections, not yet rotated."""
+        return position.terms(tables)
+
+    def hooked(self, q_BTHD: Tensor, tables: Any, tokens: tuple[Tensor, ...]) -> Hooked | None:
+        """The hook that rewrites the scores, and what it needs. tokens: what `tokens` has made of all keys in hand."""
+        return None
+
     def forward(
         self,
         position: "Position",
@@ -150,9 +158,10 @@ class LayerPosition(nn.Module):
         project: Projections,
         tokens: tuple[Tensor, ...] = (),
     ) -> Mapped:
-        """Queries and cached keys to what the dot product takes, and what is done to its result. tokens: what `tokens`
-        has made of all keys in hand."""
-        return Mapped(*position.rotate(q_BTHD, k_BSGK, tables), position.terms(tables))
+        """Queries and cached keys to what the dot product takes, and what is done to its result. A sharded engine lends
+        the layer's parameters for this call, so all methods above but `tokens` are called in it."""
+        terms = self.terms(position, q_BTHD, k_BSGK, tables, project)
+        return Mapped(*position.rotate(q_BTHD, k_BSGK, tables), terms, self.hooked(q_BTHD, tables, tokens))
 
 
 class Position(nn.Module):
@@ -216,8 +225,8 @@ class Position(nn.Module):
         return q_BTHD, k_BSGK
 
     def terms(self, tables: Any) -> Terms:
-        """What is added to the scaled scores, the same in every layer."""
-        return Terms()
+        """What is added to the scaled scores, the same in every layer: the tables, where they are such terms."""
+        return tables if isinstance(tables, Terms) else Terms()
 
 
 def n_distances(pos_BT: Tensor, pos_BS: Tensor) -> int:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from coca_train.config.schema import ModelConfig
-from coca_train.positions.base import Problem
+from coca_train.positions import frequencies
+from coca_train.positions.base import AttentionShape, Position, Problem
 from coca_train.positions.frequencies import Spectrum
 
 PIECE = 2**17  # elements of float32 work alive at once: half a MiB, which stays in the cache
@@ -85,6 +86,19 @@ def apply(x_BTHD: Tensor, turn: Turn) -> Tensor:
     return torch.cat((turned, x_BTHD[..., width:] * turn.temperature), -1)
 
 
+class Rotary(Position):
+    """What rotary schemes share: how much of a head they turn, and by which frequencies."""
+
+    def __init__(self, settings: Any, shape: AttentionShape) -> None:
+        super().__init__(settings, shape)
+        self.rotary_dim = width(shape.head_dim, settings.rotary_pct)
+        self.frequencies = frequencies.build(settings.frequencies, self.rotary_dim)
+
+    def rotate(self, q_BTHD: Tensor, k_BSGK: Tensor, tables: Any) -> tuple[Tensor, Tensor]:
+        """K = E = D. tables: with the rotations of queries and keys, `query` and `key`."""
+        return apply(q_BTHD, tables.query), apply(k_BSGK, tables.key)
+
+
 def width(head_dim: int, rotary_pct: float) -> int:
     """R = head_dim · rotary_pct [features]. ValueError unless it is an even integer of at least 4."""
     exact = head_dim * rotary_pct
@@ -105,9 +119,9 @@ def width_problems(model: ModelConfig, rotary_pct: float) -> list[Problem]:
     return []
 
 
-def problems(model: ModelConfig, rotary_pct: float, frequencies: Any) -> list[Problem]:
+def problems(model: ModelConfig, rotary_pct: float, scaling: Any) -> list[Problem]:
     """That rule, and then the one of the frequencies (their settings), where they must fit the width."""
     issues = width_problems(model, rotary_pct)
-    if issues or not hasattr(frequencies, "problems"):
+    if issues or not hasattr(scaling, "problems"):
         return issues
-    return frequencies.problems(width(model.head_dim or model.d_model // model.n_heads, rotary_pct))
+    return scaling.problems(width(model.head_dim or model.d_model // model.n_heads, rotary_pct))

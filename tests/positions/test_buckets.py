@@ -7,7 +7,7 @@ import torch
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from coca_train.positions._buckets import bucket_problems, buckets
-from coca_train.positions._limits import check_max_len
+from coca_train.positions.schemes.learned import check_max_len
 from coca_train.runtime.errors import UserError
 
 

@@ -89,8 +89,9 @@ def test_without_f_it_is_the_static_bias(bias):
     layer, its = parts.layer_of(scheme), parts.layer_of(other)
     layer.w_out.data.zero_()
     theirs = dict(its.named_parameters())
-    for name, parameter in layer.bias.named_parameters():
-        parameter.data = theirs[f"function.{name}" if bias == "fire" else name].data
+    for name, parameter in layer.named_parameters():
+        if name.startswith("bias."):
+            parameter.data = theirs[name.replace("bias.", "function." if bias == "fire" else "")].data
     q, k, _ = parts.random_qkv(scheme, 9)
     pos = parts.start(9, 700)
     ours, exact = (parts.dense_scores(s, q, k, pos, pos, 709, own) for s, own in ((scheme, layer), (other, its)))

@@ -9,7 +9,7 @@ import torch
 
 from coca_train.extending import parts
 from coca_train.extending.visibility import VisibilityContract
-from coca_train.positions import visibilities
+from coca_train.positions import VISIBILITIES, visibilities
 from coca_train.positions.base import AttentionShape, Position
 from coca_train.positions.visibility import is_contiguous, may_see, seen
 from coca_train.settings import load
@@ -142,5 +142,5 @@ def test_tupe_takes_distances_its_table_has():
 
 
 def test_segments_alone_are_not_for_training():
-    for name in visibilities.visibility_names():
-        assert visibilities.visibility_module(name).Rules.trains == (name != "segments")
+    for name in VISIBILITIES.names():
+        assert VISIBILITIES.module(name).Rules.trains == (name != "segments")

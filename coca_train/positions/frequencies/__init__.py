@@ -42,11 +42,6 @@ class Fixed(nn.Module):
         return frequency_module(self.settings.name).spectrum(self.settings, self.rotary_dim, length)
 
 
-def frequency_names() -> list[str]:
-    """What `frequencies.name` may be: the files of this folder."""
-    return FREQUENCIES.names()
-
-
 def frequency_module(name: str) -> ModuleType:
     """The module positions/frequencies/<name>.py. UserError when there is no such file."""
     return FREQUENCIES.module(name)

@@ -1,11 +1,11 @@
-"""p-RoPE (Barbero et al., arXiv 2410.06205, section 6.1): only the fast pairs turn, the slow ones carry content alone.
+"""p-RoPE (Barbero et al., arXiv 2410.06205): only the fast pairs turn, the slow ones carry content alone.
 
 The ⌊share·J⌋ fastest of the J pairs keep their θ_j, the others get 0. Over long distances a slow pair's small angles
 add up and disturb what it has learned to match; a pair that does not turn cannot be disturbed. Not `rotary_pct`, whose
 rotated part has frequencies of its own, from the fastest to the slowest. `transformers` calls this "proportional".
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -14,6 +14,7 @@ from pydantic.dataclasses import dataclass
 from coca_train.config.schema import STRICT
 from coca_train.positions.base import Problem
 from coca_train.positions.frequencies import Spectrum, _shared
+from coca_train.positions.hugging_face import NotTheSame, Scaling, Words
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -38,6 +39,23 @@ def spectrum(settings: Settings, rotary_dim: int, length: int) -> Spectrum:
     inv_freq_J = _shared.base_frequencies(settings.theta, rotary_dim)
     inv_freq_J[_turning(settings.share, rotary_dim) :] = 0.0
     return Spectrum(inv_freq_J.to(torch.float32), 1.0)
+
+
+ROPE_TYPE = "proportional"
+
+
+def from_transformers(scaling: Scaling) -> dict[str, Any]:
+    """They call the share of pairs what elsewhere is the rotated share of a head, and rotate the whole of it."""
+    scaling.no_factor()
+    share, scaling.rotary_pct = scaling.rotary_pct, 1.0
+    return {"theta": scaling.theta, "share": share}
+
+
+def to_transformers(settings: Settings, rotary_dim: int, rotary_pct: float) -> Words:
+    """Versions of transformers before 5 do not know it, and refuse to load it."""
+    if rotary_pct < 1:
+        raise NotTheSame("p-RoPE on a part of the head only (partial rotation)")
+    return Words(settings.theta, {"rope_type": ROPE_TYPE, "partial_rotary_factor": settings.share})
 
 
 def _turning(share: float, rotary_dim: int) -> int:

@@ -49,21 +49,23 @@ class Folded(NamedTuple):
     pos_BS: Tensor
 
 
-def slopes(n_heads: int) -> list[float]:
+def slopes(n_heads: int, device: torch.device) -> Tensor:
     """2^(-8h/H), h = 1 … H. For H not a power of two: those of the power of two below it, then every
-    second one of the next power of two (the paper's released code)."""
-    below = 2 ** math.floor(math.log2(n_heads))
-    own = [2 ** (-8 * h / below) for h in range(1, below + 1)]
-    between = [2 ** (-8 * h / (2 * below)) for h in range(1, 2 * below + 1, 2)]
-    return own + between[: n_heads - below]
+    second one of the next power of two (the paper's released code).
+
+    float32, (H,). Made when needed: a buffer would be cast with the model, and lost when it starts on `meta`. Computed
+    where they are needed: a list of numbers would be copied there, and the CPU would wait for it in every forward. The
+    powers are float64, and one rounding later those of any library.
+    """
+    below = 2 ** (n_heads.bit_length() - 1)
+    wide = {"dtype": torch.float64, "device": device}
+    own = torch.arange(1, below + 1, **wide) * (-8 / below)
+    between = torch.arange(1, 2 * (n_heads - below) + 1, 2, **wide) * (-4 / below)
+    return torch.cat((own, between)).exp2().float()
 
 
 class Scheme(Position):
     """A linear penalty on distance, in the scores or folded into queries and keys."""
-
-    def _slopes(self, device: torch.device) -> Tensor:
-        """Made when needed: a buffer would be cast with the model, and lost when it starts on `meta`."""
-        return torch.tensor(slopes(self.shape.n_heads), dtype=torch.float32, device=device)
 
     def _folds(self, device: torch.device, length: int) -> bool:
         if self.settings.fold == "auto":
@@ -72,16 +74,12 @@ class Scheme(Position):
 
     def forward(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Folded | Terms:
         """Decides by (device, length) whether to fold; the plain bias of each distance is float32."""
-        slope_H = self._slopes(pos_BT.device)
+        slope_H = slopes(self.shape.n_heads, pos_BT.device)
         if not self._folds(pos_BT.device, length):
             distance_R = torch.arange(n_distances(pos_BT, pos_BS), dtype=torch.float32, device=pos_BT.device)
             return Terms(distance_HR=-slope_H[:, None] * distance_R)
         slope_H = slope_H.double() * math.sqrt(self.shape.head_dim)
         return Folded(slope_H, pos_BT[..., None] * slope_H, pos_BS)
-
-    def terms(self, tables: Folded | Terms) -> Terms:
-        """The bias, or nothing when `rotate` carries it."""
-        return tables if isinstance(tables, Terms) else Terms()
 
     def rotate(self, q_BTHD: Tensor, k_BSGK: Tensor, tables: Folded | Terms) -> tuple[Tensor, Tensor]:
         """E = D when plain, D + 8 when folded."""

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from coca_train.config.schema import STRICT, ModelConfig
 from coca_train.positions import frequencies, rotary
-from coca_train.positions.base import AttentionShape, Position, Problem
+from coca_train.positions.base import AttentionShape, Problem
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -52,14 +52,12 @@ class Tables(NamedTuple):
     key_BS1D: Tensor
 
 
-class Scheme(Position):
+class Scheme(rotary.Rotary):
     """Queries that carry their own square, keys that carry one non-negative value per pair."""
 
     def __init__(self, settings: Settings, shape: AttentionShape) -> None:
         super().__init__(settings, shape)
         assert settings.rotary_pct == 1, "Settings.problems refuses this"
-        self.rotary_dim = rotary.width(shape.head_dim, settings.rotary_pct)
-        self.frequencies = frequencies.build(settings.frequencies, self.rotary_dim)
         self.relative = settings.variant == "strict"
         self._query = _StrictQuery if settings.variant == "strict" else _SlackQuery
 

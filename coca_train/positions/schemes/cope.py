@@ -1,4 +1,4 @@
-"""CoPE, contextual positions (Golovneva et al., arXiv 2405.18719, section 4, and the code of its appendix).
+"""CoPE, contextual positions (Golovneva et al., arXiv 2405.18719, and the code of its appendix).
 
     g_mn = σ(q_m · k_n / √D),   p_mn = min(Σ_{j = n … m} g_mj, n_positions - 1)
     score(m, n) = q_m · k_n / √D + (1 - w)·q_m · e[⌊p⌋] + w·q_m · e[⌈p⌉],   w = p - ⌊p⌋
@@ -23,17 +23,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from coca_train.config.schema import STRICT
-from coca_train.positions.base import (
-    AttentionShape,
-    Hook,
-    Hooked,
-    LayerPosition,
-    Mapped,
-    Pairs,
-    Position,
-    Projections,
-    Terms,
-)
+from coca_train.positions.base import AttentionShape, Hook, Hooked, LayerPosition, Pairs, Position
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -68,19 +58,11 @@ class Layer(LayerPosition):
         super().__init__(settings, shape)
         self.e = nn.Parameter(torch.empty(settings.n_positions, shape.head_dim))
 
-    def forward(
-        self,
-        position: Position,
-        q_BTHD: Tensor,
-        k_BSGK: Tensor,
-        tables: Any,
-        project: Projections,
-        tokens: tuple[Tensor, ...] = (),
-    ) -> Mapped:
-        """K = E = D."""
+    def hooked(self, q_BTHD: Tensor, tables: Any, tokens: tuple[Tensor, ...]) -> Hooked:
+        """q·e of every count, float32 or wider."""
         by_count_BTHP = q_BTHD @ self.e.to(q_BTHD.dtype).T
         wide = torch.promote_types(q_BTHD.dtype, torch.float32)
-        return Mapped(q_BTHD, k_BSGK, Terms(), Hooked(COUNT, queries=(by_count_BTHP.to(wide),)))
+        return Hooked(COUNT, queries=(by_count_BTHP.to(wide),))
 
 
 class Scheme(Position):

@@ -1,4 +1,4 @@
-"""DAPE, data-adaptive positions (Zheng et al., arXiv 2405.14722, section 3): a bias that reads the scores of all heads.
+"""DAPE, data-adaptive positions (Zheng et al., arXiv 2405.14722): a bias that reads the scores of all heads.
 
     score(m, n) = a + b + f([a ; b]),   a_h = q_m · k_n / √D,   b a static bias of the distance, both for all heads h
 
@@ -25,20 +25,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coca_train.config.schema import STRICT
-from coca_train.positions._held import held
-from coca_train.positions._kerple import LOWEST
-from coca_train.positions.base import (
-    AttentionShape,
-    Hook,
-    Hooked,
-    Initial,
-    LayerPosition,
-    Mapped,
-    Pairs,
-    Position,
-    Projections,
-    Terms,
-)
+from coca_train.positions._kerple import LOWEST, held
+from coca_train.positions.base import AttentionShape, Hook, Hooked, Initial, LayerPosition, Pairs, Position
 from coca_train.positions.schemes import fire, kerple_log
 from coca_train.positions.schemes.alibi import slopes
 
@@ -81,17 +69,6 @@ def kerple_bias(pairs: Pairs, r1_H: Tensor, r2_H: Tensor) -> Tensor:
     return -r1_H[:, None, None] * torch.log1p(r2_H[:, None, None] * pairs.distance_Bts[:, None])
 
 
-class Alibi(nn.Module):
-    """The slopes, which are not learned."""
-
-    def __init__(self, n_heads: int) -> None:
-        super().__init__()
-        self.slopes = slopes(n_heads)
-
-    def forward(self) -> tuple[Tensor, ...]:
-        return (torch.tensor(self.slopes, dtype=torch.float32),)
-
-
 def alibi_bias(pairs: Pairs, slope_H: Tensor) -> Tensor:
     """-slope·r, (B, H, t, s)."""
     return -slope_H[:, None, None] * pairs.distance_Bts[:, None]
@@ -112,9 +89,9 @@ def adapt(bias: Callable[..., Tensor]) -> Hook:
 
 
 # What gives the static bias its numbers in a layer, and the hook that reads them.
-BIASES: dict[str, tuple[Callable[[int], nn.Module], Hook]] = {
+BIASES: dict[str, tuple[Callable[[int], nn.Module] | None, Hook]] = {
     "kerple_log": (Kerple, adapt(kerple_bias)),
-    "alibi": (Alibi, adapt(alibi_bias)),
+    "alibi": (None, adapt(alibi_bias)),  # its slopes are not learned: all layers share them
     "fire": (partial(fire.Function, mlp_width=32, threshold=512.0), adapt(fire.bias)),
 }
 
@@ -125,25 +102,16 @@ class Layer(LayerPosition):
     def __init__(self, settings: Settings, shape: AttentionShape) -> None:
         super().__init__(settings, shape)
         build, self.hook = BIASES[settings.bias]
-        self.bias = build(shape.n_heads)
+        self.bias = None if build is None else build(shape.n_heads)
         self.w_in = nn.Parameter(torch.empty(settings.mlp_width, 2 * shape.n_heads))
         self.b_in = nn.Parameter(torch.empty(settings.mlp_width))
         self.w_out = nn.Parameter(torch.empty(shape.n_heads, settings.mlp_width))
 
-    def forward(
-        self,
-        position: Position,
-        q_BTHD: Tensor,
-        k_BSGK: Tensor,
-        tables: Any,
-        project: Projections,
-        tokens: tuple[Tensor, ...] = (),
-    ) -> Mapped:
-        """K = E = D. Copies of the parameters, float32 or wider: the kernel reads them when ZeRO 3 has taken them."""
+    def hooked(self, q_BTHD: Tensor, tables: Any, tokens: tuple[Tensor, ...]) -> Hooked:
+        """Copies of the parameters, float32 or wider: the kernel reads them when ZeRO 3 has taken them."""
         dtype = torch.promote_types(self.w_in.dtype, torch.float32)
         mlp = (p.to(dtype, copy=True) for p in (self.w_in, self.b_in, self.w_out))
-        of_bias = (x.to(q_BTHD.device) for x in self.bias())
-        return Mapped(q_BTHD, k_BSGK, Terms(), Hooked(self.hook, (*mlp, *of_bias)))
+        return Hooked(self.hook, (*mlp, *((tables,) if self.bias is None else self.bias())))
 
 
 class Scheme(Position):
@@ -154,3 +122,7 @@ class Scheme(Position):
     def __init__(self, settings: Settings, shape: AttentionShape) -> None:
         super().__init__(settings, shape)
         self.relative = settings.bias != "fire"
+
+    def forward(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Tensor | None:
+        """ALiBi's slopes, float32, where they are the static bias."""
+        return slopes(self.shape.n_heads, pos_BT.device) if self.settings.bias == "alibi" else None

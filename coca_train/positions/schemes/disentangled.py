@@ -14,7 +14,7 @@ head in FlexAttention. Cost: up to three times the scores of plain attention, an
 through W_Q and W_K in every layer.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -22,7 +22,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from coca_train.config.schema import STRICT
-from coca_train.positions.base import AttentionShape, Initial, LayerPosition, Mapped, Position, Projections, Terms
+from coca_train.positions.base import AttentionShape, Initial, LayerPosition, Position, Projections, Terms
 
 INITIAL: dict[str, Initial] = {"p": lambda table, generator: table.normal_(0.0, 1.0, generator=generator)}
 
@@ -38,20 +38,12 @@ class Settings:
 class Layer(LayerPosition):
     """Sends the shared table through this layer's W_Q and W_K."""
 
-    def forward(
-        self,
-        position: Position,
-        q_BTHD: Tensor,
-        k_BSGK: Tensor,
-        tables: Tensor,
-        project: Projections,
-        tokens: tuple[Tensor, ...] = (),
-    ) -> Mapped:
-        """K = E = D. tables: p_RC."""
+    def terms(self, position: Position, q_BTHD: Tensor, k_BSGK: Tensor, tables: Any, project: Projections) -> Terms:
+        """tables: p_RC."""
         p_RC = tables.to(q_BTHD.dtype)
         group = self.shape.n_heads // self.shape.n_kv_heads
         key_RHD = project.key(p_RC).repeat_interleave(group, -2)
-        return Mapped(q_BTHD, k_BSGK, Terms(query=(q_BTHD, key_RHD), key=(k_BSGK, project.query(p_RC))))
+        return Terms(query=(q_BTHD, key_RHD), key=(k_BSGK, project.query(p_RC)))
 
 
 class Scheme(Position):

@@ -1,4 +1,4 @@
-"""FIRE, functional interpolation for relative positions (Li et al., arXiv 2310.04418, Eq. 4 and 7).
+"""FIRE, functional interpolation for relative positions (Li et al., arXiv 2310.04418).
 
     b(m, n) = f_θ(ψ(m - n) / (ψ(max(L, m)) + ε)),   ψ(x) = log(|c·x| + 1),   L = |a·threshold|
 
@@ -25,18 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coca_train.config.schema import STRICT
-from coca_train.positions.base import (
-    AttentionShape,
-    Hook,
-    Hooked,
-    Initial,
-    LayerPosition,
-    Mapped,
-    Pairs,
-    Position,
-    Projections,
-    Terms,
-)
+from coca_train.positions.base import AttentionShape, Hook, Hooked, Initial, LayerPosition, Pairs, Position
 
 EPS = 1e-6
 
@@ -106,17 +95,9 @@ class Layer(LayerPosition):
         super().__init__(settings, shape)
         self.function = Function(shape.n_heads, settings.mlp_width, settings.threshold)
 
-    def forward(
-        self,
-        position: Position,
-        q_BTHD: Tensor,
-        k_BSGK: Tensor,
-        tables: Any,
-        project: Projections,
-        tokens: tuple[Tensor, ...] = (),
-    ) -> Mapped:
-        """K = E = D."""
-        return Mapped(q_BTHD, k_BSGK, Terms(), Hooked(FIRE, self.function()))
+    def hooked(self, q_BTHD: Tensor, tables: Any, tokens: tuple[Tensor, ...]) -> Hooked:
+        """What is learned, for all pairs."""
+        return Hooked(FIRE, self.function())
 
 
 class Scheme(Position):

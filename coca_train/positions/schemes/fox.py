@@ -1,4 +1,4 @@
-"""FoX, the Forgetting Transformer (Lin et al., arXiv 2503.02130, section 3): a forget gate in softmax attention.
+"""FoX, the Forgetting Transformer (Lin et al., arXiv 2503.02130): a forget gate in softmax attention.
 
     score(m, n) = q_m · k_n / √D + Σ_{l = n+1 … m} log f_l,   f_l = σ(w_f · x_l + b_f)     for each head
 
@@ -23,18 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coca_train.config.schema import STRICT
-from coca_train.positions.base import (
-    AttentionShape,
-    Hook,
-    Hooked,
-    LayerPosition,
-    Mapped,
-    Pair,
-    Pairs,
-    Position,
-    Projections,
-    Terms,
-)
+from coca_train.positions.base import AttentionShape, Hook, Hooked, LayerPosition, Pair, Pairs, Position
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -81,17 +70,9 @@ class Layer(LayerPosition):
         gate_BSH = self.gate(x_BSC)
         return (F.logsigmoid(gate_BSH.to(torch.promote_types(gate_BSH.dtype, torch.float32))),)
 
-    def forward(
-        self,
-        position: Position,
-        q_BTHD: Tensor,
-        k_BSGK: Tensor,
-        tables: Any,
-        project: Projections,
-        tokens: tuple[Tensor, ...] = (),
-    ) -> Mapped:
-        """K = E = D."""
-        return Mapped(q_BTHD, k_BSGK, Terms(), Hooked(FORGET, keys=tokens))
+    def hooked(self, q_BTHD: Tensor, tables: Any, tokens: tuple[Tensor, ...]) -> Hooked:
+        """The gates of all keys."""
+        return Hooked(FORGET, keys=tokens)
 
 
 class Scheme(Position):

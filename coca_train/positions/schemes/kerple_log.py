@@ -3,7 +3,7 @@
     b(h, r) = -r1_h · log(1 + r2_h · r),   r = m - n,   r1, r2 >= 0.01
 
 Each layer learns r1 and r2, one pair per head, starting at U(0, 2) and U(0, 1) like the released code
-(there bias_p and bias_a), and held above 0.01 (positions/_held.py).
+(there bias_p and bias_a), and held above 0.01 (positions/_kerple.py).
 
 Path: a bias by distance: `blocked` on the CPU (memory O(T·block)), FlexAttention on CUDA (O(T)). The table over
 distances takes O(T·H) memory and T·H logarithms per layer. Cost: one addition per score. Relative.

@@ -3,7 +3,7 @@
     b(h, r) = -r1_h · r^(r2_h),   r = m - n,   r1 >= 0.01,   0.01 <= r2 <= 2
 
 r2 = 1 is ALiBi with learned slopes. Each layer learns r1 and r2, one pair per head, starting at U(0, 2) both; the
-released code (there bias_a and bias_p) starts the factor at U(0, 1). Both are held in their range (positions/_held.py).
+released code (there bias_a and bias_p) starts the factor at U(0, 1). Both are held in range (positions/_kerple.py).
 
 Path: a bias by distance: `blocked` on the CPU (memory O(T·block)), FlexAttention on CUDA (O(T)). The table over
 distances takes O(T·H) memory and T·H powers per layer. Cost: one addition per score. Relative.

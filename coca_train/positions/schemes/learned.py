@@ -11,8 +11,8 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from coca_train.config.schema import STRICT
-from coca_train.positions._limits import check_max_len
 from coca_train.positions.base import AttentionShape, Position
+from coca_train.runtime.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -43,3 +43,17 @@ class Scheme(Position):
         """UserError (E-POS-04) beyond the table."""
         check_max_len(pos_BT, self.settings.max_len, self.settings.scheme)
         return x_BTC + self.table(pos_BT).to(x_BTC.dtype)
+
+
+def check_max_len(pos_BT: Tensor, max_len: int, scheme: str) -> None:
+    """UserError (E-POS-04) when a position has no row in a table of `max_len` rows, 0 to max_len - 1.
+
+    Refused, not clipped: with the last row for all that follows, the numbers would look like results.
+    """
+    last = int(pos_BT.max())
+    if last >= max_len:
+        raise UserError(
+            f"E-POS-04 position.max_len={max_len}: {scheme} has no row for position {last}; its table is learned and "
+            f"ends at position {max_len - 1}. Fix: train with position.max_len={last + 1} or more, or take windows of "
+            f"at most {max_len} tokens"
+        )

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coca_train.config.schema import STRICT, ModelConfig
 from coca_train.positions import frequencies, hugging_face, rotary
-from coca_train.positions.base import AttentionShape, Position, Problem
+from coca_train.positions.base import Problem
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -35,22 +35,13 @@ class Tables(NamedTuple):
     key: rotary.Turn
 
 
-class Scheme(Position):
+class Scheme(rotary.Rotary):
     """Rotates queries and keys by their own position."""
-
-    def __init__(self, settings: Settings, shape: AttentionShape) -> None:
-        super().__init__(settings, shape)
-        self.rotary_dim = rotary.width(shape.head_dim, settings.rotary_pct)
-        self.frequencies = frequencies.build(settings.frequencies, self.rotary_dim)
 
     def forward(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Tables:
         """length: the sequence length that dynamic frequencies adapt to [tokens]."""
         spectrum = self.frequencies(length)
         return Tables(*rotary.turns(pos_BT, pos_BS, spectrum))
-
-    def rotate(self, q_BTHD: Tensor, k_BSGK: Tensor, tables: Tables) -> tuple[Tensor, Tensor]:
-        """K = E = D."""
-        return rotary.apply(q_BTHD, tables.query), rotary.apply(k_BSGK, tables.key)
 
 
 def from_transformers(rotary_pct: float, frequencies: dict[str, Any]) -> dict[str, Any]:

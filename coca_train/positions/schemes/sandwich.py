@@ -48,7 +48,3 @@ class Scheme(Position):
         sum_R = (distance_R[:, None] * inv_freq_J).cos().sum(-1) - self.settings.d_bar / 2
         compression_H = torch.arange(1, self.shape.n_heads + 1, **wide) * 8 / self.shape.n_heads
         return Terms(distance_HR=(sum_R / compression_H[:, None]).float())
-
-    def terms(self, tables: Terms) -> Terms:
-        """Nothing is left to do for a layer."""
-        return tables

@@ -19,7 +19,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from coca_train.config.schema import STRICT
-from coca_train.positions.base import AttentionShape, LayerPosition, Mapped, Position, Projections, Terms
+from coca_train.positions.base import AttentionShape, LayerPosition, Position, Projections, Terms
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -38,18 +38,10 @@ class Layer(LayerPosition):
         self.keys = nn.Parameter(torch.empty(settings.max_distance + 1, shape.head_dim))
         self.values = nn.Parameter(torch.empty(settings.max_distance + 1, shape.head_dim))
 
-    def forward(
-        self,
-        position: Position,
-        q_BTHD: Tensor,
-        k_BSGK: Tensor,
-        tables: Any,
-        project: Projections,
-        tokens: tuple[Tensor, ...] = (),
-    ) -> Mapped:
-        """K = E = D. Copies of the vectors: the kernel reads them when ZeRO 3 has taken the parameters back."""
+    def terms(self, position: Position, q_BTHD: Tensor, k_BSGK: Tensor, tables: Any, project: Projections) -> Terms:
+        """Copies of the vectors: the kernel reads them when ZeRO 3 has taken the parameters back."""
         keys_RD, values_RD = (table.to(q_BTHD.dtype, copy=True) for table in (self.keys, self.values))
-        return Mapped(q_BTHD, k_BSGK, Terms(query=(q_BTHD, keys_RD[:, None, :]), value_RD=values_RD))
+        return Terms(query=(q_BTHD, keys_RD[:, None, :]), value_RD=values_RD)
 
 
 class Scheme(Position):

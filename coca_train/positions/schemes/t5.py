@@ -47,7 +47,3 @@ class Scheme(Position):
         """The bias of each distance, float32 or wider."""
         dtype = torch.promote_types(self.table.dtype, torch.float32)
         return Terms(distance_HR=self.table[self.buckets_R.to(pos_BT.device)].to(dtype).T.contiguous())
-
-    def terms(self, tables: Terms) -> Terms:
-        """Nothing is left to do for a layer."""
-        return tables

@@ -23,8 +23,8 @@ from torch.nn import functional as F
 
 from coca_train.config.schema import STRICT, ModelConfig
 from coca_train.positions._buckets import bucket_problems, buckets
-from coca_train.positions._limits import check_max_len
 from coca_train.positions.base import AttentionShape, Initial, Position, Problem, Terms
+from coca_train.positions.schemes.learned import check_max_len
 
 INITIAL: dict[str, Initial] = {"p": lambda table, generator: table.normal_(0.0, 1.0, generator=generator)}
 
@@ -71,8 +71,8 @@ class Scheme(Position):
 
     def forward(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Tables:
         """UserError (E-POS-04) when a position has no row in p."""
-        check_max_len(pos_BS, self.settings.max_len, "tupe")
-        check_max_len(pos_BT, self.settings.max_len, "tupe")
+        for pos in (pos_BS, pos_BT):
+            check_max_len(pos, self.settings.max_len, self.settings.scheme)
         dtype = torch.promote_types(self.p.dtype, torch.float32)
         query, key = F.linear(self.p[pos_BT], self.u_q).to(dtype), F.linear(self.p[pos_BS], self.u_k).to(dtype)
         width = (-1, self.shape.head_dim)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from coca_train.config.schema import STRICT, ModelConfig
 from coca_train.positions import frequencies, rotary
-from coca_train.positions.base import AttentionShape, Position, Problem
+from coca_train.positions.base import Problem
 from coca_train.runtime.errors import UserError
 
 # What ζ_0^(-N/b) may take of a dtype's exponent range [bits]; the rest is left to q·k. bfloat16 ends like float32.
@@ -56,13 +56,8 @@ class Tables(NamedTuple):
     span: int
 
 
-class Scheme(Position):
+class Scheme(rotary.Rotary):
     """Rotates queries and keys; lets queries fade and keys grow with the position."""
-
-    def __init__(self, settings: Settings, shape: AttentionShape) -> None:
-        super().__init__(settings, shape)
-        self.rotary_dim = rotary.width(shape.head_dim, settings.rotary_pct)
-        self.frequencies = frequencies.build(settings.frequencies, self.rotary_dim)
 
     def forward(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Tables:
         """length: the sequence length that dynamic frequencies adapt to [tokens]."""
@@ -86,7 +81,7 @@ class Scheme(Position):
     def rotate(self, q_BTHD: Tensor, k_BSGK: Tensor, tables: Tables) -> tuple[Tensor, Tensor]:
         """K = E = D. UserError (E-POS-05) where the powers would leave the range of the dtype."""
         self._check_range(tables.span, q_BTHD.dtype)
-        return rotary.apply(q_BTHD, tables.query), rotary.apply(k_BSGK, tables.key)
+        return super().rotate(q_BTHD, k_BSGK, tables)
 
     def _check_range(self, span: int, dtype: torch.dtype) -> None:
         base, bits = self.settings.scale_base, RANGE.get(dtype, RANGE_ELSE)

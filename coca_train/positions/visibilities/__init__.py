@@ -3,7 +3,6 @@
 Each module holds `Settings` (its own hyper-parameters) and `Rules`, a `Visibility`.
 """
 
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -15,16 +14,6 @@ from coca_train.positions.base import AttentionShape, Position, Problem
 from coca_train.positions.visibility import Visibility
 
 
-def visibility_names() -> list[str]:
-    """What `visibility.name` may be: the files of this folder."""
-    return VISIBILITIES.names()
-
-
-def visibility_module(name: str) -> ModuleType:
-    """The module positions/visibilities/<name>.py. UserError when there is no such file."""
-    return VISIBILITIES.module(name)
-
-
 def settings(value: Any) -> Any:
     """A mapping with the key `name`, typed by that visibility's own Settings (errors: see Registry.settings)."""
     return VISIBILITIES.settings(value)
@@ -32,7 +21,7 @@ def settings(value: Any) -> Any:
 
 def build(settings: Any) -> Visibility:
     """The visibility that `settings` names."""
-    return visibility_module(settings.name).Rules(settings)
+    return VISIBILITIES.module(settings.name).Rules(settings)
 
 
 def problems(settings: Any, position: Any, model: ModelConfig) -> list[Problem]:

@@ -1,4 +1,4 @@
-"""The Λ-shaped mask with a distance limit (LM-Infinite, arXiv 2308.16137, section 3.2).
+"""The Λ-shaped mask with a distance limit (LM-Infinite, arXiv 2308.16137).
 
 A query sees the first n_global tokens and the last `window`; every distance above max_distance counts as
 max_distance. O(T·(window + n_global)) time; a cache holds that many keys.
