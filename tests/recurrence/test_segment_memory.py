@@ -38,7 +38,7 @@ class Recorder:
         for batch in micro_batches:
             self.seen.append(Memory([x.clone() for x in batch.memory.hidden], batch.memory.length_B.clone()))
             for layer in range(LAYERS):
-                batch.memory.keep((batch.tokens_BT + 1000.0 * layer)[..., None].expand(-1, -1, C))
+                batch.memory.exchange((batch.tokens_BT + 1000.0 * layer)[..., None].expand(-1, -1, C))
         self.skipped_steps += self.skip
         return StepResult(loss=1.0, grad_norm=1.0, skipped=self.skip, tokens=1)
 
