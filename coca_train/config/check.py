@@ -190,14 +190,6 @@ def _peft(stages: dict[str, StageConfig], world: World) -> Iterator[Problem]:
         yield from (Problem("E-STG-18", (key,), text, "pip install peft") for key in keys)
 
 
-def warm_up(train: TrainConfig, optim: OptimConfig) -> Iterator[Problem]:
-    """Of a stage: train.max_steps is its length."""
-    if optim.warmup_steps >= train.max_steps:
-        text = f"a warm-up of {optim.warmup_steps} steps does not fit into {train.max_steps}"
-        keys, fix = ("optim.warmup_steps", "train.max_steps"), f"write optim.warmup_steps={train.max_steps // 10}"
-        yield Problem("E-CFG-23", keys, text, fix)
-
-
 def _rates(optim: OptimConfig) -> Iterator[Problem]:
     for key in ("min_lr", "warmup_init_lr"):
         if getattr(optim, key) > optim.lr:

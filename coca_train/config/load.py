@@ -37,46 +37,27 @@ class Loaded:
 
 
 def assemble(root: Root, overrides: list[str], config_dirs: tuple[Path, ...] = ()) -> Assembled:
-    """Files, choices and overrides as one plain tree. Raises ConfigError for files that cannot be read."""
+    """Files, choices and overrides as one plain tree. config_dirs: further folders with experiments and group choices.
+    Raises ConfigError for files that cannot be read."""
     dirs = root.dirs(config_dirs)
     parsed = parse(root, overrides, dirs)
     a = compose(root, parsed.groups, dirs)
+    a.overrides = list(overrides)
     a.problems = [*parsed.problems, *a.problems]
-    fill(root, a.tree, a.places, dirs)  # before overrides too: what a template brings is there, and `+` is refused
+    fill(
+        root, {name: a.tree.get(name) for name in root.parts}, a.places, dirs
+    )  # before overrides too: what a template brings is there, and `+` is refused
     a.examples = dict(leaves(a.tree))
     for override in parsed.values:
         a.problems += apply(a, override)
-    fill(root, a.tree, a.places, dirs)  # parts and choices that the command line brought
+    fill(
+        root, {name: a.tree.get(name) for name in root.parts}, a.places, dirs
+    )  # parts and choices that the command line brought
     return a
 
 
-def load(root: Root, overrides: list[str], config_dirs: tuple[Path, ...] = ()) -> Loaded:
-    """Compose, check and freeze. config_dirs: further folders with experiments and group choices.
-
-    Raises ConfigError, which names every problem and who set the value.
-    """
-    assembled = assemble(root, overrides, config_dirs)
-    config, text = finish(assembled, launch=True)
-    return Loaded(config, text, list(overrides), assembled.choices)
-
-
-def load_saved(root: Root, path: Path) -> Loaded:
-    """A configuration that was saved as one file, through the same checks as a new one."""
-    places: dict[str, str] = {}
-    if not path.is_file():
-        raise stop(Problem("E-CFG-15", (), "there is no such file", "give the directory of a run", str(path)))
-    problems = read(path, "", places)
-    tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    if not isinstance(tree, dict):
-        raise stop(Problem("E-CFG-15", (), "this is not the configuration of a run", "restore the file", str(path)))
-    complete(tree)
-    fill(root, tree, places, (config_dir(),))
-    config, text = finish(Assembled(root, tree, {}, places, problems), launch=False)
-    return Loaded(config, text, [], {})
-
-
-def finish(a: Assembled, launch: bool) -> tuple[Any, str]:
-    """Resolve, type and cross-check; the configuration and its text. Raises ConfigError with all problems.
+def load(a: Assembled, launch: bool = True) -> Loaded:
+    """Resolve, type, cross-check and freeze. Raises ConfigError, which names every problem and who set the value.
 
     launch: also the rules about this machine and this launch.
     """
@@ -101,5 +82,20 @@ def finish(a: Assembled, launch: bool) -> tuple[Any, str]:
         # Parts stand over the run's own sections: while those are wrong, so would be every part.
         a.problems += part_problems(root, config, launch) if root.staged else []
         if not a.problems:
-            return config, yaml.safe_dump(ordered, sort_keys=False, allow_unicode=True)
+            text = yaml.safe_dump(ordered, sort_keys=False, allow_unicode=True)
+            return Loaded(config, text, a.overrides, a.choices)
     raise ConfigError(a.problems, a.lines())
+
+
+def load_saved(root: Root, path: Path) -> Loaded:
+    """A configuration that was saved as one file, through the same checks as a new one."""
+    places: dict[str, str] = {}
+    if not path.is_file():
+        raise stop(Problem("E-CFG-15", (), "there is no such file", "give the directory of a run", str(path)))
+    problems = read(path, "", places)
+    tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if not isinstance(tree, dict):
+        raise stop(Problem("E-CFG-15", (), "this is not the configuration of a run", "restore the file", str(path)))
+    complete(tree)
+    fill(root, {name: tree.get(name) for name in root.parts}, places, (config_dir(),))
+    return load(Assembled(root, tree, {}, places, problems), launch=False)
