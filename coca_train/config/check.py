@@ -117,7 +117,7 @@ def pattern(layers: LayersConfig) -> list[Problem]:
     if unknown := sorted({*layers.pattern} - {OWN, *layers.kinds}):
         text = f"there is no kind {', '.join(unknown)}; there are {', '.join([OWN, *layers.kinds])}"
         fix = f"describe layers.kinds.{unknown[0]}, or write layers.pattern=[{OWN}]"
-        wrong.append(Problem("E-CFG-46", ("layers.pattern",), text, fix))
+        wrong.append(Problem("E-CFG-66", ("layers.pattern",), text, fix))
     return wrong
 
 
