@@ -8,7 +8,7 @@ from pathlib import Path
 
 from coca_train.config import load as loading
 from coca_train.config.check import RULES, problems
-from coca_train.config.load import Loaded
+from coca_train.config.load import Loaded, assemble
 from coca_train.config.root import Root
 from coca_train.config.schema import Config
 from coca_train.positions import FREQUENCIES, SCHEMES, VISIBILITIES
@@ -43,6 +43,7 @@ TRAIN = Root(
     templates={"stages": "stages/_stage"},
     swept=True,
     staged=True,
+    parts=("position", "visibility", "layers", "stages"),
 )
 
 
@@ -52,7 +53,7 @@ def load(overrides: list[str], config_dirs: tuple[Path, ...] = ()) -> Loaded:
     config_dirs: further folders with experiments and group choices. Raises ConfigError, which names every problem and
     who set the value.
     """
-    return loading.load(TRAIN, overrides, config_dirs)
+    return loading.load(assemble(TRAIN, overrides, config_dirs))
 
 
 def load_saved(run_dir: str | Path) -> Loaded:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from coca_train.config.exchange import GROUPS, exchanged
 from coca_train.config.files import choices, config_dir
-from coca_train.config.load import Assembled, finish
+from coca_train.config.load import Assembled, load
 from coca_train.config.messages import Problem
 from coca_train.config.overrides import apply, parse, place, wrong
 from coca_train.config.provenance import read, stop
@@ -43,7 +43,7 @@ def vary(config: Config, overrides: list[str]) -> Config:
         else:
             text = "the weights were trained with it, so it cannot change"
             a.problems.append(wrong(override.input_line or "", text, HOW))
-    varied, _ = finish(a, launch=False)
+    varied = load(a, launch=False).config
     # After typing, because it is about parameters: frequencies that learn some (clex) leave weights without theirs.
     if varied.position != config.position:
         from coca_train.positions.frequencies import exchange_problem

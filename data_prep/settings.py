@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from coca_train.config import load as loading
 from coca_train.config.check import names, paths, problems
 from coca_train.config.files import choices, config_dir
-from coca_train.config.load import load as load_root
 from coca_train.config.messages import Problem, nearest
 from coca_train.config.root import Root
 from data_prep.schema import (
@@ -179,6 +179,7 @@ PREPARE = Root(
     place="corpus.dir and corpus.name",
     from_top=("corpus",),
     templates={"corpus.sources": "corpus/_source"},
+    parts=("corpus",),
 )
 
 
@@ -192,7 +193,7 @@ def load(words: Sequence[str], dirs: tuple[Path, ...] = ()) -> PrepareConfig:
 
 def load_with_yaml(words: Sequence[str], dirs: tuple[Path, ...] = ()) -> tuple[PrepareConfig, str]:
     """The same with its text, as `--cfg job` shows it."""
-    loaded = load_root(PREPARE, overrides(words), dirs)
+    loaded = loading.load(loading.assemble(PREPARE, overrides(words), dirs))
     return loaded.config, loaded.yaml
 
 

@@ -52,7 +52,7 @@ def load_run(run_dir: Path | str, device: str = "auto") -> Run:
         )
     loaded = replace(loaded, config=stage_at(resolve(loaded.config), newest.step).config)
     with torch.device("meta"):
-        model = build_model(loaded.config, vocab_size(loaded.config, tokenizer.vocab_size))
+        model = build_model(loaded.config, vocab_size(loaded.config.model, tokenizer.vocab_size, tokenizer.path))
     where = pick_device(device)
     dtype = (
         torch.float32 if where == "cpu" and loaded.config.engine.dtype == "fp16" else DTYPES[loaded.config.engine.dtype]

@@ -25,6 +25,7 @@ from coca_train.runtime.errors import CheckpointError, DataError
 from coca_train.runtime.trees import flatten
 from coca_train.schedule import Stage
 
+NAME = "run.json"
 PACKAGES = ("torch", "deepspeed", "numpy", "sentencepiece")
 # What a stage that has begun depends on, and what one that is done does not depend on. The data has its fingerprint.
 FIXED = (
@@ -41,7 +42,7 @@ def open_record(
     fingerprints: Mapping[str, dict[str, Any]],
     init_digests: Callable[[], dict[str, str]],
 ) -> dict[str, Any]:
-    """The run's record, made on the first start. COLLECTIVE: rank 0 reads and writes, all get the same.
+    """Rank 0: the run's record, made on the first start.
 
     fingerprints: of the data, by stage. init_digests: called on the first start only; digests of the initial weights
     by name, for comparisons.
@@ -49,24 +50,7 @@ def open_record(
     Raises DataError when the data of a stage that has begun is not what it began with, CheckpointError when a setting
     was changed that the state in the directory depends on. Other changed settings are announced.
     """
-    return dist.on_main(lambda: _open(run_dir, loaded, stages, fingerprints, init_digests))
-
-
-def begin_stage(run_dir: Path, record: dict[str, Any], stage: Stage, fingerprint: dict[str, Any]) -> None:
-    """Note that a stage begins; nothing where it has begun already. COLLECTIVE."""
-    if stage.name not in [one["name"] for one in record["stages"]]:
-        record["stages"].append(_entry(stage, fingerprint))
-        dist.on_main(lambda: _write(run_dir, record))
-
-
-def _open(
-    run_dir: Path,
-    loaded: Loaded,
-    stages: Sequence[Stage],
-    fingerprints: Mapping[str, dict[str, Any]],
-    init_digests: Callable[[], dict[str, str]],
-) -> dict[str, Any]:
-    path = run_dir / "run.json"
+    path = run_dir / NAME
     settings = flatten(asdict(loaded.config))
     if not path.exists() or not step_folders(run_dir / FOLDER):  # nothing depends on the old settings
         first = stages[0]
@@ -83,25 +67,34 @@ def _open(
             "versions": versions(),
             "init_digests": init_digests(),
         }
-        write_text(run_dir / "config.yaml", loaded.yaml)
-        _write(run_dir, record)
-        return record
-    record = _read(path, stages[0].name)
-    changed = _compare(run_dir, record["stages"], stages, fingerprints)
-    for key, (old, new) in changed.items():
-        dist.log(f"CHANGED since this run began: {key} {old!r} -> {new!r}")
-    now = versions()
-    for package, old in record.get("versions", {}).items():
-        if now.get(package) != old:
-            dist.log(f"CHANGED since this run began: {package} {old} -> {now.get(package)}; resume may not be exact")
-    # Written before the run goes on: what the directory says of itself is what the next steps are done with.
-    if record["settings"] != settings or record.get("folder") != os.getcwd():
+    else:
+        record = _read(path, stages[0].name)
+        changed = _compare(run_dir, record["stages"], stages, fingerprints)
+        for key, (old, new) in changed.items():
+            dist.log(f"CHANGED since this run began: {key} {old!r} -> {new!r}")
+        now = versions()
+        for package, old in record.get("versions", {}).items():
+            if now.get(package) != old:
+                dist.log(
+                    f"CHANGED since this run began: {package} {old} -> {now.get(package)}; resume may not be exact"
+                )
+        if record["settings"] == settings and record.get("folder") == os.getcwd():
+            return record
         record |= {"settings": settings, "folder": os.getcwd()}  # relative paths of data begin there
         last = record["stages"][-1]
         record["stages"][-1] = _entry(stages[len(record["stages"]) - 1], last["fingerprint"])
-        write_text(run_dir / "config.yaml", loaded.yaml)
-        _write(run_dir, record)
+    # Written before the run goes on: what the directory says of itself is what the next steps are done with. run.json
+    # last: it makes the directory a run, and a start that was killed in between finds none and writes both anew.
+    write_text(run_dir / "config.yaml", loaded.yaml)
+    write_text(path, json.dumps(record, indent=1) + "\n")
     return record
+
+
+def begin_stage(run_dir: Path, record: dict[str, Any], stage: Stage, fingerprint: dict[str, Any]) -> None:
+    """Note that a stage begins; nothing where it has begun already. COLLECTIVE."""
+    if stage.name not in [one["name"] for one in record["stages"]]:
+        record["stages"].append(_entry(stage, fingerprint))
+        dist.on_main(lambda: write_text(run_dir / NAME, json.dumps(record, indent=1) + "\n"))
 
 
 def _read(path: Path, first: str) -> dict[str, Any]:
@@ -121,10 +114,6 @@ def _read(path: Path, first: str) -> dict[str, Any]:
             f"E-CKP-23 {path}: not a run record; every run directory holds one. "
             "Fix: restore it, or choose another run.name"
         ) from None
-
-
-def _write(run_dir: Path, record: dict[str, Any]) -> None:
-    write_text(run_dir / "run.json", json.dumps(record, indent=1) + "\n")
 
 
 def _entry(stage: Stage, fingerprint: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass
 from coca_train.commands import main
 from coca_train.commands._training import of_training
 from coca_train.config.command_line import Arguments
-from coca_train.config.load import Loaded
+from coca_train.config.load import Loaded, assemble, load
 from coca_train.config.root import Root
 from coca_train.config.schema import STRICT, Positive
 from coca_train.config.verb import FLAGS, Verb
@@ -57,7 +57,6 @@ class PlanConfig:
 
 
 def _plan(loaded: Loaded, arguments: Arguments) -> None:
-    from coca_train.config.load import assemble, finish
     from coca_train.planning.cost import Cluster, check_launch, cost
     from coca_train.planning.gpus import find
     from coca_train.planning.outline import outline
@@ -65,7 +64,7 @@ def _plan(loaded: Loaded, arguments: Arguments) -> None:
     from coca_train.schedule import resolve
 
     given: PlanConfig = loaded.config
-    config, _ = finish(assemble(TRAIN, arguments.overrides, arguments.config_dirs), launch=False)
+    config = load(assemble(TRAIN, arguments.overrides, arguments.config_dirs), launch=False).config
     cluster = Cluster(given.gpus, find("cpu" if config.engine.device == "cpu" else given.gpu), given.mfu)
     stages = resolve(config)
     for stage in stages:

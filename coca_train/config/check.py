@@ -117,7 +117,7 @@ def pattern(layers: LayersConfig) -> list[Problem]:
     if unknown := sorted({*layers.pattern} - {OWN, *layers.kinds}):
         text = f"there is no kind {', '.join(unknown)}; there are {', '.join([OWN, *layers.kinds])}"
         fix = f"describe layers.kinds.{unknown[0]}, or write layers.pattern=[{OWN}]"
-        wrong.append(Problem("E-CFG-46", ("layers.pattern",), text, fix))
+        wrong.append(Problem("E-CFG-66", ("layers.pattern",), text, fix))
     return wrong
 
 
@@ -188,14 +188,6 @@ def _peft(stages: dict[str, StageConfig], world: World) -> Iterator[Problem]:
         text = "peft is not installed, which makes the adapters; it is the extra 'lora'"
         keys = [f"stages.{name}.lora.rank" for name, stage in stages.items() if stage.lora.rank is not None]
         yield from (Problem("E-STG-18", (key,), text, "pip install peft") for key in keys)
-
-
-def warm_up(train: TrainConfig, optim: OptimConfig) -> Iterator[Problem]:
-    """Of a stage: train.max_steps is its length."""
-    if optim.warmup_steps >= train.max_steps:
-        text = f"a warm-up of {optim.warmup_steps} steps does not fit into {train.max_steps}"
-        keys, fix = ("optim.warmup_steps", "train.max_steps"), f"write optim.warmup_steps={train.max_steps // 10}"
-        yield Problem("E-CFG-23", keys, text, fix)
 
 
 def _rates(optim: OptimConfig) -> Iterator[Problem]:

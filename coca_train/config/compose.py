@@ -30,6 +30,7 @@ class Assembled:
     problems: list[Problem] = field(default_factory=list)
     examples: dict[str, Any] = field(default_factory=dict)  # by dotted key, the values before overrides
     typed: dict[str, str] = field(default_factory=dict)  # by dotted key, the values of the command line, as typed
+    overrides: list[str] = field(default_factory=list)  # the words of the command line
 
     def __post_init__(self) -> None:
         self.examples = self.examples or dict(leaves(self.tree))

@@ -38,14 +38,16 @@ class Loaded:
     @property
     def yaml(self) -> str:
         """What a run directory keeps as config.yaml."""
-        return as_yaml(self.tree)
+        return yaml.safe_dump(self.tree, sort_keys=False, allow_unicode=True)
 
 
 def assemble(root: Root, overrides: list[str], config_dirs: tuple[Path, ...] = ()) -> Assembled:
-    """Files, choices and overrides as one plain tree. Raises ConfigError for files that cannot be read."""
+    """Files, choices and overrides as one plain tree. config_dirs: further folders with experiments and group choices.
+    Raises ConfigError for files that cannot be read."""
     dirs = root.dirs(config_dirs)
     parsed = parse(root, overrides, dirs)
     a = compose(root, parsed.groups, dirs)
+    a.overrides = list(overrides)
     a.problems = [*parsed.problems, *a.problems]
     fill(root, a.tree, a.places, dirs)  # before overrides too: what a template brings is there, and `+` is refused
     a.examples = dict(leaves(a.tree))
@@ -55,40 +57,10 @@ def assemble(root: Root, overrides: list[str], config_dirs: tuple[Path, ...] = (
     return a
 
 
-def load(root: Root, overrides: list[str], config_dirs: tuple[Path, ...] = ()) -> Loaded:
-    """Compose, check and freeze. config_dirs: further folders with experiments and group choices.
+def load(a: Assembled, launch: bool = True) -> Loaded:
+    """Resolve, type, cross-check and freeze. Raises ConfigError, which names every problem and who set the value.
 
-    Raises ConfigError, which names every problem and who set the value.
-    """
-    assembled = assemble(root, overrides, config_dirs)
-    config, tree = finish(assembled, launch=True)
-    return Loaded(config, tree, list(overrides), assembled.choices)
-
-
-def load_saved(root: Root, path: Path) -> Loaded:
-    """A configuration that was saved as one file, through the same checks as a new one."""
-    places: dict[str, str] = {}
-    if not path.is_file():
-        raise stop(Problem("E-CFG-15", (), "there is no such file", "give the directory of a run", str(path)))
-    problems = read(path, "", places)
-    tree = plain(path)
-    if not isinstance(tree, dict):
-        raise stop(Problem("E-CFG-15", (), "this is not the configuration of a run", "restore the file", str(path)))
-    complete(tree)
-    fill(root, tree, places, (config_dir(),))
-    config, resolved = finish(Assembled(root, tree, {}, places, problems), launch=False)
-    return Loaded(config, resolved, [], {})
-
-
-def as_yaml(tree: dict[str, Any]) -> str:
-    """A configuration in plain values as the text of a file."""
-    return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
-
-
-def finish(a: Assembled, launch: bool) -> tuple[Any, dict[str, Any]]:
-    """Resolve, type and cross-check; the configuration, and the same in plain values.
-
-    Raises ConfigError with all problems. launch: also the rules about this machine and this launch.
+    launch: also the rules about this machine and this launch.
     """
     root, fields = a.root, fields_of(a.root.schema)
     written = a.tree
@@ -111,5 +83,19 @@ def finish(a: Assembled, launch: bool) -> tuple[Any, dict[str, Any]]:
         # Parts stand over the run's own sections: while those are wrong, so would be every part.
         a.problems += part_problems(root, config, launch) if root.staged else []
         if not a.problems:
-            return config, ordered
+            return Loaded(config, ordered, a.overrides, a.choices)
     raise ConfigError(a.problems, a.lines())
+
+
+def load_saved(root: Root, path: Path) -> Loaded:
+    """A configuration that was saved as one file, through the same checks as a new one."""
+    places: dict[str, str] = {}
+    if not path.is_file():
+        raise stop(Problem("E-CFG-15", (), "there is no such file", "give the directory of a run", str(path)))
+    problems = read(path, "", places)
+    tree = plain(path)
+    if not isinstance(tree, dict):
+        raise stop(Problem("E-CFG-15", (), "this is not the configuration of a run", "restore the file", str(path)))
+    complete(tree)
+    fill(root, tree, places, (config_dir(),))
+    return load(Assembled(root, tree, {}, places, problems), launch=False)

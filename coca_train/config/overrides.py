@@ -68,7 +68,12 @@ def parse(root: Root, overrides: list[str], dirs: tuple[Path, ...]) -> Parsed:
             continue
         name, value = override.key_or_group.strip(), override.value()
         chooses = name in root.groups and not isinstance(value, dict)  # `position={…}` sets values in the section
-        if problem := _refusal(root, override, name, chooses, dirs):
+        if chooses:
+            problem = _refused_choice(root, override, name, dirs)
+        else:
+            sweeps = override.is_sweep_override()
+            problem = _refused_key(root, name, dirs, override.package, isinstance(value, dict), sweeps)
+        if problem:
             parsed.problems.append(wrong(raw, *problem))
         elif chooses:
             parsed.groups[name] = str(value)
@@ -77,29 +82,29 @@ def parse(root: Root, overrides: list[str], dirs: tuple[Path, ...]) -> Parsed:
     return parsed
 
 
-def _refusal(
-    root: Root, override: "Override", key: str, chooses: bool, dirs: tuple[Path, ...]
-) -> tuple[str, ...] | None:
-    """What is wrong with an override that can be read, how to mend it, and the code; None: nothing.
+def _refused_choice(root: Root, override: "Override", group: str, dirs: tuple[Path, ...]) -> tuple[str, ...] | None:
+    """What is wrong with the choice of a group, how to mend it, and the code unless it is E-CFG-16; None: nothing."""
+    names, value = list(choices(group, dirs)), override.value()
+    if override.is_delete():
+        return f"{group} cannot be removed, a run needs it", f"choose one: {', '.join(names)}"
+    if override.is_sweep_override():
+        each = "add --multirun to run each" if root.swept else f"write {group}={names[0]}"
+        return f"several choices for {group}", each
+    if override.package is not None:
+        return "a group cannot be put elsewhere here", f"write {group}={show(value)}"
+    if value not in names:
+        best = next(iter(get_close_matches(str(value), names, n=1)), names[0])
+        text = f"there is no {group} {show(value)}; the choices are {', '.join(names)}"
+        return text, f"write {group}={best}", "E-CFG-32"
+    return None
 
-    chooses: whether it names a choice of the group `key`.
-    """
-    value: Any = override.value()
-    if chooses:
-        names = list(choices(key, dirs))
-        if override.is_delete():
-            return f"{key} cannot be removed, a run needs it", f"choose one: {', '.join(names)}"
-        if override.is_sweep_override():
-            each = "add --multirun to run each" if root.swept else f"write {key}={names[0]}"
-            return f"several choices for {key}", each
-        if override.package is not None:
-            return "a group cannot be put elsewhere here", f"write {key}={show(value)}"
-        if value not in names:
-            best = next(iter(get_close_matches(str(value), names, n=1)), names[0])
-            text = f"there is no {key} {show(value)}; the choices are {', '.join(names)}"
-            return text, f"write {key}={best}", "E-CFG-32"
-        return None
-    if override.package is not None or "/" in key:
+
+def _refused_key(
+    root: Root, key: str, dirs: tuple[Path, ...], package: str | None, is_section: bool, sweeps: bool
+) -> tuple[str, ...] | None:
+    """The same of an option's key. package: what stands behind an @. Of its value, whether it is a section, or several
+    for a sweep."""
+    if package is not None or "/" in key:
         close = get_close_matches(key, root.groups, n=1)
         fix = f"did you mean {close[0]}=…?" if close else f"groups are {', '.join(root.groups)}"
         return f"there is no config group {show(key)}", fix, "E-CFG-32"
@@ -107,14 +112,14 @@ def _refusal(
         text = "Hydra only composes the configuration here; its own settings have no effect"
         return text, f"set {root.place} for the place, --config-dir for more files"
     group = root.tags.get(key, key.replace(".", "/"))
-    if key in root.tags or (group in root.groups and not isinstance(value, dict)):
+    if key in root.tags or (group in root.groups and not is_section):
         names = ", ".join(choices(group, dirs))
         return f"{key} follows from the choice of {group}", f"write {group}=<choice>; there are {names}"
-    if override.is_sweep_override():
+    if sweeps:
         each = "add --multirun to run each" if root.swept else f"write one, or a list as {key}=[a,b]"
         return "several values for one option", f"{each}, or quote text with commas: \"{key}='a,b'\""
     known = [option.key for option in options(root)]
-    if "." in key or key in known or isinstance(value, dict):
+    if "." in key or key in known or is_section:
         return None
     if any(each.startswith(f"{key}.") for each in known):
         return "is a section, not a value", f"set an option inside it: {key}.<option>=…", "E-CFG-34"

@@ -9,7 +9,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from coca_train.config.check import warm_up
 from coca_train.config.exchange import GROUPS, NAMED, exchanged, over
 from coca_train.config.files import choices, config_dir
 from coca_train.config.messages import Problem
@@ -118,7 +117,12 @@ def part_problems(root: Root, config: Config, launch: bool) -> list[Problem]:
             wrong += root.check({key: getattr(complete, key) for key in right}, launch)
             kinds = complete.layers.kinds if not wrong else ()
             wrong += [each for kind in kinds for each in _kind_problems(root, complete, kind)]
-        wrong += warm_up(complete.train, complete.optim) if {"train", "optim"} <= right else []
+        # Not among the rules of the run: its length is that of its stages.
+        warmup_steps, steps = complete.optim.warmup_steps, complete.train.max_steps
+        if {"train", "optim"} <= right and warmup_steps >= steps:
+            text = f"a warm-up of {warmup_steps} steps does not fit into {steps}"
+            fix = f"write optim.warmup_steps={steps // 10}"
+            wrong.append(Problem("E-CFG-23", ("optim.warmup_steps", "train.max_steps"), text, fix))
         words = f"in stage {name}: " if len(config.stages) > 1 else ""
         length = "tokens" if stage.tokens is not None else "max_steps"
         names = {"train.max_steps": f"stages.{name}.{length}"} if getattr(stage, length) is not None else {}

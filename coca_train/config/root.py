@@ -30,6 +30,7 @@ class Root:
     beside: tuple[str, ...] = ()  # what its command takes besides, for suggestions
     swept: bool = False  # its command takes --multirun
     staged: bool = False  # it has stages and kinds of layers (parts.py)
+    parts: tuple[str, ...] = ()  # sections with named parts, and those that such parts differ from
 
     @property
     def tags(self) -> dict[str, str]:

@@ -9,7 +9,7 @@ from coca_train import __version__
 from coca_train.config.command_line import Arguments, read_arguments
 from coca_train.config.fields import options
 from coca_train.config.listing import assembled, choice_lines, option_lines, tables
-from coca_train.config.load import Loaded, load
+from coca_train.config.load import Loaded, assemble, load
 from coca_train.config.root import Root
 
 FLAGS = ("--help", "--version", "--cfg job", "--debug")
@@ -62,7 +62,7 @@ class Verb:
         elif answer := next((self.answers[flag] for flag in self.answers if flag in arguments.flags), None):
             return answer(arguments)
         else:
-            loaded = load(self.root, words, dirs)
+            loaded = load(assemble(self.root, words, dirs))
             if not arguments.cfg:
                 return self.run(loaded, replace(arguments, overrides=others))
             print(loaded.yaml, end="")

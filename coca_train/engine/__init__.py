@@ -7,8 +7,9 @@ from torch import nn
 from coca_train.config.schema import EngineConfig, OptimConfig
 from coca_train.engine.base import Engine, InitParameter, StepResult
 from coca_train.engine.process import start, stop
+from coca_train.engine.recurrence import RecurrentEngine, SegmentMemorySize
 
-__all__ = ["Engine", "StepResult", "build", "start", "stop"]
+__all__ = ["Engine", "SegmentMemorySize", "StepResult", "build", "start", "stop"]
 
 
 def build(
@@ -20,18 +21,22 @@ def build(
     trainable: Sequence[str],
     micro_batch_size: int,
     accumulation: int,
+    memory: SegmentMemorySize | None = None,
 ) -> Engine:
     """The configured engine over a fresh model. COLLECTIVE.
 
     model_fn builds the module (its own initial values are not used); init(name, tensor) fills one full
     parameter in place and must depend on the name only, so that all engines start from the same weights.
-    trainable: shell patterns over parameter names. accumulation: micro batches per rank and step.
+    trainable: shell patterns over parameter names. accumulation: micro batches per rank and step. memory: of a model
+    that remembers the segment before; None: it remembers nothing.
     """
     start(config)  # before deepspeed is imported
     if config.kind == "local":
         from coca_train.engine.local import LocalEngine
 
-        return LocalEngine(config, optim, model_fn, init, trainable)
-    from coca_train.engine.deepspeed import DeepSpeedEngine
+        engine: Engine = LocalEngine(config, optim, model_fn, init, trainable)
+    else:
+        from coca_train.engine.deepspeed import DeepSpeedEngine
 
-    return DeepSpeedEngine(config, optim, model_fn, init, trainable, micro_batch_size, accumulation)
+        engine = DeepSpeedEngine(config, optim, model_fn, init, trainable, micro_batch_size, accumulation)
+    return engine if memory is None else RecurrentEngine(engine, micro_batch_size * accumulation, memory)

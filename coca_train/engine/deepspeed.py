@@ -40,12 +40,12 @@ LOSS_SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 NEVER = 10**12
 
 
-def deepspeed_config(config: EngineConfig, optim: OptimConfig, micro_batch_size: int, accumulation: int) -> dict:
+def deepspeed_config(config: EngineConfig, max_grad_norm: float, micro_batch_size: int, accumulation: int) -> dict:
     """DeepSpeed's own settings. Its schedulers, optimizers and checkpoints are not used."""
     settings: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": micro_batch_size,
         "gradient_accumulation_steps": accumulation,
-        "gradient_clipping": optim.max_grad_norm if config.zero_stage else 0.0,  # ZeRO 0: `_guarded_step` clips
+        "gradient_clipping": max_grad_norm if config.zero_stage else 0.0,  # ZeRO 0: `_guarded_step` clips
         "steps_per_print": NEVER,
         "zero_optimization": {
             "stage": config.zero_stage,
@@ -91,7 +91,7 @@ class DeepSpeedEngine:
         self._model_fn = model_fn
         self._max_grad_norm = optim.max_grad_norm
         self._accumulation = accumulation
-        settings = deepspeed_config(config, optim, micro_batch_size, accumulation)
+        settings = deepspeed_config(config, optim.max_grad_norm, micro_batch_size, accumulation)
         with base.parameters_on_meta():
             module = model_fn()
         self.trainable = select_trainable(module, trainable)

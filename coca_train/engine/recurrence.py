@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -37,16 +37,22 @@ class Remembering:
     memory: Memory
 
 
+class SegmentMemorySize(NamedTuple):
+    """What each row remembers: the inputs of n_layers blocks, d_model wide, at memory_len positions [tokens]."""
+
+    n_layers: int
+    memory_len: int
+    d_model: int
+
+
 class SegmentMemory:
     """What this rank's rows of the global batch remember, in the compute dtype on the engine's device.
 
     length_R: how many of the M positions a row has, the last ones (fewer than M after the start of its text).
     """
 
-    def __init__(
-        self, n_rows: int, n_layers: int, memory_len: int, d_model: int, device: torch.device, dtype: torch.dtype
-    ) -> None:
-        self.hidden_RLMC = torch.zeros(n_rows, n_layers, memory_len, d_model, dtype=dtype, device=device)
+    def __init__(self, n_rows: int, size: SegmentMemorySize, device: torch.device, dtype: torch.dtype) -> None:
+        self.hidden_RLMC = torch.zeros(n_rows, *size, dtype=dtype, device=device)
         self.length_R = torch.zeros(n_rows, dtype=torch.int64, device=device)
 
     def attach(self, micro_batches: Sequence[MicroBatch]) -> list[Remembering]:
@@ -89,11 +95,11 @@ class RecurrentEngine:
     Evaluation knows nothing of the memory.
     """
 
-    def __init__(self, engine: Engine, *, n_rows: int, n_layers: int, memory_len: int, d_model: int) -> None:
+    def __init__(self, engine: Engine, n_rows: int, size: SegmentMemorySize) -> None:
         self._engine = engine
         self.model, self.device, self.dtype = engine.model, engine.device, engine.dtype
         self.zero_stage, self.trainable, self.skipped_steps = engine.zero_stage, engine.trainable, engine.skipped_steps
-        self.memory = SegmentMemory(n_rows, n_layers, memory_len, d_model, engine.device, DTYPES[engine.dtype])
+        self.memory = SegmentMemory(n_rows, size, engine.device, DTYPES[engine.dtype])
 
     def train_step(self, micro_batches: Sequence[MicroBatch], lr: float) -> StepResult:
         remembering = self.memory.attach(micro_batches)

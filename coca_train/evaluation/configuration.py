@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
-from coca_train.config.load import load as load_root
+from coca_train.config import load as loading
 from coca_train.config.messages import Problem
 from coca_train.config.root import Root
 from coca_train.config.schema import STRICT, Name, Positive
@@ -133,7 +133,7 @@ EVALUATE = Root(
 
 def load(words: Sequence[str], dirs: tuple[Path, ...] = ()) -> tuple[EvaluateConfig, str]:
     """Compose, check and freeze; the configuration and its text. Raises ConfigError, which names every problem."""
-    loaded = load_root(EVALUATE, overrides(words), dirs)
+    loaded = loading.load(loading.assemble(EVALUATE, overrides(words), dirs))
     return loaded.config, loaded.yaml
 
 

@@ -12,8 +12,7 @@ import torch
 from coca_train.checkpoint import manifest
 from coca_train.checkpoint.record import digest, versions
 from coca_train.checkpoint.weights import MODEL
-from coca_train.config.load import Assembled, as_yaml, assemble, finish
-from coca_train.config.schema import Config
+from coca_train.config.load import Assembled, Loaded, assemble, load
 from coca_train.data.mixture import tokenizer_digest
 from coca_train.hub import shard_files
 from coca_train.hub.tokenizer_files import FOLDER, copy, main_name
@@ -25,11 +24,9 @@ from coca_train.settings import TRAIN
 DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
-def write(
-    folder: Path, configured: tuple[Config, str], source: Source, tokenizer: Path | None, parity: dict[str, Any]
-) -> None:
+def write(folder: Path, configured: Loaded, source: Source, tokenizer: Path | None, parity: dict[str, Any]) -> None:
     """Fill a folder. configured: by `configuration`. Raises OSError, CheckpointError."""
-    config, text = configured
+    config = configured.config
     if tokenizer is not None:
         copy(tokenizer, folder / FOLDER)
         durable.write_new(folder / Path(config.data.tokenizer).name, tokenizer.read_bytes())
@@ -55,17 +52,17 @@ def write(
     checkpoint.mkdir(parents=True)
     _checkpoint(checkpoint, source, record, config.engine.dtype)
     durable.write_new(checkpoint.parent / "latest", f"{checkpoint.name}\n".encode())
-    durable.write_new(folder / "config.yaml", text.encode())
+    durable.write_new(folder / "config.yaml", configured.yaml.encode())
     durable.write_new(folder / "run.json", (json.dumps(record, indent=1) + "\n").encode())
 
 
 def defaults() -> dict[str, Any]:
     """The settings of a training as they are without any choice."""
-    return finish(assemble(TRAIN, []), launch=False)[1]
+    return load(assemble(TRAIN, []), launch=False).tree
 
 
-def configuration(name: str, root: str, source: Source, tokenizer: Path | None) -> tuple[Config, str]:
-    """The configuration of the run, and its YAML: defaults, but for what the weights decide; its data is a place that
+def configuration(name: str, root: str, source: Source, tokenizer: Path | None) -> Loaded:
+    """The configuration of the run: defaults, but for what the weights decide; its data is a place that
     is empty. Raises ConfigError for a name that no run can have."""
     tree, run_dir = defaults(), Path(root) / name
     kept = run_dir.resolve() / (main_name(tokenizer) if tokenizer is not None else "tokenizer.model")
@@ -86,8 +83,7 @@ def configuration(name: str, root: str, source: Source, tokenizer: Path | None) 
         "tokenizer": str(kept),
         "sources": {"none": nothing | {"on_exhausted": "repeat"}},
     }
-    config, resolved = finish(Assembled(TRAIN, tree), launch=False)
-    return config, as_yaml(resolved)
+    return load(Assembled(TRAIN, tree), launch=False)
 
 
 def _checkpoint(folder: Path, source: Source, record: dict[str, Any], dtype: str) -> None:

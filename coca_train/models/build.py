@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from coca_train.config.schema import Config, LoraConfig
+from coca_train.config.schema import Config, LoraConfig, ModelConfig
 from coca_train.models.init import init_parameter
 from coca_train.models.trainable import adapt
 from coca_train.models.transformer import Transformer
@@ -15,20 +15,27 @@ from coca_train.runtime.errors import DataError
 VOCAB_MULTIPLE = 64  # embedding rows are rounded up to this: matrix kernels like round numbers
 
 
-def vocab_size(config: Config, n_pieces: int) -> int:
-    """Embedding rows [tokens]: as configured, else n_pieces, the tokenizer's size, rounded up to 64."""
-    rows = config.model.vocab_size or -(-n_pieces // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+def vocab_size(model: ModelConfig, n_pieces: int, tokenizer: str) -> int:
+    """Embedding rows [tokens]: as configured, else n_pieces, the tokenizer's size, rounded up to 64. tokenizer: its
+    file, for the error."""
+    rows = model.vocab_size or -(-n_pieces // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
     if rows < n_pieces:
         raise DataError(
-            f"E-TOK-09 model.vocab_size={rows}: the tokenizer {config.data.tokenizer} has {n_pieces} "
+            f"E-TOK-09 model.vocab_size={rows}: the tokenizer {tokenizer} has {n_pieces} "
             "tokens and needs as many rows. Fix: model.vocab_size=null, which takes the tokenizer's size"
         )
     return rows
 
 
-def build_model(config: Config, n_tokens: int) -> Transformer:
-    """The Transformer of a config with n_tokens embedding rows, weights not yet initialised."""
-    return Transformer(
+def build_model(
+    config: Config, n_tokens: int, trainable: Sequence[str] = (), lora: LoraConfig | None = None
+) -> Transformer:
+    """The Transformer of a config with n_tokens embedding rows, weights not yet initialised.
+
+    lora: adapters for what matches the patterns `trainable`; None: without. Raises UserError where adapters do not fit
+    (E-STG-14, 16, 17) or peft is missing (E-STG-18).
+    """
+    model = Transformer(
         config.model,
         config.position,
         config.visibility,
@@ -38,26 +45,17 @@ def build_model(config: Config, n_tokens: int) -> Transformer:
         attention=config.engine.attention,
         activation_checkpointing=config.engine.activation_checkpointing,
     )
-
-
-def build_adapted(config: Config, n_tokens: int, trainable: Sequence[str], lora: LoraConfig | None) -> Transformer:
-    """`build_model` as a stage trains it: with adapters for what matches the patterns `trainable`; lora None: without.
-
-    Raises UserError where adapters do not fit (E-STG-14, 16, 17) or peft is missing (E-STG-18).
-    """
-    model = build_model(config, n_tokens)
     if lora is not None:
         adapt(model, trainable, lora)
     return model
 
 
-def init_digests(config: Config, n_tokens: int) -> dict[str, str]:
+def init_digests(outline: Transformer, seed: int) -> dict[str, str]:
     """SHA-256 (first 16 digits) of every parameter's initial value: two schemes share what has the same digest."""
-    with torch.device("meta"):
-        outline = build_model(config, n_tokens)
     digests = {}
     for name, parameter in outline.named_parameters():
+        # Parameter by parameter: the weights of a whole model need not fit into this process.
         values: Tensor = torch.empty(parameter.shape, dtype=torch.float32)
-        init_parameter(name, values, config.model, config.position, config.run.seed, config.layers)
+        init_parameter(name, values, outline.config, outline.position.settings, seed, outline.layers)
         digests[name] = hashlib.sha256(values.numpy().tobytes()).hexdigest()[:16]
     return digests

@@ -6,7 +6,7 @@ and is therefore what an export ships (hub/bundle.py); models/transformer.py add
 Shape legend: B batch, T time, S all positions with the cache's or the memory's, C d_model, V vocab_size.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -125,10 +125,19 @@ class Decoder(nn.Module):
         """
         pos_BT = self.places(tokens_BT, cache) if pos_BT is None else pos_BT
         contexts = self.contexts(pos_BT, pos_BT, doc_BT, length, cache)
-        x_BTC = self.embedded(tokens_BT, pos_BT)
-        for kind, block in zip(self.kinds, self.blocks, strict=True):
-            x_BTC = block(x_BTC, contexts[kind])
-        return self.final_norm(x_BTC)
+        return self.final_norm(self.through(self.embedded(tokens_BT, pos_BT), contexts))
+
+    def through(
+        self,
+        x_BTC: Tensor,
+        contexts: Mapping[str, AttentionContext],
+        n_layers: int | None = None,
+        run: Callable[[nn.Module, Tensor, AttentionContext], Tensor] = nn.Module.__call__,
+    ) -> Tensor:
+        """What the first n_layers make of x_BTC, None: all of them. run: calls a block, the first one first."""
+        for kind, block in zip(self.kinds[:n_layers], self.blocks, strict=False):
+            x_BTC = run(block, x_BTC, contexts[kind])
+        return x_BTC
 
     def places(self, tokens_BT: Tensor, cache: Cache | None) -> Tensor:
         """Positions that count on from the cache's end, (1, T)."""

@@ -32,14 +32,14 @@ class Memory:
         from_end_M = torch.arange(self.memory_len, 0, -1, device=self.length_B.device)
         return from_end_M <= self.length_B[:, None]
 
-    def keep(self, x_BTC: Tensor) -> None:
-        """Called once a layer and forward, in the order of the layers, with the input of the layer's block.
+    def exchange(self, x_BTC: Tensor) -> Tensor:
+        """x_BMC: what a layer remembers, for the input of its block. Called once a layer and forward, in their order.
 
         Appends the last M positions of [memory ; segment] to `new`: values only, no graph and no view of x_BTC.
         """
         layer = len(self.new)
         assert layer < len(self.hidden), "the model has more layers than its memory"
-        old_BMC, x_BTC = self.hidden[layer], x_BTC.detach()
+        x_BMC, x_BTC = self.hidden[layer], x_BTC.detach()
         n_old = max(0, self.memory_len - x_BTC.shape[1])
-        old_BMC = old_BMC[:, self.memory_len - n_old :]
-        self.new.append(torch.cat([old_BMC, x_BTC[:, -self.memory_len :]], dim=1))
+        self.new.append(torch.cat([x_BMC[:, self.memory_len - n_old :], x_BTC[:, -self.memory_len :]], dim=1))
+        return x_BMC

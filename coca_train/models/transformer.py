@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from coca_train import positions
 from coca_train.config.schema import OWN, LayersConfig, ModelConfig
+from coca_train.models.attention import AttentionContext
 from coca_train.models.cache import Cache, KVCache
 from coca_train.models.decoder import Decoder, module_name
 from coca_train.models.kernels import KERNELS, Kernel
@@ -127,28 +128,22 @@ class Transformer(Decoder):
         this segment's, in the same document. wanted: stretches [begin, end) of the sequence, None: all of it; x_BTC are
         theirs, one after the other, and the last layer computes no more than keys and values for the rest.
         """
+        assert not (memory and cache), "a memory and a cache both stand before the segment"
+        assert not (wanted and (memory or cache)), "both need every position of every layer"
         checkpointed = self.activation_checkpointing and self.training
-        if memory is None and not wanted and not checkpointed:
-            return super().hidden(tokens_BT, pos_BT, doc_BT, length, cache)
         pos_BT = self.places(tokens_BT, cache) if pos_BT is None else pos_BT
-        pos_BS, doc_BS = pos_BT, doc_BT
-        if memory is not None:
-            assert cache is None, "a memory and a cache both stand before the segment"
-            pos_BS, doc_BS = _behind(memory, pos_BT, doc_BT)
+        pos_BS, doc_BS = (pos_BT, doc_BT) if memory is None else _behind(memory, pos_BT, doc_BT)
         contexts = self.contexts(pos_BT, pos_BS, doc_BS, length, cache)
-        x_BTC = self.embedded(tokens_BT, pos_BT)
-        for layer, block in enumerate(self.blocks[:-1] if wanted else self.blocks):
-            context = contexts[self.kinds[layer]]
-            past_BMC = None if memory is None else memory.hidden[layer]
-            if memory is not None:
-                memory.keep(x_BTC)
+
+        def run(block: nn.Module, x_BTC: Tensor, context: AttentionContext) -> Tensor:
+            past_BMC = None if memory is None else memory.exchange(x_BTC)
             if checkpointed:
-                x_BTC = checkpoint(block, x_BTC, context, past_BMC, use_reentrant=False)
-            else:
-                x_BTC = block(x_BTC, context, past_BMC)
+                # Not in here: what is recomputed in the backward pass must not leave its memory a second time.
+                return checkpoint(block, x_BTC, context, past_BMC, use_reentrant=False)
+            return block(x_BTC, context, past_BMC)
+
+        x_BTC = self.through(self.embedded(tokens_BT, pos_BT), contexts, -1 if wanted else None, run)
         if wanted:
-            assert cache is None, "a cache holds every layer"
-            assert memory is None, "a memory is for training, where every position counts"
             x_BTC = self._stretches(x_BTC, wanted, pos_BT, doc_BT, length or pos_BT.shape[1])
         return self.final_norm(x_BTC)
 

@@ -9,7 +9,7 @@ import torch
 from coca_train.config.schema import Config, LoraConfig
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import DTYPES, parameters_on_meta
-from coca_train.models.build import build_adapted, vocab_size
+from coca_train.models.build import build_model, vocab_size
 from coca_train.models.lora import named_parameters
 from coca_train.models.trainable import select_trainable
 from coca_train.models.transformer import Transformer
@@ -59,7 +59,7 @@ def outline(
     Raises UserError when the vocabulary is not known, when a pattern matches no parameter, or adapters do not fit.
     """
     with parameters_on_meta():
-        model = build_adapted(config, n_tokens or embedding_rows(config), trainable, lora)
+        model = build_model(config, n_tokens or embedding_rows(config), trainable, lora)
     trained = select_trainable(model, trainable)
     for parameter in model.parameters():
         parameter.data = parameter.data.to(DTYPES[config.engine.dtype])
@@ -76,4 +76,4 @@ def embedding_rows(config: Config) -> int:
             "needs no data, but the number of embedding rows. Fix: write model.vocab_size=32000 (or what the "
             "tokenizer will have)"
         )
-    return vocab_size(config, Tokenizer(config.data.tokenizer).vocab_size)
+    return vocab_size(config.model, Tokenizer(config.data.tokenizer).vocab_size, config.data.tokenizer)

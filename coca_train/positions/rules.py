@@ -36,7 +36,7 @@ def layers_fit(layers: LayersConfig, position: Any, visibility: Any, model: Mode
     issues += [_embeds(name, each) for name, each in schemes.items() if each.embeds and each.settings != position]
     if len(schemes) > 1 and any(each.memory_len for each in schemes.values()):
         text, keys = "a memory of the text before is for layers of one kind", ("position.memory_len", "layers.pattern")
-        issues.append(Problem("E-CFG-46", keys, text, "write position.memory_len=0"))
+        issues.append(Problem("E-CFG-67", keys, text, "write position.memory_len=0"))
     if schemes and OWN not in schemes and any(True for _ in visibilities.outline(position, model).parameters()):
         issues.append(_untrained(position))
     return issues
@@ -45,13 +45,13 @@ def layers_fit(layers: LayersConfig, position: Any, visibility: Any, model: Mode
 def _embeds(kind: str, scheme: Any) -> Problem:
     name = scheme.settings.scheme
     text = f"{name} acts on the embeddings, which all layers share"
-    return Problem("E-CFG-46", (f"layers.kinds.{kind}.position.scheme",), text, f"choose position={name} for the run")
+    return Problem("E-CFG-68", (f"layers.kinds.{kind}.position.scheme",), text, f"choose position={name} for the run")
 
 
 def _untrained(position: Any) -> Problem:
     text = f"no layer is {OWN}, and {position.scheme} has parameters that would never be trained"
     fix = f"let layers of the pattern be {OWN}, or choose position=rope"
-    return Problem("E-CFG-46", ("layers.pattern", "position.scheme"), text, fix)
+    return Problem("E-CFG-69", ("layers.pattern", "position.scheme"), text, fix)
 
 
 def visibility_trains(visibility: Any, position: Any, layers: LayersConfig, world: World) -> list[Problem]:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from coca_train.config.schema import Config
+from coca_train.config.schema import Config, TrackingConfig
 from coca_train.runtime import dist
 from coca_train.runtime.errors import UserError
 
@@ -273,20 +273,26 @@ def _plain(value: Any) -> Any:
 
 
 class MetricsWriter:
-    """Hands each record to every sink of the config. Rank 0 writes, the other ranks do nothing.
+    """Hands each record to every sink that is configured. Rank 0 writes, the other ranks do nothing.
 
     run_dir: the run's directory. start_step: the step a resumed run goes on from (0 = new). last_step: of the
-    whole run.
+    whole run. name: of the run, and hyper_parameters, for a tracker that shows them.
     Raises UserError when a tracker is asked for whose package is missing.
     """
 
-    def __init__(self, run_dir: Path | str, config: Config, start_step: int, last_step: int) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        tracking: TrackingConfig,
+        start_step: int,
+        last_step: int,
+        name: str,
+        hyper_parameters: Callable[[], Record],
+    ) -> None:
         self._sinks: list[Sink] = []
         self._warned: set[str] = set()
         if not dist.is_main():
             return
-        run_dir = Path(run_dir)
-        tracking = config.tracking
         if tracking.tensorboard:
             self._sinks.append(TensorBoardSink(run_dir / "tensorboard", start_step, self._once("tensorboard")))
         if tracking.wandb != "disabled":
@@ -295,8 +301,8 @@ class MetricsWriter:
                     run_dir,
                     tracking.wandb,
                     tracking.wandb_project,
-                    config.run.name,
-                    shared_config(config),
+                    name,
+                    hyper_parameters(),
                     self._once("wandb"),
                 )
             )

@@ -28,7 +28,7 @@ class Tools(NamedTuple):
     watchdog: Watchdog
     validate: Callable[[], dict[str, float]]
     save: Callable[[int], bool]  # False: the save failed, and the last good checkpoint is untouched
-    probe: Callable[[int], dict[str, float]]  # how far context reaches; empty: nothing to tell
+    probe: Callable[[int], dict[str, float]] | None = None  # how far context reaches; empty: nothing to tell
 
 
 def run_stage(
@@ -49,7 +49,6 @@ def run_stage(
     engine.max_skipped_steps non-finite steps in a row.
     """
     skipped_in_a_row, limit = 0, config.engine.timeout_s
-    probe_every = config.eval.extrapolation.every_steps
     for step in range(start_step, max_steps):
         done = first_step + step + 1
         with tools.watchdog.section(f"step {done}", limit):
@@ -77,7 +76,7 @@ def run_stage(
         if is_last or done % config.eval.every_steps == 0:
             with tools.watchdog.section(f"validation at step {done}", limit):
                 tools.metrics.log(done, tools.validate())
-        if probe_every and done % probe_every == 0:
+        if tools.probe is not None and done % config.eval.extrapolation.every_steps == 0:
             with tools.watchdog.section(f"probe at step {done}", limit):
                 record = tools.probe(done)
             if record:

@@ -1,6 +1,6 @@
 """One run, from its config to its report: stage after stage."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -10,21 +10,22 @@ import torch
 from coca_train import checkpoint, engine
 from coca_train.checkpoint.record import begin_stage, open_record
 from coca_train.config.load import Loaded
-from coca_train.config.schema import Config, DataConfig, TrainConfig
+from coca_train.config.schema import Config, DataConfig
 from coca_train.data.mixture import Mixture, require_files
 from coca_train.data.packings import Edges
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import without_initial_values
 from coca_train.engine.process import ran_out
-from coca_train.models.build import build_adapted, init_digests, vocab_size
+from coca_train.models.build import build_model, init_digests, vocab_size
 from coca_train.models.lora import is_adapter, named_parameters
 from coca_train.models.trainable import select_trainable
+from coca_train.models.transformer import Transformer
 from coca_train.runtime import dist
 from coca_train.runtime.errors import CheckpointError, DataError, DeviceMemoryError, UserError
 from coca_train.runtime.signals import StopRequest
 from coca_train.runtime.watchdog import Watchdog, peer_lost
-from coca_train.schedule import Stage, resolve, stage_at
-from coca_train.tracking.writers import MetricsWriter
+from coca_train.schedule import resolve, stage_at
+from coca_train.tracking.writers import MetricsWriter, shared_config
 from coca_train.training.stage import RunContext, run_one
 from coca_train.training.start import check_start, find_start
 
@@ -63,11 +64,24 @@ def train(loaded: Loaded) -> None:
         for stage in stages:
             prepare_data(stage.config.data)
         tokenizer = Tokenizer(config.data.tokenizer)
-        n_tokens = vocab_size(config, tokenizer.vocab_size)
+        n_tokens = vocab_size(config.model, tokenizer.vocab_size, tokenizer.path)
         edges = Edges(tokenizer.bos, tokenizer.eod)
-        mixtures = {stage.name: mixture_of(stage.config.data, stage.config.train, n_tokens, edges) for stage in stages}
-        check_lengths(stages, mixtures)
-        check_parameters(stages, n_tokens)
+        mixtures = {
+            each.name: Mixture(
+                each.config.data, each.config.train.seq_len, n_tokens, each.config.train.global_batch_size, edges
+            )
+            for each in stages
+        }
+        with torch.device("meta"), without_initial_values():
+            outlines = {each.name: build_model(each.config, n_tokens, each.trainable, each.lora) for each in stages}
+            initial = build_model(config, n_tokens)  # of the run: what its first stage changes has no part in digests
+        for stage in stages:
+            select_trainable(outlines[stage.name], stage.trainable)
+            check_positions(stage.name, outlines[stage.name], stage.config.data.document_mask)
+            if len(config.stages) > 1:
+                needed = stage.first_sample + stage.max_steps * stage.config.train.global_batch_size
+                check_length(stage.name, needed, mixtures[stage.name].max_samples())
+        check_parameters(outlines)
         begins_from = None
         if config.start.path is not None:
             begins_from = check_start(config, run_dir, tokenizer, n_tokens)
@@ -76,10 +90,12 @@ def train(loaded: Loaded) -> None:
         start = None if begins_from is None else find_start(config, run_dir, begins_from, lock, stop)
         fingerprints = {name: mixture.fingerprint() for name, mixture in mixtures.items()}
         # The record before the checkpoints: it says which run they must belong to.
-        record = open_record(run_dir, loaded, stages, fingerprints, partial(init_digests, config, n_tokens))
+        digests = partial(init_digests, initial, config.run.seed)
+        record = dist.on_main(lambda: open_record(run_dir, loaded, stages, fingerprints, digests))
         newest = newest_checkpoint(config.run.resume, run_dir, record["run_id"])
         # The metrics after them: records of steps that will be done again are dropped.
-        metrics = MetricsWriter(run_dir, config, newest.step if newest else 0, stages[-1].last_step)
+        start_step, shown = newest.step if newest else 0, partial(shared_config, config)
+        metrics = MetricsWriter(run_dir, config.tracking, start_step, stages[-1].last_step, config.run.name, shown)
         stack.callback(metrics.close)
         context = RunContext(run_dir, tokenizer, n_tokens, metrics, stop, watchdog, lock, record, len(stages))
         first = stages.index(stage_at(stages, newest.step)) if newest else 0
@@ -89,6 +105,7 @@ def train(loaded: Loaded) -> None:
             newest = run_one(
                 stage,
                 mixtures[stage.name],
+                outlines[stage.name],
                 context,
                 newest or start,
                 borders=frozenset(before.last_step for before in stages[:number]),
@@ -111,43 +128,38 @@ def out_of_memory(error: BaseException) -> DeviceMemoryError | None:
     )
 
 
-def mixture_of(data: DataConfig, train: TrainConfig, n_tokens: int, edges: Edges) -> Mixture:
-    """The training data of a stage."""
-    return Mixture(data, train.seq_len, n_tokens, train.global_batch_size, edges)
+def check_length(stage: str, needed: int, available: int | None) -> None:
+    """Of several stages each must have all the data it asks for [windows]: where the next begins is known beforehand.
+    available: None: no end."""
+    if available is not None and available < needed:
+        raise DataError(
+            f"E-MIX-01 stage {stage}: needs {needed:,} windows, a source with on_exhausted=stop ends after "
+            f"{available:,}. Fix: on_exhausted=repeat, or a shorter stage: stages.{stage}.max_steps"
+        )
 
 
-def check_lengths(stages: Sequence[Stage], mixtures: dict[str, Mixture]) -> None:
-    """Of several stages each must have all the data it asks for: where the next begins is known beforehand."""
-    for stage in stages if len(stages) > 1 else ():
-        needed = stage.first_sample + stage.max_steps * stage.config.train.global_batch_size
-        if (available := mixtures[stage.name].max_samples()) is not None and available < needed:
-            raise DataError(
-                f"E-MIX-01 stage {stage.name}: needs {needed:,} windows, a source with on_exhausted=stop ends after "
-                f"{available:,}. Fix: on_exhausted=repeat, or a shorter stage: stages.{stage.name}.max_steps"
-            )
+def check_positions(stage: str, outline: Transformer, document_mask: bool) -> None:
+    """UserError E-POS-04 where windows are longer than a learned table of positions."""
+    longest, seq_len = outline.max_positions, outline.shape.max_seq_len
+    if longest is not None and longest < seq_len and not document_mask:
+        raise UserError(
+            f"E-POS-04 stage {stage}: train.seq_len={seq_len} is beyond the {longest} positions that "
+            f"{outline.position.settings.scheme} learns. Fix: position.max_len={seq_len} for the whole run"
+        )
 
 
-def check_parameters(stages: Sequence[Stage], n_tokens: int) -> None:
-    """UserError where a pattern of any stage matches no parameter (E-STG-14), where adapters do not fit (E-STG-16, 17),
-    where a stage has other parameters than the first (E-STG-15), or windows longer than a learned table of positions
-    (E-POS-04)."""
-    shapes: list[dict[str, tuple[int, ...]]] = []
-    for stage in stages:
-        with torch.device("meta"), without_initial_values():
-            model = build_adapted(stage.config, n_tokens, stage.trainable, stage.lora)
-        select_trainable(model, stage.trainable)
-        longest, seq_len = model.max_positions, stage.config.train.seq_len
-        if longest is not None and longest < seq_len and not stage.config.data.document_mask:
+def check_parameters(outlines: Mapping[str, Transformer]) -> None:
+    """UserError E-STG-15 where a stage has other parameters than the first, adapters aside."""
+    shapes = {
+        stage: {name: tuple(p.shape) for name, p in named_parameters(outline) if not is_adapter(name)}
+        for stage, outline in outlines.items()
+    }
+    first, of_first = next(iter(shapes.items()))
+    for stage, own in shapes.items():
+        if differing := [name for name in sorted(of_first | own) if of_first.get(name) != own.get(name)]:
+            shown = "; ".join(f"{name} {of_first.get(name)} -> {own.get(name)}" for name in differing[:3])
             raise UserError(
-                f"E-POS-04 stage {stage.name}: train.seq_len={seq_len} is beyond the {longest} positions that "
-                f"{stage.config.position.scheme} learns. Fix: position.max_len={seq_len} for the whole run"
-            )
-        shapes.append({name: tuple(p.shape) for name, p in named_parameters(model) if not is_adapter(name)})
-        differing = [name for name in sorted(shapes[0] | shapes[-1]) if shapes[0].get(name) != shapes[-1].get(name)]
-        if differing:
-            shown = "; ".join(f"{name} {shapes[0].get(name)} -> {shapes[-1].get(name)}" for name in differing[:3])
-            raise UserError(
-                f"E-STG-15 stage {stage.name}: has other parameters than stage {stages[0].name}: {shown}; all stages "
+                f"E-STG-15 stage {stage}: has other parameters than stage {first}: {shown}; all stages "
                 "of a run have the same ones. Fix: a position section without learned parts of its own in this stage"
             )
 

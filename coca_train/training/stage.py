@@ -7,21 +7,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
 from coca_train import checkpoint, engine
-from coca_train.config.schema import OWN, Config
+from coca_train.config.schema import OWN, Config, EngineConfig, LoraConfig, TrainConfig
 from coca_train.data.loader import Loader
 from coca_train.data.mixture import Mixture
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.data.validation import validation_batches
-from coca_train.engine.base import DTYPES, Engine, InitParameter, without_initial_values
-from coca_train.engine.recurrence import RecurrentEngine
+from coca_train.engine.base import DTYPES, Engine
 from coca_train.evaluation.measures.perplexity import validation_loss
-from coca_train.models.build import build_adapted
+from coca_train.models.build import build_model
 from coca_train.models.certificate import certify
 from coca_train.models.init import init_parameter
-from coca_train.models.trainable import select_trainable
 from coca_train.models.transformer import Transformer, count_parameters
 from coca_train.positions.layers import in_words
 from coca_train.runtime import dist
@@ -53,6 +49,7 @@ class RunContext(NamedTuple):
 def run_one(
     stage: Stage,
     mixture: Mixture,
+    outline: Transformer,
     context: RunContext,
     origin: checkpoint.Checkpoint | None,
     *,
@@ -62,6 +59,7 @@ def run_one(
 ) -> checkpoint.Checkpoint | None:
     """Train a stage and report on it; its last checkpoint. COLLECTIVE.
 
+    outline: the model without memory for its weights, frozen as the stage says.
     origin: the checkpoint where it goes on, or whose weights it begins with; None: initial ones. borders: steps whose
     checkpoints stay.
     leave: called when all is saved and only the report is to be made.
@@ -72,12 +70,19 @@ def run_one(
     meta = checkpoint.Meta(run_id, context.record["model_digest"], fingerprint, {"stage": stage.name}, lora)
     resumed = origin is not None and origin.manifest["run_id"] == run_id and origin.step > stage.first_step
     with ExitStack() as stack:
-        with torch.device("meta"), without_initial_values():
-            outline = build_adapted(config, context.n_tokens, stage.trainable, stage.lora)
-        select_trainable(outline, stage.trainable)
         whose = {"model": config.model, "position": config.position, "layers": config.layers}
         init = partial(init_parameter, **whose, seed=config.run.seed)
-        runner = build_engine(stage, outline, context.n_tokens, init)
+        memory = engine.SegmentMemorySize(config.model.n_layers, outline.position.memory_len, config.model.d_model)
+        runner = engine.build(
+            config.engine,
+            config.optim,
+            partial(build_model, config, context.n_tokens, stage.trainable, stage.lora),
+            init,
+            trainable=stage.trainable,
+            micro_batch_size=config.train.micro_batch_size,
+            accumulation=config.train.global_batch_size // (config.train.micro_batch_size * dist.world_size()),
+            memory=memory if memory.memory_len else None,
+        )
         start_step = 0
         if origin is not None and resumed:
             checkpoint.load(origin, runner, meta)
@@ -102,7 +107,14 @@ def run_one(
         )
         steps = effective_steps(stage.max_steps, loader.max_steps, start_step, run_dir)
         # Announced only now: every error of data, weights and memory has come before.
-        announce(stage, outline, mixture, context, beginning(stage.first_step, origin, resumed), steps)
+        place = f"steps {stage.first_step + 1} to {stage.last_step}"
+        announce_stage(stage.name if context.n_stages > 1 else "", place, outline, stage.lora)
+        dist.log(f"run       {run_dir} ({beginning(stage.first_step, origin, resumed)}, {steps} steps)")
+        announce_model(outline)
+        announce_data(config.train, mixture, stage.first_sample, steps)
+        if steps < stage.max_steps:
+            dist.log(f"data      a source with on_exhausted=stop ends the run at step {steps} of {stage.max_steps}")
+        announce_engine(config.engine)
         with runner.eval_module() as module:
             assert isinstance(module, Transformer)
             for kind, certificate in certify(module, runner.device, DTYPES[config.engine.dtype]).items():
@@ -115,7 +127,9 @@ def run_one(
             context.watchdog,
             validate=partial(validate, config, runner, context.n_tokens),
             save=Saver(run_dir, runner, meta, context.lock, config.checkpoint.keep, borders, frozen),
-            probe=Probe(config, runner, context.tokenizer, stage.first_step + start_step),
+            probe=Probe(config, runner, context.tokenizer, stage.first_step + start_step)
+            if config.eval.extrapolation.every_steps
+            else None,
         )
         try:
             run_stage(
@@ -150,29 +164,6 @@ def run_one(
     return last
 
 
-def build_engine(stage: Stage, outline: Transformer, n_tokens: int, init: InitParameter) -> Engine:
-    """The engine of a stage over initial weights. COLLECTIVE."""
-    config = stage.config
-    runner = engine.build(
-        config.engine,
-        config.optim,
-        partial(build_adapted, config, n_tokens, stage.trainable, stage.lora),
-        init,
-        trainable=stage.trainable,
-        micro_batch_size=config.train.micro_batch_size,
-        accumulation=config.train.global_batch_size // (config.train.micro_batch_size * dist.world_size()),
-    )
-    if not outline.position.memory_len:
-        return runner
-    return RecurrentEngine(
-        runner,
-        n_rows=config.train.global_batch_size // dist.world_size(),
-        n_layers=config.model.n_layers,
-        memory_len=outline.position.memory_len,
-        d_model=config.model.d_model,
-    )
-
-
 def beginning(first_step: int, origin: checkpoint.Checkpoint | None, resumed: bool) -> str:
     """From where, in words."""
     if origin is None:
@@ -198,33 +189,40 @@ def effective_steps(configured: int, available: int | None, start_step: int, run
     return steps
 
 
-def announce(stage: Stage, outline: Transformer, mixture: Mixture, context: RunContext, start: str, steps: int) -> None:
-    """Say what is about to happen, before it does."""
-    config, (total, inner) = stage.config, count_parameters(outline)
-    n_samples = steps * config.train.global_batch_size
-    epochs = ", ".join(f"{name} {n:.2f}" for name, n in mixture.epochs(stage.first_sample + n_samples).items())
-    if context.n_stages > 1:
+def announce_stage(name: str, place: str, outline: Transformer, lora: LoraConfig | None) -> None:
+    """Say what is trained, before it is. name: of one stage among several; "": there is one."""
+    if name:
         trained = sum(p.numel() for p in outline.parameters() if p.requires_grad)
-        place = f"steps {stage.first_step + 1} to {stage.last_step}"
-        dist.log(f"stage     {stage.name}: {place}, trains {100 * trained / total:.1f} % of the parameters")
-    if stage.lora is not None:
-        dist.log(f"LoRA      rank {stage.lora.rank}, alpha {stage.lora.alpha:g}")
-    dist.log(f"run       {context.run_dir} ({start}, {steps} steps)")
+        share = 100 * trained / count_parameters(outline)[0]
+        dist.log(f"stage     {name}: {place}, trains {share:.1f} % of the parameters")
+    if lora is not None:
+        dist.log(f"LoRA      rank {lora.rank}, alpha {lora.alpha:g}")
+
+
+def announce_model(outline: Transformer) -> None:
+    total, inner = count_parameters(outline)
     dist.log(
-        f"model     {total / 1e6:.1f}M parameters, {inner / 1e6:.1f}M without embeddings; {config.position.scheme}, "
-        f"{config.visibility.name}"
+        f"model     {total / 1e6:.1f}M parameters, {inner / 1e6:.1f}M without embeddings; "
+        f"{outline.position.settings.scheme}, {outline.visibility.settings.name}"
     )
-    if config.layers.pattern:
-        dist.log(f"layers    {in_words(config.layers, config.model.n_layers)}")
+    if outline.layers.pattern:
+        dist.log(f"layers    {in_words(outline.layers, outline.config.n_layers)}")
+
+
+def announce_data(train: TrainConfig, mixture: Mixture, first_sample: int, steps: int) -> None:
+    """first_sample: where the stage begins in its data [sequences]."""
+    n_samples = steps * train.global_batch_size
+    epochs = ", ".join(f"{name} {n:.2f}" for name, n in mixture.epochs(first_sample + n_samples).items())
     dist.log(
-        f"data      {n_samples * config.train.seq_len / 1e6:.2f}M tokens: {config.train.global_batch_size} x "
-        f"{config.train.seq_len} a step; epochs of each source: {epochs}"
+        f"data      {n_samples * train.seq_len / 1e6:.2f}M tokens: {train.global_batch_size} x {train.seq_len} a step; "
+        f"epochs of each source: {epochs}"
     )
-    if steps < stage.max_steps:
-        dist.log(f"data      a source with on_exhausted=stop ends the run at step {steps} of {stage.max_steps}")
+
+
+def announce_engine(config: EngineConfig) -> None:
     dist.log(
-        f"engine    {config.engine.kind}, {dist.world_size()} process(es), {config.engine.dtype}, "
-        f"ZeRO {config.engine.zero_stage if config.engine.kind == 'deepspeed' else '-'}"
+        f"engine    {config.kind}, {dist.world_size()} process(es), {config.dtype}, "
+        f"ZeRO {config.zero_stage if config.kind == 'deepspeed' else '-'}"
     )
 
 

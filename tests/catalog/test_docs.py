@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from coca_train.commands.schemes import SCHEMES
-from coca_train.config.load import load
+from coca_train.config.load import assemble, load
 from coca_train.planning.catalog.figures import names, write_figures
 from coca_train.planning.catalog.pages import document
 from coca_train.planning.catalog.reference import reference
@@ -31,7 +31,7 @@ def differences(old: str, new: str) -> list[str]:
 
 def test_the_page_is_up_to_date():
     """Run `make docs` when this fails."""
-    preset = load(SCHEMES, []).config
+    preset = load(assemble(SCHEMES, [])).config
     assert (DOCS / "schemes.md").read_text(encoding="utf-8") == document(reference(preset.model, preset.seq_len))
 
 

@@ -98,7 +98,7 @@ def test_a_stage_scales_the_global_layers():
 
 
 REFUSED = """
-`layers.pattern=[own, own, locl]` | E-CFG-46 | command line layers.pattern= | there is no kind locl; | own, local
+`layers.pattern=[own, own, locl]` | E-CFG-66 | command line layers.pattern= | there is no kind locl; | own, local
 +layers.kinds.Local={} | E-CFG-46 | layers.kinds.Local | small letters
 +layers.kinds.own={} | E-CFG-46 | layers.kinds.own
 layers.kinds.local.visibility.window=0 | E-CFG-05
@@ -109,11 +109,11 @@ layers.kinds.local.visibility.windw=3 | E-CFG-01 | command line layers.kinds.loc
 +layers.kinds.local.positon.scheme=nope | E-CFG-01 | layers.kinds.local.positon
 +layers.kinds.local.position.scheme=nop | E-CFG-31 | layers.kinds.local.position.scheme=nop: | kind local
 `layers.kinds.local.logit_scale={name: stepss}` | E-CFG-31 | layers.kinds.local.logit_scale.name=stepss | steps
-layers.kinds.local.position.scheme=learned | E-CFG-46 | embeddings, which all layers share
+layers.kinds.local.position.scheme=learned | E-CFG-68 | embeddings, which all layers share
 `layers.kinds.local={position: {scheme: coca}, visibility: {name: sinks}}` | E-CFG-44
   | layers.kinds.local.visibility.name=sinks | kind local
-layers.pattern=[local] position=t5 | E-CFG-46 | no layer is own, and t5 has parameters
-position=transformer_xl data.order=stream | E-CFG-46 | memory_len | layers of one kind
+layers.pattern=[local] position=t5 | E-CFG-69 | no layer is own, and t5 has parameters
+position=transformer_xl data.order=stream | E-CFG-67 | memory_len | layers of one kind
 model.d_model=36 model.n_heads=4 model.head_dim=9 position=alibi layers.kinds.local.position.scheme=rope | E-CFG-20
   | kind local: | 9 rotated features
 `+stages.two={layers: {kinds: {local: {visibility: {window: 0}}}}}` | E-CFG-05

@@ -1,7 +1,6 @@
 """One machinery, several kinds of configuration: a made-up root, and that the two real ones keep apart."""
 
 from dataclasses import FrozenInstanceError
-from functools import partial
 
 import pytest
 import yaml
@@ -51,6 +50,7 @@ MEAL = Root(
     without_default=("extra",),
     from_top=("course", "extra"),
     templates={"soups": "course/_soup"},
+    parts=("soups",),
 )
 
 
@@ -70,7 +70,7 @@ def kitchen(tmp_path):
 
 
 def wrong(root, words, dirs=()):
-    return "\n".join(refused(words, dirs, partial(loading.load, root)))
+    return "\n".join(refused(words, dirs, lambda words, dirs=(): loading.load(loading.assemble(root, words, dirs))))
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def wrong(root, words, dirs=()):
     ],
 )
 def test_a_root_of_its_own(kitchen, words, salt):
-    loaded = loading.load(MEAL, words, kitchen)
+    loaded = loading.load(loading.assemble(MEAL, words, kitchen))
     assert isinstance(loaded.config, Meal)
     assert loaded.config.table.salt == yaml.safe_load(loaded.yaml)["table"]["salt"] == salt
     with pytest.raises(FrozenInstanceError):
@@ -105,11 +105,11 @@ course=bare | E-CFG-01 | course.soups.leek
   | a course file sets options from the top. Fix: make '# @package _global_' the first line
 """)
 def test_its_own_rules_and_words(kitchen, words, code, texts):
-    has(refused(words, kitchen, partial(loading.load, MEAL)), code, texts)
+    has(refused(words, kitchen, lambda words, dirs=(): loading.load(loading.assemble(MEAL, words, dirs))), code, texts)
 
 
 def test_a_template_gives_what_a_part_leaves_out_and_nothing_else(kitchen):
-    meal = loading.load(MEAL, ["+soups.new={}", "soups.other.salt=1"], kitchen).config
+    meal = loading.load(loading.assemble(MEAL, ["+soups.new={}", "soups.other.salt=1"], kitchen)).config
     assert {name: soup.salt for name, soup in meal.soups.items()} == {"leek": 2, "pea": 5, "new": 2, "other": 1}
     (kitchen[0] / "course" / "_soup.yaml").write_text("# first line\nsalt: -2\n")
     lines = wrong(MEAL, ["+soups.new={}"], kitchen)

@@ -36,7 +36,7 @@ def write_run(folder: Path, name: str) -> tuple[Path, dict[str, Tensor]]:
     (run_dir / "config.yaml").write_text(loaded.yaml)
     fingerprint = {"tokenizer": tokenizer_digest(config.data.tokenizer)}
     (run_dir / "run.json").write_text(json.dumps({"run_id": "r", "fingerprint": fingerprint}))
-    rows = vocab_size(config, Tokenizer(config.data.tokenizer).vocab_size)
+    rows = vocab_size(config.model, Tokenizer(config.data.tokenizer).vocab_size, "")
     trainer = engine.build(
         config.engine,
         config.optim,

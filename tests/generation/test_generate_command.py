@@ -7,6 +7,7 @@ from coca_train.checkpoint.opening import load_run
 from coca_train.commands import main
 from coca_train.commands.generate import GENERATE
 from coca_train.config.fields import fields_of
+from coca_train.config.load import assemble
 from coca_train.config.load import load as load_options
 from coca_train.models import generation
 from coca_train.runtime.errors import CheckpointError, DataError, UserError
@@ -102,7 +103,8 @@ def test_help(capsys):
     ],
 )
 def test_a_prompt_is_taken_as_it_is_typed(prompt):
-    options = load_options(GENERATE, ["run=a", f"prompt={prompt}", "top_p=0.9", "use_cache=False", "seed=3"]).config
+    words = ["run=a", f"prompt={prompt}", "top_p=0.9", "use_cache=False", "seed=3"]
+    options = load_options(assemble(GENERATE, words)).config
     assert options.prompt == prompt
     assert (options.top_p, options.use_cache, options.seed) == (0.9, False, 3)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from coca_train.config.load import load
+from coca_train.config.load import assemble, load
 from coca_train.hub import run_directory
 from coca_train.hub.options import IMPORT
 from coca_train.hub.weights import open_source
@@ -172,7 +172,7 @@ def test_what_exists_is_not_touched(model, bring, send):
 @pytest.mark.parametrize("name", ["a/b", "", "..", "a b"])
 def test_a_name_that_no_run_can_have(name, model, tmp_path):
     with pytest.raises(UserError, match=r"name=.*needs letters"):
-        load(IMPORT, [f"source={model()}", f'name="{name}"', f"root={tmp_path / 'runs'}"])
+        load(assemble(IMPORT, [f"source={model()}", f'name="{name}"', f"root={tmp_path / 'runs'}"]))
 
 
 def test_disk_too_small(model, bring, monkeypatch, tmp_path):

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from coca_train import positions
-from coca_train.config.load import assemble, finish
+from coca_train.config.load import assemble, load
 from coca_train.hub import config_json, starting
 from coca_train.settings import TRAIN
 from tests.hub import models
@@ -34,7 +34,7 @@ def test_a_recipe_begins_from_its_model(recipe, tmp_path, capsys):
     released, announced = RECIPES[recipe]
     models.edit_new(tmp_path, released)
     words = [f"+experiment={recipe}", f"start.path={tmp_path}"]
-    config, _ = finish(assemble(TRAIN, words), launch=False)
+    config = load(assemble(TRAIN, words), launch=False).config
     arch = config_json.architecture(tmp_path)
     options = starting._converting(starting._options(config, tmp_path), arch, config)
     if options.position != "as_source":

@@ -188,7 +188,7 @@ def trained(tmp_path_factory):
     (run / "config.yaml").write_text(loaded.yaml)
     fingerprint = {"tokenizer": tokenizer_digest(str(tokenizer)), "sources": {}}
     (run / "run.json").write_text(json.dumps({"run_id": "r", "fingerprint": fingerprint}))
-    build = partial(build_model, config, vocab_size(config, Tokenizer(tokenizer).vocab_size))
+    build = partial(build_model, config, vocab_size(config.model, Tokenizer(tokenizer).vocab_size, ""))
     init = partial(init_parameter, model=config.model, position=config.position, seed=5)
     runner = engine.build(config.engine, config.optim, build, init, trainable=["*"], micro_batch_size=1, accumulation=1)
     assert checkpoint.save(run, 3, runner, checkpoint.Meta("r", "m", fingerprint, {})).error is None

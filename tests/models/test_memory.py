@@ -22,7 +22,7 @@ def memory(n_layers: int = 1, lengths: tuple[int, ...] = (4, 2, 0)) -> Memory:
 def test_it_keeps_the_last_positions_of_memory_and_segment(n_tokens: int) -> None:
     """Shorter segments than the memory push the oldest positions out; longer ones replace all of it."""
     past, x_BTC = memory(), segment(n_tokens)
-    past.keep(x_BTC)
+    past.exchange(x_BTC)
     together = torch.cat([past.hidden[0], x_BTC], dim=1)
     assert torch.equal(past.new[0], together[:, -M:])
     assert past.memory_len == M
@@ -30,12 +30,12 @@ def test_it_keeps_the_last_positions_of_memory_and_segment(n_tokens: int) -> Non
 
 def test_layers_are_kept_in_their_order() -> None:
     past = memory(n_layers=2)
-    past.keep(segment(1, 100))
-    past.keep(segment(1, 200))
+    past.exchange(segment(1, 100))
+    past.exchange(segment(1, 200))
     assert past.new[0][0, :, 0].tolist() == [2, 4, 6, 100]
     assert past.new[1][0, :, 0].tolist() == [52, 54, 56, 200]
     with pytest.raises(AssertionError, match="more layers"):
-        past.keep(segment(1))
+        past.exchange(segment(1))
 
 
 def test_only_real_positions_are_valid() -> None:
@@ -44,11 +44,11 @@ def test_only_real_positions_are_valid() -> None:
 
 def test_what_is_kept_has_no_graph_and_no_storage_of_the_segment() -> None:
     past, x_BTC = memory(), segment(4).requires_grad_()
-    past.keep(x_BTC * 1.0)
+    past.exchange(x_BTC * 1.0)
     assert not past.new[0].requires_grad
     plain = segment(4)
     other = memory()
-    other.keep(plain)
+    other.exchange(plain)
     plain.zero_()
     assert other.new[0].abs().sum() > 0
 

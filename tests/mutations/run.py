@@ -26,6 +26,7 @@ from types import TracebackType
 from tests.mutations.mutation import SOURCES, Lost, Mutation, Place, find, load, mutated_source, places, save
 
 CACHE = Path(".pytest_cache/mutations")
+LINES = CACHE / "lines"  # which tests execute which, as coverage keeps it
 ROOMS = {  # the tests that belong to each, besides those that execute its lines in their own process
     "catalog": ("catalog",),
     "checkpoint": ("checkpoint", "faults", "smoke"),
@@ -96,10 +97,12 @@ class Tests:
     def known(self) -> dict[str, dict[str, float]]:
         """By node id, those that pass; measured again, which takes long, when sources or tests have changed."""
         state, key = CACHE / "state", self._state()
-        if not state.exists() or state.read_text() != key:
+        if not LINES.exists() or not state.exists() or state.read_text() != key:
             print("measuring which tests execute which lines; takes longer than `make test`", flush=True)
             command = [sys.executable, "-m", "pytest", "-p", "tests.mutations.cover"]
             subprocess.run(command, cwd=self.checkout, check=False)
+            if not LINES.exists():
+                sys.exit(f"{LINES} was not written. Run first, and mend what it says: {' '.join(command)}")
             state.write_text(key)
         return json.loads((CACHE / "tests.json").read_text())
 
@@ -112,10 +115,11 @@ class Tests:
         """Tests that execute a line of the statement."""
         import coverage
 
-        data = coverage.CoverageData(str(CACHE / "lines"))
+        known = self.known  # first: it writes the lines where they are missing or old
+        data = coverage.CoverageData(str(LINES))
         data.read()
         by_line = data.contexts_by_lineno(str(place.path))
-        return {test for line in place.lines() for test in by_line.get(line, ())} & self.known.keys()
+        return {test for line in place.lines() for test in by_line.get(line, ())} & known.keys()
 
     def of_room(self, room: str) -> set[str]:
         return {test for test in self.known if test.startswith(tuple(f"tests/{folder}/" for folder in ROOMS[room]))}

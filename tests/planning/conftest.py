@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 
-from coca_train.config.load import assemble, finish
+from coca_train.config.load import assemble, load
 from coca_train.config.schema import Config
 from coca_train.planning.outline import Outline, outline
 from coca_train.schedule import Stage
@@ -20,7 +20,7 @@ K, QKV = ("blocks.*.attention.k.weight",), ("blocks.*.attention.[qkv].weight",)
 @cache
 def configure(*overrides: str) -> Config:
     """A configuration for any machine."""
-    return finish(assemble(TRAIN, list(overrides)), launch=False)[0]
+    return load(assemble(TRAIN, list(overrides)), launch=False).config
 
 
 @cache

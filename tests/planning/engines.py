@@ -9,7 +9,7 @@ import torch
 
 from coca_train import engine
 from coca_train.config.schema import LoraConfig
-from coca_train.models.build import build_adapted
+from coca_train.models.build import build_model
 from coca_train.models.lora import named_parameters
 from coca_train.runtime import dist
 from tests.planning.conftest import TINY, configure
@@ -24,7 +24,7 @@ def held(trainable: list[str], rank: int | None = None, **settings: Any) -> dict
     built = engine.build(
         config.engine,
         config.optim,
-        partial(build_adapted, config, 320, trainable, None if rank is None else LoraConfig(rank=rank, alpha=16.0)),
+        partial(build_model, config, 320, trainable, None if rank is None else LoraConfig(rank=rank, alpha=16.0)),
         _fill,
         trainable=trainable,
         micro_batch_size=2,

@@ -232,7 +232,7 @@ def test_what_is_refused(words: tuple[str, ...], beginning: str, capsys: pytest.
 
 
 def test_all_that_is_refused_is_refused_before_anything_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coca_train.planning.outline.build_adapted", None)
+    monkeypatch.setattr("coca_train.planning.outline.build_model", None)
     for words in (("gpu=v100_32gb",), ("gpus=3",), ("engine=local", "gpus=2")):
         assert main(["plan", *TINY, *words]) == 2
 

@@ -48,15 +48,12 @@ def text(row: int) -> torch.Tensor:
 def build(memory_len: int, micro: int, settings: tuple[str, ...], **changes: Any) -> Engine:
     torch.set_num_threads(1)
     config = load_config([*TINY, "position=transformer_xl", f"position.memory_len={memory_len}", *settings]).config
-    built = engine.build(
+    return engine.build(
         scenarios.engine_config(**changes), scenarios.OPTIM, lambda: build_model(config, VOCAB),
         lambda name, tensor: init_parameter(name, tensor, config.model, config.position, 3),
         trainable=["*"], micro_batch_size=micro, accumulation=ROWS // dist.world_size() // micro,
+        memory=engine.SegmentMemorySize(2, memory_len, config.model.d_model) if memory_len else None,
     )  # fmt: skip
-    if not memory_len:
-        return built
-    n_rows, model = ROWS // dist.world_size(), config.model
-    return RecurrentEngine(built, n_rows=n_rows, n_layers=2, memory_len=memory_len, d_model=model.d_model)
 
 
 def train(

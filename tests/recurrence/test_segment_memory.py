@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from coca_train.engine.base import StepResult
-from coca_train.engine.recurrence import RecurrentEngine
+from coca_train.engine.recurrence import RecurrentEngine, SegmentMemorySize
 from coca_train.models.memory import Memory
 
 ROWS, LAYERS, M, C, T = 4, 2, 6, 3, 4
@@ -38,7 +38,7 @@ class Recorder:
         for batch in micro_batches:
             self.seen.append(Memory([x.clone() for x in batch.memory.hidden], batch.memory.length_B.clone()))
             for layer in range(LAYERS):
-                batch.memory.keep((batch.tokens_BT + 1000.0 * layer)[..., None].expand(-1, -1, C))
+                batch.memory.exchange((batch.tokens_BT + 1000.0 * layer)[..., None].expand(-1, -1, C))
         self.skipped_steps += self.skip
         return StepResult(loss=1.0, grad_norm=1.0, skipped=self.skip, tokens=1)
 
@@ -54,7 +54,7 @@ class Recorder:
 
 def build() -> tuple[Recorder, RecurrentEngine]:
     inner = Recorder()
-    engine = RecurrentEngine(cast(Any, inner), n_rows=ROWS, n_layers=LAYERS, memory_len=M, d_model=C)
+    engine = RecurrentEngine(cast(Any, inner), ROWS, SegmentMemorySize(LAYERS, M, C))
     return inner, engine
 
 
@@ -148,9 +148,7 @@ def test_the_state_is_that_of_the_engine_and_the_memory() -> None:
 def test_low_precision_survives_a_checkpoint_exactly() -> None:
     inner, _ = build()
     inner.dtype = "bf16"
-    engine, again = (
-        RecurrentEngine(cast(Any, inner), n_rows=ROWS, n_layers=LAYERS, memory_len=M, d_model=C) for _ in range(2)
-    )
+    engine, again = (RecurrentEngine(cast(Any, inner), ROWS, SegmentMemorySize(LAYERS, M, C)) for _ in range(2))
     engine.memory.hidden_RLMC = torch.randn(ROWS, LAYERS, M, C).bfloat16()
     state = {name: tensor.clone() for name, tensor in engine.named_state()}
     again.load_state(state.__getitem__, {})

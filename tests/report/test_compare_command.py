@@ -11,6 +11,7 @@ import pytest
 
 from coca_train.commands import compare, main
 from coca_train.config.files import choices, config_dir
+from coca_train.config.load import assemble
 from coca_train.config.load import load as load_options
 from coca_train.settings import load
 from coca_train.training.ending import FORMAT
@@ -26,11 +27,11 @@ from coca_train.training.ending import FORMAT
     ],
 )
 def test_a_list_of_schemes(word, expected):
-    assert load_options(compare.COMPARE, [word]).config.schemes == expected
+    assert load_options(assemble(compare.COMPARE, [word])).config.schemes == expected
 
 
 def test_a_list_of_runs():
-    assert load_options(compare.COMPARE, ["runs=runs/a,runs/b (2)"]).config.runs == ["runs/a", "runs/b (2)"]
+    assert load_options(assemble(compare.COMPARE, ["runs=runs/a,runs/b (2)"])).config.runs == ["runs/a", "runs/b (2)"]
 
 
 @pytest.mark.parametrize(

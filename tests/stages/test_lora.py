@@ -165,7 +165,7 @@ def test_merged_as_peft_merges(runs: Runs) -> None:
     run = runs.train("r", *schedule(FULL, ADAPTED), *FAST)
     opened, held = load_run(run, "cpu"), weights(run, 5)
     config = opened.loaded.config
-    model = build_model(config, vocab_size(config, opened.tokenizer.vocab_size))
+    model = build_model(config, vocab_size(config.model, opened.tokenizer.vocab_size, ""))
     for name, parameter in model.named_parameters():
         parameter.data = tensor(held[name], *parameter.shape)
     layers = [name.removesuffix(".lora_A.weight") for name in held if name.endswith(".lora_A.weight")]

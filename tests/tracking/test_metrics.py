@@ -30,12 +30,16 @@ def config(**tracking):
     )
 
 
+def metrics_writer(run_dir, config, start_step=0):
+    return MetricsWriter(run_dir, config.tracking, start_step, 4, config.run.name, lambda: shared_config(config))
+
+
 def steps(path):
     return [record["step"] for record in read_jsonl(path)]
 
 
 def test_each_line_is_one_flushed_json_object(tmp_path):
-    writer = MetricsWriter(tmp_path, config(), 0, 4)
+    writer = metrics_writer(tmp_path, config())
     writer.log(1, {"loss": 2.5, "valid/text": 2.0})
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()  # before close
     assert [json.loads(line) for line in lines] == [{"step": 1, "loss": 2.5, "valid/text": 2.0}]
@@ -46,7 +50,7 @@ def test_each_line_is_one_flushed_json_object(tmp_path):
 def test_resume_drops_records_of_steps_that_run_again_and_a_torn_line(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps({"step": s, "loss": 1.0}) + "\n" for s in range(1, 8)) + '{"step": 8, "lo')
-    writer = MetricsWriter(tmp_path, config(), 5, 4)
+    writer = metrics_writer(tmp_path, config(), 5)
     for step in (6, 7, 8):
         writer.log(step, {"loss": 0.5})
     writer.close()
@@ -56,7 +60,7 @@ def test_resume_drops_records_of_steps_that_run_again_and_a_torn_line(tmp_path):
 
 
 def test_not_finite_becomes_null(tmp_path):
-    writer = MetricsWriter(tmp_path, config(), 0, 4)
+    writer = metrics_writer(tmp_path, config())
     writer.log(1, {"loss": math.nan, "grad_norm": math.inf, "more": {"a": [math.nan, 1]}})
     assert read_jsonl(tmp_path / "metrics.jsonl") == [
         {"step": 1, "loss": None, "grad_norm": None, "more": {"a": [None, 1]}}
@@ -87,7 +91,7 @@ def test_a_full_disk_warns_once_and_goes_on(tmp_path, monkeypatch):
 
 def test_the_writer_warns_once_for_each_sink(tmp_path, capsys):
     (tmp_path / "metrics.jsonl").mkdir()
-    writer = MetricsWriter(tmp_path, config(), 0, 4)
+    writer = metrics_writer(tmp_path, config())
     writer.log(1, {"loss": 1.0})
     writer.close()
     assert capsys.readouterr().err.count("WARNING") == 1
@@ -95,7 +99,7 @@ def test_the_writer_warns_once_for_each_sink(tmp_path, capsys):
 
 def test_other_ranks_write_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "1")
-    writer = MetricsWriter(tmp_path, config(tensorboard=True, wandb="online"), 0, 4)
+    writer = metrics_writer(tmp_path, config(tensorboard=True, wandb="online"))
     writer.log(1, {"loss": 1.0})
     writer.close()
     assert list(tmp_path.iterdir()) == []
@@ -108,12 +112,12 @@ def test_other_ranks_write_nothing(tmp_path, monkeypatch):
 def test_a_missing_package_names_the_extra(tmp_path, monkeypatch, tracking, extra):
     monkeypatch.setattr(sinks.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=f"Fix: pip install {extra}"):
-        MetricsWriter(tmp_path, config(**tracking), 0, 4)
+        metrics_writer(tmp_path, config(**tracking))
 
 
 def test_tensorboard_events_can_be_read_back(tmp_path):
     pytest.importorskip("tensorboard")
-    writer = MetricsWriter(tmp_path, config(tensorboard=True), 0, 4)
+    writer = metrics_writer(tmp_path, config(tensorboard=True))
     writer.log(1, {"loss": 2.0, "batch_digest": "text is left out"})
     writer.log(2, {"loss": 1.0})
     writer.close()

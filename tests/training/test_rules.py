@@ -78,9 +78,8 @@ def drive(saves: list[bool], losses: list[float] | None = None, *words: str) -> 
         skipped_steps=0,
         train_step=lambda batches, lr: StepResult(loss=1.0, grad_norm=1.0, skipped=skipped.pop(0), tokens=8),
     )
-    tools = Tools(
-        *[cast(Any, tool)] * 4, lambda: {"valid/x": 1.0}, tool.save, lambda step: {"probe/x/8": 1.0} if step > 2 else {}
-    )
+    probe = (lambda step: {"probe/x/8": 1.0} if step > 2 else {}) if config.eval.extrapolation.every_steps else None
+    tools = Tools(*[cast(Any, tool)] * 4, lambda: {"valid/x": 1.0}, tool.save, probe)
     run_stage(config, cast(Any, engine), iter([[]] * 4), tools, first_step=0, start_step=0, max_steps=4)
     return tool
 
