@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from coca_train.planning.catalog.entries import entries
 from coca_train.planning.catalog.pictures import N_DRAWN, Curves, Mask, picture
-from coca_train.report.figures import COLOURS
+from coca_train.report.render.scales import COLOURS
 from coca_train.runtime.durable import write_text
 
 STYLE: dict[Any, Any] = {
