@@ -193,11 +193,11 @@ def run_child(command: list[str]) -> int:
 def compare(run_dirs: dict[str, Path], directory: Path, command: str) -> None:
     """Check that the runs can be compared, then write the report and the numbers into `directory`."""
     from coca_train.evaluation.comparison import checks, facts_of, read_run, together
-    from coca_train.evaluation.pages.perplexity import perplexity_text
-    from coca_train.evaluation.pages.trainings import comparison_page, training_table
     from coca_train.evaluation.results import RESULTS
+    from coca_train.evaluation.suites.perplexity import perplexity_text
+    from coca_train.evaluation.trainings import comparison_page, training_table
     from coca_train.report.render import write_report
-    from coca_train.report.render.terminal import terminal_text
+    from coca_train.report.render.text import terminal_text
     from coca_train.runtime.durable import write_json
 
     runs = {name: read_run(run_dir) for name, run_dir in run_dirs.items()}

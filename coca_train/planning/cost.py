@@ -11,7 +11,6 @@ from coca_train.config.schema import Config
 from coca_train.planning.gpus import Gpu, peak_of
 from coca_train.planning.memory import Memory, memory
 from coca_train.planning.outline import Outline
-from coca_train.planning.schedule import n_tokens
 from coca_train.planning.step import Activations, Flops, activations, flops
 from coca_train.schedule import Stage
 from coca_train.tracking.throughput import Peak
@@ -143,6 +142,12 @@ def cost(stage: Stage, outline: Outline, cluster: Cluster, stages: Sequence[Stag
     seconds = tokens * per_token.total / (cluster.n_gpus * peak.flops * cluster.mfu)
     change = None if as_set else smallest_change(config, cluster.n_gpus, fits)
     return Cost(stage, outline, per_token, tokens, peak, seconds / 3600, by_checkpointing, as_set, change)
+
+
+def n_tokens(stage: Stage) -> int:
+    """Tokens that a stage trains on."""
+    train = stage.config.train
+    return stage.max_steps * train.global_batch_size * train.seq_len
 
 
 def check_launch(config: Config, cluster: Cluster) -> None:

@@ -17,6 +17,11 @@ class Value:
     number: float | None = None
     note: str = ""  # of a tooltip and a footnote: why it is missing, its interval
 
+    @classmethod
+    def of(cls, number: float | None, form: str = "{:.2f}", note: str = "", missing: str = "") -> "Value":
+        """A number in this form, with its note; None: that there is none, and why (missing)."""
+        return cls(MISSING.text, note=missing) if number is None else cls(form.format(number), number, note)
+
 
 MISSING = Value("–")
 MAX_BANDS = 6  # intervals of one picture

@@ -13,12 +13,10 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from coca_train.report.blocks import MISSING, Line, Row, Value
+from coca_train.report.blocks import Row, Value
 
 Series = Mapping[str, Sequence[float | None]]  # by method, a figure for each length of `context()`
 
-OUT_OF_MEMORY = Value("–", note="out of memory in the paper")
-NOT_PRINTED = Value(MISSING.text, note="not in the paper")
 NAMES = {
     "alibi": "ALiBi",
     "rope": "RoPE",
@@ -32,11 +30,6 @@ NAMES = {
 @cache
 def _carried() -> Mapping[str, Any]:
     return json.loads(files("coca_train.report").joinpath("paper_tables.json").read_text(encoding="utf-8"))
-
-
-def source(paper: str) -> Mapping[str, str]:
-    """Title, authors, venue and arXiv id of "coca" or "yarn", and what was carried over."""
-    return dict(_carried()["papers"][paper])
 
 
 def context() -> tuple[int, ...]:
@@ -66,20 +59,21 @@ def method(name: str) -> str:
 def rows(
     series: Series,
     lengths: Sequence[int | str],
-    form: str = "{:,.2f}",
     label: Callable[[str], tuple[str, ...]] = lambda name: (method(name),),
 ) -> tuple[Row, ...]:
     """A row of a table for each method, theirs, with a figure for each of our lengths [tokens].
 
-    form: of a figure. label: the row's words from the method's name, one for each label column.
+    label: the row's words from the method's name, one for each label column.
     """
     columns = {length: index for index, length in enumerate(context())}
+
+    def value(printed: Sequence[float | None], length: int | str) -> Value:
+        if length not in columns:
+            return Value.of(None, missing="not in the paper")
+        return Value.of(printed[columns[length]], "{:,.2f}", missing="out of memory in the paper")
+
     return tuple(
-        Row(
-            label=label(name),
-            values=tuple(_value(printed[columns[n]], form) if n in columns else NOT_PRINTED for n in lengths),
-            theirs=True,
-        )
+        Row(label=label(name), values=tuple(value(printed, n) for n in lengths), theirs=True)
         for name, printed in series.items()
     )
 
@@ -92,16 +86,4 @@ def beside(tables: Mapping[str, Series], lengths: Sequence[int | str]) -> tuple[
         row
         for name, series in tables.items()
         for row in rows(series, lengths, label=lambda method_, name=name: (method(method_), f"CoCA, {name}"))
-    )
-
-
-def _value(number: float | None, form: str) -> Value:
-    return OUT_OF_MEMORY if number is None else Value(form.format(number), number)
-
-
-def lines(series: Series) -> tuple[Line, ...]:
-    """A curve for each method, theirs, over the paper's own lengths; what it could not measure is left out."""
-    return tuple(
-        Line.through(method(name), zip(context(), printed, strict=True), theirs=True)
-        for name, printed in series.items()
     )

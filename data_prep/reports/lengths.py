@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from coca_train.data.dataset import IndexedDataset
-from coca_train.report.figures import COLOURS, page
+from coca_train.report.render.pictures import COLOURS, page
 from coca_train.runtime.printing import percent
 from data_prep.reports.corpus import Corpus
 

@@ -15,7 +15,7 @@ from coca_train.data.dataset import IndexedDataset
 from coca_train.data.provenance import Origins
 from coca_train.data.storage import storage
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.report.figures import page
+from coca_train.report.render.pictures import page
 from coca_train.runtime.durable import write_json, write_text
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.printing import markdown, percent, plain

@@ -17,7 +17,7 @@ from matplotlib.patches import Patch
 
 from coca_train.config.files import choices, config_dir
 from coca_train.config.schema import DataConfig
-from coca_train.report.figures import COLOURS, page
+from coca_train.report.render.pictures import COLOURS, page
 from coca_train.runtime.durable import write_json, write_text
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.printing import markdown, percent, plain, short

@@ -5,10 +5,9 @@ import re
 
 import pytest
 
-from coca_train.planning.catalog import pictures
+from coca_train.planning.catalog import figures
 from coca_train.planning.catalog.entries import entries
-from coca_train.planning.catalog.figures import names, svg, write_figures
-from coca_train.planning.catalog.pictures import Mask, kind, picture
+from coca_train.planning.catalog.figures import Mask, kind, names, picture, svg, write_figures
 from tests.catalog.conftest import WORKED
 
 THETA = [10000 ** (-2 * j / 64) for j in range(32)]
@@ -25,12 +24,12 @@ def line(name, label):
 def test_every_scheme_and_visibility_has_a_figure_of_its_kind():
     kinds = {name: kind(entry) for name, entry in (entries("position") | entries("visibility")).items()}
     assert list(kinds) == names()
-    by_kind = {label: {name for name, each in kinds.items() if each == label} for label in pictures.CAPTIONS}
-    assert by_kind[pictures.MASK] == set(entries("visibility"))
+    by_kind = {label: {name for name, each in kinds.items() if each == label} for label in figures.CAPTIONS}
+    assert by_kind[figures.MASK] == set(entries("visibility"))
     by_kind = {label: schemes & {*WORKED} for label, schemes in by_kind.items()}
-    assert by_kind[pictures.LIKENESS] == {"learned", "sinusoidal"}
-    assert by_kind[pictures.SCORE] == {"rope", "xpos", "coca", "coca_strict", "nope", "tupe", "fire"}
-    assert len(by_kind[pictures.ADDED]) == len(WORKED) - 9
+    assert by_kind[figures.LIKENESS] == {"learned", "sinusoidal"}
+    assert by_kind[figures.SCORE] == {"rope", "xpos", "coca", "coca_strict", "nope", "tupe", "fire"}
+    assert len(by_kind[figures.ADDED]) == len(WORKED) - 9
 
 
 def test_alibi_is_its_slopes():

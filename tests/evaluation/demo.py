@@ -66,7 +66,7 @@ def curves() -> Lines:
         line = Line(label=name, x=WINDOWS, y=tuple(y), low=low if first else None, high=high if first else None)
         ours.append(line)
     table = paper.table("table1_perplexity")
-    theirs = paper.lines({name: table[name] for name in METHODS})
+    theirs = [Line.through(paper.method(m), zip(WINDOWS, table[m], strict=True), theirs=True) for m in METHODS]
     return Lines(
         name="perplexity-curves",
         title="Perplexity by window",

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.evaluation.pages import harness as harness_page
 from coca_train.evaluation.subject import Setup, Subject
+from coca_train.evaluation.suites import harness as harness_page
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
 from coca_train.settings import load

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from coca_train.evaluation.pages.passkey import depth_row
 from coca_train.evaluation.suites import passkey
+from coca_train.evaluation.suites.passkey import depth_row
 from coca_train.report.blocks import HeatMaps, Lines, Table
 from tests.evaluation.grids import blocks, byte_subject, cell, evaluation, measured, parrot, result, settings, setup
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from coca_train.evaluation.pages.grid_blocks import file_names
-from coca_train.evaluation.pages.perplexity import page
+from coca_train.evaluation.grid_blocks import file_names
 from coca_train.evaluation.results import Evaluation
+from coca_train.evaluation.suites.perplexity import page
 from coca_train.report.render import write_report
 from tests.evaluation.grids import blocks, cell, evaluation, measured
 

@@ -5,8 +5,8 @@ from importlib.resources import files
 
 import pytest
 
-from coca_train.report.figures import COLOURS
-from coca_train.report.render import colours
+from coca_train.report.render import scales
+from coca_train.report.render.scales import COLOURS
 from tests.evaluation.demo import curves
 
 CSS = files("coca_train.report.render").joinpath("page.css").read_text(encoding="utf-8")
@@ -17,13 +17,11 @@ def rgb(text):
 
 
 def test_contrast_as_defined():
-    assert colours.contrast((0, 0, 0), (255, 255, 255)) == pytest.approx(21)
-    assert colours.contrast((119, 119, 119), (255, 255, 255)) == pytest.approx(
-        4.48, abs=0.005
-    )  # #777, known to fail AA
-    shades = [sum(colours.ramp(i / 50)) for i in range(51)]
+    assert scales.contrast((0, 0, 0), (255, 255, 255)) == pytest.approx(21)
+    assert scales.contrast((119, 119, 119), (255, 255, 255)) == pytest.approx(4.48, abs=0.005)  # #777, known to fail AA
+    shades = [sum(scales.ramp(i / 50)) for i in range(51)]
     assert shades == sorted(shades, reverse=True) and len(set(shades)) == 51
-    assert colours.ramp(-1) == colours.RAMP[0] and colours.ramp(2) == colours.RAMP[-1]
+    assert scales.ramp(-1) == scales.RAMP[0] and scales.ramp(2) == scales.RAMP[-1]
 
 
 def test_colours_of_the_page_can_be_seen_in_light_and_dark():
@@ -32,7 +30,7 @@ def test_colours_of_the_page_can_be_seen_in_light_and_dark():
     for theme in (0, 1):
 
         def contrast(one, other, theme=theme):
-            return colours.contrast(pairs[one][theme], pairs[other][theme])
+            return scales.contrast(pairs[one][theme], pairs[other][theme])
 
         for ink in ("ink", "soft", "accent", "edge"):
             assert contrast(ink, "page") >= 4.5, (ink, theme)

@@ -10,10 +10,9 @@ import pytest
 from PIL import Image
 
 from coca_train.report.blocks import Document, HeatMap, HeatMaps, Lines, Section, Table, Text
-from coca_train.report.figures import COLOURS
 from coca_train.report.render import pictures, write_report
-from coca_train.report.render.html_blocks import block_html
-from coca_train.report.render.scales import limits, tick_text, ticks, x_ticks
+from coca_train.report.render.html import block_html
+from coca_train.report.render.scales import COLOURS, limits, tick_text, ticks, x_ticks
 from tests.evaluation.demo import curves, heat_maps, perplexity_table
 from tests.evaluation.page_parser import Page
 

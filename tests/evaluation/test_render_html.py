@@ -12,11 +12,10 @@ from urllib.parse import unquote
 import pytest
 
 from coca_train.report.blocks import Document, HeatMap, HeatMaps, Line, Lines, Row, Section, Table, Value
-from coca_train.report.figures import MARKERS
-from coca_train.report.render import colours
+from coca_train.report.render import scales
 from coca_train.report.render.chart import SYMBOLS, WIDE, chart, looks
-from coca_train.report.render.html import html_text
-from coca_train.report.render.html_blocks import block_html
+from coca_train.report.render.html import block_html, html_text
+from coca_train.report.render.scales import MARKERS
 from tests.evaluation.demo import document, heat_maps, perplexity_table
 from tests.evaluation.page_parser import Page
 
@@ -179,7 +178,7 @@ def test_heat_map_squares(source):
     assert len(squares) == len(values) == 6 * 42 - 12
     for (ground, ink, text), value in zip(squares, values, strict=True):
         assert text == f"{value:.2f}"
-        assert colours.contrast(rgb(ground), rgb(ink)) >= 4.5
+        assert scales.contrast(rgb(ground), rgb(ink)) >= 4.5
     shades = [sum(rgb(ground)) for _, (ground, _, _) in sorted(zip(values, squares, strict=True))]
     assert shades == sorted(shades, reverse=True) and len(set(shades)) > 40  # dark = high
     assert source.count('<td title="nothing measured">') == 12

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from coca_train.evaluation.measures import angles, anomaly
+from coca_train.evaluation.measures import anomaly
 from tests.models.conftest import LLAMA, NEOX, PLAIN, build
 
 DEGREES = math.pi / 180
@@ -24,21 +24,21 @@ def pairs(*degrees, length=1.0):
 
 
 def tally(q, k, distances, *theta):
-    return angles.tally(q, k, torch.tensor(distances), torch.tensor(theta, dtype=torch.float64))
+    return anomaly.tally(q, k, torch.tensor(distances), torch.tensor(theta, dtype=torch.float64))
 
 
 def test_the_angle_goes_counter_clockwise_from_key_to_query():
     q, k = pairs(100, 10, 350, 45, 0.0), pairs(10, 100, 20, 45, 180.0)
-    angle = angles.initial_angle(q, 3 * k)[:, 0, 0] / DEGREES
+    angle = anomaly.initial_angle(q, 3 * k)[:, 0, 0] / DEGREES
     torch.testing.assert_close(angle, torch.tensor([90, 270, 330, 0, 180]).double())
 
 
 def test_rounding_below_a_full_turn_is_collinear_and_zero_has_no_angle():
-    angle = angles.initial_angle(
+    angle = anomaly.initial_angle(
         pairs(-1e-5, -1e-3, 10, 10), pairs(0, 0, 0, 10) * torch.tensor([1, 1, 0, 1])[:, None, None]
     )
     assert angle[0] == 0
-    assert angle[1] == pytest.approx(angles.TURN - 1e-3 * DEGREES)
+    assert angle[1] == pytest.approx(anomaly.TURN - 1e-3 * DEGREES)
     assert angle[2].isnan() and angle[3] == 0
 
 
@@ -64,7 +64,7 @@ def test_borders_are_where_the_score_turns_round():
     rng = np.random.default_rng(0)
     for angle, turned in zip(rng.uniform(0, 2 * math.pi, 50), rng.uniform(0, 40, 50), strict=True):
         slope = np.sign(np.diff(np.cos(angle + np.linspace(0, turned, 20001))))
-        crossed = angles.borders_crossed(torch.tensor(angle), torch.tensor(turned))
+        crossed = anomaly.borders_crossed(torch.tensor(angle), torch.tensor(turned))
         assert crossed.sum() == (np.diff(slope) != 0).sum()
         ends_rising_at_first = angle > math.pi and slope[0] > 0 and (np.diff(slope) != 0).any()
         assert bool(crossed[0]) == ends_rising_at_first
@@ -114,7 +114,7 @@ def test_layers_stay_apart_and_texts_add_up_however_they_are_batched():
     model = build(NEOX, ROPE)
     texts = list(np.random.default_rng(0).integers(0, 101, (3, 20)))
     together = anomaly.anomaly_sums(model, texts, [0, 1, 2], n_pairs=50, seed=1)
-    apart = angles.add([anomaly.anomaly_sums(model, [t], [i], n_pairs=50, seed=1) for i, t in enumerate(texts)])
+    apart = anomaly.add([anomaly.anomaly_sums(model, [t], [i], n_pairs=50, seed=1) for i, t in enumerate(texts)])
     assert together["anomalous"].shape == (2, 4, 6)
     assert (together["anomalous"][0] != together["anomalous"][1]).any()
     for name in together:
@@ -149,7 +149,7 @@ def test_the_angles_give_the_scores_of_the_scheme(scheme):
     angle = anomaly.placed_angle(position, q_PHJ, k_PHJ, n_P, theta_J)
     length = k_PHJ.abs()
     if angle is None:
-        angle = angles.initial_angle(q_PHJ, k_PHJ)
+        angle = anomaly.initial_angle(q_PHJ, k_PHJ)
     else:  # slack: the second vector of the term is q ∘ R_n (t, t)
         phase = (n_P[:, None] * theta_J)[:, None]
         length = (

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coca_train.evaluation.measures.position_bins import bin_ends, binned, means, middles
+from coca_train.evaluation.measures.windows import bin_ends, binned, means, middles
 from tests.measures.scoring import score_documents
 
 

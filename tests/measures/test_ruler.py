@@ -6,10 +6,7 @@ from collections import Counter
 
 import pytest
 
-from coca_train.evaluation.measures.ruler import TASKS
-from coca_train.evaluation.measures.ruler.aggregation import counts
-from coca_train.evaluation.measures.ruler.base import cases, fitted, score
-from coca_train.evaluation.measures.ruler.haystack import NOISE, essays, hidden, words
+from coca_train.evaluation.measures.ruler import NOISE, TASKS, cases, counts, essays, fitted, hidden, score, words
 
 SENTENCES = essays(["It rained all day. Nobody\n came.", "", "Then the sun  rose! Why?"])
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from coca_train.evaluation.measures import peak, speed
+from coca_train.evaluation.measures import speed
 from tests.models.conftest import LLAMA, NEOX, PLAIN, build
 
 ROPE = {"scheme": "rope", "rotary_pct": 1.0, "frequencies": PLAIN}
@@ -96,19 +96,19 @@ def test_what_is_read_and_decoded(work, monkeypatch):
 def test_a_process_that_was_killed_ran_out_of_memory(monkeypatch):
     model = build(NEOX, ROPE)
     ended = SimpleNamespace(returncode=-9, stdout="", stderr="")
-    monkeypatch.setattr(peak.subprocess, "run", lambda *a, **k: ended)
+    monkeypatch.setattr(speed.subprocess, "run", lambda *a, **k: ended)
     with pytest.raises(MemoryError, match="prefill of 64 tokens"):
-        peak.peak_bytes(model, ["prefill"], 64)
+        speed.peak_bytes(model, ["prefill"], 64)
     ended.returncode, ended.stderr = 1, "Traceback: wrong"
     with pytest.raises(RuntimeError, match="wrong"):
-        peak.peak_bytes(model, ["prefill"], 64)
+        speed.peak_bytes(model, ["prefill"], 64)
 
 
 @pytest.mark.slow
 def test_peak_memory_of_the_reference_grows_with_the_square_and_of_plain_attention_with_the_length():
     eager, plain = build(NEOX, ROPE, attention="eager").eval(), build(NEOX, ROPE).eval()
     peaks = {
-        name: [peak.peak_bytes(model, ["prefill"], n)["prefill"] for n in (2048, 4096)]
+        name: [speed.peak_bytes(model, ["prefill"], n)["prefill"] for n in (2048, 4096)]
         for name, model in (("eager", eager), ("plain", plain))
     }
     heads = NEOX.n_heads

@@ -8,9 +8,9 @@ import pytest
 from coca_train.config.schema import LoraConfig
 from coca_train.planning.memory import memory
 from coca_train.planning.outline import Outline, outline
-from coca_train.planning.schedule import between, share
 from coca_train.planning.states import Counts, states
 from coca_train.planning.step import flops
+from coca_train.planning.text import between, share
 from tests.cases import slow_unless
 from tests.faults.fork_server import ForkServer, values
 from tests.planning.conftest import QKV, TINY, configure, outlined, planned

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 import numpy as np
 
 from coca_train.evaluation.measures.perplexity import summarise
-from coca_train.evaluation.measures.position_bins import bin_ends
+from coca_train.evaluation.measures.windows import bin_ends
 from coca_train.training.reach import SETTINGS
 from tests.evaluation.grids import cell, evaluation, measured
 

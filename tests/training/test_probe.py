@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from coca_train.data.dataset import IndexedDataset
-from coca_train.evaluation.measures.held_windows import holds_from, read_probes, sentences
-from coca_train.evaluation.pages.trainings import reach_curves
+from coca_train.evaluation.trainings import holds_from, reach_curves, read_probes, sentences
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
 from coca_train.settings import load

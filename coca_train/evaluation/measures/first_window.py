@@ -3,7 +3,7 @@
 A window of L reads x_0 ... x_{L-1} of a document, positions from 0, dynamic frequencies at l = L, and predicts
 x_1 ... x_L: every context from 1 to L tokens occurs once.
 
-* Loss by position: the mean NLL of the predictions with context c, over documents, in the bins of positions.py.
+* Loss by position: the mean NLL of the predictions with context c, over documents, in the bins of windows.py.
 * Growing context (YaRN, arXiv 2309.00071, appendix B.3): the perplexity at context L is exp of the mean NLL of the last
   `block` predictions, x_{L-block+1} ... x_L, whose contexts are L - block + 1 ... L (all L when L < block). With
   L = block, 2 block, 3 block ... these are consecutive blocks of the document, each read with all that precedes it, by
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from coca_train.evaluation.measures.perplexity import evaluating, summarise
-from coca_train.evaluation.measures.position_bins import bin_ends, binned
+from coca_train.evaluation.measures.windows import bin_ends, binned
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,7 @@ import torch
 from torch import nn
 
 from coca_train.data.batch import Batch
-from coca_train.evaluation.measures.position_bins import binned
-from coca_train.evaluation.measures.windows import Pass, Windowing, batches, passes, stretches
+from coca_train.evaluation.measures.windows import Pass, Windowing, batches, binned, passes, stretches
 from coca_train.runtime import dist
 
 CPU_TOKENS = 4096  # of a forward on a CPU: more only leaves its cache, up to a third slower
@@ -27,7 +26,7 @@ class Scores(NamedTuple):
     """Sums over documents and over positions, each of NLL [nats] and predictions: float64."""
 
     documents: np.ndarray  # (n_documents, 2)
-    positions: np.ndarray  # (n_bins, 2): first windows only, see positions.py
+    positions: np.ndarray  # (n_bins, 2): first windows only, see windows.py
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,9 +3,10 @@
 Each module holds
 * `Settings`: a frozen pydantic dataclass, its own options, `suite: Literal["<name>"]` among them;
 * `VERSION`: counted up whenever the same inputs would give other numbers; cells of older versions are measured anew;
-* `CACHED`: False where the same cell measured again is another measurement (times);
-* `AXIS`: options that only list the points; a cell does not depend on them;
+* `CACHED`: False where the same cell measured again is another measurement (times); left out: True;
+* `AXIS`: options that only list the points; a cell does not depend on them; left out: none;
 * `points(settings, lengths) -> tuple[Point, ...]`: the last axis of the grid; lengths: those of grid.lengths [tokens];
+  left out: the lengths themselves;
 * `prepare(settings, subject, setup) -> material`: what is measured on this model, made once (tokens, prompts);
 * `work(settings, subject, points, material) -> list[float]`: what cells under the variant on the model cost when they
   are measured in this order, in any unit, for the time left;
@@ -15,12 +16,11 @@ Each module holds
   no collective: a rank that runs out of memory would leave the others waiting;
 * `combine(settings, point, material, parts) -> result`: the cell's result from all ranks' parts, by rank; plain JSON,
   the same numbers for every world size. Called when all ranks have succeeded, on all of them;
-* `page(settings, evaluation) -> Document`: what there is to see (report/blocks.py), from pages/<name>.py.
+* `page(settings, evaluation) -> Document`: what there is to see: sections of the blocks that grid_blocks.py makes.
 
-What several suites share is in files with an underscore: _one_window.py, _answers.py; `at_lengths` below is `points`.
+The arithmetic is in measures/. What several suites share is in files with an underscore: _one_window.py, _answers.py.
 """
 
-from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -33,19 +33,17 @@ SUITES = Registry(
 )
 
 
-def suite_names() -> list[str]:
-    """What `eval.suite` may be: the files of this folder."""
-    return SUITES.names()
+DEFAULTS = {"CACHED": True, "AXIS": (), "points": lambda settings, lengths: tuple(lengths)}
 
 
 def suite_module(name: str) -> ModuleType:
-    """The module evaluation/suites/<name>.py. UserError when there is no such file."""
-    return SUITES.module(name)
-
-
-def at_lengths(settings: Any, lengths: Sequence[int]) -> tuple[int, ...]:
-    """`points` of a suite whose cells are the lengths of the grid."""
-    return tuple(lengths)
+    """The module evaluation/suites/<name>.py, with DEFAULTS for what it leaves out. UserError when there is no such
+    file."""
+    suite = SUITES.module(name)
+    for key, value in DEFAULTS.items():
+        if not hasattr(suite, key):
+            setattr(suite, key, value)
+    return suite
 
 
 def settings(value: Any) -> Any:

@@ -13,16 +13,15 @@ from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
-from coca_train.evaluation.measures.ruler import TASKS, haystack
-from coca_train.evaluation.measures.ruler.base import Prompt, cases, score
-from coca_train.evaluation.pages.ruler import page as page
-from coca_train.evaluation.results import Point
+from coca_train.evaluation.grid_blocks import document, figure, heading, heat_maps, share_by_length, table
+from coca_train.evaluation.measures.ruler import NOISE, TASKS, Prompt, cases, essays, score
+from coca_train.evaluation.results import Evaluation, GridRow, Point
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suites._answers import answers, digest, gathered, no_positions
+from coca_train.report.blocks import Document, Line, Row, Table, Value
 from coca_train.runtime.errors import DataError
 
 VERSION = 1
-CACHED = True
 AXIS = ("tasks",)
 ANSWER_CHARACTERS = 80  # of each answer that are kept
 
@@ -63,9 +62,9 @@ def parted(point: Point) -> tuple[str, int]:
 
 def prepare(settings: Settings, subject: Subject, setup: Setup) -> Material:
     """Raises DataError E-EVAL-20 when the documents have no sentence."""
-    units = haystack.NOISE
+    units = NOISE
     if settings.haystack == "texts":
-        units = haystack.essays(text for texts in setup.texts().values() for text in texts)
+        units = essays(text for texts in setup.texts().values() for text in texts)
         if not units:
             raise DataError(
                 "E-EVAL-20 text: the documents are empty; needles are to be hidden in them. Fix: name others in "
@@ -118,3 +117,95 @@ def combine(settings: Settings, point: Point, material: Material, parts: Sequenc
         "n_cases": n,
         "cases": [{"score": s, "answer": t[:ANSWER_CHARACTERS]} for s, t in zip(scores, texts, strict=True)],
     }
+
+
+DEFINITION = (
+    "A score is the share of the expected strings that the greedy answer contains, upper and lower case taken as "
+    "equal, averaged over cases. The tasks are in the manner of RULER (arXiv 2404.06654) with texts of our own, so the "
+    "figures compare the models here with one another, not with RULER's tables."
+)
+
+
+def page(settings: Settings, evaluation: Evaluation) -> Document:
+    rows = evaluation.rows()
+    pairs = [parted(point) for point in evaluation.points]
+    tasks, lengths = list(dict.fromkeys(task for task, _ in pairs)), list(dict.fromkeys(length for _, length in pairs))
+    about = "\n".join(f"* `{task}`: {TASKS[task].about}, {TASKS[task].max_new_tokens} new tokens" for task in tasks)
+    by_task = Table(
+        name="ruler-tasks",
+        title="Score by task and length [tokens]",
+        label_columns=("task", "model", "variant"),
+        columns=tuple(map(heading, lengths)),
+        rows=tuple(
+            Row(label=(task, *row.name), values=tuple(figure(row.cells.get(f"{task}@{n}"), _score) for n in lengths))
+            for task in tasks
+            for row in rows
+        ),
+    )
+    return document(
+        evaluation,
+        "Tasks in the manner of RULER",
+        summary=_summary(rows, tasks, lengths),
+        sections={
+            "Mean over tasks": [
+                share_by_length(
+                    evaluation,
+                    (Line.through(row.label, ((n, _mean(row, tasks, n).number) for n in lengths)) for row in rows),
+                    name="ruler-by-length",
+                    title="Mean score over all tasks by length",
+                    alt="Mean score against the length of the prompt, one curve a model and variant; the table has the "
+                    "figures.",
+                    y_label="mean score",
+                ),
+                table(
+                    rows,
+                    {heading(n): lambda row, n=n: _mean(row, tasks, n) for n in lengths},
+                    name="ruler-mean",
+                    title="Mean score over all tasks by length [tokens]",
+                    best="high",
+                    note="Only lengths at which every task was measured have a mean.",
+                ),
+            ],
+            "Task by task": [
+                heat_maps(
+                    rows,
+                    lengths,
+                    tasks,
+                    lambda row, length, y: row.results.get(f"{tasks[y]}@{length}", {}).get("score"),
+                    name="ruler-map",
+                    title="Score by task and length",
+                    alt="One panel a model and variant: columns are lengths, rows are tasks; the table has the "
+                    "figures.",
+                    y_label="task",
+                ),
+                by_task,
+            ],
+        },
+        after={"Definition": [DEFINITION, about]},
+        facts=[("cases", f"{evaluation.settings['n_cases']} for each task and length")],
+    )
+
+
+def _mean(row: GridRow, tasks: list[str], length: int) -> Value:
+    """Over all tasks; nothing when one of them was not measured at this length, as the mean would be of others."""
+    known = [row.results[point]["score"] for task in tasks if (point := f"{task}@{length}") in row.results]
+    whole = len(known) == len(tasks)
+    missing = f"measured on {len(known)} of {len(tasks)} tasks only"
+    return Value.of(statistics.fmean(known) if whole else None, missing=missing)
+
+
+def _score(result: Mapping[str, Any]) -> Value:
+    error = result["standard_error"]
+    spread = "" if error is None else f", standard error {error:.3f}"
+    return Value.of(result["score"], note=f"{result['n_cases']} cases{spread}")
+
+
+def _summary(rows: list[GridRow], tasks: list[str], lengths: list[int]) -> list[str]:
+    """Who is best at the longest length that has a mean."""
+    for length in reversed(lengths):
+        means = {row.label: mean for row in rows if (mean := _mean(row, tasks, length).number) is not None}
+        if means:
+            best = max(means, key=lambda label: means[label])
+            n_tasks = f"{len(tasks)} tasks" if len(tasks) > 1 else tasks[0]
+            return [f"In prompts of {length:,} tokens {best} is best: its mean over {n_tasks} is {means[best]:.2f}."]
+    return ["No length has all its tasks measured."]

@@ -1,11 +1,12 @@
-"""Time and memory by length, beside plain attention of the same shape (measures/speed.py, measures/peak.py).
+"""Time and memory by length, beside plain attention of the same shape (measures/speed.py).
 
 A cell measures the model under its variant and a twin for each baseline, in turns. Times are this machine's at this
 moment: they are never taken from an earlier measurement. Under torchrun the first rank measures, the others wait.
 """
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import torch
@@ -13,20 +14,17 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
-from coca_train.evaluation.measures.peak import peak_bytes
-from coca_train.evaluation.measures.speed import Baseline, Work, in_turns, ratio, turn, twin
+from coca_train.evaluation.grid_blocks import by_length, by_point, curves, document, table
+from coca_train.evaluation.measures.speed import Baseline, Work, in_turns, peak_bytes, ratio, turn, twin
 from coca_train.evaluation.measures.windows import missing_positions
-from coca_train.evaluation.pages.speed import page as page
-from coca_train.evaluation.results import OWN
+from coca_train.evaluation.results import OWN, Evaluation, GridRow
 from coca_train.evaluation.subject import Setup, Subject
-from coca_train.evaluation.suites import at_lengths
 from coca_train.positions import rotary
+from coca_train.report.blocks import Document, Line, Lines, Row, Table, Value
 from coca_train.runtime import dist
 
 VERSION = 1
 CACHED = False
-AXIS = ()
-points = at_lengths
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -102,3 +100,97 @@ def combine(settings: Settings, point: int, material: None, parts: Sequence[dict
         "peak": first["peak"],
         "device": first["device"],
     }
+
+
+GIB = 2**30
+NAMES = {"prefill": "Prefill", "decode": "Decoding one token", "training": "Training, forward and backward"}
+ABOUT = (
+    "One sequence. Each model takes turns with twins of its own shape: plain causal attention with rope, and with no "
+    "positions (nope). A ratio is the median over turns of the model's time to the twin's within the turn, with the "
+    "lowest and the highest in its note. Peak memory is above the weights, the cache of a prefill included."
+)
+THEIRS = Table(
+    name="speed-paper",
+    title="The CoCA paper on its own implementation",
+    label_columns=("model",),
+    columns=("time, as a multiple of plain attention's", "inference at 32,768 tokens"),
+    rows=(
+        Row(
+            label=("CoCA, arXiv 2309.08646, appendix C",),  # and figure 7
+            values=(Value("1.05 to 1.10"), Value("about 60 GB", 60.0)),
+            theirs=True,
+        ),
+    ),
+    note="On their machine and with their contraction of O(T²) memory.",
+)
+
+
+def page(settings: Settings, evaluation: Evaluation) -> Document:
+    """The document; a length that ran out of memory says so."""
+    rows, baselines = evaluation.rows(), settings.baselines
+
+    def drawn(work: str, quantity: str, words: str, y_label: str, number: Callable[..., float | None]) -> Lines | None:
+        return curves(
+            _with_twins(rows, baselines, number),
+            name=f"{quantity}-{work}",
+            title=f"{NAMES[work]}: {words} by length",
+            alt=f"{words.capitalize()} of {work} against the length, both logarithmic, a curve for each model and its "
+            "twins.",
+            x_label="length [tokens]",
+            y_label=y_label,
+            x_log=True,
+            y_log=True,
+        )
+
+    def ratio_to(result: Mapping[str, Any], work: str, baseline: str) -> Value:
+        known = result["ratio"][work][baseline]
+        return Value.of(known["median"], note=f"{known['low']:.2f} to {known['high']:.2f}")
+
+    def held(result: Mapping[str, Any], who: str, work: str) -> float | None:
+        return result["peak"][who][work] / GIB if work in result["peak"][who] else None
+
+    works = {
+        NAMES[work]: [
+            drawn(work, "speed", "time", "median time [s]", lambda r, who, work=work: r["seconds"][work][who]),
+            drawn(work, "memory", "peak memory", "peak memory above the weights [GiB]", partial(held, work=work)),
+        ]
+        for work in settings.works
+    }
+    ratios = table(
+        rows,
+        by_point(evaluation.points, ratio_to),
+        by={"work": settings.works, "against": baselines},
+        name="speed-ratios",
+        title="Time, as a multiple of plain attention's",
+        note="1 is as fast; below 1 is faster.",
+    )
+    devices = dict.fromkeys(cell.result["device"] for cell in evaluation.cells if cell.result)
+    return document(
+        evaluation,
+        "Speed and memory",
+        summary=[_sentence(row, settings.works, baselines[0]) for row in rows if baselines and row.results],
+        sections={"Beside plain attention": [ABOUT, ratios, THEIRS], **works},
+        facts=[("timed on", "; ".join(devices))],
+    )
+
+
+def _sentence(row: GridRow, works: Sequence[str], baseline: str) -> str:
+    times = ", ".join(f"{work} {row.last['ratio'][work][baseline]['median']:.2f}" for work in works)
+    return (
+        f"{row.label} at {max(map(int, row.results)):,} tokens takes this many times as long as plain attention with "
+        f"{baseline}: {times}."
+    )
+
+
+def _with_twins(rows: list[GridRow], baselines: Sequence[str], number: Callable[..., float | None]) -> list[Line]:
+    """Every model and variant, then each model's twins as measured beside its first variant.
+
+    number(result, competitor): what is drawn; None where it was not measured.
+    """
+
+    def line(row: GridRow, who: str, label: str = "") -> Line:
+        return by_length(row, lambda result: (number(result, who),), label)
+
+    first = {row.subject.name: row for row in reversed(rows)}  # twins are the same under every variant
+    twins = [line(first[name], who, f"{who}, shape of {name}") for name in reversed(first) for who in baselines]
+    return [*(line(row, OWN) for row in rows), *twins]

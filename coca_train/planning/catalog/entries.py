@@ -50,25 +50,13 @@ def entries(group: str) -> dict[str, Entry]:
     return {name: _read(group, name) for name in choices(group, (config_dir(),))}
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """One choice of the group `layers`."""
-
-    name: str
-    title: str
-    source: str  # as of an Entry
-    link: str
-    pattern: list[str]
-    kinds: dict[str, dict[str, Any]]  # what each says differently
-
-
-def schedules() -> list[Schedule]:
-    """All choices of configs/layers."""
+def schedules() -> list[Entry]:
+    """All choices of configs/layers; they have no module."""
     chosen = []
     for name, path in choices("layers", (config_dir(),)).items():
-        values, comment = yaml.safe_load(path.read_text(encoding="utf-8")), summary(path)
-        cited = Entry("layers", name, comment.partition(" (")[0], source(comment), "", {})
-        chosen.append(Schedule(name, cited.title, cited.source, cited.link, values["pattern"], values["kinds"]))
+        comment = summary(path)
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        chosen.append(Entry("layers", name, comment.partition(" (")[0], source(comment), "", values))
     return chosen
 
 

@@ -1,22 +1,35 @@
-"""The figures of docs/: one small SVG for each scheme and visibility. The same numbers give the same file.
+"""The figures of docs/: one small SVG for each scheme and visibility, of what the code that trains computes: a model of
+one layer with its initial weights. The same numbers give the same file.
 
 Text stays text, on a white card, so that it can be read on a dark page as well.
+
+Shape legend: B batch (1), T queries, S keys, H heads, D head_dim, K cached key width, C d_model.
 """
 
 import io
 import re
 from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
+import torch
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import BoundaryNorm
 from matplotlib.figure import Figure
+from torch import Tensor
 
-from coca_train.planning.catalog.entries import entries
-from coca_train.planning.catalog.pictures import N_DRAWN, Curves, Mask, picture
-from coca_train.report.figures import COLOURS
+from coca_train.models.init import init_weights
+from coca_train.models.scores import Part, Tile, cut, part_of, scores, tensors_of
+from coca_train.models.transformer import Transformer
+from coca_train.planning.catalog.entries import Entry, entries
+from coca_train.planning.catalog.reference import Reference, reference
+from coca_train.positions import visibilities
+from coca_train.positions.base import Mapped, Projections, Terms
+from coca_train.positions.visibility import Layout, Rule, seen
+from coca_train.report.render.scales import COLOURS
 from coca_train.runtime.durable import write_text
 
 STYLE: dict[Any, Any] = {
@@ -30,6 +43,156 @@ STYLE: dict[Any, Any] = {
 }
 CURVES_SIZE, MASK_SIZE = (4.6, 2.7), (3.6, 2.9)  # [inches]
 LEVELS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 18)  # of distance, in the masks
+HEADS, WIDTH, WINDOW = 8, 64, 512  # of the model drawn: heads, their width, training window [tokens]
+FARTHEST = 256  # largest distance drawn [tokens]
+N_DRAWN, N_WINDOW, N_FIRST = 18, 6, 2  # of the masks: tokens, training window, sinks and global tokens
+SEED = 0
+
+CAPTIONS = {
+    "what is added to the score": "by a scheme, by distance, for the same random query and key (N(0, 1)) at "
+    f"every position, in heads 1, 3, 5 and 7 of {HEADS}, each {WIDTH} wide; learned parameters as they start (seed "
+    f"{SEED})",
+    "the score": "of the same query and key at every position, all pairs of features at angle 0, by distance: solid "
+    f"with the query at position {FARTHEST}, dashed with the key at position 0. A scheme is relative where the two "
+    "coincide. Frequencies are plain; learned parameters as they start",
+    "likeness of positions": "cosine of what is added to the embeddings at position m and at position n, for three m; "
+    "learned parameters as they start",
+    "what is seen": f"{N_DRAWN} tokens, training window {N_WINDOW}, {N_FIRST} sinks or global tokens; the colour is "
+    "the distance at which the scheme takes the key to stand, blank: not seen",
+}
+ADDED, SCORE, LIKENESS, MASK = CAPTIONS
+
+
+class Curve(NamedTuple):
+    """A line: y over 0, 1, 2 …"""
+
+    label: str
+    y: list[float]
+    dashed: bool = False
+
+
+class Curves(NamedTuple):
+    """A figure of lines."""
+
+    lines: list[Curve]
+    x_label: str
+    y_label: str
+
+
+class Mask(NamedTuple):
+    """A figure of pairs: the distance at which each query (row) takes each key to stand; None: not seen."""
+
+    distance: list[list[int | None]]
+
+
+def kind(entry: Entry) -> str:
+    """Which of CAPTIONS the figure of a scheme or a visibility is."""
+    if entry.group == "visibility":
+        return MASK
+    position = _model(entry).position
+    if not position.by_pairs:
+        return LIKENESS
+    q = torch.ones(1, 1, HEADS, WIDTH)
+    mapped = _mapped(_model(entry), q, q[..., : position.key_dim], torch.zeros(1, 1, dtype=torch.long))
+    return ADDED if position.relative and (mapped.terms, mapped.hooked) != (Terms(), None) else SCORE
+
+
+@torch.no_grad()
+def picture(entry: Entry) -> Curves | Mask:
+    """The figure of a scheme or a visibility."""
+    draw = {ADDED: added, SCORE: score, LIKENESS: likeness, MASK: mask}
+    return draw[kind(entry)](entry)
+
+
+def added(entry: Entry) -> Curves:
+    """What terms and hook do to the scores of the last query, with all keys before it the same."""
+    generator = torch.Generator().manual_seed(SEED)
+    q_BTHD, k_BTHD = (torch.randn(1, 1, HEADS, WIDTH, generator=generator) for _ in range(2))
+    part = _part(_model(entry), q_BTHD, k_BTHD, _at(FARTHEST), _all())
+    added_HS = _scores(part) - _scores(part._replace(terms=Terms(), hooked=None))
+    lines = [Curve(f"head {h + 1}", added_HS[h].flip(0).tolist()) for h in range(0, HEADS, 2)]
+    return Curves(lines, "distance [tokens]", "added to the score")
+
+
+def score(entry: Entry) -> Curves:
+    """Scores of a far query over all keys, and of all queries over the first key."""
+    model = _model(entry)
+    q_BTHD = torch.cat((torch.ones(1, 1, HEADS, WIDTH // 2), torch.zeros(1, 1, HEADS, WIDTH // 2)), -1)
+    k_BTHK = q_BTHD[..., : model.position.key_dim]
+    far = _scores(_part(model, q_BTHD, k_BTHK, _at(FARTHEST), _all()))[0].flip(0)
+    near = _scores(_part(model, q_BTHD, k_BTHK, _all(), _at(0)))[0]
+    lines = [Curve(f"query at {FARTHEST}", far.tolist()), Curve("key at 0", near.tolist(), dashed=True)]
+    return Curves(lines, "distance [tokens]", "score")
+
+
+def likeness(entry: Entry) -> Curves:
+    """Cosines between position embeddings."""
+    x_TC = _model(entry).position.embed(torch.zeros(1, FARTHEST + 1, HEADS * WIDTH), _all())[0]
+    x_TC = x_TC / x_TC.norm(dim=-1, keepdim=True)
+    lines = [Curve(f"m = {m}", (x_TC @ x_TC[m]).tolist()) for m in (0, FARTHEST // 4, FARTHEST // 2)]
+    return Curves(lines, "position n [tokens]", "cosine of m and n")
+
+
+def mask(entry: Entry) -> Mask:
+    """Distances as the scheme sees them, where a pair is seen."""
+    settings = _drawn().trained_at(N_WINDOW).settings(entry)
+    few = {name: N_FIRST for name in ("n_sink", "n_global") if hasattr(settings, name)}
+    rules = visibilities.build(replace(settings, **few))
+    distance: list[list[int | None]] = [[None] * N_DRAWN for _ in range(N_DRAWN)]
+    pos_BT, everything = torch.arange(N_DRAWN)[None], slice(0, N_DRAWN)
+    for layout in rules.layouts(pos_BT, pos_BT):
+        for query, key in seen(layout, everything, everything)[0].nonzero().tolist():
+            distance[query][key] = int(layout.pos_BT[0, query] - layout.pos_BS[0, key])
+    return Mask(distance)
+
+
+def _model(entry: Entry) -> Transformer:
+    """One layer, initial weights, eval mode."""
+    given = _drawn()
+    causal = given.settings(entries("visibility")["causal"])
+    model = Transformer(given.model, given.settings(entry), causal, vocab_size=2, max_seq_len=WINDOW).eval()
+    init_weights(model, given.model, SEED)
+    return model
+
+
+@cache
+def _drawn() -> Reference:
+    given = reference("neox_tiny", WINDOW)
+    shape = {"n_layers": 1, "d_model": HEADS * WIDTH, "n_heads": HEADS, "n_kv_heads": None, "head_dim": None}
+    return replace(given, config=replace(given.config, model=replace(given.model, **shape)))
+
+
+def _at(position: int) -> Tensor:
+    return torch.tensor([[position]])
+
+
+def _all() -> Tensor:
+    return torch.arange(FARTHEST + 1)[None]
+
+
+def _mapped(model: Transformer, q_BTHD: Tensor, k_BSHK: Tensor, pos_BT: Tensor, pos_BS: Tensor | None = None) -> Mapped:
+    """What the first layer makes of the same query and key at these positions."""
+    pos_BS = pos_BT if pos_BS is None else pos_BS
+    attention = model.first_attention
+    tables = model.position(pos_BT, pos_BS, FARTHEST + 1)
+    q, k = q_BTHD.expand(-1, pos_BT.shape[1], -1, -1), k_BSHK.expand(-1, pos_BS.shape[1], -1, -1)
+    x_BSC = torch.randn(1, 1, HEADS * WIDTH, generator=torch.Generator().manual_seed(SEED + 1))
+    tokens = attention.position.tokens(x_BSC.expand(-1, pos_BS.shape[1], -1))
+    project = Projections(attention.project_q, attention.project_k)
+    return attention.position(model.position, q, k, tables, project, tokens)
+
+
+def _part(model: Transformer, q_BTHD: Tensor, k_BSHK: Tensor, pos_BT: Tensor, pos_BS: Tensor) -> Part:
+    layout = Layout(Rule(), pos_BT, pos_BS, pos_BT, pos_BS, None, rising=False, as_text=False)
+    return part_of(_mapped(model, q_BTHD, k_BSHK, pos_BT, pos_BS), layout)
+
+
+def _scores(part: Part) -> Tensor:
+    """Scores of one query over all keys, or of all queries over one key, by head."""
+    everything = slice(0, part.q_BTHE.shape[1]), slice(0, part.k_BSGE.shape[1])
+    tile = Tile(part.layout, *everything, shifted=False)
+    scores_BHts, _ = scores(part.hook, cut(tensors_of(part), tile), tile, WIDTH**-0.5, None)
+    return scores_BHts[0].flatten(1)
 
 
 def names() -> list[str]:

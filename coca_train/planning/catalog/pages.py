@@ -6,10 +6,10 @@ from typing import Any
 
 from coca_train.config.fields import described
 from coca_train.config.messages import show
-from coca_train.planning.catalog import notes, tables
-from coca_train.planning.catalog.entries import MODULES, Entry, entries, schedules
-from coca_train.planning.catalog.facts import Facts, all_facts, facts, frequency_facts, visibility_facts
-from coca_train.planning.catalog.pictures import CAPTIONS, kind
+from coca_train.planning.catalog import tables
+from coca_train.planning.catalog.entries import MODULES, Entry, entries
+from coca_train.planning.catalog.facts import Facts, all_facts, facts
+from coca_train.planning.catalog.figures import CAPTIONS, kind
 from coca_train.planning.catalog.reference import Reference
 from coca_train.runtime.trees import leaves
 
@@ -20,23 +20,26 @@ MORE = "One of them in full: scheme=<name>. For another model: model=<configs/mo
 
 def overview(given: Reference) -> str:
     """All tables, for a terminal."""
-    table = all_facts(given)
-    blocks = [
-        ("SCHEMES (position=<scheme>)", _schemes(table, terminal=True), notes.of_schemes(given)),
-        ("FREQUENCIES (position/frequencies=<name>)", _frequencies(given, True), notes.of_frequencies(given)),
-        ("VISIBILITIES (visibility=<name>)", _visibilities(given, table, True), notes.of_visibilities(given)),
-        ("LAYERS (layers=<name>)", _layers(terminal=True), notes.of_layers()),
-    ]
     lines = []
-    for title, body, remarks in blocks:
-        lines += [title, "", body, "", *(_wrapped(f"* {note}", "  ") for note in remarks), ""]
+    for each in _listings(given, all_facts(given)):
+        lines += [f"{each.title.upper()} ({each.choice})", "", tables.terminal(each.columns, each.rows), ""]
+        lines += [*(_wrapped(f"* {note}", "  ") for note in each.notes), ""]
     return "\n".join([*lines, MORE])
+
+
+def _listings(given: Reference, table: Mapping[str, Facts]) -> list[tables.Listing[Any]]:
+    return [
+        tables.schemes(given, table),
+        tables.frequencies(given),
+        tables.visibilities(given, table),
+        tables.layers(),
+    ]
 
 
 def details(entry: Entry, given: Reference) -> str:
     """One scheme in full, for a terminal."""
     own, rope = facts(entry, given), facts(entries("position")["rope"], given)
-    pairs = [(column.title.replace("- ", ""), column.cell(own)) for column in tables.scheme_columns({"rope": rope})]
+    pairs = [(column.title.replace("- ", ""), column.cell(own)) for column in tables.scheme_columns(rope)]
     lines = [f"{entry.name}: {entry.title}", *([entry.link] if entry.link else []), "", entry.docstring, ""]
     lines += [f"In {given.name}, training window {given.seq_len:,} tokens", ""]
     for title, text in pairs[1:-1]:
@@ -84,22 +87,10 @@ def document(given: Reference) -> str:
         "",
         f"Model: {given.name}, training window {given.seq_len:,} tokens.",
         "",
-        "## Schemes: `position=<scheme>`",
-        "",
-        _schemes(table, terminal=False),
-        *_list(notes.of_schemes(given)),
-        "## Frequencies: `position/frequencies=<name>`",
-        "",
-        _frequencies(given, False),
-        *_list(notes.of_frequencies(given)),
-        "## Visibilities: `visibility=<name>`",
-        "",
-        _visibilities(given, table, False),
-        *_list(notes.of_visibilities(given)),
-        "## Layers: `layers=<name>`",
-        "",
-        _layers(terminal=False),
-        *_list(notes.of_layers()),
+    ]
+    for each in _listings(given, table):
+        lines += [f"## {each.title}: `{each.choice}`", "", tables.markdown(each.columns, each.rows), *_list(each.notes)]
+    lines += [
         "## One by one",
         "",
         *_list([f"{name}: {text}" for name, text in CAPTIONS.items()], "How the figures are made:"),
@@ -111,28 +102,6 @@ def document(given: Reference) -> str:
         for entry in entries(group).values():
             lines += _section(entry, shown)
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _schemes(table: Mapping[str, Facts], terminal: bool) -> str:
-    return _table(tables.scheme_columns(table), list(table.values()), terminal)
-
-
-def _frequencies(given: Reference, terminal: bool) -> str:
-    rows = [frequency_facts(entry, given) for entry in entries("position/frequencies").values()]
-    return _table(tables.frequency_columns(), rows, terminal)
-
-
-def _visibilities(given: Reference, table: Mapping[str, Facts], terminal: bool) -> str:
-    rows = [visibility_facts(entry, given) for entry in entries("visibility").values()]
-    return _table(tables.visibility_columns(table), rows, terminal)
-
-
-def _layers(terminal: bool) -> str:
-    return _table(tables.layer_columns(), schedules(), terminal)
-
-
-def _table(columns: Sequence[tables.Column[Any]], rows: Sequence[Any], terminal: bool) -> str:
-    return (tables.terminal if terminal else tables.markdown)(columns, rows)
 
 
 def _by_length(n_tokens: int, own: Facts, given: Reference) -> str:

@@ -1,4 +1,4 @@
-"""The four tables, for a terminal and for docs/: the same columns, the same cells."""
+"""The four tables, for a terminal and for docs/: the same columns, the same cells, and what the columns mean."""
 
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -6,8 +6,20 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from coca_train.config.messages import show
-from coca_train.planning.catalog.entries import Entry, Schedule
-from coca_train.planning.catalog.facts import Facts, FrequencyFacts, VisibilityFacts
+from coca_train.planning.catalog.entries import Entry, entries, schedules
+from coca_train.planning.catalog.facts import (
+    FAR,
+    FARTHEST,
+    LONG,
+    SHORT,
+    STRETCH,
+    Facts,
+    FrequencyFacts,
+    VisibilityFacts,
+    frequency_facts,
+    visibility_facts,
+)
+from coca_train.planning.catalog.reference import Reference
 from coca_train.runtime.trees import flatten
 
 Row = TypeVar("Row")
@@ -22,6 +34,17 @@ class Column(Generic[Row]):
     cell: Callable[[Row], str]
     right: bool = False
     markdown: Callable[[Row], str] | None = None  # what stands in it in docs/, if that is something else
+
+
+@dataclass(frozen=True)
+class Listing(Generic[Row]):
+    """A table: of what, how one of it is chosen, its columns and rows, and what the columns mean."""
+
+    title: str
+    choice: str
+    columns: Sequence[Column[Row]]
+    rows: Sequence[Row]
+    notes: Sequence[str]
 
 
 def terminal(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> str:
@@ -84,7 +107,7 @@ def yes(value: bool | None) -> str:
     return "–" if value is None else "yes" if value else "no"
 
 
-def cited(entry: Entry | Schedule) -> str:
+def cited(entry: Entry) -> str:
     """A source as a Markdown link."""
     return f"[{entry.source}]({entry.link})" if entry.link else "–"
 
@@ -94,9 +117,8 @@ def fits(facts: Facts) -> list[str]:
     return [name for name, problem in facts.visibilities.items() if not problem]
 
 
-def scheme_columns(table: Mapping[str, Facts]) -> list[Column[Facts]]:
-    """One row for each choice of configs/position."""
-    rope = table["rope"]
+def scheme_columns(rope: Facts) -> list[Column[Facts]]:
+    """What is told of a scheme, some of it over what RoPE costs."""
     return [
         Column("scheme", 14, lambda f: f.entry.name, markdown=lambda f: f"[`{f.entry.name}`](#{f.entry.name})"),
         Column("rela- tive", 5, lambda f: yes(f.relative)),
@@ -113,9 +135,31 @@ def scheme_columns(table: Mapping[str, Facts]) -> list[Column[Facts]]:
     ]
 
 
-def frequency_columns() -> list[Column[FrequencyFacts]]:
+def schemes(given: Reference, table: Mapping[str, Facts]) -> Listing[Facts]:
+    """One row for each choice of configs/position."""
+    notes = [
+        f"parameters: of the whole {given.name}, trained with windows of {given.seq_len:,}, above those of `nope` (the "
+        "key projection of coca has half the rows)",
+        f"path: the kernel that is chosen in bfloat16 for {SHORT:,} tokens, and behind the slash for {LONG:,} where "
+        "that is another one. blocked: tile by tile, memory O(T·block); sdpa: torch's fused kernel, O(T·D); flex: "
+        "FlexAttention, compiled, O(T·D). In float32 the CPU takes sdpa wherever a scheme adds nothing to the scores",
+        "alibi asks the device whether to fold its bias into q and k: its CUDA column is that of `fold: always`, which "
+        "is what `auto` does there",
+        "cost: multiply-adds per pair of tokens over those of rope, of matrix products (of a hook too); what is seen "
+        "decides on the number of pairs. mem.: "
+        "numbers per token that a layer hands to the kernel over those of rope. Both are taken from the tensors "
+        f"themselves at {LONG:,} tokens; where the numbers grow faster or slower than T, the power is shown. cache: "
+        "numbers that a token leaves in the cache of a layer, over those of rope",
+        f"max. window: the longest one that is not refused, tried in bfloat16 up to {FARTHEST:,} tokens; any: no end "
+        "was found",
+        "visibilities: with windows shorter than the training window",
+    ]
+    return Listing("Schemes", "position=<scheme>", scheme_columns(table["rope"]), list(table.values()), notes)
+
+
+def frequencies(given: Reference) -> Listing[FrequencyFacts]:
     """One row for each choice of configs/position/frequencies."""
-    return [
+    columns: list[Column[FrequencyFacts]] = [
         Column("frequencies", 20, lambda f: f.entry.name, markdown=lambda f: f"`{f.entry.name}`"),
         Column("what they are", 36, lambda f: f.entry.title),
         Column("kind", 7, lambda f: f.kind),
@@ -124,32 +168,25 @@ def frequency_columns() -> list[Column[FrequencyFacts]]:
         Column("tempe- rature", 6, lambda f: f"{f.temperature:.3f}", right=True),
         Column("source", 10, lambda f: f.entry.source or "–", markdown=lambda f: cited(f.entry)),
     ]
-
-
-def layer_columns() -> list[Column[Schedule]]:
-    """One row for each choice of configs/layers."""
-
-    def differs(schedule: Schedule) -> str:
-        kinds = {name: flatten(kind) for name, kind in schedule.kinds.items()}
-        changes = [f"{name}: {' '.join(f'{k}={show(v)}' for k, v in kind.items())}" for name, kind in kinds.items()]
-        return "; ".join(changes) or "–"
-
-    return [
-        Column("layers", 17, lambda s: s.name, markdown=lambda s: f"`{s.name}`"),
-        Column("what they are", 32, lambda s: s.title),
-        Column("pattern, repeated", 10, lambda s: ", ".join(s.pattern or ["own"])),
-        Column("what a kind says differently", 42, differs),
-        Column("source", 10, lambda s: s.source or "–", markdown=lambda s: cited(s)),
+    rows = [frequency_facts(entry, given) for entry in entries("position/frequencies").values()]
+    notes = [
+        "wavelengths: those of the fastest pair / a quarter of the way to the slowest / the slowest, at "
+        f"{STRETCH} training windows ({STRETCH * given.seq_len:,} tokens), over those of plain frequencies with the "
+        "same theta; the factors are those of configs/position/frequencies",
+        "kind: dynamic follows the length in hand and changes no frequency up to the training window; learned has "
+        "parameters (shown as they start)",
+        f"temperature: multiplied into both q' and k', at {STRETCH} training windows",
     ]
+    return Listing("Frequencies", "position/frequencies=<name>", columns, rows, notes)
 
 
-def visibility_columns(table: Mapping[str, Facts]) -> list[Column[VisibilityFacts]]:
+def visibilities(given: Reference, table: Mapping[str, Facts]) -> Listing[VisibilityFacts]:
     """One row for each choice of configs/visibility."""
 
     def not_with(f: VisibilityFacts) -> str:
         return ", ".join(name for name, facts in table.items() if facts.visibilities[f.entry.name]) or "–"
 
-    return [
+    columns: list[Column[VisibilityFacts]] = [
         Column("visibility", 14, lambda f: f.entry.name, markdown=lambda f: f"[`{f.entry.name}`](#{f.entry.name})"),
         Column("what a query sees", 30, lambda f: f.entry.title),
         Column("for", 10, lambda f: "training, evaluation" if f.trains else "evaluation"),
@@ -159,3 +196,34 @@ def visibility_columns(table: Mapping[str, Facts]) -> list[Column[VisibilityFact
         Column("not with", 12, not_with),
         Column("source", 22, lambda f: f.entry.source or "–", markdown=lambda f: cited(f.entry)),
     ]
+    rows = [visibility_facts(entry, given) for entry in entries("visibility").values()]
+    notes = [
+        f"keys seen, largest distance: by the last query of {FAR} training windows ({FAR * given.seq_len:,} tokens); "
+        "where a key counts as nearer than it is, its counted distance",
+        "cache keeps: keys per layer while decoding, so that memory stays constant; all: it grows with the text",
+    ]
+    return Listing("Visibilities", "visibility=<name>", columns, rows, notes)
+
+
+def layers() -> Listing[Entry]:
+    """One row for each choice of configs/layers."""
+
+    def differs(entry: Entry) -> str:
+        kinds = {name: flatten(kind) for name, kind in entry.values["kinds"].items()}
+        changes = [f"{name}: {' '.join(f'{k}={show(v)}' for k, v in kind.items())}" for name, kind in kinds.items()]
+        return "; ".join(changes) or "–"
+
+    columns: list[Column[Entry]] = [
+        Column("layers", 17, lambda s: s.name, markdown=lambda s: f"`{s.name}`"),
+        Column("what they are", 32, lambda s: s.title),
+        Column("pattern, repeated", 10, lambda s: ", ".join(s.values["pattern"] or ["own"])),
+        Column("what a kind says differently", 42, differs),
+        Column("source", 10, lambda s: s.source or "–", markdown=lambda s: cited(s)),
+    ]
+    notes = [
+        "pattern: the kinds of the layers from the first on, repeated to the last; `own` is what position, "
+        "position/frequencies, visibility and model.logit_scale say",
+        "what a kind does not say it has from `own`, also where that changes in a stage or on trained weights; in your "
+        "own words: [positions.md](positions.md)",
+    ]
+    return Listing("Layers", "layers=<name>", columns, schedules(), notes)

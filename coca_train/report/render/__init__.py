@@ -4,11 +4,9 @@ from pathlib import Path
 
 from coca_train.report.blocks import Document, Table
 from coca_train.report.render.contents import data_table, named_blocks
-from coca_train.report.render.csv_tables import csv_text
 from coca_train.report.render.html import html_text
-from coca_train.report.render.latex import latex_text
-from coca_train.report.render.markdown import markdown_text
 from coca_train.report.render.pictures import picture
+from coca_train.report.render.text import csv_text, latex_text, markdown_text
 from coca_train.runtime.durable import write_bytes, write_text
 
 

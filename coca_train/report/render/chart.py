@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from html import escape
 
 from coca_train.report.blocks import Line, Lines
-from coca_train.report.figures import COLOURS, MARKERS
 from coca_train.report.render.contents import PAPER, shown
-from coca_train.report.render.scales import Scale, limits, tick_text, ticks, x_ticks
+from coca_train.report.render.scales import Scale, ends, look, tick_text, ticks, x_ticks
 
 SYMBOLS = {  # matplotlib's letters, drawn around (0, 0)
     "o": "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0Z",
@@ -45,9 +44,8 @@ NARROW = Sheet(kind="narrow", width=328, height=330, x_ticks=5, y_ticks=7)
 
 def looks(index: int, theirs: bool) -> tuple[str, str, str]:
     """(CSS classes, marker's path, dashes) of the index-th curve."""
-    turn, colour = divmod(index, len(COLOURS))
-    marker = SYMBOLS[MARKERS[(colour + turn) % len(MARKERS)]]
-    return f"c{colour}{' theirs' if theirs else ''}", marker, (THEIRS if theirs else OURS)[turn % 2]
+    colour, marker, kind = look(index)
+    return f"c{colour}{' theirs' if theirs else ''}", SYMBOLS[marker], (THEIRS if theirs else OURS)[kind]
 
 
 def swatch(index: int, theirs: bool) -> str:
@@ -62,9 +60,7 @@ def swatch(index: int, theirs: bool) -> str:
 
 def chart(block: Lines, sheet: Sheet) -> str:
     top = LINE_HEIGHT * (2 + len(block.marks))
-    x_low, x_high = limits([x for line in block.lines for x in line.x] + [x for x, _ in block.marks], block.x_log)
-    ends = [v for line in block.lines for bound in (line.y, line.low or (), line.high or ()) for v in bound]
-    y_low, y_high = limits([v for v in ends if v is not None], block.y_log, block.y_limits)
+    (x_low, x_high), (y_low, y_high) = ends(block)
     x = Scale(low=x_low, high=x_high, log=block.x_log, start=LEFT, end=sheet.width - RIGHT)
     y = Scale(low=y_low, high=y_high, log=block.y_log, start=sheet.height - BOTTOM, end=top)
     clip = f"clip-{block.name}-{sheet.kind}"

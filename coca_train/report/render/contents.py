@@ -2,9 +2,9 @@
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 
-from coca_train.report.blocks import Document, HeatMaps, Lines, Row, Table, Text, Value
+from coca_train.report.blocks import MISSING, Document, HeatMaps, Lines, Row, Table, Text, Value
 
 PAPER = "paper"  # the word that marks a row or a curve that is not ours
 NAME = re.compile(r"[A-Za-z0-9-]+")
@@ -67,6 +67,21 @@ def reasons(table: Table) -> list[str]:
     return list(dict.fromkeys(notes))
 
 
+def figures(table: Table, figure: Callable[[Value, bool, str], str]) -> Iterator[tuple[Row, list[str]]]:
+    """Every row with its figures as a renderer writes one: figure(value, is it among the best, its footnote's
+    letter)."""
+    best, notes = best_places(table), reasons(table)
+    for index, row in enumerate(table.rows):
+        marks = [letter(notes.index(v.note)) if v.number is None and v.note else "" for v in row.values]
+        places = enumerate(zip(row.values, marks, strict=True))
+        yield row, [figure(value, (index, column) in best, mark) for column, (value, mark) in places]
+
+
+def footnotes(table: Table) -> list[tuple[str, str]]:
+    """Letters, and why figures with them are missing."""
+    return [(letter(index), note) for index, note in enumerate(reasons(table))]
+
+
 def letter(index: int) -> str:
     """Of a footnote: a … z, aa …"""
     return chr(97 + index) if index < 26 else letter(index // 26 - 1) + letter(index % 26)
@@ -90,14 +105,10 @@ def data_table(block: Lines | HeatMaps) -> Table:
     for panel in block.panels:
         for name, values in zip(panel.y_names, panel.values, strict=True):
             by_column = dict(zip(panel.x_names, values, strict=True))
-            cells = tuple(_cell(by_column.get(x), block.form) for x in columns)
+            cells = tuple(Value.of(by_column.get(x), block.form) for x in columns)
             rows.append(Row(label=(panel.title, name), values=cells))
     labels = ("panel", block.y_label)
     return Table(name=block.name, title=block.title, label_columns=labels, columns=columns, rows=tuple(rows))
-
-
-def _cell(number: float | None, form: str) -> Value:
-    return Value("–") if number is None else Value(form.format(number), number)
 
 
 def _curves(block: Lines) -> Table:
@@ -107,7 +118,7 @@ def _curves(block: Lines) -> Table:
         nothing = (None,) * len(line.x)
         points = zip(line.x, line.y, line.low or nothing, line.high or nothing, strict=True)
         by_x = {x: _point(y, low, high) for x, y, low, high in points}
-        rows.append(Row(label=(line.label,), values=tuple(by_x.get(x, Value("–")) for x in xs), theirs=line.theirs))
+        rows.append(Row(label=(line.label,), values=tuple(by_x.get(x, MISSING) for x in xs), theirs=line.theirs))
     columns = tuple(shown(x) for x in xs)
     note = f"Columns: {block.x_label}. Figures: {block.y_label}."
     return Table(
@@ -120,20 +131,15 @@ def _point(y: float, low: float | None, high: float | None) -> Value:
     return Value(shown(y), y, note)
 
 
-def paragraphs(text: str) -> list[list[str]]:
-    """Paragraphs of a Text as their lines; see `is_list`."""
-    blocks = re.split(r"\n\s*\n", text.strip())
-    return [[line.strip() for line in block.splitlines()] for block in blocks if block.strip()]
-
-
-def is_list(lines: Sequence[str]) -> bool:
-    """A paragraph that begins with "* "; lines without it go on with the item above."""
-    return lines[0].startswith("* ")
-
-
-def items(lines: Sequence[str]) -> list[str]:
-    """The items of a list, their lines joined."""
-    return [item.strip() for item in re.split(r"(?:^|\n)\* ", "\n".join(lines)) if item.strip()]
+def paragraphs(text: str) -> Iterator[tuple[bool, list[str]]]:
+    """(is a list, its items) of each paragraph of a Text. A list begins with "* "; lines without it go on with the item
+    above. A paragraph that is none is one item."""
+    for block in re.split(r"\n\s*\n", text.strip()):
+        lines = [line.strip() for line in block.splitlines()]
+        if block.strip() and lines[0].startswith("* "):
+            yield True, [item.strip() for item in re.split(r"(?:^|\n)\* ", "\n".join(lines)) if item.strip()]
+        elif block.strip():
+            yield False, [" ".join(lines)]
 
 
 def pieces(text: str) -> list[tuple[bool, str]]:

@@ -5,6 +5,7 @@ import io
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -14,10 +15,10 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from coca_train.report.blocks import HeatMap, HeatMaps, Line, Lines
-from coca_train.report.figures import COLOURS, MARKERS
-from coca_train.report.render.colours import RAMP, ground, hex_of, ink_on
+from coca_train.report.render import scales
 from coca_train.report.render.contents import PAPER
-from coca_train.report.render.scales import limits, tick_text, ticks, x_ticks
+from coca_train.report.render.scales import COLOURS, RAMP, ground, hex_of, ink_on, tick_text, ticks, x_ticks
+from coca_train.runtime.durable import write_bytes
 
 SALT = "coca_train"  # of the ids inside an SVG
 DPI = 140
@@ -42,48 +43,60 @@ def _saved(sheet: Figure, kind: str) -> bytes:
     return buffer.getvalue()
 
 
-@contextmanager
 def _sheet(
-    title: str, size: tuple[float, float], rows: int = 1, columns: int = 1
-) -> Iterator[tuple[Figure, list[Any]]]:
-    sheet = Figure(figsize=size, layout="constrained")
+    title: str, size: tuple[float, float], rows: int = 1, columns: int = 1, fontsize: int = 14
+) -> tuple[Figure, list[Any]]:
+    """A figure and its axes, row by row. size: [inches]"""
+    sheet = Figure(figsize=size, dpi=DPI, layout="constrained")
     FigureCanvasAgg(sheet)
-    axes = sheet.subplots(rows, columns, squeeze=False).ravel().tolist()
-    sheet.suptitle(title, fontsize=14, fontweight="bold")
-    yield sheet, axes
+    sheet.suptitle(title, fontsize=fontsize, fontweight="bold")
+    return sheet, sheet.subplots(rows, columns, squeeze=False).ravel().tolist()
+
+
+@contextmanager
+def page(
+    path: Path, title: str, subtitle: str, size: tuple[float, float] = (9, 6), rows: int = 1, columns: int = 1
+) -> Iterator[list[Any]]:
+    """Axes to draw on, row by row; the PNG is written, atomically, when the block ends."""
+    sheet, axes = _sheet(f"{title}\n", size, rows, columns, fontsize=15)
+    sheet.set_layout_engine("constrained", h_pad=0.07, w_pad=0.1)
+    sheet.text(0.5, 1 - 0.42 / size[1], subtitle, fontsize=10, color="0.35", ha="center", va="center")
+    for one in axes:
+        one.tick_params(labelsize=11)
+        one.grid(True, which="major", color="0.88", linewidth=0.8)
+        one.set_axisbelow(True)
+        one.spines[["top", "right"]].set_visible(False)
+    yield axes
+    write_bytes(path, _saved(sheet, "png"))
 
 
 def look(index: int, theirs: bool) -> dict[str, Any]:
     """Of the index-th curve, for axes.plot; as in the page, broken lines have open markers."""
-    turn, number = divmod(index, len(COLOURS))
-    colour, dash = COLOURS[number], (THEIRS if theirs else OURS)[turn % 2]
-    marker = MARKERS[(number + turn) % len(MARKERS)]
+    number, marker, kind = scales.look(index)
+    colour, dash = COLOURS[number], (THEIRS if theirs else OURS)[kind]
     fill = colour if dash == "-" else "white"
     return {"color": colour, "marker": marker, "linestyle": dash, "markerfacecolor": fill}
 
 
 def _lines(block: Lines) -> Figure:
-    xs = [x for line in block.lines for x in line.x] + [x for x, _ in block.marks]
-    ends = [v for line in block.lines for bound in (line.y, line.low or (), line.high or ()) for v in bound]
-    x_limits = limits(xs, block.x_log)
-    y_limits = limits([v for v in ends if v is not None], block.y_log, block.y_limits)
-    with _sheet(block.title, (10, 5.6 + 0.22 * math.ceil(len(block.lines) / 3))) as (sheet, (axes,)):
-        for value, words in block.marks:
-            axes.axvline(value, color=MARK, linewidth=1.3, linestyle=(0, (2, 2)), label=words)
-        for index, line in enumerate(block.lines):
-            _curve(axes, line, look(index, line.theirs), block.shows_intervals)
-        scales = {"xscale": "log" if block.x_log else "linear", "yscale": "log" if block.y_log else "linear"}
-        axes.set(**scales, xlim=x_limits, ylim=y_limits, xlabel=block.x_label, ylabel=block.y_label)
-        places = x_ticks(block, *x_limits, X_TICKS)
-        axes.set_xticks(places, [tick_text(t) for t in places])
-        places = ticks(*y_limits, block.y_log, Y_TICKS)
-        axes.set_yticks(places, [tick_text(t) for t in places])
-        axes.minorticks_off()
-        axes.grid(True, color="0.9", linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
-        if axes.lines:
-            sheet.legend(loc="outside lower center", ncols=3, fontsize=9.5, frameon=False, handlelength=3.6)
+    x_limits, y_limits = scales.ends(block)
+    sheet, (axes,) = _sheet(block.title, (10, 5.6 + 0.22 * math.ceil(len(block.lines) / 3)))
+    for value, words in block.marks:
+        axes.axvline(value, color=MARK, linewidth=1.3, linestyle=(0, (2, 2)), label=words)
+    for index, line in enumerate(block.lines):
+        _curve(axes, line, look(index, line.theirs), block.shows_intervals)
+    kinds = {"xscale": "log" if block.x_log else "linear", "yscale": "log" if block.y_log else "linear"}
+    axes.set(**kinds, xlim=x_limits, ylim=y_limits, xlabel=block.x_label, ylabel=block.y_label)
+    places = x_ticks(block, *x_limits, X_TICKS)
+    axes.set_xticks(places, [tick_text(t) for t in places])
+    places = ticks(*y_limits, block.y_log, Y_TICKS)
+    axes.set_yticks(places, [tick_text(t) for t in places])
+    axes.minorticks_off()
+    axes.grid(True, color="0.9", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    if axes.lines:
+        sheet.legend(loc="outside lower center", ncols=3, fontsize=9.5, frameon=False, handlelength=3.6)
     return sheet
 
 
@@ -106,13 +119,13 @@ def _heat_maps(block: HeatMaps) -> Figure:
     wide = max((len(panel.x_names) for panel in block.panels), default=1)
     high = max((len(panel.y_names) for panel in block.panels), default=1)
     size = (columns * (SQUARE * wide + 0.9) + 0.4, rows * (SQUARE * 0.75 * high + 1.0) + 0.5)
-    with _sheet(block.title, size, rows, columns) as (sheet, axes):
-        for one, panel in zip(axes, block.panels, strict=False):
-            _panel(one, block, panel)
-        for one in axes[len(block.panels) :]:
-            one.set_visible(False)
-        if any(panel.mark_after_x is not None for panel in block.panels):
-            sheet.supxlabel("vertical line: end of the training window", fontsize=9, color=MARK)
+    sheet, axes = _sheet(block.title, size, rows, columns)
+    for one, panel in zip(axes, block.panels, strict=False):
+        _panel(one, block, panel)
+    for one in axes[len(block.panels) :]:
+        one.set_visible(False)
+    if any(panel.mark_after_x is not None for panel in block.panels):
+        sheet.supxlabel("vertical line: end of the training window", fontsize=9, color=MARK)
     return sheet
 
 

@@ -1,4 +1,9 @@
-"""Axes of a chart: limits, ticks that people would choose, and where a value lies."""
+"""From figures to places and colours: limits and ticks of an axis as people would choose them, where a value lies, the
+colours of curves, and those of a heat map with the ink that can be read on each.
+
+Curves: colours that colour-blind readers can tell apart (Okabe and Ito, 2008). Heat maps: from light to dark as the
+figure rises; luminance and contrast as WCAG 2.2 defines them (https://www.w3.org/TR/WCAG22/#dfn-contrast-ratio).
+"""
 
 import math
 from collections.abc import Sequence
@@ -6,6 +11,9 @@ from dataclasses import dataclass
 
 from coca_train.report.blocks import Lines
 from coca_train.report.render.contents import shown
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = "osD^vPX"  # matplotlib's letters
 
 PADDING = 0.04  # of the span of an axis, at either end
 KIBI = 1024
@@ -82,3 +90,59 @@ def tick_text(value: float) -> str:
     if abs(value) >= 1e6:
         return f"{value:.3g}".replace("e+0", "e").replace("e+", "e")
     return shown(value)
+
+
+def ends(block: Lines) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Limits of both axes: all curves, their intervals, and the marks."""
+    xs = [x for line in block.lines for x in line.x] + [x for x, _ in block.marks]
+    ys = [v for line in block.lines for bound in (line.y, line.low or (), line.high or ()) for v in bound]
+    return limits(xs, block.x_log), limits([v for v in ys if v is not None], block.y_log, block.y_limits)
+
+
+def look(index: int) -> tuple[int, str, int]:
+    """Of the index-th curve: which of COLOURS, its marker, which of two kinds of line. No two of the first 14 are
+    alike."""
+    turn, colour = divmod(index, len(COLOURS))
+    return colour, MARKERS[(colour + turn) % len(MARKERS)], turn % 2
+
+
+Rgb = tuple[int, int, int]
+
+RAMP: tuple[Rgb, ...] = ((247, 250, 253), (203, 222, 240), (116, 175, 214), (36, 111, 176), (9, 45, 98))
+INKS: tuple[Rgb, ...] = ((255, 255, 255), (0, 0, 0))  # one of the two has at least 4.5 on any colour
+
+
+def ramp(share: float) -> Rgb:
+    """The colour at `share` (0 to 1, clamped) of the way from low to high."""
+    place = min(max(share, 0.0), 1.0) * (len(RAMP) - 1)
+    index = min(int(place), len(RAMP) - 2)
+    pairs = zip(RAMP[index], RAMP[index + 1], strict=True)
+    red, green, blue = (round(low + (high - low) * (place - index)) for low, high in pairs)
+    return red, green, blue
+
+
+def ground(value: float | None, low: float, high: float) -> Rgb | None:
+    """The colour of a figure's square, on a ramp from low to high; None where there is no finite figure."""
+    if value is None or not math.isfinite(value):
+        return None
+    return ramp((value - low) / (high - low) if high > low else 0.0)
+
+
+def ink_on(colour: Rgb) -> Rgb:
+    return max(INKS, key=lambda ink: contrast(ink, colour))
+
+
+def hex_of(colour: Rgb) -> str:
+    return "#" + "".join(f"{channel:02x}" for channel in colour)
+
+
+def contrast(one: Rgb, other: Rgb) -> float:
+    """1 (the same) to 21 (black on white)."""
+    darker, lighter = sorted((_luminance(one), _luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def _luminance(colour: Rgb) -> float:
+    shares = [channel / 255 for channel in colour]
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in shares)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

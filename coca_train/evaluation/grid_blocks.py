@@ -7,6 +7,7 @@ the reasons.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from coca_train.evaluation.results import Cell, Evaluation, GridRow, Point
@@ -27,7 +28,8 @@ from coca_train.report.blocks import (
 
 NO_RESULT = {"out_of_memory": "OOM", "impossible": MISSING.text}
 
-Pick = Callable[[Mapping[str, Any]], Value | float | None]  # from a cell's result
+Pick = Callable[..., Value | float | None]  # from a cell's result, and what else the row of a table is about
+Column = Callable[..., Value]  # from a row of the grid, and what else the row of a table is about
 Sections = Mapping[str, Iterable[Block | str | None]]  # by title
 
 
@@ -70,39 +72,61 @@ def figure(cell: Cell | None, pick: Pick, form: str = "{:.2f}") -> Value:
     if cell.status != "done":
         return Value(NO_RESULT[cell.status], note=cell.reason)
     picked = pick(cell.result) if cell.result else None
-    if picked is None:
-        return Value(MISSING.text, note="nothing to count")
-    return picked if isinstance(picked, Value) else Value(form.format(picked), picked)
+    return picked if isinstance(picked, Value) else Value.of(picked, form, missing="nothing to count")
 
 
-def figures(row: GridRow, points: Iterable[Point], pick: Pick, form: str = "{:.2f}") -> tuple[Value, ...]:
-    return tuple(figure(row.cells.get(point), pick, form) for point in points)
+def by_point(
+    points: Iterable[Point], pick: Pick, form: str = "{:.2f}", name: Callable[[Point], str] = heading
+) -> dict[str, Column]:
+    """Columns of `table`: one a point of the grid. name: its heading."""
 
+    def column(point: Point) -> Column:
+        return lambda row, *what: figure(row.cells.get(point), lambda result: pick(result, *what), form)
 
-def by_point(points: Iterable[Point], pick: Pick, form: str = "{:.2f}") -> dict[str, Callable[[GridRow], Value]]:
-    """Columns of `table`: one a point of the grid."""
-    return {heading(p): lambda row, p=p: figure(row.cells.get(p), pick, form) for p in points}
+    return {name(point): column(point) for point in points}
 
 
 def table(
     rows: Sequence[GridRow],
-    columns: Mapping[str, Callable[[GridRow], Value]],
+    columns: Mapping[str, Column],
     *,
+    by: Mapping[str, Sequence[str]] | None = None,
     theirs: Sequence[Row] = (),
     **fields: Any,
 ) -> Table | None:
-    """One row a model and variant, then `theirs`. columns: by heading, the figure of a row. fields: other ones of
-    Table."""
-    ours = [Row(label=row.name, values=tuple(value(row) for value in columns.values())) for row in rows]
-    whole = tuple([*ours, *theirs])
-    labels = ("model", "variant")
+    """One row a model and variant, then `theirs`. columns: by heading, the figure of a row. by: further columns of
+    labels and all that stands in each; a row for every combination, of which the figures are told. fields: other ones
+    of Table."""
+    more = by or {}
+    ours = [
+        Row(label=(*row.name, *what), values=tuple(value(row, *what) for value in columns.values()))
+        for row in rows
+        for what in product(*more.values())
+    ]
+    labels, whole = ("model", "variant", *more), (*ours, *theirs)
     return Table(label_columns=labels, columns=tuple(columns), rows=whole, **fields) if whole else None
+
+
+def by_length(row: GridRow, pick: Callable[[Mapping[str, Any]], Sequence[float | None]], label: str = "") -> Line:
+    """The curve of a model and variant against the length. pick: (y,) or (y, low, high) from a result."""
+    points = ((int(point), *pick(result)) for point, result in row.results.items())
+    return Line.through(label or row.label, points)
 
 
 def curves(lines: Iterable[Line], **fields: Any) -> Lines | None:
     """fields: other ones of Lines."""
     drawn = tuple(line for line in lines if line.x)
     return Lines(lines=drawn, **fields) if drawn else None
+
+
+def share_by_length(evaluation: Evaluation, lines: Iterable[Line], **fields: Any) -> Lines | None:
+    """Curves of a share (0 to 1) against the length of a prompt. fields: other ones of Lines."""
+    marks = training_windows(evaluation)
+    axes: dict[str, Any] = {"x_label": PROMPT, "x_log": True, "y_limits": (0.0, 1.0), "marks": marks}
+    return curves(lines, **axes, **fields)
+
+
+PROMPT = "length of the prompt [tokens]"
 
 
 def heat_maps(
@@ -114,23 +138,19 @@ def heat_maps(
 ) -> HeatMaps | None:
     """One panel a model and variant, with a line where its training window ends. share(row, length, index of the
     y name): 0 to 1. fields: other ones of HeatMaps."""
-    panels = []
-    for row in rows:
+
+    def panel(row: GridRow) -> HeatMap:
         within = sum(length <= row.subject.training_window for length in lengths)
-        panels.append(
-            HeatMap(
-                title=row.label,
-                x_names=tuple(map(heading, lengths)),
-                y_names=tuple(y_names),
-                values=tuple(tuple(share(row, length, y) for length in lengths) for y in range(len(y_names))),
-                mark_after_x=within if 0 < within < len(lengths) else None,
-            )
+        return HeatMap(
+            title=row.label,
+            x_names=tuple(map(heading, lengths)),
+            y_names=tuple(y_names),
+            values=tuple(tuple(share(row, length, y) for length in lengths) for y in range(len(y_names))),
+            mark_after_x=within if 0 < within < len(lengths) else None,
         )
-    return (
-        HeatMaps(x_label="length of the prompt [tokens]", panels=tuple(panels), low=0.0, high=1.0, **fields)
-        if panels
-        else None
-    )
+
+    note = {"note": "The line marks the training window.", **fields}
+    return HeatMaps(x_label=PROMPT, panels=tuple(map(panel, rows)), low=0.0, high=1.0, **note) if rows else None
 
 
 def training_windows(evaluation: Evaluation) -> tuple[tuple[float, str], ...]:

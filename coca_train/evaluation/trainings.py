@@ -1,19 +1,26 @@
-"""Pages about trainings: the report of a finished one, and of several compared. Both begin with their perplexities."""
+"""Pages about trainings: the report of a finished one, and of several compared. Both begin with their perplexities.
+
+How reach grew during training is read from the probes in metrics.jsonl (coca_train/training/probe.py). A window holds
+at a step when its perplexity there is at most 1.05 times that of the training window at the same step. It holds from a
+step on when it holds at that probe and at every later one. A model that has learnt nothing holds at every window,
+equally badly: what counts is where a window came to hold and kept holding.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from coca_train.evaluation.measures.held_windows import TOLERANCE, Probed, read_probes, sentences
-from coca_train.evaluation.pages import perplexity
-from coca_train.evaluation.pages.grid_blocks import Sections, file_names, written
-from coca_train.evaluation.pages.perplexity import number
+from coca_train.evaluation.grid_blocks import Sections, file_names, written
+from coca_train.evaluation.measures.perplexity import perplexity_of
 from coca_train.evaluation.results import Evaluation
-from coca_train.report.blocks import MISSING, Document, Line, Lines, Row, Table, Value
+from coca_train.evaluation.suites import perplexity
+from coca_train.evaluation.suites.perplexity import number
+from coca_train.report.blocks import Document, Line, Lines, Row, Table, Value
 
+TOLERANCE = 1.05  # of the perplexity, where a window still holds
 POINTS = 60  # of the training's curve: more hide one another
 HOLDS = (
     f"A window holds when its perplexity is at most {TOLERANCE:g} times that of the training window at the same step, "
@@ -101,13 +108,75 @@ def _by_step(records: Sequence[Record], key: str) -> list[tuple[float, float | N
     return [(record["step"], record.get(key)) for record in records if key in record]
 
 
+class Probed(NamedTuple):
+    """One probe. losses: by variant and window [tokens], mean NLL [nats per token]."""
+
+    step: int
+    training_window: int
+    losses: Mapping[str, Mapping[int, float]]
+
+    def holds(self, variant: str, window: int) -> bool:
+        """See the module's definition; a window that was not scored does not hold."""
+        losses = self.losses.get(variant, {})
+        own = losses.get(self.training_window, math.nan)
+        return losses.get(window, math.inf) - own <= math.log(TOLERANCE)
+
+    def perplexity(self, variant: str, window: int) -> float | None:
+        """None where the window was not scored."""
+        loss = self.losses.get(variant, {}).get(window)
+        return None if loss is None else perplexity_of(loss)
+
+
+def read_probes(records: Sequence[Record]) -> list[Probed]:
+    """The probes among the records of a metrics.jsonl, in their order."""
+    probes = []
+    for record in records:
+        if (own := record.get("probe/training_window")) is None:
+            continue
+        losses: dict[str, dict[int, float]] = {}
+        for key, loss in record.items():
+            match key.split("/"):
+                case "probe", variant, window:
+                    losses.setdefault(variant, {})[int(window)] = math.inf if loss is None else loss
+        probes.append(Probed(record["step"], int(own), losses))
+    return probes
+
+
+def holds_from(probes: Sequence[Probed], variant: str, window: int) -> int | None:
+    """Step from which the window holds to the end; None: it does not hold at the last probe."""
+    first = None
+    for probe in reversed(probes):
+        if not probe.holds(variant, window):
+            break
+        first = probe.step
+    return first
+
+
+def sentences(probes: Sequence[Probed]) -> list[str]:
+    """Of each variant, which windows beyond the training window hold and since when. Nothing without a probe."""
+    lines = []
+    for variant, losses in probes[-1].losses.items() if probes else ():
+        own = probes[-1].training_window
+        since = {window: holds_from(probes, variant, window) for window in sorted(losses) if window > own}
+        held = [f"{window:,} from step {step:,} on" for window, step in since.items() if step is not None]
+        lost = [f"{window:,}" for window, step in since.items() if step is None]
+        words = [f"hold: {', '.join(held)}"] * bool(held) + [f"do not hold: {', '.join(lost)}"] * bool(lost)
+        if words:
+            lines.append(f"{variant}: windows beyond the training window ({own:,}) {'; '.join(words)}")
+    return lines
+
+
+def _windows(probes: Sequence[Probed]) -> list[int]:
+    return sorted({window for probe in probes for losses in probe.losses.values() for window in losses})
+
+
 def reach_curves(probes: Sequence[Probed]) -> list[Lines]:
     """Perplexity by step, a picture a variant and a curve a window; the first is of the model as it is trained."""
     variants, own = list(probes[-1].losses), probes[-1].training_window
     files = file_names(variants)
 
     def line(variant: str, window: int) -> Line:
-        points = ((probe.step, _known(probe.perplexity(variant, window))) for probe in probes)
+        points = ((probe.step, probe.perplexity(variant, window)) for probe in probes)
         return Line.through(f"{window:,}{' (training window)' if window == own else ''}", points)
 
     return [
@@ -124,18 +193,10 @@ def reach_curves(probes: Sequence[Probed]) -> list[Lines]:
     ]
 
 
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else value
-
-
-def _windows(probes: Sequence[Probed]) -> list[int]:
-    return sorted({window for probe in probes for losses in probe.losses.values() for window in losses})
-
-
 def _reach_table(probes: Sequence[Probed]) -> Table:
     def value(probe: Probed, variant: str, window: int) -> Value:
-        perplexity = _known(probe.perplexity(variant, window))
-        return Value(MISSING.text, note="not scored") if perplexity is None else Value(number(perplexity), perplexity)
+        perplexity = probe.perplexity(variant, window)
+        return Value.of(perplexity, number(perplexity or 0.0), missing="not scored")
 
     windows = _windows(probes)
     return Table(
@@ -159,9 +220,8 @@ def training_table(facts: Facts) -> Table:
 
     def value(fact: Mapping[str, Any], key: str, form: str, relative: bool = False) -> Value:
         amount, base = fact.get(key), first.get(key)
-        if amount is None:
-            return Value(MISSING.text, note="not recorded")
-        return Value(form.format(amount) + (f" ({amount / base:.2f}x)" if relative and base else ""), amount)
+        times = f" ({amount / base:.2f}x)" if relative and base and amount is not None else ""
+        return Value.of(amount, form + times, missing="not recorded")
 
     return Table(
         name="training",

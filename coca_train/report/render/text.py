@@ -1,0 +1,183 @@
+"""A report in plain text: one Markdown file, and its tables as CSV, as LaTeX and for a terminal.
+
+CSV: one row a row, numbers in full, and whose they are. Columns: the labels, the figures, `whose` (ours or paper),
+then, for figures with a note (an interval, why there is none), `note: <column>`. A number is written so that reading it
+gives the same float; inf and nan as such. LaTeX is for a document with \\usepackage{booktabs}.
+"""
+
+import csv
+import io
+import re
+import unicodedata
+
+from coca_train.report.blocks import MISSING, Block, Document, Table, Text, Value
+from coca_train.report.render.contents import PAPER, figures, footnotes, legend, paragraphs, pieces
+from coca_train.runtime.printing import markdown
+
+SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    **{sign: "\\" + sign for sign in "&%$#_"},
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+    "`": r"\textasciigrave{}",
+    "–": "--",
+    "—": "---",
+    "…": r"\dots{}",
+    "“": "``",
+    "”": "''",
+    "’": "'",
+    "×": r"$\times$",
+    "±": r"$\pm$",
+    "≤": r"$\le$",
+    "≥": r"$\ge$",
+    "∞": r"$\infty$",
+    "→": r"$\to$",
+    "√": r"$\surd$",
+    "\N{NO-BREAK SPACE}": "~",
+}
+DAGGER = r"\rlap{$^\dagger$}"
+GREEK = {"LAMDA": "lambda", "FINAL SIGMA": "varsigma"}  # Unicode's name: TeX's
+
+
+def markdown_text(document: Document) -> str:
+    """Tables in full, figures as links to the pictures beside it."""
+    lines = [f"# {plain(document.title)}", "\n".join(f"* {_inline(sentence)}" for sentence in document.summary)]
+    for section in document.sections:
+        lines += [f"## {plain(section.title)}", *map(_block, section.blocks)]
+    lines += ["## What was run", "\n".join(f"* {plain(label)}: {plain(value)}" for label, value in document.facts)]
+    # Longer than any run of backticks in the command, which would end the block otherwise.
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", document.command)), default=0))
+    lines += ["To run it again:", f"{fence}\n{document.command}\n{fence}"]
+    return "\n\n".join(line for line in lines if line) + "\n"
+
+
+def plain(text: str) -> str:
+    """Plain words as Markdown that shows them."""
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*_\[\]~$])", r"\\\1", " ".join(text.split()))
+
+
+def _inline(text: str) -> str:
+    return "".join(f"`{words}`" if code else _kept(words) for code, words in pieces(text))
+
+
+def _kept(words: str) -> str:
+    """Escaped, with the spaces at both ends that `plain` drops: code may stand beside them."""
+    return words[: len(words) - len(words.lstrip())] + plain(words) + words[len(words.rstrip()) :]
+
+
+def _block(block: Block) -> str:
+    if isinstance(block, Text):
+        return "\n\n".join(
+            "\n".join(f"* {_inline(item)}" for item in items) if is_list else _inline(items[0])
+            for is_list, items in paragraphs(block.text)
+        )
+    if isinstance(block, Table):
+        return _markdown_table(block)
+    files = f"[SVG](figures/{block.name}.svg), [numbers](tables/{block.name}.csv)"
+    picture = f"![{plain(block.alt)}](figures/{block.name}.png)"
+    return "\n\n".join([f"### {plain(block.title)}", picture, f"{_inline(block.note)} {files}".strip()])
+
+
+def _markdown_table(table: Table) -> str:
+    def figure(value: Value, best: bool, mark: str) -> str:
+        text = f"**{plain(value.text)}**" if best else plain(value.text)
+        return text + (f"<sup>{mark}</sup>" if mark else "")
+
+    rows = []
+    for row, cells in figures(table, figure):
+        first, *more = map(plain, row.label)
+        rows.append([f"{first} *({PAPER})*" if row.theirs else first, *more, *cells])
+    header = [plain(name) for name in (*table.label_columns, *table.columns)]
+    files = f"[CSV](tables/{table.name}.csv), [LaTeX](tables/{table.name}.tex)"
+    notes = [f"<sup>{mark}</sup> {plain(note)}." for mark, note in footnotes(table)]
+    words = [_inline(table.note), plain(legend(table)), *notes, files]
+    body = markdown(header, rows, n_left=len(table.label_columns)).rstrip("\n")
+    return "\n\n".join([f"### {plain(table.title)}", body, " ".join(word for word in words if word)])
+
+
+def terminal_text(table: Table) -> str:
+    """Its title and our rows, aligned."""
+    rows = [[*row.label, *(value.text for value in row.values)] for row in table.rows if not row.theirs]
+    header = (*table.label_columns, *table.columns)
+    return f"{table.title}\n\n{markdown(header, rows, n_left=len(table.label_columns))}"
+
+
+def csv_text(table: Table) -> str:
+    noted = [i for i in range(len(table.columns)) if any(row.values[i].note for row in table.rows)]
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(
+        [*table.label_columns, *table.columns, "whose", *(f"note: {table.columns[index]}" for index in noted)]
+    )
+    for row in table.rows:
+        notes = [row.values[index].note for index in noted]
+        writer.writerow([*row.label, *map(_number, row.values), PAPER if row.theirs else "ours", *notes])
+    return buffer.getvalue()
+
+
+def _number(value: Value) -> str:
+    """In full; words where the figure is words; nothing where it is missing."""
+    if value.number is not None:
+        return repr(value.number)
+    return "" if value.text == MISSING.text else value.text
+
+
+def latex_text(table: Table) -> str:
+    """A table environment with the label tab:<name>: best in bold, the paper's rows marked with a dagger."""
+
+    def figure(value: Value, best: bool, mark: str) -> str:
+        text = rf"\textbf{{{tex(value.text)}}}" if best else tex(value.text)
+        return text + (f"\\rlap{{$^{{\\mathrm{{{mark}}}}}$}}" if mark else "")
+
+    lines, above = [], None
+    for row, cells in figures(table, figure):
+        if above not in (None, row.theirs):
+            lines.append(r"\midrule")
+        first, *more = map(tex, row.label)
+        lines.append(" & ".join([first + (DAGGER if row.theirs else ""), *more, *cells]) + r" \\")
+        above = row.theirs
+    header = " & ".join(tex(name) for name in (*table.label_columns, *table.columns)) + r" \\"
+    return "\n".join(
+        [
+            "% needs \\usepackage{booktabs}",
+            r"\begin{table}[t]",
+            r"\centering",
+            rf"\caption{{{tex(table.title)}}}",
+            rf"\label{{tab:{table.name}}}",
+            rf"\begin{{tabular}}{{{'l' * len(table.label_columns)}{'r' * len(table.columns)}}}",
+            *(r"\toprule", header, r"\midrule", *lines, r"\bottomrule"),
+            r"\end{tabular}",
+            *_small_print(table),
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def tex(text: str) -> str:
+    """Plain words as LaTeX that prints them; Greek letters as mathematics."""
+    return "".join(SPECIAL.get(sign) or _greek(sign) for sign in text)
+
+
+def _greek(sign: str) -> str:
+    name = unicodedata.name(sign, "")
+    if not name.startswith("GREEK SMALL LETTER ") or " WITH " in name:
+        return sign
+    word = name.removeprefix("GREEK SMALL LETTER ")
+    return f"$\\{GREEK.get(word, word.lower())}$"
+
+
+def _small_print(table: Table) -> list[str]:
+    """Note, meaning of the marks, and the footnotes."""
+    note = "".join(rf"\texttt{{{tex(words)}}}" if code else tex(words) for code, words in pieces(table.note))
+    words = [note, tex(legend(table).replace("rows marked “paper”", "rows with a dagger"))]
+    words += [f"$^{{\\mathrm{{{mark}}}}}$~{tex(note)}." for mark, note in footnotes(table)]
+    small_print = " ".join(word for word in words if word)
+    return [rf"\par\smallskip{{\footnotesize {small_print}\par}}"] if small_print else []
