@@ -10,6 +10,7 @@ from coca_train.config.root import Root
 from coca_train.config.schema import STRICT, Name, Positive
 from coca_train.config.spelling import Names
 
+Form = Literal["auto", "native", "own", "llama", "mistral", "smollm3", "gpt_neox"]  # families: hub/families.py
 OF_PARITY = "tokens of each parity probe"
 
 
@@ -43,9 +44,7 @@ class ExportConfig:
     run: str = Field(description="directory of a run, or a Hugging Face folder")
     to: str = Field(description="the new folder")
     dtype: Literal["as_run", "fp32", "bf16", "fp16"] = Field(description="precision of the weights")
-    form: Literal["auto", "native", "own", "llama", "mistral", "smollm3", "gpt_neox"] = Field(
-        description="auto: native where a class of transformers fits"
-    )
+    form: Form = Field(description="auto: native where a class of transformers fits")
     tokenizer: str = Field(description="auto (the run's), none, or a file")
     parity_tokens: Positive = Field(description=OF_PARITY)
     merge: bool = Field(

@@ -131,6 +131,12 @@ def our_spectra(architecture: Architecture) -> Spectra | None:
     return None if frequencies is None else lambda length: frequencies(length).inv_freq_J
 
 
+def check(architecture: Architecture, read: Read, theirs: Side, tokenizer: Tokenizer | None, n: int) -> list[Result]:
+    """Our model with these weights, by our names, against the other side. n: tokens of each probe."""
+    asked = probes(architecture, tokenizer, n)
+    return compare(asked, our_logits(architecture, read), theirs, our_spectra(architecture))
+
+
 def compare(probes: list[Probe], ours: Logits, theirs: Side, spectra: Spectra | None) -> list[Result]:
     """Ask one side, then the other."""
     our_logits = ours(probes)

@@ -50,6 +50,11 @@ class Scaling:
         self.rope_type = newer or older or "default"
         self.theta, self.max_positions, self.rotary_pct = float(theta), max_positions, rotary_pct
 
+    def no_factor(self) -> None:
+        """A factor of 1 says nothing; another one is refused."""
+        if (factor := self.take("factor")) not in (None, 1):
+            raise NotTheSame(f"factor={factor} with rope_type={self.rope_type}")
+
     def finish(self) -> None:
         """Refuse the keys that nobody took."""
         if self._left:
@@ -105,8 +110,10 @@ def rotation(settings: Any, head_dim: int) -> Rotation | None:
     return module.to_transformers(settings, head_dim)
 
 
-def frequencies(values: dict[str, Any], theta: float, max_positions: int, rotary_pct: float) -> dict[str, Any]:
-    """Our `frequencies` section for a rope_scaling (empty: plain). Raises NotTheSame."""
+def frequencies(
+    values: dict[str, Any], theta: float, max_positions: int, rotary_pct: float
+) -> tuple[float, dict[str, Any]]:
+    """Of a rope_scaling (empty: plain): the rotated share of a head, our `frequencies` section. Raises NotTheSame."""
     modules = {name: FREQUENCIES.module(name) for name in FREQUENCIES.names()}
     modules = {name: module for name, module in modules.items() if hasattr(module, "ROPE_TYPE")}
     rope_type = Scaling(values, theta, max_positions, rotary_pct).rope_type
@@ -115,7 +122,7 @@ def frequencies(values: dict[str, Any], theta: float, max_positions: int, rotary
         section = module.from_transformers(scaling) if rope_type == module.ROPE_TYPE else None
         if section is not None:
             scaling.finish()
-            return {"name": name, **section}
+            return scaling.rotary_pct, {"name": name, **section}
     known = ", ".join(sorted({module.ROPE_TYPE for module in modules.values()}))
     raise NotTheSame(f"rope_type={rope_type}; known are {known}")
 
