@@ -1,5 +1,9 @@
 """The check at the end of every import and export: the same tokens through both sides, the same logits.
 
+Where the other side is a class of transformers, it holds the formula too. Of our own form both sides run the same
+definitions, and it holds the files, the names and the loading; the formula is held by the schemes' contracts, and one
+export by the attention of CoCA's authors in transformers' LLaMA (tests/hub/test_to_coca.py).
+
 One side at a time is in memory, in float32. Where a length has more positions than tokens are spent on it, the tokens
 stand at positions spread evenly over all of it (so far distances are compared too), or, when a window hides far keys,
 at its end.
