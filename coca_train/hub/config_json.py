@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from coca_train import positions
+from coca_train.config.check import heads, kv_heads, scheme
 from coca_train.config.older import model_config
 from coca_train.config.schema import LayersConfig
 from coca_train.hub import families
@@ -58,16 +59,9 @@ def _typed(
     """The sections, typed and held against each other."""
     try:
         typed = model_config(model)
-        for whole, parts, what in (
-            (typed.d_model, None if typed.head_dim else typed.n_heads, "attention heads do not divide the width"),
-            (typed.n_heads, typed.n_kv_heads, "key/value heads do not divide the query heads"),
-        ):
-            if parts is not None and whole % parts:
-                raise ValueError(f"{parts} {what} of {whole}")
         settings = positions.settings(position)
-        problems = getattr(settings, "problems", lambda model: [])(typed)
-        if problems:
-            raise ValueError(problems[0][1])
+        if problems := heads(typed) or kv_heads(typed) or scheme(typed, settings):
+            raise ValueError(problems[0].message)
         schedule = UNIFORM if layers is None else TypeAdapter(LayersConfig).validate_json(json.dumps(layers))
         return Architecture(typed, settings, visibilities.settings(visibility), seq_len, schedule)
     except (ValidationError, ValueError, TypeError) as error:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from coca_train.positions.hugging_face import is_positive
 from coca_train.runtime.errors import UserError
 
 LIMIT = 4 << 20  # [bytes]
@@ -55,14 +56,14 @@ class Keys:
     def whole(self, key: str, default: int | None = None) -> int:
         """A whole number above 0."""
         value = self.take(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if not is_positive(value) or not isinstance(value, int):
             raise self._untyped(key, value, "a whole number above 0")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
         """A number above 0."""
         value = self.take(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        if not is_positive(value):
             raise self._untyped(key, value, "a number above 0")
         return float(value)
 
@@ -111,7 +112,7 @@ class Keys:
         if len(given) > 1:
             raise self.wrong(f"{what}: {', '.join(map(str, given))}", "one value is needed", "correct the file")
         value = given.pop() if given else default
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        if not is_positive(value):
             raise self.wrong(f"{what}={value!r}", "a number above 0 is needed", "correct the file")
         return float(value)
 
