@@ -1,46 +1,33 @@
 """What every choice of frequencies promises, as a class of tests: `class TestMine(FrequencyContract)`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import torch
 
 from coca_train import positions
 from coca_train.extending import parts
-from coca_train.positions import frequencies
+from coca_train.extending.contract import Contract
+from coca_train.positions import FREQUENCIES, frequencies
 from coca_train.positions.base import AttentionShape
 
 DIMS = (8, 16, 64)  # rotated features
 
 
-class FrequencyContract:
+class FrequencyContract(Contract):
     """The tests of one file of positions/frequencies/. A subclass gives its name and its definition.
 
     cases: settings without the key `name`, besides those of the yamls in configs/position/frequencies/ that name it.
     follows_length: whether the frequencies are others at other lengths.
     """
 
+    kind, registry, shipped = "frequencies", FREQUENCIES, "position/frequencies"
     frequencies: ClassVar[str]
-    cases: ClassVar[Sequence[Mapping[str, Any]]] = ()
     follows_length: ClassVar[bool] = False
 
     def spectrum(self, settings: Mapping[str, Any], rotary_dim: int, length: int) -> tuple[list[float], float]:
         """(θ of the rotary_dim / 2 pairs, the fastest first [radians per position], temperature) in float64."""
         raise NotImplementedError(f"{type(self).__name__}.spectrum: write the formula of every pair j")
-
-    @classmethod
-    def settings(cls) -> dict[str, dict[str, Any]]:
-        """By name, all settings that are tested: the cases, then the shipped ones."""
-        given = {f"case-{i}": {"name": cls.frequencies, **case} for i, case in enumerate(cls.cases)}
-        shipped = parts.shipped("position/frequencies")
-        return given | {name: each for name, each in shipped if each["name"] == cls.frequencies}
-
-    def pytest_generate_tests(self, metafunc: Any) -> None:
-        """Each test for all settings."""
-        by_name = self.settings()
-        assert by_name, f"{self.frequencies}: no yaml of configs/position/frequencies/ names it, so give `cases`"
-        if "settings" in metafunc.fixturenames:
-            metafunc.parametrize("settings", list(by_name.values()), ids=list(by_name))
 
     def test_the_spectrum_equals_the_definition(self, settings: Any) -> None:
         """Up to the trained length and beyond: computed in float64, rounded once, half a unit in the last place."""
@@ -78,20 +65,17 @@ class FrequencyContract:
                 f"frequencies.{n}" for n, _ in self._build(settings, self._dims(settings)[0]).named_parameters()
             }
 
-    def test_settings_are_described_and_strict(self, settings: Any) -> None:
-        """Every option is in the yaml and has a description; what does not fit the width is said with a fix."""
-        typed = parts.strict(frequencies.FREQUENCIES, settings)
-        for dim in (4, *DIMS):
-            for key, text, fix in typed.problems(dim) if hasattr(typed, "problems") else ():
-                assert key.startswith("position.frequencies.") and text and fix
+    def problems(self, typed: Any) -> Iterable[tuple[str, str, str]]:
+        """Of widths that lists may not fit."""
+        return (problem for dim in (4, *DIMS) for problem in typed.problems(dim))
 
     def _dims(self, settings: Any) -> list[int]:
         """The widths that these settings fit."""
-        typed = frequencies.FREQUENCIES.settings(settings)
+        typed = FREQUENCIES.settings(settings)
         return [dim for dim in DIMS if not hasattr(typed, "problems") or not typed.problems(dim)]
 
     def _build(self, settings: Any, dim: int) -> Any:
-        module = frequencies.build(frequencies.FREQUENCIES.settings(settings), dim)
+        module = frequencies.build(FREQUENCIES.settings(settings), dim)
         return parts.randomise(module).eval() if any(True for _ in module.parameters()) else module
 
 

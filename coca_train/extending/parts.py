@@ -1,4 +1,5 @@
-"""One layer of a scheme, small and random: its settings as shipped, parameters, projections, queries, keys, values.
+"""What all contracts are tested with. One layer of a scheme, small and random: its settings as shipped, parameters,
+projections, queries, keys, values. And a small model.
 
 Shape legend: B batch, T queries, S keys, G key/value heads, K cached key width, D head_dim, C d_model.
 """
@@ -17,7 +18,8 @@ from torch import Tensor, nn
 
 from coca_train import positions
 from coca_train.config.files import choices, config_dir
-from coca_train.models.kernels import eager
+from coca_train.config.schema import LogitScaleConfig, ModelConfig
+from coca_train.models import kernels, online
 from coca_train.models.scores import Tile, hidden, part_of, scores, tensors_of
 from coca_train.positions import visibilities
 from coca_train.positions.base import AttentionShape, LayerPosition, Mapped, Position, Projections
@@ -27,6 +29,28 @@ from coca_train.runtime.errors import UserError
 Module = TypeVar("Module", bound=nn.Module)
 
 TRAINED = 16  # the training window of these parts [tokens]; what is tested goes below and beyond it
+VOCAB = 101
+MODEL = ModelConfig(
+    n_layers=2,
+    d_model=48,
+    n_heads=4,
+    n_kv_heads=2,
+    head_dim=None,
+    d_ff=96,
+    vocab_size=VOCAB,
+    norm="rmsnorm",
+    norm_eps=1e-6,
+    activation="swiglu",
+    qk_norm="none",
+    logit_scale=LogitScaleConfig(name="none", length=None, beta=0.1),
+    residual="sequential",
+    bias=False,
+    tie_embeddings=False,
+    dropout=0.0,
+    init_std=0.2,  # large, so that attention is far from uniform and errors show
+    init_depth_scaled=False,
+)
+KERNELS = {"eager": kernels.eager, "blocked": kernels.blocked, "online": online.online}
 LINKS = {"${train.seq_len}": 64, "${model.init_std}": 1.0}  # what the yamls of positions refer to
 
 
@@ -143,7 +167,7 @@ def dense_attention(
     """Causal attention by its definition, (B, T, H, D)."""
     (layout,) = Visibility(None).layouts(pos_BT, pos_BS)
     of_layer = mapped(scheme, q_BTHD, k_BSGK, pos_BT, pos_BS, length, layer)
-    return eager([part_of(of_layer, layout)], v_BSGD, scheme.shape.head_dim**-0.5)
+    return kernels.eager([part_of(of_layer, layout)], v_BSGD, scheme.shape.head_dim**-0.5)
 
 
 def random_qkv(
@@ -155,6 +179,12 @@ def random_qkv(
     widths = ((shape.n_heads, shape.head_dim), (shape.n_kv_heads, scheme.key_dim), (shape.n_kv_heads, shape.head_dim))
     drawn = (torch.randn(batch, n_tokens, *width, generator=generator, dtype=torch.float64) for width in widths)
     return [x.to(dtype).requires_grad_() for x in drawn]
+
+
+def small_tiles(monkeypatch: Any) -> None:
+    """So small that a handful of tokens has several."""
+    for module, name, size in ((kernels, "QUERY_BLOCK", 4), (online, "QUERY_TILE", 4), (online, "KEY_TILE", 3)):
+        monkeypatch.setattr(module, name, size)
 
 
 def start(n_tokens: int, first: int = 0, batch: int = 1) -> Tensor:
@@ -188,3 +218,35 @@ def strict(registry: Any, settings: dict[str, Any]) -> Any:
             continue
         raise AssertionError(f"{wrong} is taken, where settings are {list(settings)}")
     return typed
+
+
+def hidden_states(scheme: Position, n_tokens: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Random token embeddings, the same numbers for every dtype up to its rounding."""
+    generator = torch.Generator().manual_seed(5)
+    return torch.randn(2, n_tokens, scheme.shape.d_model, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def qkv(scheme: Position, x_BTC: Tensor, pos_BT: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What attention of the first layer makes of embeddings at these positions; v without positions."""
+    project, embedded = projections(scheme, x_BTC.dtype), scheme.embed(x_BTC, pos_BT)
+    values = projections(positions.build(positions.settings({"scheme": "nope"}), scheme.shape), x_BTC.dtype)
+    return project.query(embedded), project.key(embedded), values.key(x_BTC)
+
+
+def attention(
+    scheme: Position, x_BTC: Tensor, pos_BT: Tensor, length: int, layer: LayerPosition | None = None
+) -> Tensor:
+    """Causal attention of the first layer, (B, T, H, D)."""
+    return dense_attention(scheme, *qkv(scheme, x_BTC, pos_BT), pos_BT, pos_BT, length, layer)
+
+
+def flat(tables: Any) -> list[Tensor]:
+    """Every tensor in a nest of tuples."""
+    if isinstance(tables, Tensor):
+        return [tables]
+    return [x for part in tables for x in flat(part)] if isinstance(tables, tuple) else []
+
+
+def end(scheme: Position) -> int:
+    """Positions there are; without an end, more than any test here uses."""
+    return scheme.max_positions or 2**20

@@ -3,16 +3,15 @@
 Shape legend: B batch, T queries, S keys.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from coca_train.extending import parts
+from coca_train.extending.contract import Contract
 from coca_train.extending.problem import placed
-from coca_train.extending.scheme import KERNELS
-from coca_train.models import kernels, online
 from coca_train.models.scores import part_of
 from coca_train.positions import VISIBILITIES, visibilities
 from coca_train.positions.base import AttentionShape, Position
@@ -31,14 +30,14 @@ class _Absolute(Position):
     relative = False
 
 
-class VisibilityContract:
+class VisibilityContract(Contract):
     """The tests of one file of positions/visibilities/. A subclass gives its name and its definition.
 
     cases: settings without the key `name`; small ones, so that they show within 23 tokens.
     """
 
+    kind, registry, shipped = "visibility", VISIBILITIES, ""  # those of the yamls are too large
     visibility: ClassVar[str]
-    cases: ClassVar[Sequence[Mapping[str, Any]]] = ()
 
     def place(self, settings: Mapping[str, Any], m: int, n: int) -> tuple[int, int] | None:
         """Where the scheme takes query m and key n <= m of a document to stand; None: the pair is not seen."""
@@ -47,22 +46,9 @@ class VisibilityContract:
         )
 
     @classmethod
-    def settings(cls) -> dict[str, dict[str, Any]]:
-        """By name, all settings that are tested."""
-        return {
-            "-".join(map(str, case.values())) or cls.visibility: {"name": cls.visibility, **case} for case in cls.cases
-        }
-
-    def pytest_generate_tests(self, metafunc: Any) -> None:
-        """Each test for all settings, or for all shipped schemes too."""
-        by_name = self.settings()
-        assert by_name, f"{self.visibility}: give `cases`, settings whose effect shows within 23 tokens"
-        if "scheme" in metafunc.fixturenames:  # the first settings alone: what differs between them, views show
-            by_name = dict(list(by_name.items())[:1])
-            schemes = dict(parts.shipped())
-            metafunc.parametrize("scheme", list(schemes.values()), ids=list(schemes))
-        if "settings" in metafunc.fixturenames:
-            metafunc.parametrize("settings", list(by_name.values()), ids=list(by_name))
+    def products(cls) -> dict[str, tuple[Mapping[str, Any], int]]:
+        """Schemes, under the first settings alone: what differs between the others, views show."""
+        return {"scheme": (dict(parts.shipped()), 1)}
 
     def test_the_views_equal_the_definition(self, settings: Any) -> None:
         """Each pair at most once, at its distance, and no other; rows of documents, and the last queries of a cache."""
@@ -112,8 +98,7 @@ class VisibilityContract:
 
     def test_kernels_agree_under_every_scheme(self, settings: Any, scheme: Any, monkeypatch: Any) -> None:
         """Or the pair is refused in words. Values and gradients, packed documents, and steps with cached keys."""
-        for module, name, size in ((kernels, "QUERY_BLOCK", 4), (online, "QUERY_TILE", 4), (online, "KEY_TILE", 3)):
-            monkeypatch.setattr(module, name, size)
+        parts.small_tiles(monkeypatch)
         rules, built = self._rules(settings), parts.build(scheme)
         if problems := rules.problems(built):
             for key, text, fix in problems:
@@ -130,7 +115,7 @@ class VisibilityContract:
                 tables = built(layout.pos_BT, layout.pos_BS, rules.length(pos.shape[1]))
                 of_layer = own(built, q[:, last:], k, tables, parts.projections(built), parts.tokens(own, k))
                 pieces.append(part_of(of_layer, layout))
-            return KERNELS[kernel](pieces, v, built.shape.head_dim**-0.5)
+            return parts.KERNELS[kernel](pieces, v, built.shape.head_dim**-0.5)
 
         for documents in (True, False):
             whole = attend("eager", 0, documents)
@@ -143,10 +128,6 @@ class VisibilityContract:
                     assert a is b is None or torch.allclose(a, b, rtol=1e-7, atol=1e-8)
         close = 1e-5 if scheme["scheme"] == "xpos" else 1e-9  # its float32 powers are centred on the tokens in hand
         torch.testing.assert_close(attend("blocked", 22, False), whole[:, 22:], rtol=close, atol=close)
-
-    def test_settings_are_described_and_strict(self, settings: Any) -> None:
-        """Every option is in the yaml and has a description."""
-        parts.strict(VISIBILITIES, settings)
 
     def _rules(self, settings: Any) -> Visibility:
         return visibilities.build(VISIBILITIES.settings(settings))

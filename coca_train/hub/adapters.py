@@ -16,6 +16,8 @@ from coca_train.checkpoint.format import file_size
 from coca_train.checkpoint.manifest import LORA
 from coca_train.hub import forms, names, shard_files
 from coca_train.hub.config_json import OWN
+from coca_train.hub.families import FAMILIES
+from coca_train.hub.options import Form
 from coca_train.hub.publish import building
 from coca_train.hub.weights import open_source
 from coca_train.models.lora import is_adapter
@@ -26,7 +28,7 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."  # what peft writes before every name
 
 
-def write_adapters(run: Path, to: Path, form: forms.Form) -> Path:
+def write_adapters(run: Path, to: Path, form: Form) -> Path:
     """The new folder, in float32. Raises UserError E-IOP-21 where the run's newest weights are no adapters of a class
     of transformers alone, and what `open_source` raises."""
     with open_source(run) as source:
@@ -42,7 +44,7 @@ def write_adapters(run: Path, to: Path, form: forms.Form) -> Path:
     with checkpoint.open_weights(newest) as weights:
         halves = {name: name.rsplit(".", 2) for name in weights.adapters}  # layer, lora_A or lora_B, weight
         places = names.places(
-            [f"{layer}.weight" for layer, _, _ in halves.values()], names.TABLES[config["model_type"]]
+            [f"{layer}.weight" for layer, _, _ in halves.values()], FAMILIES[config["model_type"]].names
         )
         if any(place.part is not None for place in places.values()):
             raise _refused(

@@ -1,11 +1,12 @@
 """What a model computes, whoever wrote it down: the sections of our configuration that decide it."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 
-from coca_train.config.schema import OWN, LayersConfig, ModelConfig
+from coca_train import positions
+from coca_train.config.schema import OWN, Config, LayersConfig, ModelConfig
 from coca_train.models.transformer import Transformer
 from coca_train.positions.layers import UNIFORM, Kind, kinds, kinds_of
 
@@ -21,6 +22,23 @@ class Architecture:
     visibility: Any
     seq_len: int
     layers: LayersConfig = UNIFORM
+
+    @classmethod
+    def of(cls, config: Config, vocab_size: int) -> "Architecture":
+        """What a run with this configuration computes. vocab_size: rows of the embedding."""
+        model = replace(config.model, vocab_size=vocab_size)
+        return cls(model, config.position, config.visibility, config.train.seq_len, config.layers)
+
+    def with_coca(self, variant: str, t_width: str) -> "Architecture":
+        """The same with CoCA in the place of a RoPE that rotates the whole head."""
+        section = {"scheme": "coca", "variant": variant, "t_width": t_width, "rotary_pct": 1.0}
+        frequencies = asdict(self.position.frequencies)
+        return replace(self, position=positions.settings(section | {"frequencies": frequencies}))
+
+    @property
+    def complete(self) -> ModelConfig:
+        """Our `model` section with the numbers that follow from others."""
+        return replace(self.model, n_kv_heads=self.n_kv_heads, head_dim=self.head_dim)
 
     @property
     def layer_kinds(self) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from types import CodeType
 from typing import NamedTuple
 
 WIDTH = 120  # of a line
+OF_IT = ("LOAD_ATTR", "LOAD_METHOD")  # the instructions that take an attribute of what was loaded before
 LIBRARIES = ("torch", "transformers")  # what an export may count on, beside Python's own
 HEADER = "# {module}, as far as this model needs it: written by an export, not to be edited.\n"
 
@@ -141,8 +142,8 @@ def _lookups(statement: ast.stmt) -> _Lookups:
         instructions = list(dis.get_instructions(code))
         for this, following in zip(instructions, [*instructions[1:], None], strict=True):
             if this.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-                taken = following is not None and following.opname in ("LOAD_ATTR", "LOAD_METHOD")
-                lookups.run.setdefault(this.argval, set()).add(following.argval if taken else None)
+                of_it = following if following is not None and following.opname in OF_IT else None
+                lookups.run.setdefault(this.argval, set()).add(None if of_it is None else of_it.argval)
             elif this.opname == "STORE_NAME" and code is outermost:
                 lookups.bound.add(this.argval)
     for node in ast.walk(statement):

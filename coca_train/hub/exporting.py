@@ -1,8 +1,6 @@
 """`export`: a run as a folder for transformers, natively where a class of theirs computes the same."""
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,26 +9,16 @@ from torch import Tensor
 
 from coca_train.checkpoint.format import file_size
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.hub import card, forms, names, own, parity, shard_files, tokenizer_files, transformers_side
+from coca_train.hub import card, forms, own, parity, shard_files, tokenizer_files, transformers_side
 from coca_train.hub.adapters import write_adapters
-from coca_train.hub.architecture import Shapes
 from coca_train.hub.config_json import NAME, OWN
 from coca_train.hub.options import ExportConfig
 from coca_train.hub.publish import building
 from coca_train.hub.shards import INDEX, SINGLE
-from coca_train.hub.weights import Source, open_source
+from coca_train.hub.weights import Source, Theirs, open_source, translate
 from coca_train.runtime import dist, durable
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-@dataclass(frozen=True)
-class Theirs:
-    """A source's weights under the names, in the layout and precision of the export."""
-
-    shapes: Shapes
-    dtypes: dict[str, torch.dtype]
-    read: Callable[[str], Tensor]
 
 
 def run(options: ExportConfig) -> Path:
@@ -60,25 +48,6 @@ def run(options: ExportConfig) -> Path:
 
 def _trust(config: dict[str, Any]) -> str:
     return ", trust_remote_code=True" if OWN in config else ""
-
-
-def translate(source: Source, config: dict[str, Any], dtype: torch.dtype | None) -> Theirs:
-    """The tensors of the export. dtype None: as the source has them."""
-    if OWN in config:
-        holds = {names.OWN_PREFIX + name: [name] for name in source.names}
-    else:
-        holds = names.contents(names.places(source.names, names.TABLES[config["model_type"]]))
-    shapes = {}
-    for tensor, parts in holds.items():
-        rows, *rest = source.shapes[parts[0]]
-        shapes[tensor] = (rows * len(parts), *rest)
-    dtypes = {tensor: dtype or source.dtypes[parts[0]] for tensor, parts in holds.items()}
-
-    def read(tensor: str) -> Tensor:
-        whole = names.fuse([source.read(part) for part in holds[tensor]], source.architecture)
-        return whole.to(dtypes[tensor])
-
-    return Theirs(shapes, dtypes, read)
 
 
 def _write_config(folder: Path, config: dict[str, Any], theirs: Theirs, tokenizer: Tokenizer | None) -> None:
@@ -115,10 +84,8 @@ def _check(folder: Path, options: ExportConfig, source: Source, tokenizer: Token
         tensor = source.read(name)
         return tensor if options.dtype == "as_run" else tensor.to(DTYPES[options.dtype])
 
-    probes = parity.probes(source.architecture, tokenizer, options.parity_tokens)
-    ours = parity.our_logits(source.architecture, read)
     theirs = transformers_side.of_folder(folder)
-    results = parity.compare(probes, ours, theirs, parity.our_spectra(source.architecture))
+    results = parity.check(source.architecture, read, theirs, tokenizer, options.parity_tokens)
     what = f"{options.run} with weights as {options.dtype}"
     figures = parity.settle(folder, results, what, theirs.name)
     dist.log(parity.lines(figures))

@@ -1,13 +1,12 @@
 """Which form an export takes: a class of transformers where one computes the same, else modelling files of our own."""
 
-from typing import Any, Literal
+from typing import Any
 
-from coca_train.hub import native, own
+from coca_train.hub import families, own
 from coca_train.hub.architecture import Architecture
+from coca_train.hub.options import Form
 from coca_train.positions.hugging_face import NotTheSame
 from coca_train.runtime.errors import UserError
-
-Form = Literal["auto", "native", "own", "llama", "mistral", "smollm3", "gpt_neox"]
 
 
 def choose(architecture: Architecture, form: Form, family: str = "") -> dict[str, Any]:
@@ -18,7 +17,7 @@ def choose(architecture: Architecture, form: Form, family: str = "") -> dict[str
     reasons = []
     if form != "own":
         try:
-            return native.config(architecture, family if form in ("auto", "native") else form)
+            return families.config(architecture, family if form in ("auto", "native") else form)
         except NotTheSame as error:
             reasons.append(str(error))
     if form in ("auto", "own"):

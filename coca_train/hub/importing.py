@@ -6,6 +6,7 @@ from typing import Any
 
 from coca_train.checkpoint.format import file_size
 from coca_train.hub import forms, parity, run_directory, to_coca, tokenizer_files, transformers_side
+from coca_train.hub.families import FAMILIES
 from coca_train.hub.options import ImportConfig
 from coca_train.hub.publish import building
 from coca_train.hub.shards import content
@@ -35,10 +36,8 @@ def bring(source: Source, options: ImportConfig) -> Path:
     if tokenizer is None:
         dist.log("WARNING: no tokenizer beside the weights; generation and text need one (tokenizer=<file>)")
     with building(run_dir, file_size(converted.shapes, converted.dtypes)) as folder:
-        probes = parity.probes(source.architecture, tokenizer, options.parity_tokens)
-        ours = parity.our_logits(source.architecture, source.read)
         theirs = other_side(source)
-        results = parity.compare(probes, ours, theirs, parity.our_spectra(source.architecture))
+        results = parity.check(source.architecture, source.read, theirs, tokenizer, options.parity_tokens)
         figures = parity.settle(folder, results, _what(source, converted), theirs.name)
         dist.log(parity.lines(figures))
         kept = replace(converted, origin=converted.origin | provenance(source, options))
@@ -71,8 +70,7 @@ def wanted(source: Source, options: ImportConfig) -> Source:
 def other_side(source: Source) -> parity.Side:
     """What the source is compared with: transformers on the same folder, or a class with its weights streamed in."""
     config = forms.choose(source.architecture, "auto", source.family)
-    foreign = source.kind == "huggingface" and source.family in transformers_side.CLASSES
-    if foreign and config["model_type"] in transformers_side.CLASSES:
+    if source.kind == "huggingface" and {source.family, config["model_type"]} <= FAMILIES.keys():
         return transformers_side.of_folder(source.path)
     return transformers_side.of_source(source, config)
 

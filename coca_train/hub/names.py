@@ -1,47 +1,17 @@
-"""Parameter names: ours, and those of LLaMA, Mistral, SmolLM3 and GPT-NeoX in the Hugging Face world.
+"""Parameter names: ours, and where each lies in a folder of the Hugging Face world (hub/families.py has theirs).
 
 No permutation of rows: transformers' q_proj and k_proj already pair feature j with j + D/2 (its converter from
 Meta's files did that), and so do we. GPT-NeoX holds query, key and value in one tensor, head by head.
 """
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from coca_train.hub.architecture import Architecture
+from coca_train.hub.architecture import Architecture, Shapes
 
-LLAMA = {
-    "embed": "model.embed_tokens",
-    "final_norm": "model.norm",
-    "head": "lm_head",
-    "blocks": "model.layers",
-    "attention_norm": "input_layernorm",
-    "attention.q": "self_attn.q_proj",
-    "attention.k": "self_attn.k_proj",
-    "attention.v": "self_attn.v_proj",
-    "attention.out": "self_attn.o_proj",
-    "mlp_norm": "post_attention_layernorm",
-    "mlp.up": "mlp.up_proj",
-    "mlp.gate": "mlp.gate_proj",
-    "mlp.down": "mlp.down_proj",
-}
-NEOX = {
-    "embed": "gpt_neox.embed_in",
-    "final_norm": "gpt_neox.final_layer_norm",
-    "head": "embed_out",
-    "blocks": "gpt_neox.layers",
-    "attention_norm": "input_layernorm",
-    "attention.q": "attention.query_key_value",
-    "attention.k": "attention.query_key_value",
-    "attention.v": "attention.query_key_value",
-    "attention.out": "attention.dense",
-    "mlp_norm": "post_attention_layernorm",
-    "mlp.up": "mlp.dense_h_to_4h",
-    "mlp.down": "mlp.dense_4h_to_h",
-}
-TABLES = {"llama": LLAMA, "mistral": LLAMA, "smollm3": LLAMA, "gpt_neox": NEOX}
 OWN_PREFIX = "model."  # of our own form: the class of transformers holds our decoder under this name
 PARTS = ("attention.q", "attention.k", "attention.v")  # the order inside a fused tensor
 
@@ -53,7 +23,7 @@ class Place(NamedTuple):
     part: int | None
 
 
-def places(names: Iterable[str], table: dict[str, str]) -> dict[str, Place]:
+def places(names: Iterable[str], table: Mapping[str, str]) -> dict[str, Place]:
     """Our parameter names -> where each lies."""
     return {name: _place(name, table) for name in names}
 
@@ -64,7 +34,7 @@ def own_places(names: Iterable[str], tensors: Container[str]) -> dict[str, Place
     return {name: Place(prefix + name, None) for name in names}
 
 
-def _place(name: str, table: dict[str, str]) -> Place:
+def _place(name: str, table: Mapping[str, str]) -> Place:
     module, _, leaf = name.rpartition(".")
     if not module.startswith("blocks."):
         return Place(f"{table[module]}.{leaf}", None)
@@ -79,6 +49,12 @@ def contents(places: dict[str, Place]) -> dict[str, list[str]]:
     for name, place in sorted(places.items(), key=lambda item: item[1].part or 0):
         holds.setdefault(place.tensor, []).append(name)
     return holds
+
+
+def whole_shapes(holds: dict[str, list[str]], shapes: Shapes) -> Shapes:
+    """The shape of each of their tensors. holds: by `contents`. shapes: by our names."""
+    first = {tensor: shapes[parts[0]] for tensor, parts in holds.items()}
+    return {tensor: (rows * len(holds[tensor]), *rest) for tensor, (rows, *rest) in first.items()}
 
 
 def take(tensor: Tensor, place: Place, architecture: Architecture) -> Tensor:

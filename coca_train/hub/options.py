@@ -10,6 +10,7 @@ from coca_train.config.root import Root
 from coca_train.config.schema import STRICT, Name, Positive
 from coca_train.config.spelling import Names
 
+Form = Literal["auto", "native", "own", "llama", "mistral", "smollm3", "gpt_neox"]  # families: hub/families.py
 OF_PARITY = "tokens of each parity probe"
 
 
@@ -18,7 +19,7 @@ class ImportConfig:
     """Weights from anywhere as a run directory, which generation, evaluation and `start.path` read."""
 
     source: str = Field(
-        description="Hugging Face folder with safetensors (llama, mistral, gpt_neox, our exports), or a run directory"
+        description="Hugging Face folder (llama, mistral, smollm3, gpt_neox, our exports; safetensors), or a run directory"
     )
     name: Name = Field(description="name of the new run; its directory is <root>/<name>")
     root: str = Field(description="folder that holds the run directories")
@@ -43,9 +44,7 @@ class ExportConfig:
     run: str = Field(description="directory of a run, or a Hugging Face folder")
     to: str = Field(description="the new folder")
     dtype: Literal["as_run", "fp32", "bf16", "fp16"] = Field(description="precision of the weights")
-    form: Literal["auto", "native", "own", "llama", "mistral", "smollm3", "gpt_neox"] = Field(
-        description="auto: native where a class of transformers fits"
-    )
+    form: Form = Field(description="auto: native where a class of transformers fits")
     tokenizer: str = Field(description="auto (the run's), none, or a file")
     parity_tokens: Positive = Field(description=OF_PARITY)
     merge: bool = Field(

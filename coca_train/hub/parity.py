@@ -1,5 +1,9 @@
 """The check at the end of every import and export: the same tokens through both sides, the same logits.
 
+Where the other side is a class of transformers, it holds the formula too. Of our own form both sides run the same
+definitions, and it holds the files, the names and the loading; the formula is held by the schemes' contracts, and one
+export by the attention of CoCA's authors in transformers' LLaMA (tests/hub/test_to_coca.py).
+
 One side at a time is in memory, in float32. Where a length has more positions than tokens are spent on it, the tokens
 stand at positions spread evenly over all of it (so far distances are compared too), or, when a window hides far keys,
 at its end.
@@ -129,6 +133,12 @@ def our_spectra(architecture: Architecture) -> Spectra | None:
     with parameters_on_meta():
         frequencies = getattr(architecture.build().position, "frequencies", None)
     return None if frequencies is None else lambda length: frequencies(length).inv_freq_J
+
+
+def check(architecture: Architecture, read: Read, theirs: Side, tokenizer: Tokenizer | None, n: int) -> list[Result]:
+    """Our model with these weights, by our names, against the other side. n: tokens of each probe."""
+    asked = probes(architecture, tokenizer, n)
+    return compare(asked, our_logits(architecture, read), theirs, our_spectra(architecture))
 
 
 def compare(probes: list[Probe], ours: Logits, theirs: Side, spectra: Spectra | None) -> list[Result]:

@@ -89,13 +89,7 @@ def _converting(options: ImportConfig, architecture: Architecture, config: Confi
 
 def _compare(config: Config, n_tokens: int, folder: Architecture) -> None:
     """Refuse another model; announce other frequencies and another visibility, which are a run's to choose."""
-    mine = Architecture(
-        replace(config.model, vocab_size=n_tokens),
-        config.position,
-        config.visibility,
-        config.train.seq_len,
-        config.layers,
-    )
+    mine = Architecture.of(config, n_tokens)
     ours, theirs = _computed(mine), _computed(folder)
     wrong = {key: (theirs.get(key), ours.get(key)) for key in sorted(ours | theirs) if theirs.get(key) != ours.get(key)}
     if _schemes(mine) != _schemes(folder):
@@ -116,10 +110,7 @@ def _compare(config: Config, n_tokens: int, folder: Architecture) -> None:
 
 def _computed(architecture: Architecture) -> dict[str, Any]:
     """What the weights depend on, by key."""
-    model = architecture.model
-    values = {key: value for key, value in asdict(model).items() if key not in OF_TRAINING}
-    values["n_kv_heads"] = model.n_kv_heads or model.n_heads
-    values["head_dim"] = model.head_dim or model.d_model // model.n_heads
+    values = {key: value for key, value in asdict(architecture.complete).items() if key not in OF_TRAINING}
     return flatten({"model": values, "position": _without_frequencies(architecture.position)})
 
 

@@ -12,13 +12,12 @@ or from its first half twice.
 All else is kept as it is. The result is no trained CoCA model yet: stage 1 of the paper trains T.
 """
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from coca_train import positions
 from coca_train.hub.weights import Source
 from coca_train.models.init import init_parameter
 from coca_train.positions.schemes.coca import fold_full_mean
@@ -47,14 +46,7 @@ def convert(source: Source, position: str, how: How, seed: int = 0, t_width: Wid
             f"E-IOP-14 {source.path} position={position}: its layers are of several kinds; T is made from the K of a "
             "model with RoPE in all its layers. Fix: import it as it is (leave position away)"
         )
-    section = {
-        "scheme": "coca",
-        "variant": VARIANTS[position],
-        "t_width": t_width,
-        "rotary_pct": 1.0,
-        "frequencies": asdict(before.frequencies),
-    }
-    architecture = replace(source.architecture, position=positions.settings(section))
+    architecture = source.architecture.with_coca(VARIANTS[position], t_width)
     shapes = architecture.shapes()
 
     def read(name: str) -> Tensor:

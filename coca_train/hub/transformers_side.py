@@ -10,19 +10,15 @@ from torch import Tensor
 
 from coca_train.engine.base import parameters_on_meta
 from coca_train.hub import names, own
-from coca_train.hub.config_json import NAME, OWN, architecture, read_json
+from coca_train.hub.config_json import NAME, OWN, architecture
+from coca_train.hub.families import FAMILIES
+from coca_train.hub.keys import read_json
 from coca_train.hub.parity import Probe, Side, Spectra
 from coca_train.hub.shards import INDEX, SINGLE, Folder
 from coca_train.hub.streamed import Read, streamed
-from coca_train.hub.weights import Source
+from coca_train.hub.weights import Source, translate
 from coca_train.runtime.errors import CheckpointError, UserError
 
-CLASSES = {
-    "llama": "LlamaForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "smollm3": "SmolLM3ForCausalLM",
-    "gpt_neox": "GPTNeoXForCausalLM",
-}
 SHARE = 0.4  # of the free memory that a whole model may take
 
 
@@ -64,7 +60,9 @@ def of_folder(folder: Path, share: float = SHARE) -> Side:
 
 def _name(config: dict[str, Any]) -> str:
     """How reports call the other side."""
-    return f"{CLASSES.get(config['model_type'], 'its modelling file')} with transformers {library().__version__}"
+    family = FAMILIES.get(config["model_type"])
+    what = "its modelling file" if family is None else family.transformers_class
+    return f"{what} with transformers {library().__version__}"
 
 
 def _whole(folder: Path) -> Any:
@@ -93,25 +91,15 @@ def _streamed_folder(
 def of_source(source: Source, config: dict[str, Any]) -> Side:
     """The other side's own class with a source's weights streamed into it. config: its config.json."""
     library()
-    if OWN in config:
-        return Side(_name(config), lambda probes: _own_source(source, config, probes))
-    holds = names.contents(names.places(source.names, names.TABLES[config["model_type"]]))
-
-    def read(tensor: str) -> Tensor:
-        return names.fuse([source.read(part) for part in holds[tensor]], source.architecture)
+    is_own, read = OWN in config, translate(source, config).read
 
     def ask(probes: list[Probe], spectra: Spectra | None) -> tuple[list[Tensor], float]:
-        return _streamed(config, read, probes, spectra)
+        with TemporaryDirectory() as place:
+            for file, text in own.code(source.architecture).items() if is_own else ():
+                (Path(place) / file).write_text(text, encoding="utf-8")
+            return _streamed(config, read, probes, spectra, Path(place))
 
-    return Side(_name(config), lambda probes: ask(probes, None)[0], ask)
-
-
-def _own_source(source: Source, config: dict[str, Any], probes: list[Probe]) -> list[Tensor]:
-    with TemporaryDirectory() as place:
-        for file, text in own.code(source.architecture).items():
-            (Path(place) / file).write_text(text, encoding="utf-8")
-        read = lambda tensor: source.read(tensor.removeprefix(names.OWN_PREFIX))  # noqa: E731
-        return _streamed(config, read, probes, None, Path(place))[0]
+    return Side(_name(config), lambda probes: ask(probes, None)[0], None if is_own else ask)
 
 
 def _streamed(
@@ -125,9 +113,12 @@ def _streamed(
         configuration: Any = config_class(**config)
         listed, on_disk = f"{names.OWN_PREFIX}blocks", {}
     else:
-        family = config["model_type"]
-        cls, configuration = getattr(transformers, CLASSES[family]), transformers.AutoConfig.for_model(**config)
-        listed, on_disk = names.TABLES[family]["blocks"], {"lm_head.weight": names.TABLES[family]["head"] + ".weight"}
+        family = FAMILIES[config["model_type"]]
+        cls, configuration = (
+            getattr(transformers, family.transformers_class),
+            transformers.AutoConfig.for_model(**config),
+        )
+        listed, on_disk = family.names["blocks"], {"lm_head.weight": family.names["head"] + ".weight"}
         configuration._attn_implementation = "sdpa"
     with parameters_on_meta():
         model = cls(configuration)
@@ -158,7 +149,8 @@ def _put_frequencies(model: Any, probe: Probe, inv_freq_J: Tensor) -> float:
     kind = getattr(rotary, "coca_train_kind", rotary.rope_type)
     rotary.coca_train_kind, rotary.rope_type = kind, kind
     rotary(torch.zeros(1), probe.pos_BT)  # a dynamic one adapts to the length here
-    difference = ((rotary.inv_freq - inv_freq_J).abs() / inv_freq_J).max().item()
+    least = torch.finfo(inv_freq_J.dtype).tiny  # of pairs that do not turn, nothing but 0 is the same
+    difference = ((rotary.inv_freq - inv_freq_J).abs() / inv_freq_J.clamp(min=least)).max().item()
     rotary.rope_type, rotary.inv_freq = "default", inv_freq_J.clone()
     return difference
 

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from coca_train.hub import parity, tokenizer_files, transformers_side
-from coca_train.hub.config_json import NAME, read_json
+from coca_train.hub.config_json import NAME
+from coca_train.hub.keys import read_json
 from coca_train.hub.options import VerifyConfig
 from coca_train.hub.weights import open_source
 from coca_train.runtime import dist
@@ -25,10 +26,8 @@ def run(options: VerifyConfig) -> Path:
                 "Fix: give the folder of this model"
             )
         tokenizer = tokenizer_files.open_for(source, tokenizer_files.find(source, options.tokenizer))
-        probes = parity.probes(source.architecture, tokenizer, options.parity_tokens)
-        ours = parity.our_logits(source.architecture, source.read)
         theirs = transformers_side.of_folder(against)
-        results = parity.compare(probes, ours, theirs, parity.our_spectra(source.architecture))
+        results = parity.check(source.architecture, source.read, theirs, tokenizer, options.parity_tokens)
     figures = parity.record(results, options.run, f"{against}: {theirs.name}")
     dist.log(parity.lines(figures))
     path = Path(options.run) / parity.NAME

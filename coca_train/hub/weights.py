@@ -1,22 +1,26 @@
 """Weights under our parameter names, wherever they lie: a Hugging Face folder, or a run of ours."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from coca_train import checkpoint
 from coca_train.checkpoint.opening import read_record
-from coca_train.hub import config_json, names, official
+from coca_train.hub import config_json, names
 from coca_train.hub.architecture import Architecture, Shapes
+from coca_train.hub.families import FAMILIES
+from coca_train.hub.keys import read_json
 from coca_train.hub.shards import Folder
 from coca_train.runtime.errors import CheckpointError, UserError
 from coca_train.schedule import resolve, stage_at
 from coca_train.settings import load_saved
+
+T_PROJ = "self_attn.t_proj"
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,29 @@ class Source:
         return sum(torch.Size(shape).numel() for shape in self.shapes.values())
 
 
+class Theirs(NamedTuple):
+    """A source's weights under the names and in the layout of a class of transformers."""
+
+    shapes: Shapes
+    dtypes: dict[str, torch.dtype]
+    read: Callable[[str], Tensor]
+
+
+def translate(source: Source, config: dict[str, Any], dtype: torch.dtype | None = None) -> Theirs:
+    """The tensors of an export with this config.json. dtype None: as the source has them."""
+    if config_json.OWN in config:
+        holds = {names.OWN_PREFIX + name: [name] for name in source.names}
+    else:
+        holds = names.contents(names.places(source.names, FAMILIES[config["model_type"]].names))
+    dtypes = {tensor: dtype or source.dtypes[parts[0]] for tensor, parts in holds.items()}
+
+    def read(tensor: str) -> Tensor:
+        whole = names.fuse([source.read(part) for part in holds[tensor]], source.architecture)
+        return whole.to(dtypes[tensor])
+
+    return Theirs(names.whole_shapes(holds, source.shapes), dtypes, read)
+
+
 def open_source(path: Path | str, *, ignore: tuple[str, ...] = (), keys: str = "auto") -> Source:
     """Weights of a run directory (its newest verified checkpoint) or of a Hugging Face folder.
 
@@ -70,7 +97,7 @@ def open_source(path: Path | str, *, ignore: tuple[str, ...] = (), keys: str = "
 
 
 def _huggingface(path: Path, ignore: tuple[str, ...], keys: str) -> Source:
-    values = config_json.read_json(path / config_json.NAME)
+    values = read_json(path / config_json.NAME)
     architecture = config_json.architecture(path, ignore)
     folder = Folder(path)
     if config_json.OWN in values:
@@ -78,8 +105,8 @@ def _huggingface(path: Path, ignore: tuple[str, ...], keys: str) -> Source:
         places = names.own_places(shapes, folder.shapes)
         head = places["embed.weight"].tensor.replace("embed.weight", "head.weight")
     else:
-        table = names.TABLES[values["model_type"]]
-        architecture, table = official.adapt(path, architecture, table, folder.shapes, keys)
+        table = FAMILIES[values["model_type"]].names
+        architecture, table = _official(path, architecture, table, folder.shapes, keys)
         shapes = architecture.shapes()
         places, head = names.places(shapes, table), f"{table['head']}.weight"
     _hold_against(path, folder, shapes, places, head)
@@ -96,13 +123,39 @@ def _huggingface(path: Path, ignore: tuple[str, ...], keys: str) -> Source:
     )
 
 
+def _official(
+    path: Path, architecture: Architecture, table: Mapping[str, str], shapes: Shapes, keys: str
+) -> tuple[Architecture, Mapping[str, str]]:
+    """The architecture and the names of its weights, with CoCA's scheme where the folder holds T in place of K, as the
+    weights of its authors do (github.com/codefuse-ai/Collinear-Constrained-Attention).
+
+    Their LLaMA calls the key projection t_proj; their GPT-NeoX keeps the name query_key_value for q, t and v, so
+    nothing in the folder tells it from plain GPT-NeoX (`keys=t` says it). T is as wide as K was: its halves are
+    averaged before the ReLU, which is our t_width=full_mean. The score is q ∘ R q · R t, our variant=slack.
+    """
+    named_t = any(f".{T_PROJ}." in name for name in shapes)
+    if keys == "k" and named_t:
+        raise UserError(
+            f"E-IOP-04 {path}: its tensors are called {T_PROJ}, and keys=k was asked for. Fix: leave keys away"
+        )
+    if not named_t and keys != "t":
+        return architecture, table
+    if architecture.position.rotary_pct < 1:
+        raise UserError(
+            f"E-IOP-04 {path} rotary_pct={architecture.position.rotary_pct:g}: CoCA rotates the whole head. "
+            "Fix: leave keys=t away if this is no CoCA model"
+        )
+    table = {**table, "attention.k": T_PROJ} if named_t else table
+    tensor = f"{table['blocks']}.0.{table['attention.k']}.weight"
+    full = architecture.n_kv_heads * architecture.head_dim
+    half = tensor in shapes and shapes[tensor][0] * 2 == full
+    return architecture.with_coca("slack", "half" if half else "full_mean"), table
+
+
 def _hold_against(path: Path, folder: Folder, shapes: Shapes, places: dict[str, names.Place], head: str) -> None:
     """Every tensor is there, is of its shape, and none is left over. head: what that of the output is called. Raises
     CheckpointError."""
-    wanted: Shapes = {}
-    for tensor, parts in names.contents(places).items():
-        rows, *rest = shapes[parts[0]]
-        wanted[tensor] = (rows * len(parts), *rest)
+    wanted = names.whole_shapes(names.contents(places), shapes)
     tied = head not in wanted
     missing = sorted(wanted.keys() - folder.shapes.keys())
     if missing == [head]:
@@ -148,10 +201,8 @@ def _run(path: Path) -> Source:
     if newest is None:
         raise CheckpointError(f"E-CKP-28 {path}: holds no checkpoint yet. Fix: finish the run first")
     weights = checkpoint.open_weights(newest)
-    rows = weights.spec["embed.weight"][0]
     config = stage_at(resolve(loaded.config), newest.step).config
-    model = replace(config.model, vocab_size=rows)
-    architecture = Architecture(model, config.position, config.visibility, config.train.seq_len, config.layers)
+    architecture = Architecture.of(config, weights.spec["embed.weight"][0])
     shapes = architecture.shapes()
     stored = weights.spec
     if stored != shapes:

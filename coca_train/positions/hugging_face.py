@@ -25,6 +25,11 @@ class NotTheSame(ValueError):
     """Why one side cannot say what the other computes, in words."""
 
 
+def is_positive(value: Any) -> bool:
+    """Whether it is a finite number above 0; Python takes true and false for numbers too, JSON does not."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+
+
 class Words(NamedTuple):
     """A scaling as transformers has it."""
 
@@ -50,6 +55,11 @@ class Scaling:
         self.rope_type = newer or older or "default"
         self.theta, self.max_positions, self.rotary_pct = float(theta), max_positions, rotary_pct
 
+    def no_factor(self) -> None:
+        """A factor of 1 says nothing; another one is refused."""
+        if (factor := self.take("factor")) not in (None, 1):
+            raise NotTheSame(f"factor={factor} with rope_type={self.rope_type}")
+
     def finish(self) -> None:
         """Refuse the keys that nobody took."""
         if self._left:
@@ -62,23 +72,21 @@ class Scaling:
     def number(self, key: str, default: float | None = None) -> float:
         """A number above 0."""
         value = self.take(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        if not is_positive(value):
             raise NotTheSame(f"{key}={value}, which is no number above 0")
         return float(value)
 
     def numbers(self, key: str) -> list[float]:
         """Several of them."""
         values = self.take(key)
-        if not isinstance(values, list) or not all(
-            isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf for value in values
-        ):
+        if not isinstance(values, list) or not all(map(is_positive, values)):
             raise NotTheSame(f"{key}={values}, which is no list of numbers above 0")
         return [float(value) for value in values]
 
     def original(self) -> int:
         """Length of the original weights [tokens]; where it is not given, that of these."""
         value = self.take("original_max_position_embeddings", self.max_positions)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if not is_positive(value) or not isinstance(value, int):
             raise NotTheSame(f"original_max_position_embeddings={value}, which is no length")
         return value
 
@@ -92,7 +100,7 @@ class Scaling:
         """The extension; where it is not given, from the original length to that of these weights."""
         implied = None if original in (None, self.max_positions) else self.max_positions / original
         value = self.take("factor", implied)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value < math.inf:
+        if not is_positive(value) or value < 1:
             raise NotTheSame(f"factor={value}, which is no number of at least 1")
         return float(value)
 
@@ -105,8 +113,10 @@ def rotation(settings: Any, head_dim: int) -> Rotation | None:
     return module.to_transformers(settings, head_dim)
 
 
-def frequencies(values: dict[str, Any], theta: float, max_positions: int, rotary_pct: float) -> dict[str, Any]:
-    """Our `frequencies` section for a rope_scaling (empty: plain). Raises NotTheSame."""
+def frequencies(
+    values: dict[str, Any], theta: float, max_positions: int, rotary_pct: float
+) -> tuple[float, dict[str, Any]]:
+    """Of a rope_scaling (empty: plain): the rotated share of a head, our `frequencies` section. Raises NotTheSame."""
     modules = {name: FREQUENCIES.module(name) for name in FREQUENCIES.names()}
     modules = {name: module for name, module in modules.items() if hasattr(module, "ROPE_TYPE")}
     rope_type = Scaling(values, theta, max_positions, rotary_pct).rope_type
@@ -115,7 +125,7 @@ def frequencies(values: dict[str, Any], theta: float, max_positions: int, rotary
         section = module.from_transformers(scaling) if rope_type == module.ROPE_TYPE else None
         if section is not None:
             scaling.finish()
-            return {"name": name, **section}
+            return scaling.rotary_pct, {"name": name, **section}
     known = ", ".join(sorted({module.ROPE_TYPE for module in modules.values()}))
     raise NotTheSame(f"rope_type={rope_type}; known are {known}")
 

@@ -62,6 +62,7 @@ SCALINGS: dict[str, dict[str, Any] | None] = {
     "linear": {"rope_type": "linear", "factor": 4.0},
     "dynamic": {"rope_type": "dynamic", "factor": 2.0},
     "yarn": {"rope_type": "yarn", "factor": 3.0, "original_max_position_embeddings": 8},
+    "proportional": {"rope_type": "proportional", "partial_rotary_factor": 0.75},
     "llama3": {
         "rope_type": "llama3",
         "factor": 8.0,

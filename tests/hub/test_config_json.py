@@ -18,7 +18,7 @@ WRONG = {
         ({"layer_types": ["full_attention"] * 2}, "04", "layer_types"),
         ({"partial_rotary_factor": 0.5}, "04", "partial_rotary_factor"),
         ({"num_key_value_heads": 3}, "04", "key/value heads"),
-        ({"hidden_size": 50, "head_dim": ...}, "04", "attention heads"),
+        ({"hidden_size": 50, "head_dim": ...}, "04", "4 heads do not divide a width of 50"),
         ({"hidden_size": "48"}, "03", "hidden_size='48'"),
         ({"hidden_size": 0}, "03", "hidden_size=0"),
         ({"hidden_size": ...}, "03", "hidden_size=None"),
@@ -48,7 +48,7 @@ WRONG = {
         ({"attention_bias": False}, "04", "attention_bias=False"),
         ({"hidden_act": "relu"}, "04", "hidden_act='relu'"),
         ({"rotary_pct": 0.5}, "04", "partial_rotary_factor"),  # rope_parameters says 0.25
-        ({"num_attention_heads": 7}, "04", "attention heads"),
+        ({"num_attention_heads": 7}, "04", "7 heads do not divide a width of 64"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}, "rope_parameters": ..., "rotary_pct": 0.25}, "04",
          "part of the head"),
     ],

@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 
-from coca_train.hub import forms, smollm3
+from coca_train.hub import families, forms
 from coca_train.hub.weights import open_source
 from coca_train.models.build import build_model
 from coca_train.models.transformer import Transformer
@@ -133,7 +133,7 @@ def test_the_comparison_can_fail(wrong):
 )
 def test_lists_become_a_pattern_and_a_pattern_lists(ropes, types, pattern, tmp_path):
     window = 8 if "local" in str(pattern) else None
-    assert smollm3.layers(len(ropes), ropes, 4, types, window)["pattern"] == pattern
+    assert families.pattern(len(ropes), ropes, 4, types, window)["pattern"] == pattern
     config = {"no_rope_layers": ropes, "layer_types": types, "num_hidden_layers": len(ropes)}
     folder = models.write(tmp_path, "smollm3", **config, use_sliding_window=window is not None, sliding_window=window)
     with open_source(folder) as source:
@@ -154,7 +154,7 @@ def test_lists_become_a_pattern_and_a_pattern_lists(ropes, types, pattern, tmp_p
 )
 def test_schedules_that_make_no_sense(given, phrase):
     with pytest.raises(NotTheSame, match=phrase):
-        smollm3.layers(3, *given)
+        families.pattern(3, *given)
 
 
 @pytest.mark.parametrize(

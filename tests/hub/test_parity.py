@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from coca_train.hub import native, parity, transformers_side, verifying
+from coca_train.hub import families, parity, transformers_side, verifying
 from coca_train.hub.options import VERIFY, given
 from coca_train.hub.streamed import streamed
 from coca_train.hub.weights import open_source
@@ -57,7 +57,7 @@ def test_the_other_side_in_pieces_is_the_other_side(kind, scaling, model):
     with open_source(folder) as source:
         sides = [
             transformers_side.of_folder(folder, share=0.0),
-            transformers_side.of_source(source, native.config(source.architecture, source.family)),
+            transformers_side.of_source(source, families.config(source.architecture, source.family)),
         ]
         for side in sides:
             for a, b in zip(side.ask(ids), whole, strict=True):

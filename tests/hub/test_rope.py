@@ -60,7 +60,7 @@ CASES = [
 @pytest.mark.parametrize("length", [512, 4 * POSITIONS])
 def test_read_and_written_as_transformers_computes(scaling, length):
     expected, temperature = theirs(scaling, length=length)
-    section = hugging_face.frequencies(scaling or {}, 10000.0, POSITIONS, 1.0)
+    _, section = hugging_face.frequencies(scaling or {}, 10000.0, POSITIONS, 1.0)
     settings, spectrum = ours(section, length)
     torch.testing.assert_close(spectrum.inv_freq_J, expected, rtol=1e-6, atol=0)
     assert spectrum.temperature == pytest.approx(temperature, rel=1e-6)
@@ -115,7 +115,7 @@ def test_yarn_on_a_part_of_the_head_is_no_native_model():
 
 def test_the_length_a_scaling_starts_from():
     """Without original_max_position_embeddings it is max_position_embeddings, as in transformers."""
-    section = hugging_face.frequencies({"type": "yarn", "factor": 2.0}, 10000.0, 1000, 1.0)
+    _, section = hugging_face.frequencies({"type": "yarn", "factor": 2.0}, 10000.0, 1000, 1.0)
     assert section["original_seq_len"] == 1000
-    section = hugging_face.frequencies({"rope_type": "dynamic", "factor": 2.0}, 10000.0, 1000, 1.0)
+    _, section = hugging_face.frequencies({"rope_type": "dynamic", "factor": 2.0}, 10000.0, 1000, 1.0)
     assert (section["original_seq_len"], section["alpha"]) == (1000, 2.0)

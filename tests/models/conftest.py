@@ -8,36 +8,17 @@ import pytest
 import torch
 
 from coca_train import positions
-from coca_train.config.schema import LogitScaleConfig, ModelConfig
-from coca_train.extending.parts import shipped
+from coca_train.config.schema import ModelConfig
+from coca_train.extending.parts import MODEL, shipped
 from coca_train.models import kernels, online
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
 from coca_train.positions import visibilities
 
-NEOX = ModelConfig(
-    n_layers=2,
-    d_model=48,
-    n_heads=4,
-    n_kv_heads=None,
-    head_dim=None,
-    d_ff=96,
-    vocab_size=101,
-    norm="layernorm",
-    norm_eps=1e-5,
-    activation="gelu",
-    qk_norm="none",
-    logit_scale=LogitScaleConfig(name="none", length=None, beta=0.1),
-    residual="parallel",
-    bias=True,
-    tie_embeddings=False,
-    dropout=0.0,
-    init_std=0.2,  # large, so that attention is far from uniform and errors show
-    init_depth_scaled=False,
+NEOX = replace(
+    MODEL, norm="layernorm", norm_eps=1e-5, activation="gelu", residual="parallel", bias=True, n_kv_heads=None
 )
-LLAMA = replace(
-    NEOX, norm="rmsnorm", norm_eps=1e-6, activation="swiglu", residual="sequential", bias=False, n_kv_heads=2
-)
+LLAMA = MODEL
 PLAIN = {"name": "plain", "theta": 10000.0}
 SCHEMES: dict[str, dict[str, Any]] = {  # every one that is shipped, and forms that no yaml stands for
     **dict(shipped()),

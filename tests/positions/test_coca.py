@@ -14,7 +14,6 @@ from tests.positions import pairwise, support
 class TestContract(SchemeContract):
     scheme = "coca"
     angles = True
-    kinks = True
     cases = [support.coca(variant=v, t_width=w) for v in ("slack", "strict") for w in ("half", "full_mean")]
     cases += [support.coca(support.scaling(name)) for name in ("yarn", "dynamic_ntk")]
 
@@ -23,7 +22,7 @@ class TestContract(SchemeContract):
         settings, t = problem.settings, problem.k_BHSK
         if settings["t_width"] == "full_mean":
             t = (t[..., : t.shape[-1] // 2] + t[..., t.shape[-1] // 2 :]) / 2
-        t, pairs, dim = t.clamp(min=0), pairwise.pairs(problem.q_BHTD), problem.q_BHTD.shape[-1]
+        t, pairs, dim = t.relu(), pairwise.pairs(problem.q_BHTD), problem.q_BHTD.shape[-1]
         theta, temperature = problem.spectrum(dim)
         total = torch.zeros((), dtype=torch.float64)
         for j, frequency in enumerate(theta):

@@ -18,11 +18,12 @@ BIASES = ["kerple_log", "alibi", "fire"]
 
 class TestContract(SchemeContract):
     scheme = "dape"
-    cases = [{"bias": bias, "mlp_width": 5} for bias in BIASES]
-    own = {"bias.r1": (4,), "bias.r2": (4,), "w_in": (5, 8), "b_in": (5,), "w_out": (4, 5)}
+    # Six units: with five, one pair of numbers is so near the kink of LeakyReLU that scores rounded to bfloat16 stand
+    # on its other side, and a gradient differs by 16 % of the largest; with six by 0.6 %, under every bias.
+    cases = [{"bias": bias, "mlp_width": 6} for bias in BIASES]
+    own = {"bias.r1": (4,), "bias.r2": (4,), "w_in": (6, 8), "b_in": (6,), "w_out": (4, 6)}
     positive = ("r1", "r2")
     rounding = 1e-3
-    kinks = True
 
     def score(self, problem):
         """a + b + f([a ; b]), one hidden unit of f after the other."""

@@ -6,31 +6,12 @@ import pytest
 from pydantic import ValidationError
 
 from coca_train import positions
-from coca_train.config.schema import LogitScaleConfig, ModelConfig
+from coca_train.extending import parts
 from coca_train.positions import frequencies
 from coca_train.runtime.errors import UserError
 from tests.positions import support
 
-MODEL = ModelConfig(
-    n_layers=1,
-    d_model=64,
-    n_heads=4,
-    n_kv_heads=None,
-    head_dim=None,
-    d_ff=64,
-    vocab_size=None,
-    norm="rmsnorm",
-    norm_eps=1e-5,
-    activation="swiglu",
-    qk_norm="none",
-    logit_scale=LogitScaleConfig(name="none", length=None, beta=0.1),
-    residual="sequential",
-    bias=False,
-    tie_embeddings=False,
-    dropout=0.0,
-    init_std=0.02,
-    init_depth_scaled=True,
-)
+MODEL = replace(parts.MODEL, d_model=64)
 FOREIGN = ["os", "torch.load", "_shared", "../base", "", "__init__", "registry", None, 3, ["rope"]]
 
 

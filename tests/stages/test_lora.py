@@ -7,15 +7,21 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from coca_train import positions
 from coca_train.checkpoint import manifest as manifests
 from coca_train.checkpoint.opening import load_run
+from coca_train.config.schema import LoraConfig
 from coca_train.engine.base import Engine
+from coca_train.extending.parts import MODEL
 from coca_train.hub import exporting
 from coca_train.hub.options import EXPORT, given
 from coca_train.hub.weights import open_source
 from coca_train.models.build import build_model, vocab_size
 from coca_train.models.init import init_parameter
-from coca_train.models.lora import is_adapter
+from coca_train.models.lora import is_adapter, named_parameters
+from coca_train.models.trainable import adapt
+from coca_train.models.transformer import Transformer
+from coca_train.positions import visibilities
 from coca_train.runtime.errors import UserError
 from coca_train.training import stage as stage_run
 from tests.cases import slow_unless
@@ -92,6 +98,25 @@ def test_adapters_alone_are_trained(runs: Runs, monkeypatch: pytest.MonkeyPatch,
     assert manifest(run, 5)["trainable"] == sorted(names)
     assert manifest(run, 5)["lora"] == {"rank": 4, "alpha": 8.0} and "lora" not in manifest(run, 2)
     assert len({adapters(run, step)[name] for step in (3, 4, 5) for name in names}) == 3 * len(names)
+
+
+def test_a_pattern_means_every_linear_layer_it_matches() -> None:
+    """FoX's gates among them, whose rank ends at the number of heads; the pattern of the messages leaves them out."""
+
+    def adapted(pattern: str, rank: int) -> set[str]:
+        typed = positions.settings({"scheme": "fox"}), visibilities.settings({"name": "causal"})
+        with torch.device("meta"):
+            model = Transformer(MODEL, *typed, vocab_size=MODEL.vocab_size, max_seq_len=32)
+        adapt(model, [pattern], LoraConfig(rank=rank, alpha=1.0))
+        names = {name for name, _ in named_parameters(model) if is_adapter(name)}
+        return {name.split(".", 3)[3].split(".lora_")[0] for name in names}
+
+    assert adapted("blocks.*.attention.[qkv].*", 8) == {"q", "k", "v"}
+    assert adapted("blocks.*.attention.*", 4) == {"q", "k", "v", "out", "position.gate"}
+    with pytest.raises(
+        UserError, match=r"E-STG-17 .*position\.gate\.weight has a side of 4.*rank=4 or less, or"
+    ):
+        adapted("blocks.*.attention.*", 8)
 
 
 CRASHES = [(3, "bf16"), (4, "fp32"), (5, "bf16"), (6, "fp32")]

@@ -7,7 +7,7 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
 from coca_train.positions.frequencies import Spectrum, _shared
-from coca_train.positions.hugging_face import NotTheSame, Scaling, Words
+from coca_train.positions.hugging_face import Scaling, Words
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -30,8 +30,7 @@ ROPE_TYPE = "default"
 def from_transformers(scaling: Scaling) -> dict[str, Any]:
     """Nothing but a base; a factor of 1 says nothing."""
     scaling.only_length()
-    if (factor := scaling.take("factor")) not in (None, 1):
-        raise NotTheSame(f"factor={factor} with rope_type=default")
+    scaling.no_factor()
     return {"theta": scaling.theta}
 
 

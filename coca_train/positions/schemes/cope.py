@@ -39,11 +39,13 @@ def count(pairs: Pairs, carry_BHt1: Tensor) -> tuple[Tensor, Tensor]:
     gate_BHts = pairs.scores_BHts.sigmoid()
     if pairs.seen_B1ts is not None:
         gate_BHts = torch.where(pairs.seen_B1ts, gate_BHts, 0.0)
+    # From the query backwards, as tiles come: what the nearer ones have counted is carried in, and no long sum is
+    # subtracted from another. A pair that is not seen has gate 0: it counts for nothing, in this tile and all further.
     count_BHts = gate_BHts.flip(-1).cumsum(-1).flip(-1) + carry_BHt1
     by_count_BHtP = pairs.queries[0].transpose(1, 2)
     place_BHts = count_BHts.clamp(max=by_count_BHtP.shape[-1] - 1)
     below_BHts, above_BHts = place_BHts.floor(), place_BHts.ceil()
-    weight_BHts = place_BHts - below_BHts.detach()
+    weight_BHts = place_BHts - below_BHts.detach()  # the gradient of the place goes through the weight alone
     low_BHts, high_BHts = (by_count_BHtP.gather(-1, index.long()) for index in (below_BHts, above_BHts))
     return pairs.scores_BHts + torch.lerp(low_BHts, high_BHts, weight_BHts), count_BHts[..., :1]
 

@@ -38,6 +38,8 @@ def forget(pairs: Pairs, carry_BHt1: Tensor) -> tuple[Tensor, Tensor]:
     log_f_BHts = pairs.keys[0].transpose(1, 2)[:, :, None]  # one row for all queries while all of them see every key
     if pairs.seen_B1ts is not None:
         log_f_BHts = torch.where(pairs.seen_B1ts, log_f_BHts, 0.0)
+    # Running sums from the right: from each key to the end of the tile. A key's own gate is not between it and the
+    # query, so its sum is that of its right neighbour; the whole tile's goes on to the tiles further away.
     from_key_BHts = log_f_BHts.flip(-1).cumsum(-1).flip(-1)
     behind_key_BHts = F.pad(from_key_BHts[..., 1:], (0, 1))
     return pairs.scores_BHts + behind_key_BHts + carry_BHt1, carry_BHt1 + from_key_BHts[..., :1]
