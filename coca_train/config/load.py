@@ -20,7 +20,7 @@ from coca_train.config.messages import ConfigError, Problem
 from coca_train.config.older import complete
 from coca_train.config.overrides import apply, parse
 from coca_train.config.parts import fill, part_problems
-from coca_train.config.provenance import read, stop
+from coca_train.config.places import read, stop
 from coca_train.config.root import Root
 from coca_train.config.strict import type_sections, unknown
 from coca_train.runtime.trees import leaves
