@@ -7,9 +7,8 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from coca_train.runtime import dist, durable
@@ -80,14 +79,12 @@ class RunLock:
             self._heart.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         if self._heart is not None:
             self._heart.join()
             try:
-                with self._directory():
+                with _flocked(self._run_dir):
                     if self._holder().get("token") == self._token:
                         os.unlink(self._path)
             except OSError:
@@ -138,7 +135,7 @@ class RunLock:
 
     def _acquire(self) -> None:
         os.makedirs(self._run_dir, exist_ok=True)
-        with self._directory():
+        with _flocked(self._run_dir):
             if os.path.lexists(self._path):
                 holder = self._holder()
                 if self._alive(holder):
@@ -154,9 +151,6 @@ class RunLock:
             }
             durable.replace(self._path, json.dumps(card).encode())
             self._mark.unlink(missing_ok=True)
-
-    def _directory(self) -> "_Flock":
-        return _Flock(self._run_dir)
 
     def _holder(self) -> dict[str, Any]:
         try:
@@ -201,16 +195,13 @@ class RunLock:
         )
 
 
-class _Flock:
-    """flock on a directory; without effect on file systems that have none."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        self._descriptor = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+@contextlib.contextmanager
+def _flocked(folder: Path) -> Iterator[None]:
+    """flock on a folder; without effect on file systems that have none."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
         with contextlib.suppress(OSError):
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 from coca_train import checkpoint, engine
 from coca_train.config.schema import OWN, Config, EngineConfig, LoraConfig, TrainConfig
-from coca_train.data.loader import Loader
+from coca_train.data.loader import Loader, validation_batches
 from coca_train.data.mixture import Mixture
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.data.validation import validation_batches
 from coca_train.engine.base import DTYPES, Engine
 from coca_train.evaluation.measures.perplexity import validation_loss
 from coca_train.models.build import build_model
@@ -277,14 +276,12 @@ class Saver:
         self.failures = 0
 
     def __call__(self, step: int) -> bool:
-        saved = checkpoint.save(self.run_dir, step, self.runner, self.meta, self.lock, self.frozen)
-        if saved.error is not None:
+        error = checkpoint.save(self.run_dir, step, self.runner, self.meta, self.lock, self.frozen)
+        if error is not None:
             self.failures += 1
             if self.failures >= checkpoint.MAX_FAILURES:
-                raise StorageError(saved.error)
-            dist.log(
-                f"WARNING: {saved.error} (save {self.failures} of {checkpoint.MAX_FAILURES} that may fail in a row)"
-            )
+                raise StorageError(error)
+            dist.log(f"WARNING: {error} (save {self.failures} of {checkpoint.MAX_FAILURES} that may fail in a row)")
             return False
         self.failures = 0
         checkpoint.prune(self.run_dir, self.keep, self.meta.run_id, self.borders)
