@@ -15,6 +15,7 @@ from coca_train.runtime import dist, durable
 from coca_train.runtime.errors import LockedError, PeerLost, StorageError, UserError
 
 HEARTBEAT_S = 30.0
+# Three beats may be lost to a slow disk before a lock counts as left behind.
 STALE_AFTER_S = 4 * HEARTBEAT_S
 LOOK_S = 0.5
 NAME = "run.lock"
@@ -32,6 +33,7 @@ def _machine() -> str:
 def _started(pid: int) -> str | None:
     """When a process of this machine started [clock ticks since boot]; None: there is none, or it is dead."""
     try:
+        # From the last parenthesis on: the name of a program stands in a pair of them, and may hold spaces and others.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
@@ -86,6 +88,7 @@ class RunLock:
             try:
                 with _flocked(self._run_dir):
                     if self._holder().get("token") == self._token:
+                        # Not the lock of a process that took over while this one was frozen.
                         os.unlink(self._path)
             except OSError:
                 pass  # a disk that fails now: the next start sees that our process is gone
@@ -136,6 +139,8 @@ class RunLock:
     def _acquire(self) -> None:
         os.makedirs(self._run_dir, exist_ok=True)
         with _flocked(self._run_dir):
+            # Under the flock from the look at the holder to the new card: two that find the same stale lock would both
+            # take it.
             if os.path.lexists(self._path):
                 holder = self._holder()
                 if self._alive(holder):
@@ -180,6 +185,7 @@ class RunLock:
         while not self._stop.wait(HEARTBEAT_S):
             try:
                 if self._holder().get("token") == self._token:
+                    # Only while it is ours: a beat would keep the lock of whoever took over alive after they have died.
                     os.utime(self._path)
             except OSError:
                 continue  # a full or slow disk: the next beat tries again

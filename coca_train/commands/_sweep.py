@@ -60,6 +60,7 @@ def jobs(overrides: list[str], config_dirs: tuple[Path, ...]) -> list[Job]:
                 f"E-CFG-29 run name {name}: longer than {LONGEST_NAME}. Fix: a shorter run.name, or a smaller sweep"
             )
         job = [text for text in overrides_of_point if not text.startswith("run.name=")] + [f"run.name={name}"]
+        # Loaded anew with the name: run.root and other options may be made of ${run.name}.
         root = Path(load(job, config_dirs).config.run.root)
         point = {key: value for key, _, value in (text.lstrip("+").partition("=") for text in swept)}
         planned.append(Job(name, base, root, point, job))

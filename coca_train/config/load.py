@@ -48,6 +48,7 @@ def assemble(root: Root, overrides: list[str], config_dirs: tuple[Path, ...] = (
         root, {name: a.tree.get(name) for name in root.parts}, a.places, dirs
     )  # before overrides too: what a template brings is there, and `+` is refused
     a.examples = dict(leaves(a.tree))
+    # In the order typed: a later word wins over an earlier one, and may set inside what that one brought.
     for override in parsed.values:
         a.problems += apply(a, override)
     fill(

@@ -95,6 +95,8 @@ class JsonlSink:
         line = (json.dumps(json_safe({"step": step, **record})) + "\n").encode()
         size = os.fstat(self._file).st_size
         try:
+            # One write of a whole line to a file opened for appending: a reader, or a kill, sees all of it or the end
+            # of the one before.
             if os.write(self._file, line) < len(line):
                 raise OSError("disk full")
         except OSError as error:
@@ -177,6 +179,7 @@ class WandbSink:
 
     def write(self, step: int, record: Record) -> None:
         try:
+            # Never waits: a tracker behind a slow network would become the speed of the training.
             self._queue.put_nowait((step, dict(record)))
         except queue.Full:
             if self._thread.is_alive():

@@ -115,6 +115,8 @@ def run_one(
             dist.log(f"data      a source with on_exhausted=stop ends the run at step {steps} of {stage.max_steps}")
         announce_engine(config.engine)
         with runner.eval_module() as module:
+            # On the weights that will be trained, in the engine that trains them: a proof on other tensors would not be
+            # one.
             assert isinstance(module, Transformer)
             for kind, certificate in certify(module, runner.device, DTYPES[config.engine.dtype]).items():
                 scheme = module.position_of(kind).settings.scheme
@@ -138,6 +140,7 @@ def run_one(
             runner.close()  # all ranks stop together; after other errors a peer may be gone, and this would wait
             raise
         if is_last:
+            # Before the report, which reads metrics.jsonl, and before signals may end the process.
             context.metrics.close()
             leave()  # the model is saved: from here on a signal ends the process at once
         final_report(
@@ -149,6 +152,7 @@ def run_one(
             "" if is_last else stage.name,
             context.record["overrides"],
         )
+        # Before the next stage builds its own: two engines do not fit into the memory of one.
         runner.release()
     if is_last:
         return None
