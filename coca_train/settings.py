@@ -8,6 +8,7 @@ from pathlib import Path
 
 from coca_train.config import load as loading
 from coca_train.config.check import RULES, problems
+from coca_train.config.fields import fields_of
 from coca_train.config.load import Loaded, assemble
 from coca_train.config.root import Root
 from coca_train.config.schema import Config
@@ -59,3 +60,10 @@ def load(overrides: list[str], config_dirs: tuple[Path, ...] = ()) -> Loaded:
 def load_saved(run_dir: str | Path) -> Loaded:
     """The configuration a run directory keeps, through the same checks as a new one."""
     return loading.load_saved(TRAIN, Path(run_dir) / "config.yaml")
+
+
+def of_training(word: str) -> bool:
+    """Whether a word of another command can be an override of a training: an option inside a section, or a group's
+    choice."""
+    key = word.partition("=")[0].lstrip("+~")
+    return "." in key or "/" in key or key in {*fields_of(TRAIN.schema), *TRAIN.groups}

@@ -11,7 +11,7 @@ from coca_train.config.files import choices, config_dir
 from coca_train.config.load import Assembled, load
 from coca_train.config.messages import Problem
 from coca_train.config.overrides import apply, parse, place, wrong
-from coca_train.config.provenance import read, stop
+from coca_train.config.places import read, stop
 from coca_train.config.schema import Config
 from coca_train.runtime.trees import leaves, section
 from coca_train.settings import TRAIN

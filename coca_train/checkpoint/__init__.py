@@ -1,6 +1,6 @@
 """What a run must remember, committed atomically and verified before it is trusted."""
 
-from coca_train.checkpoint.commit import MAX_FAILURES, Saved, prune, save
+from coca_train.checkpoint.commit import MAX_FAILURES, prune, save
 from coca_train.checkpoint.lock import RunLock
 from coca_train.checkpoint.manifest import Checkpoint, Meta
 from coca_train.checkpoint.recovery import begin, find, load, load_weights, sweep
@@ -12,7 +12,6 @@ __all__ = [
     "Frozen",
     "Meta",
     "RunLock",
-    "Saved",
     "Weights",
     "begin",
     "find",

@@ -16,9 +16,7 @@ A rename makes visible only what was synced before it, and nothing is deleted be
 
 import errno
 import os
-import time
 from collections.abc import Callable, Container
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,34 +34,24 @@ MAX_FAILURES = 3  # consecutive; then the run gives up with StorageError
 SPARE = 16 << 20  # [bytes] left free beside a checkpoint
 
 
-@dataclass(frozen=True)
-class Saved:
-    """What came of a save, the same on every rank. error: None, or the line for the user; the last good stays."""
-
-    path: Path
-    seconds: float
-    bytes: int
-    error: str | None
-
-
 def save(
     run_dir: Path, step: int, engine: Engine, meta: Meta, lock: RunLock | None = None, frozen: Frozen | None = None
-) -> Saved:
+) -> str | None:
     """COLLECTIVE. Publish checkpoints/step-XXXXXXXX of the engine's state.
 
     frozen: where the weights that are not trained come from, exactly; None: from the engine.
 
-    Full or failing storage comes back in `Saved.error`. Raises DivergedError when the state is not
-    finite and LockedError when another process has taken over the run; nothing is published then.
+    Returns None, or for full or failing storage the line for the user, the same on every rank; the last good one stays.
+    Raises DivergedError when the state is not finite and LockedError when another process has taken over the run;
+    nothing is published then.
     """
-    began = time.monotonic()
     root = run_dir / FOLDER
     target = root / manifest.folder_name(step)
     spec = engine.state_spec()
     size = file_size(spec)
     # A run that goes on from its last step, to report only, comes here again: what verifies is never written anew.
     if first_verified([target], meta.run_id)[0]:
-        return Saved(target, time.monotonic() - began, size, None)
+        return None
     folder, error = _on_rank_0(lambda: _open(root, step, size), root)
     if error is None:
         record, error = _write_shard(root / folder, step, engine, spec, meta, frozen)
@@ -77,7 +65,7 @@ def save(
             _on_rank_0(lambda: durable.remove_tree(root / folder), root)
     if error is not None and error[0] != "storage":
         raise {"nonfinite": DivergedError, "locked": LockedError}[error[0]](error[1])
-    return Saved(target, time.monotonic() - began, size, error[1] if error else None)
+    return error[1] if error else None
 
 
 Failure = tuple[str, str]  # (storage, nonfinite or locked; the message)
@@ -223,4 +211,4 @@ def _delete(folder: Path) -> str:
     return folder.name
 
 
-__all__ = ["MAX_FAILURES", "Meta", "Saved", "prune", "save"]
+__all__ = ["MAX_FAILURES", "Meta", "prune", "save"]

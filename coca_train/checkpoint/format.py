@@ -58,6 +58,8 @@ class ShardWriter:
             header[name] = {"dtype": NAMES[dtype], "shape": list(shape), "data_offsets": [offset, end]}
             offset = end
         text = json.dumps(header, separators=(",", ":")).encode()
+        # The data begins at a multiple of eight bytes, so that readers may map tensors where they lie; the format
+        # allows spaces.
         text += b" " * (-len(text) % 8)
         self._digest = hashlib.sha256()
         self._bytes = 0

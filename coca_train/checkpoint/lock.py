@@ -7,15 +7,15 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from coca_train.runtime import dist, durable
 from coca_train.runtime.errors import LockedError, PeerLost, StorageError, UserError
 
 HEARTBEAT_S = 30.0
+# Three beats may be lost to a slow disk before a lock counts as left behind.
 STALE_AFTER_S = 4 * HEARTBEAT_S
 LOOK_S = 0.5
 NAME = "run.lock"
@@ -33,6 +33,7 @@ def _machine() -> str:
 def _started(pid: int) -> str | None:
     """When a process of this machine started [clock ticks since boot]; None: there is none, or it is dead."""
     try:
+        # From the last parenthesis on: the name of a program stands in a pair of them, and may hold spaces and others.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
@@ -80,15 +81,14 @@ class RunLock:
             self._heart.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         if self._heart is not None:
             self._heart.join()
             try:
-                with self._directory():
+                with _flocked(self._run_dir):
                     if self._holder().get("token") == self._token:
+                        # Not the lock of a process that took over while this one was frozen.
                         os.unlink(self._path)
             except OSError:
                 pass  # a disk that fails now: the next start sees that our process is gone
@@ -138,7 +138,9 @@ class RunLock:
 
     def _acquire(self) -> None:
         os.makedirs(self._run_dir, exist_ok=True)
-        with self._directory():
+        with _flocked(self._run_dir):
+            # Under the flock from the look at the holder to the new card: two that find the same stale lock would both
+            # take it.
             if os.path.lexists(self._path):
                 holder = self._holder()
                 if self._alive(holder):
@@ -154,9 +156,6 @@ class RunLock:
             }
             durable.replace(self._path, json.dumps(card).encode())
             self._mark.unlink(missing_ok=True)
-
-    def _directory(self) -> "_Flock":
-        return _Flock(self._run_dir)
 
     def _holder(self) -> dict[str, Any]:
         try:
@@ -186,6 +185,7 @@ class RunLock:
         while not self._stop.wait(HEARTBEAT_S):
             try:
                 if self._holder().get("token") == self._token:
+                    # Only while it is ours: a beat would keep the lock of whoever took over alive after they have died.
                     os.utime(self._path)
             except OSError:
                 continue  # a full or slow disk: the next beat tries again
@@ -201,16 +201,13 @@ class RunLock:
         )
 
 
-class _Flock:
-    """flock on a directory; without effect on file systems that have none."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        self._descriptor = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+@contextlib.contextmanager
+def _flocked(folder: Path) -> Iterator[None]:
+    """flock on a folder; without effect on file systems that have none."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
         with contextlib.suppress(OSError):
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

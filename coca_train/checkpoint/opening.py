@@ -51,6 +51,7 @@ def load_run(run_dir: Path | str, device: str = "auto") -> Run:
             f"python -m coca_train run.name={run_dir.name}"
         )
     loaded = replace(loaded, config=stage_at(resolve(loaded.config), newest.step).config)
+    # No memory and no initial values: every weight is read from the checkpoint, in the dtype it is to have.
     with torch.device("meta"):
         model = build_model(loaded.config, vocab_size(loaded.config.model, tokenizer.vocab_size, tokenizer.path))
     where = pick_device(device)
@@ -58,6 +59,7 @@ def load_run(run_dir: Path | str, device: str = "auto") -> Run:
         torch.float32 if where == "cpu" and loaded.config.engine.dtype == "fp16" else DTYPES[loaded.config.engine.dtype]
     )
     model = model.to(dtype).to_empty(device=where)
+    # `to_empty` has given a tied head a tensor of its own.
     model.tie()
     checkpoint.load_weights(newest, model)
     return Run(loaded, model.eval(), tokenizer, newest.step)

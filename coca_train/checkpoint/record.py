@@ -52,6 +52,8 @@ def open_record(
     """
     path = run_dir / NAME
     settings = flatten(asdict(loaded.config))
+    # A directory without a checkpoint begins anew, with a run_id of its own: nothing in it was computed with the old
+    # settings.
     if not path.exists() or not step_folders(run_dir / FOLDER):  # nothing depends on the old settings
         first = stages[0]
         record = {

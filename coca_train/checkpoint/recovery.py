@@ -252,6 +252,7 @@ class _Shards:
                 problem = str(refusal)
                 break
             self._readers |= dict.fromkeys(reader.spec(), reader)
+        # All ranks report before any raises: one that left here would leave the others in this very collective.
         reports = dist.all_gather_object((problem, {name: r.spec()[name] for name, r in self._readers.items()}))
         self._fail_on([problem for problem, _ in reports])
         self.spec = {name: shape for _, spec in reports for name, shape in spec.items()}

@@ -1,11 +1,8 @@
 """`--multirun`: a sweep, one process and one run directory a job, one after the other, and a table of their results."""
 
 import math
-import os
 import re
 import shlex
-import signal
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +10,10 @@ from typing import Any
 
 from hydra.errors import HydraException
 
+from coca_train.commands._children import folder_flags, refuse_torchrun, run_child
 from coca_train.config.hydra_internals import split_sweep
 from coca_train.runtime.durable import write_text
+from coca_train.runtime.entry import INTERRUPTED
 from coca_train.runtime.errors import Preempted, UserError
 from coca_train.runtime.printing import markdown
 from coca_train.settings import load
@@ -61,6 +60,7 @@ def jobs(overrides: list[str], config_dirs: tuple[Path, ...]) -> list[Job]:
                 f"E-CFG-29 run name {name}: longer than {LONGEST_NAME}. Fix: a shorter run.name, or a smaller sweep"
             )
         job = [text for text in overrides_of_point if not text.startswith("run.name=")] + [f"run.name={name}"]
+        # Loaded anew with the name: run.root and other options may be made of ${run.name}.
         root = Path(load(job, config_dirs).config.run.root)
         point = {key: value for key, _, value in (text.lstrip("+").partition("=") for text in swept)}
         planned.append(Job(name, base, root, point, job))
@@ -81,17 +81,13 @@ def _label(override: str) -> str:
 
 def sweep(overrides: list[str], config_dirs: tuple[Path, ...]) -> int:
     """Run every job; the exit code is the worst. Stops where a job was preempted."""
-    if "RANK" in os.environ or int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError(
-            "E-RUN-23 command line --multirun: a sweep starts its jobs itself, it cannot run under torchrun. "
-            "Fix: python -m coca_train --multirun …, or one torchrun a job"
-        )
+    refuse_torchrun(" --multirun: a sweep", "python -m coca_train --multirun …, or one torchrun a job")
     planned, codes = jobs(overrides, config_dirs), {}
     for number, job in enumerate(planned, 1):
         print(f"[{number}/{len(planned)}] {job.name}: {' '.join(job.overrides)}", flush=True)
-        command = [sys.executable, *COMMAND[1:], *_folders(config_dirs), *job.overrides]
-        codes[job.name] = _wait(subprocess.Popen(command))
-        if codes[job.name] in (Preempted.exit_code, 130):
+        command = [sys.executable, *COMMAND[1:], *folder_flags(config_dirs), *job.overrides]
+        codes[job.name] = run_child(command)
+        if codes[job.name] in (Preempted.exit_code, INTERRUPTED):
             break
     ends = {name: "done" if code == 0 else f"exit code {code}" for name, code in codes.items()}
     show_results(planned, ends)
@@ -101,24 +97,8 @@ def sweep(overrides: list[str], config_dirs: tuple[Path, ...]) -> int:
 def commands(overrides: list[str], config_dirs: tuple[Path, ...]) -> str:
     """The command of every job, a line for each, quoted for a shell."""
     return "\n".join(
-        shlex.join([*COMMAND, *_folders(config_dirs), *job.overrides]) for job in jobs(overrides, config_dirs)
+        shlex.join([*COMMAND, *folder_flags(config_dirs), *job.overrides]) for job in jobs(overrides, config_dirs)
     )
-
-
-def _folders(config_dirs: tuple[Path, ...]) -> list[str]:
-    return [part for folder in config_dirs for part in ("--config-dir", str(folder))]
-
-
-def _wait(child: subprocess.Popen[bytes]) -> int:
-    """The child's exit code. SIGTERM goes on to it; Ctrl-C reaches it by itself."""
-    before = signal.signal(signal.SIGTERM, lambda *_: child.terminate())
-    try:
-        code = child.wait()
-    except KeyboardInterrupt:
-        code = child.wait() or 130
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    return code if code >= 0 else 128 - code
 
 
 def show_results(planned: list[Job], ends: dict[str, str]) -> None:

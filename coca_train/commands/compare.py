@@ -1,10 +1,7 @@
 """Train several schemes in the same way, and compare them in one report."""
 
 import dataclasses
-import os
 import re
-import signal
-import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,7 +11,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.commands import main
-from coca_train.commands._training import of_training
+from coca_train.commands._children import folder_flags, refuse_torchrun, run_child
 from coca_train.config.command_line import Arguments
 from coca_train.config.files import choices, config_dir
 from coca_train.config.load import Loaded
@@ -26,7 +23,7 @@ from coca_train.config.verb import FLAGS, Verb
 from coca_train.runtime import dist
 from coca_train.runtime.errors import DataError, UserError
 from coca_train.schedule import resolve
-from coca_train.settings import TRAIN, load
+from coca_train.settings import TRAIN, load, of_training
 
 OURS = ("position=", "run.name=")
 USAGE = """\
@@ -88,14 +85,14 @@ COMPARE = Root(
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
+class SchemeRun:
     """A scheme of the list: its run's name, and the words of the command line that choose it."""
 
     name: str
     words: list[str]
 
 
-def entry(text: str, overrides: list[str]) -> Entry:
+def entry(text: str, overrides: list[str]) -> SchemeRun:
     """Read `scheme` or `scheme:choice`, the choice being frequencies or a visibility. UserError when there is no such.
 
     A scheme that remembers the segment before needs a stream of text. Unless that is wants_memory for, it gets no
@@ -114,7 +111,7 @@ def entry(text: str, overrides: list[str]) -> Entry:
     wants_memory = any(word == "data.order=stream" or word.startswith("position.memory_len=") for word in overrides)
     if not wants_memory and re.search(r"^memory_len:", _offered("position")[scheme].read_text(encoding="utf-8"), re.M):
         words.append("position.memory_len=0")
-    return Entry("-".join([scheme, *parts]), words)
+    return SchemeRun("-".join([scheme, *parts]), words)
 
 
 def _offered(group: str) -> dict[str, Path]:
@@ -131,13 +128,9 @@ def _known(key: str, name: str, offered: Iterable[str]) -> None:
         )
 
 
-def train_all(schemes: list[Entry], root: str, overrides: list[str], config_dirs: tuple[Path, ...]) -> int:
+def train_all(schemes: list[SchemeRun], root: str, overrides: list[str], config_dirs: tuple[Path, ...]) -> int:
     """Train what is not finished; 0, or the exit code of the first training that failed."""
-    if "RANK" in os.environ or int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError(
-            "E-RUN-23 command line: a comparison starts its trainings itself, it cannot run under torchrun. "
-            "Fix: train each scheme with torchrun, then compare them with runs=…"
-        )
+    refuse_torchrun(": a comparison", "train each scheme with torchrun, then compare them with runs=…")
     jobs = {}
     for item in schemes:
         words = [*overrides, *item.words, f"run.name={item.name}", f"run.root={root}"]
@@ -152,13 +145,12 @@ def train_all(schemes: list[Entry], root: str, overrides: list[str], config_dirs
                 f"{item.name}: position.memory_len=0, so that it sees the same shuffled windows as the others "
                 "(data.order=stream gives all of them a stream, and it its memory)"
             )
-    folders = [part for folder in config_dirs for part in ("--config-dir", str(folder))]
     for number, (name, (words, loaded)) in enumerate(jobs.items(), 1):
         if finished(Path(root) / name, loaded):
             dist.log(f"[{number}/{len(jobs)}] {name}: finished before")
             continue
         dist.log(f"[{number}/{len(jobs)}] {name}: python -m coca_train {' '.join(words)}")
-        code = run_child([sys.executable, "-m", "coca_train", *folders, *words])
+        code = run_child([sys.executable, "-m", "coca_train", *folder_flags(config_dirs), *words])
         if code:
             dist.log(f"{name} ended with exit code {code}; the same command goes on from there")
             return code
@@ -173,21 +165,6 @@ def finished(run_dir: Path, loaded: Loaded) -> bool:
     if not config.exists() or config.read_text(encoding="utf-8") != loaded.yaml:
         return False
     return is_finished(run_dir / "report", {"format": FORMAT, "step": resolve(loaded.config)[-1].last_step})
-
-
-def run_child(command: list[str]) -> int:
-    """Run to the end, passing SIGTERM on, so that the child saves; its exit code."""
-    child = subprocess.Popen(command)
-    before = signal.signal(signal.SIGTERM, lambda number, frame: child.send_signal(number))
-    try:
-        while True:
-            try:
-                code = child.wait()
-                return code if code >= 0 else 128 - code  # killed by a signal, as a shell reports it
-            except KeyboardInterrupt:  # the terminal has told the child too; it saves and ends
-                continue
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def compare(run_dirs: dict[str, Path], directory: Path, command: str) -> None:

@@ -7,13 +7,12 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.commands import main
-from coca_train.commands._training import of_training
 from coca_train.config.command_line import Arguments
 from coca_train.config.load import Loaded, assemble, load
 from coca_train.config.root import Root
 from coca_train.config.schema import STRICT, Positive
 from coca_train.config.verb import FLAGS, Verb
-from coca_train.settings import TRAIN
+from coca_train.settings import TRAIN, of_training
 
 USAGE = """\
 What a run will cost, before it starts.

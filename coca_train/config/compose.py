@@ -14,7 +14,7 @@ import yaml
 
 from coca_train.config.files import choices, shown, stamp
 from coca_train.config.messages import ConfigError, Problem, is_secret, show
-from coca_train.config.provenance import nodes, place_of, plain, read, stop
+from coca_train.config.places import nodes, place_of, plain, read, stop
 from coca_train.config.root import Root
 from coca_train.runtime.trees import copied, leaves
 

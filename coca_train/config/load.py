@@ -20,7 +20,7 @@ from coca_train.config.messages import ConfigError, Problem
 from coca_train.config.older import complete
 from coca_train.config.overrides import apply, parse
 from coca_train.config.parts import fill, part_problems
-from coca_train.config.provenance import plain, read, stop
+from coca_train.config.places import plain, read, stop
 from coca_train.config.root import Root
 from coca_train.config.strict import type_sections, unknown
 from coca_train.runtime.trees import leaves
@@ -51,6 +51,7 @@ def assemble(root: Root, overrides: list[str], config_dirs: tuple[Path, ...] = (
     a.problems = [*parsed.problems, *a.problems]
     fill(root, a.tree, a.places, dirs)  # before overrides too: what a template brings is there, and `+` is refused
     a.examples = dict(leaves(a.tree))
+    # In the order typed: a later word wins over an earlier one, and may set inside what that one brought.
     for override in parsed.values:
         a.problems += apply(a, override)
     fill(root, a.tree, a.places, dirs)  # parts and choices that the command line brought

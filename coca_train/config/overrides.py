@@ -55,6 +55,8 @@ def parse(root: Root, overrides: list[str], dirs: tuple[Path, ...]) -> Parsed:
     parser = OverridesParser.create()
     for raw in overrides:
         key, equals, text = raw.partition("=")
+        # Text as typed never reaches the grammar, which would want quotes inside quotes and read ${…} and commas as its
+        # own.
         spelling = spelling_of(root, key) if equals else None
         value: Any = None if spelling is None else spelling.read(text)
         try:

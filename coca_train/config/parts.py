@@ -12,7 +12,7 @@ from typing import Any
 from coca_train.config.exchange import GROUPS, NAMED, exchanged, over
 from coca_train.config.files import choices, config_dir
 from coca_train.config.messages import Problem
-from coca_train.config.provenance import plain, read
+from coca_train.config.places import plain, read
 from coca_train.config.root import Root
 from coca_train.config.schema import Config, StageConfig
 from coca_train.config.strict import type_sections

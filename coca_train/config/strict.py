@@ -30,6 +30,7 @@ def type_sections(
     problems: list[Problem] = []
     for name, section in sections.items():
         value = json.loads(json.dumps(section, default=str))  # plain JSON types, keys as text
+        # Again after unknown keys are taken out; everything else ends the loop.
         while name not in typed:
             try:
                 typed[name] = _reader(root, name)(value)

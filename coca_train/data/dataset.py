@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from coca_train.data.index import DTYPES, HEADER, MAGIC, Index
-from coca_train.data.storage import flush_to_disk, open_locked, storage, sync_folder
+from coca_train.data.storage import flush_to_disk, open_locked, storage
+from coca_train.runtime.durable import sync_folder
 from coca_train.runtime.errors import DataError
 
 BLOCK_BYTES = 4 << 20

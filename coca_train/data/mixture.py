@@ -20,8 +20,8 @@ from coca_train.data.batch import Batch, collate
 from coca_train.data.dataset import IndexedDataset
 from coca_train.data.packings import Edges, pack
 from coca_train.data.packings.base import row_of
-from coca_train.data.provenance import Origins, Part, Provenance
-from coca_train.data.sampling import Place, Shuffled, Source, Streams
+from coca_train.data.provenance import Origins, Passage, Provenance
+from coca_train.data.sampling import PackedSource, SamplePlace, Shuffled, Streams
 from coca_train.data.storage import digest
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.trees import flatten
@@ -49,7 +49,7 @@ class Mixture:
         for name in sorted(config.sources):  # the order of the yaml does not matter
             source = config.sources[name]
             dataset = IndexedDataset(source.path, config.verify_blocks)
-            self.sources.append(Source(name, source, pack(config, name, dataset, seq_len, edges)))
+            self.sources.append(PackedSource(name, source, pack(config, name, dataset, seq_len, edges)))
         self._order: Shuffled | Streams
         if config.order == "stream":
             assert global_batch_size is not None
@@ -67,7 +67,7 @@ class Mixture:
         place = self._order.place(i)
         source, origins = self.sources[place.source], self._origins[place.source]
         parts = (
-            Part(
+            Passage(
                 span.at,
                 span.document,
                 span.start,
@@ -80,15 +80,15 @@ class Mixture:
         )
         return Provenance(source.name, place.epoch, place.window, tuple(parts))
 
-    def places(self, first: int, n: int) -> list[Place]:
+    def places(self, first: int, n: int) -> list[SamplePlace]:
         """Source, epoch and window of samples first .. first + n - 1."""
         return self._order.places(first, n)
 
-    def place(self, i: int) -> Place:
+    def place(self, i: int) -> SamplePlace:
         """The same of one sample."""
         return self._order.place(i)
 
-    def batch(self, places: Sequence[Place]) -> Batch:
+    def batch(self, places: Sequence[SamplePlace]) -> Batch:
         """The samples of these places, one row each."""
         batch = collate([row_of(self.sources[place.source].packing, place.window, self.vocab_size) for place in places])
         if self.config.order == "shuffled":

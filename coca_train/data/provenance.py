@@ -26,7 +26,7 @@ class Origin(NamedTuple):
         return f"{self.input}{self.unit}{self.line}"
 
 
-class Part(NamedTuple):
+class Passage(NamedTuple):
     """Consecutive tokens of one document in a sample.
 
     at: where in the sample, from 0. token_start, token_stop: offsets in the .bin, as are document_start, where the
@@ -49,7 +49,7 @@ class Provenance:
     source: str
     epoch: int
     window: int
-    parts: tuple[Part, ...]
+    parts: tuple[Passage, ...]
 
 
 class Origins:

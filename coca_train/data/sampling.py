@@ -22,7 +22,7 @@ from coca_train.data.proportions import Proportions
 from coca_train.runtime.errors import DataError
 
 
-class Place(NamedTuple):
+class SamplePlace(NamedTuple):
     """Where a sample comes from.
 
     source: its number. epoch: how often its windows have been through. window: which window of the source.
@@ -35,7 +35,7 @@ class Place(NamedTuple):
     continues: bool
 
 
-class Source:
+class PackedSource:
     """A dataset and how it is packed into windows."""
 
     def __init__(self, name: str, config: SourceConfig, packing: Packing) -> None:
@@ -69,23 +69,23 @@ class Shuffled:
     Weights are shares of the scored tokens: a source whose windows hold fewer of them gets more windows.
     """
 
-    def __init__(self, sources: Sequence[Source], seed: int) -> None:
+    def __init__(self, sources: Sequence[PackedSource], seed: int) -> None:
         self._sources, self._seed = sources, seed
         self._proportions = Proportions([source.config.weight / source.packing.fill for source in sources])
         self._permutations: list[dict[int, Permutation]] = [{} for _ in sources]
         self._n_windows = np.array([source.n_windows for source in sources])
         self._stops = np.array([source.stops for source in sources])
 
-    def place(self, i: int) -> Place:
+    def place(self, i: int) -> SamplePlace:
         """The definition. Raises DataError E-MIX-01 beyond the end of a source with on_exhausted=stop."""
         j, k = self._proportions.locate(i)
         source = self._sources[j]
         epoch, at = divmod(k, source.n_windows)
         if epoch and source.stops:
             raise self._end(source)
-        return Place(j, epoch, self._permutation(j, epoch)(at), continues=False)
+        return SamplePlace(j, epoch, self._permutation(j, epoch)(at), continues=False)
 
-    def places(self, first: int, n: int) -> list[Place]:
+    def places(self, first: int, n: int) -> list[SamplePlace]:
         """`place` of samples first .. first + n - 1, quicker than one by one."""
         sources, numbers = np.array(self._proportions.locate_all(first, n), np.int64)
         epochs, at = np.divmod(numbers, self._n_windows[sources])
@@ -98,9 +98,9 @@ class Shuffled:
             self._permutation(key % len(self._sources), key // len(self._sources)) for key in passes.tolist()
         ]
         windows = permute_all(permutations, which, at)
-        return list(map(Place, sources.tolist(), epochs.tolist(), windows.tolist(), repeat(False)))
+        return list(map(SamplePlace, sources.tolist(), epochs.tolist(), windows.tolist(), repeat(False)))
 
-    def _end(self, source: Source) -> Exception:
+    def _end(self, source: PackedSource) -> Exception:
         return source.exhausted(f"all {source.n_windows} windows")
 
     def _permutation(self, j: int, epoch: int) -> Permutation:
@@ -145,7 +145,7 @@ class Streams:
     Raises DataError: E-MIX-02 when a source gets no row, E-MIX-03 when it has fewer windows than rows.
     """
 
-    def __init__(self, sources: Sequence[Source], global_batch_size: int) -> None:
+    def __init__(self, sources: Sequence[PackedSource], global_batch_size: int) -> None:
         self._sources, self._global_batch_size = sources, global_batch_size
         weights = Proportions([source.config.weight for source in sources]).weights
         self._rows = share_rows(weights, global_batch_size)
@@ -175,16 +175,16 @@ class Streams:
         first = at * n_windows // n_rows
         return j, first, (at + 1) * n_windows // n_rows - first
 
-    def place(self, i: int) -> Place:
+    def place(self, i: int) -> SamplePlace:
         """The definition. Raises DataError E-MIX-01 beyond the end of a row whose source has on_exhausted=stop."""
         step, row = divmod(i, self._global_batch_size)
         j, first, length = self._stretch(row)
         epoch, at = divmod(step, length)
         if epoch and self._sources[j].stops:
             raise self._sources[j].exhausted(f"all {length} windows of row {row}")
-        return Place(j, epoch, first + at, continues=at > 0)
+        return SamplePlace(j, epoch, first + at, continues=at > 0)
 
-    def places(self, first: int, n: int) -> list[Place]:
+    def places(self, first: int, n: int) -> list[SamplePlace]:
         """`place` of samples first .. first + n - 1."""
         return [self.place(i) for i in range(first, first + n)]
 

@@ -45,7 +45,7 @@ def word_pattern(pieces: Collection[str]) -> re.Pattern[str] | None:
     return re.compile(f"[{SPACES}]*(?:[{those}]+\n?|[^{SPACES}{those}\n]+|\n)|[{SPACES}]+")
 
 
-class Words(dict[str, bytes]):
+class WordCache(dict[str, bytes]):
     """word -> its ids; encodes what is not there yet. Begun anew when full, so memory stays bounded.
 
     Gives the ids of the whole text where pieces are found by merges (BPE), which depend on nothing outside of the
@@ -107,15 +107,15 @@ class SentencePiece:
         return frozenset(i for i in range(self.vocab_size) if self._model.is_control(i))
 
     @cached_property
-    def facts(self) -> "Facts":
-        return Facts.of(self._model.serialized_model_proto())
+    def facts(self) -> "ModelFacts":
+        return ModelFacts.of(self._model.serialized_model_proto())
 
     @property
     def lossless(self) -> bool:
         return self.facts.byte_fallback and self.facts.changes_nothing
 
     @cached_property
-    def words(self) -> Words | None:
+    def words(self) -> WordCache | None:
         """Where it gives the same as the whole text: by merges, each character known or bytes, nothing changed."""
         if not (self.facts.algorithm == BPE and self.facts.byte_fallback and self.facts.changes_nothing):
             return None
@@ -124,7 +124,7 @@ class SentencePiece:
             i for i in range(self.vocab_size) if not (model.is_control(i) or model.is_unknown(i) or model.is_byte(i))
         ]
         pattern = word_pattern([piece for piece in model.id_to_piece(ids) if piece != "\n"])
-        return None if pattern is None else Words(self._whole, pattern, np.dtype(best_dtype(self.vocab_size)))
+        return None if pattern is None else WordCache(self._whole, pattern, np.dtype(best_dtype(self.vocab_size)))
 
     def _whole(self, text: str) -> list[int]:
         """By the library; where no text is to be lost, U+2581 is encoded as its bytes, not as a space."""
@@ -160,7 +160,7 @@ def _looks_like(model: bytes) -> str:
 
 
 @dataclass(frozen=True)
-class Facts:
+class ModelFacts:
     """What a model says about itself.
 
     algorithm: 1 unigram, 2 BPE, 3 word, 4 character; byte_fallback: characters without a piece become bytes;
@@ -172,12 +172,12 @@ class Facts:
     changes_nothing: bool
 
     @staticmethod
-    def of(model: bytes) -> "Facts":
+    def of(model: bytes) -> "ModelFacts":
         """From a serialised ModelProto (sentencepiece_model.proto; the numbers of its fields are fixed for good)."""
         sections = {number: value for number, value in fields(model) if number in (2, 3, 5)}
         trainer, normalizer, denormalizer = (dict(fields(sections.get(n, b""))) for n in (2, 3, 5))
         untouched = not normalizer.get(2) and not normalizer.get(3, 1) and not normalizer.get(4, 1)
-        return Facts(trainer.get(3, 1), bool(trainer.get(35, 0)), untouched and not denormalizer.get(2))
+        return ModelFacts(trainer.get(3, 1), bool(trainer.get(35, 0)), untouched and not denormalizer.get(2))
 
 
 def fields(message: bytes) -> Iterator[tuple[int, Any]]:

@@ -79,15 +79,6 @@ def flush_to_disk(file: IO[Any]) -> None:
     os.fsync(file.fileno())
 
 
-def sync_folder(path: str | Path) -> None:
-    """Make the names in a folder (renames) survive a power loss."""
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def digest(path: str | Path) -> dict[str, Any]:
     """{bytes, sha256, of}: SHA-256 of the whole file below 64 MiB, else of 64 evenly spaced blocks of 64 KiB.
 

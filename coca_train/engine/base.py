@@ -155,6 +155,7 @@ def materialise(
 
     shard: called with the new parameters of each module (ZeRO 3 keeps its part of them at once).
     """
+    # By identity: a shared parameter (a tied head) has one name, is filled once, and stays one tensor.
     names = {id(parameter): name for name, parameter in named_parameters(model)}
     real: dict[int, nn.Parameter] = {}
     for module in model.modules():

@@ -51,6 +51,8 @@ def deepspeed_config(config: EngineConfig, max_grad_norm: float, micro_batch_siz
             "stage": config.zero_stage,
             "reduce_bucket_size": config.bucket_size,
             "allgather_bucket_size": config.bucket_size,
+            # Else ZeRO 3 puts a function of its own in place of torch.nn.functional.linear, for the whole process: the
+            # module that evaluation is lent would compute with it too.
             "memory_efficient_linear": False,
         },
     }
@@ -95,6 +97,7 @@ class DeepSpeedEngine:
         with base.parameters_on_meta():
             module = model_fn()
         self.trainable = select_trainable(module, trainable)
+        # ZeRO 3 cuts the weights as they are made, in the dtype that computes; below that DeepSpeed casts the module.
         dtype = base.DTYPES[config.dtype]
         with contextlib.redirect_stdout(io.StringIO()):  # memory reports that no setting turns off
             if config.zero_stage == 3:
@@ -124,6 +127,8 @@ class DeepSpeedEngine:
         tokens = torch.tensor(base.count_targets(micro_batches), dtype=torch.float64, device=self.device)
         torch_dist.all_reduce(tokens)
         scale = (world / tokens.clamp(min=1)).float()  # DeepSpeed averages over the ranks
+        # In float64, so that the loss of a step does not show in how many micro batches and on how many ranks it was
+        # added up.
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         self.model.train()
         for number, batch in enumerate(micro_batches, start=1):
@@ -134,6 +139,7 @@ class DeepSpeedEngine:
                 torch_dist.all_reduce(total)
                 # A loss that is not finite anywhere makes every rank's gradients NaN, and so every rank skip.
                 nll = nll * torch.where(total.isfinite(), 1.0, math.nan).to(nll.dtype)
+            # Before backward: with the last micro batch ZeRO reduces gradients while they are computed.
             self._engine.set_gradient_accumulation_boundary(last)
             self._engine.backward(nll * scale, scale_wrt_gas=False)
         applied, grad_norm = self._step() if self.zero_stage else self._guarded_step()
@@ -223,6 +229,7 @@ class DeepSpeedEngine:
         buffers = base.persistent_buffers(self.model)
         for key in self.state_spec():
             part, name = key.split("/", 1)
+            # On every rank, also where this rank keeps no part of it: `read` is a collective.
             value = read(key).to(self.device)
             if name in buffers:
                 buffers[name].copy_(value)

@@ -75,6 +75,7 @@ class LocalEngine:
         gradients = [master.grad for master in self._masters.values() if master.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         loss, grad_norm = float(total) * scale, float(norm)
+        # Looked at before anything changes: a step is done or skipped as a whole.
         skipped = not (math.isfinite(loss) and math.isfinite(grad_norm))
         if skipped:
             self.skipped_steps += 1
@@ -82,6 +83,7 @@ class LocalEngine:
             torch.nn.utils.clip_grads_with_norm_(list(self._masters.values()), self._max_grad_norm, norm)
             self._optimizer.step()
             self._round_weights()
+        # After a skipped step too, else the next one would add to its NaN.
         self._optimizer.zero_grad(set_to_none=True)
         return StepResult(loss=loss, grad_norm=grad_norm, skipped=skipped, tokens=tokens)
 

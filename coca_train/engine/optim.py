@@ -44,6 +44,8 @@ def adamw(parameters: Iterator[tuple[str, Tensor]], optim: OptimConfig) -> torch
 
 def start_moments(optimizer: torch.optim.Optimizer, tensors: Sequence[Tensor], step: float = 0.0) -> None:
     """Zero Adam state for `tensors`, as AdamW's first step would make it (memory is taken now, not later)."""
+    # Not left to the first step: a run that does not fit should fail before it has trained, and a resumed state is read
+    # into tensors that must be there.
     for tensor in tensors:
         moments = {key: torch.zeros_like(tensor, requires_grad=False) for key in MOMENTS}
         optimizer.state[tensor] = {"step": torch.tensor(step, dtype=torch.float32, device=tensor.device), **moments}

@@ -70,6 +70,8 @@ class KVCache:
             in_hand[keep], self._held[keep] = InHand(now_BS, None), _Held(now_BS, None)
             if keep is not None:
                 n_keys = now_BS.shape[1]
+                # Chosen once for all layers that keep the same, and before they extend: each cuts its tensors by the
+                # same index.
                 last_S = torch.arange(n_keys, device=now_BS.device) >= n_keys - keep.last
                 kept_S = (last_S | (now_BS[0] < keep.first)).nonzero()[:, 0]
                 self._held[keep] = _Held(now_BS[:, kept_S], kept_S)

@@ -60,7 +60,7 @@ class _Nowhere(Visibility):
 EVERYTHING, NOWHERE = Visibility(None), _Nowhere(None)
 
 
-class _Probe(NamedTuple):
+class _Inputs(NamedTuple):
     """Random queries, keys and values, and the layer's input for schemes that look at it."""
 
     q_BTHD: Tensor
@@ -69,7 +69,7 @@ class _Probe(NamedTuple):
     x_BTC: Tensor
 
 
-def _probe(position: Position, n: int, device: torch.device, dtype: torch.dtype) -> _Probe:
+def _inputs(position: Position, n: int, device: torch.device, dtype: torch.dtype) -> _Inputs:
     shape, generator = position.shape, torch.Generator().manual_seed(0)
     widths = (
         (shape.n_heads, shape.head_dim),
@@ -77,7 +77,7 @@ def _probe(position: Position, n: int, device: torch.device, dtype: torch.dtype)
         (shape.n_kv_heads, shape.head_dim),
         (shape.d_model,),
     )
-    return _Probe(*(torch.randn(1, n, *width, generator=generator).to(device, dtype) for width in widths))
+    return _Inputs(*(torch.randn(1, n, *width, generator=generator).to(device, dtype) for width in widths))
 
 
 @contextmanager
@@ -99,7 +99,7 @@ def _switched_off(model: Transformer, kind: str) -> Iterator[None]:
 def _attend(
     model: Transformer,
     kind: str,
-    probe: _Probe,
+    inputs: _Inputs,
     pos_BT: Tensor,
     kernel: str,
     visibility: Visibility,
@@ -112,12 +112,12 @@ def _attend(
     project = Projections(
         lambda x: attention.project_q(x.to(dtype)).to(x.dtype), lambda x: attention.project_k(x.to(dtype)).to(x.dtype)
     )
-    parts, tokens = [], attention.position.tokens(probe.x_BTC.to(dtype))
+    parts, tokens = [], attention.position.tokens(inputs.x_BTC.to(dtype))
     for layout in visibility.layouts(pos_BT, pos_BT):
         tables = position(layout.pos_BT, layout.pos_BS, pos_BT.shape[1])
-        mapped = attention.position(position, probe.q_BTHD, probe.k_BTGK, tables, project, tokens)
+        mapped = attention.position(position, inputs.q_BTHD, inputs.k_BTGK, tables, project, tokens)
         parts.append(part_of(mapped, layout, scale_BT))
-    return KERNELS[kernel](parts, probe.v_BTGD, position.shape.head_dim**-0.5).float()
+    return KERNELS[kernel](parts, inputs.v_BTGD, position.shape.head_dim**-0.5).float()
 
 
 def _difference(a: Tensor, b: Tensor) -> float:
@@ -145,10 +145,10 @@ def _certify(model: Transformer, kind: str, device: torch.device, dtype: torch.d
     name, at = position.settings.scheme, "" if kind == OWN else f"layers.kinds.{kind}."
     n = min(PROBE_LEN, model.max_positions or PROBE_LEN)
     pos_BT = torch.arange(n, device=device)[None]
-    probe = _probe(position, n, device, dtype)
-    exact = _Probe(*(x.float() for x in probe))
+    inputs = _inputs(position, n, device, dtype)
+    exact = _Inputs(*(x.float() for x in inputs))
     own = model.visibilities[kind], logit_scale(model.logit_scales[kind], pos_BT, model.shape.max_seq_len)
-    fused = _attend(model, kind, probe, pos_BT, model.attention, *own)
+    fused = _attend(model, kind, inputs, pos_BT, model.attention, *own)
     definition = _attend(model, kind, exact, pos_BT, "eager", *own)
     plain = _attend(model, kind, exact, pos_BT, "eager", EVERYTHING)
     x_BTC = torch.zeros(1, n, model.config.d_model, device=device, dtype=dtype)

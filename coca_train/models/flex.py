@@ -46,6 +46,8 @@ def flex(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
     done = [_attend(part, v_BGSD, scale) for part in parts]
     if len(done) == 1:
         return done[0][0].transpose(1, 2)
+    # Each view is a softmax of its own. Its share of the softmax over all keys is exp(its log-sum-exp - that of all); a
+    # view in which a query sees nothing has -inf, and so the share 0.
     total_BHT = torch.stack([lse_BHT for _, lse_BHT in done]).logsumexp(0)
     outs = [out_BHTD * (lse_BHT - total_BHT).exp()[..., None].to(out_BHTD.dtype) for out_BHTD, lse_BHT in done]
     return torch.stack(outs).sum(0).transpose(1, 2)

@@ -56,6 +56,8 @@ def _rows(
         s_BHts, _ = scores(part.hook, piece, tile, scale, hidden_B1ts)
         if merged is None:
             merged = s_BHts if hidden_B1ts is None else s_BHts.masked_fill(hidden_B1ts, -torch.inf)
+        # The views part the keys among them, so each pair takes its score from the one view that shows it, and one
+        # softmax goes over all.
         elif hidden_B1ts is not None:
             merged = torch.where(hidden_B1ts, merged, s_BHts)
         pieces.append((piece, tile, hidden_B1ts))

@@ -37,6 +37,8 @@ class _SummedCrossEntropy(torch.autograd.Function):
             index_n1 = targets_n.clamp_min(0)[:, None]
             log_p_nV = F.log_softmax(x_nC @ weight_VC.T, dim=-1, dtype=wide)
             total = total - (log_p_nV.gather(1, index_n1) * scored_n1).sum().to(total.dtype)
+            # Now, while the probabilities are at hand: backward only multiplies by the gradient of a scalar, and all
+            # logits never have to be held for it.
             if not (wants_x or wants_weight):
                 continue
             one_n1 = torch.ones_like(index_n1, dtype=wide)

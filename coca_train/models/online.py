@@ -156,6 +156,8 @@ def _gradients(
         out_BHtD = weigh(p_BHts, v_BGsD, piece.value_RD, tile)
     g_p, g_v, g_value = _grad([out_BHtD], [flow.g_BHtD], [p_BHts, v_BGsD, piece.value_RD])
     assert g_p is not None and g_v is not None
+    # The gradient of a softmax row needs its sum over all keys, Σ p·dp = gradient · output (delta): it is known before
+    # the first tile, so that tiles need not wait for one another (arXiv 2205.14135, appendix B.2).
     outs, g_outs = [s_BHts], [p_BHts.detach() * (g_p - flow.delta_BHt1)]
     if carried_BHtN is not None and flow.g_carry_BHtN is not None:
         outs, g_outs = [*outs, carried_BHtN], [*g_outs, flow.g_carry_BHtN]
@@ -196,6 +198,8 @@ def _attend(plan: _Plan, parts: Sequence[Tensors], v_BGSD: Tensor, queries: slic
         s_BHts, carried_BHtN = plan.scores(piece, visit, carry_BHtN)
         carry_BHtN = carried_BHtN if plan.carries else None
         here = s_BHts.amax(-1, keepdim=True)
+        # Sums so far were taken against the maximum so far. A larger one makes them smaller by exp(old - new), so that
+        # no exponent is ever above 0 and the end is as if the maximum had been known from the start.
         new_top = here if top is None else torch.maximum(top, here)
         finite = new_top.masked_fill(new_top == -torch.inf, 0.0)  # rows that have seen nothing so far
         p_BHts = (s_BHts - finite).exp_()

@@ -63,6 +63,7 @@ def all_reduce(values: list[float], op: str = "sum") -> list[float]:
         return list(values)
     import torch
 
+    # Sent as float64, so that counts of tokens and flags come back exactly.
     tensor = torch.tensor(values, dtype=torch.float64, device=_device(group))
     group.all_reduce(tensor, op=getattr(group.ReduceOp, op.upper()))
     return tensor.tolist()

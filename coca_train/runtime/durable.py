@@ -36,7 +36,7 @@ def open_regular(path: Path) -> int:
     return descriptor
 
 
-def sync_folder(path: Path) -> None:
+def sync_folder(path: Path | str) -> None:
     """Make renames and new names inside `path` durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

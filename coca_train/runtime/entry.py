@@ -44,5 +44,6 @@ def run(
 
 def _tell(message: str, every_rank: bool = False) -> None:
     """To stderr, once, or by every rank it happened on. Works while RANK itself is what is wrong."""
+    # Not dist.is_main(): a RANK that is no number is an error to tell, and would raise here.
     if every_rank or os.environ.get("RANK", "0").lstrip("0") == "" or not os.environ["RANK"].isdecimal():
         print(message, file=sys.stderr, flush=True)

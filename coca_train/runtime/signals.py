@@ -2,7 +2,7 @@
 
 import os
 import signal
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TypeVar
 
 from coca_train.runtime import dist
@@ -26,9 +26,7 @@ class StopRequest:
         self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 

@@ -145,7 +145,7 @@ class PeakMemory:
 
 
 class Throughput:
-    """Tokens per second and MFU of the steps so far, the first one left out (it pays for set-up).
+    """Tokens per second and MFU since it was asked last; the first step is left out (it pays for set-up).
 
     add() takes the tokens of the GLOBAL batch and the seconds of the step alone, so validation
     and saving do not count. flops: per token; peak: of one device. memory: of this rank.
@@ -157,30 +157,18 @@ class Throughput:
         self.world_size = world_size
         self.memory = memory
         self._warm = False
-        self._total = [0.0, 0.0]
-        self._recent = [0.0, 0.0]
+        self._tokens, self._seconds = 0, 0.0
 
     def add(self, tokens: int, seconds: float) -> None:
-        if not self._warm:
-            self._warm = True
-            return
-        for counter in (self._total, self._recent):
-            counter[0] += tokens
-            counter[1] += seconds
+        if self._warm:
+            self._tokens, self._seconds = self._tokens + tokens, self._seconds + seconds
+        self._warm = True
 
     def recent(self) -> dict[str, float]:
         """tokens_per_s and mfu since the last call (not before the second step), peak_memory_mib so far."""
-        rates = self._rates(self._recent)
-        self._recent = [0.0, 0.0]
+        rates = {}
+        if self._seconds > 0:
+            rate = self._tokens / self._seconds
+            rates = {"tokens_per_s": rate, "mfu": self.flops * rate / (self.peak.flops * self.world_size)}
+        self._tokens, self._seconds = 0, 0.0
         return rates | self.memory.record()
-
-    def mean(self) -> dict[str, float]:
-        """tokens_per_s and mfu over all steps but the first; empty before the second."""
-        return self._rates(self._total)
-
-    def _rates(self, counter: list[float]) -> dict[str, float]:
-        tokens, seconds = counter
-        if seconds <= 0:
-            return {}
-        rate = tokens / seconds
-        return {"tokens_per_s": rate, "mfu": self.flops * rate / (self.peak.flops * self.world_size)}

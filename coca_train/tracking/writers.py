@@ -7,7 +7,6 @@ Of a probe of reach: probe/<variant>/<window> [nats per token] and what it costs
 No sink may stop or slow a training: one that fails says so once and falls silent.
 """
 
-import dataclasses
 import importlib.util
 import json
 import math
@@ -18,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -95,6 +95,8 @@ class JsonlSink:
         line = (json.dumps(json_safe({"step": step, **record})) + "\n").encode()
         size = os.fstat(self._file).st_size
         try:
+            # One write of a whole line to a file opened for appending: a reader, or a kill, sees all of it or the end
+            # of the one before.
             if os.write(self._file, line) < len(line):
                 raise OSError("disk full")
         except OSError as error:
@@ -177,6 +179,7 @@ class WandbSink:
 
     def write(self, step: int, record: Record) -> None:
         try:
+            # Never waits: a tracker behind a slow network would become the speed of the training.
             self._queue.put_nowait((step, dict(record)))
         except queue.Full:
             if self._thread.is_alive():
@@ -256,20 +259,12 @@ def clock(seconds: float) -> str:
 def shared_config(config: Config) -> dict[str, Any]:
     """What a tracker is told about the run: hyper-parameters only, no paths, nothing from the environment."""
     parts = ("model", "position", "visibility", "train", "stages", "optim", "engine")
-    shared = {part: _plain(getattr(config, part)) for part in parts}
+    shared: dict[str, Any] = {part: values for part, values in asdict(config).items() if part in parts}
     shared["data"] = {"seed": config.data.seed, "document_mask": config.data.document_mask}
     shared["data"]["packing"] = config.data.packing
     shared["data"]["weights"] = {name: source.weight for name, source in config.data.sources.items()}
     shared["seed"] = config.run.seed
     return shared
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return value
 
 
 class MetricsWriter:

@@ -95,6 +95,8 @@ def run_stage(
 
 def next_batches(batches: Iterator[Sequence[Batch]]) -> Sequence[Batch]:
     """This rank's micro batches. COLLECTIVE: data that is wrong on one rank ends the run on all, in the same words."""
+    # Only what the data says is told to the others. Any other exception is a bug of this rank, and ends it; they learn
+    # of that as of a lost peer.
     micro_batches, problem = None, ""
     try:
         micro_batches = next(batches)

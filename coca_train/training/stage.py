@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 from coca_train import checkpoint, engine
 from coca_train.config.schema import OWN, Config, EngineConfig, LoraConfig, TrainConfig
-from coca_train.data.loader import Loader
+from coca_train.data.loader import Loader, validation_batches
 from coca_train.data.mixture import Mixture
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.data.validation import validation_batches
 from coca_train.engine.base import DTYPES, Engine
 from coca_train.evaluation.measures.perplexity import validation_loss
 from coca_train.models.build import build_model
@@ -116,6 +115,8 @@ def run_one(
             dist.log(f"data      a source with on_exhausted=stop ends the run at step {steps} of {stage.max_steps}")
         announce_engine(config.engine)
         with runner.eval_module() as module:
+            # On the weights that will be trained, in the engine that trains them: a proof on other tensors would not be
+            # one.
             assert isinstance(module, Transformer)
             for kind, certificate in certify(module, runner.device, DTYPES[config.engine.dtype]).items():
                 scheme = module.position_of(kind).settings.scheme
@@ -139,6 +140,7 @@ def run_one(
             runner.close()  # all ranks stop together; after other errors a peer may be gone, and this would wait
             raise
         if is_last:
+            # Before the report, which reads metrics.jsonl, and before signals may end the process.
             context.metrics.close()
             leave()  # the model is saved: from here on a signal ends the process at once
         final_report(
@@ -150,6 +152,7 @@ def run_one(
             "" if is_last else stage.name,
             context.record["overrides"],
         )
+        # Before the next stage builds its own: two engines do not fit into the memory of one.
         runner.release()
     if is_last:
         return None
@@ -277,14 +280,12 @@ class Saver:
         self.failures = 0
 
     def __call__(self, step: int) -> bool:
-        saved = checkpoint.save(self.run_dir, step, self.runner, self.meta, self.lock, self.frozen)
-        if saved.error is not None:
+        error = checkpoint.save(self.run_dir, step, self.runner, self.meta, self.lock, self.frozen)
+        if error is not None:
             self.failures += 1
             if self.failures >= checkpoint.MAX_FAILURES:
-                raise StorageError(saved.error)
-            dist.log(
-                f"WARNING: {saved.error} (save {self.failures} of {checkpoint.MAX_FAILURES} that may fail in a row)"
-            )
+                raise StorageError(error)
+            dist.log(f"WARNING: {error} (save {self.failures} of {checkpoint.MAX_FAILURES} that may fail in a row)")
             return False
         self.failures = 0
         checkpoint.prune(self.run_dir, self.keep, self.meta.run_id, self.borders)

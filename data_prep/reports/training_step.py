@@ -11,7 +11,7 @@ from coca_train.config.schema import DataConfig
 from coca_train.data.batch import digest_of, joined
 from coca_train.data.mixture import Mixture, fingerprint_diff
 from coca_train.data.packings import Edges
-from coca_train.data.provenance import Part, Provenance
+from coca_train.data.provenance import Passage, Provenance
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime import IGNORE
 from coca_train.runtime.errors import DataError, UserError
@@ -116,7 +116,7 @@ def row_text(head: str, ids: np.ndarray, from_: Provenance, tokenizer: Tokenizer
     return text + _added(ids[parts[-1].at + parts[-1].token_stop - parts[-1].token_start :], tokenizer)
 
 
-def describe(part: Part) -> str:
+def describe(part: Passage) -> str:
     """document 3, books.jsonl.gz:17, its tokens 0 .. 99 of 250."""
     first, last = part.token_start - part.document_start, part.token_stop - part.document_start - 1
     origin = f", {shown(str(part.origin))}" if part.origin else ""

@@ -15,7 +15,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from coca_train.data.storage import flush_to_disk, storage, sync_folder
+from coca_train.data.storage import flush_to_disk, storage
+from coca_train.runtime.durable import sync_folder
 from coca_train.runtime.errors import DataError
 from data_prep.readers.base import Input, Reject, shown
 from data_prep.schema import PrepareConfig

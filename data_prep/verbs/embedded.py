@@ -19,8 +19,9 @@ from coca_train.config.root import Root
 from coca_train.config.schema import STRICT, Positive
 from coca_train.config.verb import Verb
 from coca_train.data.dataset import IndexedDataset, IndexedWriter, best_dtype
-from coca_train.data.storage import digest, flush_to_disk, lock_and_wait, storage, sync_folder
+from coca_train.data.storage import digest, flush_to_disk, lock_and_wait, storage
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.runtime.durable import sync_folder
 from coca_train.runtime.errors import DataError
 from data_prep.installation import Document, installation
 from data_prep.vocabularies.training import train_tokenizer

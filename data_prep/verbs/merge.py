@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from coca_train.data.dataset import best_dtype
-from coca_train.data.storage import flush_to_disk, open_locked, storage, sync_folder
+from coca_train.data.storage import flush_to_disk, open_locked, storage
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.runtime.durable import sync_folder
 from coca_train.runtime.errors import DataError, StorageError
 from data_prep.merging.collect import Collection, Part, gather_parts, place
 from data_prep.merging.concatenate import ENDS, DatasetWriter, copy_part

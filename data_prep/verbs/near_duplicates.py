@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from coca_train.data.storage import flush_to_disk, open_locked, storage, sync_folder
+from coca_train.data.storage import flush_to_disk, open_locked, storage
+from coca_train.runtime.durable import sync_folder
 from coca_train.runtime.errors import UserError
 from data_prep.readers import inputs as inputs_of
 from data_prep.readers.base import Input, shown

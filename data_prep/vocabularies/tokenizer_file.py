@@ -11,8 +11,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from coca_train.data.storage import flush_to_disk, storage, sync_folder
+from coca_train.data.storage import flush_to_disk, storage
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.runtime.durable import sync_folder
 from coca_train.runtime.errors import DataError, UserError
 from data_prep.readers.base import shown
 from data_prep.schema import PrepareConfig

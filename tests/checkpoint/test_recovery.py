@@ -248,15 +248,15 @@ def test_retention_keeps_verified_ones_only(tmp_path: Path) -> None:
 
 def test_saving_a_verified_step_again_changes_nothing(run: Path) -> None:
     before = shard(run).stat()
-    assert save(run, 20).error is None
+    assert save(run, 20) is None
     assert shard(run).stat().st_ino == before.st_ino
 
 
 def test_full_disk_is_said_before_anything_is_written(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result((4096, 4096, 100, 9, 9, 0, 0, 0, 0, 255)))
-    saved = save(run, 30)
-    assert saved.error is not None and "E-RUN-09" in saved.error and "No space" not in saved.error
-    assert "needs 16.8 MB" in saved.error and "0.0 MB free" in saved.error
+    error = save(run, 30)
+    assert error is not None and "E-RUN-09" in error and "No space" not in error
+    assert "needs 16.8 MB" in error and "0.0 MB free" in error
     assert holds(checkpoint.find(run, "run-1"), 20)
 
 

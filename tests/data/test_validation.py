@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coca_train.data.dataset import IndexedDataset
-from coca_train.data.validation import validation_batches
+from coca_train.data.loader import validation_batches
 from coca_train.runtime.errors import DataError
 
 T = 8

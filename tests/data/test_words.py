@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coca_train.data import sentencepiece_backend
-from coca_train.data.sentencepiece_backend import SIGNS, Facts, SentencePiece, Words, fields, word_pattern
+from coca_train.data.sentencepiece_backend import SIGNS, ModelFacts, SentencePiece, WordCache, fields, word_pattern
 from coca_train.data.tokenizer import Tokenizer
 from tests.data.vocabularies import TEXT, sentencepiece_model
 
@@ -118,7 +118,7 @@ def test_a_word_is_encoded_once() -> None:
     calls = []
     pattern = word_pattern(["the"])
     assert pattern is not None
-    kept = Words(lambda word: calls.append(word) or [len(word)], pattern, sentencepiece_backend.np.dtype("uint16"))  # type: ignore[func-returns-value]
+    kept = WordCache(lambda word: calls.append(word) or [len(word)], pattern, sentencepiece_backend.np.dtype("uint16"))  # type: ignore[func-returns-value]
     assert kept.encode_text("the fox, the fox\n the fox").tolist() == [3, 4, 1, 4, 4, 1, 4, 4]
     assert calls == ["the", " fox", ",", " the", "\n"]
 
@@ -174,7 +174,9 @@ def test_facts_are_what_the_library_wrote(case: tuple[Tokenizer, Any, bool]) -> 
     untouched = not (
         normalizer.add_dummy_prefix or normalizer.remove_extra_whitespaces or normalizer.precompiled_charsmap
     )
-    assert Facts.of(library.serialized_model_proto()) == Facts(trainer.model_type, trainer.byte_fallback, untouched)
+    assert ModelFacts.of(library.serialized_model_proto()) == ModelFacts(
+        trainer.model_type, trainer.byte_fallback, untouched
+    )
 
 
 def test_fields_of_every_wire_type() -> None:
@@ -185,13 +187,13 @@ def test_fields_of_every_wire_type() -> None:
 @pytest.mark.parametrize("section", [b"", b"\x12\x00\x1a\x00", b"\x12\x02\x18\x02\x1a\x02\x18\x00"])
 def test_what_is_not_said_is_not_taken_for_granted(section: bytes) -> None:
     """Defaults of the format: unigram, no bytes, a space in front, extra spaces removed."""
-    facts = Facts.of(section)
+    facts = ModelFacts.of(section)
     assert not facts.byte_fallback and not facts.changes_nothing
     assert facts.algorithm == (2 if b"\x18\x02" in section else 1)
 
 
 def test_a_text_changed_when_decoded_is_a_change() -> None:
     untouched = b"\x1a\x04\x18\x00\x20\x00"
-    assert Facts.of(untouched).changes_nothing
-    assert not Facts.of(untouched + b"\x2a\x03\x12\x01x").changes_nothing
-    assert not Facts.of(b"\x1a\x07\x12\x01x\x18\x00\x20\x00").changes_nothing
+    assert ModelFacts.of(untouched).changes_nothing
+    assert not ModelFacts.of(untouched + b"\x2a\x03\x12\x01x").changes_nothing
+    assert not ModelFacts.of(b"\x1a\x07\x12\x01x\x18\x00\x20\x00").changes_nothing

@@ -12,7 +12,7 @@ from coca_train.checkpoint.record import open_record
 from coca_train.data.loader import Loader
 from coca_train.data.mixture import Mixture
 from coca_train.data.packings import Edges
-from coca_train.data.provenance import Part, Provenance
+from coca_train.data.provenance import Passage, Provenance
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.schedule import resolve
 from coca_train.settings import load
@@ -147,7 +147,7 @@ def test_a_document_that_is_a_target_only_is_not_shown(run_of) -> None:
     tokenizer = Tokenizer("tiny/tokenizer.model")
     ids = np.array(tokenizer.encode("one two three four"))
     n = len(ids)
-    parts = (Part(0, 5, 100, 100 + n, 90, 100 + n, None), Part(n, 6, 100 + n, 101 + n, 100 + n, 120 + n, None))
+    parts = (Passage(0, 5, 100, 100 + n, 90, 100 + n, None), Passage(n, 6, 100 + n, 101 + n, 100 + n, 120 + n, None))
     text = row_text("row 0", ids, Provenance("a", 1, 2, parts), tokenizer, 500)
     assert text == (
         "--- row 0, a, epoch 1, window 2, 1 document\n"

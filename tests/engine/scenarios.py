@@ -167,8 +167,8 @@ def train(
         norms.append(result.grad_norm if math.isfinite(result.grad_norm) else None)
         skips.append(result.skipped)
         if save is not None and step + 1 == (save_at or steps):
-            saved = checkpoint.save(Path(save), step + 1, built, meta(step + 1))
-            assert saved.error is None, saved.error
+            error = checkpoint.save(Path(save), step + 1, built, meta(step + 1))
+            assert error is None, error
             saved_digest = digest(built)
     with built.eval_module() as module, torch.no_grad():
         batch = batches(999, micro)[0]

@@ -50,7 +50,7 @@ def meta(step: int = 0, run_id: str = "run-1", model: str = "m", data: str = "d"
     return checkpoint.Meta(run_id, model, {"books": data}, {"step": step})
 
 
-def save(run_dir: Path, step: int, engine: FakeEngine | None = None, **identity: str) -> checkpoint.Saved:
+def save(run_dir: Path, step: int, engine: FakeEngine | None = None, **identity: str) -> str | None:
     return checkpoint.save(run_dir, step, engine or FakeEngine(step), meta(step, **identity))
 
 
@@ -72,8 +72,7 @@ def save_two_more(run_dir: str, first: int) -> list[str | None]:
     errors = []
     with checkpoint.RunLock(Path(run_dir)) as lock:
         for step in (first, first + 1):
-            saved = checkpoint.save(Path(run_dir), step, FakeEngine(step), meta(step), lock)
-            errors.append(saved.error)
+            errors.append(checkpoint.save(Path(run_dir), step, FakeEngine(step), meta(step), lock))
             checkpoint.prune(Path(run_dir), 2, "run-1")
     return errors
 

@@ -46,8 +46,8 @@ def write_run(folder: Path, name: str) -> tuple[Path, dict[str, Tensor]]:
         micro_batch_size=1,
         accumulation=1,
     )
-    saved = checkpoint.save(run_dir, 7, trainer, checkpoint.Meta("r", "m", fingerprint, {}))
-    assert saved.error is None
+    error = checkpoint.save(run_dir, 7, trainer, checkpoint.Meta("r", "m", fingerprint, {}))
+    assert error is None
     weights = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
     trainer.close()
     return run_dir, weights

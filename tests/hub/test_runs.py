@@ -191,7 +191,7 @@ def trained(tmp_path_factory):
     build = partial(build_model, config, vocab_size(config.model, Tokenizer(tokenizer).vocab_size, ""))
     init = partial(init_parameter, model=config.model, position=config.position, seed=5)
     runner = engine.build(config.engine, config.optim, build, init, trainable=["*"], micro_batch_size=1, accumulation=1)
-    assert checkpoint.save(run, 3, runner, checkpoint.Meta("r", "m", fingerprint, {})).error is None
+    assert checkpoint.save(run, 3, runner, checkpoint.Meta("r", "m", fingerprint, {})) is None
     weights = {name: parameter.detach().clone() for name, parameter in runner.model.named_parameters()}
     runner.close()
     return run, weights

@@ -91,7 +91,7 @@ def train(
         if isinstance(built, RecurrentEngine):
             lengths.append(list(chain.from_iterable(dist.all_gather_object(built.memory.length_R.tolist()))))
         if save is not None and step + 1 == save_at:
-            assert checkpoint.save(Path(save), step + 1, built, meta(step + 1)).error is None
+            assert checkpoint.save(Path(save), step + 1, built, meta(step + 1)) is None
             saved = digest(built)
     before = digest(built)
     with built.eval_module() as module, torch.no_grad():

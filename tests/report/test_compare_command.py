@@ -84,7 +84,7 @@ def test_mistakes_are_found_before_anything_is_trained(words, phrase, capsys, mo
     ],
 )
 def test_what_a_name_of_the_list_stands_for(text, overrides, name, words):
-    assert compare.entry(text, overrides) == compare.Entry(name, words)
+    assert compare.entry(text, overrides) == compare.SchemeRun(name, words)
     load(
         [
             *words,

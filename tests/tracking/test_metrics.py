@@ -9,29 +9,18 @@ from types import SimpleNamespace
 import pytest
 
 from coca_train.runtime.errors import UserError
+from coca_train.settings import load
 from coca_train.tracking import writers as sinks
 from coca_train.tracking.writers import JsonlSink, MetricsWriter, ProgressSink, WandbSink, read_jsonl, shared_config
 
 
-def config(**tracking):
-    values = {"tensorboard": False, "wandb": "disabled", "progress_bar": False, "wandb_project": "p"} | tracking
-    source = SimpleNamespace(weight=0.75, path="/home/someone/secret/text")
-    return SimpleNamespace(
-        run=SimpleNamespace(name="demo", seed=1, root="/home/someone/runs"),
-        tracking=SimpleNamespace(**values),
-        train=SimpleNamespace(max_steps=4),
-        stages={},
-        model=SimpleNamespace(),
-        position=SimpleNamespace(),
-        visibility=SimpleNamespace(),
-        optim=SimpleNamespace(),
-        engine=SimpleNamespace(),
-        data=SimpleNamespace(seed=2, document_mask=False, packing="windows", sources={"text": source}),
-    )
+def config(**options):
+    values = {"tensorboard": False, "wandb": "disabled", "progress_bar": False, "wandb_project": "p"} | options
+    return SimpleNamespace(**values)
 
 
-def metrics_writer(run_dir, config, start_step=0):
-    return MetricsWriter(run_dir, config.tracking, start_step, 4, config.run.name, lambda: shared_config(config))
+def metrics_writer(run_dir, tracking, start_step=0):
+    return MetricsWriter(run_dir, tracking, start_step, 4, "demo", dict)
 
 
 def steps(path):
@@ -197,7 +186,9 @@ def test_a_wandb_that_never_answers_holds_nothing_up(tmp_path, monkeypatch):
 
 
 def test_what_trackers_are_told_holds_no_paths():
-    assert "someone" not in json.dumps(shared_config(config()), default=vars)  # type: ignore[arg-type]
+    shared = shared_config(load(["run.root=/home/someone/runs", "data.dir=/home/someone/secret"]).config)
+    assert "someone" not in json.dumps(shared)
+    assert (shared["optim"]["lr"], shared["stages"]["all"]["trainable"]) == (0.001, ["*"])
 
 
 class Terminal(io.StringIO):

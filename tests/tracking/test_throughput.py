@@ -110,7 +110,6 @@ def test_peak_memory_on_cuda_is_that_of_tensors():
 def test_mfu_by_hand_and_the_first_step_is_left_out():
     meter = Throughput(flops=1e6, peak=Peak(1e9, "toy"), world_size=2, memory=NoMemory(torch.device("cpu")))
     meter.add(1000, 100.0)
-    assert meter.mean() == {}
     assert meter.recent() == {}
     meter.add(1000, 2.0)
     meter.add(1000, 3.0)
@@ -118,7 +117,6 @@ def test_mfu_by_hand_and_the_first_step_is_left_out():
     assert meter.recent() == {}
     meter.add(1000, 1.0)
     assert meter.recent()["tokens_per_s"] == 1000.0
-    assert meter.mean()["tokens_per_s"] == 500.0
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,37 @@
+"""Trainings that a command starts, each a process of its own."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+from coca_train.runtime.entry import INTERRUPTED
+from coca_train.runtime.errors import UserError
+
+
+def refuse_torchrun(what: str, fix: str) -> None:
+    """UserError E-RUN-23 where torchrun has started this process: each rank would start all of them."""
+    if "RANK" in os.environ or int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError(
+            f"E-RUN-23 command line{what} starts its trainings itself, it cannot run under torchrun. Fix: {fix}"
+        )
+
+
+def folder_flags(config_dirs: tuple[Path, ...]) -> list[str]:
+    """The words that name these folders to a child."""
+    return [word for folder in config_dirs for word in ("--config-dir", str(folder))]
+
+
+def run_child(command: list[str]) -> int:
+    """Run to the end, passing SIGTERM on, so that the child saves; its exit code, never 0 after a Ctrl-C."""
+    child, interrupted = subprocess.Popen(command), 0
+    before = signal.signal(signal.SIGTERM, lambda number, frame: child.send_signal(number))
+    try:
+        while True:
+            try:
+                code = child.wait()
+                return (code if code >= 0 else 128 - code) or interrupted  # killed by a signal, as a shell reports it
+            except KeyboardInterrupt:  # the terminal has told the child too; it saves and ends
+                interrupted = INTERRUPTED
+    finally:
+        signal.signal(signal.SIGTERM, before)
