@@ -9,7 +9,7 @@ from coca_train.config.check import RULES, World
 from coca_train.config.messages import ConfigError, Problem, show
 from coca_train.config.schema import Config
 from coca_train.planning.gpus import Gpu, peak_of
-from coca_train.planning.memory import Memory, memory
+from coca_train.planning.memory import GpuMemory, memory
 from coca_train.planning.outline import Outline
 from coca_train.planning.step import Activations, Flops, activations, flops
 from coca_train.schedule import Stage
@@ -107,7 +107,7 @@ class Cost:
     n_tokens: int
     peak: Peak
     hours: float
-    memory: dict[bool, Memory]  # activation checkpointing -> memory
+    memory: dict[bool, GpuMemory]  # activation checkpointing -> memory
     fits: bool
     change: Change | None
 
