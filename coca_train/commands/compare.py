@@ -174,7 +174,7 @@ def compare(run_dirs: dict[str, Path], directory: Path, command: str) -> None:
     from coca_train.evaluation.suites.perplexity import perplexity_text
     from coca_train.evaluation.trainings import comparison_page, training_table
     from coca_train.report.render import write_report
-    from coca_train.report.render.text import terminal_text
+    from coca_train.report.render.plain import terminal_text
     from coca_train.runtime.durable import write_json
 
     runs = {name: read_run(run_dir) for name, run_dir in run_dirs.items()}

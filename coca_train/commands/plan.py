@@ -56,10 +56,10 @@ class PlanConfig:
 
 
 def _plan(loaded: Loaded, arguments: Arguments) -> None:
+    from coca_train.planning.as_text import plan
     from coca_train.planning.cost import Cluster, check_launch, cost
     from coca_train.planning.gpus import find
     from coca_train.planning.outline import outline
-    from coca_train.planning.text import plan
     from coca_train.schedule import resolve
 
     given: PlanConfig = loaded.config

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from coca_train.config.files import choices, config_dir
-from coca_train.config.provenance import plain
+from coca_train.config.places import plain
 
 # What may be exchanged on the same weights: group -> where its options stand.
 GROUPS = {"visibility": "visibility", "position/frequencies": "position.frequencies"}

@@ -23,7 +23,7 @@ FILES = ("config.yaml", "run.json", "metrics.jsonl")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class FinishedRun:
     """What a finished run recorded about itself."""
 
     directory: Path
@@ -34,7 +34,7 @@ class Run:
     evaluation: Evaluation  # of its report
 
 
-def read_run(directory: Path) -> Run:
+def read_run(directory: Path) -> FinishedRun:
     """Raises UserError (unfinished, not a run) or DataError (damaged); both name the file."""
     present = {name: (directory / name).is_file() for name in FILES}
     present["checkpoints/step-*"] = any((directory / "checkpoints").glob("step-*"))
@@ -50,7 +50,7 @@ def read_run(directory: Path) -> Run:
         raise UserError(f"E-RUN-22 {directory}: no {missing[0]}; a finished run is needed. Fix: train it first")
     evaluation = _read_evaluation(directory / "report" / RESULTS)
     try:
-        return Run(
+        return FinishedRun(
             directory=directory,
             settings=dict(yaml.safe_load((directory / "config.yaml").read_text(encoding="utf-8"))),
             init_digests=dict(json.loads((directory / "run.json").read_text(encoding="utf-8"))["init_digests"]),
@@ -88,7 +88,7 @@ def parameter_shapes(run_dir: Path) -> dict[str, tuple[int, ...]]:
     return {name.removeprefix("model/"): shape for name, shape in shapes.items() if name.startswith("model/")}
 
 
-def checks(runs: Mapping[str, Run]) -> tuple[list[str], list[str]]:
+def checks(runs: Mapping[str, FinishedRun]) -> tuple[list[str], list[str]]:
     """(what was verified to be the same, what is not), in words."""
     verified: list[str] = []
     problems: list[str] = []
@@ -97,7 +97,7 @@ def checks(runs: Mapping[str, Run]) -> tuple[list[str], list[str]]:
     return verified, problems
 
 
-def same_settings(runs: Mapping[str, Run]) -> tuple[str, bool]:
+def same_settings(runs: Mapping[str, FinishedRun]) -> tuple[str, bool]:
     """Every setting but position scheme, visibility and the run's name; the seed of the weights too."""
     trees = {}
     for name, run in runs.items():
@@ -113,7 +113,7 @@ def same_settings(runs: Mapping[str, Run]) -> tuple[str, bool]:
     return f"settings: the same for {', '.join(trees)}, but for {exceptions}", False
 
 
-def same_batches(runs: Mapping[str, Run]) -> tuple[str, bool]:
+def same_batches(runs: Mapping[str, FinishedRun]) -> tuple[str, bool]:
     """The digests of the global batches at every step that was logged, and the number of steps."""
     digests = {name: batch_digests(run) for name, run in runs.items()}
     first_name, first = next(iter(digests.items()))
@@ -129,11 +129,11 @@ def same_batches(runs: Mapping[str, Run]) -> tuple[str, bool]:
     return f"data order: identical batches at all {len(common)} common logged steps, the last one {max(first)}", False
 
 
-def batch_digests(run: Run) -> dict[int, str]:
+def batch_digests(run: FinishedRun) -> dict[int, str]:
     return {r["step"]: r["batch_digest"] for r in run.records if "batch_digest" in r}
 
 
-def same_initial_weights(runs: Mapping[str, Run]) -> tuple[str, bool]:
+def same_initial_weights(runs: Mapping[str, FinishedRun]) -> tuple[str, bool]:
     """Parameters that all runs have in one shape must have begun with the same values."""
     digests = {name: run.init_digests for name, run in runs.items()}
     first_name, first = next(iter(digests.items()))
@@ -155,7 +155,7 @@ def part_of(parameter: str) -> str:
     return "position" if "position" in parts else parts[-2]
 
 
-def same_text(runs: Mapping[str, Run]) -> tuple[str, bool]:
+def same_text(runs: Mapping[str, FinishedRun]) -> tuple[str, bool]:
     """Windows, definition, and how much of each text was scored; a window without a result must have a reason."""
     first_name, first = next(iter(runs.items()))
     sizes: dict[tuple[str, Any], tuple[Any, ...]] = {}
@@ -175,11 +175,11 @@ def same_text(runs: Mapping[str, Run]) -> tuple[str, bool]:
     return "held-out text: the same windows, stride, documents and tokens", False
 
 
-def _texts(run: Run) -> list[str]:
+def _texts(run: FinishedRun) -> list[str]:
     return list(dict.fromkeys(source for cell in run.evaluation.cells for source in cell.result.get("sources", {})))
 
 
-def together(runs: Mapping[str, Run], command: str) -> Evaluation:
+def together(runs: Mapping[str, FinishedRun], command: str) -> Evaluation:
     """The evaluations of comparable runs as one, each run under its name in the comparison."""
     first = next(iter(runs.values())).evaluation
     return replace(
@@ -191,7 +191,7 @@ def together(runs: Mapping[str, Run], command: str) -> Evaluation:
     )
 
 
-def facts_of(run: Run) -> dict[str, Any]:
+def facts_of(run: FinishedRun) -> dict[str, Any]:
     """Numbers of a training.
 
     parameters; loss: mean over the last tenth of the logged steps [nats per token]; valid/*: the last;

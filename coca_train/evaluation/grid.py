@@ -7,7 +7,7 @@ is gathered before anything is concluded, so that a rank that runs out of memory
 import gc
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ from coca_train.evaluation.configuration import EvaluateConfig
 from coca_train.evaluation.progress import Progress
 from coca_train.evaluation.results import Cell, Measured, Point
 from coca_train.evaluation.store import Store
-from coca_train.evaluation.subject import Setup, Subject, open_subject
+from coca_train.evaluation.subject import Setup, Subject, open_folder, subject_of
 from coca_train.evaluation.suites import suite_module
 from coca_train.evaluation.variants import Variant, described
 from coca_train.runtime import dist
@@ -34,12 +34,11 @@ def run_grid(
     progress = Progress(config.work.progress_bar)
     try:
         for number, (path, name) in enumerate(zip(grid.checkpoints, names, strict=True)):
-            subject = open_subject(
-                path, name, grid.frequencies, grid.visibilities, config.work.device, config.work.dtype
-            )
+            opened = open_folder(path, config.work.device, config.work.dtype)
+            subject = subject_of(opened, path, name, grid.frequencies, grid.visibilities)
             cells += measure_cells(config.eval, subject, setup, store, progress, len(names) - number)
             subjects.append(subject.facts)
-            del subject  # before the next is opened: two models may not fit
+            del opened, subject  # before the next is opened: two models may not fit
             _free()
     finally:
         progress.close()
@@ -68,14 +67,16 @@ def measure_cells(
     return [cell for cells, _ in rows for cell in reversed(cells.values()) if cell is not None]
 
 
+@dataclass(frozen=True, eq=False)
 class Slot:
-    """Where in the grid a cell is."""
+    """Where in the grid a cell is: a model (subject) under a variant, called `label` in reports, at a point."""
 
-    def __init__(
-        self, suite: ModuleType, settings: Any, subject: Subject, label: str, variant: Variant, point: Point
-    ) -> None:
-        self.suite, self.settings, self.subject = suite, settings, subject
-        self.label, self.variant, self.point = label, variant, point
+    suite: ModuleType
+    settings: Any
+    subject: Subject
+    label: str
+    variant: Variant
+    point: Point
 
     def content(self, material: Any, setup: Setup) -> dict[str, Any]:
         """Everything the result depends on, as plain JSON."""

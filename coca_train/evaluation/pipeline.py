@@ -19,7 +19,7 @@ from coca_train.evaluation.texts import TextStore
 from coca_train.hub.weights import open_source
 from coca_train.report.blocks import Table
 from coca_train.report.render import write_report
-from coca_train.report.render.text import terminal_text
+from coca_train.report.render.plain import terminal_text
 from coca_train.runtime import dist
 from coca_train.runtime.durable import write_json
 from coca_train.runtime.errors import UserError

@@ -107,13 +107,6 @@ def open_folder(path: str, device: str, dtype: str) -> Opened:
     return Opened(model, tokenizer, config, source.kind, step, weights)
 
 
-def open_subject(
-    path: str, name: str, frequencies: Sequence[str], visibilities: Sequence[str], device: str, dtype: str
-) -> Subject:
-    """Load a model and work out its variants (errors: see open_folder). Only this rank's process is concerned."""
-    return subject_of(open_folder(path, device, dtype), path, name, frequencies, visibilities)
-
-
 def subject_of(
     opened: Opened, path: str, name: str, frequencies: Sequence[str], visibilities: Sequence[str]
 ) -> Subject:

@@ -64,19 +64,14 @@ class TextStore:
 
 @dataclass(frozen=True)
 class Texts:
-    """Documents as one model reads them, int64 token ids. skipped: how many were too short, by source."""
+    """Documents as one model reads them, int64 token ids, by source."""
 
     documents: Mapping[str, list[np.ndarray]]
-    skipped: Mapping[str, int]
     tokenizer: Tokenizer
 
     def n_bytes(self, tokens: np.ndarray) -> int:
         """Size in UTF-8 of the text of some tokens [bytes]."""
         return len(self.tokenizer.decode(tokens.tolist()).encode("utf-8"))
-
-    @cached_property
-    def digest(self) -> str:
-        return digest(self.documents)
 
 
 def digest(documents: Mapping[str, Sequence[np.ndarray]]) -> str:
@@ -113,10 +108,10 @@ class Library:
 
         lengths_from: the option that min_tokens comes from. Raises DataError E-EVAL-05 when none is long enough.
         """
-        documents, skipped = {}, {}
+        documents = {}
         for source, shelf in self._shelves.items():
             fitting = np.flatnonzero(shelf.lengths >= min_tokens)
-            skipped[source], n = len(shelf.lengths) - len(fitting), min(self._setup.max_documents, len(fitting))
+            n = min(self._setup.max_documents, len(fitting))
             if n:
                 # Every k-th, not the first n: corpora are often sorted by length, date or site.
                 documents[source] = [shelf.read(int(fitting[i * len(fitting) // n])) for i in range(n)]
@@ -127,7 +122,7 @@ class Library:
                 f"E-EVAL-05 text: no document has {min_tokens:,} tokens (the longest has {self.longest:,}); windows "
                 f"this long need one. Fix: a smaller {option}, or {files}longer documents"
             )
-        return Texts(documents, skipped, self._tokenizer)
+        return Texts(documents, self._tokenizer)
 
 
 class Shelf(NamedTuple):

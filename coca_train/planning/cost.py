@@ -9,7 +9,7 @@ from coca_train.config.check import RULES, World
 from coca_train.config.messages import ConfigError, Problem, show
 from coca_train.config.schema import Config
 from coca_train.planning.gpus import Gpu, peak_of
-from coca_train.planning.memory import Memory, memory
+from coca_train.planning.memory import GpuMemory, memory
 from coca_train.planning.outline import Outline
 from coca_train.planning.step import Activations, Flops, activations, flops
 from coca_train.schedule import Stage
@@ -40,14 +40,9 @@ class Change:
 
     def applied(self, config: Config) -> Config:
         """The configuration with it."""
-        train, engine = config.train, config.engine
-        if self.micro_batch_size is not None:
-            train = replace(train, micro_batch_size=self.micro_batch_size)
-        if self.activation_checkpointing is not None:
-            engine = replace(engine, activation_checkpointing=self.activation_checkpointing)
-        if self.zero_stage is not None:
-            engine = replace(engine, zero_stage=self.zero_stage)
-        return replace(config, train=train, engine=engine)
+        known = {key: value for key, value in asdict(self).items() if value is not None and key != "n_gpus"}
+        train = {key: known.pop(key) for key in ("micro_batch_size",) if key in known}
+        return replace(config, train=replace(config.train, **train), engine=replace(config.engine, **known))
 
 
 def smallest_change(config: Config, n_gpus: int, fits: Callable[[Config, int], bool]) -> Change | None:
@@ -112,7 +107,7 @@ class Cost:
     n_tokens: int
     peak: Peak
     hours: float
-    memory: dict[bool, Memory]  # activation checkpointing -> memory
+    memory: dict[bool, GpuMemory]  # activation checkpointing -> memory
     fits: bool
     change: Change | None
 

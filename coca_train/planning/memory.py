@@ -9,7 +9,7 @@ import torch
 from coca_train.config.schema import Config
 from coca_train.models.lora import named_parameters
 from coca_train.planning.outline import Outline
-from coca_train.planning.states import Counts, States, states
+from coca_train.planning.states import ParameterCounts, States, states
 from coca_train.planning.step import Activations, activations
 
 GIB = 2**30
@@ -17,7 +17,7 @@ CUDA = 1.5 * GIB  # CUDA's context, cuBLAS and NCCL: assumed, not measured here;
 
 
 @dataclass(frozen=True)
-class Memory:
+class GpuMemory:
     """What one GPU needs [bytes]."""
 
     states: States
@@ -79,12 +79,12 @@ class Memory:
         return max(self.phases.values())
 
 
-def memory(outline: Outline, n_gpus: int, device: str, watch: Callable[..., Activations] = activations) -> Memory:
+def memory(outline: Outline, n_gpus: int, device: str, watch: Callable[..., Activations] = activations) -> GpuMemory:
     """Memory of a stage on each of n_gpus. device: cpu or cuda. watch: `activations`, or one that remembers."""
     config = outline.config
     parameters = dict(named_parameters(outline.model))
     vectors = sum(parameters[name].numel() for name in outline.trained if parameters[name].ndim < 2)
-    counts = Counts(outline.n_parameters, outline.n_trained, vectors)
+    counts = ParameterCounts(outline.n_parameters, outline.n_trained, vectors)
     rows = config.train.global_batch_size // n_gpus  # sequences of this GPU
     accumulates = rows > config.train.micro_batch_size
     held = states(config.engine, counts, n_gpus, accumulates)
@@ -100,7 +100,7 @@ def memory(outline: Outline, n_gpus: int, device: str, watch: Callable[..., Acti
     if stays:
         seen = replace(seen, peak=seen.peak + held.own_gradients)
     of_device = CUDA if device == "cuda" else 0
-    return Memory(held, seen, _recurrent(config, outline, rows), _report_batches(config), of_device)
+    return GpuMemory(held, seen, _recurrent(config, outline, rows), _report_batches(config), of_device)
 
 
 def _report_batches(config: Config) -> float:

@@ -27,7 +27,7 @@ LIVE = 1_000_000_000  # parameters ZeRO 3 keeps gathered (stage3_max_live_parame
 
 
 @dataclass(frozen=True)
-class Counts:
+class ParameterCounts:
     """Parameters of a stage: all, those trained, and those trained that are no matrices (norms, biases)."""
 
     all: int
@@ -63,13 +63,13 @@ class States:
         return self.weights + self.masters + self.moments
 
 
-def states(engine: EngineConfig, counts: Counts, n_gpus: int, accumulates: bool) -> States:
+def states(engine: EngineConfig, counts: ParameterCounts, n_gpus: int, accumulates: bool) -> States:
     """By the table on top. accumulates: whether a step has more than one micro batch."""
     held = _local if engine.kind == "local" else (_zero_0, _zero_1, _zero_2, _zero_3)[engine.zero_stage]
     return held(engine, counts, n_gpus, accumulates)
 
 
-def _local(engine: EngineConfig, counts: Counts, n_gpus: int, accumulates: bool) -> States:
+def _local(engine: EngineConfig, counts: ParameterCounts, n_gpus: int, accumulates: bool) -> States:
     low, b = engine.dtype != "fp32", BYTES[engine.dtype]
     summed = 4 * counts.trained if low and accumulates else 0
     return States(
@@ -83,7 +83,7 @@ def _local(engine: EngineConfig, counts: Counts, n_gpus: int, accumulates: bool)
     )
 
 
-def _zero_0(engine: EngineConfig, counts: Counts, n_gpus: int, accumulates: bool) -> States:
+def _zero_0(engine: EngineConfig, counts: ParameterCounts, n_gpus: int, accumulates: bool) -> States:
     return States(
         weights=4 * counts.all,
         moments=MOMENTS * counts.trained,
@@ -93,7 +93,7 @@ def _zero_0(engine: EngineConfig, counts: Counts, n_gpus: int, accumulates: bool
     )
 
 
-def _zero_1(engine: EngineConfig, counts: Counts, n_gpus: int, accumulates: bool) -> States:
+def _zero_1(engine: EngineConfig, counts: ParameterCounts, n_gpus: int, accumulates: bool) -> States:
     b, shard = BYTES[engine.dtype], _shard(counts.trained, n_gpus)
     if engine.dtype == "bf16":
         matrices = counts.trained - counts.trained_vectors
@@ -115,7 +115,7 @@ def _zero_1(engine: EngineConfig, counts: Counts, n_gpus: int, accumulates: bool
     )
 
 
-def _zero_2(engine: EngineConfig, counts: Counts, n_gpus: int, accumulates: bool) -> States:
+def _zero_2(engine: EngineConfig, counts: ParameterCounts, n_gpus: int, accumulates: bool) -> States:
     b, shard = BYTES[engine.dtype], _shard(counts.trained, n_gpus)
     wide = engine.dtype == "bf16"  # sums in float32, in place of the flat copy
     afterwards = {"bf16": 0, "fp16": (b + 4) * shard, "fp32": b * shard}[engine.dtype]
@@ -130,7 +130,7 @@ def _zero_2(engine: EngineConfig, counts: Counts, n_gpus: int, accumulates: bool
     )
 
 
-def _zero_3(engine: EngineConfig, counts: Counts, n_gpus: int, accumulates: bool) -> States:
+def _zero_3(engine: EngineConfig, counts: ParameterCounts, n_gpus: int, accumulates: bool) -> States:
     b, shard = BYTES[engine.dtype], _shard(counts.trained, n_gpus)
     sums = 4 if engine.dtype == "bf16" else b
     at_once, buffer = min(shard, SUB_GROUP), sums * engine.bucket_size  # which is copied rank by rank to be summed
@@ -152,6 +152,6 @@ def _shard(n: int, n_gpus: int) -> int:
     return -(-n // n_gpus)
 
 
-def _made_in_float32(b: int, counts: Counts) -> int:
+def _made_in_float32(b: int, counts: ParameterCounts) -> int:
     """ZeRO 1 and 2 get a float32 model, cast it, and copy what is trained into one flat tensor."""
     return max(4 * counts.all, b * (counts.all + counts.trained))

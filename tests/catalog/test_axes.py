@@ -1,4 +1,4 @@
-"""Facts about frequencies and visibilities against numbers worked out by hand."""
+"""SchemeFacts about frequencies and visibilities against numbers worked out by hand."""
 
 import math
 

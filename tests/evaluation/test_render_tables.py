@@ -8,7 +8,7 @@ import pytest
 
 from coca_train.report.blocks import MISSING, Document, HeatMap, HeatMaps, Row, Section, Table, Text, Value
 from coca_train.report.render.contents import best_places, data_table, letter, named_blocks, reasons, shown
-from coca_train.report.render.text import csv_text, latex_text, markdown_text
+from coca_train.report.render.plain import csv_text, latex_text, markdown_text
 from tests.evaluation.demo import curves, document, perplexity_table
 
 OOM = Value("–", note="out of memory")

@@ -12,10 +12,10 @@ import pytest
 
 from coca_train.commands import main
 from coca_train.commands import plan as command
+from coca_train.planning.as_text import plan as page
 from coca_train.planning.cost import Change, Cluster, Cost, cost
 from coca_train.planning.gpus import GPUS, Gpu, find, peak_of
 from coca_train.planning.outline import outline
-from coca_train.planning.text import plan as page
 from coca_train.schedule import Stage, resolve
 from coca_train.tracking.throughput import gpu_peak
 from tests.planning.conftest import TINY, coca_llama_7b, configure

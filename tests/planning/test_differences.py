@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from coca_train.planning.text import NAMES, differences
+from coca_train.planning.as_text import NAMES, differences
 from tests.planning.conftest import TINY, configure
 
 

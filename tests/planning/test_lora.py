@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from coca_train.config.schema import LoraConfig
+from coca_train.planning.as_text import between, share
 from coca_train.planning.memory import memory
 from coca_train.planning.outline import Outline, outline
-from coca_train.planning.states import Counts, states
+from coca_train.planning.states import ParameterCounts, states
 from coca_train.planning.step import flops
-from coca_train.planning.text import between, share
 from tests.cases import slow_unless
 from tests.faults.fork_server import ForkServer, values
 from tests.planning.conftest import QKV, TINY, configure, outlined, planned
@@ -62,7 +62,9 @@ def test_engines_hold_what_is_planned(server: ForkServer, kind: str, dtype: str,
     job = {"trainable": list(QKV), "rank": 8} | given
     ranks = values(server.run("tests.planning.engines:held", job, ranks=n_ranks))
     assert (ranks[0]["all"], ranks[0]["trained"]) == (adapted().n_parameters, ADAPTERS)
-    plan = states(replace(configure(*TINY).engine, **given), Counts(ranks[0]["all"], ADAPTERS, 0), n_ranks, False)
+    plan = states(
+        replace(configure(*TINY).engine, **given), ParameterCounts(ranks[0]["all"], ADAPTERS, 0), n_ranks, False
+    )
     expected = plan.lasting + plan.between
     for rank in ranks:
         assert rank["bytes"] == pytest.approx(expected, rel=0.01)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from coca_train.planning.memory import CUDA, Memory, memory
+from coca_train.planning.memory import CUDA, GpuMemory, memory
 from coca_train.planning.states import States
 from coca_train.planning.step import Activations, activations
 from tests.planning.conftest import TINY, outlined
@@ -12,7 +12,7 @@ from tests.planning.conftest import TINY, outlined
 WORDS = (*TINY, "position=rope", "train.micro_batch_size=4")
 
 
-def planned(*words: str, n_gpus: int = 1, device: str = "cpu", trainable: tuple[str, ...] = ("*",)) -> Memory:
+def planned(*words: str, n_gpus: int = 1, device: str = "cpu", trainable: tuple[str, ...] = ("*",)) -> GpuMemory:
     return memory(outlined(*WORDS, *words, trainable=trainable), n_gpus, device)
 
 
@@ -35,7 +35,7 @@ TRAINING = LASTING + 5 * 10**7 + 6 * 10**6 + 8 * 10**4
 
 
 def test_phases_by_hand() -> None:
-    plan = Memory(STATES, SEEN, recurrent=3, report_batches=2.5, of_device=40)
+    plan = GpuMemory(STATES, SEEN, recurrent=3, report_batches=2.5, of_device=40)
     validation = LASTING + 7 * 10**5 + 2 * 10**12 + 6
     assert plan.phases == {
         "start": LASTING + 7 * 10**5,
@@ -54,7 +54,7 @@ def test_phases_by_hand() -> None:
     (90_000, 400, 10, 200, 89_390, 0),
 ])  # fmt: skip
 def test_rows_by_hand(peak: int, own: int, tables: int, kept: int, working: int, copies: int) -> None:
-    plan = Memory(STATES, replace(SEEN, peak=peak), recurrent=3, report_batches=0, of_device=40)
+    plan = GpuMemory(STATES, replace(SEEN, peak=peak), recurrent=3, report_batches=0, of_device=40)
     assert plan.rows == {
         "weights": 10**10,
         "master weights": 2 * 10**9,
@@ -72,7 +72,7 @@ def test_rows_by_hand(peak: int, own: int, tables: int, kept: int, working: int,
 
 def test_gradients_that_came_while_others_went() -> None:
     """At the peak only a part of them is there."""
-    plan = Memory(replace(STATES, afterwards=0), replace(SEEN, peak=500), 0, 0, 0)
+    plan = GpuMemory(replace(STATES, afterwards=0), replace(SEEN, peak=500), 0, 0, 0)
     assert (plan.rows["gradients"], plan.rows["logits and working"]) == (5 * 10**7 + 290, 0)
     assert sum(plan.rows.values()) == plan.training
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coca_train.planning.text import share
+from coca_train.planning.as_text import share
 from coca_train.runtime.errors import UserError
 from tests.planning.conftest import LLAMA_7B, QKV, TINY, K, outlined
 

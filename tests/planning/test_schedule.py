@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from coca_train.planning.as_text import schedule
 from coca_train.planning.cost import n_tokens
-from coca_train.planning.text import schedule
 from coca_train.runtime.errors import UserError
 from coca_train.schedule import Stage
 from tests.planning.conftest import TINY, coca_llama_7b, configure, planned

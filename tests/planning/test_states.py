@@ -5,16 +5,18 @@ from typing import Any
 
 import pytest
 
-from coca_train.planning.states import REDUCED_AT_ONCE, Counts, States, states
+from coca_train.planning.states import REDUCED_AT_ONCE, ParameterCounts, States, states
 from tests.cases import slow_unless
 from tests.faults.fork_server import ForkServer, values
 from tests.planning.conftest import TINY, configure
 
 N = 7_500_000_000  # the ZeRO paper's example
-ALL = Counts(N, N, 0)
+ALL = ParameterCounts(N, N, 0)
 
 
-def held(kind: str, dtype: str, zero: int, n_gpus: int, counts: Counts = ALL, accumulates: bool = False) -> States:
+def held(
+    kind: str, dtype: str, zero: int, n_gpus: int, counts: ParameterCounts = ALL, accumulates: bool = False
+) -> States:
     config = configure(
         f"engine={kind}", f"engine.dtype={dtype}", f"engine.zero_stage={zero}", "engine.bucket_size=1000"
     )
@@ -59,14 +61,16 @@ def test_what_n_gpus_share(zero: int) -> None:
 
 @pytest.mark.parametrize(("kind", "zero"), [("local", 0), ("deepspeed", 1), ("deepspeed", 2), ("deepspeed", 3)])
 def test_frozen_parameters_cost_their_weights_alone(kind: str, zero: int) -> None:
-    counts = Counts(1_000_000, 80_000, 0)
+    counts = ParameterCounts(1_000_000, 80_000, 0)
     states = held(kind, "bf16", zero, 1, counts)
     assert states.weights == 2_000_000
-    assert kept(states) - states.weights == kept(held(kind, "bf16", zero, 1, Counts(80_000, 80_000, 0))) - 160_000
+    assert (
+        kept(states) - states.weights == kept(held(kind, "bf16", zero, 1, ParameterCounts(80_000, 80_000, 0))) - 160_000
+    )
 
 
 # Of 1001 parameters, 201 of them trained, on 8 GPUs: shards of 126 and 26. By hand, from the table in states.py.
-COUNTS = Counts(1001, 201, 8)
+COUNTS = ParameterCounts(1001, 201, 8)
 NOTHING = {field.name: 0 for field in fields(States)}
 BY_HAND = {
     ("local", "fp32", 0): {"weights": 4004, "moments": 1608, "own_gradients": 804, "starting": 4004},
@@ -130,20 +134,20 @@ def test_every_engine_by_hand(engine: tuple[str, str, int]) -> None:
 
 def test_what_comes_and_goes() -> None:
     """What is bounded: the sizes of DeepSpeed's own pieces."""
-    small = Counts(1000, 1000, 8)
-    assert held("deepspeed", "bf16", 1, 1, Counts(1000, 1000, 0)).afterwards == 0
-    assert held("deepspeed", "bf16", 1, 1, Counts(N, N, 8)).afterwards == 0
+    small = ParameterCounts(1000, 1000, 8)
+    assert held("deepspeed", "bf16", 1, 1, ParameterCounts(1000, 1000, 0)).afterwards == 0
+    assert held("deepspeed", "bf16", 1, 1, ParameterCounts(N, N, 8)).afterwards == 0
     assert held("deepspeed", "fp32", 0, 1, ALL).afterwards == 4 * 500_000_000
     assert held("deepspeed", "bf16", 3, 1, ALL).afterwards == 4 * 1_000_000_000
     assert held("deepspeed", "bf16", 3, 2, ALL).gathered == 2 * 1_000_000_000
     assert held("deepspeed", "bf16", 3, 1, ALL).gathered == 0
     assert held("deepspeed", "bf16", 3, 64, ALL).validating == 2 * N
-    assert held("deepspeed", "bf16", 1, 1, Counts(REDUCED_AT_ONCE + 8, REDUCED_AT_ONCE + 8, 8)).afterwards > 0
-    assert held("deepspeed", "bf16", 1, 1, Counts(REDUCED_AT_ONCE + 9, REDUCED_AT_ONCE + 9, 8)).afterwards == 0
+    assert held("deepspeed", "bf16", 1, 1, ParameterCounts(REDUCED_AT_ONCE + 8, REDUCED_AT_ONCE + 8, 8)).afterwards > 0
+    assert held("deepspeed", "bf16", 1, 1, ParameterCounts(REDUCED_AT_ONCE + 9, REDUCED_AT_ONCE + 9, 8)).afterwards == 0
     assert held("deepspeed", "bf16", 1, 1, small).starting == 4000  # float32 before it is cast, or both copies in bf16
     assert held("deepspeed", "fp32", 1, 1, small).starting == 8000
     assert held("deepspeed", "bf16", 3, 1, small).buckets == 4 * (1000 + 1000)  # and no more than is trained
-    assert held("deepspeed", "bf16", 3, 1, Counts(5000, 5000, 8)).buckets == 4 * (1000 + 1000)
+    assert held("deepspeed", "bf16", 3, 1, ParameterCounts(5000, 5000, 8)).buckets == 4 * (1000 + 1000)
 
 
 QUICK = [
@@ -168,7 +172,7 @@ def test_a_new_engine_holds_what_lasts(
 ) -> None:
     given: dict[str, Any] = {"kind": kind, "dtype": dtype, "zero_stage": zero, "device": "cpu", "bucket_size": 200_000}
     ranks = values(server.run("tests.planning.engines:held", {"trainable": [trainable]} | given, ranks=n_ranks))
-    counts = Counts(ranks[0]["all"], ranks[0]["trained"], 0)
+    counts = ParameterCounts(ranks[0]["all"], ranks[0]["trained"], 0)
     plan = states(replace(configure(*TINY).engine, **given), counts, n_ranks, accumulates=False)
     for rank in ranks:
         assert rank["bytes"] == pytest.approx(plan.lasting + plan.between, rel=0.01)

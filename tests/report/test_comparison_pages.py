@@ -10,7 +10,7 @@ from coca_train.evaluation.trainings import comparison_page
 from coca_train.report.render import write_report
 from coca_train.report.render.chart import looks
 from coca_train.report.render.pictures import look
-from coca_train.report.render.text import terminal_text
+from coca_train.report.render.plain import terminal_text
 from tests.evaluation.grids import blocks
 from tests.report.support import facts, pixels, report, several
 

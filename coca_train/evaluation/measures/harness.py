@@ -159,7 +159,7 @@ class _Answered(LM):
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedTask:
     """A task, or a group of them, with its data. requests: all of them, in a fixed order."""
 
     tree: Any  # what TaskManager.load gives
@@ -183,7 +183,7 @@ def find_tasks(names: Sequence[str], include_path: str | None) -> TaskManager:
     return TaskManager(include_path=include_path)
 
 
-def load_task(index: TaskManager, name: str, num_fewshot: int | None, limit: int | None, seed: int) -> Loaded:
+def load_task(index: TaskManager, name: str, num_fewshot: int | None, limit: int | None, seed: int) -> LoadedTask:
     """A task with its data and all its requests.
 
     num_fewshot: None = each task's own; a task that sets 0 keeps it, as in the harness. limit: documents a task,
@@ -202,7 +202,7 @@ def load_task(index: TaskManager, name: str, num_fewshot: int | None, limit: int
     sampled = [r for r in requests if r.request_type == "generate_until" and _wanted(r.args[1])["do_sample"]]
     if sampled:
         raise ValueError(f"task {name} asks for sampled answers; only the most probable ones are generated")
-    return Loaded(tree, limit, seed, requests)
+    return LoadedTask(tree, limit, seed, requests)
 
 
 def _requests(tree: Any, limit: int | None, seed: int) -> list[Any]:
@@ -254,7 +254,7 @@ def answer(adapter: Adapter, requests: Sequence[Any]) -> Answers:
     return answers
 
 
-def definition(task: Loaded) -> str:
+def definition(task: LoadedTask) -> str:
     """What makes figures of answers: versions, metrics and filters of the tasks, as text."""
     keys = ("task", "metric_list", "filter_list", "num_fewshot", "output_type")
     definitions = [[str(each.VERSION), *map(each.get_config, keys)] for each in task.tree["tasks"].values()]
@@ -263,7 +263,7 @@ def definition(task: Loaded) -> str:
     return json.dumps(definitions, sort_keys=True, default=name_of)
 
 
-def score(task: Loaded, answers: Answers) -> Mapping[str, Any]:
+def score(task: LoadedTask, answers: Answers) -> Mapping[str, Any]:
     """The harness's own results (lm_eval.result_schema) from the answers to all requests."""
     for each in task.tree["tasks"].values():
         each.set_fewshot_seed(task.seed)

@@ -92,7 +92,7 @@ def likelihoods(
     return [answer for answer in answers if answer is not None]
 
 
-class Batch(NamedTuple):
+class RowBatch(NamedTuple):
     """Rows that go through the model together, the longest first. n_shared: tokens at their beginning that are computed
     once and are the same in all of them."""
 
@@ -100,7 +100,7 @@ class Batch(NamedTuple):
     n_shared: int = 0
 
 
-def plan(contexts: Mapping[Row, Row], batch_tokens: int, fixed: bool) -> Iterator[Batch]:
+def plan(contexts: Mapping[Row, Row], batch_tokens: int, fixed: bool) -> Iterator[RowBatch]:
     """Batches of all rows. contexts: the beginning of each row. fixed: no table depends on the length."""
     by_context: dict[Row, list[Row]] = {}
     for row, context in contexts.items():
@@ -109,10 +109,10 @@ def plan(contexts: Mapping[Row, Row], batch_tokens: int, fixed: bool) -> Iterato
     for context, rows in by_context.items():
         if fixed and len(rows) > 1 and len(context) >= SHARED_FROM:
             # The last token of the context is read with the row: what follows it is what is asked.
-            yield from (Batch(batch, len(context) - 1) for batch in batches(rows, batch_tokens, mixed=True))
+            yield from (RowBatch(batch, len(context) - 1) for batch in batches(rows, batch_tokens, mixed=True))
         else:
             alone += rows
-    yield from map(Batch, batches(alone, batch_tokens, mixed=fixed))
+    yield from map(RowBatch, batches(alone, batch_tokens, mixed=fixed))
 
 
 def batches(rows: Sequence[Row], batch_tokens: int, mixed: bool) -> Iterator[list[Row]]:
@@ -141,7 +141,7 @@ def _prefilled(model: Any, row: Row) -> Trunk:
     return Trunk(row, cache)
 
 
-def _hidden(model: Any, batch: Batch, trunk: Trunk | None) -> Tensor:
+def _hidden(model: Any, batch: RowBatch, trunk: Trunk | None) -> Tensor:
     """Last hidden states x_BTC behind the shared tokens, of rows that are padded on the right."""
     longest = len(batch.rows[0])
     padded = [row[batch.n_shared :] + (0,) * (longest - len(row)) for row in batch.rows]
@@ -165,7 +165,7 @@ def length_is_unseen(model: Any, longest: int) -> bool:
 
 
 def _score(
-    model: Any, x_BTC: Tensor, batch: Batch, requests: Sequence[Request], places: Sequence[tuple[int, int]]
+    model: Any, x_BTC: Tensor, batch: RowBatch, requests: Sequence[Request], places: Sequence[tuple[int, int]]
 ) -> list[Likelihood]:
     """Of each (place in the batch, index of the request)."""
     continuations = [requests[index].continuation for _, index in places]

@@ -3,12 +3,13 @@
 A suite that does no more takes `prepare`, `work` and `fingerprint` of the contract from here.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from coca_train.evaluation.measures.first_window import first_window_nll
 from coca_train.evaluation.measures.windows import missing_positions
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.texts import Library, digest
@@ -49,6 +50,22 @@ class Prefixes:
         for done, batch in enumerate(mine, 1):
             yield batch
             setup.progress(done / len(mine))
+
+    def by_document(
+        self, model: Any, length: int, setup: Setup, kept: Callable[[np.ndarray], list[float]]
+    ) -> dict[str, list[float]]:
+        """Of this rank's documents, by index: what `kept` keeps of the NLL of the first `length` predictions, nll_T."""
+        documents: dict[str, list[float]] = {}
+        for batch in self.share(length, setup):
+            nll_BT = first_window_nll(model, [self.texts[i] for i in batch], length)
+            documents |= {str(i): kept(nll_T) for i, nll_T in zip(batch, nll_BT, strict=True)}
+        return documents
+
+
+def in_order(parts: Iterable[Mapping[str, list[float]]]) -> list[list[float]]:
+    """What all ranks' `by_document` kept, in the order of the documents."""
+    documents = {index: kept for part in parts for index, kept in part.items()}
+    return [documents[str(index)] for index in range(len(documents))]
 
 
 def prepare(settings: Any, subject: Subject, setup: Setup) -> Prefixes:

@@ -45,7 +45,7 @@ class Settings:
 
 
 class Material(NamedTuple):
-    """problems: by point, why a task cannot be asked. tasks: evals.harness.Loaded by point. adapter: of this model."""
+    """problems: by point, why a task cannot be asked. tasks: LoadedTask by point. adapter: of this model."""
 
     tasks: Mapping[Point, Any]
     problems: Mapping[Point, str]

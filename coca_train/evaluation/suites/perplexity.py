@@ -50,7 +50,7 @@ from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.texts import Library, Texts, digest
 from coca_train.report import paper
 from coca_train.report.blocks import Block, Document, Line, Lines, Table, Value
-from coca_train.report.render.text import terminal_text
+from coca_train.report.render.plain import terminal_text
 
 VERSION = 1
 

@@ -6,6 +6,7 @@ same documents: those with more tokens than the longest length that any document
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import islice
 from typing import Any, Literal
 
@@ -14,11 +15,11 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
 from coca_train.evaluation.grid_blocks import by_length, by_point, curves, document, table, training_windows
-from coca_train.evaluation.measures.first_window import by_octave, first_window_nll, first_windows, reduced
+from coca_train.evaluation.measures.first_window import by_octave, first_windows, reduced
 from coca_train.evaluation.measures.windows import middles
 from coca_train.evaluation.results import ALL, Evaluation, GridRow
 from coca_train.evaluation.subject import Setup, Subject
-from coca_train.evaluation.suites._one_window import Prefixes
+from coca_train.evaluation.suites._one_window import Prefixes, in_order
 from coca_train.evaluation.suites._one_window import fingerprint as fingerprint
 from coca_train.evaluation.suites._one_window import prepare as prepare
 from coca_train.evaluation.suites._one_window import work as work
@@ -41,18 +42,13 @@ def impossible(settings: Settings, subject: Subject, point: int, material: Prefi
 
 def measure(settings: Settings, subject: Subject, point: int, material: Prefixes, setup: Setup) -> dict[str, Any]:
     """This rank's documents: by index, what first_window.reduced keeps of each."""
-    kept: dict[str, list[float]] = {}
-    for batch in material.share(point, setup):
-        nll_BT = first_window_nll(subject.model, [material.texts[i] for i in batch], point)
-        kept |= {str(i): reduced(nll_T, settings.block) for i, nll_T in zip(batch, nll_BT, strict=True)}
-    return kept
+    return material.by_document(subject.model, point, setup, partial(reduced, block=settings.block))
 
 
 def combine(settings: Settings, point: int, material: Prefixes, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """By source, FirstWindows as plain JSON; the last source is the one a comparison is about."""
-    documents = {index: sums for part in parts for index, sums in part.items()}
-    in_order = iter(documents[str(index)] for index in range(len(documents)))
-    by_source = {source: list(islice(in_order, len(texts))) for source, texts in material.documents.items()}
+    documents = iter(in_order(parts))
+    by_source = {source: list(islice(documents, len(texts))) for source, texts in material.documents.items()}
     if len(by_source) > 1:
         by_source[ALL] = [sums for members in by_source.values() for sums in members]
     return {source: asdict(first_windows(members, point, settings.block)) for source, members in by_source.items()}

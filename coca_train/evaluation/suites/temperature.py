@@ -5,6 +5,7 @@ document_tokens predictions and read in one window, to which dynamic frequencies
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -13,7 +14,6 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
 from coca_train.evaluation.grid_blocks import curves, document
-from coca_train.evaluation.measures.first_window import first_window_nll
 from coca_train.evaluation.measures.temperature import (
     attention_scale,
     changes,
@@ -24,7 +24,7 @@ from coca_train.evaluation.measures.temperature import (
 )
 from coca_train.evaluation.results import Evaluation, GridRow, Point
 from coca_train.evaluation.subject import Setup, Subject
-from coca_train.evaluation.suites._one_window import Prefixes, read_longest
+from coca_train.evaluation.suites._one_window import Prefixes, in_order, read_longest
 from coca_train.report.blocks import MISSING, Block, Document, Line, Row, Table, Value
 
 VERSION = 1
@@ -73,20 +73,16 @@ def impossible(settings: Settings, subject: Subject, point: str, material: Prefi
 
 def measure(settings: Settings, subject: Subject, point: str, material: Prefixes, setup: Setup) -> dict[str, Any]:
     """This rank's documents: by index, the NLL of each segment."""
-    model, length, texts = subject.model, settings.document_tokens, material.texts
-    nll: dict[str, list[float]] = {}
+    model, length = subject.model, settings.document_tokens
     with attention_scale(model, float(point)):
-        for batch in material.share(length, setup):
-            nll_BT = first_window_nll(model, [texts[i] for i in batch], length)
-            nll |= {str(i): segment_sums(nll_T, settings.block) for i, nll_T in zip(batch, nll_BT, strict=True)}
+        nll = material.by_document(model, length, setup, partial(segment_sums, block=settings.block))
     return {"nll": nll, "recommended": recommended(model.position.settings.frequencies, length)}
 
 
 def combine(settings: Settings, point: str, material: Prefixes, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """nll: [nats] by document and segment. tokens: predictions of each segment. recommended: YaRN's 1/√t."""
-    documents = {index: sums for part in parts for index, sums in part["nll"].items()}
     return {
-        "nll": [documents[str(index)] for index in range(len(documents))],
+        "nll": in_order(part["nll"] for part in parts),
         "tokens": segments(settings.document_tokens, settings.block),
         "recommended": parts[0]["recommended"],
     }

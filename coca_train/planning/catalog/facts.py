@@ -18,7 +18,7 @@ from coca_train.models.scores import Part
 from coca_train.models.transformer import Transformer
 from coca_train.planning.attention import hook_products
 from coca_train.planning.catalog.entries import Entry, entries
-from coca_train.planning.catalog.reference import Layer, Reference, layer, on
+from coca_train.planning.catalog.reference import LayerTensors, ReferenceModel, layer, on
 from coca_train.positions import frequencies, visibilities
 from coca_train.positions.base import AttentionShape
 from coca_train.positions.visibility import seen
@@ -33,7 +33,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class Facts:
+class SchemeFacts:
     """What is known of one scheme in one model."""
 
     entry: Entry
@@ -55,12 +55,12 @@ class Facts:
         return self.numbers * LONG * (n_tokens / LONG) ** self.growth
 
 
-def facts(entry: Entry, given: Reference) -> Facts:
+def facts(entry: Entry, given: ReferenceModel) -> SchemeFacts:
     """Build the scheme and look."""
     settings, shape = given.settings(entry), given.shape
 
     @cache
-    def at(device: str, n_tokens: int) -> Layer:
+    def at(device: str, n_tokens: int) -> LayerTensors:
         """A layer of the model trained with windows of n_tokens; the same for both devices where it can be."""
         trained = given.trained_at(n_tokens).settings(entry)
         if device != "cpu" and on(device, trained) is trained:
@@ -72,7 +72,7 @@ def facts(entry: Entry, given: Reference) -> Facts:
     n_parameters, parameters = _parameters(settings, given)
     paths = {d: _paths(at(d, SHORT), at(d, LONG), d) for d in ("cpu", "cuda")}
     long, half = at("cpu", LONG), at("cpu", LONG // 2)
-    return Facts(
+    return SchemeFacts(
         entry=entry,
         settings=settings,
         relative=position.relative if position.sees_positions else None,
@@ -89,12 +89,12 @@ def facts(entry: Entry, given: Reference) -> Facts:
     )
 
 
-def all_facts(given: Reference) -> dict[str, Facts]:
+def all_facts(given: ReferenceModel) -> dict[str, SchemeFacts]:
     """Of every choice of configs/position."""
     return {name: facts(entry, given) for name, entry in entries("position").items()}
 
 
-def _parameters(settings: Any, given: Reference) -> tuple[int, Shapes]:
+def _parameters(settings: Any, given: ReferenceModel) -> tuple[int, Shapes]:
     """How many parameters the scheme adds to a model, and the shapes of those that are new or changed."""
     plain = given.settings(entries("position")["nope"])
     (count, shapes), (plain_count, plain_shapes) = (_count(each, given) for each in (settings, plain))
@@ -102,7 +102,7 @@ def _parameters(settings: Any, given: Reference) -> tuple[int, Shapes]:
     return count - plain_count, changed
 
 
-def _count(position: Any, given: Reference) -> tuple[int, Shapes]:
+def _count(position: Any, given: ReferenceModel) -> tuple[int, Shapes]:
     causal = given.settings(entries("visibility")["causal"])
     with torch.device("meta"):
         model = Transformer(given.model, position, causal, vocab_size=64, max_seq_len=given.seq_len)
@@ -112,11 +112,11 @@ def _count(position: Any, given: Reference) -> tuple[int, Shapes]:
     return sum(math.prod(shape) for shape in named.values()), kept
 
 
-def _layer(settings: Any, shape: AttentionShape, n_tokens: int) -> Layer:
+def _layer(settings: Any, shape: AttentionShape, n_tokens: int) -> LayerTensors:
     return layer(settings, shape, torch.arange(n_tokens)[None], n_tokens, DTYPE)
 
 
-def _paths(short: Layer, long: Layer, device: str) -> tuple[str, str]:
+def _paths(short: LayerTensors, long: LayerTensors, device: str) -> tuple[str, str]:
     return choose(short.parts, SHORT, device), choose(long.parts, LONG, device)
 
 
@@ -131,7 +131,7 @@ def products(part: Part, v_BTGD: Tensor, kernel: str) -> float:
     return width + values + by_distance + hook_products(part)
 
 
-def _numbers(given: Layer) -> int:
+def _numbers(given: LayerTensors) -> int:
     """Numbers in all tensors of a layer; what is there twice counts once."""
     (part,) = given.parts
     handed = _tensors((part.q_BTHE, part.k_BSGE, part.terms, part.hooked, given.v_BTGD))
@@ -166,7 +166,7 @@ def _reach(settings: Any) -> int | None:
     return fine
 
 
-def _problem(visibility: Entry, settings: Any, given: Reference) -> str:
+def _problem(visibility: Entry, settings: Any, given: ReferenceModel) -> str:
     """Why a visibility cannot go with a scheme, with windows of half the training window: far pairs that stand a whole
     training window apart need one row more than a table of learned positions has."""
     half = given.trained_at(max(1, given.seq_len // 2)).settings(visibility)
@@ -200,7 +200,7 @@ class VisibilityFacts:
     cached: int | None  # keys that a cache has to keep; None: all
 
 
-def frequency_facts(entry: Entry, given: Reference) -> FrequencyFacts:
+def frequency_facts(entry: Entry, given: ReferenceModel) -> FrequencyFacts:
     """Learned frequencies at zero, where their learned part has no say: so they start."""
     settings = given.settings(entry)
     module = frequencies.build(settings, given.shape.head_dim).eval()
@@ -221,7 +221,7 @@ def frequency_facts(entry: Entry, given: Reference) -> FrequencyFacts:
     )
 
 
-def visibility_facts(entry: Entry, given: Reference) -> VisibilityFacts:
+def visibility_facts(entry: Entry, given: ReferenceModel) -> VisibilityFacts:
     """Look at the last row of all views."""
     rules = visibilities.build(given.settings(entry))
     n_tokens, keep = FAR * given.seq_len, rules.keep()

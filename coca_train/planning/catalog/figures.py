@@ -25,7 +25,7 @@ from coca_train.models.init import init_weights
 from coca_train.models.scores import Part, Tile, cut, part_of, scores, tensors_of
 from coca_train.models.transformer import Transformer
 from coca_train.planning.catalog.entries import Entry, entries
-from coca_train.planning.catalog.reference import Reference, reference
+from coca_train.planning.catalog.reference import ReferenceModel, reference
 from coca_train.positions import visibilities
 from coca_train.positions.base import Mapped, Projections, Terms
 from coca_train.positions.visibility import Layout, Rule, seen
@@ -156,7 +156,7 @@ def _model(entry: Entry) -> Transformer:
 
 
 @cache
-def _drawn() -> Reference:
+def _drawn() -> ReferenceModel:
     given = reference("neox_tiny", WINDOW)
     shape = {"n_layers": 1, "d_model": HEADS * WIDTH, "n_heads": HEADS, "n_kv_heads": None, "head_dim": None}
     return replace(given, config=replace(given.config, model=replace(given.model, **shape)))

@@ -8,9 +8,9 @@ from coca_train.config.fields import described
 from coca_train.config.messages import show
 from coca_train.planning.catalog import tables
 from coca_train.planning.catalog.entries import MODULES, Entry, entries
-from coca_train.planning.catalog.facts import Facts, all_facts, facts
+from coca_train.planning.catalog.facts import SchemeFacts, all_facts, facts
 from coca_train.planning.catalog.figures import CAPTIONS, kind
-from coca_train.planning.catalog.reference import Reference
+from coca_train.planning.catalog.reference import ReferenceModel
 from coca_train.runtime.trees import leaves
 
 WIDTH = 118  # of a line on a terminal [characters]
@@ -18,7 +18,7 @@ LENGTHS = (1024, 4096, 16_384, 32_768)  # at which work and memory of one scheme
 MORE = "One of them in full: scheme=<name>. For another model: model=<configs/model> seq_len=<training window>."
 
 
-def overview(given: Reference) -> str:
+def overview(given: ReferenceModel) -> str:
     """All tables, for a terminal."""
     lines = []
     for each in _listings(given, all_facts(given)):
@@ -27,7 +27,7 @@ def overview(given: Reference) -> str:
     return "\n".join([*lines, MORE])
 
 
-def _listings(given: Reference, table: Mapping[str, Facts]) -> list[tables.Listing[Any]]:
+def _listings(given: ReferenceModel, table: Mapping[str, SchemeFacts]) -> list[tables.Listing[Any]]:
     return [
         tables.schemes(given, table),
         tables.frequencies(given),
@@ -36,7 +36,7 @@ def _listings(given: Reference, table: Mapping[str, Facts]) -> list[tables.Listi
     ]
 
 
-def details(entry: Entry, given: Reference) -> str:
+def details(entry: Entry, given: ReferenceModel) -> str:
     """One scheme in full, for a terminal."""
     own, rope = facts(entry, given), facts(entries("position")["rope"], given)
     pairs = [(column.title.replace("- ", ""), column.cell(own)) for column in tables.scheme_columns(rope)]
@@ -67,7 +67,7 @@ def settings(entry: Entry) -> list[tuple[str, str, str]]:
     return [(k, show(v), texts.get(k, "")) for k, v in leaves(entry.values, "position") if k not in names]
 
 
-def example(own: Facts) -> str:
+def example(own: SchemeFacts) -> str:
     """A command line that trains with a scheme."""
     words = ["python -m coca_train", f"position={own.entry.name}"]
     words += ["position/frequencies=dynamic_ntk"] if own.frequencies else []
@@ -75,7 +75,7 @@ def example(own: Facts) -> str:
     return " ".join(words)
 
 
-def document(given: Reference) -> str:
+def document(given: ReferenceModel) -> str:
     """docs/schemes.md."""
     table = all_facts(given)
     lines = [
@@ -104,7 +104,7 @@ def document(given: Reference) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _by_length(n_tokens: int, own: Facts, given: Reference) -> str:
+def _by_length(n_tokens: int, own: SchemeFacts, given: ReferenceModel) -> str:
     """Work and memory at a length: pairs on and below the diagonal, and numbers that grow with their power."""
     pairs = n_tokens * (n_tokens + 1) / 2
     work = pairs * own.products * given.shape.n_heads / 1e9
@@ -112,7 +112,7 @@ def _by_length(n_tokens: int, own: Facts, given: Reference) -> str:
     return f"  T = {n_tokens:>6,}   {work:>9,.1f} G multiply-adds   {held:>7,.1f} MiB handed to the kernel"
 
 
-def _scheme_section(own: Facts, shown: dict[str, str]) -> list[str]:
+def _scheme_section(own: SchemeFacts, shown: dict[str, str]) -> list[str]:
     """A scheme's figure, what its file says, its settings and parameters."""
     entry = own.entry
     lines = _section(entry, shown)

@@ -27,7 +27,7 @@ _TYPED = {
 
 
 @dataclass(frozen=True)
-class Reference:
+class ReferenceModel:
     """A model and its training window."""
 
     name: str  # choice of configs/model
@@ -48,7 +48,7 @@ class Reference:
         head_dim = m.head_dim or m.d_model // m.n_heads
         return AttentionShape(m.n_heads, m.n_kv_heads or m.n_heads, head_dim, m.d_model, self.seq_len)
 
-    def trained_at(self, seq_len: int) -> "Reference":
+    def trained_at(self, seq_len: int) -> "ReferenceModel":
         """The same model with another training window [tokens]."""
         return replace(self, config=replace(self.config, train=replace(self.config.train, seq_len=seq_len)))
 
@@ -59,12 +59,12 @@ class Reference:
         return _TYPED[entry.group](resolved["choice"])
 
 
-def reference(model: str, seq_len: int) -> Reference:
+def reference(model: str, seq_len: int) -> ReferenceModel:
     """UserError when there is no such model, or it cannot be built."""
-    return Reference(model, load([f"model={model}", f"train.seq_len={seq_len}"]).config)
+    return ReferenceModel(model, load([f"model={model}", f"train.seq_len={seq_len}"]).config)
 
 
-class Layer(NamedTuple):
+class LayerTensors(NamedTuple):
     """What one layer of attention works with."""
 
     parts: list[Part]  # one: plain causal attention
@@ -72,7 +72,7 @@ class Layer(NamedTuple):
     tokens: int  # numbers per token that the scheme keeps beside keys and values
 
 
-def layer(settings: Any, shape: AttentionShape, pos_BT: Tensor, length: int, dtype: torch.dtype) -> Layer:
+def layer(settings: Any, shape: AttentionShape, pos_BT: Tensor, length: int, dtype: torch.dtype) -> LayerTensors:
     """A scheme's queries, keys and terms for tokens at these positions; only their shapes mean anything.
 
     Raises what the scheme raises where it cannot serve these positions.
@@ -100,7 +100,7 @@ def layer(settings: Any, shape: AttentionShape, pos_BT: Tensor, length: int, dty
         tokens = own.tokens(x_BTC)
         mapped = own(position, q_BTHD, k_BTGK, position(pos_BT, pos_BT, length), project, tokens)
     (layout,) = Visibility(None).layouts(pos_BT, pos_BT)
-    return Layer([part_of(mapped, layout)], v_BTGD, sum(x[0, 0].numel() for x in tokens))
+    return LayerTensors([part_of(mapped, layout)], v_BTGD, sum(x[0, 0].numel() for x in tokens))
 
 
 def on(device: str, settings: Any) -> Any:

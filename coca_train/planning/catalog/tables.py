@@ -13,41 +13,41 @@ from coca_train.planning.catalog.facts import (
     LONG,
     SHORT,
     STRETCH,
-    Facts,
     FrequencyFacts,
+    SchemeFacts,
     VisibilityFacts,
     frequency_facts,
     visibility_facts,
 )
-from coca_train.planning.catalog.reference import Reference
+from coca_train.planning.catalog.reference import ReferenceModel
 from coca_train.runtime.trees import flatten
 
-Row = TypeVar("Row")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Column(Generic[Row]):
+class Column(Generic[T]):
     """One column: its title, how wide it may be on a terminal, and what stands in it."""
 
     title: str
     width: int
-    cell: Callable[[Row], str]
+    cell: Callable[[T], str]
     right: bool = False
-    markdown: Callable[[Row], str] | None = None  # what stands in it in docs/, if that is something else
+    markdown: Callable[[T], str] | None = None  # what stands in it in docs/, if that is something else
 
 
 @dataclass(frozen=True)
-class Listing(Generic[Row]):
+class Listing(Generic[T]):
     """A table: of what, how one of it is chosen, its columns and rows, and what the columns mean."""
 
     title: str
     choice: str
-    columns: Sequence[Column[Row]]
-    rows: Sequence[Row]
+    columns: Sequence[Column[T]]
+    rows: Sequence[T]
     notes: Sequence[str]
 
 
-def terminal(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> str:
+def terminal(columns: Sequence[Column[T]], rows: Sequence[T]) -> str:
     """Aligned columns; cells and titles that are too long take several lines, and line up."""
     table = [[column.title for column in columns], *([column.cell(row) for column in columns] for row in rows)]
     wrapped = [[_lines(cell, column.width) for cell, column in zip(row, columns, strict=True)] for row in table]
@@ -67,7 +67,7 @@ def _lines(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
 
 
-def markdown(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> str:
+def markdown(columns: Sequence[Column[T]], rows: Sequence[T]) -> str:
     """A Markdown table."""
     lines = [[c.title.replace("- ", "") for c in columns], ["--:" if c.right else "---" for c in columns]]
     lines += [[(c.markdown or c.cell)(row).replace("|", "\\|") for c in columns] for row in rows]
@@ -87,7 +87,7 @@ def path(kernels: tuple[str, str]) -> str:
     return "/".join(dict.fromkeys(kernels))
 
 
-def growth(facts: Facts, rope: Facts) -> str:
+def growth(facts: SchemeFacts, rope: SchemeFacts) -> str:
     """Numbers held per token over those of RoPE, and a note when they do not grow like T."""
     power = "" if round(facts.growth, 1) == 1.0 else f" T^{facts.growth - 1:.1f}"
     return f"{facts.numbers / rope.numbers:.2f}{power}"
@@ -112,12 +112,12 @@ def cited(entry: Entry) -> str:
     return f"[{entry.source}]({entry.link})" if entry.link else "–"
 
 
-def fits(facts: Facts) -> list[str]:
+def fits(facts: SchemeFacts) -> list[str]:
     """Visibilities that go with a scheme."""
     return [name for name, problem in facts.visibilities.items() if not problem]
 
 
-def scheme_columns(rope: Facts) -> list[Column[Facts]]:
+def scheme_columns(rope: SchemeFacts) -> list[Column[SchemeFacts]]:
     """What is told of a scheme, some of it over what RoPE costs."""
     return [
         Column("scheme", 14, lambda f: f.entry.name, markdown=lambda f: f"[`{f.entry.name}`](#{f.entry.name})"),
@@ -135,7 +135,7 @@ def scheme_columns(rope: Facts) -> list[Column[Facts]]:
     ]
 
 
-def schemes(given: Reference, table: Mapping[str, Facts]) -> Listing[Facts]:
+def schemes(given: ReferenceModel, table: Mapping[str, SchemeFacts]) -> Listing[SchemeFacts]:
     """One row for each choice of configs/position."""
     notes = [
         f"parameters: of the whole {given.name}, trained with windows of {given.seq_len:,}, above those of `nope` (the "
@@ -157,7 +157,7 @@ def schemes(given: Reference, table: Mapping[str, Facts]) -> Listing[Facts]:
     return Listing("Schemes", "position=<scheme>", scheme_columns(table["rope"]), list(table.values()), notes)
 
 
-def frequencies(given: Reference) -> Listing[FrequencyFacts]:
+def frequencies(given: ReferenceModel) -> Listing[FrequencyFacts]:
     """One row for each choice of configs/position/frequencies."""
     columns: list[Column[FrequencyFacts]] = [
         Column("frequencies", 20, lambda f: f.entry.name, markdown=lambda f: f"`{f.entry.name}`"),
@@ -180,7 +180,7 @@ def frequencies(given: Reference) -> Listing[FrequencyFacts]:
     return Listing("Frequencies", "position/frequencies=<name>", columns, rows, notes)
 
 
-def visibilities(given: Reference, table: Mapping[str, Facts]) -> Listing[VisibilityFacts]:
+def visibilities(given: ReferenceModel, table: Mapping[str, SchemeFacts]) -> Listing[VisibilityFacts]:
     """One row for each choice of configs/visibility."""
 
     def not_with(f: VisibilityFacts) -> str:

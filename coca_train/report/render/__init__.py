@@ -6,7 +6,7 @@ from coca_train.report.blocks import Document, Table
 from coca_train.report.render.contents import data_table, named_blocks
 from coca_train.report.render.html import html_text
 from coca_train.report.render.pictures import picture
-from coca_train.report.render.text import csv_text, latex_text, markdown_text
+from coca_train.report.render.plain import csv_text, latex_text, markdown_text
 from coca_train.runtime.durable import write_bytes, write_text
 
 

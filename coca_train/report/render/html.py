@@ -21,8 +21,8 @@ from coca_train.report.render.contents import (
     paragraphs,
     pieces,
 )
+from coca_train.report.render.plain import csv_text, latex_text
 from coca_train.report.render.scales import RAMP, ground, hex_of, ink_on
-from coca_train.report.render.text import csv_text, latex_text
 
 TAG = f'<span class="tag">{PAPER}</span>'
 
