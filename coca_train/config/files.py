@@ -75,8 +75,8 @@ class Registry:
 
     def module(self, name: Any) -> ModuleType:
         """The module of this name. UserError when there is none; nothing is imported then."""
-        if name not in self._own and name not in self._plugins:
-            raise UserError(f"{name!r} is not one of {', '.join(self.names())}")
+        if name not in (known := self.names()):
+            raise UserError(f"{name!r} is not one of {', '.join(known)}")
         return self._plugins[name].load() if name in self._plugins else self.load(name)
 
     def source(self, name: str) -> Path:

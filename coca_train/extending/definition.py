@@ -140,7 +140,8 @@ class Defined(Contract):
             _close(step, exact[:, now], 1e-6, f"the query at {last}")
 
     def test_compiled_tiles_of_a_hook_equal_the_definition(self, settings: Any, monkeypatch: Any) -> None:
-        """As on CUDA: traced, its gradient too, and run uncompiled. Once for each hook."""
+        """As on CUDA: traced, its gradient too, and run uncompiled. Once for each hook, all tiles of one size: each
+        other one is traced anew."""
         hooks = []
         for each in self.settings().values():
             scheme = parts.build(each)
@@ -152,7 +153,9 @@ class Defined(Contract):
         if hooked is None or hooked.by in hooks:
             return
         layer = self._layer(settings)
-        parts.small_tiles(monkeypatch)
+        cut = [x[:, :16].detach().requires_grad_() for x in layer.inputs[:3]]
+        layer, (pos, doc) = layer._replace(inputs=[*cut, *layer.inputs[3:]]), (x[:, :16] for x in PACKED)
+        parts.small_tiles(monkeypatch, key_tile=4)
         torch._dynamo.reset()
 
         def compiled(mapped: Mapped) -> Mapped:
@@ -160,8 +163,8 @@ class Defined(Contract):
             traced = torch.compile(mapped.hooked.by.scores, backend="aot_eager")
             return mapped._replace(hooked=mapped.hooked._replace(by=mapped.hooked.by._replace(scores=traced)))
 
-        exact, exact_grads, weight = self._defined(settings, "sliding_window", layer, *PACKED)
-        out = self._attend("online", layer, "sliding_window", PACKED[0], *PACKED, change=compiled)
+        exact, exact_grads, weight = self._defined(settings, "sliding_window", layer, pos, doc)
+        out = self._attend("online", layer, "sliding_window", pos, pos, doc, change=compiled)
         for a, b in zip([out, *gradients(out, layer.inputs, weight)], [exact, *exact_grads], strict=True):
             _close(a, b, 1e-7, "compiled", 1e-11)
 

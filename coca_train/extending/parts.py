@@ -181,9 +181,9 @@ def random_qkv(
     return [x.to(dtype).requires_grad_() for x in drawn]
 
 
-def small_tiles(monkeypatch: Any) -> None:
+def small_tiles(monkeypatch: Any, key_tile: int = 3) -> None:
     """So small that a handful of tokens has several."""
-    for module, name, size in ((kernels, "QUERY_BLOCK", 4), (online, "QUERY_TILE", 4), (online, "KEY_TILE", 3)):
+    for module, name, size in ((kernels, "QUERY_BLOCK", 4), (online, "QUERY_TILE", 4), (online, "KEY_TILE", key_tile)):
         monkeypatch.setattr(module, name, size)
 
 

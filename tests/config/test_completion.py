@@ -67,10 +67,11 @@ def bash(tmp_path_factory):
     command = folder / "coca-train"
     command.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {shlex.quote(sys.executable)} -m coca_train "$@"\n')
     command.chmod(0o755)
+    subprocess.run(f"{command} completion bash > {folder}/script", shell=True, check=True)
 
     def run(line: str, breaks: str = " \t\n\"'><=;|&(:") -> list[str]:
         script = (
-            'PATH="$1:$PATH"; source <(coca-train completion bash); COMP_WORDBREAKS=$2; COMP_LINE=$3;'
+            'PATH="$1:$PATH"; source $1/script; COMP_WORDBREAKS=$2; COMP_LINE=$3;'
             'COMP_POINT=${#COMP_LINE}; _coca_train; printf "%s\\n" "${COMPREPLY[@]}"; complete -p coca-train >&2'
         )
         arguments = ["bash", "--norc", "-c", script, "bash", str(folder), breaks, line]

@@ -1,6 +1,5 @@
 """Many short runs, of one process or several: import torch and DeepSpeed once, then fork the ranks of each.
 
-    server = shared()
     server.run("tests.engine.scenarios:train", {"steps": 2}, ranks=2)           # a function, and what it returns
     server.command(["coca_train", "train.max_steps=2"], ranks=2)                 # as torchrun -m coca_train … would
     with server.started("tests.checkpoint.test_lock:hold", {...}) as pid: ...   # goes on meanwhile
@@ -9,9 +8,7 @@ The server is a process of its own that never starts a thread, so that forking i
 takes 18 CPU seconds, a forked one well under one.
 """
 
-import atexit
 import contextlib
-import functools
 import gc
 import importlib
 import json
@@ -154,14 +151,6 @@ class ForkServer:
                 return answer
 
 
-@functools.cache
-def shared() -> ForkServer:
-    """The one server of a test session."""
-    server = ForkServer().__enter__()
-    atexit.register(server.__exit__)
-    return server
-
-
 def values(ranks: list[Rank]) -> list[Any]:
     """What the ranks returned; fails with their output when one did not return."""
     for number, rank in enumerate(ranks):
@@ -294,12 +283,14 @@ def _before_the_fork(job: dict[str, Any]) -> None:
 
 def serve(folder: Path) -> None:
     """Jobs come as lines on stdin, reports go as lines to stdout, until stdin closes."""
+    gc.disable()  # it would look through what is imported again and again
     for module in PRELOAD:
         importlib.import_module(module)
     import torch
 
     torch.set_num_threads(1)
     gc.collect()
+    gc.enable()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     answers.write("ready\n")

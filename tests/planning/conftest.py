@@ -3,14 +3,11 @@
 from collections.abc import Sequence
 from functools import cache
 
-import pytest
-
 from coca_train.config.load import assemble, load
 from coca_train.config.schema import Config
 from coca_train.planning.outline import Outline, outline
 from coca_train.schedule import Stage
 from coca_train.settings import TRAIN
-from tests.faults.fork_server import ForkServer, shared
 
 TINY = ("model=llama_tiny", "model.vocab_size=320", "train.seq_len=64")  # 6 layers, d_model 256, d_ff 704, GQA 8:4
 LLAMA_7B = ("model=llama_7b", "train.seq_len=2048", "position=rope")
@@ -43,8 +40,3 @@ def coca_llama_7b(*overrides: str) -> tuple[Stage, ...]:
     return tuple(
         planned(name, config, trainable, first_step=15_000 * i) for i, (name, trainable) in enumerate(patterns.items())
     )
-
-
-@pytest.fixture(scope="session")
-def server() -> ForkServer:
-    return shared()

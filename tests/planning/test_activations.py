@@ -1,6 +1,7 @@
 """Activations: against what autograd really keeps on the CPU, and against a published count."""
 
 from dataclasses import astuple
+from functools import cache
 
 import pytest
 import torch
@@ -26,6 +27,7 @@ def planned(*words: str, trainable: tuple[str, ...] = ("*",), device: str = "cpu
     return activations(outline, outline.config.train.micro_batch_size, device, **given)
 
 
+@cache
 def kept(*words: str, trained: str = "") -> int:
     """Bytes that a real forward on the CPU leaves to its backward: tensors packed away, each memory once."""
     config = configure(*words)

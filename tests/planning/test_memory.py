@@ -1,6 +1,7 @@
 """Memory in all: what is added up, when it is there, and the smallest change that fits."""
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -12,6 +13,7 @@ from tests.planning.conftest import TINY, outlined
 WORDS = (*TINY, "position=rope", "train.micro_batch_size=4")
 
 
+@cache
 def planned(*words: str, n_gpus: int = 1, device: str = "cpu", trainable: tuple[str, ...] = ("*",)) -> GpuMemory:
     return memory(outlined(*WORDS, *words, trainable=trainable), n_gpus, device)
 

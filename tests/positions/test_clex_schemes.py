@@ -43,7 +43,7 @@ def exact_frequencies(scheme, factor):
     """θ as a function of the weights in float64, by many small steps of the equation for z."""
     module, dim = scheme.frequencies, scheme.rotary_dim
     j = torch.arange(dim // 2, dtype=torch.float64)
-    n_steps, z = 2000, -2 * j / dim * math.log(module.settings.theta)
+    n_steps, z = 500, -2 * j / dim * math.log(module.settings.theta)
     width = (factor - 1) / n_steps
 
     def rate(t, z):

@@ -2,6 +2,7 @@
 (coca_train/extending/) that a file of this folder inherits."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ KINDS = {
 }
 
 
+@cache
 def held_to_a_contract(attribute: str) -> set[str]:
     """What the test classes of this folder say they are about."""
     names = set()

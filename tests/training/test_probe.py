@@ -24,7 +24,7 @@ from coca_train.training.probe import Probe
 from tests.cases import slow_unless
 from tests.data.conftest import write
 from tests.faults import real
-from tests.faults.fork_server import shared, values
+from tests.faults.fork_server import ForkServer, values
 from tests.stages.support import Runs, leave_out
 
 WINDOW, VOCAB = 16, 50
@@ -198,7 +198,7 @@ def test_training_with_probes_ends_bit_for_bit_as_without(corpus, tmp_path, monk
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("stage", "dtype"), [(1, "bf16"), (2, "fp32"), (3, "fp32"), (3, "bf16")])
-def test_on_two_processes_too(corpus, tmp_path, stage, dtype):
+def test_on_two_processes_too(server: ForkServer, corpus, tmp_path, stage, dtype):
     words = [
         *real.TINY,
         *corpus,
@@ -209,7 +209,7 @@ def test_on_two_processes_too(corpus, tmp_path, stage, dtype):
     ]
     for n in (0, 2):
         probing_every = [f"eval.extrapolation.every_steps={n}", f"run.name=e{n}"]
-        values(shared().run("tests.stages.support:run", {"overrides": [*words, *probing_every]}, ranks=2))
+        values(server.run("tests.stages.support:run", {"overrides": [*words, *probing_every]}, ranks=2))
     same_end(tmp_path / "e0", tmp_path / "e2")
 
 
