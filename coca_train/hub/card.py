@@ -30,8 +30,7 @@ def text(name: str, source: Source, config: dict[str, Any], parity: dict[str, An
         f"# {name}\n",
         f"{source.n_parameters:,} parameters, {_position(source)}, trained with windows of "
         f"{source.architecture.seq_len:,} tokens. Written by coca_train {__version__}.\n",
-        f"```python\nfrom transformers import AutoModelForCausalLM\n\n"
-        f'model = AutoModelForCausalLM.from_pretrained("{name}"{argument})\n```\n',
+        _loading(name, argument, tokenizer),
         _kind(config, own),
         "## Where it comes from\n",
         "\n".join(_provenance(source.origin)) + _tokenizer(tokenizer),
@@ -45,6 +44,13 @@ def text(name: str, source: Source, config: dict[str, Any], parity: dict[str, An
         f"```yaml\n{yaml.safe_dump(json.loads(json.dumps(source.architecture.sections())), sort_keys=False)}```\n",
     ]
     return "\n".join(parts)
+
+
+def _loading(name: str, argument: str, tokenizer: Path | None) -> str:
+    """Code that loads the folder. Its own code is asked about at each of the two calls."""
+    classes = {"model": "AutoModelForCausalLM"} | ({"tokenizer": "AutoTokenizer"} if tokenizer else {})
+    lines = [f'{what} = {each}.from_pretrained("{name}"{argument})' for what, each in classes.items()]
+    return "\n".join(["```python", f"from transformers import {', '.join(classes.values())}", "", *lines, "```\n"])
 
 
 def _position(source: Source) -> str:
