@@ -25,7 +25,7 @@ from coca_train.tracking.throughput import flops_per_token
 
 
 class Watch(TorchDispatchMode):
-    """ParameterCounts the bytes of tensors made inside, until they are let go.
+    """Counts the bytes of tensors made inside, until they are let go.
 
     before: tensors that are there already and do not count, nor do views of them. live: bytes at this moment. peak:
     the most there have been. A tensor of the host that meets one of the meta device (a table of angles, a mask) is
