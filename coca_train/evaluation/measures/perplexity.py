@@ -43,11 +43,6 @@ class Perplexity:
     ci_low: float | None  # of the perplexity; None with fewer than two documents
     ci_high: float | None
 
-    @property
-    def loss(self) -> float:
-        """Mean NLL [nats per token]."""
-        return self.nll_sum / self.n_tokens
-
 
 def score_share(
     model: nn.Module,
