@@ -54,6 +54,7 @@ def measure_cells(
     """
     suite = suite_module(settings.suite)
     material, rows = suite.prepare(settings, subject, setup), []
+    # First what is known or impossible, in every variant, then the measuring: only so is the time left the time left.
     for label, variant in subject.variants.items():
         # The longest first: passes over it give shorter windows too, and if memory runs out, it does so at once.
         row = [Slot(suite, settings, subject, label, variant, point) for point in reversed(setup.points)]
@@ -83,11 +84,13 @@ class Slot:
         return {
             "suite": self.settings.suite,
             "version": self.suite.VERSION,
+            # Without the options that list the points: one more point must not make the others new.
             "settings": {k: v for k, v in asdict(self.settings).items() if k not in self.suite.AXIS},
             "weights": self.subject.facts.weights,
             "training_window": self.subject.training_window,
             "variant": described(self.variant),
             "point": self.point,
+            # What this cell reads, not all there is: what stands behind it in a text leaves it as it is.
             "material": self.suite.fingerprint(material, self.point),
             "seed": setup.seed,
             "dtype": str(next(self.subject.model.parameters()).dtype),
@@ -107,6 +110,8 @@ def _without_measuring(slot: Slot, material: Any, setup: Setup, store: Store | N
         return slot.record(status="impossible", reason=reason)
     if store is None or not slot.suite.CACHED:
         return None
+    # Asked on one rank for all: a file that appears between two looks would send ranks different ways, and the next
+    # collective would never end.
     known = dist.on_main(lambda: store.get(slot.content(material, setup)))
     return None if known is None else slot.record(status="done", result=known["result"], seconds=known["seconds"])
 
@@ -128,6 +133,8 @@ def _measured(slot: Slot, material: Any, setup: Setup, store: Store | None) -> C
     parts, reason = on_all_ranks(lambda: suite.measure(slot.settings, slot.subject, slot.point, material, setup))
     if reason:
         return slot.record(status="out_of_memory", reason=reason)
+    # On every rank, not on the first alone: a suite may keep what it has seen for the cells to come (perplexity does),
+    # and all ranks must take the same way there.
     result = suite.combine(slot.settings, slot.point, material, parts)
     seconds = time.perf_counter() - began
     if store is not None and suite.CACHED:

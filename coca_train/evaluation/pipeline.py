@@ -35,6 +35,7 @@ def evaluate(config: EvaluateConfig, command: str) -> Path:
         replace(default_config().engine, kind="local", device=config.work.device, timeout_s=config.work.timeout_s)
     )
     suite, root = suite_module(config.eval.suite), Path(config.work.root)
+    # Names and points come before the first model is opened: what is wrong with them is told in seconds.
     names = subject_names(config)
     points: tuple[Point, ...] = suite.points(config.eval, lengths(config))
     setup = Setup(
@@ -61,6 +62,7 @@ def evaluate(config: EvaluateConfig, command: str) -> Path:
     directory = root / evaluation.name
     dist.on_main(lambda: _write(config, evaluation, directory))
     process.stop()
+    # Only now that the report is written: it has the reasons.
     if not any(cell.status == "done" for cell in cells):
         raise UserError(
             f"E-EVAL-07 eval={evaluation.name}: no cell could be measured: {evaluation.absences()[0]}. "

@@ -90,6 +90,7 @@ class Evaluation:
     def rows(self) -> list[GridRow]:
         """Every model under every variant that could be measured somewhere, in order."""
         by_place = self._by_place()
+        # A variant that is impossible everywhere would be a row of dashes; "Not measured" has its reason.
         tried = {(cell.subject, cell.variant) for cell in self.cells if cell.status != "impossible"}
         rows = []
         for subject in self.subjects:

@@ -24,6 +24,7 @@ class Store:
 
     def key(self, content: Mapping[str, Any]) -> str:
         """Digest of plain JSON values."""
+        # Sorted, so that the order in which settings are declared is no part of it.
         text = json.dumps(encode({"format": FORMAT, **content}), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 

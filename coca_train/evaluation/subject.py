@@ -154,6 +154,7 @@ def _of_folder(source: Source, device: str) -> tuple[Transformer, Tokenizer, Con
             "text cannot be read without it. Fix: put the model's tokenizer there"
         )
     where, stored = pick_device(device), source.dtypes["embed.weight"]
+    # Built without memory and filled tensor by tensor: the weights are never there twice.
     with torch.device("meta"):
         model = source.architecture.build()
     model = model.to(torch.float32 if where == "cpu" and stored == torch.float16 else stored).to_empty(device=where)

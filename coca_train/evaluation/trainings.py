@@ -145,6 +145,7 @@ def read_probes(records: Sequence[Record]) -> list[Probed]:
 def holds_from(probes: Sequence[Probed], variant: str, window: int) -> int | None:
     """Step from which the window holds to the end; None: it does not hold at the last probe."""
     first = None
+    # Backwards: one good probe in between is luck, what counts is where it stayed good.
     for probe in reversed(probes):
         if not probe.holds(variant, window):
             break

@@ -122,6 +122,7 @@ def cost(stage: Stage, outline: Outline, cluster: Cluster, stages: Sequence[Stag
         return remembered(*what, **how)
 
     def fits(changed: Config, n_gpus: int) -> bool:
+        # A run has one number of GPUs: what helps this stage must still divide the batches of the others.
         if any(train.global_batch_size % (train.micro_batch_size * n_gpus) for train in others):
             return False
         return memory(replace(outline, config=changed), n_gpus, cluster.gpu.kind, watch).total <= cluster.gpu.usable

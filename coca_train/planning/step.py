@@ -25,7 +25,7 @@ from coca_train.tracking.throughput import flops_per_token
 
 
 class Watch(TorchDispatchMode):
-    """ParameterCounts the bytes of tensors made inside, until they are let go.
+    """Counts the bytes of tensors made inside, until they are let go.
 
     before: tensors that are there already and do not count, nor do views of them. live: bytes at this moment. peak:
     the most there have been. A tensor of the host that meets one of the meta device (a table of angles, a mask) is
@@ -107,12 +107,13 @@ def activations(
         )
         contexts = _contexts(model, micro_batch_size, config.train.seq_len, kernel)
         tables = watch.live  # tokens, and what the scheme makes of parameters
+        # Before the step: `peak` only rises, and reading needs less than forward and backward do.
         with torch.no_grad():
             model.head(_hidden(outline, tokens_BT, contexts, device, checkpointing=False), targets_BT)
-        reading = watch.peak  # less than what is to come
+        reading = watch.peak
         x_BTC = _hidden(outline, tokens_BT, contexts, device, checkpointing)
         loss = model.head(x_BTC, targets_BT)
-        del x_BTC
+        del x_BTC  # autograd keeps what it needs of it; the name would keep the rest
         kept = watch.live - tables
         loss.backward()
     for hook in hooks:

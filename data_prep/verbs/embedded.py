@@ -24,6 +24,7 @@ from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.durable import sync_folder
 from coca_train.runtime.errors import DataError
 from data_prep.installation import Document, installation
+from data_prep.progress import bar, say
 from data_prep.vocabularies.training import train_tokenizer
 
 FORMAT = 1
@@ -125,7 +126,7 @@ def make(
                 sync_folder(dir.parent)
             finally:
                 shutil.rmtree(building, ignore_errors=True)
-    _say(progress, summary(dir, manifest))
+    say(summary(dir, manifest), progress)
     return manifest
 
 
@@ -161,7 +162,7 @@ def existing(dir: Path, vocab_size: int) -> dict[str, Any] | None:
 
 def _build(folder: Path, vocab_size: int, progress: bool, documents: Iterable[Document] | None) -> dict[str, Any]:
     """Everything into `folder`; the manifest is written last."""
-    _say(progress, "embedded corpus: reading this Python installation's sources, docstrings and licences")
+    say("embedded corpus: reading this Python installation's sources, docstrings and licences", progress)
     gathered = list(installation() if documents is None else documents)
     held_out = held_out_files(gathered)
     groups = {
@@ -175,13 +176,13 @@ def _build(folder: Path, vocab_size: int, progress: bool, documents: Iterable[Do
                 f"E-PREP-04 {folder}: this Python installation gives no {part} for {split} ({len(gathered)} documents "
                 "in all); its standard library must be there as .py files. Fix: use a full Python installation"
             )
-    _say(progress, f"embedded corpus: training a {vocab_size}-piece SentencePiece vocabulary")
+    say(f"embedded corpus: training a {vocab_size}-piece SentencePiece vocabulary", progress)
     sample = [text for part in PARTS for text in _vocabulary_sample(groups[part, "train"], WEIGHTS[part])]
     train_tokenizer(sample, folder / "tokenizer.model", vocab_size)
     tokenizer = Tokenizer(folder / "tokenizer.model")
-    with _bar(sum(len(d.text) for d in gathered), progress) as bar:
+    with bar("tokenizing", sum(len(d.text) for d in gathered), progress) as tokenized:
         for (part, split), group in groups.items():
-            tokenize([d.text for d in group], folder / f"{part}_{split}", tokenizer, bar)
+            tokenize([d.text for d in group], folder / f"{part}_{split}", tokenizer, tokenized)
     manifest = _manifest(folder, tokenizer, groups)
     with open(folder / "manifest.json", "w", encoding="utf-8") as file:
         json.dump(manifest, file, indent=2, sort_keys=True)
@@ -248,14 +249,3 @@ def summary(dir: Path, manifest: dict[str, Any]) -> str:
         )
     mix = ", ".join(f"{weight:.0%} {part}" for part, weight in manifest["weights"].items())
     return "\n".join([*rows, f"{dir}: {manifest['vocab_size']} token ids, mixed {mix} by tokens in training"])
-
-
-def _say(progress: bool, message: str) -> None:
-    if progress:
-        print(message, file=sys.stderr, flush=True)
-
-
-def _bar(characters: int, progress: bool) -> Any:
-    from tqdm import tqdm
-
-    return tqdm(total=characters, desc="tokenizing", unit="B", unit_scale=True, disable=None if progress else True)

@@ -19,6 +19,7 @@ from coca_train.report.render.pictures import page
 from coca_train.runtime.durable import write_json, write_text
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.printing import markdown, percent, plain
+from data_prep.progress import bar
 from data_prep.readers.base import shown
 from data_prep.reports.corpus import Corpus
 from data_prep.reports.overlap import WORST, Overlap, overlaps
@@ -34,8 +35,6 @@ Table = Callable[[Any, Any, int], str]
 
 def run(config: PrepareConfig) -> int:
     """Print a row for each held-out set; write report/leakage.{md,json} and, of several sets, report/leakage.png."""
-    from tqdm import tqdm
-
     corpus = Corpus(config)
     trained = {name: corpus.dataset(name, "train") for name in corpus.names("train")}
     held_out = {f"{name}_valid": corpus.dataset(name, "valid") for name in corpus.names("valid")}
@@ -51,10 +50,12 @@ def run(config: PrepareConfig) -> int:
         corpus.report.mkdir(exist_ok=True)
     with (
         TemporaryDirectory(prefix=".leakage.", dir=corpus.report) as scratch,
-        tqdm(total=tokens, unit=" tokens", unit_scale=True, disable=None if config.work.progress_bar else True) as bar,
+        bar(None, tokens, config.work.progress_bar, unit=" tokens") as progress,
     ):
         n, max_share = config.leakage.ngram, config.leakage.max_share
-        measured = overlaps(trained, held_out, corpus.tokenizer, n, max_share, Path(scratch), config.work.workers, bar)
+        measured = overlaps(
+            trained, held_out, corpus.tokenizer, n, max_share, Path(scratch), config.work.workers, progress
+        )
     _write(corpus, config, measured, list(trained), list(held_out))
     return 0
 

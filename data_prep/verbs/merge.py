@@ -8,7 +8,6 @@ lists what a move that was cut short may have moved.
 import json
 import os
 import shutil
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -26,6 +25,7 @@ from data_prep.merging.collect import Collection, Part, gather_parts, place
 from data_prep.merging.concatenate import ENDS, DatasetWriter, copy_part
 from data_prep.merging.duplicates import DUPLICATE, DUPLICATE_ID, KEPT, NEAR_DUPLICATE, Clash, Stretch, Verdicts, judge
 from data_prep.merging.manifest import NAME, build, describe, dump, existing, settings_now
+from data_prep.progress import bar, say
 from data_prep.schema import PrepareConfig
 from data_prep.tokenizing.parts import COUNTS, SPLITS, n_read
 
@@ -204,7 +204,7 @@ def _build(
     """Everything in the scratch folder; the names of the files in the order of publishing, and the manifest."""
     sources = config.corpus.sources
     named = frozenset(i for i, name in enumerate(collection.names) if sources[name].id_field is not None)
-    _say(config, f"merging: looking for duplicates among {collection.n_documents:,} documents")
+    say(f"merging: looking for duplicates among {collection.n_documents:,} documents", config.work.progress_bar)
     verdicts, clash = judge(collection.stretches, collection.n_documents, named, scratch / "judging")
     if clash is not None and config.work.on_error == "stop":
         raise clash_error(collection, clash)
@@ -214,7 +214,7 @@ def _build(
     datasets: dict[str, dict[str, int]] = {}
     files: dict[str, dict[str, Any]] = {}
     total = sum(file["bytes"] for part in collection.parts for file in part.record["files"].values())
-    with _bar(config, total) as bar:
+    with bar("merging", total, config.work.progress_bar) as progress:
         for source, name in enumerate(collection.names):
             parts = collection.of_source(source)
             counts[name], sizes = count(collection, parts, verdicts, drop)
@@ -229,7 +229,7 @@ def _build(
                 for part in parts:
                     kept = judged(collection.stretches([part]), verdicts, drop)
                     copy_part(part, kept, np.dtype(dtype).itemsize, writers)
-                    bar.update(sum(file["bytes"] for file in part.record["files"].values()))
+                    progress.update(sum(file["bytes"] for file in part.record["files"].values()))
             for writer in writers.values():
                 datasets[writer.name] = writer.counts
                 files |= writer.files
@@ -265,18 +265,6 @@ def _publish_rejects(scratch: Path, target: Path) -> None:
         sync_folder(target.parent)
     else:
         target.unlink(missing_ok=True)
-
-
-def _say(config: PrepareConfig, message: str) -> None:
-    if config.work.progress_bar:
-        print(message, file=sys.stderr, flush=True)
-
-
-def _bar(config: PrepareConfig, total: int) -> Any:
-    from tqdm import tqdm
-
-    disable = None if config.work.progress_bar else True
-    return tqdm(total=total, desc="merging", unit="B", unit_scale=True, disable=disable)
 
 
 def run(config: PrepareConfig) -> None:

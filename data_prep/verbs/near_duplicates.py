@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 from coca_train.data.storage import flush_to_disk, open_locked, storage
 from coca_train.runtime.durable import sync_folder
 from coca_train.runtime.errors import UserError
+from data_prep.progress import bar
 from data_prep.readers import inputs as inputs_of
 from data_prep.readers.base import Input, shown
 from data_prep.schema import NearDuplicatesConfig, PrepareConfig
@@ -87,19 +87,18 @@ def _signed(config: PrepareConfig, inputs: list[Input], identities: list[dict[st
     state = read_state(folder, plan(config, identities))
     if state.blocks:
         print(f"going on after {sum(state.blocks):,} documents that are signed already", file=sys.stderr)
-    hidden = None if config.work.progress_bar else True
     total = sum(input.size for input in inputs) or None
-    with tqdm(desc="signing", total=total, unit="B", unit_scale=True, disable=hidden) as bar:
-        state = sign(config, inputs, folder, state, bar)
+    with bar("signing", total, config.work.progress_bar) as progress:
+        state = sign(config, inputs, folder, state, progress)
     matcher = (folder, config.near_duplicates, len(state.blocks))
     buckets = range(config.near_duplicates.buckets)
     if not state.blocks:
         return state
-    with tqdm(desc="matching", total=len(buckets), unit="bucket", disable=hidden) as bar:
+    with bar("matching", len(buckets), config.work.progress_bar, unit="bucket", unit_scale=False) as progress:
         tasks = ((bucket, bucket) for bucket in buckets)
         with closing(ordered(Matcher, matcher, tasks, config.work.workers)) as results:
             for _ in results:
-                bar.update()
+                progress.update()
     return state
 
 

@@ -1,7 +1,6 @@
 """python -m data_prep tokenizer: train a vocabulary on a weighted sample, or import one."""
 
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from pathlib import Path
 from coca_train.data.storage import lock_and_wait, storage
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.printing import n_bytes, percent, plain
+from data_prep.progress import say
 from data_prep.schema import PrepareConfig
 from data_prep.vocabularies.sample import Drawn, draw
 from data_prep.vocabularies.tokenizer_file import already_trained, bring, made_from, publish
@@ -49,7 +49,7 @@ def _train(config: PrepareConfig, path: Path) -> None:
     drawn = draw(config)
     print(account(drawn))
     size = n_bytes(sum(one.kept.n_bytes for one in drawn))
-    _say(f"training {options.vocab_size:,} pieces ({options.model_type}) on {size}; some minutes for 200 MB")
+    say(f"training {options.vocab_size:,} pieces ({options.model_type}) on {size}; some minutes for 200 MB")
     begin = time.perf_counter()
     texts = chain.from_iterable(one.kept.texts() for one in drawn)
     with interruptible():
@@ -62,7 +62,7 @@ def _train(config: PrepareConfig, path: Path) -> None:
             options.byte_fallback,
             THREADS,
         )
-    _say(f"trained in {time.perf_counter() - begin:.1f} s")
+    say(f"trained in {time.perf_counter() - begin:.1f} s")
     publish(path, model, made_from(config) | {"sample": [_record(one) for one in drawn]})
 
 
@@ -97,7 +97,3 @@ def _record(one: Drawn) -> dict[str, object]:
         "documents": one.n_documents,
         "left_out": dict(sorted(one.left_out.items())),
     }
-
-
-def _say(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)

@@ -21,6 +21,7 @@ from coca_train.runtime.printing import plain
 from data_prep.merging.collect import file_digest
 from data_prep.merging.concatenate import ENDS, ORIGINS
 from data_prep.merging.manifest import read
+from data_prep.progress import bar
 from data_prep.schema import PrepareConfig
 from data_prep.selection.rules import digest_of
 
@@ -309,8 +310,9 @@ def run(config: PrepareConfig) -> int:
     manifest = read(dir)
     rows: list[tuple[str, ...]] = []
     faults, n_bytes = [], 0
-    with _bar(sum(file["bytes"] for file in manifest["files"].values()), config.work.progress_bar) as bar:
-        for checked in verify(dir, manifest, config.look.documents, bar):
+    total = sum(file["bytes"] for file in manifest["files"].values())
+    with bar("verifying", total, config.work.progress_bar) as progress:
+        for checked in verify(dir, manifest, config.look.documents, progress):
             numbers = (checked.n_documents, checked.n_tokens, checked.n_texts, checked.n_bytes)
             state = f"{len(checked.faults)} faults" if checked.faults else "good"
             rows.append((checked.name, state, *(f"{n:,}" if n else "" for n in numbers)))
@@ -322,9 +324,3 @@ def run(config: PrepareConfig) -> int:
         return DataError.exit_code
     print(f"{dir}: verified, {len(manifest['files'])} files, {n_bytes:,} bytes")
     return 0
-
-
-def _bar(total: int, shown: bool) -> Any:
-    from tqdm import tqdm
-
-    return tqdm(total=total, desc="verifying", unit="B", unit_scale=True, disable=None if shown else True)

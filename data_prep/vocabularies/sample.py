@@ -7,13 +7,13 @@ read to its end: of each of its inputs the beginning is read, READ_FACTOR times 
 
 import hashlib
 import heapq
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
 from coca_train.runtime.errors import DataError
+from data_prep.progress import bar
 from data_prep.readers import chunks, documents, inputs
 from data_prep.readers.base import Document, Input, Reject
 from data_prep.schema import CorpusSourceConfig, PrepareConfig
@@ -90,13 +90,13 @@ def draw(config: PrepareConfig) -> list[Drawn]:
     """
     targets = {name: round(share * config.tokenizer.sample_bytes) for name, share in sorted(shares(config).items())}
     drawn = []
-    with _bar(sum(targets.values()) * READ_FACTOR, config.work.progress_bar) as bar:
-        evaluation = _evaluation(config, bar)
+    with bar("sample", sum(targets.values()) * READ_FACTOR, config.work.progress_bar) as progress:
+        evaluation = _evaluation(config, progress)
         for name, n_bytes in targets.items():
             sample = Drawn(name, shares(config)[name], Lowest(max(1, n_bytes)))
-            bar.set_postfix_str(name)
-            _draw(config, sample, evaluation, bar)
-            bar.total -= max(0, READ_FACTOR * n_bytes - sample.n_read)  # the source ended before
+            progress.set_postfix_str(name)
+            _draw(config, sample, evaluation, progress)
+            progress.total -= max(0, READ_FACTOR * n_bytes - sample.n_read)  # the source ended before
             drawn.append(sample)
     if not any(sample.kept.n_bytes for sample in drawn):
         raise DataError(
@@ -178,9 +178,3 @@ def _evaluation(config: PrepareConfig, bar: Any) -> set[bytes]:
                     elif config.work.on_error == "stop":
                         raise item.error(input.path)
     return digests
-
-
-def _bar(total: int, shown: bool) -> Any:
-    from tqdm import tqdm
-
-    return tqdm(total=total, desc="sample", unit="B", unit_scale=True, file=sys.stderr, disable=None if shown else True)

@@ -1,4 +1,4 @@
-"""SchemeFacts about frequencies and visibilities against numbers worked out by hand."""
+"""Facts about frequencies and visibilities against numbers worked out by hand."""
 
 import math
 

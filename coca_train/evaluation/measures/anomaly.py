@@ -155,6 +155,7 @@ def anomaly_sums(model: Any, texts: Sequence[np.ndarray], keys: Sequence[object]
     with evaluating(model), _watched(model, look):
         model.hidden(tokens_BT, length=n_tokens)
     sums = add(by_layer)
+    # Counts of heads cannot be added over layers: head 3 of one layer is nothing to head 3 of the next.
     return sums | {name: np.stack([layer[name] for layer in by_layer]) for name in BY_LAYER}
 
 

@@ -178,6 +178,7 @@ def _score(
     parts = [_tokens(model, x_MC, target_M) for x_MC, target_M in pieces]
     log_p_N, best_N = (torch.cat(column).cpu() for column in zip(*parts, strict=True))
     sizes = [len(k) for k in continuations]
+    # Summed in float64: differences of choices are small beside sums over long texts.
     return [
         Likelihood(float(log_p_M.double().sum()), bool(best_M.all()))
         for log_p_M, best_M in zip(log_p_N.split(sizes), best_N.split(sizes), strict=True)

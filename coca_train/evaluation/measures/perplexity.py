@@ -43,11 +43,6 @@ class Perplexity:
     ci_low: float | None  # of the perplexity; None with fewer than two documents
     ci_high: float | None
 
-    @property
-    def loss(self) -> float:
-        """Mean NLL [nats per token]."""
-        return self.nll_sum / self.n_tokens
-
 
 def score_share(
     model: nn.Module,
@@ -66,6 +61,8 @@ def score_share(
     device = next(model.parameters()).device
     if device.type == "cpu":
         micro_batch_tokens = min(micro_batch_tokens, CPU_TOKENS)
+    # The same list of batches on every rank, whatever their number: a batch goes through the model in the same company,
+    # so its float sums are the same for any world size. Neighbours are equally long, so ranks end together.
     work = batches(passes([len(d) - 1 for d in documents], rows), micro_batch_tokens)
     sums = [np.zeros((len(documents), 2)) for _ in rows]
     by_position = [np.zeros((row.window, 2)) for row in rows]
@@ -81,7 +78,7 @@ def score_share(
                     for part in each.parts:
                         nll_P = nll_T[part.begin : part.end]
                         sums[part.row][each.document] += nll_P.sum(), len(nll_P)
-                        if each.start == 0:
+                        if each.start == 0:  # the first window: later ones score long contexts only
                             by_position[part.row][part.begin : part.end] += np.stack((nll_P, np.ones_like(nll_P)), 1)
             progress(sum(each.length for b in work[begin : begin + n_ranks] for each in b))
     return [Scores(*pair) for pair in zip(sums, map(binned, by_position), strict=True)]

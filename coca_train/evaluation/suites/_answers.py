@@ -27,6 +27,7 @@ def answers(
         n_ranks=dist.world_size(),
         progress=setup.progress,
     )
+    # By index: which rank answers which prompt depends on their number, and the order must not.
     return [(index, subject.tokenizer.decode(tokens)) for index, tokens in sorted(new_tokens.items())]
 
 

@@ -16,7 +16,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, field, replace
 from dataclasses import dataclass as plain_dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -150,7 +150,7 @@ def impossible(settings: Settings, subject: Subject, point: int, material: Mater
 def measure(settings: Settings, subject: Subject, point: int, material: Material, setup: Setup) -> Sums:
     model = subject.model
     variant = (model.position.settings, model.visibility.settings)
-    material.fresh.clear()
+    material.fresh.clear()  # of the cell before: if some rank ran out of memory in it, nothing of it may be shared
     if (variant, point) in material.shared:
         return material.shared[variant, point]
     rows, done = _rows(subject, point, material), 0
@@ -221,84 +221,92 @@ HIGHEST = 2.0  # times the median of the last points: where the y axis of many c
 
 def page(settings: Settings | None, evaluation: Evaluation, more: Sections | None = None) -> Document:
     """The document. more: what else there is to see, before what is missing and the definition."""
-    main = main_source(evaluation)
+    main = main_text(evaluation)
+    results: Sections = {}
+    if main.source:
+        bits = main.by_window(
+            "bits-per-byte",
+            lambda result: Value.of(result["bits_per_byte"], "{:.3f}"),
+            title="Bits per byte by context window [tokens]",
+            note="Comparable between tokenizers, as perplexity is not.",
+        )
+        others = [OneText(evaluation, source) for source in sources_of(evaluation) if source != main.source]
+        results = {
+            f"Perplexity, {main.source}": [*_curves(main), main.perplexities, bits],
+            **{f"Perplexity, {other.source}": [other.perplexities] for other in others},
+            "Loss by position": _by_position(main),
+        }
     return document(
         evaluation,
         "Perplexity by context window",
-        summary=_summary(of_source(evaluation, main).rows()),
-        sections={**(_results(evaluation, main) if main else {}), **(more or {})},
+        summary=_summary(main.rows),
+        sections={**results, **(more or {})},
         after={"Definition": [DEFINITION]},
-        facts=_facts(evaluation, main),
+        facts=main.facts,
     )
 
 
-def _results(evaluation: Evaluation, main: str) -> Sections:
-    bits = _by_window(
-        evaluation,
-        main,
-        "bits-per-byte",
-        lambda result: Value.of(result["bits_per_byte"], "{:.3f}"),
-        title="Bits per byte by context window [tokens]",
-        note="Comparable between tokenizers, as perplexity is not.",
-    )
-    return {
-        f"Perplexity, {main}": [*_curves(evaluation, main), perplexity_table(evaluation, main), bits],
-        **{
-            f"Perplexity, {source}": [perplexity_table(evaluation, source)]
-            for source in _sources(evaluation)
-            if source != main
-        },
-        "Loss by position": _by_position(evaluation, main),
-    }
+@plain_dataclass(frozen=True)
+class OneText:
+    """What was measured on one text of an evaluation."""
+
+    evaluation: Evaluation
+    source: str
+
+    @cached_property
+    def rows(self) -> list[GridRow]:
+        return self.evaluation.reduced(lambda result: result["sources"].get(self.source, {})).rows()
+
+    def file(self, name: str) -> str:
+        """Of a block about this text."""
+        return f"{name}-{file_names(sources_of(self.evaluation))[self.source]}"
+
+    def by_window(self, name: str, pick: Pick, **fields: Any) -> Table:
+        """One row a model and variant, one column a window."""
+        columns = by_point(self.evaluation.points, pick, name=partial(_multiple, self.evaluation))
+        whole = table(self.rows, columns, name=self.file(name), best="low", **fields)
+        assert whole is not None  # a source is there because some cell has it
+        return whole
+
+    @property
+    def perplexities(self) -> Table:
+        """Beside the papers' figures, where the text is the one a comparison is about."""
+        theirs = {"table 1": paper.table("table1_perplexity"), "table 4": paper.table("table4_pi")["ppl"]}
+        return self.by_window(
+            "perplexity",
+            _perplexity,
+            title="Perplexity by context window [tokens]",
+            theirs=paper.beside(theirs, self.evaluation.points) if self == main_text(self.evaluation) else (),
+            note=NOTE,
+        )
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """At the first window that was measured."""
+        for cell in self.evaluation.cells:
+            if scored := cell.result.get("sources", {}).get(self.source):
+                size = f", {scored['n_bytes']:,} bytes" if scored["n_bytes"] else ""
+                text = f"{scored['n_documents']} documents, {scored['n_tokens']:,} predictions{size} at {cell.point}"
+                return [("text", text), ("stride", f"{cell.result['stride']:,} tokens")]
+        return []
 
 
-def _sources(evaluation: Evaluation) -> list[str]:
+def sources_of(evaluation: Evaluation) -> list[str]:
     return list(dict.fromkeys(source for cell in evaluation.cells for source in cell.result.get("sources", {})))
 
 
-def main_source(evaluation: Evaluation) -> str:
-    """The text a comparison is about: all sources together, or the only one; "" without any result."""
-    sources = _sources(evaluation)
-    return ALL if ALL in sources else next(iter(sources), "")
-
-
-def of_source(evaluation: Evaluation, source: str) -> Evaluation:
-    """With what was measured on one text as the results."""
-    return evaluation.reduced(lambda result: result["sources"].get(source, {}))
+def main_text(evaluation: Evaluation) -> OneText:
+    """The text a comparison is about: all sources together, or the only one; source "" without any result."""
+    every = sources_of(evaluation)
+    return OneText(evaluation, ALL if ALL in every else next(iter(every), ""))
 
 
 def perplexity_text(evaluation: Evaluation) -> str:
     """For a terminal: the table of the text a comparison is about, and what was not measured."""
-    source, shown = main_source(evaluation), ""
-    if source:
-        text = dict(_facts(evaluation, source))["text"]
-        shown = f"{terminal_text(perplexity_table(evaluation, source))}\ntext: {text} ({source})\n"
+    main, shown = main_text(evaluation), ""
+    if main.source:
+        shown = f"{terminal_text(main.perplexities)}\ntext: {dict(main.facts)['text']} ({main.source})\n"
     return shown + "".join(f"not measured: {line}\n" for line in evaluation.absences())
-
-
-def _file(evaluation: Evaluation, name: str, source: str) -> str:
-    return f"{name}-{file_names(_sources(evaluation))[source]}"
-
-
-def perplexity_table(evaluation: Evaluation, source: str) -> Table:
-    theirs = {"table 1": paper.table("table1_perplexity"), "table 4": paper.table("table4_pi")["ppl"]}
-    return _by_window(
-        evaluation,
-        source,
-        "perplexity",
-        _perplexity,
-        title="Perplexity by context window [tokens]",
-        theirs=paper.beside(theirs, evaluation.points) if source == main_source(evaluation) else (),
-        note=NOTE,
-    )
-
-
-def _by_window(evaluation: Evaluation, source: str, name: str, pick: Pick, **fields: Any) -> Table:
-    columns = by_point(evaluation.points, pick, name=partial(_multiple, evaluation))
-    rows = of_source(evaluation, source).rows()
-    whole = table(rows, columns, name=_file(evaluation, name, source), best="low", **fields)
-    assert whole is not None  # a source is there because some cell has it
-    return whole
 
 
 def _perplexity(result: Mapping[str, Any]) -> Value:
@@ -315,19 +323,18 @@ def _multiple(evaluation: Evaluation, point: Point) -> str:
     return f"{int(point):,}{times}"
 
 
-def _curves(evaluation: Evaluation, source: str) -> list[Lines | None]:
+def _curves(text: OneText) -> list[Lines | None]:
     """Perplexity by window: all rows in one picture where they are few, else one a variant."""
-    rows = of_source(evaluation, source).rows()
-    pictures = {"": rows}
-    if len(rows) > FEW:
-        pictures = {"": _trained(rows)}
-        for row in rows:
+    pictures = {"": text.rows}
+    if len(text.rows) > FEW:
+        pictures = {"": _trained(text.rows)}
+        for row in text.rows:
             if row.variant != row.subject.variants[0]:
                 pictures.setdefault(row.variant, []).append(row)
     files = {"": "", **{name: f"-{file}" for name, file in file_names([name for name in pictures if name]).items()}}
-    name = _file(evaluation, "perplexity-curves", source)
+    name = text.file("perplexity-curves")
     return [
-        _picture(evaluation, shown, f"{name}{files[variant]}", f": {variant}" if variant else "")
+        _picture(text.evaluation, shown, f"{name}{files[variant]}", f": {variant}" if variant else "")
         for variant, shown in pictures.items()
     ]
 
@@ -365,20 +372,20 @@ def _limits(lines: Sequence[Line]) -> tuple[float | None, float | None]:
     return (min(ys) / MARGIN, highest) if highest < max(ys) else (None, None)
 
 
-def _by_position(evaluation: Evaluation, source: str) -> list[Block | str | None]:
+def _by_position(text: OneText) -> list[Block | str | None]:
     """Loss by position in the longest window of each row; of several models, also less their median."""
-    rows = of_source(evaluation, source).rows()
+    rows = text.rows
     axis: dict[str, Any] = {
         "x_label": "position: tokens before the prediction",
         "x_log": True,
-        "marks": training_windows(evaluation),
+        "marks": training_windows(text.evaluation),
     }
     compared = _less_median(_losses(_trained(rows)))
     far = any(y > FAR_OFF for line in compared for y in line.y)
     return [
         curves(
             _losses(rows if len(rows) <= FEW else _trained(rows)),
-            name=_file(evaluation, "loss-by-position", source),
+            name=text.file("loss-by-position"),
             title="Loss by position in the longest window",
             alt="Mean loss against the position of the prediction in its window, one curve a model and variant.",
             y_label="loss [nats per token]",
@@ -387,7 +394,7 @@ def _by_position(evaluation: Evaluation, source: str) -> list[Block | str | None
         ),
         curves(
             compared if len(compared) > 1 else (),
-            name=_file(evaluation, "loss-by-position-compared", source),
+            name=text.file("loss-by-position-compared"),
             title="Loss by position, less the models' median",
             alt="Mean loss less the median of all models at the same position, one curve a model; below 0 is better.",
             y_label="loss less the median [nats per token]",
@@ -440,16 +447,6 @@ def _summary(rows: Sequence[GridRow]) -> list[str]:
         f"From the shortest window to {farthest:,} tokens {kept} loses least: "
         f"{there[kept][1]:.2f} times its perplexity.",
     ]
-
-
-def _facts(evaluation: Evaluation, source: str) -> list[tuple[str, str]]:
-    """Of the text, at the first window that was measured on it."""
-    for cell in evaluation.cells:
-        if scored := cell.result.get("sources", {}).get(source):
-            size = f", {scored['n_bytes']:,} bytes" if scored["n_bytes"] else ""
-            text = f"{scored['n_documents']} documents, {scored['n_tokens']:,} predictions{size} at {cell.point}"
-            return [("text", text), ("stride", f"{cell.result['stride']:,} tokens")]
-    return []
 
 
 def number(value: float) -> str:

@@ -32,6 +32,7 @@ MARK = "#c2185b"  # what is drawn at the training window
 
 def picture(block: Lines | HeatMaps) -> dict[str, bytes]:
     """PNG and SVG by suffix."""
+    # parse_math off: a `$` in a model's name is no formula.
     with matplotlib.rc_context({"svg.hashsalt": SALT, "svg.fonttype": "path", "text.parse_math": False}):
         sheet = _lines(block) if isinstance(block, Lines) else _heat_maps(block)
         return {"png": _saved(sheet, "png"), "svg": _saved(sheet, "svg")}

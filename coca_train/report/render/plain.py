@@ -138,7 +138,7 @@ def latex_text(table: Table) -> str:
 
     lines, above = [], None
     for row, cells in figures(table, figure):
-        if above not in (None, row.theirs):
+        if above not in (None, row.theirs):  # a rule between our rows and the paper's
             lines.append(r"\midrule")
         first, *more = map(tex, row.label)
         lines.append(" & ".join([first + (DAGGER if row.theirs else ""), *more, *cells]) + r" \\")
