@@ -58,6 +58,12 @@ class Architecture:
         return [settings[name] for name in self.layer_kinds]
 
     @property
+    def is_uniform(self) -> bool:
+        """Whether all layers are of one kind. By comparison: settings with lists (longrope) have no hash."""
+        first, *others = self.kinds
+        return all(kind == first for kind in others)
+
+    @property
     def n_rows(self) -> int:
         """Embedding rows [tokens]."""
         assert self.model.vocab_size is not None

@@ -67,7 +67,7 @@ class Family(NamedTuple):
 
 def alike(architecture: Architecture, *visibilities: str) -> dict[str, Any]:
     """Layers of one kind, with one of these visibilities."""
-    if len(set(architecture.kinds)) > 1:
+    if not architecture.is_uniform:
         raise NotTheSame(f"layers of several kinds ({in_words(architecture.layers, architecture.model.n_layers)})")
     if architecture.visibility.name not in visibilities:
         raise NotTheSame(f"visibility {architecture.visibility.name}")

@@ -19,7 +19,7 @@ class ImportConfig:
     """Weights from anywhere as a run directory, which generation, evaluation and `start.path` read."""
 
     source: str = Field(
-        description="safetensors folder of Hugging Face (llama, mistral, smollm3, gpt_neox, ours), or a run directory"
+        description="folder of safetensors (llama, mistral, smollm3, gpt_neox, our exports), or a run directory"
     )
     name: Name = Field(description="name of the new run; its directory is <root>/<name>")
     root: str = Field(description="folder that holds the run directories")

@@ -126,7 +126,7 @@ def _without_frequencies(position: Any) -> dict[str, Any]:
 def _chosen(architecture: Architecture) -> dict[str, Any]:
     """What a run may choose anew for the same weights, by key."""
     frequencies = asdict(architecture.position).get("frequencies", {})
-    layers = {} if len(set(architecture.kinds)) == 1 else asdict(architecture.layers)
+    layers = {} if architecture.is_uniform else asdict(architecture.layers)
     chosen = {"position": {"frequencies": frequencies}, "visibility": asdict(architecture.visibility), "layers": layers}
     return flatten(chosen)
 

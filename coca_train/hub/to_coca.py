@@ -41,7 +41,7 @@ def convert(source: Source, position: str, how: How, seed: int = 0, t_width: Wid
             f"E-IOP-14 {source.path} position={position}: its scheme is {before.scheme}{share}; T is made from the K "
             "of a RoPE that rotates the whole head. Fix: import it as it is (leave position away)"
         )
-    if len(set(source.architecture.kinds)) > 1:
+    if not source.architecture.is_uniform:
         raise UserError(
             f"E-IOP-14 {source.path} position={position}: its layers are of several kinds; T is made from the K of a "
             "model with RoPE in all its layers. Fix: import it as it is (leave position away)"

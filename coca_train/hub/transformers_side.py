@@ -1,6 +1,7 @@
 """The other side of a parity check: the `transformers` library, the only file here that imports it to run a model."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,6 +20,7 @@ from coca_train.hub.streamed import Read, streamed
 from coca_train.hub.weights import Source, translate
 from coca_train.runtime.errors import CheckpointError, UserError
 
+AskWith = Callable[[list[Probe], Spectra | None], tuple[list[Tensor], float]]  # as Side.ask_with
 SHARE = 0.4  # of the free memory that a whole model may take
 
 
@@ -45,24 +47,24 @@ def of_folder(folder: Path, share: float = SHARE) -> Side:
     config = read_json(folder / NAME)
     if OWN in config:
         own.check_code(folder, architecture(folder))
-        return Side(_name(config), lambda probes: _streamed_folder(folder, config, probes, None)[0])
 
     def ask(probes: list[Probe], spectra: Spectra | None) -> tuple[list[Tensor], float]:
         size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
         halves = config.get("dtype", config.get("torch_dtype")) not in (None, "float32")
         loadable = any((folder / file).is_file() for file in (SINGLE, INDEX))
-        if not loadable or size * (2 if halves else 1) > share * _free_memory():
+        if OWN in config or not loadable or size * (2 if halves else 1) > share * _free_memory():
             return _streamed_folder(folder, config, probes, spectra)
         return _ask(_whole(folder), probes, spectra)
 
-    return Side(_name(config), lambda probes: ask(probes, None)[0], ask)
+    return _side(config, ask)
 
 
-def _name(config: dict[str, Any]) -> str:
-    """How reports call the other side."""
+def _side(config: dict[str, Any], ask: AskWith) -> Side:
+    """With the name that reports call it by. Our own form has our frequencies anyway."""
     family = FAMILIES.get(config["model_type"])
     what = "its modelling file" if family is None else family.transformers_class
-    return f"{what} with transformers {library().__version__}"
+    name = f"{what} with transformers {library().__version__}"
+    return Side(name, lambda probes: ask(probes, None)[0], None if OWN in config else ask)
 
 
 def _whole(folder: Path) -> Any:
@@ -91,15 +93,15 @@ def _streamed_folder(
 def of_source(source: Source, config: dict[str, Any]) -> Side:
     """The other side's own class with a source's weights streamed into it. config: its config.json."""
     library()
-    is_own, read = OWN in config, translate(source, config).read
+    read = translate(source, config).read
 
     def ask(probes: list[Probe], spectra: Spectra | None) -> tuple[list[Tensor], float]:
         with TemporaryDirectory() as place:
-            for file, text in own.code(source.architecture).items() if is_own else ():
+            for file, text in own.code(source.architecture).items() if OWN in config else ():
                 (Path(place) / file).write_text(text, encoding="utf-8")
             return _streamed(config, read, probes, spectra, Path(place))
 
-    return Side(_name(config), lambda probes: ask(probes, None)[0], None if is_own else ask)
+    return _side(config, ask)
 
 
 def _streamed(

@@ -101,6 +101,17 @@ def test_precision_is_kept(dtype, name, tmp_path, bring, send):
     )
 
 
+def test_a_scaling_with_lists(tmp_path, bring, send):
+    """LongRoPE, as Phi-3 has it: a factor for every pair."""
+    rope = {"rope_type": "longrope", "rope_theta": 500.0, "original_max_position_embeddings": 16, "factor": 4.0}
+    rope |= {"short_factor": [1.0 + j / 8 for j in range(6)], "long_factor": [1.0 + j for j in range(6)]}
+    folder = models.write(tmp_path / "l", "llama_gqa", rope_parameters=rope)
+    out = send(bring(folder))
+    assert json.loads((out / "config.json").read_text())["rope_scaling"]["long_factor"] == rope["long_factor"]
+    for length in (models.LENGTH, 12):
+        assert models.same(models.logits(out, length), models.logits(folder, length))
+
+
 def test_older_words_for_a_scaling_mean_the_same(copy, model, bring):
     """rope_scaling and rope_theta beside it, `type` for rope_type: how released models have it."""
     folder = copy("llama_gqa", "linear")

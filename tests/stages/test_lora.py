@@ -12,7 +12,7 @@ from coca_train.checkpoint import manifest as manifests
 from coca_train.checkpoint.opening import load_run
 from coca_train.config.schema import LoraConfig
 from coca_train.engine.base import Engine
-from coca_train.extending.parts import MODEL
+from coca_train.extending.parts import MODEL, VOCAB
 from coca_train.hub import exporting
 from coca_train.hub.options import EXPORT, given
 from coca_train.hub.weights import open_source
@@ -106,7 +106,7 @@ def test_a_pattern_means_every_linear_layer_it_matches() -> None:
     def adapted(pattern: str, rank: int) -> set[str]:
         typed = positions.settings({"scheme": "fox"}), visibilities.settings({"name": "causal"})
         with torch.device("meta"):
-            model = Transformer(MODEL, *typed, vocab_size=MODEL.vocab_size, max_seq_len=32)
+            model = Transformer(MODEL, *typed, vocab_size=VOCAB, max_seq_len=32)
         adapt(model, [pattern], LoraConfig(rank=rank, alpha=1.0))
         names = {name for name, _ in named_parameters(model) if is_adapter(name)}
         return {name.split(".", 3)[3].split(".lora_")[0] for name in names}

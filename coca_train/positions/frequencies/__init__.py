@@ -29,6 +29,11 @@ class Spectrum(NamedTuple):
     positions_N: Tensor | None = None  # float32: where position 0, 1, … of N is put instead; None: where it is
 
 
+def rounded(inv_freq_J: Tensor, temperature: float = 1.0) -> Spectrum:
+    """Of frequencies in float64: computed wide and rounded once, so that they are the nearest float32 ones."""
+    return Spectrum(inv_freq_J.float(), temperature)
+
+
 class Fixed(nn.Module):
     """Frequencies without parameters: the `spectrum` function of the module that `settings` belongs to."""
 

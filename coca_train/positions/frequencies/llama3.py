@@ -7,12 +7,11 @@ is no temperature. Llama 3.1 itself: theta 500 000, factor 8, low 1, high 4, ori
 
 from typing import Annotated, Any, Literal
 
-import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
-from coca_train.positions.frequencies import Spectrum, _shared
+from coca_train.positions.frequencies import Spectrum, _shared, rounded
 from coca_train.positions.hugging_face import NotTheSame, Scaling, Words, extended
 
 
@@ -38,7 +37,7 @@ class Settings:
 def spectrum(settings: Settings, rotary_dim: int, length: int) -> Spectrum:
     """Independent of `length` [tokens]."""
     ramp = _shared.Turns(settings.original_seq_len, settings.high_freq_factor, settings.low_freq_factor)
-    return Spectrum(_shared.by_turns(settings.theta, ramp, settings.factor, rotary_dim).to(torch.float32), 1.0)
+    return rounded(_shared.by_turns(settings.theta, ramp, settings.factor, rotary_dim))
 
 
 ROPE_TYPE = "llama3"

@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
 from coca_train.positions.base import Problem
-from coca_train.positions.frequencies import Spectrum, _shared
+from coca_train.positions.frequencies import Spectrum, _shared, rounded
 from coca_train.positions.hugging_face import Scaling, Words, extended, whole_head
 
 Factors = list[Annotated[float, Field(gt=0)]] | None
@@ -59,7 +59,7 @@ def spectrum(settings: Settings, rotary_dim: int, length: int) -> Spectrum:
     long = length > settings.original_seq_len
     factors, one = (settings.long_factor, settings.factor) if long else (settings.short_factor, 1.0)
     factor_J = torch.tensor(factors or [one] * len(inv_freq_J), dtype=torch.float64)
-    return Spectrum((inv_freq_J / factor_J).to(torch.float32), _temperature(settings))
+    return rounded(inv_freq_J / factor_J, _temperature(settings))
 
 
 def _temperature(settings: Settings) -> float:

@@ -7,13 +7,12 @@ rotated part has frequencies of its own, from the fastest to the slowest. `trans
 
 from typing import Annotated, Any, Literal
 
-import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
 from coca_train.positions.base import Problem
-from coca_train.positions.frequencies import Spectrum, _shared
+from coca_train.positions.frequencies import Spectrum, _shared, rounded
 from coca_train.positions.hugging_face import NotTheSame, Scaling, Words
 
 
@@ -38,7 +37,7 @@ def spectrum(settings: Settings, rotary_dim: int, length: int) -> Spectrum:
     """Independent of `length` [tokens]."""
     inv_freq_J = _shared.base_frequencies(settings.theta, rotary_dim)
     inv_freq_J[_turning(settings.share, rotary_dim) :] = 0.0
-    return Spectrum(inv_freq_J.to(torch.float32), 1.0)
+    return rounded(inv_freq_J)
 
 
 ROPE_TYPE = "proportional"

@@ -2,11 +2,10 @@
 
 from typing import Any, Literal
 
-import torch
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
-from coca_train.positions.frequencies import Spectrum, _shared
+from coca_train.positions.frequencies import Spectrum, _shared, rounded
 from coca_train.positions.hugging_face import Scaling, Words
 
 
@@ -20,8 +19,7 @@ class Settings:
 
 def spectrum(settings: Settings, rotary_dim: int, length: int) -> Spectrum:
     """Independent of `length` [tokens]."""
-    inv_freq_J = _shared.base_frequencies(settings.theta, rotary_dim)
-    return Spectrum(inv_freq_J.to(torch.float32), 1.0)
+    return rounded(_shared.base_frequencies(settings.theta, rotary_dim))
 
 
 ROPE_TYPE = "default"

@@ -3,11 +3,10 @@
 import math
 from typing import Any, Literal
 
-import torch
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
-from coca_train.positions.frequencies import Spectrum, _shared
+from coca_train.positions.frequencies import Spectrum, _shared, rounded
 from coca_train.positions.hugging_face import SAME, NotTheSame, Scaling, Words, whole_head, yarn_from, yarn_to
 
 
@@ -21,8 +20,7 @@ class Settings(_shared.Ramp):
 
 def scaled(settings: _shared.Ramp, rotary_dim: int, factor: float) -> Spectrum:
     """The fields of the ramp and any factor s."""
-    inv_freq_J = _shared.by_parts(settings, factor, rotary_dim)
-    return Spectrum(inv_freq_J.to(torch.float32), _shared.yarn_temperature(factor))
+    return rounded(_shared.by_parts(settings, factor, rotary_dim), _shared.yarn_temperature(factor))
 
 
 spectrum = _shared.fixed(scaled)
