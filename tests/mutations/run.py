@@ -112,10 +112,11 @@ class Tests:
         """Tests that execute a line of the statement."""
         import coverage
 
+        known = self.known.keys()  # measured, if need be, before the lines are read
         data = coverage.CoverageData(str(CACHE / "lines"))
         data.read()
         by_line = data.contexts_by_lineno(str(place.path))
-        return {test for line in place.lines() for test in by_line.get(line, ())} & self.known.keys()
+        return {test for line in place.lines() for test in by_line.get(line, ())} & known
 
     def of_room(self, room: str) -> set[str]:
         return {test for test in self.known if test.startswith(tuple(f"tests/{folder}/" for folder in ROOMS[room]))}
