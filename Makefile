@@ -2,7 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # Bytecode is kept even where the shell asks for none: compiling the tests takes each process longer than importing torch.
-PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+# Temporary files are in memory where there is room: thousands are synced and removed, and a disk takes longer than the tests.
+IN_MEMORY := $(shell grep -q ' /dev/shm .*noexec' /proc/mounts 2>/dev/null || \
+	df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 8000000 { print "TMPDIR=/dev/shm" }')
+PYTEST := $(IN_MEMORY) PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 SCHEMES ?= rope,alibi,coca,coca_strict
 
 .DEFAULT_GOAL := help

@@ -1,5 +1,7 @@
 """`hidden(wanted=)` is a part of the whole result: every scheme, every visibility, every attention kernel."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -17,11 +19,12 @@ VISIBILITIES = [
 
 
 def pairs():
-    for scheme in SCHEMES:
-        for rules in VISIBILITIES:
-            position, visibility = settings(scheme, rules)
-            if not visibilities.problems(visibility, position, LLAMA):
-                yield pytest.param(scheme, rules, id=f"{scheme}-{rules['name']}")
+    """All that go together; every fifth is quick: each scheme, and each time another visibility."""
+    every = itertools.product(SCHEMES, VISIBILITIES)
+    fitting = [pair for pair in every if not visibilities.problems(*settings(*pair)[::-1], LLAMA)]
+    for n, (scheme, rules) in enumerate(fitting):
+        marks = pytest.mark.slow if n % 5 else ()
+        yield pytest.param(scheme, rules, id=f"{scheme}-{rules['name']}", marks=marks)
 
 
 @pytest.fixture
