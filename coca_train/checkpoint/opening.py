@@ -11,8 +11,7 @@ from coca_train.config.load import Loaded
 from coca_train.data.mixture import tokenizer_digest
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import DTYPES
-from coca_train.models.build import build_model, vocab_size
-from coca_train.models.transformer import Transformer
+from coca_train.models.transformer import Transformer, build_model, vocab_size
 from coca_train.runtime.errors import CheckpointError, DataError, UserError
 from coca_train.schedule import resolve, stage_at
 from coca_train.settings import load_saved

@@ -28,12 +28,11 @@ from coca_train.runtime.trees import leaves
 
 @dataclass(frozen=True)
 class Loaded:
-    """A run's configuration, and the words and choices it was made from."""
+    """A run's configuration, and the words it was made from."""
 
     config: Any  # of the root's schema
     yaml: str  # resolved, what a run directory keeps as config.yaml
     overrides: list[str]
-    choices: dict[str, str]  # config group -> option
 
 
 def assemble(root: Root, overrides: list[str], config_dirs: tuple[Path, ...] = ()) -> Assembled:
@@ -84,7 +83,7 @@ def load(a: Assembled, launch: bool = True) -> Loaded:
         a.problems += part_problems(root, config, launch) if root.staged else []
         if not a.problems:
             text = yaml.safe_dump(ordered, sort_keys=False, allow_unicode=True)
-            return Loaded(config, text, a.overrides, a.choices)
+            return Loaded(config, text, a.overrides)
     raise ConfigError(a.problems, a.lines())
 
 

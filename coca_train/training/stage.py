@@ -14,10 +14,9 @@ from coca_train.data.mixture import Mixture
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import DTYPES, Engine
 from coca_train.evaluation.measures.perplexity import validation_loss
-from coca_train.models.build import build_model
 from coca_train.models.certificate import certify
 from coca_train.models.init import init_parameter
-from coca_train.models.transformer import Transformer, count_parameters
+from coca_train.models.transformer import Transformer, build_model, count_parameters
 from coca_train.positions.layers import in_words
 from coca_train.runtime import dist
 from coca_train.runtime.errors import CheckpointError, DataError, Preempted, StorageError

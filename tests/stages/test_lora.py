@@ -13,9 +13,9 @@ from coca_train.engine.base import Engine
 from coca_train.hub import exporting
 from coca_train.hub.options import EXPORT, given
 from coca_train.hub.weights import open_source
-from coca_train.models.build import build_model, vocab_size
 from coca_train.models.init import init_parameter
 from coca_train.models.lora import is_adapter
+from coca_train.models.transformer import build_model, vocab_size
 from coca_train.runtime.errors import UserError
 from coca_train.training import stage as stage_run
 from tests.cases import slow_unless
