@@ -68,8 +68,13 @@ def run_one(
     meta = checkpoint.Meta(run_id, context.record["model_digest"], fingerprint, {"stage": stage.name}, lora)
     resumed = origin is not None and origin.manifest["run_id"] == run_id and origin.step > stage.first_step
     with ExitStack() as stack:
-        whose = {"model": config.model, "position": config.position, "layers": config.layers}
-        init = partial(init_parameter, **whose, seed=config.run.seed)
+        init = partial(
+            init_parameter,
+            model=config.model,
+            position=config.position,
+            layers=config.layers,
+            seed=config.run.seed,
+        )
         memory = engine.SegmentMemorySize(config.model.n_layers, outline.position.memory_len, config.model.d_model)
         runner = engine.build(
             config.engine,
