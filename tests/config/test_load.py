@@ -48,7 +48,8 @@ def test_every_choice_loads(choice):
 
 def test_a_tracker_that_is_not_installed_is_refused(monkeypatch):
     monkeypatch.setattr("coca_train.config.check.find_spec", lambda name: None)
-    has(refused(["tracking=wandb"]), "E-CFG-37", ["wandb is not installed", "pip install wandb"])
+    for name in ("wandb", "tensorboard"):
+        has(refused([f"tracking={name}"]), "E-CFG-37", [f"{name} is not installed", f"pip install {name}"])
 
 
 def test_quickstart_is_the_default():
