@@ -162,6 +162,7 @@ def finished(run_dir: Path, loaded: Loaded) -> bool:
     from coca_train.training.ending import FORMAT, is_finished
 
     config = run_dir / "config.yaml"
+    # By the text: whatever option has changed, it is another training.
     if not config.exists() or config.read_text(encoding="utf-8") != loaded.yaml:
         return False
     return is_finished(run_dir / "report", {"format": FORMAT, "step": resolve(loaded.config)[-1].last_step})

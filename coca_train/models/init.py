@@ -35,6 +35,7 @@ def init_parameter(
     """
     generator = torch.Generator().manual_seed(seed_of(seed, name))
     scheme = _scheme_of(name, model, position, layers)
+    # By the scheme first: its parameters may be called norm or bias too.
     own = None if scheme is None else positions.initials(scheme).get(name.rpartition(".")[2])
     if own is not None:
         values = torch.empty(parameter.shape, dtype=torch.float32)

@@ -157,6 +157,8 @@ class Transformer(Decoder):
         """The last layer at the wanted positions; those before each stretch are keys and values only."""
         parts = []
         for begin, end in wanted:
+            # Stretch by stretch, each with the keys up to its end: kernels take the queries to be the last ones of
+            # their keys.
             doc_BS = None if doc_BT is None else doc_BT[:, :end]
             context = self.context(self.kinds[-1], pos_BT[:, begin:end], pos_BT[:, :end], doc_BS, length, None)
             parts.append(self.blocks[-1](x_BTC[:, begin:end], context, x_BTC[:, :begin] if begin else None))

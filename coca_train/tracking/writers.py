@@ -134,6 +134,7 @@ class WandbSink:
         self._queue: queue.Queue[tuple[int, Record] | None] = queue.Queue(maxsize=1000)
         options = {"dir": str(run_dir), "mode": mode, "project": project, "name": name, "config": dict(config)}
         options |= {"id": _run_id(run_dir), "resume": "allow"}
+        # A daemon: a tracker that hangs for good must not keep the process from ending.
         self._thread = threading.Thread(target=self._work, args=(options,), name="wandb", daemon=True)
         self._thread.start()
 
