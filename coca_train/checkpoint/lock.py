@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from coca_train.runtime import dist, durable
-from coca_train.runtime.errors import LockedError, PeerLost, StorageError, UserError
+from coca_train.runtime.errors import LockedError, PeerLost, StorageError
 
 HEARTBEAT_S = 30.0
 # Three beats may be lost to a slow disk before a lock counts as left behind.
@@ -62,20 +62,7 @@ class RunLock:
         self._heart: threading.Thread | None = None
 
     def __enter__(self) -> "RunLock":
-        problem: UserError | None = None
-        if dist.is_main():
-            try:
-                self._acquire()
-            except UserError as error:
-                problem = error
-            except OSError as error:
-                problem = StorageError(
-                    f"E-RUN-27 {self._run_dir}: cannot be written ({error}); a run needs its directory. "
-                    "Fix: choose another run.root"
-                )
-        problem = dist.broadcast_object(problem)
-        if problem is not None:
-            raise problem
+        dist.on_main(self._take)
         if dist.is_main():
             self._heart = threading.Thread(target=self._beat, name="run-lock-heartbeat", daemon=True)
             self._heart.start()
@@ -136,8 +123,17 @@ class RunLock:
                 )
             time.sleep(LOOK_S)
 
+    def _take(self) -> None:
+        try:
+            os.makedirs(self._run_dir, exist_ok=True)
+            self._acquire()
+        except OSError as error:
+            raise StorageError(
+                f"E-RUN-27 {self._run_dir}: cannot be written ({error}); a run needs its directory. "
+                "Fix: choose another run.root"
+            ) from error
+
     def _acquire(self) -> None:
-        os.makedirs(self._run_dir, exist_ok=True)
         with _flocked(self._run_dir):
             # Under the flock from the look at the holder to the new card: two that find the same stale lock would both
             # take it.

@@ -11,15 +11,14 @@ from coca_train.config.load import Loaded
 from coca_train.data.mixture import tokenizer_digest
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import DTYPES
-from coca_train.models.build import build_model, vocab_size
-from coca_train.models.transformer import Transformer
+from coca_train.models.transformer import Transformer, build_model, vocab_size
 from coca_train.runtime.errors import CheckpointError, DataError, UserError
 from coca_train.schedule import resolve, stage_at
 from coca_train.settings import load_saved
 
 
 @dataclass(frozen=True)
-class Run:
+class TrainedRun:
     """A trained model, ready to be asked. loaded: the configuration of the stage that made it. step: optimizer steps
     it was trained for."""
 
@@ -29,7 +28,7 @@ class Run:
     step: int
 
 
-def load_run(run_dir: Path | str, device: str = "auto") -> Run:
+def load_run(run_dir: Path | str, device: str = "auto") -> TrainedRun:
     """The model of a run in evaluation mode, in the run's precision (float32 instead of float16 on a CPU).
 
     device: auto, cpu or cuda. Raises UserError when the directory is no run, CheckpointError when it
@@ -62,7 +61,7 @@ def load_run(run_dir: Path | str, device: str = "auto") -> Run:
     # `to_empty` has given a tied head a tensor of its own.
     model.tie()
     checkpoint.load_weights(newest, model)
-    return Run(loaded, model.eval(), tokenizer, newest.step)
+    return TrainedRun(loaded, model.eval(), tokenizer, newest.step)
 
 
 def read_record(run_dir: Path) -> dict:

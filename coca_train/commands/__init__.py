@@ -44,6 +44,7 @@ def _does(path: Path) -> str:
 
 
 def _dispatch(argv: list[str]) -> int:
+    # First, because a launcher puts its flag in front of the verb.
     words = without_launcher_flags(argv)
     name = words[0] if words else ""
     if name in verbs():

@@ -51,6 +51,7 @@ def jobs(overrides: list[str], config_dirs: tuple[Path, ...]) -> list[Job]:
         raise
     planned: list[Job] = []
     for overrides_of_point in points:
+        # What all points have in common is not swept, and has no place in the name of a run.
         swept = [text for text in overrides_of_point if any(text not in other for other in points)]
         base = name = load(overrides_of_point, config_dirs).config.run.name
         if not any(text.startswith("run.name=") for text in swept):

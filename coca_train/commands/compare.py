@@ -13,12 +13,12 @@ from pydantic.dataclasses import dataclass
 from coca_train.commands import main
 from coca_train.commands._children import folder_flags, refuse_torchrun, run_child
 from coca_train.config.command_line import Arguments
+from coca_train.config.fields import ChoiceOf, Names, Paths
 from coca_train.config.files import choices, config_dir
 from coca_train.config.load import Loaded
 from coca_train.config.messages import Problem, nearest
 from coca_train.config.root import Root
 from coca_train.config.schema import STRICT
-from coca_train.config.spelling import ChoiceOf, Names, Paths
 from coca_train.config.verb import FLAGS, Verb
 from coca_train.runtime import dist
 from coca_train.runtime.errors import DataError, UserError
@@ -162,6 +162,7 @@ def finished(run_dir: Path, loaded: Loaded) -> bool:
     from coca_train.training.ending import FORMAT, is_finished
 
     config = run_dir / "config.yaml"
+    # By the text: whatever option has changed, it is another training.
     if not config.exists() or config.read_text(encoding="utf-8") != loaded.yaml:
         return False
     return is_finished(run_dir / "report", {"format": FORMAT, "step": resolve(loaded.config)[-1].last_step})

@@ -10,12 +10,11 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.commands import DEFAULT, main, verb_of, verbs
 from coca_train.config.command_line import Arguments, read_arguments
-from coca_train.config.fields import module_options, options
+from coca_train.config.fields import choice_of, module_options, options
 from coca_train.config.files import choices, config_dir
 from coca_train.config.load import Loaded
 from coca_train.config.root import Root
 from coca_train.config.schema import STRICT
-from coca_train.config.spelling import choice_of
 from coca_train.config.verb import Verb
 from coca_train.runtime.errors import UserError
 from coca_train.settings import TRAIN

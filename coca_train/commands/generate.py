@@ -9,10 +9,10 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.commands import main
 from coca_train.config.command_line import Arguments
+from coca_train.config.fields import Text
 from coca_train.config.load import Loaded
 from coca_train.config.root import Root
 from coca_train.config.schema import STRICT
-from coca_train.config.spelling import Text
 from coca_train.config.verb import Verb
 from coca_train.runtime import dist
 from coca_train.runtime.errors import UserError

@@ -9,10 +9,10 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.commands import main
 from coca_train.config.command_line import Arguments
+from coca_train.config.fields import ChoiceOf
 from coca_train.config.load import Loaded
 from coca_train.config.root import Root
 from coca_train.config.schema import STRICT, Positive
-from coca_train.config.spelling import ChoiceOf
 from coca_train.config.verb import FLAGS, Verb
 from coca_train.planning.catalog.entries import known
 from coca_train.runtime.errors import UserError

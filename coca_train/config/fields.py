@@ -1,6 +1,7 @@
-"""The options of the schema as a flat list: dotted key, description, what a value must be."""
+"""The options of the schema as a flat list: dotted key, description, what a value must be, how it is spelled."""
 
 import ast
+import re
 from dataclasses import dataclass, is_dataclass
 from fnmatch import fnmatch
 from functools import cache
@@ -9,6 +10,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from coca_train.config.interpolate import Verbatim
 from coca_train.config.root import Root
 
 
@@ -171,3 +173,54 @@ def modules_with(root: Root, key: str) -> str:
         return ""
     names = [name for name in registry.names() if option in described(registry.source(name))]
     return f"{section.replace('.', '/')}={' or '.join(names)}" if names else ""
+
+
+# Options that are not spelled as Hydra's grammar wants it. `prompt=def main(x="a, b")` would need quotes inside quotes,
+# and `schemes=rope,coca` would be a sweep.
+
+
+class AsTyped:
+    """Marks text that is everything behind the `=`."""
+
+    def read(self, text: str) -> Verbatim:
+        return Verbatim(text)
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Marks a list that may be typed without brackets. separator: what stands between its parts, as a pattern."""
+
+    separator: str
+
+    def read(self, text: str) -> list[str] | None:
+        """None: there are brackets, and Hydra's grammar reads it."""
+        if text.startswith("["):
+            return None
+        return [part.strip() for part in re.split(self.separator, text) if part.strip()]
+
+
+@dataclass(frozen=True)
+class ChoiceOf:
+    """Marks the name of a file in a folder of `configs`, for completion."""
+
+    group: str
+
+
+Text = Annotated[str, AsTyped()]
+Paths = Annotated[list[str], Listed(",")]
+Names = Annotated[list[str], Listed(r"[,\s]")]
+
+
+def choice_of(root: Root, key: str) -> str:
+    """The group whose choices an option names; empty when it names none."""
+    return next((mark.group for mark in _marks(root, key) if isinstance(mark, ChoiceOf)), "")
+
+
+def spelling_of(root: Root, key: str) -> AsTyped | Listed | None:
+    """How an option is spelled; None: as everything else."""
+    return next((mark for mark in _marks(root, key) if isinstance(mark, AsTyped | Listed)), None)
+
+
+def _marks(root: Root, key: str) -> list[object]:
+    field = fields_of(root.schema).get(key)
+    return [] if field is None else field.metadata

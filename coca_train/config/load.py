@@ -28,12 +28,11 @@ from coca_train.runtime.trees import leaves
 
 @dataclass(frozen=True)
 class Loaded:
-    """A run's configuration, and the words and choices it was made from."""
+    """A run's configuration, and the words it was made from."""
 
     config: Any  # of the root's schema
     tree: dict[str, Any]  # the same in plain values, resolved
     overrides: list[str]
-    choices: dict[str, str]  # config group -> option
 
     @property
     def yaml(self) -> str:
@@ -84,7 +83,7 @@ def load(a: Assembled, launch: bool = True) -> Loaded:
         # Parts stand over the run's own sections: while those are wrong, so would be every part.
         a.problems += part_problems(root, config, launch) if root.staged else []
         if not a.problems:
-            return Loaded(config, ordered, a.overrides, a.choices)
+            return Loaded(config, ordered, a.overrides)
     raise ConfigError(a.problems, a.lines())
 
 

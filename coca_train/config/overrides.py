@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from coca_train.config.compose import Assembled
 from coca_train.config.exchange import over
-from coca_train.config.fields import options
+from coca_train.config.fields import options, spelling_of
 from coca_train.config.files import choices
 from coca_train.config.messages import Problem, is_secret, nearest, show
 from coca_train.config.root import Root
-from coca_train.config.spelling import spelling_of
 
 if TYPE_CHECKING:  # help without overrides does not wait for Hydra
     from hydra.core.override_parser.types import Override

@@ -111,6 +111,7 @@ class IndexedDataset(Index):
                 f"E-TOK-01 {error.filename}: {error.strerror}; the file must be readable. Fix: check its owner and mode"
             ) from error
         self._bin: mmap.mmap | None = None
+        # Sums are checked as blocks are read, not now: reading a terabyte first would delay the first step by an hour.
         self._sums = BlockSums.of(self.bin_path) if verify_blocks else None
         with idx:
             super().__init__(idx, self.bin_path, os.fstat(self._bin_file.fileno()).st_size)

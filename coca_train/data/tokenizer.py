@@ -78,6 +78,7 @@ class Tokenizer:
                 f"E-TKN-03 {self.path}: has no piece that ends a document ({', '.join(END_PIECES)}); one is needed. "
                 "Fix: train the tokenizer with an eos id"
             )
+        # A text that can spell the end would be cut into two documents by whoever wrote it.
         if (text := self._backend.spelled(eod)) is not None:
             raise DataError(
                 f"E-TKN-12 {self.path}: a text with {text!r} in it is encoded as the end of a document; no text may "

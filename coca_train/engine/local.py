@@ -15,7 +15,6 @@ from coca_train.engine.optim import adamw, start_moments
 from coca_train.models.lora import named_parameters
 from coca_train.models.trainable import select_trainable
 from coca_train.runtime import dist
-from coca_train.runtime.errors import UserError
 
 
 class LocalEngine:
@@ -34,16 +33,7 @@ class LocalEngine:
         init: InitParameter,
         trainable: Sequence[str],
     ) -> None:
-        if dist.world_size() > 1:
-            raise UserError(
-                f"E-CFG-41 engine.kind local: started with {dist.world_size()} processes; it is for one. "
-                "Fix: engine.kind=deepspeed"
-            )
-        if config.dtype == "fp16":
-            raise UserError(
-                "E-CFG-42 engine.dtype fp16: the local engine scales no losses; it needs fp32 or bf16. "
-                "Fix: engine.kind=deepspeed"
-            )
+        assert dist.world_size() == 1 and config.dtype != "fp16", "config/check.py refuses both"
         self.device = process.start(config)
         self.dtype = config.dtype
         self.zero_stage = 0

@@ -6,9 +6,9 @@ import yaml
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from coca_train.config.fields import Names
 from coca_train.config.root import Root
 from coca_train.config.schema import STRICT, Name, Positive
-from coca_train.config.spelling import Names
 
 Form = Literal["auto", "native", "own", "llama", "mistral", "smollm3", "gpt_neox"]  # families: hub/families.py
 OF_PARITY = "tokens of each parity probe"

@@ -58,6 +58,8 @@ class Attention(nn.Module):
         q_BTHD, k_BSGK = self.project_q(x_BTC), self.project_k(x_BSC)
         v_BSGD = self.v(x_BSC).unflatten(-1, (self.n_kv_heads, self.head_dim))
         tokens = self.position.tokens(x_BSC)
+        # Before the scheme maps them: frequencies that change with the length are applied to all keys anew, so the
+        # cache holds what the projection gave.
         if context.cache is not None:
             k_BSGK, v_BSGD, *tokens = context.cache.extend(self.layer, k_BSGK, v_BSGD, *tokens)
         project = Projections(self.project_q, self.project_k)
@@ -66,5 +68,7 @@ class Attention(nn.Module):
             for tables, layout in context.views
             for mapped in [self.position(context.position, q_BTHD, k_BSGK, tables, project, tuple(tokens))]
         ]
+        # By the width of the values: a scheme may make queries and keys wider, and that must not make the scores
+        # smaller.
         out_BTHD = context.kernel(parts, v_BSGD, self.head_dim**-0.5)
         return F.dropout(self.out(out_BTHD.flatten(-2)), self.dropout, self.training)

@@ -146,6 +146,7 @@ class Decoder(nn.Module):
 
     def embedded(self, tokens_BT: Tensor, pos_BT: Tensor) -> Tensor:
         """What goes into the first layer, x_BTC."""
+        # A visibility may number positions anew (segments), and a table of positions is looked up by what it says.
         text_BT, _, _ = self.visibilities[OWN].place(pos_BT, pos_BT, None)
         return self.position.embed(self.embed(tokens_BT), text_BT)
 
@@ -175,6 +176,8 @@ class Decoder(nn.Module):
         position, visibility = self.position_of(kind), self.visibilities[kind]
         layouts, length = visibility.layouts(pos_BT, pos_BS, doc_BS), visibility.length(length)
         views = [(position(layout.pos_BT, layout.pos_BS, length), layout) for layout in layouts]
+        # Any of the layouts: they differ in what is seen and how far it seems, the place in the text is the same in
+        # all.
         scale_BT = logit_scale(self.logit_scales[kind], layouts[0].text_BT, self.shape.max_seq_len)
         return AttentionContext(position, self.kernel(), views, cache, scale_BT)
 

@@ -47,6 +47,7 @@ def generate(
     try:
         new: list[int] = []
         for logits_V in _next_logits(model, list(tokens), new, max_new_tokens, dynamic_length, use_cache):
+            # Drawn on the CPU, so that a seed gives the same text on any device.
             token = pick(logits_V.float().cpu(), temperature, top_k, top_p, generator)
             if token == eod:
                 break
@@ -100,6 +101,7 @@ def _next_logits(
         tokens_BT = torch.tensor([(prompt + new)[start:]], device=device)
         length = total if dynamic_length == "sequence" else held
         x_BTC = model.hidden(tokens_BT, pos_BT=pos_BT, length=length, cache=cache)
+        # The last position alone goes through the head: the logits of a long prompt would not fit.
         yield model.head(x_BTC[:, -1:])[0, -1]
 
 

@@ -35,6 +35,7 @@ def init_parameter(
     """
     generator = torch.Generator().manual_seed(seed_of(seed, name))
     scheme = _scheme_of(name, model, position, layers)
+    # By the scheme first: its parameters may be called norm or bias too.
     own = None if scheme is None else positions.initials(scheme).get(name.rpartition(".")[2])
     if own is not None:
         values = torch.empty(parameter.shape, dtype=torch.float32)
@@ -68,3 +69,17 @@ def init_weights(module: Any, model: ModelConfig, seed: int) -> None:
     """Initialise every parameter of a Transformer."""
     for name, parameter in module.named_parameters():
         init_parameter(name, parameter, model, module.position.settings, seed, module.layers)
+
+
+def init_digests(outline: Any, seed: int) -> dict[str, str]:
+    """SHA-256 (first 16 digits) of every parameter's initial value: two schemes share what has the same digest.
+
+    outline: a Transformer, on the meta device perhaps.
+    """
+    digests = {}
+    for name, parameter in outline.named_parameters():
+        # Parameter by parameter: the weights of a whole model need not fit into this process.
+        values: Tensor = torch.empty(parameter.shape, dtype=torch.float32)
+        init_parameter(name, values, outline.config, outline.position.settings, seed, outline.layers)
+        digests[name] = hashlib.sha256(values.numpy().tobytes()).hexdigest()[:16]
+    return digests

@@ -238,6 +238,7 @@ def weigh(p_BHts: Tensor, v_BGsD: Tensor, value_RD: Tensor | None, tile: Tile) -
 
 def hidden(tile: Tile) -> Tensor | None:
     """Pairs of a tile that are not seen, (B, 1, t, s); None: all are."""
+    # Most tiles lie below the diagonal, where all is seen: one look at a tile saves the masking of its scores.
     seen_Bts = seen(tile.layout, tile.queries, tile.keys)
     return None if bool(seen_Bts.all()) else ~seen_Bts[:, None]
 

@@ -49,6 +49,8 @@ def select_trainable(model: nn.Module, patterns: Sequence[str]) -> list[str]:
     parameters = dict(lora.named_parameters(model))
     chosen: set[str] = set()
     for name in _matching([name for name in parameters if not lora.is_adapter(name)], patterns):
+        # Patterns are about the weights as they were before there were adapters, so that one schedule serves with and
+        # without.
         adapter = lora.adapter_of(name)
         chosen.update(adapter if adapter[0] in parameters else [name])
     for name, parameter in parameters.items():

@@ -15,16 +15,20 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from coca_train import positions
-from coca_train.config.schema import OWN, LayersConfig, ModelConfig
+from coca_train.config.schema import OWN, Config, LayersConfig, LoraConfig, ModelConfig
 from coca_train.models.attention import AttentionContext
 from coca_train.models.cache import Cache, KVCache
 from coca_train.models.decoder import Decoder, module_name
 from coca_train.models.kernels import KERNELS, Kernel
 from coca_train.models.memory import Memory
+from coca_train.models.trainable import adapt
 from coca_train.positions import visibilities
 from coca_train.positions.base import Position
 from coca_train.positions.layers import UNIFORM, Kind, kinds, kinds_of
 from coca_train.positions.visibility import Visibility
+from coca_train.runtime.errors import DataError
+
+VOCAB_MULTIPLE = 64  # embedding rows are rounded up to this: matrix kernels like round numbers
 
 
 class Transformer(Decoder):
@@ -153,6 +157,8 @@ class Transformer(Decoder):
         """The last layer at the wanted positions; those before each stretch are keys and values only."""
         parts = []
         for begin, end in wanted:
+            # Stretch by stretch, each with the keys up to its end: kernels take the queries to be the last ones of
+            # their keys.
             doc_BS = None if doc_BT is None else doc_BT[:, :end]
             context = self.context(self.kinds[-1], pos_BT[:, begin:end], pos_BT[:, :end], doc_BS, length, None)
             parts.append(self.blocks[-1](x_BTC[:, begin:end], context, x_BTC[:, :begin] if begin else None))
@@ -208,3 +214,38 @@ def count_parameters(model: nn.Module) -> tuple[int, int]:
     sizes = {name: getattr(p, "ds_numel", p.numel()) for name, p in model.named_parameters()}
     outside = sum(size for name, size in sizes.items() if name in ("embed.weight", "head.weight"))
     return sum(sizes.values()), sum(sizes.values()) - outside
+
+
+def vocab_size(model: ModelConfig, n_pieces: int, tokenizer: str) -> int:
+    """Embedding rows [tokens]: as configured, else n_pieces, the tokenizer's size, rounded up to 64. tokenizer: its
+    file, for the error."""
+    rows = model.vocab_size or -(-n_pieces // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+    if rows < n_pieces:
+        raise DataError(
+            f"E-TOK-09 model.vocab_size={rows}: the tokenizer {tokenizer} has {n_pieces} "
+            "tokens and needs as many rows. Fix: model.vocab_size=null, which takes the tokenizer's size"
+        )
+    return rows
+
+
+def build_model(
+    config: Config, n_tokens: int, trainable: Sequence[str] = (), lora: LoraConfig | None = None
+) -> Transformer:
+    """The Transformer of a config with n_tokens embedding rows, weights not yet initialised.
+
+    lora: adapters for what matches the patterns `trainable`; None: without. Raises UserError where adapters do not fit
+    (E-STG-14, 16, 17) or peft is missing (E-STG-18).
+    """
+    model = Transformer(
+        config.model,
+        config.position,
+        config.visibility,
+        vocab_size=n_tokens,
+        max_seq_len=config.train.seq_len,
+        layers=config.layers,
+        attention=config.engine.attention,
+        activation_checkpointing=config.engine.activation_checkpointing,
+    )
+    if lora is not None:
+        adapt(model, trainable, lora)
+    return model

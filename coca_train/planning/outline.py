@@ -9,10 +9,9 @@ import torch
 from coca_train.config.schema import Config, LoraConfig
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import DTYPES, parameters_on_meta
-from coca_train.models.build import build_model, vocab_size
 from coca_train.models.lora import named_parameters
 from coca_train.models.trainable import select_trainable
-from coca_train.models.transformer import Transformer
+from coca_train.models.transformer import Transformer, build_model, vocab_size
 from coca_train.runtime.errors import UserError
 
 

@@ -51,12 +51,6 @@ def _device(group: Any) -> str:
     return "cuda" if group.get_backend() == "nccl" else "cpu"
 
 
-def barrier() -> None:
-    """COLLECTIVE. Wait for all ranks."""
-    if (group := _group()) is not None:
-        group.barrier()
-
-
 def all_reduce(values: list[float], op: str = "sum") -> list[float]:
     """Reduce a few float64 numbers over all ranks. op: sum, max or min."""
     if (group := _group()) is None:

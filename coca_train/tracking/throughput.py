@@ -69,6 +69,7 @@ def measured_peak(device: torch.device, dtype: str, seconds: float = 0.2, size: 
     out = a @ a  # the first call pays for set-up
     best, calls = float("inf"), 0
     end = time.perf_counter() + seconds
+    # The best of many, not their mean: whatever else this machine does only ever makes a product slower.
     while calls < MIN_CALLS or time.perf_counter() < end:
         calls += 1
         if device.type == "cuda":

@@ -7,7 +7,6 @@ Of a probe of reach: probe/<variant>/<window> [nats per token] and what it costs
 No sink may stop or slow a training: one that fails says so once and falls silent.
 """
 
-import importlib.util
 import json
 import math
 import os
@@ -16,14 +15,15 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from coca_train.config.schema import Config, TrackingConfig
 from coca_train.runtime import dist
-from coca_train.runtime.errors import UserError
 
 Record = Mapping[str, Any]
 Warn = Callable[[str], None]
@@ -55,13 +55,6 @@ def json_safe(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: json_safe(item) for key, item in value.items()}
     return [json_safe(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def missing_package(package: str, extra: str, key: str) -> UserError:
-    return UserError(
-        f"E-TRACK-01 config {key}: the package {package} is not installed; it is part of the extra '{extra}'. "
-        f"Fix: pip install {package}"
-    )
 
 
 class JsonlSink:
@@ -112,36 +105,18 @@ class JsonlSink:
 class TensorBoardSink:
     """TensorBoard events in <run>/tensorboard; events beyond start_step are purged on resume."""
 
-    def __init__(self, directory: Path, start_step: int, warn: Warn) -> None:
-        if importlib.util.find_spec("tensorboard") is None:
-            raise missing_package("tensorboard", "tensorboard", "tracking.tensorboard")
+    def __init__(self, directory: Path, start_step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._warn = warn
-        self._writer: Any = None
-        try:
-            self._writer = SummaryWriter(str(directory), purge_step=start_step + 1 if start_step else None)
-        except OSError as error:
-            warn(f"TensorBoard is off: {error}; training goes on")
+        self._writer = SummaryWriter(str(directory), purge_step=start_step + 1 if start_step else None)
 
     def write(self, step: int, record: Record) -> None:
-        if self._writer is None:
-            return
-        try:
-            for key, value in record.items():
-                if isinstance(value, int | float):
-                    self._writer.add_scalar(key, value, step)
-        except Exception as error:
-            self._warn(f"TensorBoard stopped: {error}; training goes on")
-            self._writer = None
+        for key, value in record.items():
+            if isinstance(value, int | float):
+                self._writer.add_scalar(key, value, step)
 
     def close(self) -> None:
-        if self._writer is None:
-            return
-        try:
-            self._writer.close()
-        except Exception as error:
-            self._warn(f"TensorBoard did not close: {error}")
+        self._writer.close()
 
 
 class WandbSink:
@@ -154,13 +129,12 @@ class WandbSink:
     def __init__(
         self, run_dir: Path, mode: str, project: str, name: str, config: Record, warn: Warn, close_s: float = 30.0
     ) -> None:
-        if importlib.util.find_spec("wandb") is None:
-            raise missing_package("wandb", "wandb", "tracking.wandb")
         self._warn = warn
         self._close_s = close_s
         self._queue: queue.Queue[tuple[int, Record] | None] = queue.Queue(maxsize=1000)
         options = {"dir": str(run_dir), "mode": mode, "project": project, "name": name, "config": dict(config)}
         options |= {"id": _run_id(run_dir), "resume": "allow"}
+        # A daemon: a tracker that hangs for good must not keep the process from ending.
         self._thread = threading.Thread(target=self._work, args=(options,), name="wandb", daemon=True)
         self._thread.start()
 
@@ -272,7 +246,6 @@ class MetricsWriter:
 
     run_dir: the run's directory. start_step: the step a resumed run goes on from (0 = new). last_step: of the
     whole run. name: of the run, and hyper_parameters, for a tracker that shows them.
-    Raises UserError when a tracker is asked for whose package is missing.
     """
 
     def __init__(
@@ -284,41 +257,44 @@ class MetricsWriter:
         name: str,
         hyper_parameters: Callable[[], Record],
     ) -> None:
-        self._sinks: list[Sink] = []
+        self._sinks: dict[str, Sink] = {}
         self._warned: set[str] = set()
         if not dist.is_main():
             return
         if tracking.tensorboard:
-            self._sinks.append(TensorBoardSink(run_dir / "tensorboard", start_step, self._once("tensorboard")))
+            with self._failing("TensorBoard"):
+                self._sinks["TensorBoard"] = TensorBoardSink(run_dir / "tensorboard", start_step)
         if tracking.wandb != "disabled":
-            self._sinks.append(
-                WandbSink(
-                    run_dir,
-                    tracking.wandb,
-                    tracking.wandb_project,
-                    name,
-                    hyper_parameters(),
-                    self._once("wandb"),
-                )
-            )
-        self._sinks.append(JsonlSink(run_dir / "metrics.jsonl", start_step, self._once("jsonl")))
+            options = run_dir, tracking.wandb, tracking.wandb_project, name, hyper_parameters()
+            self._sinks["wandb"] = WandbSink(*options, partial(self._warn, "wandb"))
+        jsonl = JsonlSink(run_dir / "metrics.jsonl", start_step, partial(self._warn, "metrics.jsonl"))
+        self._sinks["metrics.jsonl"] = jsonl
         if tracking.progress_bar:
-            self._sinks.append(ProgressSink(last_step, start_step))
+            self._sinks["progress"] = ProgressSink(last_step, start_step)
 
-    def _once(self, key: str):
-        def warn(message: str) -> None:
-            if key not in self._warned:
-                self._warned.add(key)
-                print(f"WARNING: {message}", file=sys.stderr, flush=True)
+    def _warn(self, sink: str, message: str) -> None:
+        """Once for each sink."""
+        if sink not in self._warned:
+            self._warned.add(sink)
+            print(f"WARNING: {message}", file=sys.stderr, flush=True)
 
-        return warn
+    @contextmanager
+    def _failing(self, name: str) -> Iterator[None]:
+        """A sink that fails inside is dropped."""
+        try:
+            yield
+        except Exception as error:
+            self._sinks.pop(name, None)
+            self._warn(name, f"{name} stopped: {error}; training goes on")
 
     def log(self, step: int, record: dict[str, Any]) -> None:
         """One record of `step` (counted from 1 for the first optimizer step done)."""
-        for sink in self._sinks:
-            sink.write(step, record)
+        for name, sink in list(self._sinks.items()):
+            with self._failing(name):
+                sink.write(step, record)
 
     def close(self) -> None:
-        for sink in self._sinks:
-            sink.close()
-        self._sinks = []
+        for name, sink in list(self._sinks.items()):
+            with self._failing(name):
+                sink.close()
+        self._sinks = {}

@@ -46,6 +46,7 @@ class Probe:
         training = started - self.began - self.seconds
         self.seconds += seconds
         every = self.config.eval.extrapolation.every_steps
+        # Without the probes themselves: what they cost is told against the time of training alone.
         between = training / (step - self.start_step) * every
         cost = seconds / (seconds + between)
         self._say(f"probe     takes {seconds:.1f} s every {every:,} steps, {cost:.1%} of the training")

@@ -16,10 +16,10 @@ from coca_train.data.packings import Edges
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import without_initial_values
 from coca_train.engine.process import ran_out
-from coca_train.models.build import build_model, init_digests, vocab_size
+from coca_train.models.init import init_digests
 from coca_train.models.lora import is_adapter, named_parameters
 from coca_train.models.trainable import select_trainable
-from coca_train.models.transformer import Transformer
+from coca_train.models.transformer import Transformer, build_model, vocab_size
 from coca_train.runtime import dist
 from coca_train.runtime.errors import CheckpointError, DataError, DeviceMemoryError, UserError
 from coca_train.runtime.signals import StopRequest

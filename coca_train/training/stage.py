@@ -14,10 +14,9 @@ from coca_train.data.mixture import Mixture
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import DTYPES, Engine
 from coca_train.evaluation.measures.perplexity import validation_loss
-from coca_train.models.build import build_model
 from coca_train.models.certificate import certify
 from coca_train.models.init import init_parameter
-from coca_train.models.transformer import Transformer, count_parameters
+from coca_train.models.transformer import Transformer, build_model, count_parameters
 from coca_train.positions.layers import in_words
 from coca_train.runtime import dist
 from coca_train.runtime.errors import CheckpointError, DataError, Preempted, StorageError
@@ -69,8 +68,13 @@ def run_one(
     meta = checkpoint.Meta(run_id, context.record["model_digest"], fingerprint, {"stage": stage.name}, lora)
     resumed = origin is not None and origin.manifest["run_id"] == run_id and origin.step > stage.first_step
     with ExitStack() as stack:
-        whose = {"model": config.model, "position": config.position, "layers": config.layers}
-        init = partial(init_parameter, **whose, seed=config.run.seed)
+        init = partial(
+            init_parameter,
+            model=config.model,
+            position=config.position,
+            layers=config.layers,
+            seed=config.run.seed,
+        )
         memory = engine.SegmentMemorySize(config.model.n_layers, outline.position.memory_len, config.model.d_model)
         runner = engine.build(
             config.engine,

@@ -39,6 +39,7 @@ def find_start(
         if stop.received:
             raise Preempted("stopped while importing start.path, nothing is kept; the same command imports it again")
 
+    # Rank 0 looks for all: on a network folder ranks may disagree, and some would wait in an import that others skip.
     if not dist.on_main(begins_from.exists):
         wait = "; the other ranks wait" if dist.world_size() > 1 else ""
         dist.log(f"start     importing {config.start.path} into {begins_from}{wait}")

@@ -13,7 +13,7 @@ from coca_train.config.files import choices, config_dir
 from coca_train.config.messages import Problem
 from coca_train.config.root import Root
 from coca_train.config.schema import STRICT
-from coca_train.settings import TRAIN, load
+from coca_train.settings import TRAIN
 from data_prep.settings import PREPARE
 from data_prep.settings import load as load_corpus
 from tests.config.support import has, refused, table
@@ -127,7 +127,7 @@ def test_the_real_roots_know_nothing_of_each_other():
     assert "E-CFG-01 command line corpus=files: unknown key" in wrong(TRAIN, ["corpus=files"])
     assert "E-CFG-01 command line model=neox_tiny: unknown key" in wrong(PREPARE, ["model=neox_tiny"])
     assert "E-CFG-01 command line model.n_layers=2: unknown key" in wrong(PREPARE, ["model.n_layers=2"])
-    assert set(load([]).choices) == set(TRAIN.groups) - set(TRAIN.without_default)
+    assert set(loading.assemble(TRAIN, []).choices) == set(TRAIN.groups) - set(TRAIN.without_default)
 
 
 FILES = "corpus.sources.text.files=[a.jsonl]"

@@ -10,8 +10,8 @@ from torch import Tensor
 from coca_train import checkpoint, engine
 from coca_train.data.mixture import tokenizer_digest
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.models.build import build_model, vocab_size
 from coca_train.models.init import init_parameter
+from coca_train.models.transformer import build_model, vocab_size
 from coca_train.settings import load
 
 TEXT = [

@@ -31,7 +31,6 @@ FAMILIES = {
     "API": "the Python API",
     "CMP": "comparisons",
     "REPORT": "reports",
-    "TRACK": "trackers",
     "EXT": "adding something of your own",
 }
 

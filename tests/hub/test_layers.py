@@ -11,8 +11,7 @@ import transformers
 
 from coca_train.hub import families, forms
 from coca_train.hub.weights import open_source
-from coca_train.models.build import build_model
-from coca_train.models.transformer import Transformer
+from coca_train.models.transformer import Transformer, build_model
 from coca_train.positions.hugging_face import NotTheSame
 from coca_train.runtime.errors import UserError
 from coca_train.settings import load

@@ -17,8 +17,8 @@ from coca_train.data.tokenizer import Tokenizer
 from coca_train.hub import parity, shard_files, tokenizer_files
 from coca_train.hub.weights import open_source
 from coca_train.models import generation
-from coca_train.models.build import build_model, vocab_size
 from coca_train.models.init import init_parameter
+from coca_train.models.transformer import build_model, vocab_size
 from coca_train.runtime.errors import DataError
 from coca_train.settings import load, load_saved
 from tests.data.vocabularies import byte_level, sentencepiece_model

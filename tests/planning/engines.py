@@ -9,8 +9,8 @@ import torch
 
 from coca_train import engine
 from coca_train.config.schema import LoraConfig
-from coca_train.models.build import build_model
 from coca_train.models.lora import named_parameters
+from coca_train.models.transformer import build_model
 from coca_train.runtime import dist
 from tests.planning.conftest import TINY, configure
 

@@ -16,7 +16,7 @@ import torch
 from coca_train import engine
 from coca_train.config.schema import Config
 from coca_train.engine.base import Engine
-from coca_train.models.build import build_model
+from coca_train.models.transformer import build_model
 from coca_train.planning.memory import memory
 from coca_train.planning.outline import outline
 from coca_train.runtime import dist

@@ -9,8 +9,8 @@ from torch import nn
 
 from coca_train.extending.parts import shipped
 from coca_train.models.attention import AttentionContext
-from coca_train.models.build import build_model
 from coca_train.models.scores import Part
+from coca_train.models.transformer import build_model
 from coca_train.planning import step
 from coca_train.planning.attention import kernel_for
 from coca_train.planning.step import Activations, Watch, activations

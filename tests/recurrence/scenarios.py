@@ -9,8 +9,8 @@ import torch
 from coca_train import checkpoint, engine
 from coca_train.engine.base import Engine
 from coca_train.engine.recurrence import RecurrentEngine
-from coca_train.models.build import build_model
 from coca_train.models.init import init_parameter
+from coca_train.models.transformer import build_model
 from coca_train.runtime import dist
 from coca_train.settings import load as load_config
 from tests.engine import scenarios

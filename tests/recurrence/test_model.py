@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from coca_train.models.build import build_model
 from coca_train.models.init import init_parameter
 from coca_train.models.memory import Memory
-from coca_train.models.transformer import Transformer
+from coca_train.models.transformer import Transformer, build_model
 from coca_train.settings import load
 from tests.recurrence.scenarios import TINY, VOCAB
 

@@ -169,5 +169,14 @@ def test_sigterm_reaches_the_training():
         assert time.monotonic() - begin < 10
 
 
+def test_ctrl_c_stops_what_would_come_next_though_the_training_ended_well():
+    child = "import time; print('up', flush=True); time.sleep(1)"
+    with subprocess.Popen([sys.executable, "-c", PARENT, child], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"up\n"
+        os.kill(parent.pid, signal.SIGINT)
+        assert parent.wait(20) == 130
+
+
 def test_a_killed_child_is_no_success():
     assert compare.run_child([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]) == 137

@@ -16,11 +16,10 @@ from coca_train.extending.parts import MODEL, VOCAB
 from coca_train.hub import exporting
 from coca_train.hub.options import EXPORT, given
 from coca_train.hub.weights import open_source
-from coca_train.models.build import build_model, vocab_size
 from coca_train.models.init import init_parameter
 from coca_train.models.lora import is_adapter, named_parameters
 from coca_train.models.trainable import adapt
-from coca_train.models.transformer import Transformer
+from coca_train.models.transformer import Transformer, build_model, vocab_size
 from coca_train.positions import visibilities
 from coca_train.runtime.errors import UserError
 from coca_train.training import stage as stage_run
