@@ -9,6 +9,7 @@ from torch.optim import Adam
 from coca_train import positions
 from coca_train.extending import parts
 from coca_train.extending.contract import Contract
+from coca_train.extending.definition import CAUSAL
 from coca_train.extending.parts import MODEL, VOCAB
 from coca_train.models.certificate import certify
 from coca_train.models.init import init_weights
@@ -16,7 +17,6 @@ from coca_train.models.transformer import Transformer
 from coca_train.positions import visibilities
 
 N_TEXT = 33  # one more than the model's window [tokens]
-CAUSAL = {"name": "causal"}
 
 
 class InAModel(Contract):
