@@ -1,4 +1,4 @@
-"""Which source the i-th sample comes from, and the how-manieth of that source it is: exact, O(sources).
+"""Which source the i-th sample comes from, and which of that source's samples it is: exact, O(sources).
 
 The sources are the leaves of a binary tree. Of the first i samples that reach a node with weight l on its left and W on
 both sides, floor(i l / W + 1/2) go to the left (a Bresenham line over exact integers), the others to the right. Counts
