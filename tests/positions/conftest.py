@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from coca_train.extending.scheme import VISIBILITIES, SchemeContract
+from coca_train.extending.definition import VISIBILITIES
+from coca_train.extending.scheme import SchemeContract
 from coca_train.extending.visibility import VisibilityContract
 
 
