@@ -8,10 +8,11 @@ import torch
 from coca_train import positions
 from coca_train.extending import parts
 from coca_train.extending.contract import Contract
-from coca_train.positions import FREQUENCIES, frequencies
+from coca_train.positions import FREQUENCIES, frequencies, hugging_face
 from coca_train.positions.base import AttentionShape
 
 DIMS = (8, 16, 64)  # rotated features
+WINDOW = 256  # of a model whose scaling knows no length [tokens]
 
 
 class FrequencyContract(Contract):
@@ -65,6 +66,28 @@ class FrequencyContract(Contract):
                 f"frequencies.{n}" for n, _ in self._build(settings, self._dims(settings)[0]).named_parameters()
             }
 
+    def test_the_words_of_transformers_lead_back(self, settings: Any) -> None:
+        """What `to_transformers` writes is read as the same spectrum, by whichever frequencies own its rope_type: an
+        export that is imported again is the model that it was. On a whole head and on half of it, unless refused.
+        """
+        module, typed = FREQUENCIES.module(settings["name"]), FREQUENCIES.settings(settings)
+        assert hasattr(module, "ROPE_TYPE") == hasattr(module, "from_transformers")
+        for dim, rotary_pct in ((dim, pct) for dim in self._dims(settings) for pct in (1.0, 0.5)):
+            try:
+                words = hugging_face.words(typed, dim, rotary_pct)
+            except hugging_face.NotTheSame:
+                continue
+            scaling = dict(words.scaling or {})
+            rotated = scaling.pop("partial_rotary_factor", rotary_pct)  # stands apart from the rest in config.json
+            read = hugging_face.frequencies(scaling, words.theta, words.max_positions or WINDOW, rotated)
+            assert read[0] == rotary_pct
+            back = frequencies.build(FREQUENCIES.settings(read[1]), dim)
+            for length in _lengths(settings):
+                ours, theirs = self._build(settings, dim)(length), back(length)
+                # transformers may have words for an equal formula only, with another rounding
+                torch.testing.assert_close(theirs.inv_freq_J, ours.inv_freq_J, rtol=1e-6, atol=0)
+                assert abs(theirs.temperature - ours.temperature) <= 1e-6 * ours.temperature
+
     def problems(self, typed: Any) -> Iterable[tuple[str, str, str]]:
         """Of widths that lists may not fit."""
         return (problem for dim in (4, *DIMS) for problem in typed.problems(dim))
@@ -80,5 +103,5 @@ class FrequencyContract(Contract):
 
 
 def _lengths(settings: Mapping[str, Any]) -> tuple[int, ...]:
-    trained = settings.get("original_seq_len", 256)
+    trained = settings.get("original_seq_len", WINDOW)
     return 1, trained, trained + 1, 3 * trained, 64 * trained

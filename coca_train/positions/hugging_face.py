@@ -5,7 +5,8 @@ A scheme or a frequency that its classes can compute says so beside its mathemat
 `to_transformers(settings, head_dim) -> Rotation | None`  of a scheme: what its layers rotate; None: nothing.
 `from_transformers(rotary_pct, frequencies) -> section`  of a scheme: the way back.
 `ROPE_TYPE`, `from_transformers(scaling) -> section | None`  of frequencies: the rope_type that they may be, and our
-    settings, all but the name, of one of these; None where it is another module's.
+    settings, all but the name, of one of these; None where it is another module's. Several modules may share a type as
+    long as one of them answers.
 `to_transformers(settings, rotary_dim, rotary_pct) -> Words`  of frequencies: the way back.
 
 All refuse, by `NotTheSame`, what the other side would compute differently.
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 
 from coca_train.positions import FREQUENCIES, SCHEMES
 from coca_train.positions.frequencies._shared import yarn_temperature
+from coca_train.runtime.errors import UserError
 
 SAME = 1e-6  # relative; factors are written with few digits
 NO_WORDS = ", which transformers' own classes do not have"
@@ -116,18 +118,35 @@ def rotation(settings: Any, head_dim: int) -> Rotation | None:
 def frequencies(
     values: dict[str, Any], theta: float, max_positions: int, rotary_pct: float
 ) -> tuple[float, dict[str, Any]]:
-    """Of a rope_scaling (empty: plain): the rotated share of a head, our `frequencies` section. Raises NotTheSame."""
+    """Of a rope_scaling (empty: plain): the rotated share of a head, our `frequencies` section. Raises NotTheSame, and
+    UserError E-IOP-22 where several modules take it: the order of their names must not decide what a model computes.
+    """
     modules = {name: FREQUENCIES.module(name) for name in FREQUENCIES.names()}
     modules = {name: module for name, module in modules.items() if hasattr(module, "ROPE_TYPE")}
     rope_type = Scaling(values, theta, max_positions, rotary_pct).rope_type
+    answers: dict[str, tuple[float, dict[str, Any]]] = {}
+    refusals = []
     for name, module in modules.items():
         scaling = Scaling(values, theta, max_positions, rotary_pct)
-        section = module.from_transformers(scaling) if rope_type == module.ROPE_TYPE else None
-        if section is not None:
-            scaling.finish()
-            return scaling.rotary_pct, {"name": name, **section}
-    known = ", ".join(sorted({module.ROPE_TYPE for module in modules.values()}))
-    raise NotTheSame(f"rope_type={rope_type}; known are {known}")
+        try:
+            section = module.from_transformers(scaling) if rope_type == module.ROPE_TYPE else None
+            if section is not None:
+                scaling.finish()
+                answers[name] = scaling.rotary_pct, {"name": name, **section}
+        except NotTheSame as error:
+            refusals.append(str(error))
+    if not answers:
+        known = ", ".join(sorted({module.ROPE_TYPE for module in modules.values()}))
+        raise NotTheSame("; ".join(dict.fromkeys(refusals)) or f"rope_type={rope_type}; known are {known}")
+    if len(answers) > 1:
+        owners = " and ".join(f"{name} ({FREQUENCIES.source(name)})" for name in answers)
+        raise UserError(
+            f"E-IOP-22 rope_type={rope_type}: the frequencies {owners} take it, and only one may. Fix: let "
+            "from_transformers of the one that you added return None for what is the other's, or leave out its "
+            "ROPE_TYPE and from_transformers"
+        )
+    (answer,) = answers.values()
+    return answer
 
 
 def words(settings: Any, rotary_dim: int, rotary_pct: float) -> Words:

@@ -1,11 +1,16 @@
 """Scalings in both tongues, held against the frequencies that transformers computes from its own words."""
 
+import sys
+import textwrap
+from importlib.metadata import EntryPoint
+
 import pytest
 import torch
 import transformers
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from coca_train.positions import frequencies, hugging_face
+from coca_train.positions import FREQUENCIES, frequencies, hugging_face
+from coca_train.runtime.errors import UserError
 
 D, POSITIONS = 64, 4096
 
@@ -119,3 +124,45 @@ def test_the_length_a_scaling_starts_from():
     assert section["original_seq_len"] == 1000
     _, section = hugging_face.frequencies({"rope_type": "dynamic", "factor": 2.0}, 10000.0, 1000, 1.0)
     assert (section["original_seq_len"], section["alpha"]) == (1000, 2.0)
+
+
+@pytest.fixture
+def interpolated(tmp_path, monkeypatch):
+    """Frequencies of another package that take the rope_type of ours, `linear`, as far as `where` says."""
+
+    def offer(where="True"):
+        source = f"""
+            from coca_train.positions.hugging_face import NotTheSame
+
+            ROPE_TYPE = "linear"
+
+            def from_transformers(scaling):
+                if scaling.theta > 20000:
+                    raise NotTheSame("a base above 20000")
+                return {{"theta": scaling.theta, "strength": scaling.factor()}} if {where} else None
+        """
+        (tmp_path / "interpolated_elsewhere.py").write_text(textwrap.dedent(source), encoding="utf-8")
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, "interpolated_elsewhere", raising=False)
+        point = EntryPoint("interpolated", "interpolated_elsewhere", FREQUENCIES.plugins)
+        monkeypatch.setitem(FREQUENCIES._plugins, "interpolated", point)
+
+    return offer
+
+
+def read(theta=10000.0):
+    return hugging_face.frequencies({"rope_type": "linear", "factor": 4.0}, theta, POSITIONS, 1.0)[1]["name"]
+
+
+def test_two_owners_of_a_rope_type_are_refused(interpolated):
+    """By the order of names one would take what the other wrote, and nobody would see it."""
+    interpolated()
+    with pytest.raises(UserError, match=r"^E-IOP-22 rope_type=linear: .*interpolated \(.*\) and linear \(.*Fix: .*None"):
+        read()
+
+
+def test_owners_may_share_a_rope_type_where_one_answers(interpolated):
+    interpolated("scaling.take('factor') == 8")
+    assert read() == "linear"
+    interpolated()
+    assert read(theta=30000.0) == "linear"  # the other refuses

@@ -1,5 +1,5 @@
 """Every scaling of the frequencies against its formula in float64. Numbers in 40 digits: test_golden.py; CLEX has an
-equation to solve instead of a formula: test_clex.py."""
+equation to solve instead of a formula: test_clex.py. Llama 3.1's: test_llama3.py."""
 
 import math
 
@@ -101,26 +101,6 @@ class TestYarn(TestNtkByParts):
 class TestDynamicYarn(TestYarn):
     frequencies, follows_length = "dynamic_yarn", True
     cases = [support.scaling("dynamic_yarn", convention) for convention in ("paper", "code")]
-
-
-class TestLlama3(Scaled):
-    """Waves longer than L/low are stretched, shorter than L/high kept, a ramp in L/wavelength between."""
-
-    frequencies = "llama3"
-    cases = (support.scaling("llama3"),)
-
-    def scaled(self, p, dim, s):
-        return [self.by_wavelength(p, theta) for theta in self.pairs(p, dim)], 1.0
-
-    @staticmethod
-    def by_wavelength(p, theta):
-        wavelength, trained = 2 * math.pi / theta, p["original_seq_len"]
-        if wavelength > trained / p["low_freq_factor"]:
-            return theta / p["factor"]
-        if wavelength < trained / p["high_freq_factor"]:
-            return theta
-        smooth = (trained / wavelength - p["low_freq_factor"]) / (p["high_freq_factor"] - p["low_freq_factor"])
-        return (1 - smooth) * theta / p["factor"] + smooth * theta
 
 
 class TestPartial(Scaled):

@@ -1,14 +1,39 @@
 """Llama 3.1's scaling, and the override of the base: what they equal and what they keep."""
 
+import math
+
 import pytest
 import torch
 from pydantic import ValidationError
 
 from coca_train.evaluation.variants import after_training, variants
+from coca_train.extending.frequency import FrequencyContract
 from coca_train.positions import frequencies
 from coca_train.settings import load
+from tests.positions import support
 
 LLAMA_3_1 = {"theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+
+class TestContract(FrequencyContract):
+    """Waves longer than L/low are stretched, shorter than L/high kept, a ramp in L/wavelength between."""
+
+    frequencies = "llama3"
+    cases = (support.scaling("llama3"),)
+
+    def spectrum(self, settings, rotary_dim, length):
+        pairs = [settings["theta"] ** (-2 * j / rotary_dim) for j in range(rotary_dim // 2)]
+        return [self.by_wavelength(settings, theta) for theta in pairs], 1.0
+
+    @staticmethod
+    def by_wavelength(p, theta):
+        wavelength, trained = 2 * math.pi / theta, p["original_seq_len"]
+        if wavelength > trained / p["low_freq_factor"]:
+            return theta / p["factor"]
+        if wavelength < trained / p["high_freq_factor"]:
+            return theta
+        smooth = (trained / wavelength - p["low_freq_factor"]) / (p["high_freq_factor"] - p["low_freq_factor"])
+        return (1 - smooth) * theta / p["factor"] + smooth * theta
 
 
 def spectrum(settings, rotary_dim, length=1):
