@@ -50,7 +50,7 @@ class Declared(Contract):
         assert not (scheme.embeds and scheme.by_pairs)
 
     def test_parameters_keep_their_names(self, settings: Any) -> None:
-        """What a checkpoint holds: `shared` and `own` say so for the first of the settings."""
+        """What a checkpoint holds: `shared` and `own` say so for the first of the settings, cases[0]."""
         if settings != next(iter(self.settings().values())):
             return
         scheme = parts.build(settings)

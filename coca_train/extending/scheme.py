@@ -15,7 +15,8 @@ class SchemeContract(Defined, Declared, Tensors, InAModel):
 
     cases: settings to test besides those of the yamls in configs/position/ that name the scheme, without the key
     `scheme`; small ones, so that tables end and counts run out within 17 tokens. shared, own: shapes of the scheme's
-    and of a layer's parameters under the first of these settings, at 4 heads, 2 of keys, head_dim 16, d_model 24.
+    and of a layer's parameters under cases[0], or under the first yaml where there are none, at 4 heads, 2 of keys,
+    head_dim 16, d_model 24.
     angles: it computes with float32 angles. rounding: what float32 may differ by. positive: parameters that are
     drawn above 0.1.
     """
