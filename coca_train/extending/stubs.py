@@ -34,13 +34,14 @@ def kinds() -> dict[str, Kind]:
     from coca_train.positions import FREQUENCIES, SCHEMES, VISIBILITIES
 
     positions, test = "coca_train/positions", "tests/positions/test_{}.py"
-    frequency = "python -m coca_train position=rope position/frequencies={}"
+    train = "python -m coca_train +experiment=sketch"  # minutes; the default is a long run
+    frequency = f"{train} position=rope position/frequencies={{}}"
     suite = "python -m coca_train evaluate +eval={} checkpoint=runs/quickstart"
     return {
-        "scheme": Kind(SCHEMES, f"{positions}/schemes/{{}}.py", "position", test, "python -m coca_train position={}"),
+        "scheme": Kind(SCHEMES, f"{positions}/schemes/{{}}.py", "position", test, f"{train} position={{}}"),
         "frequency": Kind(FREQUENCIES, f"{positions}/frequencies/{{}}.py", "position/frequencies", test, frequency),
         "visibility": Kind(
-            VISIBILITIES, f"{positions}/visibilities/{{}}.py", "visibility", test, "python -m coca_train visibility={}"
+            VISIBILITIES, f"{positions}/visibilities/{{}}.py", "visibility", test, f"{train} visibility={{}}"
         ),
         "suite": Kind(
             SUITES, "coca_train/evaluation/suites/{}.py", "evaluation/eval", "tests/evaluation/test_{}_suite.py", suite

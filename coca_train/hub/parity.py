@@ -203,7 +203,8 @@ def refuse_difference(results: list[Result], what: str, against: str) -> None:
         f"E-IOP-13 {what}: {worst.probe} ({worst.length} positions): logits differ from {against} by "
         f"{worst.max_abs_difference:.3g} where the largest is {worst.max_abs_logit:.3g}; relative "
         f"{worst.relative:.1e}{again}, at most {BOUND:.0e} is allowed, and nothing is published. Fix: one side reads "
-        "this model differently; please report it with its config.json"
+        "this model differently: mend to_transformers and from_transformers of a scheme or frequencies of your own, or "
+        "report it with its config.json"
     )
 
 

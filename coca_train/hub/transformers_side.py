@@ -76,7 +76,7 @@ def _whole(folder: Path) -> Any:
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
             f"E-IOP-13 {folder}: transformers cannot load it: {str(error).splitlines()[0][:200]}. "
-            "Fix: please report it with its config.json"
+            "Fix: mend to_transformers of a scheme or frequencies of your own, or report it with its config.json"
         ) from error
 
 

@@ -157,7 +157,7 @@ def read(theta=10000.0):
 def test_two_owners_of_a_rope_type_are_refused(interpolated):
     """By the order of names one would take what the other wrote, and nobody would see it."""
     interpolated()
-    with pytest.raises(UserError, match=r"^E-IOP-22 rope_type=linear: .*interpolated \(.*\) and linear \(.*Fix: .*None"):
+    with pytest.raises(UserError, match=r"^E-IOP-22 rope_type=linear: .*interpolated \(.* and linear \(.*Fix: .*None"):
         read()
 
 
