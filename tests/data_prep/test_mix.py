@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from coca_train.config.schema import DataConfig
@@ -34,15 +34,20 @@ def source(group: str = "text", **settings: Any) -> Made:
 
 
 @settings(deadline=None)
+@example([Fraction(1, 999), Fraction(200201)], 0)  # the first is lifted to a unit: one more than 10^8 in all
 @given(
     st.lists(st.builds(Fraction, st.integers(1, 10**6), st.integers(1, 1000)), min_size=1, max_size=30),
     st.integers(0, 10**6),
 )
 def test_units_add_up_and_are_fair(sizes: list[Fraction], more: int) -> None:
+    """One unit more for each source that is too small for one and comes after those with larger remainders."""
     units = 10**8 + more
     counts = apportion(sizes, units)
-    assert sum(counts) == units
-    assert all(abs(count - size * units / sum(sizes)) < 1 for count, size in zip(counts, sizes, strict=True))
+    quotas = [size * units / sum(sizes) for size in sizes]
+    n_left = units - sum(int(quota) for quota in quotas)
+    behind = sorted(range(len(sizes)), key=lambda i: (int(quotas[i]) - quotas[i], i))[n_left:]
+    assert sum(counts) == units + sum(quotas[i] < 1 for i in behind)
+    assert all(count >= 1 and abs(count - quota) < 1 for count, quota in zip(counts, quotas, strict=True))
 
 
 def test_the_largest_remainder_is_served_first_and_nothing_gets_nothing() -> None:
