@@ -196,6 +196,13 @@ def differences(old: Any, new: Any, key: str = "") -> list[str]:
     return [] if old == new else [f"{key} {str(old)[:80]!r} -> {str(new)[:80]!r}"]
 
 
+def warnings(manifest: dict[str, Any]) -> list[str]:
+    """What a training with this corpus will lack, a line each."""
+    if any(name.endswith("_valid") for name in manifest["datasets"]):
+        return []
+    return ["No text is held out to measure a training by: raise corpus.valid_share, or add a source with hold_out=all"]
+
+
 def describe(manifest: dict[str, Any]) -> str:
     """Two small tables: what there is, and what was left out."""
     rows = [
@@ -220,5 +227,6 @@ def describe(manifest: dict[str, Any]) -> str:
             ),
             f"{manifest['name']}: {tokenizer['vocab_size']:,} token ids as {manifest['dtype']}, tokenizer "
             f"{tokenizer['file']} {tokenizer['sha256'][:16]}",
+            *warnings(manifest),
         )
     )

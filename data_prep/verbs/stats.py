@@ -5,6 +5,7 @@ from typing import Any
 
 from coca_train.runtime.durable import write_json, write_text
 from coca_train.runtime.printing import markdown, percent, plain, short
+from data_prep.merging.manifest import warnings
 from data_prep.reports.corpus import Corpus
 from data_prep.reports.lengths import LONG, QUANTILES, Lengths, lengths_picture, of_corpus
 from data_prep.schema import PrepareConfig
@@ -51,6 +52,7 @@ def _text(corpus: Corpus, by_dataset: dict[tuple[str, str], Lengths], table: Tab
             table(["source", "", *(f"{n // 1024}k" for n in LONG)], long, 2),
             "What was read, and left out.\n",
             table(["source", "", "documents", "of those read"], _left_out(corpus), 2),
+            *warnings(corpus.manifest),
         ]
     )
 

@@ -20,7 +20,7 @@ from coca_train.runtime.errors import DataError
 from coca_train.runtime.printing import plain
 from data_prep.merging.collect import file_digest
 from data_prep.merging.concatenate import ENDS, ORIGINS
-from data_prep.merging.manifest import read
+from data_prep.merging.manifest import read, warnings
 from data_prep.progress import bar
 from data_prep.schema import PrepareConfig
 from data_prep.selection.rules import digest_of
@@ -322,5 +322,5 @@ def run(config: PrepareConfig) -> int:
     if faults:
         print("\n".join(faults))
         return DataError.exit_code
-    print(f"{dir}: verified, {len(manifest['files'])} files, {n_bytes:,} bytes")
+    print(f"{dir}: verified, {len(manifest['files'])} files, {n_bytes:,} bytes", *warnings(manifest), sep="\n")
     return 0
