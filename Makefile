@@ -51,6 +51,7 @@ docs: .venv/installed  ## regenerate docs/*configuration.md, schemes.md and figu
 	$(BIN)/python -m data_prep --markdown > docs/data_configuration.md
 	$(BIN)/python -m coca_train evaluate --markdown > docs/evaluation_configuration.md
 	$(BIN)/python -m coca_train schemes --markdown > docs/schemes.md
+	rm -f docs/figures/*.svg  # those of schemes that are gone
 	$(BIN)/python -m coca_train schemes figures=docs/figures
 	$(BIN)/python -m tests.house.error_codes > docs/errors.md
 
