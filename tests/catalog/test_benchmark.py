@@ -2,6 +2,8 @@
 
 import json
 import math
+import sys
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -71,9 +73,19 @@ def test_alone_measures_in_a_process_of_its_own():
     assert 256 * 16 * 4 < cost.peak_bytes < 200 * MIB
 
 
-def test_what_fails_alone_is_told():
-    with pytest.raises(RuntimeError, match=r"scheme rope/x could not be measured \(exit code 1\)"):
+@pytest.mark.parametrize(("end", "how"), [("exit 1", "exit code 1"), ("kill -9 $$", "killed by signal 9")])
+def test_what_fails_alone_is_told(end, how, monkeypatch, tmp_path):
+    process = tmp_path / "python"
+    process.write_text(f"#!/bin/sh\necho why >&2\n{end}\n")
+    process.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(process))
+    with pytest.raises(RuntimeError, match=rf"scheme rope/x could not be measured \({how}\):\nwhy"):
         measure.alone("scheme", "rope/x", TINY)
+
+
+def test_a_case_that_does_not_exist_fails():
+    with pytest.raises(ValueError, match="x"):
+        measure._child({"kind": "scheme", "name": "rope/x", "setup": asdict(TINY), "threads": 1, "repeats": 1})
 
 
 @pytest.mark.parametrize("power", [0.5, 1.0, 2.0])

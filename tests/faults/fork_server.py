@@ -9,6 +9,7 @@ takes 18 CPU seconds, a forked one well under one.
 """
 
 import contextlib
+import functools
 import gc
 import importlib
 import json
@@ -174,15 +175,15 @@ class Trial:
     def __init__(self, job: dict[str, Any], folder: Path) -> None:
         self.job, self.folder, self.pids = job, folder, list[int]()
         folder.mkdir()
-        port = _free_port()
-        for rank in range(job["ranks"]):
-            pid = os.fork()
-            if pid == 0:
-                os.setpgid(0, self.pids[0] if self.pids else 0)
-                _child(job, rank, port, folder)
-            self.pids.append(pid)
-            with contextlib.suppress(OSError):
-                os.setpgid(pid, self.pids[0])
+        with socket.create_server(("127.0.0.1", 0)) as meeting:
+            for rank in range(job["ranks"]):
+                pid = os.fork()
+                if pid == 0:
+                    os.setpgid(0, self.pids[0] if self.pids else 0)
+                    _child(job, rank, meeting, folder)
+                self.pids.append(pid)
+                with contextlib.suppress(OSError):
+                    os.setpgid(pid, self.pids[0])
 
     def wait(self) -> list[dict[str, Any]]:
         """How each rank ended, as `Rank` has it; `imported` is what a rank that returned had to import."""
@@ -223,13 +224,20 @@ def _send(pids: list[int], number: int) -> None:
             os.kill(pid, number)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def _meet_at(meeting: socket.socket, rank: int) -> None:
+    """Let the ranks meet at a port that listens already: one that comes before rank 0 would try again in half a second.
+
+    With rank 0 its copy ends, so that the others see it gone.
+    """
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(meeting.getsockname()[1]))
+    if rank:
+        meeting.close()
+        return
+    rendezvous: Any = importlib.import_module("torch.distributed.rendezvous")  # its package has a function of that name
+    rendezvous.TCPStore = functools.partial(rendezvous.TCPStore, master_listen_fd=meeting.detach())
 
 
-def _child(job: dict[str, Any], rank: int, port: int, folder: Path) -> None:
+def _child(job: dict[str, Any], rank: int, meeting: socket.socket, folder: Path) -> None:
     """One rank: never returns."""
     code, value, log = 1, None, None
     try:
@@ -237,7 +245,7 @@ def _child(job: dict[str, Any], rank: int, port: int, folder: Path) -> None:
             os.dup2(os.open(folder / f"{rank}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
         if job["launcher"]:
             os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(job["ranks"]))
-            os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+            _meet_at(meeting, rank)
         os.environ.update(job["environment"])
         os.chdir(job["cwd"])
         if job["inject"] and rank in job["inject"].get("ranks", range(job["ranks"])):

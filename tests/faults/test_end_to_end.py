@@ -14,13 +14,21 @@ from tests.faults.runs import KilledRuns
 KILLS = int(os.environ.get("COCA_KILLS", "40"))
 
 
-@pytest.fixture(scope="module", params=slow_unless(["bf16"], ["bf16", "fp32"]))
+# What a rank calls: the command as it is, or without its pictures and its measured peak, which take most of the time.
+WHOLE, BARE = "tests.faults.real:run", "tests.stages.support:run"
+LONG = [("bf16", WHOLE), ("fp32", WHOLE)]
+
+
+@pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> KilledRuns:
-    folder = tmp_path_factory.mktemp("end-to-end")
-    words = [*real.TINY, *real.prepare(folder), f"engine.dtype={request.param}"]
-    runs = KilledRuns(server, words, folder / "runs", target="tests.faults.real:run")
+    folder, (dtype, target) = tmp_path_factory.mktemp("end-to-end"), request.param
+    words = [*real.TINY, *real.prepare(folder), f"engine.dtype={dtype}"]
+    runs = KilledRuns(server, words, folder / "runs", target=target)
     assert runs.whole[0] == 10 and len(runs.whole[2]) == 10
     return runs
+
+
+of_the_whole = pytest.mark.parametrize("runs", LONG, indirect=True, ids="-".join)
 
 
 def operations_of_save(runs: KilledRuns, rank: int, step: int) -> list[int]:
@@ -32,6 +40,10 @@ def operations_of_save(runs: KilledRuns, rank: int, step: int) -> list[int]:
     return list(range(starts[which], starts[which + 1]))
 
 
+EVERY = [(case,) for case in [("bf16", BARE), *LONG]]
+
+
+@pytest.mark.parametrize("runs", slow_unless(EVERY[:1], EVERY), indirect=True, ids="-".join)
 def test_stop_and_kill_once(runs: KilledRuns) -> None:
     """SIGTERM: exit 75 and a checkpoint. Then kill -9 of one rank while it writes: 76 for the other. Then done."""
     runs.fresh()
@@ -45,6 +57,7 @@ def test_stop_and_kill_once(runs: KilledRuns) -> None:
     assert "RECOVERY: step 4" in log and "(from step 4" in log
 
 
+@of_the_whole
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_killed_at_random_moments(runs: KilledRuns) -> None:
@@ -64,6 +77,7 @@ def test_killed_at_random_moments(runs: KilledRuns) -> None:
     print(f"\n{KILLS} kills: {dict(sorted(outcomes.items()))}")
 
 
+@of_the_whole
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize(("rank", "group"), [(0, False), (1, False), (0, True), (1, True)])

@@ -35,6 +35,7 @@ def corpus(tmp_path_factory) -> Path:
     return folder
 
 
+BARE = "tests.stages.support:run"
 SMALL = [
     "data.prepare=none", "model.n_layers=2", "model.d_model=32", "model.n_heads=4", "model.d_ff=64",
     "train.max_steps=12", "train.seq_len=32", "train.micro_batch_size=2", "train.global_batch_size=8",
@@ -52,10 +53,13 @@ def words(corpus, tmp_path) -> list[str]:
 
 @pytest.fixture
 def run(server: ForkServer, words, tmp_path) -> Callable[..., Rank]:
-    """`python -m coca_train` with these overrides, forked."""
+    """`python -m coca_train` with these overrides, forked. bare: without pictures and what else takes seconds."""
 
-    def go(*overrides: str, **options: Any) -> Rank:
-        return server.command(["coca_train", *words, *overrides], cwd=tmp_path, **options)[0]
+    def go(*overrides: str, bare: bool = False, ranks: int = 1, **options: Any) -> Rank:
+        if bare:
+            job = {"overrides": [*words, *overrides]}
+            return server.run(BARE, job, ranks, cwd=tmp_path, launcher=ranks > 1, **options)[0]
+        return server.command(["coca_train", *words, *overrides], ranks, cwd=tmp_path, **options)[0]
 
     return go
 

@@ -11,6 +11,7 @@ import pytest
 from safetensors import safe_open
 
 from coca_train.commands.train import main
+from tests.stages.support import leave_out
 
 
 def records(run_dir: Path) -> list[dict]:
@@ -72,16 +73,16 @@ SHORT = ["eval.extrapolation.enabled=false", "eval.sample_tokens=0"]
 
 
 def test_a_terminated_run_resumes_bit_for_bit(run, tmp_path):
-    whole = run("run.name=whole", *SHORT)
+    whole = run("run.name=whole", *SHORT, bare=True)
     assert whole.code == 0, whole.err
     run_dir = tmp_path / "runs" / "cut"
     sigterm = {"root": str(run_dir), "named": "write metrics.jsonl", "at": 4, "mode": "term"}
-    cut = run("run.name=cut", *SHORT, inject=sigterm)
+    cut = run("run.name=cut", *SHORT, bare=True, inject=sigterm)
     assert cut.code == 75, cut.text
     assert "checkpoint saved" in cut.text
     assert max(losses(run_dir)) < 12
 
-    rest = run("run.name=cut", *SHORT)
+    rest = run("run.name=cut", *SHORT, bare=True)
     assert rest.code == 0, rest.err
     assert losses(run_dir) == losses(tmp_path / "runs" / "whole")
     assert weights(run_dir, 12) == weights(tmp_path / "runs" / "whole", 12)
@@ -89,10 +90,10 @@ def test_a_terminated_run_resumes_bit_for_bit(run, tmp_path):
 
 def test_two_processes_give_the_losses_of_one(run, tmp_path):
     few = ["train.max_steps=4", *SHORT]
-    assert run("run.name=one", *few).code == 0
+    assert run("run.name=one", *few, bare=True).code == 0
     one = tmp_path / "runs" / "one"
     for stage in (1, 3):
-        ended = run(f"run.name=zero-{stage}", f"engine.zero_stage={stage}", *few, ranks=2)
+        ended = run(f"run.name=zero-{stage}", f"engine.zero_stage={stage}", *few, bare=True, ranks=2)
         assert ended.code == 0, ended.err
         two = tmp_path / "runs" / f"zero-{stage}"
         assert losses(two) == pytest.approx(losses(one), rel=1e-5)
@@ -107,7 +108,8 @@ def test_torchrun_starts_what_the_fork_server_starts(run, cold, tmp_path):
     assert losses(tmp_path / "runs" / "torchrun") == losses(tmp_path / "runs" / "forked")
 
 
-def test_what_does_not_fit_the_run_is_refused(words, corpus, tmp_path, capsys):
+def test_what_does_not_fit_the_run_is_refused(words, corpus, tmp_path, capsys, monkeypatch):
+    leave_out(monkeypatch.setattr)
     quick = ["train.max_steps=4", *SHORT, "engine=local"]
 
     def outcome(*overrides: str) -> tuple[int, str]:

@@ -21,11 +21,11 @@ def slowly(overrides: list[str]) -> None:
     alone, bring = RunLock.alone, importing.bring
 
     def waiting(*arguments: Any) -> Path:
-        time.sleep(6)
+        time.sleep(3.5)
         return bring(*arguments)
 
     def bounded(self: RunLock, action: Callable[[], None]) -> None:
-        bound_waits(4)
+        bound_waits(2)
         alone(self, action)
         bound_waits(30)
 
