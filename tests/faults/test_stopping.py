@@ -72,7 +72,7 @@ SENT = [(rank, number) for rank in (0, 1, -1) for number in (signal.SIGTERM, sig
 @pytest.mark.parametrize(("rank", "number"), slow_unless([(1, signal.SIGTERM), (-1, signal.SIGINT)], SENT))
 def test_a_signal_to_any_rank_stops_all_after_the_same_step(server: ForkServer, rank: int, number: int) -> None:
     job = {"steps": 10_000, "step_s": 0.01}
-    ended = server.run(LOOP, job, ranks=2, signals=[(2.0, rank, number)])
+    ended = server.run(LOOP, job, ranks=2, signals=[(1.0, rank, number)])
     assert [answer.code for answer in ended] == [75, 75], ended[0].text
     steps = {re.search(r"stopped after (\d+) steps", answer.text)[1] for answer in ended}
     assert len(steps) == 1
