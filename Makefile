@@ -27,7 +27,7 @@ quickstart: .venv/installed  ## train a small CoCA model on real text and show h
 compare: .venv/installed  ## the same training for several schemes, compared: SCHEMES="rope coca alibi kerple_log"
 	$(BIN)/python -m coca_train compare schemes="$(SCHEMES)"
 
-test: .venv/installed  ## tests, under 8 minutes on 2 cores
+test: .venv/installed  ## tests, four to five minutes on 2 cores
 	$(PYTEST)
 
 test-all: .venv/installed  ## the long ones too (fault campaigns, every case of large products)
