@@ -1,11 +1,13 @@
 """Times in turns, twins of the same shape, peak memory."""
 
+import json
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from coca_train.config.schema import KindConfig, LayersConfig
 from coca_train.evaluation.measures import speed
 from tests.models.conftest import LLAMA, NEOX, PLAIN, build
 
@@ -102,6 +104,17 @@ def test_a_process_that_was_killed_ran_out_of_memory(monkeypatch):
     ended.returncode, ended.stderr = 1, "Traceback: wrong"
     with pytest.raises(RuntimeError, match="wrong"):
         speed.peak_bytes(model, ["prefill"], 64)
+
+
+def test_a_process_of_its_own_builds_a_model_with_layers_of_several_kinds(monkeypatch, tmp_path):
+    monkeypatch.setattr(speed, "RESET", tmp_path / "clear_refs")
+    built, turn = [], speed.turn
+    monkeypatch.setattr(speed, "turn", lambda model, *a: built.append(model) or turn(model, *a))
+    layers = LayersConfig(pattern=["own", "far"], kinds={"far": KindConfig(position={"scheme": "nope"})})
+    model = build(NEOX, ROPE, layers=layers)
+    assert list(speed._child(json.loads(json.dumps(speed._task(model, ["prefill"], 16))))) == ["prefill"]
+    assert built[0].layers == layers
+    assert built[0].config == NEOX
 
 
 @pytest.mark.slow

@@ -163,8 +163,9 @@ def _on_gpu(once: Turn) -> int:
     return torch.cuda.max_memory_allocated() - before
 
 
-def _alone(model: Transformer, works: Sequence[Work], length: int) -> dict[str, int]:
-    task = {
+def _task(model: Transformer, works: Sequence[Work], length: int) -> dict[str, Any]:
+    """What a process of its own needs to build the same model and to measure it."""
+    return {
         "model": asdict(model.config),
         "position": asdict(model.position.settings),
         "visibility": asdict(model.visibility.settings),
@@ -178,7 +179,10 @@ def _alone(model: Transformer, works: Sequence[Work], length: int) -> dict[str, 
         "works": list(works),
         "length": length,
     }
-    command = [sys.executable, "-m", "coca_train.evaluation.measures.speed", json.dumps(task)]
+
+
+def _alone(model: Transformer, works: Sequence[Work], length: int) -> dict[str, int]:
+    command = [sys.executable, "-m", "coca_train.evaluation.measures.speed", json.dumps(_task(model, works, length))]
     alone = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
     done = subprocess.run(command, env={**alone, **GIVING_BACK}, capture_output=True, text=True, check=False)
     if done.returncode == KILLED or "can't allocate memory" in done.stderr:
@@ -196,7 +200,7 @@ def _resident(field: str) -> int:
 def _child(task: Mapping[str, Any]) -> dict[str, int]:
     torch.set_num_threads(task["threads"])
     shared = {key: task[key] for key in ("vocab_size", "max_seq_len", "attention", "activation_checkpointing")}
-    config, layers = model_config(task["model"]), TypeAdapter(LayersConfig).validate_python(task["layers"])
+    config, layers = model_config(task["model"]), TypeAdapter(LayersConfig).validate_json(json.dumps(task["layers"]))
     position, visibility = position_settings(task["position"]), visibilities.settings(task["visibility"])
     model = Transformer(config, position, visibility, layers=layers, **shared)
     init_weights(model, config, seed=0)
