@@ -70,7 +70,8 @@ class Registry:
     plugins: str
 
     def names(self) -> list[str]:
-        """What a config may name, sorted. A leading underscore marks a helper."""
+        """What a config may name, sorted. A leading underscore marks a helper. UserError for a plugin that would hide a
+        module of the folder."""
         return sorted(self._own | self._plugins.keys())
 
     def module(self, name: Any) -> ModuleType:
@@ -111,4 +112,10 @@ class Registry:
 
     @cached_property
     def _plugins(self) -> dict[str, EntryPoint]:
-        return {point.name: point for point in entry_points(group=self.plugins)}
+        plugins = {point.name: point for point in entry_points(group=self.plugins)}
+        for name in sorted(self._own & plugins.keys()):  # a run that named it would compute something else unseen
+            raise UserError(
+                f"E-CFG-70 entry point {self.plugins}: {name} = {plugins[name].value}: coca_train ships one of this "
+                "name. Fix: give it another name in the package that offers it"
+            )
+        return plugins
