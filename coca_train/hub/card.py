@@ -24,13 +24,12 @@ def text(name: str, source: Source, config: dict[str, Any], parity: dict[str, An
         "pipeline_tag": "text-generation",
         "tags": ["coca_train", source.architecture.position.scheme],
     }
-    argument = ", trust_remote_code=True" if own else ""
     parts = [
         f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n",
         f"# {name}\n",
         f"{source.n_parameters:,} parameters, {_position(source)}, trained with windows of "
         f"{source.architecture.seq_len:,} tokens. Written by coca_train {__version__}.\n",
-        _loading(name, argument, tokenizer),
+        _loading(name, own, tokenizer),
         _kind(config, own),
         "## Where it comes from\n",
         "\n".join(_provenance(source.origin)) + _tokenizer(tokenizer),
@@ -46,11 +45,15 @@ def text(name: str, source: Source, config: dict[str, Any], parity: dict[str, An
     return "\n".join(parts)
 
 
-def _loading(name: str, argument: str, tokenizer: Path | None) -> str:
-    """Code that loads the folder. Its own code is asked about at each of the two calls."""
-    classes = {"model": "AutoModelForCausalLM"} | ({"tokenizer": "AutoTokenizer"} if tokenizer else {})
-    lines = [f'{what} = {each}.from_pretrained("{name}"{argument})' for what, each in classes.items()]
-    return "\n".join(["```python", f"from transformers import {', '.join(classes.values())}", "", *lines, "```\n"])
+def call(loader: str, folder: str, own: bool) -> str:
+    """How a class of transformers loads the folder. own: code of its own must be allowed, for the tokenizer too."""
+    return f"{loader}.from_pretrained({json.dumps(folder)}{', trust_remote_code=True' if own else ''})"
+
+
+def _loading(name: str, own: bool, tokenizer: Path | None) -> str:
+    loaders = {"model": "AutoModelForCausalLM"} | ({"tokenizer": "AutoTokenizer"} if tokenizer else {})
+    lines = [f"{what} = {call(loader, name, own)}" for what, loader in loaders.items()]
+    return "\n".join(["```python", f"from transformers import {', '.join(loaders.values())}", "", *lines, "```\n"])
 
 
 def _position(source: Source) -> str:

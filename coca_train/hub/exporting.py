@@ -42,12 +42,8 @@ def run(options: ExportConfig) -> Path:
                     durable.write_new(folder / name, text.encode())
             figures = _check(folder, options, source, tokenizer)
             durable.write_new(folder / "README.md", card.text(to.name, source, config, figures, path).encode())
-    dist.log(f"Done. {to} loads with AutoModelForCausalLM.from_pretrained({str(to)!r}{_trust(config)})")
+    dist.log(f"Done. {to} loads with {card.call('AutoModelForCausalLM', str(to), OWN in config)}")
     return to
-
-
-def _trust(config: dict[str, Any]) -> str:
-    return ", trust_remote_code=True" if OWN in config else ""
 
 
 def _write_config(folder: Path, config: dict[str, Any], theirs: Theirs, tokenizer: Tokenizer | None) -> None:

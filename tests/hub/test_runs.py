@@ -14,7 +14,7 @@ from coca_train.checkpoint.format import ShardReader
 from coca_train.checkpoint.opening import load_run, read_record
 from coca_train.data.mixture import tokenizer_digest
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.hub import parity, shard_files, tokenizer_files
+from coca_train.hub import card, parity, shard_files, tokenizer_files
 from coca_train.hub.weights import open_source
 from coca_train.models import generation
 from coca_train.models.init import init_parameter
@@ -152,9 +152,14 @@ def test_a_tensor_larger_than_a_file_has_its_own():
     assert shard_files.split(shapes, float32) == [list(shapes)]
 
 
+@pytest.mark.parametrize(("own", "argument"), [(False, ""), (True, ", trust_remote_code=True")])
+def test_code_of_its_own_is_allowed_where_there_is_any(own, argument):
+    assert card.call("AutoTokenizer", "there", own) == f'AutoTokenizer.from_pretrained("there"{argument})'
+
+
 def test_the_card_says_where_it_comes_from(worded, bring, send):
     run = bring(worded)
-    card = (send(run) / "README.md").read_text()
+    text = (send(run) / "README.md").read_text()
     record = read_record(run)
     for words in (
         record["run_id"],
@@ -163,10 +168,11 @@ def test_the_card_says_where_it_comes_from(worded, bring, send):
         "random ids at 4x",
         "LlamaForCausalLM",
         "rotary_pct: 1.0",
+        'tokenizer = AutoTokenizer.from_pretrained("',
     ):
-        assert words in card
-    assert Tokenizer(run / next(run.glob("tokenizer.*")).name).digest in card
-    assert card.startswith("---\nlibrary_name: transformers\n")
+        assert words in text
+    assert Tokenizer(run / next(run.glob("tokenizer.*")).name).digest in text
+    assert text.startswith("---\nlibrary_name: transformers\n")
 
 
 @pytest.fixture(scope="module")
