@@ -88,6 +88,20 @@ class FrequencyContract(Contract):
                 torch.testing.assert_close(theirs.inv_freq_J, ours.inv_freq_J, rtol=1e-6, atol=0)
                 assert abs(theirs.temperature - ours.temperature) <= 1e-6 * ours.temperature
 
+    def test_its_words_are_for_some_settings(self) -> None:
+        """`to_transformers` may refuse what theirs compute otherwise, not all there is."""
+        name = self.frequencies
+        if not hasattr(FREQUENCIES.module(name), "to_transformers"):
+            return
+        for settings in self.settings().values():
+            for dim in self._dims(settings):
+                try:
+                    hugging_face.words(FREQUENCIES.settings(settings), dim, 1.0)
+                except hugging_face.NotTheSame:
+                    continue
+                return
+        raise AssertionError(f"to_transformers of {name} refuses every case")
+
     def problems(self, typed: Any) -> Iterable[tuple[str, str, str]]:
         """Of widths that lists may not fit."""
         return (problem for dim in (4, *DIMS) for problem in typed.problems(dim))
