@@ -41,11 +41,13 @@ def open_record(
     stages: Sequence[Stage],
     fingerprints: Mapping[str, dict[str, Any]],
     init_digests: Callable[[], dict[str, str]],
+    start: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Rank 0: the run's record, made on the first start.
 
     fingerprints: of the data, by stage. init_digests: called on the first start only; digests of the initial weights
-    by name, for comparisons.
+    by name, for comparisons. start: where the first weights came from, and what was made of them; kept on the first
+    start only.
 
     Raises DataError when the data of a stage that has begun is not what it began with, CheckpointError when a setting
     was changed that the state in the directory depends on. Other changed settings are announced.
@@ -68,7 +70,7 @@ def open_record(
             "folder": os.getcwd(),
             "versions": versions(),
             "init_digests": init_digests(),
-        }
+        } | ({} if start is None else {"start": start})
     else:
         record = _read(path, stages[0].name)
         changed = _compare(run_dir, record["stages"], stages, fingerprints)

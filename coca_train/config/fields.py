@@ -222,5 +222,12 @@ def spelling_of(root: Root, key: str) -> AsTyped | Listed | None:
 
 
 def _marks(root: Root, key: str) -> list[object]:
-    field = fields_of(root.schema).get(key)
+    schema: Any = root.schema
+    *sections, name = key.split(".")
+    for section in sections:
+        field = fields_of(schema).get(section)
+        if field is None or not is_dataclass(field.annotation):
+            return []
+        schema = field.annotation
+    field = fields_of(schema).get(name)
     return [] if field is None else field.metadata

@@ -21,6 +21,7 @@ ADDED = {
     "data.verify_blocks": True,
     "start.path": None,
     "start.check_tokenizer": True,
+    "start.convert": [],
     "start.t_from_k": "mean_of_halves",
     "start.keys": "auto",
     "start.ignore": [],

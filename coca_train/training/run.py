@@ -87,11 +87,14 @@ def train(loaded: Loaded) -> None:
             begins_from = check_start(config, run_dir, tokenizer, n_tokens)
         # The lock before anything is written there: an import, run.json, the sweep of what a killed process left.
         lock = stack.enter_context(checkpoint.RunLock(run_dir))
-        start = None if begins_from is None else find_start(config, run_dir, begins_from, lock, stop)
+        start = None
+        if begins_from is not None:
+            start = find_start(config, n_tokens, run_dir, begins_from.run_dir, lock, stop)
         fingerprints = {name: mixture.fingerprint() for name, mixture in mixtures.items()}
         # The record before the checkpoints: it says which run they must belong to.
         digests = partial(init_digests, initial, config.run.seed)
-        record = dist.on_main(lambda: open_record(run_dir, loaded, stages, fingerprints, digests))
+        note = begins_from.note if begins_from is not None else None
+        record = dist.on_main(lambda: open_record(run_dir, loaded, stages, fingerprints, digests, note))
         newest = newest_checkpoint(config.run.resume, run_dir, record["run_id"])
         # The metrics after them: records of steps that will be done again are dropped.
         start_step, shown = newest.step if newest else 0, partial(shared_config, config)

@@ -1,12 +1,10 @@
 """The recipes begin from the released models: their sections are those of the released config.json."""
 
-from dataclasses import asdict, replace
-
 import pytest
 
-from coca_train import positions
 from coca_train.config.load import assemble, load
 from coca_train.hub import config_json, starting
+from coca_train.hub.architecture import Architecture
 from coca_train.settings import TRAIN
 from tests.hub import models
 
@@ -29,20 +27,18 @@ RECIPES = {
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_recipe_begins_from_its_model(recipe, tmp_path, capsys):
+def test_a_recipe_begins_from_its_model(recipe, tmp_path):
     """Nothing to be refused; what is announced is what the recipe is about."""
     released, announced = RECIPES[recipe]
     models.edit_new(tmp_path, released)
     words = [f"+experiment={recipe}", f"start.path={tmp_path}"]
     config = load(assemble(TRAIN, words), launch=False).config
     arch = config_json.architecture(tmp_path)
-    options = starting._converting(starting._options(config, tmp_path), arch, config)
-    if options.position != "as_source":
-        assert (options.position, options.t_width) == ("coca", "full_mean")
-        section = asdict(config.position) | {"frequencies": asdict(arch.position.frequencies)}
-        arch = replace(arch, position=positions.settings(section))
-    starting._compare(config, config.model.vocab_size, arch)
-    err = capsys.readouterr().err
-    assert all(key in err for key in announced)
-    assert "theta" not in err
-    assert bool(err) == bool(announced)
+    if config.start.convert:
+        assert (config.start.convert, config.position.t_width) == (["rope_to_coca"], "full_mean")
+        arch = arch.with_coca("slack", "full_mean")
+    mine = Architecture.of(config, config.model.vocab_size)
+    starting._refuse_other(config, arch, mine)
+    changed = "".join(starting._changes(arch, arch, mine, []))
+    assert all(key in changed for key in announced)
+    assert bool(changed) == bool(announced)

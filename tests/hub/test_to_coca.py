@@ -7,7 +7,8 @@ from torch.nn import functional as F
 from transformers.models.gpt_neox import modeling_gpt_neox
 from transformers.models.llama import modeling_llama
 
-from coca_train.hub import parity, to_coca, transformers_side
+from coca_train.hub import parity, transformers_side
+from coca_train.hub.conversions import rope_to_coca
 from coca_train.hub.weights import open_source
 from coca_train.positions.schemes.coca import fold_full_mean
 from coca_train.runtime.errors import UserError
@@ -18,7 +19,7 @@ G, D, C = 2, 12, 48  # key heads, head width, model width of llama_gqa
 
 
 def converted(source, how, **options):
-    return to_coca.convert(source, "coca", how, **options)
+    return rope_to_coca.convert(source, "slack", how, **options)
 
 
 def test_rows_of_t_by_hand(model):

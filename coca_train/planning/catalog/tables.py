@@ -1,4 +1,4 @@
-"""The four tables, for a terminal and for docs/: the same columns, the same cells, and what the columns mean."""
+"""The five tables, for a terminal and for docs/: the same columns, the same cells, and what the columns mean."""
 
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -227,3 +227,18 @@ def layers() -> Listing[Entry]:
         "own words: [positions.md](positions.md)",
     ]
     return Listing("Layers", "layers=<name>", columns, schedules(), notes)
+
+
+def conversions(summaries: Mapping[str, str]) -> Listing[tuple[str, str]]:
+    """One row for each conversion of trained weights. summaries: what it does, by name."""
+    columns: list[Column[tuple[str, str]]] = [
+        Column("conversion", 18, lambda s: s[0], markdown=lambda s: f"`{s[0]}`"),
+        Column("what it does", 96, lambda s: s[1]),
+    ]
+    notes = [
+        "start.path gives the weights of another run or of a Hugging Face folder; what they mean changes only where "
+        "start.convert declares it, several with commas between them, in their order",
+        "each is announced (CHANGED), proved before the first step (the logits that must be equal are), and kept in "
+        "run.json; more in [stages.md](stages.md#beginning-from-other-weights)",
+    ]
+    return Listing("Conversions", "start.convert=<name>", columns, list(summaries.items()), notes)
