@@ -23,7 +23,7 @@ from coca_train.runtime import dist
 from coca_train.runtime.durable import write_text
 from coca_train.runtime.errors import CheckpointError, DataError
 from coca_train.runtime.trees import flatten
-from coca_train.schedule import Stage
+from coca_train.schedule import Stage, words_of
 
 NAME = "run.json"
 PACKAGES = ("torch", "deepspeed", "numpy", "sentencepiece")
@@ -67,6 +67,7 @@ def open_record(
             "fingerprint": fingerprints[first.name],
             "stages": [_entry(first, fingerprints[first.name])],
             "overrides": list(loaded.overrides),
+            "schedule": words_of(loaded.overrides),
             "folder": os.getcwd(),
             "versions": versions(),
             "init_digests": init_digests(),
@@ -84,7 +85,8 @@ def open_record(
                 )
         if record["settings"] == settings and record.get("folder") == os.getcwd():
             return record
-        record |= {"settings": settings, "folder": os.getcwd()}  # relative paths of data begin there
+        record |= {"settings": settings, "schedule": words_of(loaded.overrides)}
+        record |= {"folder": os.getcwd()}  # relative paths of data begin there
         last = record["stages"][-1]
         record["stages"][-1] = _entry(stages[len(record["stages"]) - 1], last["fingerprint"])
     # Written before the run goes on: what the directory says of itself is what the next steps are done with. run.json

@@ -211,7 +211,9 @@ def prepare_data(data: DataConfig) -> None:
     if data.prepare == "embedded":
         from data_prep.verbs import embedded
 
-        dist.on_main(lambda: embedded.make(data.dir))
+        own = Path(data.dir) / embedded.TOKENIZER
+        tokenizer = None if Path(data.tokenizer) == own else Path(data.tokenizer)
+        dist.on_main(lambda: embedded.make(data.dir, tokenizer=tokenizer))
     require_files(data)
 
 

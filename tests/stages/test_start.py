@@ -206,3 +206,41 @@ def test_asked_to_stop_while_importing(runs: Runs, llama: Path, monkeypatch: pyt
             begin(runs, llama)
     assert not list((runs.folder / "r").glob("*start*"))
     assert weights(begin(runs, llama), 1)
+
+
+def test_a_command_line_with_a_start_alone(runs: Runs, llama: Path) -> None:
+    """Shape, scheme, theta, window, vocabulary and tokenizer are the folder's; what is said beside it is kept."""
+    from coca_train.commands._training import load
+
+    config = load([f"start.path={llama}", "stages=coca_three"]).config
+    sizes = (config.model.n_layers, config.model.d_model, config.model.vocab_size, config.train.seq_len)
+    assert sizes == (2, 32, 64, 24) and config.position.frequencies.theta == 500
+    assert config.data.tokenizer == str(llama / "tokenizer.model") and config.data.dir.startswith("data/embedded-")
+    words = ["position=coca", "position/frequencies=yarn", "train.seq_len=48", "visibility=sliding_window"]
+    config = load([f"start.path={llama}", *words]).config
+    yarn = config.position.frequencies
+    assert (yarn.name, yarn.theta, yarn.original_seq_len) == ("yarn", 500, 24)
+    assert (config.position.scheme, config.train.seq_len, config.visibility.name) == ("coca", 48, "sliding_window")
+    assert load([f"start.path={llama}", "model=neox_tiny"]).config.model.d_model != 32
+    recipe = load(["+experiment=coca_llama_tiny", f"start.path={llama}", "model=from_start"]).config
+    assert (recipe.position.scheme, recipe.position.frequencies.theta, recipe.train.seq_len) == ("coca", 500, 128)
+
+
+def test_from_start_trains_and_goes_on_without_the_folder(
+    runs: Runs, spoilt: Path, corpus: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a folder, and of the run that came of it."""
+    from coca_train.commands._training import load
+    from coca_train.training.run import train
+
+    small = [word for word in real.TINY if not word.startswith(("model", "train.seq_len"))]
+    rest = ["engine=local", "engine.dtype=fp32", "eval.max_tokens=48", *STILL[2:], *corpus, f"run.root={runs.folder}"]
+    words = [*small, *rest, f"start.path={spoilt}", "run.name=a", "checkpoint.save_every_steps=1"]
+    train(load([*words, "train.max_steps=1"]))
+    assert weights(runs.folder / "a", 1) == weights(runs.folder / "a" / "start", 0)
+    shutil.rmtree(spoilt)
+    train(load([*words, "train.max_steps=2"]))
+    again = [*small, *rest, f"start.path={runs.folder / 'a'}", "run.name=b", "train.max_steps=1"]
+    train(load(again))
+    assert weights(runs.folder / "b", 1) == weights(runs.folder / "a", 2)
+    assert "CHANGED since the weights" not in capsys.readouterr().err

@@ -239,6 +239,6 @@ def conversions(summaries: Mapping[str, str]) -> Listing[tuple[str, str]]:
         "start.path gives the weights of another run or of a Hugging Face folder; what they mean changes only where "
         "start.convert declares it, several with commas between them, in their order",
         "each is announced (CHANGED), proved before the first step (the logits that must be equal are), and kept in "
-        "run.json; more in [stages.md](stages.md#beginning-from-other-weights)",
+        "run.json; more in [stages.md](stages.md)",
     ]
     return Listing("Conversions", "start.convert=<name>", columns, list(summaries.items()), notes)
