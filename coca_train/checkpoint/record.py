@@ -17,7 +17,7 @@ from coca_train import __version__
 from coca_train.checkpoint.manifest import FOLDER, step_of
 from coca_train.checkpoint.recovery import step_folders
 from coca_train.config.load import Loaded
-from coca_train.config.older import ADDED
+from coca_train.config.older import ADDED, UNKNOWN
 from coca_train.data.mixture import fingerprint_diff
 from coca_train.runtime import dist
 from coca_train.runtime.durable import write_text
@@ -160,7 +160,8 @@ def _compare(
                 "with its own data only. Fix: restore the data, or choose another run.name"
             )
         old, now = before["settings"], _entry(stage, {})["settings"]
-        keys = [*now, *(key for key in old if key.startswith("layers.") and key not in now)]  # what a kind says no more
+        keys = [key for key in now if key in old or key not in UNKNOWN]
+        keys += [key for key in old if key.startswith("layers.") and key not in now]  # what a kind says no more
         changed = {key: (old.get(key), now.get(key)) for key in keys if old.get(key) != now.get(key)}
         fixed = [key for key in changed if key.startswith(FIXED)]
         if number < len(begun):

@@ -21,7 +21,6 @@ ADDED = {
     "data.verify_blocks": True,
     "start.path": None,
     "start.check_tokenizer": True,
-    "start.convert": [],
     "start.t_from_k": "mean_of_halves",
     "start.keys": "auto",
     "start.ignore": [],
@@ -29,11 +28,13 @@ ADDED = {
     "eval.extrapolation.probe_documents": 2,
     "start.parity_tokens": 2048,
 }
+# The same of what older runs may have done in either way: their records are not compared in it.
+UNKNOWN = {"start.convert": []}
 
 
 def complete(tree: dict[str, Any]) -> None:
     """Give a saved configuration the options it is too old to have."""
-    for key, value in ADDED.items():
+    for key, value in (ADDED | UNKNOWN).items():
         *sections, name = key.split(".")
         options: Any = tree
         for section in sections:
