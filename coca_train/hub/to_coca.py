@@ -6,8 +6,8 @@ mean_of_halves  row j = (row j + row j + D/2) / 2; what the authors' code comput
 first_half      row j = row j
 random          as a new run would begin, from a seed
 
-With t_width=full_mean T keeps D rows a head and the model averages the halves: the same functions, from W_K as it is,
-or from its first half twice.
+This is t_width=half. With full_mean T keeps D rows a head and the model averages the halves: the same functions, from
+W_K as it is, or from its first half twice.
 
 All else is kept as it is. The result is no trained CoCA model yet: stage 1 of the paper trains T.
 """
@@ -29,7 +29,7 @@ VARIANTS = {"coca": "slack", "coca_strict": "strict"}
 KEYS = ("attention.k.weight", "attention.k.bias")
 
 
-def convert(source: Source, position: str, how: How, seed: int = 0, t_width: Width = "half") -> Source:
+def convert(source: Source, position: str, how: How, t_width: Width, seed: int = 0) -> Source:
     """The same weights with CoCA in the place of RoPE. position: coca (slack) or coca_strict. seed: of `random`.
 
     Precision stays; means are formed in float32. Raises UserError E-IOP-14 where there is no K to take T from.
@@ -67,7 +67,7 @@ def convert(source: Source, position: str, how: How, seed: int = 0, t_width: Wid
 
 
 def fold(source: Source) -> Source:
-    """T of full width whose halves are averaged (official weights) as the T of half width of the same function."""
+    """T of full width whose halves are averaged as the T of half width of the same function."""
     settings = source.architecture.position
     if getattr(settings, "t_width", "") != "full_mean":
         raise UserError(

@@ -86,9 +86,9 @@ def test_what_was_imported_from_something_else_is_refused(runs: Runs, spoilt: Pa
 def test_official_weights_are_folded_where_the_run_has_half_the_width(runs: Runs, spoilt: Path) -> None:
     """keys=t: the folder's key projections are T of full width."""
     words = ["position=coca", "position.frequencies.theta=500", "start.keys=t"]
-    run = begin(runs, spoilt, *words)
+    run = begin(runs, spoilt, *words, "position.t_width=half")
     assert record(run / "start")["imported"]["asked"]["t_width"] == "half"
-    wide = begin(runs, spoilt, *words, "position.t_width=full_mean", name="wide")
+    wide = begin(runs, spoilt, *words, name="wide")
     assert record(wide / "start")["imported"]["asked"]["t_width"] == "as_source"
 
 
