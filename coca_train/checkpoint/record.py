@@ -17,7 +17,7 @@ from coca_train import __version__
 from coca_train.checkpoint.manifest import FOLDER, step_of
 from coca_train.checkpoint.recovery import step_folders
 from coca_train.config.load import Loaded
-from coca_train.config.older import ADDED
+from coca_train.config.older import complete_settings
 from coca_train.data.mixture import fingerprint_diff
 from coca_train.runtime import dist
 from coca_train.runtime.durable import write_text
@@ -109,7 +109,7 @@ def _read(path: Path, first: str) -> dict[str, Any]:
         only = {f"stages.{first}.optimizer": "fresh", f"stages.{first}.first_sample": 0, "train.max_steps": length}
         record.setdefault("stages", [{"name": first, "settings": before | only, "fingerprint": data}])
         for stage in record["stages"]:
-            stage["settings"] = ADDED | stage["settings"]
+            stage["settings"] = complete_settings(stage["settings"])
         return record
     except (ValueError, KeyError, TypeError, AssertionError):
         raise CheckpointError(
@@ -184,8 +184,8 @@ def _restoring(changed: Mapping[str, tuple[Any, Any]], settings: Mapping[str, An
     options go with it, or what a stage says itself."""
     words = []
     for key, (old, now) in changed.items():
-        own = key.startswith(("stages.", "layers.kinds.")) or settings.get(key) != now
-        if own or key.endswith((".scheme", ".name")):
+        of_kind = key.startswith("layers.kinds.") and None in (old, now)  # said on one side only
+        if key.startswith("stages.") or of_kind or key.endswith((".scheme", ".name")) or settings.get(key) != now:
             return ""
         words.append(f"{key}={old if isinstance(old, str) else json.dumps(old, separators=(',', ':'))}")
     return " ".join(words)

@@ -49,12 +49,12 @@ def test_parameters(table):
         "disentangled": (64 + 1) * C,
         "fire": LAYERS * (2 + 2 * 32 + H * 32),
         "fox": LAYERS * (H * C + H),
-        "kerple_log": LAYERS * 2 * H,
-        "kerple_power": LAYERS * 2 * H,
+        "kerple_log": 2 * H,
+        "kerple_power": 2 * H,
         "learned": WINDOW * C,
         "shaw": LAYERS * 2 * (16 + 1) * D,
         "t5": 32 * H,
-        "transformer_xl": LAYERS * (2 * H * D + H * D * C),
+        "transformer_xl": 2 * H * D + LAYERS * H * D * C,
         "tupe": WINDOW * C + 2 * H * D * C + 32 * H,
     }
     assert {name: f.n_parameters for name, f in table.items() if f.n_parameters} == added
