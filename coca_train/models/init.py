@@ -98,5 +98,5 @@ def init_digests(outline: Any, seed: int) -> dict[str, str]:
         # Parameter by parameter: the weights of a whole model need not fit into this process.
         values: Tensor = torch.empty(parameter.shape, dtype=torch.float32)
         init_parameter(name, values, outline.config, outline.position.settings, seed, outline.layers)
-        digests[name] = hashlib.sha256(values.numpy()).hexdigest()[:16]
+        digests[name] = hashlib.sha256(values.numpy().data).hexdigest()[:16]
     return digests
