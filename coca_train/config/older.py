@@ -1,6 +1,7 @@
 """Runs that are older than an option: the value it would have had then, so that they load and go on unchanged."""
 
 import json
+from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -31,9 +32,13 @@ ADDED = {
 # The same of what older runs may have done in either way: their records are not compared in it.
 UNKNOWN = {"start.convert": []}
 
+# The same of a position scheme, in every section that names it.
+ADDED_TO_SCHEMES = {name: {"shared": False} for name in ("kerple_log", "kerple_power", "transformer_xl")}
+
 
 def complete(tree: dict[str, Any]) -> None:
     """Give a saved configuration the options it is too old to have."""
+    _complete_positions(tree)
     for key, value in (ADDED | UNKNOWN).items():
         *sections, name = key.split(".")
         options: Any = tree
@@ -41,6 +46,33 @@ def complete(tree: dict[str, Any]) -> None:
             options = options.setdefault(section, {}) if isinstance(options, dict) else None
         if isinstance(options, dict):
             options.setdefault(name, deepcopy(value))
+
+
+def complete_settings(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """The same for the settings in a run's record, by dotted key."""
+    added = dict(ADDED)
+    for key, value in flat.items():
+        section, _, option = key.rpartition(".")
+        if option == "scheme":
+            added |= {f"{section}.{name}": old for name, old in ADDED_TO_SCHEMES.get(str(value), {}).items()}
+    return added | dict(flat)
+
+
+def shortened(position: Mapping[str, Any]) -> dict[str, Any]:
+    """A position section without what it would not have had before it could be chosen: the key of what was measured
+    then."""
+    added = ADDED_TO_SCHEMES.get(position["scheme"], {})
+    return {key: value for key, value in position.items() if key not in added or value != added[key]}
+
+
+def _complete_positions(tree: dict[str, Any]) -> None:
+    """Of the run, of kinds of layers and of stages."""
+    for key, section in tree.items():
+        if isinstance(section, dict):
+            if key == "position":
+                for name, value in ADDED_TO_SCHEMES.get(str(section.get("scheme")), {}).items():
+                    section.setdefault(name, value)
+            _complete_positions(section)
 
 
 def model_config(values: dict[str, Any]) -> ModelConfig:

@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 from coca_train.config.messages import ConfigError
+from coca_train.config.older import shortened
 from coca_train.config.schema import Config
 from coca_train.evaluation.results import OWN
 from coca_train.runtime.errors import UserError
@@ -105,4 +106,4 @@ IMPOSSIBLE = ("E-CFG-33", "E-CFG-20", "E-CFG-44")
 
 def described(variant: Variant) -> dict[str, Any]:
     """Everything a cell's content depends on in a variant, as plain values."""
-    return {"position": asdict(variant.position), "visibility": asdict(variant.visibility)}
+    return {"position": shortened(asdict(variant.position)), "visibility": asdict(variant.visibility)}

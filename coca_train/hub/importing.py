@@ -75,9 +75,8 @@ def provenance(source: Source, options: ImportConfig, done: Sequence[str] = ()) 
 def wanted(source: Source, options: ImportConfig) -> Source:
     """The source as it is, or converted."""
     if options.position != "as_source":
-        t_width = "full_mean" if options.t_width == "full_mean" else "half"
-        variant = VARIANTS[options.position]
-        return convert(source, variant, options.t_from_k, options.seed, t_width)
+        t_width = "half" if options.t_width == "half" else "full_mean"
+        return convert(source, VARIANTS[options.position], options.t_from_k, t_width, options.seed)
     if options.t_width == "full_mean":
         raise UserError(
             f"E-IOP-14 {options.source} t_width=full_mean: this is the width of a T that is made from K. "

@@ -189,8 +189,8 @@ def _exchanged(position: Position, settings: Any) -> Position:
         return position
     other = positions.build(settings, position.shape)
     shapes = [{n: p.shape for n, p in each.named_parameters()} for each in (other, position)]
-    same_layers = other.layer_class is position.layer_class and other.key_dim == position.key_dim
-    if not same_layers or shapes[0] != shapes[1]:
+    widths = [(each.projected_key_dim, each.key_dim) for each in (other, position)]
+    if other.layer_class is not position.layer_class or widths[0] != widths[1] or shapes[0] != shapes[1]:
         raise ValueError(f"{settings.scheme} cannot replace {position.settings.scheme} on the same weights")
     for name, parameter in position.named_parameters():
         owner, _, leaf = name.rpartition(".")

@@ -46,9 +46,7 @@ def find_start(
         dist.log(f"start     importing {config.start.path} into {begins_from}{wait}")
         lock.alone(lambda: starting.bring(config, n_tokens, run_dir, proceed))
     if (newest := checkpoint.find(begins_from)) is None:
-        raise CheckpointError(
-            f"E-CKP-26 start.path={config.start.path}: holds no finished checkpoint. Fix: finish that run first"
-        )
+        raise _unfinished(config)
     dist.on_main(lambda: _say_if_unfinished(config, begins_from, newest.step))
     return newest
 
@@ -63,6 +61,12 @@ def _say_if_unfinished(config: Config, run_dir: Path, step: int) -> None:
         dist.log(f"WARNING: start.path={config.start.path} has not ended: it is at step {step:,} of {last_step:,}")
 
 
+def _unfinished(config: Config) -> CheckpointError:
+    return CheckpointError(
+        f"E-CKP-26 start.path={config.start.path}: holds no finished checkpoint. Fix: finish that run first"
+    )
+
+
 def _check(config: Config, run_dir: Path, tokenizer: Tokenizer, n_tokens: int) -> Start | None:
     if step_folders(run_dir / FOLDER):
         return None
@@ -74,6 +78,8 @@ def _check(config: Config, run_dir: Path, tokenizer: Tokenizer, n_tokens: int) -
             "no config.json). Fix: give one of the two; a model of the hub is downloaded first: hf download NAME "
             "--local-dir FOLDER"
         )
+    if is_run and not step_folders(path / FOLDER):
+        raise _unfinished(config)
     _compare_tokenizers(config, tokenizer, _of_run(path) if is_run else tokenizer_files.digests(path))
     return starting.check(config, n_tokens, run_dir)
 

@@ -92,7 +92,7 @@ def test_official_weights_are_folded_where_the_run_says_so(runs: Runs, spoilt: P
         begin(runs, spoilt, *words, "position.t_width=half")
     run = begin(runs, spoilt, *words, "position.t_width=half", "start.convert=coca_full_to_half")
     assert record(run / "start")["imported"]["parity"]["conversion"]["equal"] == "everywhere"
-    wide = begin(runs, spoilt, *words, "position.t_width=full_mean", name="wide")
+    wide = begin(runs, spoilt, *words, name="wide")
     assert "convert" not in record(wide / "start")["imported"]["asked"]
 
 

@@ -6,8 +6,8 @@ mean_of_halves  row j = (row j + row j + D/2) / 2; what the authors' code comput
 first_half      row j = row j
 random          as a new run would begin, from a seed
 
-With t_width=full_mean T keeps D rows a head and the model averages the halves: the same functions, from W_K as it is,
-or from its first half twice. Where query heads share a key head (GQA), they share its T.
+This is t_width=half. With full_mean T keeps D rows a head and the model averages the halves: the same functions, from
+W_K as it is, or from its first half twice. Where query heads share a key head (GQA), they share its T.
 
 All else is kept as it is. The result is no trained CoCA model yet: stage 1 of the paper trains T.
 """
@@ -36,10 +36,10 @@ def leads(before: Architecture, after: Architecture) -> bool:
 
 
 def converted(source: Source, after: Architecture, start: StartConfig, seed: int) -> Source:
-    return convert(source, after.position.variant, start.t_from_k, seed, after.position.t_width)
+    return convert(source, after.position.variant, start.t_from_k, after.position.t_width, seed)
 
 
-def convert(source: Source, variant: str, how: How, seed: int = 0, t_width: Width = "half") -> Source:
+def convert(source: Source, variant: str, how: How, t_width: Width, seed: int = 0) -> Source:
     """The same weights with CoCA in the place of RoPE. variant: slack or strict. seed: of `random`.
 
     Precision stays; means are formed in float32. Raises UserError E-IOP-14 where there is no K to take T from.

@@ -138,8 +138,7 @@ def scheme_columns(rope: SchemeFacts) -> list[Column[SchemeFacts]]:
 def schemes(given: ReferenceModel, table: Mapping[str, SchemeFacts]) -> Listing[SchemeFacts]:
     """One row for each choice of configs/position."""
     notes = [
-        f"parameters: of the whole {given.name}, trained with windows of {given.seq_len:,}, above those of `nope` (the "
-        "key projection of coca has half the rows)",
+        f"parameters: of the whole {given.name}, trained with windows of {given.seq_len:,}, above those of `nope`",
         f"path: the kernel that is chosen in bfloat16 for {SHORT:,} tokens, and behind the slash for {LONG:,} where "
         "that is another one. blocked: tile by tile, memory O(T·block); sdpa: torch's fused kernel, O(T·D); flex: "
         "FlexAttention, compiled, O(T·D). In float32 the CPU takes sdpa wherever a scheme adds nothing to the scores",
