@@ -88,6 +88,7 @@ def test_position_interpolation(name):
     assert (train.max_steps, config.optim.lr, config.optim.schedule) == (6000, 2e-5, "constant")
     assert (frequencies.name, frequencies.factor) == ("linear", 16)
     assert [list(stage.trainable) for stage in resolve(config)] == [["*"]]
+    assert config.start.path.endswith({"pi_llama_7b_32k": "/llama_7b", "coca_pi_llama_7b_32k": "/coca_llama_7b"}[name])
 
 
 def test_yarn_of_llama_2():
