@@ -40,6 +40,7 @@ def test_perplexity_of_yarn():
     """YaRN 4.3.1: S = 256; 10 documents of 128k tokens, cut to each length; 50 of 16k, whole, in windows of 32k."""
     proof, report = evaluation("perplexity_proof_pile"), evaluation("perplexity_gov_report")
     assert proof.eval.stride == report.eval.stride == 256
+    assert proof.grid.frequencies == report.grid.frequencies == ["own"]
     assert (proof.eval.document_tokens, proof.eval.min_document_tokens) == ("window", 131_072)
     assert (proof.text.corpus, proof.text.max_documents) == ("proof_pile", 10)
     assert (proof.grid.lengths[0], proof.grid.lengths[-1]) == ("2048", "131072")
