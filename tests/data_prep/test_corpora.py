@@ -15,7 +15,7 @@ from data_prep.settings import load
 FOLDER = Path(config_dir())
 GIVEN = {"files": ["corpus.sources.text.files=[raw/*.jsonl]"]}
 CORPORA = [path.stem for path in sorted((FOLDER / "corpus").glob("*.yaml")) if not path.stem.startswith("_")]
-REAL = {"pile_code", "pg19_64k", "proof_pile", "gov_report"}
+REAL = {"pile_code", "pg19_64k", "long_data_mistral", "proof_pile", "gov_report"}
 EVALUATIONS = {"proof_pile", "gov_report"}
 
 
@@ -76,6 +76,20 @@ def test_the_papers_mixture() -> None:
     experiment = load_training(["+experiment=coca_350m", "train.micro_batch_size=256"]).config
     assert config.tokenizer.vocab_size == experiment.model.vocab_size
     assert experiment.data == trained("pile_code").data
+
+
+@pytest.mark.parametrize(
+    ("name", "recipe"), [("pg19_64k", "yarn_llama2_7b_64k"), ("long_data_mistral", "yarn_mistral_7b_64k")]
+)
+def test_yarn_reads_its_models_own_tokens_from_where_the_corpus_puts_them(name: str, recipe: str) -> None:
+    config, run = (
+        prepared(name),
+        load_training([f"+experiment={recipe}", "train.micro_batch_size=64", "engine=local"]).config,
+    )
+    assert run.data == trained(name).data and Path(run.data.dir) == Path(config.corpus.dir)
+    assert config.tokenizer.import_from is not None
+    datasets = {f"{of}_train" for of, source in config.corpus.sources.items() if source.hold_out != "all"}
+    assert {Path(source.path).name for source in run.data.sources.values()} == datasets
 
 
 @pytest.mark.parametrize("name", ["pile_code", "pile_code_llama"])

@@ -16,6 +16,9 @@ SHARED = {
     "max_position_embeddings": 4096, "tie_word_embeddings": False,
 }  # fmt: skip
 LLAMA = SHARED | {"rms_norm_eps": 1e-6, "max_position_embeddings": 2048}
+LARGER = SHARED | {
+    "hidden_size": 5120, "num_hidden_layers": 40, "num_attention_heads": 40, "intermediate_size": 13824,
+}  # fmt: skip
 MISTRAL = SHARED | {
     "model_type": "mistral", "intermediate_size": 14336, "num_key_value_heads": 8, "sliding_window": 4096,
     "rope_theta": 10000.0, "max_position_embeddings": 32768,
@@ -24,6 +27,10 @@ RECIPES = {
     "coca_llama_7b": (LLAMA, []),
     "pi_llama_7b_32k": (LLAMA, ["position.frequencies.factor", "position.frequencies.name"]),
     "yarn_llama2_7b_64k": (SHARED, ["position.frequencies.name"]),
+    "yarn_llama2_13b_64k": (LARGER, ["position.frequencies.name"]),
+    "pi_llama2_7b_8k": (SHARED, ["position.frequencies.name"]),
+    "ntk_llama2_7b_8k": (SHARED, ["position.frequencies.theta"]),
+    "yarn_llama2_7b_8k": (SHARED, ["position.frequencies.name"]),
     "yarn_mistral_7b_64k": (MISTRAL, ["position.frequencies.name", "visibility.name"]),
 }
 
@@ -44,5 +51,5 @@ def test_a_recipe_begins_from_its_model(recipe, tmp_path, capsys):
     starting._compare(config, config.model.vocab_size, arch)
     err = capsys.readouterr().err
     assert all(key in err for key in announced)
-    assert "theta" not in err
+    assert ("theta" in err) == ("position.frequencies.theta" in announced)
     assert bool(err) == bool(announced)
