@@ -6,7 +6,7 @@ no activations where memory is short, and can compute the last layer of some pos
 Shape legend: B batch, T time, S all positions with the cache's or the memory's, M memory, C d_model, V vocab_size.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -216,14 +216,20 @@ def count_parameters(model: nn.Module) -> tuple[int, int]:
     return sum(sizes.values()), sum(sizes.values()) - outside
 
 
-def vocab_size(model: ModelConfig, n_pieces: int, tokenizer: str) -> int:
-    """Embedding rows [tokens]: as configured, else n_pieces, the tokenizer's size, rounded up to 64. tokenizer: its
-    file, for the error."""
+def vocab_size(
+    model: ModelConfig, n_pieces: int, tokenizer: str, other_data: Callable[[], str | None] = lambda: None
+) -> int:
+    """Embedding rows [tokens]: as configured, else n_pieces, the tokenizer's size, rounded up to 64.
+
+    tokenizer: its file, for the error. other_data: the fix where the rows are those of trained weights, which no
+    setting adds to; None: they are not.
+    """
     rows = model.vocab_size or -(-n_pieces // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
     if rows < n_pieces:
+        fix = other_data() or "model.vocab_size=null, which takes the tokenizer's size"
         raise DataError(
             f"E-TOK-09 model.vocab_size={rows}: the tokenizer {tokenizer} has {n_pieces} "
-            "tokens and needs as many rows. Fix: model.vocab_size=null, which takes the tokenizer's size"
+            f"tokens and needs as many rows. Fix: {fix}"
         )
     return rows
 
