@@ -12,7 +12,7 @@ from coca_train.config.messages import ConfigError
 from coca_train.config.schema import Config
 from coca_train.evaluation.results import OWN
 from coca_train.runtime.errors import UserError
-from coca_train.vary import GROUPS, vary
+from coca_train.vary import EXAMPLES, SPELLING, vary, words
 
 
 class Variant(NamedTuple):
@@ -72,29 +72,26 @@ def _words(group: str, text: str) -> list[str]:
     """As words of a command line, which is where their checks are."""
     if text == OWN:
         return []
-    name, *options = text.split("@")
-    pairs = [option.partition(":") for option in options]
-    if not all(key and colon and value for key, colon, value in pairs):
-        raise UserError(
-            f"E-EVAL-02 grid {text!r}: an option is written choice@option:value. Fix: e.g. dynamic_ntk@alpha:4"
-        )
-    return [f"{group}={name}", *(f"{GROUPS[group]}.{key}={value}" for key, _, value in pairs)]
+    try:
+        return words(group, text)
+    except ValueError as error:
+        raise UserError(f"E-EVAL-02 grid {text!r}: {error}. Fix: e.g. {EXAMPLES[group]}") from None
 
 
 def _variant(config: Config, frequency: str, visibility: str) -> Variant:
     """Settings that cannot go with this model are a variant with a problem; wrong words are the user's error."""
     # As words of a command line, so that grids and trainings have one dialect, one set of checks and one message each.
-    words = [*_words("position/frequencies", frequency), *_words("visibility", visibility)]
+    overrides = [*_words("position/frequencies", frequency), *_words("visibility", visibility)]
     if frequency != OWN and getattr(config.position, "frequencies", None) is None:
         return Variant(config.position, config.visibility, f"{config.position.scheme} has no frequencies")
     # What stages say of positions, visibilities and layers is not about these weights, and may not fit the variant.
     stages = {name: replace(stage, position={}, visibility={}, layers={}) for name, stage in config.stages.items()}
     try:
-        varied = vary(replace(config, stages=stages), words)
+        varied = vary(replace(config, stages=stages), overrides)
     except ConfigError as error:
         if all(problem.id in IMPOSSIBLE for problem in error.problems):
             return Variant(config.position, config.visibility, "; ".join(p.message for p in error.problems))
-        where = "in grid.frequencies and grid.visibilities it is written choice@option:value"
+        where = f"in grid.frequencies and grid.visibilities {SPELLING}"
         raise ConfigError(error.problems, [f"{line} ({where})" for line in error.lines]) from None
     return Variant(varied.position, varied.visibility)
 

@@ -15,12 +15,32 @@ def tried(*words):
 def test_after_training_the_trained_base_stays():
     words = ["position=rope", "position.frequencies.theta=500000", "train.seq_len=64"]
     config, by_name = tried(*words, "eval.extrapolation.visibilities=[sinks]")
-    assert list(by_name) == ["plain", "dynamic_ntk", "plain, sinks"]
+    assert list(by_name) == ["plain", "dynamic_ntk (alpha 4)", "plain, sinks"]
     plain, dynamic, sinks = by_name.values()
     assert plain == (config.position, config.visibility, "")
     assert (dynamic.position.frequencies.name, dynamic.visibility) == ("dynamic_ntk", config.visibility)
     assert (dynamic.position.frequencies.theta, dynamic.position.frequencies.original_seq_len) == (500_000, 64)
     assert (sinks.position, sinks.visibility.name, sinks.visibility.window) == (config.position, "sinks", 64)
+
+
+def test_one_spelling_in_a_training_and_in_a_grid():
+    written = ["dynamic_ntk@alpha:8", "yarn@factor:16@theta:20000", "linear"]
+    config, by_name = tried("position=rope", f"eval.extrapolation.frequencies=[{','.join(written)}]")
+    assert list(by_name) == ["plain", "dynamic_ntk (alpha 8)", "yarn (factor 16, theta 20000)", "linear"]
+    assert list(by_name.values())[1:] == list(variants(config, [(text, "own") for text in written]).values())
+    ntk, yarn = (variant.position.frequencies for variant in list(by_name.values())[1:3])
+    assert (ntk.alpha, yarn.factor, yarn.theta) == (8, 16, 20_000)
+
+
+def test_the_350m_recipes_are_evaluated_as_in_the_paper_s_tables():
+    for name in ("roformer_350m", "alibi_350m", "coca_350m", "coca_strict_350m"):
+        config = load([f"+experiment={name}"]).config
+        alphas = [
+            variant.position.frequencies.alpha
+            for variant in variants(config, after_training(config)).values()
+            if getattr(variant.position, "frequencies", None) and variant.position.frequencies.name == "dynamic_ntk"
+        ]
+        assert alphas == ([] if name == "alibi_350m" else [2, 4, 8])
 
 
 def test_a_scheme_without_frequencies_is_tried_as_it_is():
