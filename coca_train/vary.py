@@ -1,4 +1,5 @@
-"""Other settings on trained weights: another visibility, other frequencies, nothing that the weights depend on.
+"""Other settings on trained weights: another visibility, other frequencies, another logit scale; nothing that decides
+which weights there are.
 
 The words are those of a training, `visibility=sinks visibility.window=64 position/frequencies=yarn`, and so are
 the checks and the messages. Where several are tried in turn, each is written as one: `dynamic_ntk@alpha:4`.
@@ -9,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from coca_train.config.exchange import GROUPS, exchanged
+from coca_train.config.exchange import GROUPS, LOGIT_SCALE, exchanged
 from coca_train.config.files import choices, config_dir
 from coca_train.config.interpolate import resolve
 from coca_train.config.load import Assembled, load
@@ -21,19 +22,24 @@ from coca_train.config.strict import type_sections
 from coca_train.runtime.trees import leaves, section
 from coca_train.settings import TRAIN
 
-HOW = "choose visibility=… or position/frequencies=…, and set options inside them"
+HOW = "choose visibility=… or position/frequencies=…, and set options inside them or in model.logit_scale"
+SECTIONS = {**GROUPS, LOGIT_SCALE: LOGIT_SCALE}  # what is varied -> where its options stand
 SPELLING = "an option is written choice@option:value"
-EXAMPLES = {"position/frequencies": "dynamic_ntk@alpha:4", "visibility": "sinks@window:64"}
+EXAMPLES = {
+    "position/frequencies": "dynamic_ntk@alpha:4",
+    "visibility": "sinks@window:64",
+    LOGIT_SCALE: "log@length:2048",
+}
 
 
 def varies(word: str) -> bool:
-    """Whether a word of a command line is for `vary`: it is about visibility or position."""
+    """Whether a word of a command line is for `vary`: it is about visibility, position or logit scale."""
     key = word.partition("=")[0].lstrip("+~")
-    return key.replace("/", ".").split(".")[0] in ("visibility", "position")
+    return key.startswith(f"{LOGIT_SCALE}.") or key.replace("/", ".").split(".")[0] in ("visibility", "position")
 
 
 def vary(config: Config, overrides: list[str]) -> Config:
-    """The configuration of trained weights with another visibility or other frequencies.
+    """The configuration of trained weights with another visibility, other frequencies or another logit scale.
 
     A choice stands in place of the whole section, but for the base theta (config/exchange.py). Raises ConfigError
     with everything that is wrong.
@@ -49,7 +55,7 @@ def vary(config: Config, overrides: list[str]) -> Config:
 
 
 def words(group: str, text: str) -> list[str]:
-    """A choice of `group` with its options, `dynamic_ntk@alpha:4`, as words of a command line.
+    """A choice of `group` (of SECTIONS) with its options, `dynamic_ntk@alpha:4`, as words of a command line.
 
     The one spelling wherever other settings are listed to be tried: of a grid, of a training's own report and probes,
     of `compare`. Raises ValueError where it is written otherwise.
@@ -58,7 +64,8 @@ def words(group: str, text: str) -> list[str]:
     pairs = [option.partition(":") for option in options]
     if not all(key and colon and value for key, colon, value in pairs):
         raise ValueError(SPELLING)
-    return [f"{group}={name}", *(f"{GROUPS[group]}.{key}={value}" for key, _, value in pairs)]
+    choice = f"{group}={name}" if group in GROUPS else f"{group}.name={name}"
+    return [choice, *(f"{SECTIONS[group]}.{key}={value}" for key, _, value in pairs)]
 
 
 def option_problems(option: str, sections: dict[str, Any], group: str, text: str) -> list[Problem]:
@@ -95,7 +102,7 @@ def _assembled(sections: dict[str, Any], overrides: Sequence[str]) -> Assembled:
         a.problems += _choose(a, scheme, group, name)
     a.examples = dict(leaves(a.tree))
     for override in parsed.values:
-        if override.key_or_group.startswith(tuple(f"{prefix}." for prefix in GROUPS.values())):
+        if override.key_or_group.startswith(tuple(f"{prefix}." for prefix in SECTIONS.values())):
             a.problems += apply(a, override)
         else:
             text = "the weights were trained with it, so it cannot change"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from coca_train.config.schema import Config
-from coca_train.evaluation.variants import variants
+from coca_train.evaluation.variants import Choice, variants
 from coca_train.positions.layers import kinds
 from coca_train.schedule import resolve
 from coca_train.settings import load
@@ -43,7 +43,7 @@ def of_a_kind(run, *chosen):
 
 def of_a_variant(run, name, options):
     text = "@".join([name, *(f"{k}:{v}" for k, v in options.items())])
-    (variant,) = variants(run(), [(text, "own")]).values()
+    (variant,) = variants(run(), [Choice(text, "own")]).values()
     return variant.position
 
 

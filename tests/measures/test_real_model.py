@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from coca_train.evaluation.variants import after_training, variants
+from coca_train.evaluation.variants import Variant, after_training, variants
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
 from coca_train.settings import load
@@ -62,7 +62,7 @@ def test_what_the_weights_were_trained_with_comes_first_and_once():
     trained = load(["position=rope", "visibility=sinks", "visibility.window=8", *words]).config
     by_name = variants(trained, after_training(trained))
     assert list(by_name) == ["yarn", "plain", "dynamic_ntk (alpha 4)", "yarn, causal", "yarn, sliding_window"]
-    assert by_name["yarn"] == (trained.position, trained.visibility, "")
+    assert by_name["yarn"] == Variant(trained.position, trained.visibility)
     names = {name: by_name[name].visibility.name for name in ("plain", "yarn, causal")}
     assert names == {"plain": "sinks", "yarn, causal": "causal"}
     assert by_name["plain"].visibility == trained.visibility

@@ -149,7 +149,7 @@ def impossible(settings: Settings, subject: Subject, point: int, material: Mater
 
 def measure(settings: Settings, subject: Subject, point: int, material: Material, setup: Setup) -> Sums:
     model = subject.model
-    variant = (model.position.settings, model.visibility.settings)
+    variant = (model.position.settings, model.visibility.settings, model.config.logit_scale)
     material.fresh.clear()  # of the cell before: if some rank ran out of memory in it, nothing of it may be shared
     if (variant, point) in material.shared:
         return material.shared[variant, point]
