@@ -17,7 +17,7 @@ from coca_train import __version__
 from coca_train.checkpoint.manifest import FOLDER, step_of
 from coca_train.checkpoint.recovery import step_folders
 from coca_train.config.load import Loaded
-from coca_train.config.older import ADDED
+from coca_train.config.older import ADDED, renamed
 from coca_train.data.mixture import fingerprint_diff
 from coca_train.runtime import dist
 from coca_train.runtime.durable import write_text
@@ -109,7 +109,7 @@ def _read(path: Path, first: str) -> dict[str, Any]:
         only = {f"stages.{first}.optimizer": "fresh", f"stages.{first}.first_sample": 0, "train.max_steps": length}
         record.setdefault("stages", [{"name": first, "settings": before | only, "fingerprint": data}])
         for stage in record["stages"]:
-            stage["settings"] = ADDED | stage["settings"]
+            stage["settings"] = ADDED | renamed(stage["settings"])
         return record
     except (ValueError, KeyError, TypeError, AssertionError):
         raise CheckpointError(

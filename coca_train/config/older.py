@@ -30,6 +30,22 @@ ADDED = {
 }
 
 
+# Values that have another name by now: option, choice that it is an option of, value -> what it is called.
+RENAMED = {
+    ("position.frequencies.convention", name, "code"): "indices" for name in ("ntk_by_parts", "dynamic_ntk_by_parts")
+}
+
+
+def renamed(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings of a run's record, by dotted key, in today's words. Sections are typed in them (positions/)."""
+    return {
+        key: RENAMED.get((key, settings.get(f"{key.rpartition('.')[0]}.name"), value), value)
+        if isinstance(value, str)
+        else value
+        for key, value in settings.items()
+    }
+
+
 def complete(tree: dict[str, Any]) -> None:
     """Give a saved configuration the options it is too old to have."""
     for key, value in ADDED.items():
