@@ -38,12 +38,12 @@ RENAMED = {
 
 def renamed(settings: dict[str, Any]) -> dict[str, Any]:
     """Settings of a run's record, by dotted key, in today's words. Sections are typed in them (positions/)."""
-    return {
-        key: RENAMED.get((key, settings.get(f"{key.rpartition('.')[0]}.name"), value), value)
-        if isinstance(value, str)
-        else value
-        for key, value in settings.items()
+    now = {
+        key: called
+        for (key, name, value), called in RENAMED.items()
+        if settings.get(key) == value and settings.get(f"{key.rpartition('.')[0]}.name") == name
     }
+    return settings | now
 
 
 def complete(tree: dict[str, Any]) -> None:
