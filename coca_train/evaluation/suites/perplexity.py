@@ -271,7 +271,11 @@ class OneText:
     @property
     def perplexities(self) -> Table:
         """Beside the papers' figures, where the text is the one a comparison is about."""
-        theirs = {"table 1": paper.table("table1_perplexity"), "table 4": paper.table("table4_pi")["ppl"]}
+        theirs = {
+            "table 1": paper.table("table1_perplexity"),
+            "table 3": paper.by_alpha("ppl"),
+            "table 4": paper.table("table4_pi")["ppl"],
+        }
         return self.by_window(
             "perplexity",
             _perplexity,
