@@ -281,8 +281,14 @@ class ExtrapolationConfig:
 
     enabled: bool = Field(description="evaluate the finished run, and write its report (docs/evaluation.md)")
     multiples: list[Positive] = Field(min_length=1, description="window lengths [multiples of train.seq_len]")
-    frequencies: list[str] = Field(min_length=1, description="position/frequencies choices tried on the same weights")
-    visibilities: list[str] = Field(description="visibility choices tried on the same weights")
+    frequencies: list[str] = Field(
+        min_length=1,
+        description="position/frequencies choices tried on the same weights, with options behind an @: "
+        "dynamic_ntk@alpha:4",
+    )
+    visibilities: list[str] = Field(
+        description="visibility choices tried on the same weights, with options: sinks@window:256"
+    )
     max_documents: Positive = Field(
         description="held-out documents scored per source (each at least as long as the longest window)"
     )

@@ -35,7 +35,7 @@ def run_grid(
     try:
         for number, (path, name) in enumerate(zip(grid.checkpoints, names, strict=True)):
             opened = open_folder(path, config.work.device, config.work.dtype)
-            subject = subject_of(opened, path, name, grid.frequencies, grid.visibilities)
+            subject = subject_of(opened, path, name, grid.frequencies, grid.visibilities, grid.logit_scales)
             cells += measure_cells(config.eval, subject, setup, store, progress, len(names) - number)
             subjects.append(subject.facts)
             del opened, subject  # before the next is opened: two models may not fit

@@ -62,6 +62,24 @@ def test_a_run_begun_with_another_default_is_told_the_words_that_keep_it(tmp_pat
     start("position.t_width=half")
 
 
+def test_a_run_older_than_the_name_of_a_value_goes_on_without_a_word(tmp_path, capsys):
+    by_parts = ["position=rope", "position/frequencies=ntk_by_parts", "position.frequencies.convention={}"]
+
+    def start(convention):
+        loaded = load([word.format(convention) for word in by_parts])
+        return open_record(tmp_path, loaded, resolve(loaded.config), {"all": {"data": "same"}}, dict)
+
+    record = start("indices")
+    (tmp_path / "checkpoints" / "step-00000001").mkdir(parents=True)
+    record["stages"][0]["settings"]["position.frequencies.convention"] = "code"  # what it was called
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    start("code")
+    start("indices")
+    assert "CHANGED" not in capsys.readouterr().err
+    with pytest.raises(CheckpointError, match=r"convention 'indices' -> 'authors'"):
+        start("authors")
+
+
 def test_a_run_older_than_an_option_goes_on_without_a_word(tmp_path, monkeypatch, capsys):
     """Its record lacks the option; what it did then is what is chosen now, so nothing has changed."""
 

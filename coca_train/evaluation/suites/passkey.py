@@ -139,7 +139,7 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
     rows, points, n_depths = evaluation.rows(), evaluation.points, settings.n_depths
     theirs = {
         "table 2": paper.table("table2_passkey"),
-        "table 3": _by_alpha(),
+        "table 3": paper.by_alpha("passkey"),
         "table 4": paper.table("table4_pi")["passkey"],
     }
 
@@ -243,17 +243,6 @@ def _in_range(row: GridRow, result: Mapping[str, Any], first: float, end: float)
 def depth_row(depth: float, n_depths: int) -> int:
     """Which of the depths 0, 1 / (n - 1) ... 1 is nearest."""
     return int(depth * (n_depths - 1) + 0.5)
-
-
-def _by_alpha() -> paper.Series:
-    """Table 3: slack and strict CoCA with dynamic NTK of alpha 2, 4 and 8; strict is printed as a difference."""
-    printed = paper.table("table3_slack_vs_strict")["passkey"]
-    series: dict[str, Sequence[float]] = {}
-    for alpha, slack in printed["slack"].items():
-        more = printed["strict_minus_slack"][alpha]
-        series[f"coca+dynamic_ntk+slack, alpha {alpha}"] = slack
-        series[f"coca+dynamic_ntk+strict, alpha {alpha}"] = [round(a + b, 2) for a, b in zip(slack, more, strict=True)]
-    return series
 
 
 def _summary(evaluation: Evaluation) -> list[str]:
