@@ -8,15 +8,18 @@ is read and never scored. Runs get none, as their training texts have none.
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from coca_train.checkpoint.opening import read_record
 from coca_train.config.schema import Config
 from coca_train.data.dataset import IndexedDataset
+from coca_train.data.held_out import HeldOut
+from coca_train.data.mixture import fingerprint_diff
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.evaluation.configuration import TextConfig
 from coca_train.evaluation.subject import Setup, Subject
@@ -175,9 +178,27 @@ def _held_out(wanted: Sequence[str], checkpoints: Sequence[str]) -> dict[str, li
             "Fix: text.files=[books.jsonl.gz]"
         )
     saved: Config = load_saved(run).config
-    prefixes = {name: s.valid_path for name, s in saved.data.sources.items() if s.valid_path}
-    tokenizer = Tokenizer(saved.data.tokenizer)
-    return {name: _decoded(prefixes[name], tokenizer) for name in _chosen(run, list(prefixes), wanted)}
+    sources, tokenizer = saved.data.sources, Tokenizer(saved.data.tokenizer)
+    chosen = _chosen(run, [name for name, source in sources.items() if source.valid_path], wanted)
+    held_out = HeldOut(replace(saved.data, sources={name: sources[name] for name in chosen}))
+    _check_unchanged(run, saved, held_out.fingerprint())
+    return {name: _decoded(file, tokenizer) for name, file in held_out.files.items()}
+
+
+def _check_unchanged(run: str, saved: Config, fingerprints: Mapping[str, Any]) -> None:
+    """DataError E-TOK-14 where a held-out file is not the one that a stage of the run was validated on. Records older
+    than this fingerprint know nothing to compare."""
+    for stage in read_record(Path(run)).get("stages", []):
+        for name, now in fingerprints.items():
+            path, before = saved.data.sources[name].valid_path, stage.get("held_out", {}).get(name)
+            if before is None or stage["settings"].get(f"data.sources.{name}.valid_path") != path:
+                continue
+            if (difference := fingerprint_diff(before, now)) is not None:
+                raise DataError(
+                    f"E-TOK-14 {run}: the held-out text of {name}, {path}, is not what the run was validated on: "
+                    f"{difference}; results on it would not be comparable. Fix: restore the file, or name other text: "
+                    "text.files=[books.jsonl.gz]"
+                )
 
 
 def _chosen(where: str, offered: Sequence[str], wanted: Sequence[str]) -> Sequence[str]:
@@ -191,6 +212,5 @@ def _chosen(where: str, offered: Sequence[str], wanted: Sequence[str]) -> Sequen
     return wanted or offered
 
 
-def _decoded(prefix: str, tokenizer: Tokenizer) -> list[str]:
-    dataset = IndexedDataset(prefix)
-    return [tokenizer.decode(dataset.document(i).tolist()) for i in range(dataset.n_documents)]
+def _decoded(file: IndexedDataset, tokenizer: Tokenizer) -> list[str]:
+    return [tokenizer.decode(file.document(i).tolist()) for i in range(file.n_documents)]
