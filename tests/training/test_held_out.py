@@ -69,7 +69,7 @@ def test_a_run_older_than_this_fingerprint_takes_the_files_as_they_are(runs, fol
     (run_dir / "run.json").write_text(json.dumps(record))
     flip(folder / "text_valid.bin", 40)
     capsys.readouterr()
-    runs.train("r", *OFTEN, "train.max_steps=5")
+    runs.train("r", *OFTEN)
     assert f"held-out  text, code: as they are now; {run_dir}/run.json is older" in capsys.readouterr().err
     kept = json.loads((run_dir / "run.json").read_text())["stages"][0]["held_out"]
     assert kept["code"] == held_out["code"]
@@ -77,10 +77,10 @@ def test_a_run_older_than_this_fingerprint_takes_the_files_as_they_are(runs, fol
     # Other ones are refused from then on, and the fix works as it stands.
     flip(folder / "text_valid.bin", 40)
     with pytest.raises(DataError, match=r"E-TOK-14 .*Fix: restore the file, or .*: data\.sources\.text\.valid_path=nu"):
-        runs.train("r", *OFTEN, "train.max_steps=6")
+        runs.train("r", *OFTEN)
     with pytest.raises(DataError, match=r"E-TOK-14 .*the run was validated on: bin.sha256"):
         texts._held_out((), [str(run_dir)])
-    runs.train("r", *OFTEN, "train.max_steps=6", "data.sources.text.valid_path=null")
+    runs.train("r", *OFTEN, "data.sources.text.valid_path=null")
     assert "CHANGED since this run began: data.sources.text.valid_path" in capsys.readouterr().err
     assert list(texts._held_out((), [str(run_dir)])) == ["code"]
 
