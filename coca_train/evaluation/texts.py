@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,13 +28,9 @@ from coca_train.settings import load_saved
 from data_prep import readers
 from data_prep.readers.base import Reject
 from data_prep.schema import CorpusSourceConfig, FilterConfig, WorkConfig
+from data_prep.settings import kind_of_file
 from data_prep.settings import load as load_corpus
 
-KINDS: dict[str, Literal["parquet", "text"]] = {
-    ".parquet": "parquet",
-    ".txt": "text",
-    ".md": "text",
-}  # everything else is read as .jsonl
 NO_FILTER = FilterConfig(
     min_chars=1, max_chars=None, language_field=None, languages=[], licence_field=None, licences=[], stars_field=None,
     min_stars=0, quality=[],
@@ -144,8 +140,9 @@ def _of_files(config: TextConfig) -> dict[str, list[str]]:
     """By file name without its endings; parts of one set (books-00000-of-00004) together."""
     texts: dict[str, list[str]] = {}
     for pattern in config.files:
+        kind = kind_of_file(pattern)
         source = CorpusSourceConfig(
-            kind=KINDS.get(Path(pattern).suffix, "jsonl"), files=[pattern], hub=None, hub_config=None, hub_split="test",
+            kind="jsonl" if kind == "auto" else kind, files=[pattern], hub=None, hub_config=None, hub_split="test",
             hub_files=[], text_field=config.text_field, id_field=None, group="text", weight=None, hold_out="all",
             licence="", about="", filter=NO_FILTER,
         )  # fmt: skip
