@@ -212,8 +212,8 @@ class DataConfig:
     upsample_factor: Positive = Field(description="how often an epoch sees those long documents")
     document_mask: bool = Field(description="no attention across documents; positions restart at each document")
     verify_blocks: bool = Field(
-        description="hold each 4 MiB block of the training data against its checksum when it is read first, where "
-        "data_prep left a .sums file beside it"
+        description="hold each 4 MiB block of training and held-out data against its checksum when it is read first, "
+        "where data_prep left a .sums file beside it"
     )
     prefetch_steps: int = Field(ge=0, description="batches read ahead by a background thread [steps]; 0 = none")
 

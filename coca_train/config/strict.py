@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import TypeAdapter, ValidationError
 
 from coca_train.config.fields import fields_of, modules_with, needs_at, options
-from coca_train.config.messages import Problem, mistyped, nearest
+from coca_train.config.messages import Problem, mistyped, nearest, show
 from coca_train.config.root import Root
 from coca_train.config.schema import STRICT
 from coca_train.runtime.errors import UserError
@@ -101,7 +101,9 @@ def _problems(root: Root, name: str, error: Any, examples: dict[str, Any], repor
     option = ".".join(parts)
     needs = needs_at(root, option)
     if kind == "missing" and key == option:
-        return [Problem("E-CFG-11", (key,), f"it has no value; it needs {needs}", f"pass {key}=…")]
+        example = _example(needs)
+        fix = f"pass {key}=…" if example is None else f"pass {key}={show(example)}, for example"
+        return [Problem("E-CFG-11", (key,), f"it has no value; it needs {needs}", fix)]
     if kind == "missing" or (key != option and kind in ("too_long", "too_short")):
         kind = "too_short"
     elements = [leaf for each, leaf in examples.items() if each.rpartition(".")[0] == option and each[-1].isdigit()]

@@ -11,6 +11,7 @@ from coca_train import checkpoint, engine
 from coca_train.checkpoint.record import begin_stage, open_record
 from coca_train.config.load import Loaded
 from coca_train.config.schema import Config
+from coca_train.data.held_out import HeldOut, Validation
 from coca_train.data.mixture import Mixture, require_files
 from coca_train.data.packings import Edges
 from coca_train.data.tokenizer import Tokenizer
@@ -74,6 +75,7 @@ def train(loaded: Loaded) -> None:
             )
             for each in stages
         }
+        validations = dist.on_each(lambda: {each.name: validation_of(each.config, n_tokens) for each in stages})
         with torch.device("meta"), without_initial_values():
             outlines = {each.name: build_model(each.config, n_tokens, each.trainable, each.lora) for each in stages}
             initial = build_model(config, n_tokens)  # of the run: what its first stage changes has no part in digests
@@ -93,10 +95,11 @@ def train(loaded: Loaded) -> None:
         if begins_from is not None:
             start = find_start(config, n_tokens, run_dir, begins_from.run_dir, lock, stop)
         fingerprints = {name: mixture.fingerprint() for name, mixture in mixtures.items()}
+        held_out = {name: each.held_out.fingerprint() for name, each in validations.items()}
         # The record before the checkpoints: it says which run they must belong to.
         digests = partial(init_digests, initial, config.run.seed)
         note = begins_from.note if begins_from is not None else None
-        record = dist.on_main(lambda: open_record(run_dir, loaded, stages, fingerprints, digests, note))
+        record = dist.on_main(lambda: open_record(run_dir, loaded, stages, fingerprints, held_out, digests, note))
         newest = newest_checkpoint(config.run.resume, run_dir, record["run_id"])
         # The metrics after them: records of steps that will be done again are dropped.
         start_step, shown = newest.step if newest else 0, partial(shared_config, config)
@@ -106,10 +109,11 @@ def train(loaded: Loaded) -> None:
         first = stages.index(stage_at(stages, newest.step)) if newest else 0
         for number, stage in enumerate(stages[first:], first):
             if number:  # the first is noted with the record
-                begin_stage(run_dir, record, stage, fingerprints[stage.name])
+                begin_stage(run_dir, record, stage, fingerprints[stage.name], held_out[stage.name])
             newest = run_one(
                 stage,
                 mixtures[stage.name],
+                validations[stage.name],
                 outlines[stage.name],
                 context,
                 newest or start,
@@ -130,6 +134,19 @@ def out_of_memory(error: BaseException) -> DeviceMemoryError | None:
         f"E-RUN-16 rank {dist.rank()}: out of memory ({(str(error) or 'host memory').splitlines()[0][:200]}). "
         "Fix: halve train.micro_batch_size (the global batch, and so the training, stays the same), or "
         "engine.activation_checkpointing=true, or more sharding: engine.zero_stage=3"
+    )
+
+
+def validation_of(config: Config, n_tokens: int) -> Validation:
+    """This rank's part of a stage's validations. n_tokens: rows of the embedding."""
+    return Validation(
+        HeldOut(config.data),
+        config.train.seq_len,
+        config.eval.max_tokens,
+        config.train.micro_batch_size,
+        n_tokens,
+        dist.rank(),
+        dist.world_size(),
     )
 
 

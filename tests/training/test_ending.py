@@ -1,7 +1,6 @@
 """A finished run's report, of real little runs: the numbers of an evaluation, cells that are kept, what cannot be."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -139,8 +138,6 @@ def test_results_of_an_earlier_step_do_not_stay_beside_a_report_without_any(runs
 
 def test_a_report_on_nothing_is_a_warning_and_no_error(tmp_path, capsys):
     config = load([]).config
-    sources = {name: replace(source, valid_path=None) for name, source in config.data.sources.items()}
-    config = replace(config, data=replace(config.data, sources=sources))
-    assert ending.evaluate(ending.Finished(config, tmp_path, tmp_path, cast(Any, None), 1, ""), None) is None
+    assert ending.evaluate(ending.Finished(config, tmp_path, tmp_path, cast(Any, None), {}, 1, ""), None) is None
     assert "WARNING: no report of the finished run: E-EVAL-04 data.sources: no source has" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
