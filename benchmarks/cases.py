@@ -226,7 +226,7 @@ def _attention(position: Position, layer: LayerPosition, setup: Setup) -> Attent
     heads, width = setup.attention_heads, setup.attention_head_dim
     shape = {"d_model": heads * width, "n_heads": heads, "n_kv_heads": None, "head_dim": None}
     model = replace(load([f"model={setup.model}"]).config.model, **shape)
-    return Attention(model, 0, width, position.key_dim, layer).to(setup.device, setup.torch_dtype)
+    return Attention(model, 0, width, position.projected_key_dim, layer).to(setup.device, setup.torch_dtype)
 
 
 def _projections(position: Position, setup: Setup) -> Projections:

@@ -1,5 +1,7 @@
 """The stage schedule: each stage complete, with its place in the run."""
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +54,11 @@ def resolve(config: Config) -> tuple[Stage, ...]:
             )
         )
     return tuple(stages)
+
+
+def words_of(overrides: Sequence[str]) -> list[str]:
+    """Those words of a command line that are about stages."""
+    return [word for word in overrides if re.match(r"[+~]*stages\b", word)]
 
 
 def stage_at(stages: tuple[Stage, ...], step: int) -> Stage:

@@ -3,7 +3,7 @@
 from coca_train.checkpoint.commit import MAX_FAILURES, prune, save
 from coca_train.checkpoint.lock import RunLock
 from coca_train.checkpoint.manifest import Checkpoint, Meta
-from coca_train.checkpoint.recovery import begin, find, load, load_weights, sweep
+from coca_train.checkpoint.recovery import begin, find, load, load_weights, newest, sweep
 from coca_train.checkpoint.weights import Frozen, Weights, open_weights
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "find",
     "load",
     "load_weights",
+    "newest",
     "open_weights",
     "prune",
     "save",

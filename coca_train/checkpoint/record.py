@@ -17,13 +17,13 @@ from coca_train import __version__
 from coca_train.checkpoint.manifest import FOLDER, step_of
 from coca_train.checkpoint.recovery import step_folders
 from coca_train.config.load import Loaded
-from coca_train.config.older import ADDED, renamed
+from coca_train.config.older import UNKNOWN, complete_settings
 from coca_train.data.mixture import fingerprint_diff
 from coca_train.runtime import dist
 from coca_train.runtime.durable import write_text
 from coca_train.runtime.errors import CheckpointError, DataError
 from coca_train.runtime.trees import flatten
-from coca_train.schedule import Stage
+from coca_train.schedule import Stage, words_of
 
 NAME = "run.json"
 PACKAGES = ("torch", "deepspeed", "numpy", "sentencepiece")
@@ -41,11 +41,13 @@ def open_record(
     stages: Sequence[Stage],
     fingerprints: Mapping[str, dict[str, Any]],
     init_digests: Callable[[], dict[str, str]],
+    start: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Rank 0: the run's record, made on the first start.
 
     fingerprints: of the data, by stage. init_digests: called on the first start only; digests of the initial weights
-    by name, for comparisons.
+    by name, for comparisons. start: where the first weights came from, and what was made of them; kept on the first
+    start only.
 
     Raises DataError when the data of a stage that has begun is not what it began with, CheckpointError when a setting
     was changed that the state in the directory depends on. Other changed settings are announced.
@@ -65,13 +67,14 @@ def open_record(
             "fingerprint": fingerprints[first.name],
             "stages": [_entry(first, fingerprints[first.name])],
             "overrides": list(loaded.overrides),
+            "schedule": words_of(loaded.overrides),
             "folder": os.getcwd(),
             "versions": versions(),
             "init_digests": init_digests(),
-        }
+        } | ({} if start is None else {"start": start})
     else:
         record = _read(path, stages[0].name)
-        changed = _compare(run_dir, record["stages"], stages, fingerprints)
+        changed = _compare(run_dir, record["stages"], stages, fingerprints, settings)
         for key, (old, new) in changed.items():
             dist.log(f"CHANGED since this run began: {key} {old!r} -> {new!r}")
         now = versions()
@@ -82,7 +85,8 @@ def open_record(
                 )
         if record["settings"] == settings and record.get("folder") == os.getcwd():
             return record
-        record |= {"settings": settings, "folder": os.getcwd()}  # relative paths of data begin there
+        record |= {"settings": settings, "schedule": words_of(loaded.overrides)}
+        record |= {"folder": os.getcwd()}  # relative paths of data begin there
         last = record["stages"][-1]
         record["stages"][-1] = _entry(stages[len(record["stages"]) - 1], last["fingerprint"])
     # Written before the run goes on: what the directory says of itself is what the next steps are done with. run.json
@@ -109,7 +113,7 @@ def _read(path: Path, first: str) -> dict[str, Any]:
         only = {f"stages.{first}.optimizer": "fresh", f"stages.{first}.first_sample": 0, "train.max_steps": length}
         record.setdefault("stages", [{"name": first, "settings": before | only, "fingerprint": data}])
         for stage in record["stages"]:
-            stage["settings"] = ADDED | renamed(stage["settings"])
+            stage["settings"] = complete_settings(stage["settings"])
         return record
     except (ValueError, KeyError, TypeError, AssertionError):
         raise CheckpointError(
@@ -135,11 +139,12 @@ def _compare(
     begun: Sequence[dict[str, Any]],
     stages: Sequence[Stage],
     fingerprints: Mapping[str, dict[str, Any]],
+    settings: Mapping[str, Any],
 ) -> dict[str, tuple[Any, Any]]:
     """Settings of the stage at work that were changed and may be; errors as `open_record`.
 
     What lies ahead may be changed as one likes, what is done may not, and the stage at work only in what its weights
-    do not depend on.
+    do not depend on. settings: the run's own now, which the stages start from.
     """
     names, done = [stage.name for stage in stages], [stage["name"] for stage in begun]
     if names[: len(done)] != done:
@@ -156,16 +161,18 @@ def _compare(
                 "with its own data only. Fix: restore the data, or choose another run.name"
             )
         old, now = before["settings"], _entry(stage, {})["settings"]
-        keys = [*now, *(key for key in old if key.startswith("layers.") and key not in now)]  # what a kind says no more
+        keys = [key for key in now if key in old or key not in UNKNOWN]
+        keys += [key for key in old if key.startswith("layers.") and key not in now]  # what a kind says no more
         changed = {key: (old.get(key), now.get(key)) for key in keys if old.get(key) != now.get(key)}
         fixed = [key for key in changed if key.startswith(FIXED)]
         if number < len(begun):
             fixed += [key for key in changed if not key.startswith((*FREE, *FIXED))]
         if fixed:
             shown = "; ".join(f"{key} {changed[key][0]!r} -> {changed[key][1]!r}" for key in fixed)
+            fix = _restoring({key: changed[key] for key in fixed}, settings) or "undo the change"
             raise CheckpointError(
                 f"E-CKP-24 {run_dir}: {where}changed since the run began: {shown}; its weights depend on that. "
-                "Fix: undo the change, or choose another run.name"
+                f"Fix: {fix}, or choose another run.name"
             )
     end = stages[len(begun) - 1].last_step
     reached = max((step_of(folder) for folder in step_folders(run_dir / FOLDER)), default=0)
@@ -175,6 +182,18 @@ def _compare(
             "now; training does not go back. Fix: a longer stage, or choose another run.name"
         )
     return changed
+
+
+def _restoring(changed: Mapping[str, tuple[Any, Any]], settings: Mapping[str, Any]) -> str:
+    """Overrides that give back what the run began with; "" where words cannot: another choice of a section, whose
+    options go with it, or what a stage says itself."""
+    words = []
+    for key, (old, now) in changed.items():
+        of_kind = key.startswith("layers.kinds.") and None in (old, now)  # said on one side only
+        if key.startswith("stages.") or of_kind or key.endswith((".scheme", ".name")) or settings.get(key) != now:
+            return ""
+        words.append(f"{key}={old if isinstance(old, str) else json.dumps(old, separators=(',', ':'))}")
+    return " ".join(words)
 
 
 def digest(value: Any) -> str:

@@ -69,6 +69,16 @@ def find(run_dir: Path, run_id: str | None = None, clean: bool = False) -> Check
     return checkpoint
 
 
+def newest(run_dir: Path, run_id: str | None) -> Checkpoint | None:
+    """The newest checkpoint by its manifest alone, no byte of its tensors looked at; None: there is none. For what it
+    says of itself, never for its weights."""
+    for folder in step_folders(run_dir / FOLDER):
+        body, _ = _inspect(folder, run_id)
+        if body is not None:
+            return Checkpoint(folder, body["step"], body)
+    return None
+
+
 def _look(run_dir: Path, clean: bool) -> tuple[list[Path], list[str], str | None]:
     """Rank 0: step folders, names swept, and what `latest` says when it is a plain step name."""
     folders = step_folders(run_dir / FOLDER)

@@ -76,12 +76,13 @@ class Weights:
         self.close()
 
 
-def open_weights(checkpoint: Checkpoint) -> Weights:
-    """The weights of a checkpoint, its bytes verified again. Not collective. Raises CheckpointError."""
+def open_weights(checkpoint: Checkpoint, verified: bool = True) -> Weights:
+    """The weights of a checkpoint, its bytes verified again unless verified=False. Not collective. Raises
+    CheckpointError."""
     files: list[ShardReader] = []
     try:
         for entry in checkpoint.manifest["files"]:
-            files.append(manifest.open_shard(checkpoint.path, entry))
+            files.append(manifest.open_shard(checkpoint.path, entry, verified))
     except Refused as refusal:  # found good a moment ago
         for file in files:
             file.close()

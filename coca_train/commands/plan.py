@@ -7,8 +7,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.commands import main
+from coca_train.commands._training import load
 from coca_train.config.command_line import Arguments
-from coca_train.config.load import Loaded, assemble, load
+from coca_train.config.load import Loaded
 from coca_train.config.root import Root
 from coca_train.config.schema import STRICT, Positive
 from coca_train.config.verb import FLAGS, Verb
@@ -63,7 +64,7 @@ def _plan(loaded: Loaded, arguments: Arguments) -> None:
     from coca_train.schedule import resolve
 
     given: PlanConfig = loaded.config
-    config = load(assemble(TRAIN, arguments.overrides, arguments.config_dirs), launch=False).config
+    config = load(arguments.overrides, arguments.config_dirs, launch=False).config
     cluster = Cluster(given.gpus, find("cpu" if config.engine.device == "cpu" else given.gpu), given.mfu)
     stages = resolve(config)
     for stage in stages:

@@ -20,7 +20,7 @@ from coca_train.runtime.errors import UserError
 USAGE = """\
 Every position scheme, what it costs and what goes with it.
 
-  python -m coca_train schemes                              tables: schemes, frequencies, visibilities, layers
+  python -m coca_train schemes                              tables: schemes, and what goes with them
   python -m coca_train schemes scheme=alibi                 all about one of them, and how to train with it
   python -m coca_train schemes model=llama_7b seq_len=2048  the same for another model and training window
 
@@ -54,6 +54,7 @@ def _schemes(loaded: Loaded, arguments: Arguments) -> None:
 
         write_figures(Path(given.figures))
         return
+    from coca_train.hub.conversions import summaries
     from coca_train.planning.catalog.pages import details, document, overview
     from coca_train.planning.catalog.reference import reference
 
@@ -61,9 +62,9 @@ def _schemes(loaded: Loaded, arguments: Arguments) -> None:
     if one:
         print(details(one, of))
     elif "--markdown" in arguments.flags:
-        sys.stdout.write(document(of))
+        sys.stdout.write(document(of, summaries()))
     else:
-        print(overview(of))
+        print(overview(of, summaries()))
 
 
 SCHEMES = Root(

@@ -3,10 +3,10 @@
 import sys
 
 from coca_train.commands import main
+from coca_train.commands._training import TRAIN, remembered
 from coca_train.config.command_line import Arguments
 from coca_train.config.load import Loaded
 from coca_train.config.verb import FLAGS, Reference, Verb
-from coca_train.settings import TRAIN
 
 USAGE = """\
 Train a language model whose context reaches further than it was trained.
@@ -73,6 +73,7 @@ VERB = Verb(
     foot=FOOT,
     flags=(*FLAGS, "--config-dir", "--multirun", "--results", "--info", "--hydra-help", "--markdown"),
     goes_on="from the last checkpoint",
+    remembered=remembered,
     reference=Reference(
         "Configuration", "Values are those of the quickstart (`python -m coca_train` with nothing else).", "quickstart"
     ),

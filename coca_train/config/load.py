@@ -23,7 +23,7 @@ from coca_train.config.parts import fill, part_problems
 from coca_train.config.places import plain, read, stop
 from coca_train.config.root import Root
 from coca_train.config.strict import type_sections, unknown
-from coca_train.runtime.trees import leaves
+from coca_train.runtime.trees import copied, leaves
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,22 @@ def assemble(root: Root, overrides: list[str], config_dirs: tuple[Path, ...] = (
     a.overrides = list(overrides)
     a.problems = [*parsed.problems, *a.problems]
     fill(root, a.tree, a.places, dirs)  # before overrides too: what a template brings is there, and `+` is refused
+    if root.brings is not None:
+        root.brings(a, parsed.groups, lambda: _typed(a, parsed.values))
     a.examples = dict(leaves(a.tree))
     # In the order typed: a later word wins over an earlier one, and may set inside what that one brought.
     for override in parsed.values:
         a.problems += apply(a, override)
     fill(root, a.tree, a.places, dirs)  # parts and choices that the command line brought
     return a
+
+
+def _typed(a: Assembled, values: list[Any]) -> dict[str, Any]:
+    """The tree as the command line has it, resolved, by itself; what is wrong with it is told when it is loaded."""
+    other = Assembled(a.root, copied(a.tree))
+    for override in values:
+        apply(other, override)
+    return resolve(other.tree)[0]
 
 
 def load(a: Assembled, launch: bool = True) -> Loaded:

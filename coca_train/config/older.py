@@ -1,6 +1,7 @@
 """Runs that are older than an option: the value it would have had then, so that they load and go on unchanged."""
 
 import json
+from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -28,6 +29,11 @@ ADDED = {
     "eval.extrapolation.probe_documents": 2,
     "start.parity_tokens": 2048,
 }
+# The same of what older runs may have done in either way: their records are not compared in it.
+UNKNOWN = {"start.convert": []}
+
+# The same of a position scheme, in every section that names it.
+ADDED_TO_SCHEMES = {name: {"shared": False} for name in ("kerple_log", "kerple_power", "transformer_xl")}
 
 
 # Values that have another name by now: option, choice that it is an option of, value -> what it is called.
@@ -36,25 +42,59 @@ RENAMED = {
 }
 
 
-def renamed(settings: dict[str, Any]) -> dict[str, Any]:
+def renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of a run's record, by dotted key, in today's words. Sections are typed in them (positions/)."""
     now = {
         key: called
         for (key, name, value), called in RENAMED.items()
         if settings.get(key) == value and settings.get(f"{key.rpartition('.')[0]}.name") == name
     }
-    return settings | now
+    return dict(settings) | now
 
 
 def complete(tree: dict[str, Any]) -> None:
     """Give a saved configuration the options it is too old to have."""
-    for key, value in ADDED.items():
+    _complete_positions(tree)
+    for key, value in (ADDED | UNKNOWN).items():
         *sections, name = key.split(".")
         options: Any = tree
         for section in sections:
             options = options.setdefault(section, {}) if isinstance(options, dict) else None
         if isinstance(options, dict):
             options.setdefault(name, deepcopy(value))
+
+
+def complete_settings(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """The same for the settings in a run's record, by dotted key."""
+    added = dict(ADDED)
+    for key, value in flat.items():
+        section, _, option = key.rpartition(".")
+        if option == "scheme":
+            added |= {f"{section}.{name}": old for name, old in ADDED_TO_SCHEMES.get(str(value), {}).items()}
+    return added | renamed(flat)
+
+
+def shortened(position: Mapping[str, Any]) -> dict[str, Any]:
+    """A position section without what it would not have had before it could be chosen, and in the words of then: the
+    key of what was measured then."""
+    added = ADDED_TO_SCHEMES.get(position["scheme"], {})
+    kept = {key: value for key, value in position.items() if key not in added or value != added[key]}
+    frequencies = kept.get("frequencies") or {}
+    for (key, name, before), now in RENAMED.items():
+        option = key.rpartition(".")[2]
+        if (frequencies.get("name"), frequencies.get(option)) == (name, now):
+            kept["frequencies"] = frequencies | {option: before}
+    return kept
+
+
+def _complete_positions(tree: dict[str, Any]) -> None:
+    """Of the run, of kinds of layers and of stages."""
+    for key, section in tree.items():
+        if isinstance(section, dict):
+            if key == "position":
+                for name, value in ADDED_TO_SCHEMES.get(str(section.get("scheme")), {}).items():
+                    section.setdefault(name, value)
+            _complete_positions(section)
 
 
 def model_config(values: dict[str, Any]) -> ModelConfig:

@@ -31,6 +31,9 @@ class Root:
     swept: bool = False  # its command takes --multirun
     staged: bool = False  # it has stages and kinds of layers (parts.py)
     parts: tuple[str, ...] = ()  # sections with named parts, and those that such parts differ from
+    # Puts into an assembled configuration what is known of it elsewhere, below the command line: (assembled, choices
+    # of the command line, the tree as all of the command line has it, resolved when it is called).
+    brings: Callable[[Any, Mapping[str, str], Callable[[], dict[str, Any]]], None] | None = None
 
     @property
     def tags(self) -> dict[str, str]:

@@ -10,6 +10,8 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 from pydantic_core import PydanticCustomError
 
+from coca_train.config.fields import Names
+
 OWN = "own"  # the kind of layers that are as the run says
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 
@@ -126,8 +128,12 @@ class StartConfig:
     check_tokenizer: bool = Field(
         description="refuse weights that were trained with another tokenizer file; false: you know that the ids agree"
     )
+    convert: Names = Field(
+        description="what is made of weights that mean something else, with commas between them, e.g. rope_to_coca "
+        "(`python -m coca_train schemes` lists them); [] = nothing: another scheme or theta is refused"
+    )
     t_from_k: Literal["mean_of_halves", "first_half", "random"] = Field(
-        description="of a RoPE folder into a CoCA run: how T is made from K (docs/interop.md)"
+        description="of rope_to_coca: how T is made from K (docs/interop.md)"
     )
     keys: Literal["auto", "k", "t"] = Field(
         description="what a folder's key projections are; t: CoCA's official GPT-NeoX weights"

@@ -30,7 +30,9 @@ class Verb:
 
     run: does it, with its configuration and the words that are for the training's (`passes_on`). usage, foot: how help
     begins and ends. goes_on: where the same command goes on after an interrupt. needs_words: without any, it shows its
-    help. written_out: makes overrides of short forms. answers: by flag, what is done in place of a run.
+    help. written_out: makes overrides of short forms. remembered: the words and, before them, what an earlier command
+    line said and this one, with these folders of configs, leaves unsaid. answers: by flag, what is done in place of a
+    run.
     """
 
     root: Root
@@ -42,6 +44,7 @@ class Verb:
     needs_words: bool = False
     passes_on: Callable[[str], bool] = lambda word: False
     written_out: Callable[[Sequence[str]], list[str]] = list
+    remembered: Callable[[list[str], tuple[Path, ...]], list[str]] = lambda words, dirs: words
     reference: Reference | None = None
     answers: Mapping[str, Callable[[Arguments], int]] = field(default_factory=dict)
 
@@ -62,7 +65,7 @@ class Verb:
         elif answer := next((self.answers[flag] for flag in self.answers if flag in arguments.flags), None):
             return answer(arguments)
         else:
-            loaded = load(assemble(self.root, words, dirs))
+            loaded = load(assemble(self.root, self.remembered(words, dirs), dirs))
             if not arguments.cfg:
                 return self.run(loaded, replace(arguments, overrides=others))
             print(loaded.yaml, end="")

@@ -6,7 +6,7 @@ after any number of restarts.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
@@ -188,8 +188,8 @@ def fingerprint_diff(old: dict[str, Any], new: dict[str, Any]) -> str | None:
     return "; ".join(changed) or None
 
 
-def require_files(config: DataConfig) -> None:
-    """Raise DataError E-TOK-01 naming every missing file of the data configuration."""
+def require_files(config: DataConfig, commands: Callable[[], str]) -> None:
+    """Raise DataError E-TOK-01 naming every missing file of the data configuration. commands: which make them."""
     prefixes = [s.path for s in config.sources.values()] + [
         s.valid_path for s in config.sources.values() if s.valid_path
     ]
@@ -201,5 +201,5 @@ def require_files(config: DataConfig) -> None:
     raise DataError(
         f"E-TOK-01 data: {len(missing)} of {len(paths)} files are missing (looked from {Path.cwd()}):{listed}\n"
         "Training reads a SentencePiece model and .bin/.idx pairs as GPT-NeoX and Megatron make them (docs/data.md). "
-        "Fix: bring them to these places, or make them from text: python -m data_prep --help (docs/corpora.md)"
+        f"Fix: bring them to these places, or make them from text: {commands()}"
     )

@@ -138,7 +138,7 @@ def same_initial_weights(runs: Mapping[str, FinishedRun]) -> tuple[str, bool]:
     digests = {name: run.init_digests for name, run in runs.items()}
     first_name, first = next(iter(digests.items()))
     everywhere = [name for name in first if all(name in other for other in digests.values())]
-    # Of another shape is another parameter: CoCA's key projection has half the rows, and begins elsewhere.
+    # Of another shape is another parameter: with t_width=half CoCA's key projection has half the rows.
     shared = [name for name in everywhere if len({run.shapes.get(name) for run in runs.values()}) == 1]
     for parameter in shared:
         for run, mine in digests.items():

@@ -81,11 +81,12 @@ class Slot:
 
     def content(self, material: Any, setup: Setup) -> dict[str, Any]:
         """Everything the result depends on, as plain JSON."""
+        # Without the options that list the points: one more point must not make the others new.
+        options = {key: value for key, value in asdict(self.settings).items() if key not in self.suite.AXIS}
         return {
             "suite": self.settings.suite,
             "version": self.suite.VERSION,
-            # Without the options that list the points: one more point must not make the others new.
-            "settings": {k: v for k, v in asdict(self.settings).items() if k not in self.suite.AXIS},
+            "settings": self.suite.of_cell(options, self.point),
             "weights": self.subject.facts.weights,
             "training_window": self.subject.training_window,
             "variant": described(self.variant),

@@ -64,6 +64,11 @@ class Architecture:
         return all(kind == first for kind in others)
 
     @property
+    def thetas(self) -> list[float | None]:
+        """The rotary base of every layer; None: it has none."""
+        return [getattr(getattr(kind.position, "frequencies", None), "theta", None) for kind in self.kinds]
+
+    @property
     def n_rows(self) -> int:
         """Embedding rows [tokens]."""
         assert self.model.vocab_size is not None

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from coca_train import positions
 from coca_train.config.check import heads, kv_heads, scheme
-from coca_train.config.older import model_config
+from coca_train.config.older import complete, model_config
 from coca_train.config.schema import LayersConfig
 from coca_train.hub import families
 from coca_train.hub.architecture import Architecture
@@ -49,6 +49,7 @@ def architecture(folder: Path, ignore: tuple[str, ...] = ()) -> Architecture:
 def _own(path: Path, sections: dict[str, Any]) -> Architecture:
     if not set(sections) >= {"model", "position", "visibility", "seq_len"}:
         raise UserError(f"E-IOP-03 {path} {OWN}: sections are missing. Fix: export the folder again")
+    complete(sections)
     named = ("model", "position", "visibility", "seq_len", "layers")
     return _typed(path, **{key: sections[key] for key in named if key in sections})
 

@@ -83,6 +83,7 @@ def _check(folder: Path, options: ExportConfig, source: Source, tokenizer: Token
     theirs = transformers_side.of_folder(folder)
     results = parity.check(source.architecture, read, theirs, tokenizer, options.parity_tokens)
     what = f"{options.run} with weights as {options.dtype}"
-    figures = parity.settle(folder, results, what, theirs.name)
+    figures = parity.settled(results, what, theirs.name)
+    durable.write_new(folder / parity.NAME, durable.as_json(figures).encode())
     dist.log(parity.lines(figures))
     return figures

@@ -1,24 +1,29 @@
 """`import`: weights from anywhere into a run directory that everything here reads."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from coca_train.checkpoint.format import file_size
-from coca_train.hub import forms, parity, run_directory, to_coca, tokenizer_files, transformers_side
+from coca_train.hub import conversions, forms, parity, run_directory, tokenizer_files, transformers_side
+from coca_train.hub.conversions.coca_full_to_half import fold
+from coca_train.hub.conversions.rope_to_coca import convert
 from coca_train.hub.families import FAMILIES
 from coca_train.hub.options import ImportConfig
 from coca_train.hub.publish import building
 from coca_train.hub.shards import content
 from coca_train.hub.weights import Source, open_source
-from coca_train.runtime import dist
+from coca_train.runtime import dist, durable
 from coca_train.runtime.errors import UserError
+
+VARIANTS = {"coca": "slack", "coca_strict": "strict"}  # of CoCA, by the choice of `position` that has it
 
 
 def run(options: ImportConfig) -> Path:
     """The new run directory. Raises UserError and its subclasses; nothing is left behind then."""
     with open_options(options) as source:
-        return bring(source, options)
+        return bring(source, wanted(source, options), options)
 
 
 def open_options(options: ImportConfig) -> Source:
@@ -26,9 +31,10 @@ def open_options(options: ImportConfig) -> Source:
     return open_source(options.source, ignore=tuple(options.ignore), keys=options.keys)
 
 
-def bring(source: Source, options: ImportConfig) -> Path:
-    """An opened source as a new run directory; as `run`."""
-    run_dir, converted = Path(options.root) / options.name, wanted(source, options)
+def bring(source: Source, converted: Source, options: ImportConfig, done: Sequence[str] = ()) -> Path:
+    """An opened source as a new run directory; as `run`. converted: what becomes of it. done: the declared conversions
+    it went through, which are proved."""
+    run_dir = Path(options.root) / options.name
     tokenizer_path = tokenizer_files.find(source, options.tokenizer)
     tokenizer = tokenizer_files.open_for(source, tokenizer_path)
     configuration = run_directory.configuration(options.name, options.root, converted, tokenizer_path)
@@ -36,35 +42,47 @@ def bring(source: Source, options: ImportConfig) -> Path:
     if tokenizer is None:
         dist.log("WARNING: no tokenizer beside the weights; generation and text need one (tokenizer=<file>)")
     with building(run_dir, file_size(converted.shapes, converted.dtypes)) as folder:
-        theirs = other_side(source)
-        results = parity.check(source.architecture, source.read, theirs, tokenizer, options.parity_tokens)
-        figures = parity.settle(folder, results, _what(source, converted), theirs.name)
-        dist.log(parity.lines(figures))
-        kept = replace(converted, origin=converted.origin | provenance(source, options))
+        figures: dict[str, Any] = {}
+        if not (
+            done and source.kind == "run"
+        ):  # a run of ours has no other side; its conversion is what is in question
+            theirs = other_side(source)
+            results = parity.check(source.architecture, source.read, theirs, tokenizer, options.parity_tokens)
+            figures = parity.settled(results, _what(source, converted), theirs.name)
+            dist.log(parity.lines(figures))
+        if done:
+            proof = conversions.prove(source, converted, done, options.parity_tokens)
+            dist.log(parity.lines(proof))
+            figures |= {"conversion": proof}
+        durable.write_new(folder / parity.NAME, durable.as_json(figures).encode())
+        kept = replace(converted, origin=converted.origin | provenance(source, options, done))
         run_directory.write(folder, configuration, kept, tokenizer_path, figures)
     dist.log(f"Done. {run_dir} is a run: {_described(converted)}; weights at step 0, no optimizer state.")
     return run_dir
 
 
-def provenance(source: Source, options: ImportConfig) -> dict[str, Any]:
-    """What an import depends on, JSON. digest: of all files of a Hugging Face folder that are read."""
+def provenance(source: Source, options: ImportConfig, done: Sequence[str] = ()) -> dict[str, Any]:
+    """What an import depends on, JSON. digest: of all files of a Hugging Face folder that are read, or of the manifest
+    of a checkpoint."""
     free = {"source", "name", "root", "parity_tokens"} | (set() if options.t_from_k == "random" else {"seed"})
     written = asdict(options) | {"ignore": ",".join(options.ignore)}
     decisive = {key: value for key, value in written.items() if key not in free}
-    return {"asked": decisive} | ({"digest": content(source.path)} if source.kind == "huggingface" else {})
+    decisive |= {"convert": ",".join(done)} if done else {}
+    digest = content(source.path) if source.kind == "huggingface" else source.origin["manifest_digest"]
+    return {"asked": decisive, "digest": digest}
 
 
 def wanted(source: Source, options: ImportConfig) -> Source:
     """The source as it is, or converted."""
     if options.position != "as_source":
-        t_width = "full_mean" if options.t_width == "full_mean" else "half"
-        return to_coca.convert(source, options.position, options.t_from_k, options.seed, t_width)
+        t_width = "half" if options.t_width == "half" else "full_mean"
+        return convert(source, VARIANTS[options.position], options.t_from_k, t_width, options.seed)
     if options.t_width == "full_mean":
         raise UserError(
             f"E-IOP-14 {options.source} t_width=full_mean: this is the width of a T that is made from K. "
             "Fix: add position=coca, or leave t_width away"
         )
-    return to_coca.fold(source) if options.t_width == "half" else source
+    return fold(source) if options.t_width == "half" else source
 
 
 def other_side(source: Source) -> parity.Side:

@@ -26,7 +26,7 @@ class ImportConfig:
     position: Literal["as_source", "coca", "coca_strict"] = Field(description="coca, coca_strict: T is made from K")
     t_from_k: Literal["mean_of_halves", "first_half", "random"] = Field(description="how T is made")
     t_width: Literal["as_source", "half", "full_mean"] = Field(
-        description="of a T made from K (as_source: half); half folds the full-width T of CoCA's official weights"
+        description="of a T made from K (as_source: as wide as K, full_mean); half folds a T of full width"
     )
     keys: Literal["auto", "k", "t"] = Field(
         description="what a folder's key projections are; t: CoCA's official GPT-NeoX weights"

@@ -18,7 +18,6 @@ Shape legend: B = 1, T tokens, J rotary pairs, V vocab_size.
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -28,7 +27,6 @@ from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import parameters_on_meta
 from coca_train.hub.architecture import Architecture
 from coca_train.hub.streamed import Read, streamed
-from coca_train.runtime import durable
 from coca_train.runtime.errors import CheckpointError
 
 NAME = "parity.json"
@@ -178,12 +176,10 @@ def passed(results: list[Result]) -> bool:
     return bool(results) and all(result.passed for result in results)
 
 
-def settle(folder: Path, results: list[Result], what: str, against: str) -> dict[str, Any]:
-    """Write parity.json into `folder`. Raises CheckpointError E-IOP-13 when the sides differ."""
+def settled(results: list[Result], what: str, against: str) -> dict[str, Any]:
+    """What parity.json holds. Raises CheckpointError E-IOP-13 when the sides differ."""
     refuse_difference(results, what, against)
-    figures = record(results, what, against)
-    durable.write_new(folder / NAME, durable.as_json(figures).encode())
-    return figures
+    return record(results, what, against)
 
 
 def refuse_difference(results: list[Result], what: str, against: str) -> None:

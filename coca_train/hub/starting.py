@@ -1,25 +1,37 @@
-"""A Hugging Face folder as `start.path`: imported once, into the run's directory, and only if it is the run's model."""
+"""The weights that `start.path` names, held against the run that begins with them: nothing they mean changes unsaid.
+
+A Hugging Face folder is imported into the run's directory first, and so are the weights of a run that
+`start.convert` makes something else of.
+"""
 
 import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from coca_train.checkpoint.opening import read_record
 from coca_train.config.schema import Config
-from coca_train.hub import config_json, importing, to_coca, transformers_side
+from coca_train.hub import config_json, conversions, importing, transformers_side
 from coca_train.hub.architecture import Architecture
 from coca_train.hub.options import IMPORT, ImportConfig, given
-from coca_train.hub.weights import Source
+from coca_train.hub.weights import Source, open_source
 from coca_train.runtime import dist, durable
 from coca_train.runtime.errors import UserError
 from coca_train.runtime.trees import flatten
 
 NAME = "start"  # of the imported run, inside the directory of the run that begins from it
 OF_TRAINING = {"dropout", "init_std", "init_depth_scaled"}  # nothing that trained weights depend on
+CHOSEN = "logit_scale"  # of the model section, what a run may choose anew as it chooses frequencies
+
+
+class Start(NamedTuple):
+    """Where a run's first weights are, or will be when they are imported; and what run.json keeps of it."""
+
+    run_dir: Path
+    note: dict[str, Any]
 
 
 def is_folder(path: Path) -> bool:
@@ -27,37 +39,52 @@ def is_folder(path: Path) -> bool:
     return (path / config_json.NAME).is_file()
 
 
-def check(config: Config, n_tokens: int, run_dir: Path) -> None:
-    """Refuse a folder that this run cannot begin from, before any weight is read; say what the run does otherwise.
+def check(config: Config, n_tokens: int, run_dir: Path) -> Start:
+    """Refuse weights that this run cannot begin from, before any is read; say what the run does otherwise.
 
     n_tokens: rows of the embedding. Raises as `open_source`, and UserError: E-STA-02 another model, E-STA-03 another
-    position scheme, E-STA-04 what was imported before is something else, E-IOP-17 no transformers.
+    position scheme, E-STA-04 what was imported before is something else, E-STA-06 no such conversion, E-IOP-14 a
+    conversion that cannot be made, E-IOP-17 no transformers.
     """
-    options = _options(config, run_dir)
-    with importing.open_options(options) as source:
-        options = _converting(options, source.architecture, config)
-        _compare(config, n_tokens, importing.wanted(source, options).architecture)
+    mine = Architecture.of(config, n_tokens)
+    with _opened(config, verified=False) as source:
+        converted, done = conversions.apply(source, mine, config.start, config.run.seed)
+        _refuse_other(config, converted.architecture, mine)
+        if unneeded := [name for name in config.start.convert if name not in done]:
+            dist.log(f"start     start.convert={','.join(unneeded)} has nothing to do: the weights are so already")
+        for line in (changed := _changes(source.architecture, converted.architecture, mine, done)):
+            dist.log(f"CHANGED since the weights of {config.start.path} were trained: {line}")
+        note = {"origin": source.origin, "converted": done, "changed": changed}
+        if source.kind == "run" and not done:
+            return Start(source.path, note)
         if (run_dir / NAME).exists():
-            _same_import(run_dir / NAME, importing.provenance(source, options), config)
-        else:
+            _same_import(run_dir / NAME, importing.provenance(source, _options(config, run_dir), done), config)
+        elif source.kind == "huggingface":
             transformers_side.library()
+        return Start(run_dir / NAME, note)
 
 
-def bring(config: Config, run_dir: Path, proceed: Callable[[], None]) -> None:
+def bring(config: Config, n_tokens: int, run_dir: Path, proceed: Callable[[], None]) -> None:
     """Import what `check` let pass. Rank 0, holding the run's lock; an import that was killed is removed.
 
     proceed: called before each tensor; what it raises ends the import.
     """
     for unfinished in run_dir.glob(f".tmp-{NAME}-*"):
         durable.remove_tree(unfinished)
-    options = _options(config, run_dir)
-    with importing.open_options(options) as source:
-        options = _converting(options, source.architecture, config)
-        importing.bring(_asking(source, proceed), options)
+    with _opened(config, verified=True) as opened:
+        source = _asking(opened, proceed)
+        mine = Architecture.of(config, n_tokens)
+        converted, done = conversions.apply(source, mine, config.start, config.run.seed)
+        importing.bring(source, converted, _options(config, run_dir), done)
+
+
+def _opened(config: Config, verified: bool) -> Source:
+    start = config.start
+    return open_source(str(start.path), ignore=tuple(start.ignore), keys=start.keys, verified=verified)
 
 
 def _options(config: Config, run_dir: Path) -> ImportConfig:
-    """What `import` would be told, but for the position scheme."""
+    """What `import` would be told, but for the conversions."""
     start = config.start
     return given(
         IMPORT,
@@ -72,63 +99,99 @@ def _options(config: Config, run_dir: Path) -> ImportConfig:
     )
 
 
-def _converting(options: ImportConfig, architecture: Architecture, config: Config) -> ImportConfig:
-    """The same, with the conversion that makes the run's scheme of the folder's."""
-    wanted, theirs = config.position, architecture.position
-    if wanted.scheme == theirs.scheme:
-        narrower = wanted.scheme == "coca" and (theirs.t_width, wanted.t_width) == ("full_mean", "half")
-        return replace(options, t_width="half") if narrower else options
-    if wanted.scheme == "coca" and theirs.scheme == "rope" and theirs.rotary_pct == 1:
-        name: Any = next(name for name, variant in to_coca.VARIANTS.items() if variant == wanted.variant)
-        return replace(options, position=name, t_width=wanted.t_width)
+def _refuse_other(config: Config, theirs: Architecture, mine: Architecture) -> None:
+    """Raises UserError where the weights mean something else in this run. theirs: what declared conversions have made
+    of them."""
+    wrong = _differences(theirs, mine)
+    if not wrong:
+        return
+    ways = [name for name in conversions.ways(theirs, mine) if name not in config.start.convert]
+    declared = f", or start.convert={','.join([*config.start.convert, *ways])}" if ways else ""
+    if "position.scheme" in wrong:
+        own, scheme = theirs.position.scheme, mine.position.scheme
+        way = (
+            "it becomes another one only where the run declares it"
+            if ways
+            else "no conversion leads from one to the other"
+        )
+        raise UserError(
+            f"E-STA-03 start.path={config.start.path}: its position scheme is {own}, the run's is {scheme}; {way}. "
+            f"Fix: position={own}{declared}"
+        )
     raise UserError(
-        f"E-STA-03 start.path={options.source}: its position scheme is {theirs.scheme}, the run's is {wanted.scheme}; "
-        f"only a RoPE on the whole head becomes another one, CoCA. Fix: position={theirs.scheme}"
+        f"E-STA-02 start.path={config.start.path}: {_said_in(config)} is not the model of this run: "
+        f"{'; '.join(f'{key} is {_word(there)} there, {_word(here)} here' for key, (there, here) in wrong.items())}"
+        f". Fix: {' '.join(f'{key}={_word(there)}' for key, (there, _) in wrong.items())}{declared}"
     )
 
 
-def _compare(config: Config, n_tokens: int, folder: Architecture) -> None:
-    """Refuse another model; announce other frequencies and another visibility, which are a run's to choose."""
-    mine = Architecture.of(config, n_tokens)
-    ours, theirs = _computed(mine), _computed(folder)
-    wrong = {key: (theirs.get(key), ours.get(key)) for key in sorted(ours | theirs) if theirs.get(key) != ours.get(key)}
-    if _schemes(mine) != _schemes(folder):
-        both = [asdict(architecture.layers) for architecture in (folder, mine)]
+def _said_in(config: Config) -> str:
+    return "its config.json" if is_folder(Path(str(config.start.path))) else "its config.yaml"
+
+
+def _differences(theirs: Architecture, mine: Architecture) -> dict[str, tuple[Any, Any]]:
+    """(there, here) of everything that gives weights their meaning, by key, where the two differ."""
+    wrong = _differing(_meaning(theirs), _meaning(mine))
+    if _of_layers(theirs) != _of_layers(mine):
+        both = [asdict(architecture.layers) for architecture in (theirs, mine)]
         wrong |= {f"layers.{key}": (both[0][key], both[1][key]) for key in both[0] if both[0][key] != both[1][key]}
-    if wrong:
-        raise UserError(
-            f"E-STA-02 start.path={config.start.path}: its config.json is not the model of this run: "
-            f"{'; '.join(f'{key} is {_word(there)} there, {_word(here)} here' for key, (there, here) in wrong.items())}"
-            f". Fix: {' '.join(f'{key}={_word(there)}' for key, (there, _) in wrong.items())}"
-        )
-    before, now = _chosen(folder), _chosen(mine)
-    changed = [key for key in sorted(before | now) if before.get(key) != now.get(key)]
-    if changed:
-        shown = "; ".join(f"{key} {_word(before.get(key))} -> {_word(now.get(key))}" for key in changed)
-        dist.log(f"CHANGED since the weights of {config.start.path} were trained: {shown}")
+    return wrong
 
 
-def _computed(architecture: Architecture) -> dict[str, Any]:
+def _meaning(architecture: Architecture) -> dict[str, Any]:
     """What the weights depend on, by key."""
-    values = {key: value for key, value in asdict(architecture.complete).items() if key not in OF_TRAINING}
-    return flatten({"model": values, "position": _without_frequencies(architecture.position)})
+    model = {key: value for key, value in asdict(architecture.complete).items() if key not in {CHOSEN, *OF_TRAINING}}
+    return flatten({"model": model, "position": _weighty(architecture.position)})
 
 
-def _schemes(architecture: Architecture) -> list[dict[str, Any]]:
-    """The position scheme of every layer."""
-    return [_without_frequencies(kind.position) for kind in architecture.kinds]
+def _of_layers(architecture: Architecture) -> list[dict[str, Any]]:
+    """The same of the position of every layer."""
+    return [_weighty(kind.position) for kind in architecture.kinds]
 
 
-def _without_frequencies(position: Any) -> dict[str, Any]:
-    return {key: value for key, value in asdict(position).items() if key != "frequencies"}
+def _weighty(position: Any) -> dict[str, Any]:
+    """Of a position section: its scaling is a run's to choose, its base is not."""
+    values = asdict(position)
+    theta = (values.pop("frequencies", None) or {}).get("theta")
+    return values | ({"frequencies": {"theta": theta}} if theta is not None else {})
+
+
+def _changes(before: Architecture, theirs: Architecture, mine: Architecture, done: list[str]) -> list[str]:
+    """What is otherwise than where the weights come from, a line for conversions and a line for what was chosen."""
+    lines = []
+    if done:
+        summaries = conversions.summaries()
+        words = "; ".join(f"{name}: {summaries[name]}" for name in done)
+        lines.append(f"{_in_words(_differences(before, theirs))} ({words})")
+    if changed := _differing(_chosen(theirs), _chosen(mine)):
+        lines.append(_in_words(changed))
+    return lines
+
+
+def _differing(there: dict[str, Any], here: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    return {key: (there.get(key), here.get(key)) for key in sorted(there | here) if there.get(key) != here.get(key)}
+
+
+def _in_words(changed: dict[str, tuple[Any, Any]]) -> str:
+    return "; ".join(f"{key} {_word(old)} -> {_word(new)}" for key, (old, new) in changed.items())
 
 
 def _chosen(architecture: Architecture) -> dict[str, Any]:
     """What a run may choose anew for the same weights, by key."""
     frequencies = asdict(architecture.position).get("frequencies", {})
+    frequencies = {key: value for key, value in frequencies.items() if key != "theta"}
+    scale = architecture.model.logit_scale
+    if scale.name != "none" and scale.length is None:  # then it is the training window's, which is not the same in both
+        scale = replace(scale, length=architecture.seq_len)
     layers = {} if architecture.is_uniform else asdict(architecture.layers)
-    chosen = {"position": {"frequencies": frequencies}, "visibility": asdict(architecture.visibility), "layers": layers}
-    return flatten(chosen)
+    return flatten(
+        {
+            "model": {CHOSEN: asdict(scale)},
+            "position": {"frequencies": frequencies},
+            "visibility": asdict(architecture.visibility),
+            "layers": layers,
+        }
+    )
 
 
 def _word(value: Any) -> str:
@@ -139,8 +202,8 @@ def _word(value: Any) -> str:
 def _same_import(imported: Path, wanted: dict[str, Any], config: Config) -> None:
     """What an earlier launch imported is what this one would."""
     before = read_record(imported).get("imported", {})
-    old, new = flatten(before.get("asked", {})), flatten(wanted["asked"])
-    differing = [f"{key} {_word(old.get(key))} -> {_word(new[key])}" for key in new if old.get(key) != new[key]]
+    changed = _differing(flatten(before.get("asked", {})), flatten(wanted["asked"]))
+    differing = [_in_words({key: pair}) for key, pair in changed.items()]
     if before.get("digest") != wanted["digest"]:
         differing.insert(0, f"other files in {config.start.path}")
     if differing:

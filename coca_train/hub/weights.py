@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from coca_train import checkpoint
+from coca_train.checkpoint.manifest import FOLDER
 from coca_train.checkpoint.opening import read_record
 from coca_train.hub import config_json, names
 from coca_train.hub.architecture import Architecture, Shapes
@@ -21,6 +22,7 @@ from coca_train.schedule import resolve, stage_at
 from coca_train.settings import load_saved
 
 T_PROJ = "self_attn.t_proj"
+KEYS = ("attention.k.weight", "attention.k.bias")  # K, and in its place CoCA's T
 
 
 @dataclass(frozen=True)
@@ -81,18 +83,19 @@ def translate(source: Source, config: dict[str, Any], dtype: torch.dtype | None 
     return Theirs(names.whole_shapes(holds, source.shapes), dtypes, read)
 
 
-def open_source(path: Path | str, *, ignore: tuple[str, ...] = (), keys: str = "auto") -> Source:
+def open_source(path: Path | str, *, ignore: tuple[str, ...] = (), keys: str = "auto", verified: bool = True) -> Source:
     """Weights of a run directory (its newest verified checkpoint) or of a Hugging Face folder.
 
     ignore: keys of config.json known to change nothing. keys: what a Hugging Face folder's key projections are: k, or t
-    (CoCA's official weights); auto: t where the tensors are called so.
+    (CoCA's official weights); auto: t where the tensors are called so. verified: hash a checkpoint; False: only what
+    the weights are is wanted, and hashing hundreds of gigabytes is for whoever reads them.
     Raises UserError and CheckpointError (E-IOP-01 to 09, 18; those of a run directory) before any weight is read.
     """
     path = Path(path)
     if not path.is_dir():
         raise UserError(f"E-IOP-01 {path}: there is no such folder. Fix: give the folder of a model or of a run")
-    if (path / "run.json").is_file():
-        return _run(path)
+    if (path / FOLDER).is_dir():
+        return _run(path, verified)
     return _huggingface(path, ignore, keys)
 
 
@@ -194,13 +197,16 @@ def _refused(number: int, path: Path, what: str, needed: str) -> CheckpointError
     )
 
 
-def _run(path: Path) -> Source:
-    record = read_record(path)
+def _run(path: Path, verified: bool) -> Source:
+    record: dict[str, Any] = {"run_id": None}  # of a run of an early version
+    if (path / "run.json").is_file():
+        record = read_record(path)
     loaded = load_saved(path)
-    newest = checkpoint.find(path, record["run_id"])
+    find = checkpoint.find if verified else checkpoint.newest
+    newest = find(path, record["run_id"])
     if newest is None:
         raise CheckpointError(f"E-CKP-28 {path}: holds no checkpoint yet. Fix: finish the run first")
-    weights = checkpoint.open_weights(newest)
+    weights = checkpoint.open_weights(newest, verified)
     config = stage_at(resolve(loaded.config), newest.step).config
     architecture = Architecture.of(config, weights.spec["embed.weight"][0])
     shapes = architecture.shapes()

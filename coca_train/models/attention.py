@@ -1,6 +1,7 @@
 """Causal self-attention. Every hook of the position scheme is called; which scheme it is, nobody asks.
 
-Shape legend: B batch, T queries, S keys, H query heads, G key/value heads, D head_dim, K cached key width, C d_model.
+Shape legend: B batch, T queries, S keys, H query heads, G key/value heads, D head_dim, P projected key width, K cached
+key width, C d_model.
 """
 
 from collections.abc import Sequence
@@ -31,17 +32,19 @@ class AttentionContext(NamedTuple):
 class Attention(nn.Module):
     """Projections, the position scheme's map of queries and keys, one attention kernel."""
 
-    def __init__(self, model: ModelConfig, layer: int, head_dim: int, key_dim: int, position: LayerPosition) -> None:
+    def __init__(
+        self, model: ModelConfig, layer: int, head_dim: int, projected_key_dim: int, position: LayerPosition
+    ) -> None:
         super().__init__()
-        self.layer, self.head_dim, self.key_dim, self.dropout = layer, head_dim, key_dim, model.dropout
+        self.layer, self.head_dim, self.dropout = layer, head_dim, model.dropout
         self.n_heads, self.n_kv_heads = model.n_heads, model.n_kv_heads or model.n_heads
         self.q = nn.Linear(model.d_model, self.n_heads * head_dim, bias=model.bias)
-        self.k = nn.Linear(model.d_model, self.n_kv_heads * key_dim, bias=model.bias)
+        self.k = nn.Linear(model.d_model, self.n_kv_heads * projected_key_dim, bias=model.bias)
         self.v = nn.Linear(model.d_model, self.n_kv_heads * head_dim, bias=model.bias)
         self.out = nn.Linear(self.n_heads * head_dim, model.d_model, bias=model.bias)
         normed = model.qk_norm == "head"
         self.q_norm = nn.RMSNorm(head_dim, eps=model.norm_eps) if normed else nn.Identity()
-        self.k_norm = nn.RMSNorm(key_dim, eps=model.norm_eps) if normed else nn.Identity()
+        self.k_norm = nn.RMSNorm(projected_key_dim, eps=model.norm_eps) if normed else nn.Identity()
         self.position = position
 
     def project_q(self, x_C: Tensor) -> Tensor:
@@ -50,7 +53,7 @@ class Attention(nn.Module):
 
     def project_k(self, x_C: Tensor) -> Tensor:
         """Keys as the cache holds them, (..., G, K)."""
-        return self.k_norm(self.k(x_C).unflatten(-1, (self.n_kv_heads, self.key_dim)))
+        return self.position.condense(self.k_norm(self.k(x_C).unflatten(-1, (self.n_kv_heads, -1))))
 
     def forward(self, x_BTC: Tensor, context: AttentionContext, past_BMC: Tensor | None = None) -> Tensor:
         """past_BMC: hidden states of positions that are no queries, in front of the keys."""
@@ -61,7 +64,8 @@ class Attention(nn.Module):
         # Before the scheme maps them: frequencies that change with the length are applied to all keys anew, so the
         # cache holds what the projection gave.
         if context.cache is not None:
-            k_BSGK, v_BSGD, *tokens = context.cache.extend(self.layer, k_BSGK, v_BSGD, *tokens)
+            # In the dtype of the model: what a scheme condenses may be wider than that.
+            k_BSGK, v_BSGD, *tokens = context.cache.extend(self.layer, k_BSGK.to(v_BSGD.dtype), v_BSGD, *tokens)
         project = Projections(self.project_q, self.project_k)
         parts = [
             part_of(mapped, layout, context.scale_BT)

@@ -70,7 +70,7 @@ class Decoder(nn.Module):
             self.logit_scales[name] = kind.logit_scale
         self.embed = nn.Embedding(vocab_size, model.d_model)
         self.blocks = nn.ModuleList(
-            Block(model, layer, head_dim, position.key_dim, position.layer())
+            Block(model, layer, head_dim, position.projected_key_dim, position.layer())
             for layer, position in enumerate(map(self.position_of, self.kinds))
         )
         self.final_norm = build_norm(model)

@@ -13,6 +13,7 @@ from coca_train.models.lora import init_adapter, is_adapter
 from coca_train.positions.layers import UNIFORM, kinds_of, position_of
 
 RESIDUAL_OUTPUTS = ("attention.out.weight", "mlp.down.weight")
+KEYS = "attention.k.weight"
 
 
 def seed_of(*parts: object) -> int:
@@ -31,7 +32,8 @@ def init_parameter(
     position: the scheme's settings. layers: where layers have others.
 
     With init_depth_scaled the two projections that write into the residual stream have their std
-    divided by sqrt(2 n_layers) (GPT-2; Radford et al. 2019, section 2.3).
+    divided by sqrt(2 n_layers) (GPT-2; Radford et al. 2019, section 2.3). Key projections all begin with the same
+    numbers: a scheme whose keys are narrower makes its own of those (`positions.narrow_key`).
     """
     generator = torch.Generator().manual_seed(seed_of(seed, name))
     scheme = _scheme_of(name, model, position, layers)
@@ -43,6 +45,8 @@ def init_parameter(
         parameter.copy_(values)
     elif is_adapter(name):
         init_adapter(name, parameter, generator)
+    elif name.endswith(KEYS):
+        _init_keys(parameter, model, _of_layer(name, model, position, layers), generator)
     elif name.endswith("norm.weight"):
         parameter.fill_(1.0)
     elif name.endswith(".bias"):
@@ -55,14 +59,27 @@ def init_parameter(
         parameter.copy_(values)
 
 
+def _init_keys(parameter: Tensor, model: ModelConfig, scheme: Any, generator: torch.Generator) -> None:
+    """N(0, init_std), one row per feature of a key head; where the scheme projects fewer, what it makes of those."""
+    n_kv_heads, head_dim = model.n_kv_heads or model.n_heads, model.head_dim or model.d_model // model.n_heads
+    narrow = positions.narrow_key(scheme) if parameter.shape[0] < n_kv_heads * head_dim else None
+    n_rows = parameter.shape[0] if narrow is None else n_kv_heads * head_dim
+    values = torch.empty(n_rows, *parameter.shape[1:], dtype=torch.float32)
+    values.normal_(0.0, model.init_std, generator=generator)
+    parameter.copy_(values if narrow is None else narrow(values, n_kv_heads))
+
+
+def _of_layer(name: str, model: ModelConfig, position: Any, layers: LayersConfig) -> Any:
+    """Settings of the position scheme of the layer that a parameter belongs to: blocks.<layer>.…"""
+    return position_of(layers, kinds_of(layers, model.n_layers)[int(name.split(".")[1])], position)
+
+
 def _scheme_of(name: str, model: ModelConfig, position: Any, layers: LayersConfig) -> Any:
     """Settings of the position scheme that a parameter belongs to; None: to none."""
-    parts, kind = name.split("."), None
+    parts = name.split(".")
     if parts[0] == "position" or parts[0].startswith("position_"):
-        kind = parts[0].removeprefix("position").removeprefix("_") or OWN
-    elif "position" in parts:
-        kind = kinds_of(layers, model.n_layers)[int(parts[1])]  # blocks.<layer>.attention.position.<name>
-    return None if kind is None else position_of(layers, kind, position)
+        return position_of(layers, parts[0].removeprefix("position").removeprefix("_") or OWN, position)
+    return _of_layer(name, model, position, layers) if "position" in parts else None
 
 
 def init_weights(module: Any, model: ModelConfig, seed: int) -> None:
@@ -81,5 +98,5 @@ def init_digests(outline: Any, seed: int) -> dict[str, str]:
         # Parameter by parameter: the weights of a whole model need not fit into this process.
         values: Tensor = torch.empty(parameter.shape, dtype=torch.float32)
         init_parameter(name, values, outline.config, outline.position.settings, seed, outline.layers)
-        digests[name] = hashlib.sha256(values.numpy().tobytes()).hexdigest()[:16]
+        digests[name] = hashlib.sha256(values.numpy().data).hexdigest()[:16]
     return digests

@@ -36,11 +36,13 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """One Transformer layer, residual branches parallel (GPT-NeoX, arXiv 2204.06745) or sequential."""
 
-    def __init__(self, model: ModelConfig, layer: int, head_dim: int, key_dim: int, position: LayerPosition) -> None:
+    def __init__(
+        self, model: ModelConfig, layer: int, head_dim: int, projected_key_dim: int, position: LayerPosition
+    ) -> None:
         super().__init__()
         self.parallel = model.residual == "parallel"
         self.attention_norm = build_norm(model)
-        self.attention = Attention(model, layer, head_dim, key_dim, position)
+        self.attention = Attention(model, layer, head_dim, projected_key_dim, position)
         self.mlp_norm = build_norm(model)
         self.mlp = MLP(model)
 

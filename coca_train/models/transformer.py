@@ -6,7 +6,7 @@ no activations where memory is short, and can compute the last layer of some pos
 Shape legend: B batch, T time, S all positions with the cache's or the memory's, M memory, C d_model, V vocab_size.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -197,8 +197,8 @@ def _exchanged(position: Position, settings: Any) -> Position:
         return position
     other = positions.build(settings, position.shape)
     shapes = [{n: p.shape for n, p in each.named_parameters()} for each in (other, position)]
-    same_layers = other.layer_class is position.layer_class and other.key_dim == position.key_dim
-    if not same_layers or shapes[0] != shapes[1]:
+    widths = [(each.projected_key_dim, each.key_dim) for each in (other, position)]
+    if other.layer_class is not position.layer_class or widths[0] != widths[1] or shapes[0] != shapes[1]:
         raise ValueError(f"{settings.scheme} cannot replace {position.settings.scheme} on the same weights")
     for name, parameter in position.named_parameters():
         owner, _, leaf = name.rpartition(".")
@@ -224,14 +224,20 @@ def count_parameters(model: nn.Module) -> tuple[int, int]:
     return sum(sizes.values()), sum(sizes.values()) - outside
 
 
-def vocab_size(model: ModelConfig, n_pieces: int, tokenizer: str) -> int:
-    """Embedding rows [tokens]: as configured, else n_pieces, the tokenizer's size, rounded up to 64. tokenizer: its
-    file, for the error."""
+def vocab_size(
+    model: ModelConfig, n_pieces: int, tokenizer: str, other_data: Callable[[], str | None] = lambda: None
+) -> int:
+    """Embedding rows [tokens]: as configured, else n_pieces, the tokenizer's size, rounded up to 64.
+
+    tokenizer: its file, for the error. other_data: the fix where the rows are those of trained weights, which no
+    setting adds to; None: they are not.
+    """
     rows = model.vocab_size or -(-n_pieces // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
     if rows < n_pieces:
+        fix = other_data() or "model.vocab_size=null, which takes the tokenizer's size"
         raise DataError(
             f"E-TOK-09 model.vocab_size={rows}: the tokenizer {tokenizer} has {n_pieces} "
-            "tokens and needs as many rows. Fix: model.vocab_size=null, which takes the tokenizer's size"
+            f"tokens and needs as many rows. Fix: {fix}"
         )
     return rows
 

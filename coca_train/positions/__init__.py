@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from coca_train.config.files import Registry
 
 if TYPE_CHECKING:
-    from coca_train.positions.base import AttentionShape, Initial, Position
+    from coca_train.positions.base import AttentionShape, Initial, Narrow, Position
 
 _HERE = Path(__file__).parent
 
@@ -48,3 +48,8 @@ def initials(settings: Any) -> "dict[str, Initial]":
     if hasattr(settings, "frequencies"):
         modules.append(FREQUENCIES.module(settings.frequencies.name))
     return {name: initial for module in modules for name, initial in getattr(module, "INITIAL", {}).items()}
+
+
+def narrow_key(settings: Any) -> "Narrow | None":
+    """How a scheme makes the start of a key projection narrower than D from one of D; None: it is drawn as it is."""
+    return getattr(scheme_module(settings.scheme), "NARROW_KEY", None)

@@ -1,5 +1,7 @@
-"""What both forms of KERPLE share (Chi et al., arXiv 2205.09921): two learned numbers per head, in every layer, held
-within bounds and not lost at them.
+"""What both forms of KERPLE share (Chi et al., arXiv 2205.09921): two learned numbers per head, held within bounds and
+not lost at them; the same for all layers, or in each layer its own.
+
+The authors' released code makes one pair per head and hands it to every layer (`rpe_emb` of their gpt2_model.py).
 
 The authors' released code cuts the stored numbers to the bounds before each use, so a number at its bound keeps its
 gradient and can leave it again. `clamp` alone would give it no gradient for ever: with their initial values about one
@@ -41,27 +43,40 @@ def held(parameter: Tensor, low: float, high: float = math.inf) -> Tensor:
 
 
 class Layer(LayerPosition):
-    """One layer's r1 and r2, held in their range."""
+    """One layer's r1 and r2, where layers have their own."""
 
+    def __init__(self, settings: Any, shape: AttentionShape) -> None:
+        super().__init__(settings, shape)
+        if not settings.shared:
+            self.r1, self.r2 = nn.Parameter(torch.empty(shape.n_heads)), nn.Parameter(torch.empty(shape.n_heads))
+
+    def terms(self, position: Position, q_BTHD: Tensor, k_BSGK: Tensor, tables: Any, project: Projections) -> Terms:
+        """The bias of each distance: that of all layers, or made here of r_R."""
+        assert isinstance(position, Kerple)
+        return tables if self.settings.shared else position.by_distance(self.r1, self.r2, tables)
+
+
+class Kerple(Position):
+    """Either form; with `shared` it has the r1 and r2 of all layers."""
+
+    layer_class = Layer
     highest_r2 = math.inf
 
     def __init__(self, settings: Any, shape: AttentionShape) -> None:
         super().__init__(settings, shape)
-        self.r1, self.r2 = nn.Parameter(torch.empty(shape.n_heads)), nn.Parameter(torch.empty(shape.n_heads))
+        if settings.shared:
+            self.r1, self.r2 = nn.Parameter(torch.empty(shape.n_heads)), nn.Parameter(torch.empty(shape.n_heads))
 
     def bias(self, r1_H1: Tensor, r2_H1: Tensor, r_R: Tensor) -> Tensor:
         """b(h, r) of each head and distance, (H, R)."""
         raise AssertionError("each form has its own")
 
-    def terms(self, position: Position, q_BTHD: Tensor, k_BSGK: Tensor, tables: Any, project: Projections) -> Terms:
+    def by_distance(self, r1_H: Tensor, r2_H: Tensor, r_R: Tensor) -> Terms:
         """The bias of each distance, float32 or wider."""
-        r1_H1, r2_H1 = held(self.r1, LOWEST)[:, None], held(self.r2, LOWEST, self.highest_r2)[:, None]
-        return Terms(distance_HR=self.bias(r1_H1, r2_H1, tables))
+        r1_H1, r2_H1 = held(r1_H, LOWEST)[:, None], held(r2_H, LOWEST, self.highest_r2)[:, None]
+        return Terms(distance_HR=self.bias(r1_H1, r2_H1, r_R))
 
-
-class Distances(Position):
-    """The shared part: the distances themselves."""
-
-    def forward(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Tensor:
-        """r_R, float32."""
-        return torch.arange(n_distances(pos_BT, pos_BS), dtype=torch.float32, device=pos_BT.device)
+    def forward(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Terms | Tensor:
+        """The bias of each distance where layers share it, else the distances r_R, float32."""
+        r_R = torch.arange(n_distances(pos_BT, pos_BS), dtype=torch.float32, device=pos_BT.device)
+        return self.by_distance(self.r1, self.r2, r_R) if self.settings.shared else r_R

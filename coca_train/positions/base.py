@@ -10,7 +10,8 @@ Terms    tables over the distance: data that each kernel reads in its own way;
 Hook     code: for a tile of pairs, their scores, positions and whatever the layer made of its input -> scores.
 
 Shape legend: B batch, T queries, S keys, t queries and s keys of a tile, H query heads, G key/value heads, D head_dim,
-R distances, K cached key width, E dot-product width (both chosen by the scheme), C d_model, N numbers carried.
+R distances, P projected key width, K cached key width, E dot-product width (all three chosen by the scheme),
+C d_model, N numbers carried.
 """
 
 from collections.abc import Callable
@@ -24,6 +25,9 @@ Problem = tuple[str, str, str]
 
 # How a parameter starts: fills the tensor in place, all randomness from the generator.
 Initial = Callable[[Tensor, torch.Generator], object]
+
+# A key projection's weight (G·D, C), and G, to the narrower (G·P, C) that a scheme projects with.
+Narrow = Callable[[Tensor, int], Tensor]
 
 
 class AttentionShape(NamedTuple):
@@ -136,13 +140,17 @@ class LayerPosition(nn.Module):
         self.settings = settings
         self.shape = shape
 
+    def condense(self, k_BSGP: Tensor) -> Tensor:
+        """Projected keys to what the cache holds and all else is made of, (B, S, G, K)."""
+        return k_BSGP
+
     def tokens(self, x_BSC: Tensor) -> tuple[Tensor, ...]:
         """What a hook must know of every key's token beside key and value, (B, S, …) each: made of the layer's
         normalised input, once per token, and cached with its key."""
         return ()
 
     def terms(self, position: "Position", q_BTHD: Tensor, k_BSGK: Tensor, tables: Any, project: Projections) -> Terms:
-        """What this layer adds to the scaled scores. Queries and keys are those of the projections, not yet rotated."""
+        """What this layer adds to the scaled scores. Queries and keys are not yet rotated."""
         return position.terms(tables)
 
     def hooked(self, q_BTHD: Tensor, tables: Any, tokens: tuple[Tensor, ...]) -> Hooked | None:
@@ -186,8 +194,13 @@ class Position(nn.Module):
 
     @property
     def key_dim(self) -> int:
-        """K: width of one head of the key projection, which is also what the cache holds."""
+        """K: width of one key head in the cache, and of what `rotate` is given."""
         return self.shape.head_dim
+
+    @property
+    def projected_key_dim(self) -> int:
+        """P: width of one head of the key projection; more than K where the layers condense it."""
+        return self.key_dim
 
     @property
     def max_positions(self) -> int | None:

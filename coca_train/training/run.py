@@ -10,7 +10,7 @@ import torch
 from coca_train import checkpoint, engine
 from coca_train.checkpoint.record import begin_stage, open_record
 from coca_train.config.load import Loaded
-from coca_train.config.schema import Config, DataConfig
+from coca_train.config.schema import Config
 from coca_train.data.mixture import Mixture, require_files
 from coca_train.data.packings import Edges
 from coca_train.data.tokenizer import Tokenizer
@@ -28,6 +28,7 @@ from coca_train.schedule import resolve, stage_at
 from coca_train.tracking.writers import MetricsWriter, shared_config
 from coca_train.training.stage import RunContext, run_one
 from coca_train.training.start import check_start, find_start
+from coca_train.training.tokens import commands_for_missing, commands_for_own_tokens
 
 
 @contextmanager
@@ -62,9 +63,10 @@ def train(loaded: Loaded) -> None:
         engine.start(config.engine)
         # What can be refused without the run directory is refused before there is one.
         for stage in stages:
-            prepare_data(stage.config.data)
+            prepare_data(stage.config)
         tokenizer = Tokenizer(config.data.tokenizer)
-        n_tokens = vocab_size(config.model, tokenizer.vocab_size, tokenizer.path)
+        own_tokens = partial(commands_for_own_tokens, config)
+        n_tokens = vocab_size(config.model, tokenizer.vocab_size, tokenizer.path, own_tokens)
         edges = Edges(tokenizer.bos, tokenizer.eod)
         mixtures = {
             each.name: Mixture(
@@ -87,11 +89,14 @@ def train(loaded: Loaded) -> None:
             begins_from = check_start(config, run_dir, tokenizer, n_tokens)
         # The lock before anything is written there: an import, run.json, the sweep of what a killed process left.
         lock = stack.enter_context(checkpoint.RunLock(run_dir))
-        start = None if begins_from is None else find_start(config, run_dir, begins_from, lock, stop)
+        start = None
+        if begins_from is not None:
+            start = find_start(config, n_tokens, run_dir, begins_from.run_dir, lock, stop)
         fingerprints = {name: mixture.fingerprint() for name, mixture in mixtures.items()}
         # The record before the checkpoints: it says which run they must belong to.
         digests = partial(init_digests, initial, config.run.seed)
-        record = dist.on_main(lambda: open_record(run_dir, loaded, stages, fingerprints, digests))
+        note = begins_from.note if begins_from is not None else None
+        record = dist.on_main(lambda: open_record(run_dir, loaded, stages, fingerprints, digests, note))
         newest = newest_checkpoint(config.run.resume, run_dir, record["run_id"])
         # The metrics after them: records of steps that will be done again are dropped.
         start_step, shown = newest.step if newest else 0, partial(shared_config, config)
@@ -203,13 +208,16 @@ def next_commands(config: Config, run_dir: Path) -> str:
     return "\n".join(f"  {command}" for command in commands)
 
 
-def prepare_data(data: DataConfig) -> None:
+def prepare_data(config: Config) -> None:
     """Make the quickstart corpus when it is asked for and missing (rank 0 works); then look for the files."""
+    data = config.data
     if data.prepare == "embedded":
         from data_prep.verbs import embedded
 
-        dist.on_main(lambda: embedded.make(data.dir))
-    require_files(data)
+        own = Path(data.dir) / embedded.TOKENIZER
+        tokenizer = None if Path(data.tokenizer) == own else Path(data.tokenizer)
+        dist.on_main(lambda: embedded.make(data.dir, tokenizer=tokenizer))
+    require_files(data, partial(commands_for_missing, config))
 
 
 def newest_checkpoint(resume: str, run_dir: Path, run_id: str) -> checkpoint.Checkpoint | None:

@@ -10,6 +10,7 @@ from coca_train.config.schema import Config
 from coca_train.data.storage import digest
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.hub import starting, tokenizer_files
+from coca_train.hub.starting import Start
 from coca_train.runtime import dist
 from coca_train.runtime.errors import CheckpointError, DataError, Preempted, UserError
 from coca_train.runtime.signals import StopRequest
@@ -17,7 +18,7 @@ from coca_train.schedule import resolve
 from coca_train.settings import load_saved
 
 
-def check_start(config: Config, run_dir: Path, tokenizer: Tokenizer, n_tokens: int) -> Path | None:
+def check_start(config: Config, run_dir: Path, tokenizer: Tokenizer, n_tokens: int) -> Start | None:
     """The run directory that `start.path` stands for, made or to be made; None: the run has weights of its own by now.
     COLLECTIVE.
 
@@ -28,9 +29,9 @@ def check_start(config: Config, run_dir: Path, tokenizer: Tokenizer, n_tokens: i
 
 
 def find_start(
-    config: Config, run_dir: Path, begins_from: Path, lock: checkpoint.RunLock, stop: StopRequest
+    config: Config, n_tokens: int, run_dir: Path, begins_from: Path, lock: checkpoint.RunLock, stop: StopRequest
 ) -> checkpoint.Checkpoint:
-    """The newest weights of what `check_start` gave, imported first from a Hugging Face folder. COLLECTIVE.
+    """The newest weights of what `check_start` gave, imported first where they must be. COLLECTIVE.
 
     Raises Preempted when a stop is asked for while they are imported.
     """
@@ -43,11 +44,9 @@ def find_start(
     if not dist.on_main(begins_from.exists):
         wait = "; the other ranks wait" if dist.world_size() > 1 else ""
         dist.log(f"start     importing {config.start.path} into {begins_from}{wait}")
-        lock.alone(lambda: starting.bring(config, run_dir, proceed))
+        lock.alone(lambda: starting.bring(config, n_tokens, run_dir, proceed))
     if (newest := checkpoint.find(begins_from)) is None:
-        raise CheckpointError(
-            f"E-CKP-26 start.path={config.start.path}: holds no finished checkpoint. Fix: finish that run first"
-        )
+        raise _unfinished(config)
     dist.on_main(lambda: _say_if_unfinished(config, begins_from, newest.step))
     return newest
 
@@ -62,7 +61,13 @@ def _say_if_unfinished(config: Config, run_dir: Path, step: int) -> None:
         dist.log(f"WARNING: start.path={config.start.path} has not ended: it is at step {step:,} of {last_step:,}")
 
 
-def _check(config: Config, run_dir: Path, tokenizer: Tokenizer, n_tokens: int) -> Path | None:
+def _unfinished(config: Config) -> CheckpointError:
+    return CheckpointError(
+        f"E-CKP-26 start.path={config.start.path}: holds no finished checkpoint. Fix: finish that run first"
+    )
+
+
+def _check(config: Config, run_dir: Path, tokenizer: Tokenizer, n_tokens: int) -> Start | None:
     if step_folders(run_dir / FOLDER):
         return None
     path = Path(str(config.start.path))
@@ -73,11 +78,10 @@ def _check(config: Config, run_dir: Path, tokenizer: Tokenizer, n_tokens: int) -
             "no config.json). Fix: give one of the two; a model of the hub is downloaded first: hf download NAME "
             "--local-dir FOLDER"
         )
+    if is_run and not step_folders(path / FOLDER):
+        raise _unfinished(config)
     _compare_tokenizers(config, tokenizer, _of_run(path) if is_run else tokenizer_files.digests(path))
-    if is_run:
-        return path
-    starting.check(config, n_tokens, run_dir)
-    return run_dir / starting.NAME
+    return starting.check(config, n_tokens, run_dir)
 
 
 def _compare_tokenizers(config: Config, ours: Tokenizer, theirs: dict[str, Path]) -> None:

@@ -28,6 +28,7 @@ from data_prep.progress import bar, say
 from data_prep.vocabularies.training import train_tokenizer
 
 FORMAT = 1
+TOKENIZER = "tokenizer.model"
 PARTS = ("text", "code")
 SPLITS = ("train", "valid")
 WEIGHTS = {"text": 0.75, "code": 0.25}
@@ -100,14 +101,18 @@ def make(
     vocab_size: int = 4096,
     progress: bool = True,
     documents: Iterable[Document] | None = None,
+    tokenizer: Path | None = None,
 ) -> dict[str, Any]:
     """Make the corpus in `dir` unless it is there, and return its manifest.
 
     Safe when several processes call it at once: one builds, the others wait and find it.
-    documents: instead of the installation's (tests). progress: bars and a table on stderr.
+    documents: instead of the installation's (tests). progress: bars and a table on stderr. tokenizer: of weights that
+    are to be trained on it; None: one of vocab_size pieces is trained.
     Raises DataError: E-PREP-01 vocabulary size, 02 the folder holds something else, 03 damaged, 04 too little text.
     """
     dir = Path(dir)
+    of_weights = None if tokenizer is None else Tokenizer(tokenizer)
+    vocab_size = vocab_size if of_weights is None else of_weights.vocab_size
     if (manifest := existing(dir, vocab_size)) is not None:
         return manifest
     with storage(str(dir)):
@@ -119,7 +124,7 @@ def make(
             shutil.rmtree(building, ignore_errors=True)  # of a run that was killed
             building.mkdir()
             try:
-                manifest = _build(building, vocab_size, progress, documents)
+                manifest = _build(building, vocab_size, progress, documents, of_weights)
                 if dir.is_dir():
                     dir.rmdir()  # empty: existing() looked
                 building.rename(dir)
@@ -160,7 +165,9 @@ def existing(dir: Path, vocab_size: int) -> dict[str, Any] | None:
     return manifest
 
 
-def _build(folder: Path, vocab_size: int, progress: bool, documents: Iterable[Document] | None) -> dict[str, Any]:
+def _build(
+    folder: Path, vocab_size: int, progress: bool, documents: Iterable[Document] | None, tokenizer: Tokenizer | None
+) -> dict[str, Any]:
     """Everything into `folder`; the manifest is written last."""
     say("embedded corpus: reading this Python installation's sources, docstrings and licences", progress)
     gathered = list(installation() if documents is None else documents)
@@ -176,10 +183,14 @@ def _build(folder: Path, vocab_size: int, progress: bool, documents: Iterable[Do
                 f"E-PREP-04 {folder}: this Python installation gives no {part} for {split} ({len(gathered)} documents "
                 "in all); its standard library must be there as .py files. Fix: use a full Python installation"
             )
-    say(f"embedded corpus: training a {vocab_size}-piece SentencePiece vocabulary", progress)
-    sample = [text for part in PARTS for text in _vocabulary_sample(groups[part, "train"], WEIGHTS[part])]
-    train_tokenizer(sample, folder / "tokenizer.model", vocab_size)
-    tokenizer = Tokenizer(folder / "tokenizer.model")
+    if tokenizer is None:
+        say(f"embedded corpus: training a {vocab_size}-piece SentencePiece vocabulary", progress)
+        sample = [text for part in PARTS for text in _vocabulary_sample(groups[part, "train"], WEIGHTS[part])]
+        train_tokenizer(sample, folder / TOKENIZER, vocab_size)
+    else:
+        say(f"embedded corpus: with the {vocab_size} tokens of {tokenizer.path}", progress)
+        (folder / TOKENIZER).write_bytes(Path(tokenizer.path).read_bytes())
+    tokenizer = Tokenizer(folder / TOKENIZER)
     with bar("tokenizing", sum(len(d.text) for d in gathered), progress) as tokenized:
         for (part, split), group in groups.items():
             tokenize([d.text for d in group], folder / f"{part}_{split}", tokenizer, tokenized)
@@ -216,7 +227,7 @@ def tokenize(texts: Sequence[str], prefix: Path, tokenizer: Tokenizer, bar: Any)
 def _manifest(folder: Path, tokenizer: Tokenizer, groups: dict[tuple[str, str], list[Document]]) -> dict[str, Any]:
     names = [f"{part}_{split}" for part, split in groups]
     datasets = {name: IndexedDataset(folder / name) for name in names}
-    files = ["tokenizer.model", *(f"{name}{end}" for name in names for end in (".bin", ".idx"))]
+    files = [TOKENIZER, *(f"{name}{end}" for name in names for end in (".bin", ".idx"))]
     return {
         "format": FORMAT,
         "kind": "embedded",
@@ -225,7 +236,7 @@ def _manifest(folder: Path, tokenizer: Tokenizer, groups: dict[tuple[str, str], 
         "end_of_document": tokenizer.eod,
         "weights": WEIGHTS,
         "licences": LICENCES,
-        "tokenizer": {"file": "tokenizer.model", "sha256": tokenizer.digest},
+        "tokenizer": {"file": TOKENIZER, "sha256": tokenizer.digest},
         "datasets": {
             f"{part}_{split}": {
                 "documents": datasets[f"{part}_{split}"].n_documents,

@@ -75,7 +75,7 @@ def test_one_scheme_in_full(scheme, capsys):
             "position.u_q [256, 256]",
             "https://arxiv.org/abs/2006.15595",
         ],
-        "coca": ["position.frequencies.theta=10000.0", "attention.k.weight [128, 256]", "position.variant=slack"],
+        "coca": ["position.frequencies.theta=10000.0", "position.t_width=full_mean", "position.variant=slack"],
     }
     assert [text for text in expected[scheme] if text not in out] == []
 

@@ -7,6 +7,7 @@ import pytest
 
 from coca_train.commands.schemes import SCHEMES
 from coca_train.config.load import assemble, load
+from coca_train.hub.conversions import summaries
 from coca_train.planning.catalog.figures import names, write_figures
 from coca_train.planning.catalog.pages import document
 from coca_train.planning.catalog.reference import reference
@@ -32,7 +33,9 @@ def differences(old: str, new: str) -> list[str]:
 def test_the_page_is_up_to_date():
     """Run `make docs` when this fails."""
     preset = load(assemble(SCHEMES, [])).config
-    assert (DOCS / "schemes.md").read_text(encoding="utf-8") == document(reference(preset.model, preset.seq_len))
+    assert (DOCS / "schemes.md").read_text(encoding="utf-8") == document(
+        reference(preset.model, preset.seq_len), summaries()
+    )
 
 
 def test_the_figures_are_up_to_date(tmp_path):

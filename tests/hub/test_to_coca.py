@@ -7,7 +7,8 @@ from torch.nn import functional as F
 from transformers.models.gpt_neox import modeling_gpt_neox
 from transformers.models.llama import modeling_llama
 
-from coca_train.hub import parity, to_coca, transformers_side
+from coca_train.hub import parity, transformers_side
+from coca_train.hub.conversions import rope_to_coca
 from coca_train.hub.weights import open_source
 from coca_train.positions.schemes.coca import fold_full_mean
 from coca_train.runtime.errors import UserError
@@ -17,8 +18,8 @@ K = "blocks.1.attention.k.weight"
 G, D, C = 2, 12, 48  # key heads, head width, model width of llama_gqa
 
 
-def converted(source, how, **options):
-    return to_coca.convert(source, "coca", how, **options)
+def converted(source, how, t_width="half", **options):
+    return rope_to_coca.convert(source, "slack", how, t_width, **options)
 
 
 def test_rows_of_t_by_hand(model):
@@ -45,8 +46,11 @@ def test_t_of_full_width_is_the_same_function(how, model, bring):
     assert t.shape == full.shapes[K] == (G * D, C)
     torch.testing.assert_close(fold_full_mean(t, G), half, rtol=0, atol=0)
     assert torch.equal(t, k) == (how == "mean_of_halves")
-    run = bring(model(), position="coca", t_from_k=how, t_width="full_mean")
-    assert models.same(our_logits(run), our_logits(bring(model(), "half", position="coca", t_from_k=how)))
+    run = bring(model(), position="coca", t_from_k=how)  # as wide as K, unless told otherwise
+    with open_source(run) as source:
+        assert source.architecture.position.t_width == "full_mean"
+    narrow = bring(model(), "half", position="coca", t_from_k=how, t_width="half")
+    assert models.same(our_logits(run), our_logits(narrow))
 
 
 @pytest.mark.parametrize(("t_width", "words"), [("full_mean", "t_width=full_mean.*position=coca"), ("half", "t_width")])

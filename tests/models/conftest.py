@@ -25,10 +25,10 @@ SCHEMES: dict[str, dict[str, Any]] = {  # every one that is shipped, and forms t
     "rope_partial": {"scheme": "rope", "rotary_pct": 0.5, "frequencies": PLAIN},
     "alibi_plain": {"scheme": "alibi", "fold": "never"},
     "alibi_folded": {"scheme": "alibi", "fold": "always"},
-    "coca_full": {
+    "coca_half": {
         "scheme": "coca",
         "variant": "slack",
-        "t_width": "full_mean",
+        "t_width": "half",
         "rotary_pct": 1.0,
         "frequencies": PLAIN,
     },

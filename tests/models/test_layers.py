@@ -133,8 +133,8 @@ def test_parameters_start_as_the_scheme_of_their_layer_says():
     model = build(
         replace(MODEL, n_heads=24, n_kv_heads=24, d_model=48, init_std=1e-3, n_layers=2), "nope", layers=layers
     )
-    assert 0.5 < model.blocks[1].attention.position.r1.mean() < 1.5
-    assert not hasattr(model.blocks[0].attention.position, "r1")
+    assert 0.5 < model.position_of("other").r1.mean() < 1.5
+    assert not hasattr(model.position, "r1")
 
 
 @torch.no_grad()

@@ -56,12 +56,15 @@ def test_cached_decoding_equals_full_recompute(scheme, config, tokens_BT):
 
 @torch.no_grad()
 def test_coca_cache_is_a_quarter_smaller_than_rope(tokens_BT):
-    sizes = {}
-    for scheme in ("rope", "coca"):
-        model = build(NEOX, scheme)
-        model.hidden(tokens_BT(), cache=(cache := model.new_cache(33)))
-        sizes[scheme] = cache.n_bytes
-    assert sizes["coca"] == 0.75 * sizes["rope"]
+    """Whatever the width of T, and in the dtype of the model: halves are averaged before they are cached."""
+    for dtype, n_bytes in ((torch.float32, 4), (torch.bfloat16, 2)):
+        sizes = {}
+        for scheme in ("rope", "coca", "coca_half"):
+            model = build(NEOX, scheme).to(dtype)
+            model.hidden(tokens_BT(), cache=(cache := model.new_cache(33)))
+            sizes[scheme] = cache.n_bytes
+        assert sizes["rope"] == 2 * 2 * 33 * 2 * 48 * n_bytes  # layers, rows, tokens, keys and values of all heads
+        assert sizes["coca"] == sizes["coca_half"] == 0.75 * sizes["rope"]
 
 
 def test_cache_refuses_to_overflow(tokens_BT):
@@ -70,15 +73,25 @@ def test_cache_refuses_to_overflow(tokens_BT):
         model.hidden(tokens_BT(1, 9), cache=model.new_cache(8))
 
 
-def test_shared_weights_start_equal_whatever_the_scheme():
-    states = {name: build(NEOX, name).state_dict() for name in SCHEMES}
+@pytest.mark.parametrize("config", [NEOX, LLAMA], ids=["neox", "llama"])
+def test_shared_weights_start_equal_whatever_the_scheme(config):
+    """T starts as K; T of half width as the mean of K's halves, at 1/√2 of its std."""
+    states = {name: build(config, name).state_dict() for name in SCHEMES}
     for name, state in states.items():
-        for key, value in state.items():
-            reference = states["rope"].get(key)
-            if reference is not None and reference.shape == value.shape:
-                assert torch.equal(value, reference), (name, key)
-    n_coca, n_rope = (states[name]["blocks.0.attention.k.weight"].shape[0] for name in ("coca", "rope"))
-    assert n_coca * 2 == n_rope
+        for key, reference in states["rope"].items():
+            if name == "coca_half" and ".attention.k." in key:
+                of_heads = reference.unflatten(0, (config.n_kv_heads or config.n_heads, 2, -1))
+                assert torch.equal(state[key], of_heads.mean(1).flatten(0, 1)), key
+            else:
+                assert torch.equal(state[key], reference), (name, key)
+    std = torch.cat([states["coca_half"][f"blocks.{layer}.attention.k.weight"] for layer in (0, 1)]).std().item()
+    assert std == pytest.approx(config.init_std / 2**0.5, rel=0.05)
+
+
+@torch.no_grad()
+def test_both_widths_begin_as_one_function(tokens_BT):
+    full, half = (build(LLAMA, name).double() for name in ("coca", "coca_half"))
+    torch.testing.assert_close(full.hidden(tokens_BT()), half.hidden(tokens_BT()), rtol=0, atol=1e-6)
 
 
 def test_initial_weights_follow_the_config():
@@ -123,16 +136,17 @@ def test_tied_embeddings_count_once():
 
 
 def test_paper_parameter_counts():
-    """The CoCA paper's shape: 508.9M, 302.3M without embeddings, for rope; CoCA at half width has 12.6M fewer."""
+    """The CoCA paper's shape: 508.9M, 302.3M without embeddings, for all; CoCA at half width has 12.6M fewer."""
     config = replace(NEOX, n_layers=24, d_model=1024, n_heads=16, d_ff=4096)
     with torch.device("meta"):
         counts = {
             name: count_parameters(Transformer(config, *settings(name), vocab_size=100864, max_seq_len=512))
-            for name in ("rope", "coca", "coca_full")
+            for name in ("rope", "alibi", "coca", "coca_strict", "coca_half")
         }
-    assert [round(n / 1e6, 1) for n in counts["rope"]] == [508.9, 302.3]
-    assert counts["coca_full"] == counts["rope"]
-    assert counts["rope"][0] - counts["coca"][0] == 24 * (1024 + 1) * 512
+    assert counts["rope"] == counts["alibi"] == counts["coca"] == counts["coca_strict"]
+    assert counts["rope"][0] == 508_880_896
+    assert counts["rope"][1] == counts["rope"][0] - 2 * 100864 * 1024
+    assert counts["rope"][0] - counts["coca_half"][0] == 24 * (1024 + 1) * 512
 
 
 @pytest.mark.parametrize(

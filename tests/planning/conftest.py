@@ -34,7 +34,7 @@ def planned(
 
 def coca_llama_7b(*overrides: str) -> tuple[Stage, ...]:
     """The CoCA paper's three stages: 32 GPUs x 8 x 2048, 15 000 steps each (section 4.3)."""
-    words = ("position=coca", "position.t_width=full_mean", "train.micro_batch_size=8", "train.global_batch_size=256")
+    words = ("position=coca", "train.micro_batch_size=8", "train.global_batch_size=256")
     config = configure(*LLAMA_7B[:2], *words, "train.max_steps=15000", *overrides)
     patterns = {"t": K, "qtv": QKV, "all": ("*",)}
     return tuple(

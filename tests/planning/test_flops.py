@@ -74,7 +74,7 @@ def test_stage_1_of_coca_llama_7b() -> None:
     """Two of its layers, by hand: N weights are multiplied with (all but the embedding and the norms)."""
     c, layers, attention = 4096, 2, 4 * 4096 * 2048 / 2
     n = layers * (4 * c * c + 3 * c * 11008) + 32000 * c
-    words = (*LLAMA_7B[:2], "model.n_layers=2", "position=coca", "position.t_width=full_mean")
+    words = (*LLAMA_7B[:2], "model.n_layers=2", "position=coca")
     count = flops(outlined(*words, trainable=K))
     assert count.forward == 2 * n + layers * attention
     assert count.backward == 2 * (n - 3 * c * c) + 2 * layers * c * c + 2 * layers * attention

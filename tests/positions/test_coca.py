@@ -19,10 +19,8 @@ class TestContract(SchemeContract):
 
     def score(self, problem):
         """Eq. 11 (slack) or Eq. 18 (strict) with t = ReLU of what is cached, at half width."""
-        settings, t = problem.settings, problem.k_BHSK
-        if settings["t_width"] == "full_mean":
-            t = (t[..., : t.shape[-1] // 2] + t[..., t.shape[-1] // 2 :]) / 2
-        t, pairs, dim = t.relu(), pairwise.pairs(problem.q_BHTD), problem.q_BHTD.shape[-1]
+        settings, t = problem.settings, problem.k_BHSK.relu()
+        pairs, dim = pairwise.pairs(problem.q_BHTD), problem.q_BHTD.shape[-1]
         theta, temperature = problem.spectrum(dim)
         total = torch.zeros((), dtype=torch.float64)
         for j, frequency in enumerate(theta):
@@ -77,19 +75,28 @@ def test_negative_t_contributes_nothing_and_gets_no_gradient():
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_official_weights_fold_into_half_width(bias):
-    """full_mean with W equals half with the folded W, as functions."""
+    """full_mean with W equals half with the folded W, as functions, and both cache a value per pair."""
     full, half = (parts.build(support.coca(t_width=w)) for w in ("full_mean", "half"))
-    assert (full.key_dim, half.key_dim) == (16, 8)
+    assert [(each.projected_key_dim, each.key_dim) for each in (full, half)] == [(16, 8), (8, 8)]
     weight = torch.randn(2 * 16, 24, dtype=torch.float64)
     x = torch.randn(2, 5, 24, dtype=torch.float64)
     offset = torch.randn(2 * 16, dtype=torch.float64) * bias
     wide = (x @ weight.T + offset).unflatten(-1, (2, 16))
     folded = x @ coca.fold_full_mean(weight, 2).T + coca.fold_full_mean(offset, 2)
-    q, _, _ = parts.random_qkv(full, 5)
-    pos = parts.start(5)
-    a = full.rotate(q, wide, full(pos, pos, 5))[1]
-    b = half.rotate(q, folded.unflatten(-1, (2, 8)), half(pos, pos, 5))[1]
+    a, b = full.layer().condense(wide), half.layer().condense(folded.unflatten(-1, (2, 8)))
     assert torch.allclose(a, b, rtol=0, atol=1e-12)
+
+
+def test_the_key_of_full_width_is_rounded_once():
+    """In bfloat16 the mean of the halves stays float32 until k' is formed, as before it moved in front of the cache."""
+    scheme = parts.build(support.coca(t_width="full_mean"))
+    q, _, _ = parts.random_qkv(scheme, 33, dtype=torch.bfloat16)
+    wide = torch.randn(2, 33, 2, 16, generator=torch.Generator().manual_seed(1)).bfloat16()
+    pos = parts.start(33)
+    tables = scheme(pos, pos, 33)
+    t = (wide[..., :8].float() + wide[..., 8:].float()) / 2
+    key = torch.cat((t, t), -1).relu() * tables.key_BS1D
+    assert torch.equal(scheme.rotate(q, scheme.layer().condense(wide), tables)[1], key.bfloat16())
 
 
 @pytest.mark.parametrize("variant", ["slack", "strict"])

@@ -86,7 +86,7 @@ def test_every_head_hears_every_other():
 def test_without_f_it_is_the_static_bias(bias):
     """w_out = 0: what kerple_log, alibi and fire add, where they are schemes of their own."""
     alone = {"alibi": support.alibi(), "fire": {"scheme": "fire", "mlp_width": 32, "threshold": 512.0}}
-    scheme, other = parts.build(dape(bias)), parts.build(alone.get(bias, {"scheme": bias}))
+    scheme, other = parts.build(dape(bias)), parts.build(alone.get(bias, {"scheme": bias, "shared": False}))
     layer, its = parts.layer_of(scheme), parts.layer_of(other)
     layer.w_out.data.zero_()
     theirs = dict(its.named_parameters())

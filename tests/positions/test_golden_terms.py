@@ -15,7 +15,20 @@ from coca_train.extending import parts
 from coca_train.positions.base import AttentionShape, Projections
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden/terms.json").read_text(encoding="utf-8"))
-CASES = {row["settings"]["scheme"]: row for row in GOLDEN["cases"]}
+
+
+def by_name():
+    """Cases by scheme; those of schemes whose numbers may be of all layers or of each, twice."""
+    for row in GOLDEN["cases"]:
+        name = row["settings"]["scheme"]
+        if "shared" not in positions.scheme_module(name).Settings.__pydantic_fields__:
+            yield name, row
+            continue
+        for shared, label in ((True, name), (False, f"{name}_per_layer")):
+            yield label, row | {"settings": row["settings"] | {"shared": shared}}
+
+
+CASES = dict(by_name())
 
 
 def scheme_and_layer(row):
@@ -64,7 +77,8 @@ def test_score_equals_mpmath(score, name, place):
     if row.get("up_to_a_constant"):
         value, exact = value - score(row, 0, 0), exact - torch.tensor([s[0] for s in row["scores"]]).double()
     # float32 angles: half a unit in the last place at angle r is r * 2**-24, for each of up to 64 sums of pairs
-    largest = {"xpos": m + n + 2, "sandwich": m - n + 1, "transformer_xl": m - n + 1}.get(name, 0)
+    scheme = row["settings"]["scheme"]
+    largest = {"xpos": m + n + 2, "sandwich": m - n + 1, "transformer_xl": m - n + 1}.get(scheme, 0)
     assert torch.allclose(value.double(), exact, rtol=1e-6, atol=1e-7 + 64 * largest * 2**-24)
 
 

@@ -15,7 +15,8 @@ BOTH = ["kerple_log", "kerple_power"]
 
 class TestLog(SchemeContract):
     scheme = "kerple_log"
-    own = {"r1": (4,), "r2": (4,)}
+    cases = ({"shared": True}, {"shared": False})
+    shared = {"r1": (4,), "r2": (4,)}
     positive = ("r1", "r2")  # inside their bounds, where gradients of views simply add up; the bounds: below
 
     def score(self, problem):
@@ -34,7 +35,7 @@ class TestPower(TestLog):
 
 def table(name, r1, r2, n_rows=6, dtype=torch.float64):
     """(the table over distances of one layer with these parameters, the layer); one head per entry."""
-    scheme = parts.build({"scheme": name}, len(r1), 1)
+    scheme = parts.build({"scheme": name, "shared": False}, len(r1), 1)
     layer = parts.layer_of(scheme).to(dtype)
     layer.r1.data.copy_(torch.tensor(r1, dtype=torch.float64))
     layer.r2.data.copy_(torch.tensor(r2, dtype=torch.float64))
@@ -98,7 +99,7 @@ def test_the_upper_bound_of_the_power_leads_back_too():
 def test_a_parameter_outside_its_bound_can_be_trained_back(name):
     """With a bare clamp it would stay where it is for ever."""
     _, layer = table(name, [-0.05], [0.5])
-    scheme = parts.build({"scheme": name}, 1, 1)
+    scheme = parts.build({"scheme": name, "shared": False}, 1, 1)
     q, k, _ = parts.random_qkv(scheme, 6)
     pos, optimizer = parts.start(6), torch.optim.Adam(layer.parameters(), lr=0.02)
     for _ in range(60):
@@ -111,10 +112,11 @@ def test_a_parameter_outside_its_bound_can_be_trained_back(name):
 
 @pytest.mark.parametrize("name", BOTH)
 def test_parameters_start_as_the_paper_says(name):
-    """Uniform in (0, 2), and in (0, 1) for the factor inside the logarithm."""
+    """As in their released code: uniform in (0, 2) the factor of the logarithm and the exponent of the power, in (0, 1)
+    the factor inside the logarithm and that of the power."""
     initial = positions.scheme_module(name).INITIAL
     generator = torch.Generator().manual_seed(0)
-    for parameter, high in (("r1", 2.0), ("r2", 1.0 if name == "kerple_log" else 2.0)):
+    for parameter, high in zip(("r1", "r2"), (2.0, 1.0) if name == "kerple_log" else (1.0, 2.0), strict=True):
         values = torch.empty(4000)
         initial[parameter](values, generator)
         assert 0 <= values.min() < 0.01 < 0.99 * high < values.max() < high

@@ -17,13 +17,14 @@ from coca_train.positions._waves import waves
 from tests.positions import pairwise
 from tests.positions.test_settings import MODEL
 
-SETTINGS = {"scheme": "transformer_xl", "memory_len": 0}
+SETTINGS = {"scheme": "transformer_xl", "shared": True, "memory_len": 0}
 
 
 class TestContract(SchemeContract):
     scheme = "transformer_xl"
-    cases = ({"memory_len": 0},)
-    own = {"u": (4, 16), "v": (4, 16), "w_r": (64, 24)}
+    cases = ({"shared": True, "memory_len": 0}, {"shared": False, "memory_len": 0})
+    shared = {"u": (4, 16), "v": (4, 16)}
+    own = {"w_r": (64, 24)}
     angles = True
 
     def score(self, problem):
@@ -35,9 +36,9 @@ class TestContract(SchemeContract):
         return (with_content + with_distance) / math.sqrt(problem.q_BHTD.shape[-1])
 
 
-@pytest.fixture
-def scheme():
-    return parts.build(SETTINGS)
+@pytest.fixture(params=[True, False], ids=["shared", "per_layer"])
+def scheme(request):
+    return parts.build(SETTINGS | {"shared": request.param})
 
 
 def xlnet(scheme, layer):
@@ -54,7 +55,8 @@ def xlnet(scheme, layer):
         dropout=0.0,
     )
     attention = XLNetRelativeAttention(config).double()
-    attention.r_w_bias.data, attention.r_r_bias.data = layer.u.data, layer.v.data
+    biases = scheme if scheme.settings.shared else layer
+    attention.r_w_bias.data, attention.r_r_bias.data = biases.u.data, biases.v.data
     weight = layer.w_r.detach().unflatten(0, (shape.n_heads, shape.head_dim)).permute(2, 0, 1)
     encoder = XLNetModel(config)
     encoder.d_model = shape.d_model
@@ -93,7 +95,7 @@ def test_one_pair_by_hand():
     """One head of width 2, d_model 2: s_3 = (sin 3, cos 3)."""
     scheme = parts.build(SETTINGS, 1, 1, 2, 2)
     layer = parts.layer_of(scheme)
-    layer.u.data, layer.v.data = torch.tensor([[[1.0, -2.0]], [[0.5, 3.0]]], dtype=torch.float64)
+    scheme.u.data, scheme.v.data = torch.tensor([[[1.0, -2.0]], [[0.5, 3.0]]], dtype=torch.float64)
     layer.w_r.data = torch.tensor([[2.0, 0.0], [1.0, -1.0]], dtype=torch.float64)
     q, k = (torch.tensor(x, dtype=torch.float64).view(1, 1, 1, 2) for x in ([1.0, 4.0], [-3.0, 0.25]))
     score = parts.dense_scores(scheme, q, k, torch.tensor([[8]]), torch.tensor([[5]]), 9, layer)
@@ -104,10 +106,10 @@ def test_one_pair_by_hand():
 
 def test_rows_for_every_distance_in_hand(scheme):
     """A memory or a cache in front makes more distances than queries; packed rows restart and make fewer."""
-    assert scheme(parts.start(4, 9), parts.start(13), 13).shape == (13, 24)
+    assert scheme(parts.start(4, 9), parts.start(13), 13).s_RC.shape == (13, 24)
     packed = torch.tensor([[0, 1, 2, 0, 1]])
-    assert scheme(packed, packed, 5).shape == (3, 24)
-    assert scheme(torch.tensor([[2]]), torch.tensor([[7]]), 8).shape == (1, 24)
+    assert scheme(packed, packed, 5).s_RC.shape == (3, 24)
+    assert scheme(torch.tensor([[2]]), torch.tensor([[7]]), 8).s_RC.shape == (1, 24)
 
 
 def test_memory_len_is_the_schemes():

@@ -185,12 +185,15 @@ def test_sigterm_reaches_the_training():
         assert time.monotonic() - begin < 10
 
 
-def test_ctrl_c_stops_what_would_come_next_though_the_training_ended_well():
-    child = "import time; print('up', flush=True); time.sleep(1)"
+def test_ctrl_c_stops_what_would_come_next_though_the_training_ended_well(tmp_path):
+    at_work = tmp_path / "at-work"  # the child's end comes after the signal, however busy the machine is
+    at_work.touch()
+    child = f"import os, time; print('up', flush=True)\nwhile os.path.exists({str(at_work)!r}): time.sleep(0.02)"
     with subprocess.Popen([sys.executable, "-c", PARENT, child], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         assert parent.stdout.readline() == b"up\n"
         os.kill(parent.pid, signal.SIGINT)
+        at_work.unlink()
         assert parent.wait(20) == 130
 
 

@@ -60,16 +60,18 @@ WIDTHS = [(t_from_k, t_width) for t_from_k in ("mean_of_halves", "first_half") f
 def test_a_rope_folder_into_a_coca_run(runs: Runs, llama: Path, t_from_k: str, t_width: str) -> None:
     """As import makes it with the run's settings: T of the width that the run says."""
     words = ["position=coca_strict", f"position.t_width={t_width}", "position.frequencies.theta=500"]
-    run = begin(runs, llama, *words, f"start.t_from_k={t_from_k}")
+    run = begin(runs, llama, *words, f"start.t_from_k={t_from_k}", "start.convert=rope_to_coca")
     options = {"position": "coca_strict", "t_from_k": t_from_k, "t_width": t_width}
     source = imported(llama, runs.folder, "by_hand", **options)
     assert weights(run, 1) == weights(source, 0)
-    assert record(run / "start")["imported"]["asked"]["t_from_k"] == t_from_k
+    origin = record(run / "start")["imported"]
+    assert (origin["asked"]["t_from_k"], origin["asked"]["convert"]) == (t_from_k, "rope_to_coca")
+    assert origin["parity"]["conversion"]["equal"] == "at the first token"
 
 
 def test_what_was_imported_from_something_else_is_refused(runs: Runs, spoilt: Path) -> None:
     """Other options, or other files under the same name; tokens of the probes do not matter."""
-    words = ["position=coca", "position.frequencies.theta=500"]
+    words = ["position=coca", "position.frequencies.theta=500", "start.convert=rope_to_coca"]
     run = begin(runs, spoilt, *words)
     shutil.rmtree(run / "checkpoints")
     with pytest.raises(UserError, match=r"E-STA-04 .*/r/start: .*t_from_k mean_of_halves -> first_half.*Fix: "):
@@ -83,13 +85,15 @@ def test_what_was_imported_from_something_else_is_refused(runs: Runs, spoilt: Pa
         begin(runs, spoilt, *words)
 
 
-def test_official_weights_are_folded_where_the_run_has_half_the_width(runs: Runs, spoilt: Path) -> None:
+def test_official_weights_are_folded_where_the_run_says_so(runs: Runs, spoilt: Path) -> None:
     """keys=t: the folder's key projections are T of full width."""
     words = ["position=coca", "position.frequencies.theta=500", "start.keys=t"]
-    run = begin(runs, spoilt, *words)
-    assert record(run / "start")["imported"]["asked"]["t_width"] == "half"
-    wide = begin(runs, spoilt, *words, "position.t_width=full_mean", name="wide")
-    assert record(wide / "start")["imported"]["asked"]["t_width"] == "as_source"
+    with pytest.raises(UserError, match=r"E-STA-02 .*t_width is full_mean there, half here.*coca_full_to_half$"):
+        begin(runs, spoilt, *words, "position.t_width=half")
+    run = begin(runs, spoilt, *words, "position.t_width=half", "start.convert=coca_full_to_half")
+    assert record(run / "start")["imported"]["parity"]["conversion"]["equal"] == "everywhere"
+    wide = begin(runs, spoilt, *words, name="wide")
+    assert "convert" not in record(wide / "start")["imported"]["asked"]
 
 
 MISMATCHES = {
@@ -126,7 +130,7 @@ def never(*_: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["position=alibi", "~position.frequencies"], r"E-STA-03 .*is rope, the run's is alibi; .*Fix: position=rope"),
+        (["position=alibi", "~position.frequencies"], r"E-STA-03 .*is rope, the run's is alibi; .*Fix: position=rope$"),
         (["model.activation=gelu"], "E-STA-02 .*model.activation is swiglu there, gelu here"),
         (["model.bias=true"], "model.bias is false there, true here"),
         (["position.rotary_pct=0.5"], "position.rotary_pct is 1.0 there, 0.5 here"),
@@ -202,3 +206,41 @@ def test_asked_to_stop_while_importing(runs: Runs, llama: Path, monkeypatch: pyt
             begin(runs, llama)
     assert not list((runs.folder / "r").glob("*start*"))
     assert weights(begin(runs, llama), 1)
+
+
+def test_a_command_line_with_a_start_alone(runs: Runs, llama: Path) -> None:
+    """Shape, scheme, theta, window, vocabulary and tokenizer are the folder's; what is said beside it is kept."""
+    from coca_train.commands._training import load
+
+    config = load([f"start.path={llama}", "stages=coca_three"]).config
+    sizes = (config.model.n_layers, config.model.d_model, config.model.vocab_size, config.train.seq_len)
+    assert sizes == (2, 32, 64, 24) and config.position.frequencies.theta == 500
+    assert config.data.tokenizer == str(llama / "tokenizer.model") and config.data.dir.startswith("data/embedded-")
+    words = ["position=coca", "position/frequencies=yarn", "train.seq_len=48", "visibility=sliding_window"]
+    config = load([f"start.path={llama}", *words]).config
+    yarn = config.position.frequencies
+    assert (yarn.name, yarn.theta, yarn.original_seq_len) == ("yarn", 500, 24)
+    assert (config.position.scheme, config.train.seq_len, config.visibility.name) == ("coca", 48, "sliding_window")
+    assert load([f"start.path={llama}", "model=neox_tiny"]).config.model.d_model != 32
+    recipe = load(["+experiment=coca_llama_tiny", f"start.path={llama}", "model=from_start"]).config
+    assert (recipe.position.scheme, recipe.position.frequencies.theta, recipe.train.seq_len) == ("coca", 500, 128)
+
+
+def test_from_start_trains_and_goes_on_without_the_folder(
+    runs: Runs, spoilt: Path, corpus: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a folder, and of the run that came of it."""
+    from coca_train.commands._training import load
+    from coca_train.training.run import train
+
+    small = [word for word in real.TINY if not word.startswith(("model", "train.seq_len"))]
+    rest = ["engine=local", "engine.dtype=fp32", "eval.max_tokens=48", *STILL[2:], *corpus, f"run.root={runs.folder}"]
+    words = [*small, *rest, f"start.path={spoilt}", "run.name=a", "checkpoint.save_every_steps=1"]
+    train(load([*words, "train.max_steps=1"]))
+    assert weights(runs.folder / "a", 1) == weights(runs.folder / "a" / "start", 0)
+    shutil.rmtree(spoilt)
+    train(load([*words, "train.max_steps=2"]))
+    again = [*small, *rest, f"start.path={runs.folder / 'a'}", "run.name=b", "train.max_steps=1"]
+    train(load(again))
+    assert weights(runs.folder / "b", 1) == weights(runs.folder / "a", 2)
+    assert "CHANGED since the weights" not in capsys.readouterr().err

@@ -18,21 +18,24 @@ LENGTHS = (1024, 4096, 16_384, 32_768)  # at which work and memory of one scheme
 MORE = "One of them in full: scheme=<name>. For another model: model=<configs/model> seq_len=<training window>."
 
 
-def overview(given: ReferenceModel) -> str:
-    """All tables, for a terminal."""
+def overview(given: ReferenceModel, conversions: Mapping[str, str]) -> str:
+    """All tables, for a terminal. conversions: what each does, by name."""
     lines = []
-    for each in _listings(given, all_facts(given)):
+    for each in _listings(given, all_facts(given), conversions):
         lines += [f"{each.title.upper()} ({each.choice})", "", tables.terminal(each.columns, each.rows), ""]
         lines += [*(_wrapped(f"* {note}", "  ") for note in each.notes), ""]
     return "\n".join([*lines, MORE])
 
 
-def _listings(given: ReferenceModel, table: Mapping[str, SchemeFacts]) -> list[tables.Listing[Any]]:
+def _listings(
+    given: ReferenceModel, table: Mapping[str, SchemeFacts], conversions: Mapping[str, str]
+) -> list[tables.Listing[Any]]:
     return [
         tables.schemes(given, table),
         tables.frequencies(given),
         tables.visibilities(given, table),
         tables.layers(),
+        tables.conversions(conversions),
     ]
 
 
@@ -75,11 +78,11 @@ def example(own: SchemeFacts) -> str:
     return " ".join(words)
 
 
-def document(given: ReferenceModel) -> str:
-    """docs/schemes.md."""
+def document(given: ReferenceModel, conversions: Mapping[str, str]) -> str:
+    """docs/schemes.md. conversions: as `overview`."""
     table = all_facts(given)
     lines = [
-        "# Schemes, frequencies, visibilities, layers",
+        "# Schemes, frequencies, visibilities, layers, conversions",
         "",
         "Made by `make docs`; do not edit. `python -m coca_train schemes` prints the tables, also for other models "
         "(`model=neox_tiny seq_len=128`), and `scheme=<name>` prints one of them in full. Conventions, and how the "
@@ -88,7 +91,7 @@ def document(given: ReferenceModel) -> str:
         f"Model: {given.name}, training window {given.seq_len:,} tokens.",
         "",
     ]
-    for each in _listings(given, table):
+    for each in _listings(given, table, conversions):
         lines += [f"## {each.title}: `{each.choice}`", "", tables.markdown(each.columns, each.rows), *_list(each.notes)]
     lines += [
         "## One by one",

@@ -1,4 +1,4 @@
-"""The four tables, for a terminal and for docs/: the same columns, the same cells, and what the columns mean."""
+"""The five tables, for a terminal and for docs/: the same columns, the same cells, and what the columns mean."""
 
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -138,8 +138,7 @@ def scheme_columns(rope: SchemeFacts) -> list[Column[SchemeFacts]]:
 def schemes(given: ReferenceModel, table: Mapping[str, SchemeFacts]) -> Listing[SchemeFacts]:
     """One row for each choice of configs/position."""
     notes = [
-        f"parameters: of the whole {given.name}, trained with windows of {given.seq_len:,}, above those of `nope` (the "
-        "key projection of coca has half the rows)",
+        f"parameters: of the whole {given.name}, trained with windows of {given.seq_len:,}, above those of `nope`",
         f"path: the kernel that is chosen in bfloat16 for {SHORT:,} tokens, and behind the slash for {LONG:,} where "
         "that is another one. blocked: tile by tile, memory O(T·block); sdpa: torch's fused kernel, O(T·D); flex: "
         "FlexAttention, compiled, O(T·D). In float32 the CPU takes sdpa wherever a scheme adds nothing to the scores",
@@ -227,3 +226,18 @@ def layers() -> Listing[Entry]:
         "own words: [positions.md](positions.md)",
     ]
     return Listing("Layers", "layers=<name>", columns, schedules(), notes)
+
+
+def conversions(summaries: Mapping[str, str]) -> Listing[tuple[str, str]]:
+    """One row for each conversion of trained weights. summaries: what it does, by name."""
+    columns: list[Column[tuple[str, str]]] = [
+        Column("conversion", 18, lambda s: s[0], markdown=lambda s: f"`{s[0]}`"),
+        Column("what it does", 96, lambda s: s[1]),
+    ]
+    notes = [
+        "start.path gives the weights of another run or of a Hugging Face folder; what they mean changes only where "
+        "start.convert declares it, several with commas between them, in their order",
+        "each is announced (CHANGED), proved before the first step (the logits that must be equal are), and kept in "
+        "run.json; more in [stages.md](stages.md)",
+    ]
+    return Listing("Conversions", "start.convert=<name>", columns, list(summaries.items()), notes)

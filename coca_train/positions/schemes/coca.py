@@ -1,13 +1,17 @@
 """Collinear constrained attention (CoCA, ACL 2024, arXiv 2309.08646) as a plain dot product.
 
-The key projection holds t = ReLU(W_T x), one value per pair. With R_m the rotation by m·θ_j:
+A key is t = ReLU(W_T x), one value per pair. With R_m the rotation by m·θ_j:
 
 slack  (Eq. 11 without Eq. 12; the released models): q' = q ∘ R_m q, k' = R_n (t, t).
 strict (Eq. 10, 18): q' = (|q_j|² cos mθ_j, |q_j|² sin mθ_j), k' = (t_j cos nθ_j, t_j sin nθ_j),
        so the score is Σ_j t_j |q_j|² cos((m-n)θ_j).
 
-Any fused kernel, O(T·D) memory where the paper's contraction took O(T²·D). The cache holds t
-un-rotated, at half width: 25 % smaller than RoPE's. Strict is relative. Slack is not: its score also
+W_T is as wide as RoPE's W_K and its halves are averaged, as the authors train it (`full_mean`), so that a model has the
+parameters of one with RoPE and begins with the same; or it has a row per pair (`half`): the same functions with half
+the numbers. Both begin as one function, W_T of `half` as the mean of the halves: its std is 1/√2 of the others'.
+
+Any fused kernel, O(T·D) memory where the paper's contraction took O(T²·D). The cache holds W_T x
+un-rotated, at half width for both: 25 % smaller than RoPE's. Strict is relative. Slack is not: its score also
 depends on (m+n)θ_j, so positions start at 0 at each document and at each evaluation window.
 """
 
@@ -20,7 +24,7 @@ from torch import Tensor
 
 from coca_train.config.schema import STRICT, ModelConfig
 from coca_train.positions import frequencies, rotary
-from coca_train.positions.base import AttentionShape, Problem
+from coca_train.positions.base import AttentionShape, LayerPosition, Problem
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -32,7 +36,8 @@ class Settings:
         description="slack: the released models (Eq. 11 without Eq. 12); strict: exactly relative (Eq. 18)"
     )
     t_width: Literal["half", "full_mean"] = Field(
-        description="half: W_T has a row per pair; full_mean: a row per feature, the halves averaged (official weights)"
+        description="full_mean: W_T has a row per feature, as W_K, and its halves are averaged (the authors' models); "
+        "half: a row per pair, the same functions with half the numbers"
     )
     rotary_pct: float = Field(gt=0, le=1, description="rotated share of each head; CoCA needs 1")
     frequencies: Annotated[frequencies.Frequencies, Field(description="frequencies and how they scale with length")]
@@ -52,8 +57,20 @@ class Tables(NamedTuple):
     key_BS1D: Tensor
 
 
+class Layer(LayerPosition):
+    """Averages the halves of a projection of full width."""
+
+    def condense(self, k_BSGP: Tensor) -> Tensor:
+        """W_T x at half width; means are float32 or wider, so that training rounds k' alone."""
+        # The result is averaged and not W_T, which would spare half of a small product: an adapter (LoRA) and a norm of
+        # the heads (qk_norm) stand between them, and runs begun so go on bit for bit.
+        return k_BSGP if self.settings.t_width == "half" else _mean_of_halves(k_BSGP)
+
+
 class Scheme(rotary.Rotary):
     """Queries that carry their own square, keys that carry one non-negative value per pair."""
+
+    layer_class = Layer
 
     def __init__(self, settings: Settings, shape: AttentionShape) -> None:
         super().__init__(settings, shape)
@@ -63,8 +80,13 @@ class Scheme(rotary.Rotary):
 
     @property
     def key_dim(self) -> int:
-        """K = D/2: the projection gives t; D for official weights, whose halves are averaged here."""
-        return self.shape.head_dim // 2 if self.settings.t_width == "half" else self.shape.head_dim
+        """K = D/2: a value per pair."""
+        return self.shape.head_dim // 2
+
+    @property
+    def projected_key_dim(self) -> int:
+        """P = D/2, or D where the layers average the halves."""
+        return self.key_dim if self.settings.t_width == "half" else self.shape.head_dim
 
     def forward(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Tables:
         """length: the sequence length that dynamic frequencies adapt to [tokens]."""
@@ -78,9 +100,8 @@ class Scheme(rotary.Rotary):
     def rotate(self, q_BTHD: Tensor, k_BSGK: Tensor, tables: Tables) -> tuple[Tensor, Tensor]:
         """E = D. Both results are formed in float32 or wider and cast once."""
         query: Any = self._query.apply(q_BTHD, tables.query.cos_BT1R, tables.query.sin_BT1R)
-        t_BSGJ = (k_BSGK if self.settings.t_width == "half" else _mean_of_halves(k_BSGK)).relu()
-        key = (torch.cat((t_BSGJ, t_BSGJ), -1) * tables.key_BS1D).to(k_BSGK.dtype)
-        return query, key
+        t_BSGJ = k_BSGK.relu()
+        return query, (torch.cat((t_BSGJ, t_BSGJ), -1) * tables.key_BS1D).to(q_BTHD.dtype)
 
 
 class _SlackQuery(torch.autograd.Function):
@@ -162,6 +183,9 @@ def _mean_of_halves(t: Tensor) -> Tensor:
 
 
 def fold_full_mean(w_t: Tensor, n_kv_heads: int) -> Tensor:
-    """Official full-width T weights (G·D, C), or biases (G·D), as the half-width ones of the same function."""
+    """Full-width T weights (G·D, C), or biases (G·D), as the half-width ones of the same function."""
     by_head = w_t.unflatten(0, (n_kv_heads, 2, -1))
     return by_head.mean(1).flatten(0, 1)
+
+
+NARROW_KEY = fold_full_mean

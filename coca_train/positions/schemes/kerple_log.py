@@ -2,16 +2,19 @@
 
     b(h, r) = -r1_h · log(1 + r2_h · r),   r = m - n,   r1, r2 >= 0.01
 
-Each layer learns r1 and r2, one pair per head, starting at U(0, 2) and U(0, 1) like the released code
-(there bias_p and bias_a), and held above 0.01 (positions/_kerple.py).
+r1 and r2 are learned, one pair per head, starting at U(0, 2) and U(0, 1) like the released code (there bias_p and
+bias_a), and held above 0.01 (positions/_kerple.py). As in that code all layers share them: 2·H numbers in a model. With
+`shared: false` each layer has a pair per head of its own.
 
 Path: a bias by distance: `blocked` on the CPU (memory O(T·block)), FlexAttention on CUDA (O(T)). The table over
-distances takes O(T·H) memory and T·H logarithms per layer. Cost: one addition per score. Relative.
+distances takes O(T·H) memory and T·H logarithms, per layer where they share nothing. Cost: one addition per score.
+Relative.
 """
 
 from typing import Literal
 
 import torch
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
@@ -27,20 +30,17 @@ INITIAL: dict[str, Initial] = {
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Settings:
-    """No hyper-parameters: everything is learned."""
+    """A learned logarithmic penalty on distance."""
 
     scheme: Literal["kerple_log"]
+    shared: bool = Field(
+        description="true: all layers have the same numbers, as in the authors' code; false: each layer learns its own"
+    )
 
 
-class Layer(_kerple.Layer):
-    """One layer's r1 and r2."""
+class Scheme(_kerple.Kerple):
+    """r1 scales the logarithm, r2 the distance inside."""
 
     def bias(self, r1_H1: Tensor, r2_H1: Tensor, r_R: Tensor) -> Tensor:
         """-r1·log(1 + r2·r)."""
         return -r1_H1 * torch.log1p(r2_H1 * r_R)
-
-
-class Scheme(_kerple.Distances):
-    """A learned logarithmic penalty on distance."""
-
-    layer_class = Layer

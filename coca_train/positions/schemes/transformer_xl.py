@@ -3,7 +3,9 @@
     score(m, n) = ((q_m + u) · k_n + (q_m + v) · W_R s_r) / √D          r = m - n
     s_r = (sin(r·θ_0), …, sin(r·θ_{C/2-1}), cos(r·θ_0), …, cos(r·θ_{C/2-1})),   θ_i = 10000^(-2i/C)
 
-Each layer learns u, v (H, D) and W_R (H·D, C); s is fixed, as wide as the model (C), and made once per forward.
+Each layer learns W_R (H·D, C). u and v (H, D) are learned too, and shared by all layers as in the authors' PyTorch code
+(r_w_bias and r_r_bias); with `shared: false` each layer has its own, as in their TensorFlow code under untie_r, which
+its scripts for WikiText-103 set. s is fixed, as wide as the model (C), and made once per forward.
 Segment recurrence (section 3.2) is the other half of the method: in training each layer also attends to
 `memory_len` hidden states of the segment before, without a gradient into them. Positions go on
 through the memory, so it only makes r larger.
@@ -14,7 +16,7 @@ for the table. Cost: a second dot product per pair, so up to twice the scores of
 projection, R·C·H·D per layer for R distances, in each step of cached decoding too.
 """
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from pydantic import Field
@@ -43,6 +45,10 @@ class Settings:
     """Relative positions by sinusoids, and segment recurrence."""
 
     scheme: Literal["transformer_xl"]
+    shared: bool = Field(
+        description="true: all layers have the same u and v, as in the authors' PyTorch code; false: each layer learns "
+        "its own (untie_r of their TensorFlow code)"
+    )
     memory_len: int = Field(
         ge=0,
         description="[tokens] hidden states of the previous segment each layer also attends to in training; 0 = none",
@@ -53,13 +59,28 @@ class Settings:
         return width_problems(model, "transformer_xl")
 
 
+class Tables(NamedTuple):
+    """The sinusoids of every distance, and what all layers share: float32 or wider, so that their gradients add up over
+    the layers before any cast; None: nothing."""
+
+    s_RC: Tensor
+    u_HD: Tensor | None
+    v_HD: Tensor | None
+
+
+def _biases(shape: AttentionShape) -> tuple[nn.Parameter, nn.Parameter]:
+    """u and v."""
+    u, v = (nn.Parameter(torch.empty(shape.n_heads, shape.head_dim)) for _ in range(2))
+    return u, v
+
+
 class Layer(LayerPosition):
-    """One layer's u, v and W_R."""
+    """One layer's W_R, and its u and v where they are not shared."""
 
     def __init__(self, settings: Settings, shape: AttentionShape) -> None:
         super().__init__(settings, shape)
-        self.u = nn.Parameter(torch.empty(shape.n_heads, shape.head_dim))
-        self.v = nn.Parameter(torch.empty(shape.n_heads, shape.head_dim))
+        if not settings.shared:
+            self.u, self.v = _biases(shape)
         self.w_r = nn.Parameter(torch.empty(shape.n_heads * shape.head_dim, shape.d_model))
 
     def forward(
@@ -67,14 +88,15 @@ class Layer(LayerPosition):
         position: Position,
         q_BTHD: Tensor,
         k_BSGK: Tensor,
-        tables: Tensor,
+        tables: Tables,
         project: Projections,
         tokens: tuple[Tensor, ...] = (),
     ) -> Mapped:
-        """K = E = D. tables: s_RC."""
+        """K = E = D."""
         dtype = q_BTHD.dtype
-        r_RHD = F.linear(tables.to(dtype), self.w_r.to(dtype)).unflatten(-1, self.u.shape)
-        return Mapped(q_BTHD + self.u.to(dtype), k_BSGK, Terms(query=(q_BTHD + self.v.to(dtype), r_RHD)))
+        r_RHD = F.linear(tables.s_RC.to(dtype), self.w_r.to(dtype)).unflatten(-1, (self.shape.n_heads, -1))
+        u_HD, v_HD = (self.u, self.v) if tables.u_HD is None or tables.v_HD is None else (tables.u_HD, tables.v_HD)
+        return Mapped(q_BTHD + u_HD.to(dtype), k_BSGK, Terms(query=(q_BTHD + v_HD.to(dtype), r_RHD)))
 
 
 class Scheme(Position):
@@ -82,12 +104,21 @@ class Scheme(Position):
 
     layer_class = Layer
 
+    def __init__(self, settings: Settings, shape: AttentionShape) -> None:
+        super().__init__(settings, shape)
+        if settings.shared:
+            self.u, self.v = _biases(shape)
+
     @property
     def memory_len(self) -> int:
         """Hidden states of the previous segment in reach of each layer [tokens]."""
         return self.settings.memory_len
 
-    def forward(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Tensor:
-        """s_RC for every distance in hand; more rows than queries when a memory or a cache stands in front."""
+    def forward(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Tables:
+        """Rows of s for every distance in hand: more than queries when a memory or a cache stands in front."""
         r_R = torch.arange(n_distances(pos_BT, pos_BS), device=pos_BT.device)
-        return waves(r_R, BASE, self.shape.d_model)
+        s_RC = waves(r_R, BASE, self.shape.d_model)
+        if not self.settings.shared:
+            return Tables(s_RC, None, None)
+        dtype = torch.promote_types(self.u.dtype, torch.float32)
+        return Tables(s_RC, self.u.to(dtype, copy=True), self.v.to(dtype, copy=True))
