@@ -17,7 +17,7 @@ from coca_train import __version__
 from coca_train.checkpoint.manifest import FOLDER, step_of
 from coca_train.checkpoint.recovery import step_folders
 from coca_train.config.load import Loaded
-from coca_train.config.older import UNKNOWN, complete_settings
+from coca_train.config.older import UNKNOWN, complete_settings, renamed
 from coca_train.data.mixture import fingerprint_diff
 from coca_train.runtime import dist
 from coca_train.runtime.durable import write_text
@@ -113,7 +113,7 @@ def _read(path: Path, first: str) -> dict[str, Any]:
         only = {f"stages.{first}.optimizer": "fresh", f"stages.{first}.first_sample": 0, "train.max_steps": length}
         record.setdefault("stages", [{"name": first, "settings": before | only, "fingerprint": data}])
         for stage in record["stages"]:
-            stage["settings"] = complete_settings(stage["settings"])
+            stage["settings"] = complete_settings(renamed(stage["settings"]))
         return record
     except (ValueError, KeyError, TypeError, AssertionError):
         raise CheckpointError(

@@ -48,6 +48,20 @@ def test_settings_are_fixed_once_a_checkpoint_depends_on_them(tmp_path):
         start("model.n_layers=3", "visibility=sliding_window", data="other")
 
 
+def test_a_run_begun_with_another_default_is_told_the_words_that_keep_it(tmp_path):
+    """T was of half width unless told otherwise."""
+
+    def start(*overrides):
+        loaded = load(["position=coca", *overrides])
+        return open_record(tmp_path, loaded, resolve(loaded.config), {"all": {"data": "same"}}, dict)
+
+    start("position.t_width=half")
+    (tmp_path / "checkpoints" / "step-00000001").mkdir(parents=True)
+    with pytest.raises(CheckpointError, match=r"E-CKP-24 .* Fix: position\.t_width=half, or choose another run\.name"):
+        start()
+    start("position.t_width=half")
+
+
 def test_a_run_older_than_the_name_of_a_value_goes_on_without_a_word(tmp_path, capsys):
     by_parts = ["position=rope", "position/frequencies=ntk_by_parts", "position.frequencies.convention={}"]
 
@@ -64,20 +78,6 @@ def test_a_run_older_than_the_name_of_a_value_goes_on_without_a_word(tmp_path, c
     assert "CHANGED" not in capsys.readouterr().err
     with pytest.raises(CheckpointError, match=r"convention 'indices' -> 'authors'"):
         start("authors")
-
-
-def test_a_run_begun_with_another_default_is_told_the_words_that_keep_it(tmp_path):
-    """T was of half width unless told otherwise."""
-
-    def start(*overrides):
-        loaded = load(["position=coca", *overrides])
-        return open_record(tmp_path, loaded, resolve(loaded.config), {"all": {"data": "same"}}, dict)
-
-    start("position.t_width=half")
-    (tmp_path / "checkpoints" / "step-00000001").mkdir(parents=True)
-    with pytest.raises(CheckpointError, match=r"E-CKP-24 .* Fix: position\.t_width=half, or choose another run\.name"):
-        start()
-    start("position.t_width=half")
 
 
 def test_a_run_older_than_an_option_goes_on_without_a_word(tmp_path, monkeypatch, capsys):
