@@ -6,13 +6,14 @@ Small but real: width 64, windows of 32 tokens, two steps of every stage, and th
 import json
 import re
 import shlex
-from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
 from coca_train.config.files import choices, config_dir
 from coca_train.settings import load
+from data_prep.readers import hub
 from tests.cases import slow_unless
 from tests.rehearsal.walk import SIZES, SIZES_OF_DATA, STEPS, Head, Walk, last_step, of_released, stages
 from tests.stages.support import leave_out
@@ -32,13 +33,18 @@ GOING_ON = {name: match for name in EXPERIMENTS if (match := FINISHED.search(Hea
 
 
 @pytest.fixture(scope="module")
-def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
+def made() -> dict[str, Path]:
+    return {}
+
+
+@pytest.fixture
+def walk(made: dict[str, Path], tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Walk:
     torch.set_num_threads(1)
-    with pytest.MonkeyPatch.context() as patch:
-        leave_out(patch.setattr)
-        patch.delenv("COCA_TRAIN_DATA", raising=False)
-        patch.delenv("COCA_TRAIN_RAW", raising=False)
-        yield Walk(tmp_path_factory.mktemp("user"))
+    leave_out(monkeypatch.setattr)
+    monkeypatch.delenv("COCA_TRAIN_DATA", raising=False)
+    monkeypatch.delenv("COCA_TRAIN_RAW", raising=False)
+    hub._load.cache_clear()  # by names that are folders of the walk before
+    return Walk(tmp_path_factory.mktemp("user"), made)
 
 
 @pytest.mark.parametrize("name", slow_unless(OF_A_FAMILY, EXPERIMENTS))
@@ -70,6 +76,7 @@ def test_a_second_stage_goes_on_from_the_finished_first(name: str, walk: Walk) -
 @pytest.mark.slow
 def test_data_in_other_tokens_and_its_fix_as_it_is_typed(walk: Walk) -> None:
     """E-TOK-09's fix was model.vocab_size=null, whose error (E-STA-02) led back to it."""
+    walk.made.clear()  # its raw text is read twice
     walk.corpus("pile_code")
     command = [*Head("experiment", "coca_llama_7b").commands[0], "run.name=own_tokens"]
     code, text = walk.attempt([*command, "data=pile_code"], SIZES)

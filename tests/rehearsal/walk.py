@@ -76,10 +76,15 @@ class Head:
 
 @dataclass
 class Walk:
-    """Everything is done once: experiments share corpora, models, and the runs they begin from."""
+    """In a folder of its own, where there is nothing but what its commands make.
+
+    made: corpora, models and runs of earlier walks. They are not made again, but only what this one's commands would
+    make is put into its folder.
+    """
 
     folder: Path
-    done: dict[str, str] = field(default_factory=dict)  # command -> what it printed
+    made: dict[str, Path]
+    typed: set[str] = field(default_factory=set)
 
     def experiment(self, name: str, *words: str) -> Path:
         """The run's directory, trained as its file says. words: added to the command that trains it."""
@@ -111,25 +116,39 @@ class Walk:
         for corpus in head.named("corpus"):
             self.corpus(corpus)
         for other in head.named("experiment"):
-            self.experiment(other)
+            if not self.is_here(other, f"runs/{other}"):
+                self.made[other] = self.experiment(other)
+
+    def is_here(self, name: str, path: str) -> bool:
+        """Whether this name is at this path of the folder, brought from an earlier walk if need be."""
+        here = self.folder / path
+        if name in self.made and not here.exists():
+            here.parent.mkdir(parents=True, exist_ok=True)
+            here.symlink_to(self.made[name])
+        return here.exists()
 
     def corpus(self, name: str) -> None:
-        if name not in self.done:
-            world.raw_text(self.folder, load_corpus([f"corpus={name}"]))
-            for command in Head("corpus", name).commands:
-                if "data_prep" in command:
-                    self.type(command, SIZES_OF_DATA)
-            self.done[name] = ""
+        corpus = load_corpus([f"corpus={name}"])
+        if self.is_here(f"corpus {name}", corpus.corpus.dir):
+            return
+        world.raw_text(self.folder, corpus)
+        for command in Head("corpus", name).commands:
+            if "data_prep" in command:
+                self.type(command, SIZES_OF_DATA)
+        self.made[f"corpus {name}"] = self.folder / corpus.corpus.dir
 
     def embedded(self) -> None:
         """What the first training without data makes of the Python installation, of less text."""
+        if self.is_here("embedded", "data/embedded"):
+            return
         documents = []
         for number, part in enumerate(embedded.PARTS):
             own = world.words()[number:10_000:2]
             texts = [world.text(own[n : n + 400]) for n in range(0, len(own), 400)]
             texts += [world.text(own), world.text(own[::-1])]  # as long as those that are held out
             documents += [embedded.Document(part, f"{part}{n}", text) for n, text in enumerate(texts)]
-        embedded.make(self.folder / "data" / "embedded", progress=False, documents=documents)
+        self.made["embedded"] = self.folder / "data" / "embedded"
+        embedded.make(self.made["embedded"], progress=False, documents=documents)
 
     def export(self, run_dir: Path) -> Path:
         """By the command that README.md gives."""
@@ -139,13 +158,13 @@ class Walk:
         self.type(shlex.split(given[1].replace(given[2], run_dir.name)))
         return self.folder / given[1].rpartition("to=")[2].replace(given[2], run_dir.name)
 
-    def type(self, command: list[str], sizes: Sequence[str] = ()) -> str:
-        """What it printed. A command that was typed before is not typed again."""
+    def type(self, command: list[str], sizes: Sequence[str] = ()) -> None:
+        """A command that was typed before is not typed again."""
         line = " ".join(command)
-        if line not in self.done:
-            code, self.done[line] = self.attempt(command, sizes)
-            assert code in (0, None), f"{line}\n{self.done[line][-3000:]}"
-        return self.done[line]
+        if line not in self.typed:
+            code, printed = self.attempt(command, sizes)
+            assert code in (0, None), f"{line}\n{printed[-3000:]}"
+            self.typed.add(line)
 
     def attempt(self, command: list[str], sizes: Sequence[str] = ()) -> tuple[int | None, str]:
         """Its exit code and what it printed, typed in this walk's folder."""
@@ -159,10 +178,10 @@ class Walk:
         """The word with a folder for each <NAME>, made when it is first wanted."""
         for place, choice in FOLDERS.items():
             if place in word:
-                folder = self.folder / place.strip("<>")
-                if not folder.exists():
-                    world.model(folder, choice)
-                word = word.replace(place, folder.name)
+                name = place.strip("<>")
+                if not self.is_here(place, name):
+                    self.made[place] = world.model(self.folder / name, choice)
+                word = word.replace(place, name)
         assert "<" not in word, f"what is {word}?"
         return word
 
