@@ -23,20 +23,19 @@ HEADER = ("stage", "steps", "trains", "seq_len", "batch", "tokens", "lr", "frequ
 def plan(name: str, costs: Sequence[Cost], cluster: Cluster) -> str:
     """All of it in a line, the schedule, what changes between stages, and each stage's cost."""
     stages, outlines = [cost.stage for cost in costs], [cost.outline for cost in costs]
-    parts = [f"{summary(name, costs, cluster)}\n", f"{_rate(cluster, costs)}\n\n", table(stages, outlines)]
+    parts = [f"{summary(name, costs, cluster)}\n", f"{_basis(cluster, costs)}\n\n", table(stages, outlines)]
     parts += [f"\n{_stage(cost, cluster)}" for cost in costs]
     return "".join(parts)
 
 
 def summary(name: str, costs: Sequence[Cost], cluster: Cluster) -> str:
-    """Whether all stages fit, the memory of the one that needs most, and hours, tokens and FLOPs of all together."""
-    most, has = max(_memory_as_set(cost).total for cost in costs), cluster.gpu.usable
+    """Whether all stages fit, and hours, tokens and FLOPs of all together."""
     fits = "fits on" if all(cost.fits for cost in costs) else "DOES NOT FIT on"
-    if fits == "fits on" and any(_memory_as_set(cost).report > has for cost in costs):
+    if fits == "fits on" and any(_memory_as_set(cost).report > cluster.gpu.usable for cost in costs):
         fits = "fits, BUT NOT ITS REPORT, on"
     tokens, flops = sum(c.n_tokens for c in costs), sum(c.per_token.total * c.n_tokens for c in costs)
     line = (
-        f"{name} {fits} {cluster.n_gpus} x {cluster.gpu.device} ({most / GIB:,.1f} of {has / GIB:,.1f} GiB each): "
+        f"{name} {fits} {cluster.n_gpus} x {cluster.gpu.device}: "
         f"{_hours(costs, cluster)}, {short(tokens)} tokens, {flops:.2e} FLOPs"
     )
     return textwrap.fill(line, printing.WIDTH, subsequent_indent="  ")
@@ -46,8 +45,11 @@ def _memory_as_set(cost: Cost) -> GpuMemory:
     return cost.memory[cost.stage.config.engine.activation_checkpointing]
 
 
-def _rate(cluster: Cluster, costs: Sequence[Cost]) -> str:
-    return f"hours at {cluster.mfu:.0%} MFU of {costs[0].peak.source}".replace("%", " %")
+def _basis(cluster: Cluster, costs: Sequence[Cost]) -> str:
+    """Memory of the stage that needs most, and the rate behind the hours."""
+    most, has = max(_memory_as_set(cost).total for cost in costs) / GIB, cluster.gpu.usable / GIB
+    mfu = f"{cluster.mfu:.0%}".replace("%", " %")
+    return f"needs {most:,.1f} of {has:,.1f} GiB each; hours at {mfu} MFU of {costs[0].peak.source}"
 
 
 def _hours(costs: Sequence[Cost], cluster: Cluster) -> str:
