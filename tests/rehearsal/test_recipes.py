@@ -18,6 +18,8 @@ from tests.cases import slow_unless
 from tests.rehearsal.walk import SIZES, SIZES_OF_DATA, STEPS, Head, Walk, last_step, of_released, stages
 from tests.stages.support import leave_out
 
+datasets = pytest.importorskip("datasets")
+pytest.importorskip("transformers")
 EXPERIMENTS = list(choices("experiment", (config_dir(),)))
 OF_A_FAMILY = [
     "coca_350m",
@@ -43,8 +45,11 @@ def walk(made: dict[str, Path], tmp_path_factory: pytest.TempPathFactory, monkey
     leave_out(monkeypatch.setattr)
     monkeypatch.delenv("COCA_TRAIN_DATA", raising=False)
     monkeypatch.delenv("COCA_TRAIN_RAW", raising=False)
+    folder = tmp_path_factory.mktemp("user")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", folder / "cache")
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     hub._load.cache_clear()  # by names that are folders of the walk before
-    return Walk(tmp_path_factory.mktemp("user"), made)
+    return Walk(folder, made)
 
 
 @pytest.mark.parametrize("name", slow_unless(OF_A_FAMILY, EXPERIMENTS))
