@@ -1,6 +1,6 @@
 """What is timed: each case is a name and a function that builds one repeatable unit of work.
 
-Shape legend: B batch, T sequence, H heads, D head_dim, C d_model, V vocab_size.
+Shape legend: B batch, T sequence, S keys, H heads, D head_dim, C d_model, V vocab_size.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from coca_train.models.scores import part_of
 from coca_train.models.transformer import Transformer
 from coca_train.planning.catalog.entries import entries
 from coca_train.planning.catalog.reference import reference
-from coca_train.positions import build, visibilities
+from coca_train.positions import build, rotary, visibilities
 from coca_train.positions.base import AttentionShape, LayerPosition, Position, Projections
 from coca_train.positions.visibility import Visibility
 from coca_train.settings import load
@@ -210,6 +210,43 @@ def scheme(name: str, setup: Setup) -> Work:
     return work
 
 
+def step(name: str, setup: Setup) -> Work:
+    """One step of attention as table 6 of the CoCA paper has it, forward, one sequence. name: <step>/<T>."""
+    which, length = name.split("/")
+    torch.manual_seed(0)
+    heads, width, n_tokens = setup.attention_heads, setup.attention_head_dim, int(length)
+    works: dict[str, Work]
+    options = {"device": setup.device, "dtype": setup.torch_dtype}
+    if which in ("projections", "rotation", "half", "relu"):
+        x_BTHD = torch.randn(1, n_tokens, heads, width, **options)
+        linears = [nn.Linear(heads * width, heads * width, bias=False, **options) for _ in range(3)]
+        rope: Any = _scheme("rope", setup, n_tokens)[0]
+        turn = rotary.turn(torch.arange(n_tokens, device=setup.device)[None], rope.frequencies(n_tokens))
+        works = {
+            "projections": lambda: [linear(x_BTHD.flatten(2)) for linear in linears],
+            "half": lambda: x_BTHD.unflatten(-1, (2, -1)).mean(-2),
+            "relu": lambda: x_BTHD.relu(),
+            "rotation": lambda: [rotary.apply(x_BTHD, turn) for _ in range(2)],
+        }
+        return torch.no_grad()(works[which])
+    if which in ("mask", "softmax"):
+        scores_HTS = torch.randn(heads, n_tokens, n_tokens, **options)
+        later_TS = torch.ones(n_tokens, n_tokens, dtype=torch.bool, device=setup.device).triu(1)
+        works = {
+            "mask": lambda: scores_HTS.masked_fill(later_TS, -torch.inf),
+            "softmax": lambda: scores_HTS.softmax(-1),
+        }
+        return torch.no_grad()(works[which])
+    # Of CoCA, q and t before and q after the rotation: Q_rot (Q ∘ T_rot)ᵀ, with Q ∘ T_rot written out or not (Eq. 19).
+    q_HTD, turned_HTD, key_HSD = (torch.randn(heads, n_tokens, width, **options) for _ in range(3))
+    works = {
+        "expanded": lambda: q_HTD[:, :, None] * key_HSD[:, None],
+        "scores": lambda: turned_HTD @ key_HSD.mT,
+        "scores_coca": lambda: (q_HTD * turned_HTD) @ key_HSD.mT,
+    }
+    return torch.no_grad()(works[which])
+
+
 def _scheme(option: str, setup: Setup, n_tokens: int) -> tuple[Position, LayerPosition]:
     """A scheme trained with windows of n_tokens and one layer's part of it, parameters N(0, 0.02)."""
     heads, width = setup.attention_heads, setup.attention_head_dim
@@ -246,4 +283,5 @@ KINDS: dict[str, Callable[[str, Setup], Work]] = {
     "attention": attention,
     "scheme": scheme,
     "long_forward": long_forward,
+    "step": step,
 }

@@ -99,9 +99,10 @@ class Model:
         return spectra
 
     def vary(self, *words: str) -> Model:
-        """Exchange frequencies and visibility on the same weights, in place; returns itself.
+        """Exchange frequencies, visibility and logit scale on the same weights, in place; returns itself.
 
-        words: as in a training: "position/frequencies=yarn", "position.frequencies.factor=8", "visibility=segments".
+        words: as in a training: "position/frequencies=yarn", "position.frequencies.factor=8", "visibility=segments",
+        "model.logit_scale.name=log".
         They begin from what the model was trained with, so a call without any gives that back. The base theta stays
         unless named. Raises UserError (E-CFG-*) for what the weights cannot have; the model is then as it was.
         """
@@ -110,6 +111,7 @@ class Model:
         config = vary(self._opened.config, list(words))
         self.network.set_position(config.position)
         self.network.set_visibility(config.visibility)
+        self.network.set_logit_scale(config.model.logit_scale)
         self.config = config
         return self
 
@@ -179,15 +181,16 @@ class Model:
         files: Sequence[str | Path] = (),
         frequencies: str = "own",
         visibility: str = "own",
+        logit_scale: str = "own",
         **options: Any,
     ) -> Mapping[str, Any]:
         """The result of one cell, the same numbers as `python -m coca_train evaluate +eval=<suite>`, as plain values.
 
         point: a length [tokens], or as the suite names it: "needle@4096". files: of text (.jsonl, .jsonl.gz,
-        .jsonl.zst, .parquet, .txt); none: what the run held out. frequencies, visibility: as in `grid`, such as
-        "yarn@factor:8"; own: as trained. options: the suite's own, such as stride=512. What `vary` exchanged is back
-        afterwards. Raises UserError: E-CFG-* and E-EVAL-* for options, text and names, E-API-03 for a point the suite
-        does not have, E-API-04 for a cell without a result, with the reason.
+        .jsonl.zst, .parquet, .txt); none: what the run held out. frequencies, visibility, logit_scale: as in `grid`,
+        such as "yarn@factor:8"; own: as trained. options: the suite's own, such as stride=512. What `vary` exchanged is
+        back afterwards. Raises UserError: E-CFG-* and E-EVAL-* for options, text and names, E-API-03 for a point the
+        suite does not have, E-API-04 for a cell without a result, with the reason.
         """
         from coca_train.evaluation.configuration import load
         from coca_train.evaluation.grid import measure_cells
@@ -214,7 +217,7 @@ class Model:
             micro_batch_tokens=config.work.micro_batch_tokens,
         )
         with self.network.restored():
-            subject = subject_of(self._opened, self.path, suite, [frequencies], [visibility])
+            subject = subject_of(self._opened, self.path, suite, [frequencies], [visibility], [logit_scale])
             cell: Cell = measure_cells(config.eval, subject, setup, None, Progress(shown=False))[0]
         if cell.status != "done":
             raise UserError(f"E-API-04 evaluate: {suite} at {point}: {cell.reason}. Fix: another point or variant")

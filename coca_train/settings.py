@@ -3,17 +3,39 @@
 config/ has the machinery and knows no scheme; here it is handed the registries.
 """
 
+from collections.abc import Iterator
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from coca_train.config import load as loading
 from coca_train.config.check import RULES, problems
 from coca_train.config.fields import fields_of
+from coca_train.config.files import choices, config_dir
 from coca_train.config.load import Loaded, assemble
+from coca_train.config.messages import Problem
 from coca_train.config.root import Root
-from coca_train.config.schema import Config
+from coca_train.config.schema import Config, EvalConfig, TrainConfig
 from coca_train.positions import FREQUENCIES, SCHEMES, VISIBILITIES
 from coca_train.positions.rules import layers_fit, visibility_fits, visibility_trains
+from coca_train.runtime.trees import copied
+
+
+def tried_options(eval: EvalConfig, position: Any, visibility: Any, train: TrainConfig) -> Iterator[Problem]:
+    """Options of what a training tries on its own weights, `dynamic_ntk@alpha:4`: before it starts, not at its end."""
+    from coca_train.vary import option_problems  # it is made of TRAIN, below
+
+    sections = {"position": asdict(position), "visibility": asdict(visibility), "train": asdict(train)}
+    tried = {"visibilities": "visibility"}
+    if hasattr(position, "frequencies"):  # a scheme without them tries none
+        tried |= {"frequencies": "position/frequencies"}
+    for key, group in tried.items():
+        option, offered = f"eval.extrapolation.{key}", choices(group, (config_dir(),))
+        for text in getattr(eval.extrapolation, key):
+            if "@" in text and text.partition("@")[0] in offered:
+                yield from option_problems(option, copied(sections), group, text)
+
 
 # Here, and not in config/, scheme and machinery meet: config imports nothing above itself, so what types `position` is
 # handed down to it as a registry, and the rules about positions as rules.
@@ -34,7 +56,7 @@ TRAIN = Root(
         "eval",
         "experiment",
     ),
-    check=partial(problems, rules=(*RULES, visibility_fits, visibility_trains, layers_fit)),
+    check=partial(problems, rules=(*RULES, visibility_fits, visibility_trains, layers_fit, tried_options)),
     command="coca_train",
     examples="train.max_steps=100, or group=choice, e.g. position=coca",
     place="run.root and run.name",

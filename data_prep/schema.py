@@ -27,9 +27,10 @@ class FilterConfig:
 class CorpusSourceConfig:
     """One source of documents."""
 
-    kind: Literal["jsonl", "parquet", "text", "hub"] = Field(
-        description="jsonl: .jsonl, .jsonl.gz, .jsonl.zst, one object a line; parquet: one row a document; text: one "
-        "file a document; hub: a data set of the Hugging Face hub, or a local folder that `datasets` can load"
+    kind: Literal["auto", "jsonl", "parquet", "text", "hub"] = Field(
+        description="auto: as the endings of the files say (.jsonl, .parquet, .txt, .md), hub where that is named; "
+        "jsonl: .jsonl, .jsonl.gz, .jsonl.zst, one object a line; parquet: one row a document; text: one file a "
+        "document; hub: a data set of the Hugging Face hub, or a local folder that `datasets` can load"
     )
     files: list[str] = Field(description="paths or glob patterns of the files (not for hub)")
     hub: str | None = Field(description="name of the data set, or a local folder (hub only)")
@@ -106,8 +107,11 @@ class GroupConfig:
 class MixConfig:
     """The mixture that training reads."""
 
-    tokens: Positive = Field(description="length of the training it is planned for [tokens]")
-    groups: dict[str, GroupConfig] = Field(min_length=1, description="the groups, by name")
+    tokens: Positive | None = Field(
+        description="length of the training it is planned for [tokens]; null = until a source has been seen max_epochs "
+        "times"
+    )
+    groups: dict[str, GroupConfig] = Field(description="the groups, by name; {} = all sources are of one group")
     max_epochs: float = Field(gt=0, description="warn when a source is seen more often")
 
 

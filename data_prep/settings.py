@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from coca_train.config import load as loading
 from coca_train.config.check import names, paths, problems
@@ -12,6 +14,8 @@ from coca_train.config.messages import Problem, nearest
 from coca_train.config.root import Root
 from data_prep.schema import (
     CorpusConfig,
+    CorpusSourceConfig,
+    GroupConfig,
     LeakageConfig,
     LookConfig,
     MixConfig,
@@ -21,6 +25,13 @@ from data_prep.schema import (
     WorkConfig,
 )
 
+ENDINGS: dict[str, Literal["jsonl", "parquet", "text"]] = {
+    ".jsonl": "jsonl",
+    ".parquet": "parquet",
+    ".txt": "text",
+    ".md": "text",
+}
+Kind = Literal["auto", "jsonl", "parquet", "text", "hub"]
 LONGEST_LINE = 2**31 - 1  # what pyarrow's columns and a pickle's frames hold without further thought
 
 
@@ -49,11 +60,50 @@ def _paths(
     return problems
 
 
+def kind_of_file(pattern: str) -> Kind:
+    """What the ending of a path or pattern says it is; auto: nothing."""
+    return ENDINGS.get(_ending(pattern), "auto")
+
+
+def _ending(pattern: str) -> str:
+    """.jsonl of raw/*.jsonl.gz."""
+    path = Path(pattern)
+    return Path(path.stem if path.suffix in (".gz", ".zst") else path.name).suffix.lower()
+
+
+def kind_of(source: CorpusSourceConfig) -> Kind:
+    """How a source is read; auto: it says neither itself nor by its files."""
+    if source.kind != "auto":
+        return source.kind
+    if not source.files:
+        return "hub" if source.hub else "auto"
+    kinds: set[Kind] = {kind_of_file(pattern) for pattern in source.files}
+    return kinds.pop() if len(kinds) == 1 else "auto"
+
+
+def _unknown_kind(name: str, source: CorpusSourceConfig) -> Problem:
+    """For a source whose files say nothing, or several things."""
+    key, (first, *more) = f"corpus.sources.{name}", source.files
+    keys, other = (f"{key}.kind", f"{key}.files"), [p for p in more if kind_of_file(p) != kind_of_file(first)]
+    if other:
+        files = ",".join(pattern for pattern in source.files if pattern not in other)
+        text = f"{first} and {other[0]} are not read in the same way; a source is of one kind"
+        fix = f"write {key}.files='[{files}]' +corpus.sources.{name}_more.files='[{','.join(other)}]'"
+        return Problem("E-CFG-50", keys, text, fix)
+    text = f"the ending of {first} does not say how it is read; {', '.join(ENDINGS)} do"
+    fix = f"write {key}.kind=text (a document a file), or jsonl (a document a line), or parquet (a row)"
+    return Problem("E-CFG-50", keys, text, fix)
+
+
 def _kinds(corpus: CorpusConfig) -> list[Problem]:
     """Whether a source says where its documents come from, and nothing of another kind."""
     problems = []
     for name, source in corpus.sources.items():
         key = f"corpus.sources.{name}"
+        source = replace(source, kind=kind_of(source))
+        if source.kind == "auto" and source.files:
+            problems.append(_unknown_kind(name, source))
+            continue
         needed, other = ("hub", "files") if source.kind == "hub" else ("files", "hub")
         if not getattr(source, needed):
             what = "the name of a data set, or a folder" if source.kind == "hub" else "the files that it reads"
@@ -87,7 +137,7 @@ def _filters(corpus: CorpusConfig) -> list[Problem]:
                 text = "it says what to keep, and no field says where to look"
                 fix = f"write {key}.{field}=<field>"
                 problems.append(Problem("E-CFG-55", (f"{key}.{option}", f"{key}.{field}"), text, fix))
-            elif getattr(kept, field) is not None and source.kind == "text":
+            elif getattr(kept, field) is not None and kind_of(source) == "text":
                 keys = (f"{key}.{field}", f"corpus.sources.{name}.kind")
                 text = "plain text files have no fields, so every document would be left out"
                 problems.append(Problem("E-CFG-64", keys, text, f"write {key}.{field}=null"))
@@ -100,6 +150,13 @@ def _filters(corpus: CorpusConfig) -> list[Problem]:
 
 def _groups(corpus: CorpusConfig, mix: MixConfig) -> list[Problem]:
     problems = []
+    if not mix.groups:
+        named = sorted({source.group for source in corpus.sources.values()})
+        if len(named) == 1:
+            return []
+        text = f"the sources are of {len(named)} groups, {', '.join(named)}; each needs its share of the training"
+        fix = "write " + " ".join(f"+mix.groups.{group}.share={1 / len(named):.2g}" for group in named)
+        return [Problem("E-CFG-52", ("mix.groups",), text, fix + ", or other numbers, which are relative")]
     for name, source in corpus.sources.items():
         if source.group not in mix.groups:
             key, known = f"corpus.sources.{name}.group", list(mix.groups)
@@ -194,7 +251,15 @@ def load(words: Sequence[str], dirs: tuple[Path, ...] = ()) -> PrepareConfig:
 def load_with_yaml(words: Sequence[str], dirs: tuple[Path, ...] = ()) -> tuple[PrepareConfig, str]:
     """The same with its text, as `--cfg job` shows it."""
     loaded = loading.load(loading.assemble(PREPARE, overrides(words), dirs))
-    return loaded.config, loaded.yaml
+    return _complete(loaded.config), loaded.yaml
+
+
+def _complete(config: PrepareConfig) -> PrepareConfig:
+    """The same with what its sources say by themselves: how their files are read, and the one group they are of."""
+    sources = {name: replace(source, kind=kind_of(source)) for name, source in config.corpus.sources.items()}
+    groups = config.mix.groups or {source.group: GroupConfig(share=1.0) for source in sources.values()}
+    corpus, mix = replace(config.corpus, sources=sources), replace(config.mix, groups=groups)
+    return replace(config, corpus=corpus, mix=mix)
 
 
 def overrides(words: Sequence[str]) -> list[str]:

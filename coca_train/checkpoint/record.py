@@ -17,7 +17,7 @@ from coca_train import __version__
 from coca_train.checkpoint.manifest import FOLDER, step_of
 from coca_train.checkpoint.recovery import step_folders
 from coca_train.config.load import Loaded
-from coca_train.config.older import UNKNOWN, complete_settings
+from coca_train.config.older import UNKNOWN, complete_settings, renamed
 from coca_train.data.mixture import fingerprint_diff
 from coca_train.runtime import dist
 from coca_train.runtime.durable import write_text
@@ -40,14 +40,15 @@ def open_record(
     loaded: Loaded,
     stages: Sequence[Stage],
     fingerprints: Mapping[str, dict[str, Any]],
+    held_out: Mapping[str, dict[str, Any]],
     init_digests: Callable[[], dict[str, str]],
     start: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Rank 0: the run's record, made on the first start.
 
-    fingerprints: of the data, by stage. init_digests: called on the first start only; digests of the initial weights
-    by name, for comparisons. start: where the first weights came from, and what was made of them; kept on the first
-    start only.
+    fingerprints: of the training data, by stage; held_out: of the held-out files of each source, by stage.
+    init_digests: called on the first start only; digests of the initial weights by name, for comparisons. start: where
+    the first weights came from, and what was made of them; kept on the first start only.
 
     Raises DataError when the data of a stage that has begun is not what it began with, CheckpointError when a setting
     was changed that the state in the directory depends on. Other changed settings are announced.
@@ -65,7 +66,7 @@ def open_record(
                 {key: settings[key] for key in settings if key.startswith(("model.", "position.", "layers."))}
             ),
             "fingerprint": fingerprints[first.name],
-            "stages": [_entry(first, fingerprints[first.name])],
+            "stages": [_entry(first, fingerprints[first.name], held_out[first.name])],
             "overrides": list(loaded.overrides),
             "schedule": words_of(loaded.overrides),
             "folder": os.getcwd(),
@@ -74,7 +75,7 @@ def open_record(
         } | ({} if start is None else {"start": start})
     else:
         record = _read(path, stages[0].name)
-        changed = _compare(run_dir, record["stages"], stages, fingerprints, settings)
+        changed = _compare(run_dir, record["stages"], stages, fingerprints, held_out, settings)
         for key, (old, new) in changed.items():
             dist.log(f"CHANGED since this run began: {key} {old!r} -> {new!r}")
         now = versions()
@@ -83,12 +84,18 @@ def open_record(
                 dist.log(
                     f"CHANGED since this run began: {package} {old} -> {now.get(package)}; resume may not be exact"
                 )
-        if record["settings"] == settings and record.get("folder") == os.getcwd():
+        last, stage = record["stages"][-1], stages[len(record["stages"]) - 1]
+        if "held_out" not in last and held_out[stage.name]:
+            dist.log(
+                f"held-out  {', '.join(held_out[stage.name])}: as they are now; {path} is older than their fingerprint "
+                "and has it from here on"
+            )
+        kept = record["settings"] == settings and last.get("held_out") == held_out[stage.name]
+        if kept and record.get("folder") == os.getcwd():
             return record
         record |= {"settings": settings, "schedule": words_of(loaded.overrides)}
         record |= {"folder": os.getcwd()}  # relative paths of data begin there
-        last = record["stages"][-1]
-        record["stages"][-1] = _entry(stages[len(record["stages"]) - 1], last["fingerprint"])
+        record["stages"][-1] = _entry(stage, last["fingerprint"], held_out[stage.name])
     # Written before the run goes on: what the directory says of itself is what the next steps are done with. run.json
     # last: it makes the directory a run, and a start that was killed in between finds none and writes both anew.
     write_text(run_dir / "config.yaml", loaded.yaml)
@@ -96,10 +103,12 @@ def open_record(
     return record
 
 
-def begin_stage(run_dir: Path, record: dict[str, Any], stage: Stage, fingerprint: dict[str, Any]) -> None:
+def begin_stage(
+    run_dir: Path, record: dict[str, Any], stage: Stage, fingerprint: dict[str, Any], held_out: dict[str, Any]
+) -> None:
     """Note that a stage begins; nothing where it has begun already. COLLECTIVE."""
     if stage.name not in [one["name"] for one in record["stages"]]:
-        record["stages"].append(_entry(stage, fingerprint))
+        record["stages"].append(_entry(stage, fingerprint, held_out))
         dist.on_main(lambda: write_text(run_dir / NAME, json.dumps(record, indent=1) + "\n"))
 
 
@@ -113,7 +122,7 @@ def _read(path: Path, first: str) -> dict[str, Any]:
         only = {f"stages.{first}.optimizer": "fresh", f"stages.{first}.first_sample": 0, "train.max_steps": length}
         record.setdefault("stages", [{"name": first, "settings": before | only, "fingerprint": data}])
         for stage in record["stages"]:
-            stage["settings"] = complete_settings(stage["settings"])
+            stage["settings"] = complete_settings(renamed(stage["settings"]))
         return record
     except (ValueError, KeyError, TypeError, AssertionError):
         raise CheckpointError(
@@ -122,7 +131,7 @@ def _read(path: Path, first: str) -> dict[str, Any]:
         ) from None
 
 
-def _entry(stage: Stage, fingerprint: dict[str, Any]) -> dict[str, Any]:
+def _entry(stage: Stage, fingerprint: dict[str, Any], held_out: dict[str, Any]) -> dict[str, Any]:
     """What a stage is, for run.json. train.max_steps is its length."""
     settings = {key: value for key, value in flatten(asdict(stage.config)).items() if not key.startswith("stages.")}
     settings |= {
@@ -131,7 +140,7 @@ def _entry(stage: Stage, fingerprint: dict[str, Any]) -> dict[str, Any]:
         f"stages.{stage.name}.lora": None if stage.lora is None else asdict(stage.lora),
         f"stages.{stage.name}.first_sample": stage.first_sample,
     }
-    return {"name": stage.name, "settings": settings, "fingerprint": fingerprint}
+    return {"name": stage.name, "settings": settings, "fingerprint": fingerprint, "held_out": held_out}
 
 
 def _compare(
@@ -139,6 +148,7 @@ def _compare(
     begun: Sequence[dict[str, Any]],
     stages: Sequence[Stage],
     fingerprints: Mapping[str, dict[str, Any]],
+    held_out: Mapping[str, dict[str, Any]],
     settings: Mapping[str, Any],
 ) -> dict[str, tuple[Any, Any]]:
     """Settings of the stage at work that were changed and may be; errors as `open_record`.
@@ -160,7 +170,9 @@ def _compare(
                 f"E-TOK-14 {run_dir}: {where}the data is not what this run began with: {difference}; a run goes on "
                 "with its own data only. Fix: restore the data, or choose another run.name"
             )
-        old, now = before["settings"], _entry(stage, {})["settings"]
+        if number == len(begun):  # what is done validates no more
+            _compare_held_out(run_dir, where, stage, before.get("held_out", {}), held_out[stage.name])
+        old, now = before["settings"], _entry(stage, {}, {})["settings"]
         keys = [key for key in now if key in old or key not in UNKNOWN]
         keys += [key for key in old if key.startswith("layers.") and key not in now]  # what a kind says no more
         changed = {key: (old.get(key), now.get(key)) for key in keys if old.get(key) != now.get(key)}
@@ -194,6 +206,22 @@ def _restoring(changed: Mapping[str, tuple[Any, Any]], settings: Mapping[str, An
             return ""
         words.append(f"{key}={old if isinstance(old, str) else json.dumps(old, separators=(',', ':'))}")
     return " ".join(words)
+
+
+def _compare_held_out(
+    run_dir: Path, where: str, stage: Stage, before: Mapping[str, Any], now: Mapping[str, Any]
+) -> None:
+    """DataError E-TOK-14 for a source whose held-out files are others. One that has none now, or had none, is a
+    changed setting: that is announced. before: empty in records older than this fingerprint."""
+    for name in sorted(before.keys() & now.keys()):
+        if (difference := fingerprint_diff(before[name], now[name])) is not None:
+            source, own = stage.config.data.sources[name], stage.config.stages[stage.name].data.get("sources", {})
+            place = f"stages.{stage.name}." if "valid_path" in (own.get(name) or {}) else ""
+            raise DataError(
+                f"E-TOK-14 {run_dir}: {where}the held-out text of {name}, {source.valid_path}, "
+                f"is not what this run began with: {difference}; validations are of one text from the first to the "
+                f"last. Fix: restore the file, or validate without it: {place}data.sources.{name}.valid_path=null"
+            )
 
 
 def digest(value: Any) -> str:

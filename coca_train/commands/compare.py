@@ -25,13 +25,17 @@ from coca_train.runtime import dist
 from coca_train.runtime.errors import DataError, UserError
 from coca_train.schedule import resolve
 from coca_train.settings import TRAIN, of_training
+from coca_train.vary import EXAMPLES
+from coca_train.vary import words as variant_words
 
 OURS = ("position=", "run.name=")
+PART = re.compile(r"(?:^|:)([^:@]*(?:@[^:@]*(?::[^:@]*)?)*)")  # a colon behind an @ is inside an option
 USAGE = """\
 Train several schemes in the same way, and compare them in one report.
 
   python -m coca_train compare schemes=rope,coca,alibi,kerple_log
   python -m coca_train compare schemes=coca,coca:clex,rope:sliding_window train.max_steps=2000
+  python -m coca_train compare schemes=rope,rope:yarn@factor:8,rope:sinks@window:64
   python -m coca_train compare runs=runs/a,runs/b                       finished runs; trains nothing
 
 Trains each scheme in <run.root>/<scheme>, one after the other, each exactly as `python -m coca_train position=<scheme>`
@@ -57,7 +61,8 @@ class CompareConfig:
 
     schemes: Annotated[Names, ChoiceOf("position")] = Field(
         description="choices of configs/position, with commas or spaces between them; coca:clex is coca with the "
-        "frequencies clex, rope:sliding_window rope with that visibility; their runs are coca-clex, rope-sliding_window"
+        "frequencies clex, rope:sliding_window rope with that visibility, rope:yarn@factor:8 with options behind an @; "
+        "their runs are coca-clex, rope-sliding_window, rope-yarn-factor-8"
     )
     runs: Paths = Field(description="finished runs to compare, with commas between them; []: train schemes")
     run: RootConfig
@@ -94,25 +99,32 @@ class SchemeRun:
 
 
 def entry(text: str, overrides: list[str]) -> SchemeRun:
-    """Read `scheme` or `scheme:choice`, the choice being frequencies or a visibility. UserError when there is no such.
+    """Read `scheme` or `scheme:choice`, the choice being frequencies or a visibility, with options as in a grid
+    (`rope:yarn@factor:8`). UserError when there is no such.
 
     A scheme that remembers the segment before needs a stream of text. Unless that is wants_memory for, it gets no
     memory, so that it is trained on the same shuffled windows as the others.
     """
-    scheme, *parts = text.split(":")
+    scheme, *parts = PART.findall(text)
     _known("schemes", scheme, _offered("position"))
     words = [f"position={scheme}"]
     for part in parts:
-        groups = [group for group in ("position/frequencies", "visibility") if part in _offered(group)]
+        choice = part.partition("@")[0]
+        groups = [group for group in ("position/frequencies", "visibility") if choice in _offered(group)]
         if not groups:
-            _known("schemes", part, [*_offered("position/frequencies"), *_offered("visibility")])
+            _known("schemes", choice, [*_offered("position/frequencies"), *_offered("visibility")])
         if any(word.startswith(f"{groups[0]}=") for word in words):
             raise UserError(f"E-CFG-31 command line schemes: {text} chooses {groups[0]} twice. Fix: name one")
-        words.append(f"{groups[0]}={part}")
+        try:
+            words += variant_words(groups[0], part)
+        except ValueError as error:
+            raise UserError(
+                f"E-CFG-31 command line schemes: {text}: {error}. Fix: e.g. rope:{EXAMPLES[groups[0]]}"
+            ) from None
     wants_memory = any(word == "data.order=stream" or word.startswith("position.memory_len=") for word in overrides)
     if not wants_memory and re.search(r"^memory_len:", _offered("position")[scheme].read_text(encoding="utf-8"), re.M):
         words.append("position.memory_len=0")
-    return SchemeRun("-".join([scheme, *parts]), words)
+    return SchemeRun(re.sub("[:@]", "-", text), words)
 
 
 def _offered(group: str) -> dict[str, Path]:

@@ -18,6 +18,9 @@ Measure how far a model's context reaches. Every model, variant and length is a 
   python -m coca_train evaluate checkpoint=runs/rope grid.lengths=[1x,4x,16x] text.files=[books.jsonl.gz]
   torchrun --nproc-per-node 8 -m coca_train evaluate checkpoint=runs/coca_350m      all ranks share each cell
 
+Frequencies and visibilities are written choice@option:value@option:value, here, in a training's eval.extrapolation
+and in compare. own: as trained. The base theta stays unless it is named: yarn@factor:8@theta:20000.
+
   --cfg job          show the configuration, composed and checked, and stop
   --config-dir DIR   more YAML files: DIR/eval/mine.yaml is then +eval=mine
   --debug            show the traceback of an error

@@ -24,8 +24,9 @@ What a trained model writes.
   python -m coca_train generate run=runs/quickstart prompt="def main("
   python -m coca_train generate run=runs/quickstart prompt="def main(" visibility=sinks visibility.window=64
 
-visibility=, position/frequencies= and options inside them are as in a training (python -m coca_train train --help):
-other choices than the model was trained with, on the same weights. The base theta stays.
+visibility=, position/frequencies=, options inside them and model.logit_scale.… are as in a training
+(python -m coca_train train --help): other choices than the model was trained with, on the same weights. The base theta
+stays.
 """
 
 
@@ -64,6 +65,7 @@ def _generate(loaded: Loaded, arguments: Arguments) -> None:
     config = vary(run.loaded.config, arguments.overrides)
     run.model.set_position(config.position)
     run.model.set_visibility(config.visibility)
+    run.model.set_logit_scale(config.model.logit_scale)
     tokens = run.tokenizer.encode(given.prompt)
     try:
         check_options(tokens, given.max_new_tokens, given.temperature, given.top_k, given.top_p)

@@ -22,9 +22,10 @@ What a run will cost, before it starts.
   python -m coca_train plan +experiment=coca_llama_7b gpus=32        the CoCA paper's three stages on 32 A100
   python -m coca_train plan model=llama_7b train.seq_len=32768 gpus=8 gpu=h100 mfu=0.5
 
-Prints the schedule, what differs from each stage to the next, and for each stage trained parameters, tokens, FLOPs,
-hours, memory of one GPU by component with and without activation checkpointing, and where it does not fit the smallest
-change that makes it fit. Needs no data, no weights and no GPU: docs/plan.md says how it knows.
+Prints one line of it all (whether it fits, hours, tokens, FLOPs), the schedule, what differs from each stage to the
+next, and for each stage trained parameters, tokens, FLOPs, hours, memory of one GPU by component with and without
+activation checkpointing, and where it does not fit the smallest change that makes it fit. Needs no data, no weights and
+no GPU: docs/plan.md says how it knows.
 
 All words but the options below are those of a training (python -m coca_train train --help).
 """

@@ -40,7 +40,7 @@ class SchemesConfig:
     model: Annotated[str, ChoiceOf("model")] = Field(description="choice of configs/model that the numbers are for")
     seq_len: Positive = Field(description="training window of that model [tokens]")
     figures: str | None = Field(
-        description="folder to write one SVG for each scheme and visibility to, instead of printing"
+        description="folder to write the SVGs of schemes and visibilities to, instead of printing"
     )
 
 

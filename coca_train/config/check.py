@@ -263,10 +263,11 @@ def _extrapolation(eval: EvalConfig) -> Iterator[Problem]:
         ("visibilities", "visibility", "sliding_window"),
     ):
         option, offered = f"eval.extrapolation.{key}", choices(group, (config_dir(),))
-        for name in getattr(eval.extrapolation, key):
+        for text in getattr(eval.extrapolation, key):
+            name = text.partition("@")[0]  # the options behind it: settings.py, which knows the modules they are for
             if name not in offered:
-                text = f"there is no {name!r}; the choices are {', '.join(offered)}"
-                yield Problem("E-CFG-32", (option,), text, f"write {option}=[{example}]")
+                message = f"there is no {name!r}; the choices are {', '.join(offered)}"
+                yield Problem("E-CFG-32", (option,), message, f"write {option}=[{example}]")
 
 
 def names(section: str, mapping: dict[str, Any]) -> list[Problem]:

@@ -12,6 +12,8 @@ from coca_train.config.places import plain
 
 # What may be exchanged on the same weights: group -> where its options stand.
 GROUPS = {"visibility": "visibility", "position/frequencies": "position.frequencies"}
+# What may be varied on the same weights besides: a section without files of choices.
+LOGIT_SCALE = "model.logit_scale"
 # Sections that are a choice, by their own name -> the option that names the choice.
 NAMED = {"position": "scheme", "frequencies": "name", "visibility": "name"}
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, is_dataclass
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
@@ -45,9 +46,12 @@ def needs(annotation: Any, metadata: list[Any]) -> str:
     if origin is Annotated:
         inner = [part for m in args[1:] for part in getattr(m, "metadata", [m])]
         return needs(args[0], [*metadata, *inner])
-    if type(None) in args:
-        rest = next(a for a in args if a is not type(None))
-        return f"{needs(rest, metadata)} or null"
+    if origin in (Union, UnionType):
+        kinds = [a for a in args if a is not type(None)]
+        words = [
+            f"{{name: {needs(get_args(a)[1], [])}}}" if get_origin(a) is dict else needs(a, metadata) for a in kinds
+        ]
+        return " or ".join([*words, *["null"] * (len(kinds) < len(args))])
     if origin is Literal:
         return "one of " + ", ".join(str(a) for a in args)
     if origin is list:

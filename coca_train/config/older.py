@@ -35,6 +35,21 @@ UNKNOWN = {"start.convert": []}
 # The same of a position scheme, in every section that names it.
 ADDED_TO_SCHEMES = {name: {"shared": False} for name in ("kerple_log", "kerple_power", "transformer_xl")}
 
+# Values that have another name by now: option, choice that it is an option of, value -> what it is called.
+RENAMED = {
+    ("position.frequencies.convention", name, "code"): "indices" for name in ("ntk_by_parts", "dynamic_ntk_by_parts")
+}
+
+
+def renamed(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings of a run's record, by dotted key, in today's words. Sections are typed in them (positions/)."""
+    now = {
+        key: called
+        for (key, name, value), called in RENAMED.items()
+        if settings.get(key) == value and settings.get(f"{key.rpartition('.')[0]}.name") == name
+    }
+    return settings | now
+
 
 def complete(tree: dict[str, Any]) -> None:
     """Give a saved configuration the options it is too old to have."""
@@ -58,11 +73,17 @@ def complete_settings(flat: Mapping[str, Any]) -> dict[str, Any]:
     return added | dict(flat)
 
 
-def shortened(position: Mapping[str, Any]) -> dict[str, Any]:
-    """A position section without what it would not have had before it could be chosen: the key of what was measured
-    then."""
+def as_ever(position: Mapping[str, Any]) -> dict[str, Any]:
+    """A position section in the words of the first cells that were measured under it, so that they are found again:
+    without what it would not have had before it could be chosen, and with values as they were called."""
     added = ADDED_TO_SCHEMES.get(position["scheme"], {})
-    return {key: value for key, value in position.items() if key not in added or value != added[key]}
+    kept = {key: value for key, value in position.items() if key not in added or value != added[key]}
+    frequencies = dict(position.get("frequencies") or {})
+    for (key, name, value), called in RENAMED.items():
+        option = key.rpartition(".")[2]
+        if frequencies.get("name") == name and frequencies.get(option) == called:
+            frequencies[option] = value
+    return kept | ({"frequencies": frequencies} if frequencies else {})
 
 
 def _complete_positions(tree: dict[str, Any]) -> None:

@@ -212,8 +212,8 @@ class DataConfig:
     upsample_factor: Positive = Field(description="how often an epoch sees those long documents")
     document_mask: bool = Field(description="no attention across documents; positions restart at each document")
     verify_blocks: bool = Field(
-        description="hold each 4 MiB block of the training data against its checksum when it is read first, where "
-        "data_prep left a .sums file beside it"
+        description="hold each 4 MiB block of training and held-out data against its checksum when it is read first, "
+        "where data_prep left a .sums file beside it"
     )
     prefetch_steps: int = Field(ge=0, description="batches read ahead by a background thread [steps]; 0 = none")
 
@@ -281,8 +281,14 @@ class ExtrapolationConfig:
 
     enabled: bool = Field(description="evaluate the finished run, and write its report (docs/evaluation.md)")
     multiples: list[Positive] = Field(min_length=1, description="window lengths [multiples of train.seq_len]")
-    frequencies: list[str] = Field(min_length=1, description="position/frequencies choices tried on the same weights")
-    visibilities: list[str] = Field(description="visibility choices tried on the same weights")
+    frequencies: list[str] = Field(
+        min_length=1,
+        description="position/frequencies choices tried on the same weights, with options behind an @: "
+        "dynamic_ntk@alpha:4",
+    )
+    visibilities: list[str] = Field(
+        description="visibility choices tried on the same weights, with options: sinks@window:256"
+    )
     max_documents: Positive = Field(
         description="held-out documents scored per source (each at least as long as the longest window)"
     )

@@ -1,6 +1,7 @@
 """The strict step: plain sections become frozen dataclasses, or a list of problems in words."""
 
 import json
+import re
 from collections.abc import Callable, Collection
 from dataclasses import is_dataclass
 from functools import cache, reduce
@@ -10,13 +11,14 @@ from typing import Annotated, Any
 from pydantic import TypeAdapter, ValidationError
 
 from coca_train.config.fields import fields_of, modules_with, needs_at, options
-from coca_train.config.messages import Problem, mistyped, nearest
+from coca_train.config.messages import Problem, mistyped, nearest, show
 from coca_train.config.root import Root
 from coca_train.config.schema import STRICT
 from coca_train.runtime.errors import UserError
 from coca_train.runtime.trees import leaves
 
 _UNKNOWN = "unexpected_keyword_argument"
+_MEMBER = re.compile(r"constrained-|\w+\[")  # one of the types of a union, as pydantic calls it
 
 
 def type_sections(
@@ -40,7 +42,7 @@ def type_sections(
                 break
             except ValidationError as error:
                 errors: list[Any] = error.errors(include_url=False)
-                for each in errors:
+                for each in _nearest_of_unions(errors):
                     problems += _problems(root, name, each, examples, reported)
                 if any(each["type"] != _UNKNOWN for each in errors):
                     break
@@ -62,6 +64,30 @@ def _reader(root: Root, name: str) -> Callable[[Any], Any]:
     return lambda value: adapter.validate_json(json.dumps(value))
 
 
+def _nearest_of_unions(errors: list[Any]) -> list[Any]:
+    """Of a value that may be of several types pydantic says what it lacks for each, with the type among the keys. Here
+    it is one error a value: what is wrong inside it, else a bound, else its type."""
+    kept: dict[Any, Any] = {}
+    for number, error in enumerate(errors):
+        place = error["loc"]
+        member = next((n for n, part in enumerate(place) if _MEMBER.match(str(part))), None)
+        if member is None:
+            kept[number] = error
+            continue
+        inside = ".".join(map(str, place[member + 1 :]))
+        one = error | {"loc": place[:member]}
+        if inside:
+            text = f"{inside} is {json.dumps(error['input'])}: {error['msg'][:1].lower()}{error['msg'][1:]}"
+            one |= {"type": "value_error", "ctx": {"error": text}}
+        if place[:member] not in kept or _nearness(one) > _nearness(kept[place[:member]]):
+            kept[place[:member]] = one
+    return list(kept.values())
+
+
+def _nearness(error: Any) -> int:
+    return 2 if error["type"] == "value_error" else int(not error["type"].endswith("_type"))
+
+
 def _problems(root: Root, name: str, error: Any, examples: dict[str, Any], reported: Collection[str]) -> list[Problem]:
     """One pydantic error in words."""
     parts = [name, *(str(part) for part in error["loc"])]
@@ -75,7 +101,9 @@ def _problems(root: Root, name: str, error: Any, examples: dict[str, Any], repor
     option = ".".join(parts)
     needs = needs_at(root, option)
     if kind == "missing" and key == option:
-        return [Problem("E-CFG-11", (key,), f"it has no value; it needs {needs}", f"pass {key}=…")]
+        example = _example(needs)
+        fix = f"pass {key}=…" if example is None else f"pass {key}={show(example)}, for example"
+        return [Problem("E-CFG-11", (key,), f"it has no value; it needs {needs}", fix)]
     if kind == "missing" or (key != option and kind in ("too_long", "too_short")):
         kind = "too_short"
     elements = [leaf for each, leaf in examples.items() if each.rpartition(".")[0] == option and each[-1].isdigit()]

@@ -79,6 +79,14 @@ def sums_path(bin_path: str) -> str:
     return bin_path.removesuffix(".bin") + ".sums"
 
 
+def write_sums(prefix: str | Path) -> None:
+    """Leave the sums of a finished .bin beside it."""
+    with open(f"{prefix}.bin", "rb") as data, open(sums_path(f"{prefix}.bin"), "wb") as sums:
+        while block := data.read(BLOCK_BYTES):
+            sums.write(block_sum(block))
+        flush_to_disk(sums)
+
+
 def best_dtype(vocab_size: int) -> type[np.integer[Any]]:
     """The dtype GPT-NeoX picks: uint16 below 65 500 token ids, int32 from there on."""
     return np.uint16 if vocab_size < 65500 else np.int32

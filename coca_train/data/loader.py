@@ -1,4 +1,4 @@
-"""Steps to batches: each rank's share of every global batch, read ahead by a thread; and held-out text.
+"""Steps to batches: each rank's share of every global batch, read ahead by a thread.
 
 The global batch of step s is samples s*G .. (s+1)*G - 1 of the mixture, from first_sample on, whatever the world size
 and the accumulation; rank r takes the r-th stretch of G / world_size of them, cut into micro batches.
@@ -8,11 +8,8 @@ import queue
 import threading
 from collections.abc import Iterator
 
-from coca_train.data.batch import Batch, collate
-from coca_train.data.dataset import IndexedDataset
+from coca_train.data.batch import Batch
 from coca_train.data.mixture import Mixture
-from coca_train.data.packings.base import row_of
-from coca_train.data.packings.windows import Windows
 
 
 class Loader:
@@ -108,31 +105,3 @@ class Loader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def validation_batches(
-    prefix: str,
-    seq_len: int,
-    max_tokens: int,
-    micro_batch_size: int,
-    document_mask: bool = False,
-    vocab_size: int | None = None,
-    rank: int = 0,
-    world_size: int = 1,
-) -> Iterator[Batch]:
-    """Windows spread evenly over a held-out dataset, at most max_tokens [targets] of them, at least one: the same ones
-    every time, and plain ones whatever data.packing is, so that losses of different runs can be compared.
-
-    Every rank gets the same number of batches of the same shape (ZeRO-3 needs that); rows beyond the last
-    window are padding: all their targets are -100. The scored windows do not depend on the world size.
-    """
-    source = Windows(IndexedDataset(prefix), "held-out", seq_len, document_mask)
-    n_windows = max(1, min(source.n_windows, max_tokens // seq_len))
-    stride = micro_batch_size * world_size
-    for begin in range(0, n_windows, stride):
-        mine = range(begin + rank * micro_batch_size, begin + (rank + 1) * micro_batch_size)
-        rows = []
-        for i in mine:
-            row = row_of(source, i * source.n_windows // n_windows if i < n_windows else 0, vocab_size)
-            rows.append(row if i < n_windows else row._replace(scored=0))
-        yield collate(rows)

@@ -6,7 +6,7 @@ after any number of restarts.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
@@ -48,6 +48,7 @@ class Mixture:
         self.sources = []
         for name in sorted(config.sources):  # the order of the yaml does not matter
             source = config.sources[name]
+            check_tokenizer(config.tokenizer, f"data.sources.{name}.path", source.path)
             dataset = IndexedDataset(source.path, config.verify_blocks)
             self.sources.append(PackedSource(name, source, pack(config, name, dataset, seq_len, edges)))
         self._order: Shuffled | Streams
@@ -56,7 +57,6 @@ class Mixture:
             self._order = Streams(self.sources, global_batch_size)
         else:
             self._order = Shuffled(self.sources, config.seed)
-        check_tokenizer(config)
 
     @cached_property
     def _origins(self) -> list[Origins]:
@@ -114,10 +114,7 @@ class Mixture:
         Paths are left out: moved data is the same data. Files below 64 MiB are hashed whole, larger ones in 64 blocks
         of 64 KiB (`of` says which).
         """
-        files = [path for source in self.sources for path in (source.dataset.bin_path, source.dataset.idx_path)]
-        # Files may lie on a network disk, where each sample waits for its own round trip.
-        with ThreadPoolExecutor() as pool:  # reading and hashing both let other threads run
-            digests = dict(zip(files, pool.map(digest, files), strict=True))
+        digests = file_digests(source.dataset for source in self.sources)
         return {
             "tokenizer": tokenizer_digest(self.config.tokenizer),
             "order": {
@@ -150,20 +147,30 @@ class Mixture:
         return {"packing": config.packing, "upsample": upsample, "edges": self.edges._asdict()}
 
 
-def check_tokenizer(config: DataConfig) -> None:
-    """Where a manifest.json of data_prep lies beside a source, its tokenizer must be the run's (E-TOK-11)."""
-    for name, source in sorted(config.sources.items()):
-        manifest = Path(source.path).parent / "manifest.json"
-        try:
-            made_with = json.loads(manifest.read_text(encoding="utf-8"))["tokenizer"]["sha256"]
-        except (OSError, ValueError, KeyError, TypeError):
-            continue  # a dataset of another tool: nothing is known about its tokenizer
-        if made_with != (now := tokenizer_digest(config.tokenizer)["sha256"]):
-            raise DataError(
-                f"E-TOK-11 data.sources.{name}: {source.path} was made with tokenizer {made_with[:16]}, data.tokenizer "
-                f"{config.tokenizer} is {now[:16]}; they must be the same. Fix: set data.tokenizer to the one beside "
-                "the data, or prepare the data again"
-            )
+def check_tokenizer(tokenizer: str, key: str, prefix: str) -> None:
+    """Where a manifest.json of data_prep lies beside a dataset, its tokenizer must be the run's (E-TOK-11).
+
+    key: the option that names the dataset.
+    """
+    manifest = Path(prefix).parent / "manifest.json"
+    try:
+        made_with = json.loads(manifest.read_text(encoding="utf-8"))["tokenizer"]["sha256"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # a dataset of another tool: nothing is known about its tokenizer
+    if made_with != (now := tokenizer_digest(tokenizer)["sha256"]):
+        raise DataError(
+            f"E-TOK-11 {key}: {prefix} was made with tokenizer {made_with[:16]}, data.tokenizer "
+            f"{tokenizer} is {now[:16]}; they must be the same. Fix: set data.tokenizer to the one beside "
+            "the data, or prepare the data again"
+        )
+
+
+def file_digests(datasets: Iterable[IndexedDataset]) -> dict[str, dict[str, Any]]:
+    """Size and SHA-256 (`storage.digest`) of the .bin and the .idx of each, by path."""
+    files = [path for dataset in datasets for path in (dataset.bin_path, dataset.idx_path)]
+    # Files may lie on a network disk, where each sample waits for its own round trip.
+    with ThreadPoolExecutor() as pool:  # reading and hashing both let other threads run
+        return dict(zip(files, pool.map(digest, files), strict=True))
 
 
 def tokenizer_digest(path: str) -> dict[str, Any]:
@@ -188,8 +195,8 @@ def fingerprint_diff(old: dict[str, Any], new: dict[str, Any]) -> str | None:
     return "; ".join(changed) or None
 
 
-def require_files(config: DataConfig) -> None:
-    """Raise DataError E-TOK-01 naming every missing file of the data configuration."""
+def require_files(config: DataConfig, commands: Callable[[], str]) -> None:
+    """Raise DataError E-TOK-01 naming every missing file of the data configuration. commands: which make them."""
     prefixes = [s.path for s in config.sources.values()] + [
         s.valid_path for s in config.sources.values() if s.valid_path
     ]
@@ -201,5 +208,5 @@ def require_files(config: DataConfig) -> None:
     raise DataError(
         f"E-TOK-01 data: {len(missing)} of {len(paths)} files are missing (looked from {Path.cwd()}):{listed}\n"
         "Training reads a SentencePiece model and .bin/.idx pairs as GPT-NeoX and Megatron make them (docs/data.md). "
-        "Fix: bring them to these places, or make them from text: python -m data_prep --help (docs/corpora.md)"
+        f"Fix: bring them to these places, or make them from text: {commands()}"
     )

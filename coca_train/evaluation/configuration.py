@@ -45,6 +45,10 @@ class GridConfig:
     visibilities: Annotated[list[str], Field(min_length=1)] = Field(
         description="own: as trained; or choices of visibility, with options: sliding_window@window:256"
     )
+    logit_scales: Annotated[list[str], Field(min_length=1)] = Field(
+        description="own: as trained; or names of model.logit_scale, with options: log, which ReRoPE and CLEX are "
+        "evaluated with; none; log@length:4096"
+    )
     lengths: Annotated[list[Length], Field(min_length=1)] = Field(
         description="lengths [tokens], or multiples of the shortest training window: 4x"
     )
@@ -108,7 +112,7 @@ def problems(sections: dict[str, Any], launch: bool) -> list[Problem]:
     elif grid is not None and grid.names and len(grid.names) != len(grid.checkpoints):
         text = f"{len(grid.names)} names for {len(grid.checkpoints)} checkpoints"
         wrong("grid.names", text, "name each checkpoint once, or none: grid.names=[]")
-    for key in ("checkpoints", "names", "frequencies", "visibilities", "lengths"):
+    for key in ("checkpoints", "names", "frequencies", "visibilities", "logit_scales", "lengths"):
         values = getattr(grid, key, [])
         if twice := sorted({str(value) for value in values if values.count(value) > 1}):
             wrong(f"grid.{key}", f"{', '.join(twice)} is there twice", "name each once")

@@ -35,7 +35,7 @@ def run_grid(
     try:
         for number, (path, name) in enumerate(zip(grid.checkpoints, names, strict=True)):
             opened = open_folder(path, config.work.device, config.work.dtype)
-            subject = subject_of(opened, path, name, grid.frequencies, grid.visibilities)
+            subject = subject_of(opened, path, name, grid.frequencies, grid.visibilities, grid.logit_scales)
             cells += measure_cells(config.eval, subject, setup, store, progress, len(names) - number)
             subjects.append(subject.facts)
             del opened, subject  # before the next is opened: two models may not fit
@@ -81,11 +81,12 @@ class Slot:
 
     def content(self, material: Any, setup: Setup) -> dict[str, Any]:
         """Everything the result depends on, as plain JSON."""
+        # Without the options that list the points: one more point must not make the others new.
+        options = {key: value for key, value in asdict(self.settings).items() if key not in self.suite.AXIS}
         return {
             "suite": self.settings.suite,
             "version": self.suite.VERSION,
-            # Without the options that list the points: one more point must not make the others new.
-            "settings": {k: v for k, v in asdict(self.settings).items() if k not in self.suite.AXIS},
+            "settings": self.suite.of_cell(options, self.point),
             "weights": self.subject.facts.weights,
             "training_window": self.subject.training_window,
             "variant": described(self.variant),

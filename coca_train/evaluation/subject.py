@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from itertools import product
+from itertools import product, starmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import DTYPES
 from coca_train.evaluation.measures.perplexity import evaluating
 from coca_train.evaluation.results import Measured, Point
-from coca_train.evaluation.variants import Variant, variants
+from coca_train.evaluation.variants import Choice, Variant, variants
 from coca_train.hub import tokenizer_files
 from coca_train.hub.weights import Source, open_source
 from coca_train.models.transformer import Transformer, count_parameters
@@ -108,11 +108,16 @@ def open_folder(path: str, device: str, dtype: str) -> Opened:
 
 
 def subject_of(
-    opened: Opened, path: str, name: str, frequencies: Sequence[str], visibilities: Sequence[str]
+    opened: Opened,
+    path: str,
+    name: str,
+    frequencies: Sequence[str],
+    visibilities: Sequence[str],
+    logit_scales: Sequence[str],
 ) -> Subject:
     """Raises what `variants` does."""
     model, tokenizer, config, kind, step, weights = opened
-    tried = variants(config, product(frequencies, visibilities))
+    tried = variants(config, starmap(Choice, product(frequencies, visibilities, logit_scales)))
     facts = _facts(config, model, tried, name=name, path=path, kind=kind, step=step, weights=weights)
     return Subject(facts=facts, path=Path(path), model=model, tokenizer=tokenizer, variants=tried)
 

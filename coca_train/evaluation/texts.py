@@ -8,15 +8,18 @@ is read and never scored. Runs get none, as their training texts have none.
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from coca_train.checkpoint.opening import read_record
 from coca_train.config.schema import Config
 from coca_train.data.dataset import IndexedDataset
+from coca_train.data.held_out import HeldOut
+from coca_train.data.mixture import fingerprint_diff
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.evaluation.configuration import TextConfig
 from coca_train.evaluation.subject import Setup, Subject
@@ -25,13 +28,9 @@ from coca_train.settings import load_saved
 from data_prep import readers
 from data_prep.readers.base import Reject
 from data_prep.schema import CorpusSourceConfig, FilterConfig, WorkConfig
+from data_prep.settings import kind_of_file
 from data_prep.settings import load as load_corpus
 
-KINDS: dict[str, Literal["parquet", "text"]] = {
-    ".parquet": "parquet",
-    ".txt": "text",
-    ".md": "text",
-}  # everything else is read as .jsonl
 NO_FILTER = FilterConfig(
     min_chars=1, max_chars=None, language_field=None, languages=[], licence_field=None, licences=[], stars_field=None,
     min_stars=0, quality=[],
@@ -141,8 +140,9 @@ def _of_files(config: TextConfig) -> dict[str, list[str]]:
     """By file name without its endings; parts of one set (books-00000-of-00004) together."""
     texts: dict[str, list[str]] = {}
     for pattern in config.files:
+        kind = kind_of_file(pattern)
         source = CorpusSourceConfig(
-            kind=KINDS.get(Path(pattern).suffix, "jsonl"), files=[pattern], hub=None, hub_config=None, hub_split="test",
+            kind="jsonl" if kind == "auto" else kind, files=[pattern], hub=None, hub_config=None, hub_split="test",
             hub_files=[], text_field=config.text_field, id_field=None, group="text", weight=None, hold_out="all",
             licence="", about="", filter=NO_FILTER,
         )  # fmt: skip
@@ -175,9 +175,27 @@ def _held_out(wanted: Sequence[str], checkpoints: Sequence[str]) -> dict[str, li
             "Fix: text.files=[books.jsonl.gz]"
         )
     saved: Config = load_saved(run).config
-    prefixes = {name: s.valid_path for name, s in saved.data.sources.items() if s.valid_path}
-    tokenizer = Tokenizer(saved.data.tokenizer)
-    return {name: _decoded(prefixes[name], tokenizer) for name in _chosen(run, list(prefixes), wanted)}
+    sources, tokenizer = saved.data.sources, Tokenizer(saved.data.tokenizer)
+    chosen = _chosen(run, [name for name, source in sources.items() if source.valid_path], wanted)
+    held_out = HeldOut(replace(saved.data, sources={name: sources[name] for name in chosen}))
+    _check_unchanged(run, saved, held_out.fingerprint())
+    return {name: _decoded(file, tokenizer) for name, file in held_out.files.items()}
+
+
+def _check_unchanged(run: str, saved: Config, fingerprints: Mapping[str, Any]) -> None:
+    """DataError E-TOK-14 where a held-out file is not the one that a stage of the run was validated on. Records older
+    than this fingerprint know nothing to compare."""
+    for stage in read_record(Path(run)).get("stages", []):
+        for name, now in fingerprints.items():
+            path, before = saved.data.sources[name].valid_path, stage.get("held_out", {}).get(name)
+            if before is None or stage["settings"].get(f"data.sources.{name}.valid_path") != path:
+                continue
+            if (difference := fingerprint_diff(before, now)) is not None:
+                raise DataError(
+                    f"E-TOK-14 {run}: the held-out text of {name}, {path}, is not what the run was validated on: "
+                    f"{difference}; results on it would not be comparable. Fix: restore the file, or name other text: "
+                    "text.files=[books.jsonl.gz]"
+                )
 
 
 def _chosen(where: str, offered: Sequence[str], wanted: Sequence[str]) -> Sequence[str]:
@@ -191,6 +209,5 @@ def _chosen(where: str, offered: Sequence[str], wanted: Sequence[str]) -> Sequen
     return wanted or offered
 
 
-def _decoded(prefix: str, tokenizer: Tokenizer) -> list[str]:
-    dataset = IndexedDataset(prefix)
-    return [tokenizer.decode(dataset.document(i).tolist()) for i in range(dataset.n_documents)]
+def _decoded(file: IndexedDataset, tokenizer: Tokenizer) -> list[str]:
+    return [tokenizer.decode(file.document(i).tolist()) for i in range(file.n_documents)]

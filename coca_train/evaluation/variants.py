@@ -1,4 +1,4 @@
-"""What is tried on the same weights: frequencies and visibilities as the grid names them.
+"""What is tried on the same weights: frequencies, visibilities and logit scales as the grid names them.
 
 A name is a choice of the config group, with options behind it: `dynamic_ntk@alpha:4`, `yarn@factor:16@convention:code`;
 `own` is what the model was trained with. The base theta stays (config/exchange.py).
@@ -8,25 +8,31 @@ from collections.abc import Iterable
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
+from coca_train.config.exchange import LOGIT_SCALE
 from coca_train.config.messages import ConfigError
-from coca_train.config.older import shortened
-from coca_train.config.schema import Config
+from coca_train.config.older import as_ever
+from coca_train.config.schema import Config, LogitScaleConfig
 from coca_train.evaluation.results import OWN
 from coca_train.runtime.errors import UserError
-from coca_train.vary import GROUPS, vary
+from coca_train.vary import EXAMPLES, SPELLING, vary, words
 
 
 class Variant(NamedTuple):
-    """Settings to be put on trained weights. problem: why they cannot be, in words; empty: they can."""
+    """Settings to be put on trained weights. problem: why they cannot be, in words; empty: they can.
+
+    logit_scale: None, as the weights were trained.
+    """
 
     position: Any
     visibility: Any
     problem: str = ""
+    logit_scale: LogitScaleConfig | None = None
 
     def put_on(self, model: Any) -> None:
-        """Exchange frequencies and visibility on the same weights. model: a Transformer."""
+        """Exchange frequencies, visibility and logit scale on the same weights. model: a Transformer."""
         model.set_position(self.position)
         model.set_visibility(self.visibility)
+        model.set_logit_scale(self.logit_scale)
 
 
 class Choice(NamedTuple):
@@ -34,15 +40,16 @@ class Choice(NamedTuple):
 
     frequencies: str = OWN
     visibility: str = OWN
+    logit_scale: str = OWN
 
 
-def variants(config: Config, tried: Iterable[tuple[str, str]]) -> dict[str, Variant]:
-    """By the name a report shows; a pair that cannot be has `problem` set.
+def variants(config: Config, tried: Iterable[Choice]) -> dict[str, Variant]:
+    """By the name a report shows; what cannot be has `problem` set.
 
-    config: of the trained weights. tried: pairs of frequencies and visibility, see Choice. Raises UserError E-EVAL-02
-    for a name that is no choice, and ConfigError for options that are wrong.
+    config: of the trained weights. Raises UserError E-EVAL-02 for a text that is spelled otherwise, and ConfigError for
+    choices that are not there and options that are wrong.
     """
-    return {label(config, *choice): _variant(config, *choice) for choice in tried}
+    return {label(config, choice): _variant(config, choice) for choice in tried}
 
 
 def after_training(config: Config) -> list[Choice]:
@@ -55,12 +62,14 @@ def after_training(config: Config) -> list[Choice]:
     return [Choice(), *(Choice(name) for name in frequencies), *(Choice(OWN, name) for name in visibilities)]
 
 
-def label(config: Config, frequency: str, visibility: str) -> str:
-    """`plain`, `dynamic_ntk (alpha 4)`, `plain, sinks (window 256)`."""
+def label(config: Config, choice: Choice) -> str:
+    """`plain`, `dynamic_ntk (alpha 4)`, `plain, sinks (window 256)`, `plain, logit scale log`."""
     own = getattr(config.position, "frequencies", None)
-    parts = [(own.name if own else "plain") if frequency == OWN else _shown(frequency)]
-    if visibility != OWN:
-        parts.append(_shown(visibility))
+    parts = [(own.name if own else "plain") if choice.frequencies == OWN else _shown(choice.frequencies)]
+    if choice.visibility != OWN:
+        parts.append(_shown(choice.visibility))
+    if choice.logit_scale != OWN:
+        parts.append(f"logit scale {_shown(choice.logit_scale)}")
     return ", ".join(parts)
 
 
@@ -73,31 +82,30 @@ def _words(group: str, text: str) -> list[str]:
     """As words of a command line, which is where their checks are."""
     if text == OWN:
         return []
-    name, *options = text.split("@")
-    pairs = [option.partition(":") for option in options]
-    if not all(key and colon and value for key, colon, value in pairs):
-        raise UserError(
-            f"E-EVAL-02 grid {text!r}: an option is written choice@option:value. Fix: e.g. dynamic_ntk@alpha:4"
-        )
-    return [f"{group}={name}", *(f"{GROUPS[group]}.{key}={value}" for key, _, value in pairs)]
+    try:
+        return words(group, text)
+    except ValueError as error:
+        raise UserError(f"E-EVAL-02 grid {text!r}: {error}. Fix: e.g. {EXAMPLES[group]}") from None
 
 
-def _variant(config: Config, frequency: str, visibility: str) -> Variant:
+def _variant(config: Config, choice: Choice) -> Variant:
     """Settings that cannot go with this model are a variant with a problem; wrong words are the user's error."""
     # As words of a command line, so that grids and trainings have one dialect, one set of checks and one message each.
-    words = [*_words("position/frequencies", frequency), *_words("visibility", visibility)]
-    if frequency != OWN and getattr(config.position, "frequencies", None) is None:
+    groups = ("position/frequencies", "visibility", LOGIT_SCALE)
+    overrides = [word for group, text in zip(groups, choice, strict=True) for word in _words(group, text)]
+    if choice.frequencies != OWN and getattr(config.position, "frequencies", None) is None:
         return Variant(config.position, config.visibility, f"{config.position.scheme} has no frequencies")
     # What stages say of positions, visibilities and layers is not about these weights, and may not fit the variant.
     stages = {name: replace(stage, position={}, visibility={}, layers={}) for name, stage in config.stages.items()}
     try:
-        varied = vary(replace(config, stages=stages), words)
+        varied = vary(replace(config, stages=stages), overrides)
     except ConfigError as error:
         if all(problem.id in IMPOSSIBLE for problem in error.problems):
             return Variant(config.position, config.visibility, "; ".join(p.message for p in error.problems))
-        where = "in grid.frequencies and grid.visibilities it is written choice@option:value"
+        where = f"in grid.frequencies, visibilities and logit_scales {SPELLING}"
         raise ConfigError(error.problems, [f"{line} ({where})" for line in error.lines]) from None
-    return Variant(varied.position, varied.visibility)
+    scale = None if choice.logit_scale == OWN else varied.model.logit_scale
+    return Variant(varied.position, varied.visibility, logit_scale=scale)
 
 
 # Frequencies that the weights cannot have, or the scheme; a visibility that the scheme cannot have.
@@ -106,4 +114,6 @@ IMPOSSIBLE = ("E-CFG-33", "E-CFG-20", "E-CFG-44")
 
 def described(variant: Variant) -> dict[str, Any]:
     """Everything a cell's content depends on in a variant, as plain values."""
-    return {"position": shortened(asdict(variant.position)), "visibility": asdict(variant.visibility)}
+    content = {"position": as_ever(asdict(variant.position)), "visibility": asdict(variant.visibility)}
+    # Only where it was exchanged: cells that were measured before it could be have none, and are found again.
+    return content | ({"logit_scale": asdict(variant.logit_scale)} if variant.logit_scale else {})

@@ -147,7 +147,10 @@ def _certify(model: Transformer, kind: str, device: torch.device, dtype: torch.d
     pos_BT = torch.arange(n, device=device)[None]
     inputs = _inputs(position, n, device, dtype)
     exact = _Inputs(*(x.float() for x in inputs))
-    own = model.visibilities[kind], logit_scale(model.logit_scales[kind], pos_BT, model.shape.max_seq_len)
+    scale = model.logit_scales[kind]
+    # Of queries from its length on: before it `log` is one, and a kernel that ignored it would not be found out.
+    beyond_BT = pos_BT + (scale.length or model.shape.max_seq_len)
+    own = model.visibilities[kind], logit_scale(scale, beyond_BT, model.shape.max_seq_len)
     fused = _attend(model, kind, inputs, pos_BT, model.attention, *own)
     definition = _attend(model, kind, exact, pos_BT, "eager", *own)
     plain = _attend(model, kind, exact, pos_BT, "eager", EVERYTHING)

@@ -3,7 +3,9 @@
 The more keys there are, the more of them a softmax spreads its weight over; a growing factor keeps it as sharp as it
 was. With m the query's position in its text or document, from 0 on, so that it sees at most m + 1 keys:
 
-    log    max(1, ln(m + 1) / ln L)              Su, kexue.fm/archives/8823: entropy stays what it is at L keys
+    log    max(1, ln(m + 1) / ln L)              Su, kexue.fm/archives/8823: entropy stays what it is at L keys;
+                                                 ReRoPE's code evaluates with it, CLEX's with the keys of a
+                                                 call in place of m + 1
     steps  1 + beta · ln(1 + floor((m + 1) / L))  Llama 4 (transformers' Llama4TextAttention), in its NoPE layers;
                                                  Scalable-Softmax (arXiv 2501.19399) is the source both name
 

@@ -6,8 +6,9 @@ no activations where memory is short, and can compute the last layer of some pos
 Shape legend: B batch, T time, S all positions with the cache's or the memory's, M memory, C d_model, V vocab_size.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from coca_train import positions
-from coca_train.config.schema import OWN, Config, LayersConfig, LoraConfig, ModelConfig
+from coca_train.config.schema import OWN, Config, LayersConfig, LogitScaleConfig, LoraConfig, ModelConfig
 from coca_train.models.attention import AttentionContext
 from coca_train.models.cache import Cache, KVCache
 from coca_train.models.decoder import Decoder, module_name
@@ -59,7 +60,7 @@ class Transformer(Decoder):
             vocab_size=vocab_size,
             max_seq_len=max_seq_len,
         )
-        self.layers = layers
+        self.layers, self.built_with = layers, model
         self.attention = attention
         self.activation_checkpointing = activation_checkpointing
 
@@ -100,15 +101,22 @@ class Transformer(Decoder):
         others = {name: kind for name, kind in self.settings().items() if name != OWN}
         self.visibilities |= {name: visibilities.build(kind.visibility) for name, kind in others.items()}
 
+    def set_logit_scale(self, settings: LogitScaleConfig | None) -> None:
+        """Exchange how scores grow with the length, in all layers that do not say it themselves. None: as built."""
+        settings = settings or self.built_with.logit_scale
+        self.config = replace(self.config, logit_scale=settings)
+        others = {name: kind.logit_scale for name, kind in self.settings().items() if name != OWN}
+        self.logit_scales |= {OWN: settings, **others}
+
     @contextmanager
     def restored(self) -> Iterator[None]:
         """Whatever settings are exchanged inside, afterwards the model has those of before."""
         before = {name: module for name, module in self.named_children() if isinstance(module, Position)}
-        seen = dict(self.visibilities)
+        seen, scales, config = dict(self.visibilities), dict(self.logit_scales), self.config
         try:
             yield
         finally:
-            self.visibilities = seen
+            self.visibilities, self.logit_scales, self.config = seen, scales, config
             for name, module in before.items():
                 self.add_module(name, module)
 
@@ -216,14 +224,20 @@ def count_parameters(model: nn.Module) -> tuple[int, int]:
     return sum(sizes.values()), sum(sizes.values()) - outside
 
 
-def vocab_size(model: ModelConfig, n_pieces: int, tokenizer: str) -> int:
-    """Embedding rows [tokens]: as configured, else n_pieces, the tokenizer's size, rounded up to 64. tokenizer: its
-    file, for the error."""
+def vocab_size(
+    model: ModelConfig, n_pieces: int, tokenizer: str, other_data: Callable[[], str | None] = lambda: None
+) -> int:
+    """Embedding rows [tokens]: as configured, else n_pieces, the tokenizer's size, rounded up to 64.
+
+    tokenizer: its file, for the error. other_data: the fix where the rows are those of trained weights, which no
+    setting adds to; None: they are not.
+    """
     rows = model.vocab_size or -(-n_pieces // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
     if rows < n_pieces:
+        fix = other_data() or "model.vocab_size=null, which takes the tokenizer's size"
         raise DataError(
             f"E-TOK-09 model.vocab_size={rows}: the tokenizer {tokenizer} has {n_pieces} "
-            "tokens and needs as many rows. Fix: model.vocab_size=null, which takes the tokenizer's size"
+            f"tokens and needs as many rows. Fix: {fix}"
         )
     return rows
 

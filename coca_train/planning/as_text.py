@@ -1,5 +1,6 @@
 """A plan as a person reads it: a table of the stages, what changes from one to the next, and each one's cost."""
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from coca_train.config.schema import Config
 from coca_train.planning.cost import Cluster, Cost, n_tokens
 from coca_train.planning.gpus import GIB
+from coca_train.planning.memory import GpuMemory
 from coca_train.planning.outline import Outline, outline
 from coca_train.positions.layers import in_words
 from coca_train.runtime import printing
@@ -19,19 +21,35 @@ HEADER = ("stage", "steps", "trains", "seq_len", "batch", "tokens", "lr", "frequ
 
 
 def plan(name: str, costs: Sequence[Cost], cluster: Cluster) -> str:
-    """The schedule, what changes between stages, and each stage's cost."""
+    """All of it in a line, the schedule, what changes between stages, and each stage's cost."""
     stages, outlines = [cost.stage for cost in costs], [cost.outline for cost in costs]
-    parts = [f"plan of {name}: {_cluster(cluster, costs)}\n\n", table(stages, outlines)]
+    parts = [f"{summary(name, costs, cluster)}\n", f"{_basis(cluster, costs)}\n\n", table(stages, outlines)]
     parts += [f"\n{_stage(cost, cluster)}" for cost in costs]
-    if len(costs) > 1:
-        parts.append(f"\nall stages: {short(sum(c.n_tokens for c in costs))} tokens, {_hours(costs, cluster)}\n")
     return "".join(parts)
 
 
-def _cluster(cluster: Cluster, costs: Sequence[Cost]) -> str:
-    return f"{cluster.n_gpus} x {cluster.gpu.device}, {cluster.mfu:.0%} MFU of {costs[0].peak.source}".replace(
-        "%", " %"
+def summary(name: str, costs: Sequence[Cost], cluster: Cluster) -> str:
+    """Whether all stages fit, and hours, tokens and FLOPs of all together."""
+    fits = "fits on" if all(cost.fits for cost in costs) else "DOES NOT FIT on"
+    if fits == "fits on" and any(_memory_as_set(cost).report > cluster.gpu.usable for cost in costs):
+        fits = "fits, BUT NOT ITS REPORT, on"
+    tokens, flops = sum(c.n_tokens for c in costs), sum(c.per_token.total * c.n_tokens for c in costs)
+    line = (
+        f"{name} {fits} {cluster.n_gpus} x {cluster.gpu.device}: "
+        f"{_hours(costs, cluster)}, {short(tokens)} tokens, {flops:.2e} FLOPs"
     )
+    return textwrap.fill(line, printing.WIDTH, subsequent_indent="  ")
+
+
+def _memory_as_set(cost: Cost) -> GpuMemory:
+    return cost.memory[cost.stage.config.engine.activation_checkpointing]
+
+
+def _basis(cluster: Cluster, costs: Sequence[Cost]) -> str:
+    """Memory of the stage that needs most, and the rate behind the hours."""
+    most, has = max(_memory_as_set(cost).total for cost in costs) / GIB, cluster.gpu.usable / GIB
+    mfu = f"{cluster.mfu:.0%}".replace("%", " %")
+    return f"needs {most:,.1f} of {has:,.1f} GiB each; hours at {mfu} MFU of {costs[0].peak.source}"
 
 
 def _hours(costs: Sequence[Cost], cluster: Cluster) -> str:
@@ -98,8 +116,7 @@ def _memory(cost: Cost) -> str:
 def _verdict(cost: Cost, cluster: Cluster) -> str:
     has = cluster.gpu.usable / GIB
     if cost.fits:
-        as_set = cost.memory[cost.stage.config.engine.activation_checkpointing]
-        late = as_set.report > cluster.gpu.usable
+        late = _memory_as_set(cost).report > cluster.gpu.usable
         return f"fits into {has:,.1f} GiB" + f"; ITS REPORT DOES NOT: shorter {WINDOWS}" * late
     if cost.change is None:
         return f"DOES NOT FIT into {has:,.1f} GiB, whatever is changed of micro batch, checkpointing, ZeRO and GPUs"

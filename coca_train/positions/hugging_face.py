@@ -169,7 +169,7 @@ def whole_head(name: str, rotary_pct: float) -> None:
 
 
 def yarn_from(scaling: Scaling) -> tuple[dict[str, Any], float]:
-    """The section of a ramp in the authors' convention, and a temperature: as given, by two mscales, or YaRN's."""
+    """The section of a ramp as YaRN's code has it, and a temperature: as given, by two mscales, or YaRN's."""
     original = scaling.original()
     factor = scaling.factor(original)
     if scaling.take("truncate") is False:
@@ -187,8 +187,8 @@ def yarn_from(scaling: Scaling) -> tuple[dict[str, Any], float]:
 
 
 def yarn_to(settings: Any, temperature: float) -> Words:
-    """The authors' ramp as transformers has it."""
-    if settings.convention != "code":
+    """The ramp of YaRN's code as transformers has it."""
+    if settings.convention not in ("code", "indices"):
         raise NotTheSame(f"frequencies {settings.name} (convention {settings.convention}){NO_WORDS}")
     scaling = {"rope_type": "yarn", **extended(settings), "attention_factor": temperature}
     return Words(settings.theta, scaling | {"beta_fast": settings.beta_fast, "beta_slow": settings.beta_slow})

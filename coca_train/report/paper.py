@@ -22,7 +22,7 @@ NAMES = {
     "rope": "RoPE",
     "coca": "CoCA",
     "llama7b": "LLaMA-7B",
-    "dynamic_ntk": "dynamic NTK",
+    "dynamic_ntk": "dynamic NTK (alpha 4)",  # in tables 1 and 2
     "pi": "PI",
 }
 
@@ -52,7 +52,7 @@ def _numbers(value: Any) -> Any:
 
 
 def method(name: str) -> str:
-    """A method as readers know it: coca+dynamic_ntk is CoCA + dynamic NTK."""
+    """A method as readers know it: coca+dynamic_ntk is CoCA + dynamic NTK (alpha 4)."""
     return " + ".join(NAMES.get(part, part) for part in name.split("+"))
 
 
@@ -76,6 +76,20 @@ def rows(
         Row(label=label(name), values=tuple(value(printed, n) for n in lengths), theirs=True)
         for name, printed in series.items()
     )
+
+
+def by_alpha(quantity: str) -> Series:
+    """Table 3: slack and strict CoCA with dynamic NTK of alpha 2, 4 and 8; strict is printed as a difference.
+
+    quantity: ppl or passkey.
+    """
+    printed = table("table3_slack_vs_strict")[quantity]
+    series: dict[str, Sequence[float]] = {}
+    for alpha, slack in printed["slack"].items():
+        name, more = f"dynamic NTK (alpha {alpha})", printed["strict_minus_slack"][alpha]
+        series[f"coca+{name}+slack"] = slack
+        series[f"coca+{name}+strict"] = [round(a + b, 2) for a, b in zip(slack, more, strict=True)]
+    return series
 
 
 def beside(tables: Mapping[str, Series], lengths: Sequence[int | str]) -> tuple[Row, ...]:

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from coca_train.runtime.errors import DataError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -87,6 +89,22 @@ def on_main(action: Callable[[], T]) -> T:
     result, error = broadcast_object((result, error))
     if error is not None:
         raise error
+    return result
+
+
+def on_each(action: Callable[[], T]) -> T:
+    """COLLECTIVE. Run on every rank; a DataError of one is raised on all, in the same words."""
+    # Only what the data says is told to the others. Any other exception is a bug of this rank, and ends it; they learn
+    # of that as of a lost peer.
+    result: Any = None
+    problem = ""
+    try:
+        result = action()
+    except DataError as error:
+        problem = str(error)
+    # A reduction first, which is cheap: words are sent only where there are any.
+    if all_reduce([float(bool(problem))], "max")[0]:
+        raise DataError(next(text for text in all_gather_object(problem) if text))
     return result
 
 

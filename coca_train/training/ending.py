@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from coca_train.checkpoint.manifest import FOLDER, folder_name
 from coca_train.checkpoint.manifest import NAME as MANIFEST
 from coca_train.config.schema import Config
+from coca_train.data.dataset import IndexedDataset
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import Engine
 from coca_train.evaluation.configuration import CELLS
@@ -35,12 +36,14 @@ FORMAT = 2  # of a report; those of other formats are made anew
 
 
 class Finished(NamedTuple):
-    """A stage that is trained up to `step`. directory: of its report. command: how the run was begun."""
+    """A stage that is trained up to `step`. directory: of its report. held_out: files by source. command: how the run
+    was begun."""
 
     config: Config
     run_dir: Path
     directory: Path
     tokenizer: Tokenizer
+    held_out: Mapping[str, IndexedDataset]
     step: int
     command: str
 
@@ -55,6 +58,7 @@ def final_report(
     run_dir: Path,
     runner: Engine,
     tokenizer: Tokenizer,
+    held_out: Mapping[str, IndexedDataset],
     step: int,
     stage: str = "",
     overrides: Sequence[str] = (),
@@ -62,7 +66,8 @@ def final_report(
     """Write the report on the model at `step` and show it. COLLECTIVE. A finished report is not made again; one that
     cannot be made is said and fails nothing: the model is saved.
 
-    stage: the report is on a stage that others follow, and goes to report/<stage>. overrides: of the run's command.
+    held_out: files by source. stage: the report is on a stage that others follow, and goes to report/<stage>.
+    overrides: of the run's command.
     """
     directory = run_dir / "report" / stage
     mark = {"format": FORMAT, "step": step, "eval": _depends_on(config)}
@@ -70,7 +75,7 @@ def final_report(
         dist.log(f"The report on step {step} is there already.")
         return
     command = shlex.join(["python", "-m", "coca_train", *overrides])
-    finished = Finished(config, run_dir, directory, tokenizer, step, command)
+    finished = Finished(config, run_dir, directory, tokenizer, held_out, step, command)
     try:
         _make(finished, runner)
         dist.on_main(lambda: write_json(directory / DONE, mark))
@@ -121,7 +126,9 @@ def evaluate(finished: Finished, module: Any) -> Evaluation | None:
     progress = Progress(config.tracking.progress_bar)
     try:
         windows = (multiple * config.train.seq_len for multiple in options.multiples)
-        reach = Reach(config, finished.tokenizer, windows, after_training(config), options.max_documents)
+        reach = Reach(
+            config, finished.tokenizer, finished.held_out, windows, after_training(config), options.max_documents
+        )
         subject, cells = reach.measure(
             module,
             progress,

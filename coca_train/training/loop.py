@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -12,7 +13,7 @@ from coca_train.engine.base import Engine
 from coca_train.engine.optim import lr_at
 from coca_train.models.init import seed_of
 from coca_train.runtime import dist
-from coca_train.runtime.errors import DataError, DivergedError, Preempted
+from coca_train.runtime.errors import DivergedError, Preempted
 from coca_train.runtime.signals import StopRequest
 from coca_train.runtime.watchdog import Watchdog
 from coca_train.tracking.throughput import Throughput
@@ -56,7 +57,9 @@ def run_stage(
             # Seeded anew for each step and rank, so a resumed run draws what it would have drawn, and there is no
             # state of the generator to save.
             torch.manual_seed(seed_of(config.run.seed, first_step + step, dist.rank()))
-            micro_batches = next_batches(batches)
+            # Every step, though it costs a reduction: a rank without a batch would leave the others waiting for its
+            # gradients.
+            micro_batches = dist.on_each(partial(next, batches))
             lr = lr_at(step, config.optim, max_steps)
             result = engine.train_step(micro_batches, lr)
             tools.throughput.add(result.tokens, time.perf_counter() - started)
@@ -91,22 +94,6 @@ def run_stage(
                     saved = tools.save(done)
             if stopping and saved:
                 raise Preempted(f"stopped at step {done}, checkpoint saved; the same command goes on from there")
-
-
-def next_batches(batches: Iterator[Sequence[Batch]]) -> Sequence[Batch]:
-    """This rank's micro batches. COLLECTIVE: data that is wrong on one rank ends the run on all, in the same words."""
-    # Only what the data says is told to the others. Any other exception is a bug of this rank, and ends it; they learn
-    # of that as of a lost peer.
-    micro_batches, problem = None, ""
-    try:
-        micro_batches = next(batches)
-    except DataError as error:
-        problem = str(error)
-    # Every step, though it costs a reduction: a rank without a batch would leave the others waiting for its gradients.
-    if dist.all_reduce([float(bool(problem))], "max")[0]:
-        raise DataError(next(text for text in dist.all_gather_object(problem) if text))
-    assert micro_batches is not None
-    return micro_batches
 
 
 def batch_digest(micro_batches: Sequence[Batch]) -> str:

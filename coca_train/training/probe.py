@@ -12,8 +12,10 @@ as without it. Time is that of rank 0; it is not in tokens_per_s.
 """
 
 import time
+from collections.abc import Mapping
 
 from coca_train.config.schema import Config
+from coca_train.data.dataset import IndexedDataset
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import Engine
 from coca_train.evaluation.progress import Progress
@@ -25,14 +27,23 @@ from coca_train.training.reach import Reach
 
 
 class Probe:
-    """Measures when it is called. config: the stage's. start_step: step of the run from which it trains here."""
+    """Measures when it is called. config: the stage's. held_out: files by source. start_step: step of the run from
+    which it trains here."""
 
-    def __init__(self, config: Config, runner: Engine, tokenizer: Tokenizer, start_step: int) -> None:
-        self.config = config
+    def __init__(
+        self,
+        config: Config,
+        runner: Engine,
+        tokenizer: Tokenizer,
+        held_out: Mapping[str, IndexedDataset],
+        start_step: int,
+    ) -> None:
+        self.config, self.held_out = config, held_out
         self.runner, self.tokenizer, self.start_step = runner, tokenizer, start_step
         self.began, self.seconds = time.perf_counter(), 0.0
         self.reach: Reach | None = None
-        self.announced = False  # what it costs, or why there is nothing to measure
+        self.announced = False  # what it costs
+        self.reason = ""  # why there was nothing to measure, as it was said
 
     def __call__(self, step: int) -> dict[str, float]:
         """The record of this step; empty when nothing can be scored. COLLECTIVE."""
@@ -40,7 +51,9 @@ class Probe:
         try:
             losses = self._measure(step)
         except UserError as error:
-            self._say(f"WARNING: no extrapolation probe: {error}")
+            if str(error) != self.reason:
+                dist.log(f"WARNING: no extrapolation probe: {error}")
+            self.reason = str(error)
             return {}
         seconds = time.perf_counter() - started
         training = started - self.began - self.seconds
@@ -49,7 +62,9 @@ class Probe:
         # Without the probes themselves: what they cost is told against the time of training alone.
         between = training / (step - self.start_step) * every
         cost = seconds / (seconds + between)
-        self._say(f"probe     takes {seconds:.1f} s every {every:,} steps, {cost:.1%} of the training")
+        if not self.announced:
+            dist.log(f"probe     takes {seconds:.1f} s every {every:,} steps, {cost:.1%} of the training")
+        self.announced = True
         share = self.seconds / (self.seconds + training)
         return losses | {"probe/seconds": seconds, "probe/share": share}
 
@@ -60,7 +75,7 @@ class Probe:
             options = config.eval.extrapolation
             windows = (multiple * training_window for multiple in (1, *options.multiples))
             tried = [choice for choice in after_training(config) if choice.visibility == OWN]
-            self.reach = Reach(config, self.tokenizer, windows, tried, options.probe_documents)
+            self.reach = Reach(config, self.tokenizer, self.held_out, windows, tried, options.probe_documents)
         with self.runner.eval_module() as module:
             _, cells = self.reach.measure(module, Progress(shown=False), path="", step=step, weights="")
         losses = {}
@@ -71,8 +86,3 @@ class Probe:
         if not losses:
             raise UserError(cells[0].reason)
         return losses | {"probe/training_window": float(training_window)}
-
-    def _say(self, message: str) -> None:
-        if not self.announced:
-            dist.log(message)
-        self.announced = True

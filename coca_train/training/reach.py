@@ -4,7 +4,7 @@ Documents are cut to the longest window that any of them fills, so all windows s
 stride is the training window. Variants: as trained, then the choices of `eval.extrapolation` on the same weights.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from coca_train.config.schema import Config
@@ -18,7 +18,6 @@ from coca_train.evaluation.store import Store
 from coca_train.evaluation.subject import Setup, lent
 from coca_train.evaluation.suites.perplexity import Settings
 from coca_train.evaluation.variants import Choice, variants
-from coca_train.runtime import dist
 from coca_train.runtime.errors import DataError
 
 SETTINGS = Settings(
@@ -31,42 +30,31 @@ SETTINGS = Settings(
 SEED = 0  # of the bootstrap
 
 
-def held_out(config: Config) -> dict[str, IndexedDataset]:
-    """By source, its held-out documents; a file that cannot be read is said and left out.
-
-    Raises DataError E-EVAL-04 when nothing is left.
-    """
-    files: dict[str, IndexedDataset] = {}
-    for name, source in config.data.sources.items():
-        try:
-            if source.valid_path:
-                files[name] = IndexedDataset(source.valid_path)
-        except DataError as error:
-            dist.log(f"WARNING: no held-out text of {name}: {error}")
-    if not files:
-        raise DataError(
-            "E-EVAL-04 data.sources: no source has held-out text that can be read. Fix: data.sources.<name>.valid_path"
-        )
-    return files
-
-
 class Reach:
     """The grid of a stage's model, ready to be measured at any step of it.
 
-    config: the stage's. windows [tokens]. tried: see evaluation/variants.py. max_documents: of each source.
-    Raises DataError E-EVAL-04 without held-out text.
+    config: the stage's. held_out: files by source. windows [tokens]. tried: see evaluation/variants.py. max_documents:
+    of each source. Raises DataError E-EVAL-04 without held-out text.
     """
 
     def __init__(
-        self, config: Config, tokenizer: Tokenizer, windows: Iterable[int], tried: Iterable[Choice], max_documents: int
+        self,
+        config: Config,
+        tokenizer: Tokenizer,
+        held_out: Mapping[str, IndexedDataset],
+        windows: Iterable[int],
+        tried: Iterable[Choice],
+        max_documents: int,
     ) -> None:
+        if not held_out:
+            raise DataError("E-EVAL-04 data.sources: no source has held-out text. Fix: data.sources.<name>.valid_path")
         self.config, self.tokenizer = config, tokenizer
         self.windows = tuple(sorted(set(windows)))
         self.variants = variants(config, tried)
         self.setup = Setup(
             points=self.windows,
             texts=dict,
-            token_files=held_out(config),
+            token_files=held_out,
             lengths_from="eval.extrapolation.multiples",
             max_documents=max_documents,
             seed=SEED,

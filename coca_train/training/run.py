@@ -10,7 +10,8 @@ import torch
 from coca_train import checkpoint, engine
 from coca_train.checkpoint.record import begin_stage, open_record
 from coca_train.config.load import Loaded
-from coca_train.config.schema import Config, DataConfig
+from coca_train.config.schema import Config
+from coca_train.data.held_out import HeldOut, Validation
 from coca_train.data.mixture import Mixture, require_files
 from coca_train.data.packings import Edges
 from coca_train.data.tokenizer import Tokenizer
@@ -28,6 +29,7 @@ from coca_train.schedule import resolve, stage_at
 from coca_train.tracking.writers import MetricsWriter, shared_config
 from coca_train.training.stage import RunContext, run_one
 from coca_train.training.start import check_start, find_start
+from coca_train.training.tokens import commands_for_missing, commands_for_own_tokens
 
 
 @contextmanager
@@ -62,9 +64,10 @@ def train(loaded: Loaded) -> None:
         engine.start(config.engine)
         # What can be refused without the run directory is refused before there is one.
         for stage in stages:
-            prepare_data(stage.config.data)
+            prepare_data(stage.config)
         tokenizer = Tokenizer(config.data.tokenizer)
-        n_tokens = vocab_size(config.model, tokenizer.vocab_size, tokenizer.path)
+        own_tokens = partial(commands_for_own_tokens, config)
+        n_tokens = vocab_size(config.model, tokenizer.vocab_size, tokenizer.path, own_tokens)
         edges = Edges(tokenizer.bos, tokenizer.eod)
         mixtures = {
             each.name: Mixture(
@@ -72,6 +75,7 @@ def train(loaded: Loaded) -> None:
             )
             for each in stages
         }
+        validations = dist.on_each(lambda: {each.name: validation_of(each.config, n_tokens) for each in stages})
         with torch.device("meta"), without_initial_values():
             outlines = {each.name: build_model(each.config, n_tokens, each.trainable, each.lora) for each in stages}
             initial = build_model(config, n_tokens)  # of the run: what its first stage changes has no part in digests
@@ -91,10 +95,11 @@ def train(loaded: Loaded) -> None:
         if begins_from is not None:
             start = find_start(config, n_tokens, run_dir, begins_from.run_dir, lock, stop)
         fingerprints = {name: mixture.fingerprint() for name, mixture in mixtures.items()}
+        held_out = {name: each.held_out.fingerprint() for name, each in validations.items()}
         # The record before the checkpoints: it says which run they must belong to.
         digests = partial(init_digests, initial, config.run.seed)
         note = begins_from.note if begins_from is not None else None
-        record = dist.on_main(lambda: open_record(run_dir, loaded, stages, fingerprints, digests, note))
+        record = dist.on_main(lambda: open_record(run_dir, loaded, stages, fingerprints, held_out, digests, note))
         newest = newest_checkpoint(config.run.resume, run_dir, record["run_id"])
         # The metrics after them: records of steps that will be done again are dropped.
         start_step, shown = newest.step if newest else 0, partial(shared_config, config)
@@ -104,10 +109,11 @@ def train(loaded: Loaded) -> None:
         first = stages.index(stage_at(stages, newest.step)) if newest else 0
         for number, stage in enumerate(stages[first:], first):
             if number:  # the first is noted with the record
-                begin_stage(run_dir, record, stage, fingerprints[stage.name])
+                begin_stage(run_dir, record, stage, fingerprints[stage.name], held_out[stage.name])
             newest = run_one(
                 stage,
                 mixtures[stage.name],
+                validations[stage.name],
                 outlines[stage.name],
                 context,
                 newest or start,
@@ -128,6 +134,19 @@ def out_of_memory(error: BaseException) -> DeviceMemoryError | None:
         f"E-RUN-16 rank {dist.rank()}: out of memory ({(str(error) or 'host memory').splitlines()[0][:200]}). "
         "Fix: halve train.micro_batch_size (the global batch, and so the training, stays the same), or "
         "engine.activation_checkpointing=true, or more sharding: engine.zero_stage=3"
+    )
+
+
+def validation_of(config: Config, n_tokens: int) -> Validation:
+    """This rank's part of a stage's validations. n_tokens: rows of the embedding."""
+    return Validation(
+        HeldOut(config.data),
+        config.train.seq_len,
+        config.eval.max_tokens,
+        config.train.micro_batch_size,
+        n_tokens,
+        dist.rank(),
+        dist.world_size(),
     )
 
 
@@ -206,15 +225,16 @@ def next_commands(config: Config, run_dir: Path) -> str:
     return "\n".join(f"  {command}" for command in commands)
 
 
-def prepare_data(data: DataConfig) -> None:
+def prepare_data(config: Config) -> None:
     """Make the quickstart corpus when it is asked for and missing (rank 0 works); then look for the files."""
+    data = config.data
     if data.prepare == "embedded":
         from data_prep.verbs import embedded
 
         own = Path(data.dir) / embedded.TOKENIZER
         tokenizer = None if Path(data.tokenizer) == own else Path(data.tokenizer)
         dist.on_main(lambda: embedded.make(data.dir, tokenizer=tokenizer))
-    require_files(data)
+    require_files(data, partial(commands_for_missing, config))
 
 
 def newest_checkpoint(resume: str, run_dir: Path, run_id: str) -> checkpoint.Checkpoint | None:

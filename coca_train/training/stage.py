@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from coca_train import checkpoint, engine
-from coca_train.config.schema import OWN, Config, EngineConfig, LoraConfig, TrainConfig
-from coca_train.data.loader import Loader, validation_batches
+from coca_train.config.schema import OWN, EngineConfig, LoraConfig, TrainConfig
+from coca_train.data.held_out import Validation
+from coca_train.data.loader import Loader
 from coca_train.data.mixture import Mixture
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import DTYPES, Engine
@@ -47,6 +48,7 @@ class RunContext(NamedTuple):
 def run_one(
     stage: Stage,
     mixture: Mixture,
+    validation: Validation,
     outline: Transformer,
     context: RunContext,
     origin: checkpoint.Checkpoint | None,
@@ -130,9 +132,9 @@ def run_one(
             meter(outline, runner, config.train.seq_len, config.engine.dtype),
             context.stop,
             context.watchdog,
-            validate=partial(validate, config, runner, context.n_tokens),
+            validate=partial(validate, runner, validation),
             save=Saver(run_dir, runner, meta, context.lock, config.checkpoint.keep, borders, frozen),
-            probe=Probe(config, runner, context.tokenizer, stage.first_step + start_step)
+            probe=Probe(config, runner, context.tokenizer, validation.held_out.files, stage.first_step + start_step)
             if config.eval.extrapolation.every_steps
             else None,
         )
@@ -152,6 +154,7 @@ def run_one(
             run_dir,
             runner,
             context.tokenizer,
+            validation.held_out.files,
             stage.first_step + steps,
             "" if is_last else stage.name,
             context.record["overrides"],
@@ -243,24 +246,10 @@ def meter(outline: Transformer, runner: Engine, seq_len: int, dtype: str) -> Thr
     return Throughput(flops, limit, dist.world_size(), PeakMemory(runner.device))
 
 
-def validate(config: Config, runner: Engine, n_tokens: int) -> dict[str, float]:
+def validate(runner: Engine, validation: Validation) -> dict[str, float]:
     """Loss on held-out windows by source [nats per token]. COLLECTIVE."""
-    batches = {
-        name: validation_batches(
-            source.valid_path,
-            config.train.seq_len,
-            config.eval.max_tokens,
-            config.train.micro_batch_size,
-            config.data.document_mask,
-            n_tokens,
-            dist.rank(),
-            dist.world_size(),
-        )
-        for name, source in config.data.sources.items()
-        if source.valid_path
-    }
     with runner.eval_module() as module:
-        return {f"valid/{name}": loss for name, loss in validation_loss(module, batches).items()}
+        return {f"valid/{name}": loss for name, loss in validation_loss(module, validation.batches()).items()}
 
 
 class Saver:

@@ -18,7 +18,7 @@ from coca_train.config.load import Loaded
 from coca_train.config.root import Root
 from coca_train.config.schema import STRICT, Positive
 from coca_train.config.verb import Verb
-from coca_train.data.dataset import IndexedDataset, IndexedWriter, best_dtype
+from coca_train.data.dataset import IndexedDataset, IndexedWriter, best_dtype, write_sums
 from coca_train.data.storage import digest, flush_to_disk, lock_and_wait, storage
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.durable import sync_folder
@@ -210,7 +210,7 @@ def _vocabulary_sample(documents: Sequence[Document], weight: float) -> list[str
 
 
 def tokenize(texts: Sequence[str], prefix: Path, tokenizer: Tokenizer, bar: Any) -> None:
-    """Texts to a .bin/.idx pair, one document each, an end-of-document token after each."""
+    """Texts to a .bin/.idx pair with its sums, one document each, an end-of-document token after each."""
     with IndexedWriter(prefix, best_dtype(tokenizer.vocab_size)) as writer:
         begin = 0
         while begin < len(texts):
@@ -222,12 +222,13 @@ def tokenize(texts: Sequence[str], prefix: Path, tokenizer: Tokenizer, bar: Any)
                 writer.add_document([*ids, tokenizer.eod])
             bar.update(characters)
             begin = end
+    write_sums(prefix)
 
 
 def _manifest(folder: Path, tokenizer: Tokenizer, groups: dict[tuple[str, str], list[Document]]) -> dict[str, Any]:
     names = [f"{part}_{split}" for part, split in groups]
     datasets = {name: IndexedDataset(folder / name) for name in names}
-    files = [TOKENIZER, *(f"{name}{end}" for name in names for end in (".bin", ".idx"))]
+    files = [TOKENIZER, *(f"{name}{end}" for name in names for end in (".bin", ".idx", ".sums"))]
     return {
         "format": FORMAT,
         "kind": "embedded",

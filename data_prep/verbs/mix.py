@@ -6,6 +6,7 @@ it is exact (fractions); what is written are decimals of DIGITS places which add
 
 import os
 import shlex
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
 from pathlib import Path
@@ -64,7 +65,7 @@ class Plan:
     @property
     def lasts(self) -> int:
         """Tokens of training until the first source has been seen max_epochs times."""
-        return int(min(exact(self.max_epochs) * share.tokens / share.weight for share in self.shares))
+        return lasting(((share.tokens, share.weight) for share in self.shares), self.max_epochs)
 
     def warnings(self) -> list[str]:
         """What a person should know before training, a line each."""
@@ -79,6 +80,11 @@ class Plan:
                 )
         lines += [f"{share.source}: nothing to validate on" for share in self.shares if share.valid is None]
         return lines
+
+
+def lasting(sources: Iterable[tuple[int, Fraction]], max_epochs: float) -> int:
+    """Tokens of training until the first of some sources, each its tokens and share, has been seen max_epochs times."""
+    return int(min(exact(max_epochs) * tokens / share for tokens, share in sources))
 
 
 def exact(number: float) -> Fraction:
@@ -116,13 +122,15 @@ def plan(corpus: CorpusConfig, mix: MixConfig, manifest: dict[str, Any]) -> Plan
         weights |= dict(zip(members, apportion(sizes, units), strict=True))
     unit = Fraction(1, sum(weights.values()))
     valid = _held_out(corpus, set(datasets))
+    records = {name: datasets[f"{name}_train"] for name in trained}
+    tokens = mix.tokens
+    if tokens is None:
+        tokens = lasting(((records[n]["tokens"], weights[n] * unit) for n in trained), mix.max_epochs)
     shares = []
     for name, source in trained.items():
-        record, weight = datasets[f"{name}_train"], weights[name] * unit
+        record, weight = records[name], weights[name] * unit
         shares.append(
-            Share(
-                name, source.group, record["documents"], record["tokens"], weight, weight * mix.tokens, valid.get(name)
-            )
+            Share(name, source.group, record["documents"], record["tokens"], weight, weight * tokens, valid.get(name))
         )
     order = list(mix.groups)
     shares.sort(key=lambda share: (order.index(share.group), -share.weight, share.source))
@@ -131,7 +139,7 @@ def plan(corpus: CorpusConfig, mix: MixConfig, manifest: dict[str, Any]) -> Plan
     for name in sorted(set(corpus.sources) - set(trained)):
         partner = next((source for source, dataset in valid.items() if dataset == f"{name}_valid"), None)
         unused[name] = f"validates {partner}" if f"{name}_valid" in used else "an evaluation set, not read in training"
-    return Plan(corpus.name, mix.tokens, mix.max_epochs, {g: u * unit for g, u in groups.items()}, shares, unused)
+    return Plan(corpus.name, tokens, mix.max_epochs, {g: u * unit for g, u in groups.items()}, shares, unused)
 
 
 def _groups(corpus: CorpusConfig, mix: MixConfig) -> dict[str, int]:
@@ -238,10 +246,10 @@ def _text(planned: Plan, table) -> str:
     """The plan in words and one table."""
     groups = ", ".join(f"{name} {percent(float(share))}" for name, share in planned.groups.items())
     lines = [f"{short(planned.tokens)} tokens of training: {groups}\n", table(HEADER, _rows(planned), 2)]
-    lines.append(
-        f"After {short(planned.lasts)} tokens of training the first source has been seen mix.max_epochs="
-        f"{planned.max_epochs:g} times.\n"
-    )
+    seen = f"the first source has been seen mix.max_epochs={planned.max_epochs:g} times"
+    if planned.tokens > planned.lasts:
+        seen += f": mix.tokens={planned.lasts} would fit"
+    lines.append(f"After {short(planned.lasts)} tokens of training {seen}.\n")
     notes = [f"* Warning: {warning}\n" for warning in planned.warnings()]
     notes += [f"* Not trained on: {name} ({why})\n" for name, why in planned.unused.items()]
     return "\n".join([*lines, "".join(notes)])

@@ -13,7 +13,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from coca_train.data.passkeys import HIGHEST, LOWEST, prompt
+from coca_train.data.passkeys import COCA
 from coca_train.runtime.durable import write_bytes
 from coca_train.runtime.printing import n_bytes
 from data_prep.schema import PrepareConfig
@@ -23,8 +23,8 @@ def document(draw: random.Random, max_repeats: int) -> str:
     """One text."""
     n_fillers = draw.randint(0, max_repeats)
     n_before = draw.randint(0, n_fillers)
-    key = draw.randint(LOWEST, HIGHEST)
-    return f"{prompt(key, n_before, n_fillers - n_before)}\nThe passkey is {key}.\n"
+    key = draw.randint(COCA.lowest, COCA.highest)
+    return f"{COCA.prompt(key, n_before, n_fillers - n_before)}\nThe passkey is {key}.\n"
 
 
 def lines(draw: random.Random, split: str, n_documents: int, max_repeats: int) -> Iterator[str]:

@@ -73,7 +73,12 @@ def place(source: CorpusSourceConfig) -> str:
     if source.kind != "hub":
         return shown(" ".join(source.files))
     parts: list[Any] = [source.hub, source.hub_config, source.hub_split, *source.hub_files]
-    return "hub: " + shown(", ".join(str(part) for part in parts if part))
+    return shown(", ".join(str(part) for part in parts if part))
+
+
+def reading(corpus: CorpusConfig) -> str:
+    """What is about to be read, and how, a line for each source."""
+    return "\n".join(f"reading {name} as {source.kind}: {place(source)}" for name, source in corpus.sources.items())
 
 
 def run(config: PrepareConfig) -> int:
@@ -92,7 +97,11 @@ def run(config: PrepareConfig) -> int:
         source = corpus.sources[one.source]
         about = " ".join(source.about.split()) or "(nothing is said about it: corpus.sources.<name>.about)"
         print(textwrap.fill(f"{one.source}: {about}", WIDTH, subsequent_indent="  "))
-        print(textwrap.fill(f"read from {place(source)}", WIDTH, initial_indent="  ", subsequent_indent="    "))
+        print(
+            textwrap.fill(
+                f"read as {source.kind} from {place(source)}", WIDTH, initial_indent="  ", subsequent_indent="    "
+            )
+        )
         print(textwrap.fill(f"licence: {source.licence}", WIDTH, initial_indent="  ", subsequent_indent="    "))
         if one.problem:
             print(f"  {one.problem}")

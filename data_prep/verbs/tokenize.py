@@ -15,6 +15,7 @@ from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError, Preempted
 from coca_train.runtime.signals import StopRequest
 from data_prep.merging.manifest import describe, existing
+from data_prep.progress import say
 from data_prep.readers import chunks, inputs
 from data_prep.readers.base import Chunk, Input, shown
 from data_prep.schema import PrepareConfig
@@ -23,6 +24,7 @@ from data_prep.tokenizing.part_writer import InputParts
 from data_prep.tokenizing.parts import input_folder, is_done, settings
 from data_prep.tokenizing.pool import ordered
 from data_prep.verbs.merge import merge
+from data_prep.verbs.sources import reading
 
 MERGE_LOCK = ".merge.lock"  # held alone by merge
 
@@ -203,6 +205,7 @@ def run(config: PrepareConfig) -> None:
     with beside_merge(config):
         manifest = existing(config)
         if manifest is None:
+            say(reading(config.corpus), config.work.progress_bar)
             every = all_inputs(config)
             tokenize(config, every)
             left = unfinished(config, every)

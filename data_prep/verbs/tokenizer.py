@@ -12,6 +12,7 @@ from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.printing import n_bytes, percent, plain
 from data_prep.progress import say
 from data_prep.schema import PrepareConfig
+from data_prep.verbs.sources import reading
 from data_prep.vocabularies.sample import Drawn, draw
 from data_prep.vocabularies.tokenizer_file import already_trained, bring, made_from, publish
 from data_prep.vocabularies.training import short_lines, train
@@ -46,6 +47,7 @@ def described(tokenizer: Tokenizer) -> str:
 
 def _train(config: PrepareConfig, path: Path) -> None:
     options = config.tokenizer
+    say(reading(config.corpus))
     drawn = draw(config)
     print(account(drawn))
     size = n_bytes(sum(one.kept.n_bytes for one in drawn))

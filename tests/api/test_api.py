@@ -62,6 +62,9 @@ def test_logits_are_the_networks_and_change_with_the_frequencies(model):
     assert torch.equal(model.logits(TEXT[0] * 8), own)
     varied = model.vary("position/frequencies=linear", "position.frequencies.factor=4").logits(tokens)
     assert not torch.allclose(varied, own)
+    longer = model.vary("model.logit_scale.name=log", "model.logit_scale.length=4").logits(tokens)
+    assert torch.equal(longer[:4], own[:4])
+    assert not torch.allclose(longer[4:], own[4:])
     assert torch.equal(model.vary().logits(tokens), own)
 
 

@@ -38,14 +38,14 @@ def test_wavelengths(frequencies):
     turns = 64 * 10000 ** (-8 / 32) / (2 * math.pi)  # of pair 4 over the window; pair 0 makes 10.2 of them
     by_parts = [1 / ((1 - kept) / 4 + kept) for kept in ((64 / (2 * math.pi) - 1) / 31, (turns - 1) / 31, 0)]
     by_parts[1] = by_parts[1] if turns > 1 else 4
-    for name in ("ntk_by_parts", "dynamic_ntk_by_parts", "yarn", "dynamic_yarn"):
+    for name in ("ntk_by_parts", "dynamic_ntk_by_parts", "yarn", "dynamic_yarn", "dynamic_yarn_tuned"):
         assert stretch[name] == pytest.approx(by_parts)
 
 
 def test_temperatures(frequencies):
     warm = {name: facts.temperature for name, facts in frequencies.items() if facts.temperature != 1}
     yarn, longrope = 0.1 * math.log(4) + 1, math.sqrt(1 + math.log(4) / math.log(64))
-    assert warm == pytest.approx({"yarn": yarn, "dynamic_yarn": yarn, "longrope": longrope})
+    assert warm == pytest.approx({"yarn": yarn, "dynamic_yarn": yarn, "dynamic_yarn_tuned": yarn, "longrope": longrope})
 
 
 def test_thetas(frequencies):

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from benchmarks import cases, measure, schemes
+from benchmarks import cases, complexity, measure, schemes
 from benchmarks.measure import MIB, Alone
 from coca_train.planning.catalog.entries import entries
 
@@ -145,3 +145,33 @@ def test_names_that_do_not_exist(capsys):
     with pytest.raises(SystemExit):
         schemes.main(["--schemes", "rope", "alibbi"])
     assert "there is no 'alibbi'" in capsys.readouterr().err
+
+
+STEPS = sorted({step.name for step in complexity.STEPS.values() if step.kind == "step"})
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_every_step_of_cocas_table_6_has_the_numbers_it_is_named_for(name):
+    n_tokens, heads, width = 24, TINY.attention_heads, TINY.attention_head_dim
+    result = cases.step(f"{name}/{n_tokens}", TINY)()
+    numbers = sum(each.numel() for each in result) if isinstance(result, list) else result.numel()
+    features, scores = n_tokens * heads * width, heads * n_tokens**2
+    by_hand = {"projections": 3 * features, "half": features // 2, "relu": features, "rotation": 2 * features}
+    assert numbers == by_hand.get(name, scores * width if name == "expanded" else scores)
+
+
+def test_contracting_is_what_expanding_comes_to():
+    """Eq. 19: the expanded product, weighed with the turned query and summed over the width, is the contracted one."""
+    products_HTSD, contracted_HTS = (cases.step(f"{name}/24", TINY)() for name in ("expanded", "scores_coca"))
+    torch.manual_seed(0)  # as the steps draw their queries, turned queries and keys
+    _, turned_HTD, _ = (torch.randn(2, 24, 8) for _ in range(3))
+    torch.testing.assert_close((products_HTSD * turned_HTD[:, :, None]).sum(-1), contracted_HTS)
+
+
+def test_growth_is_told_beside_the_papers():
+    costs = {row: grown(2) for row in complexity.STEPS}
+    assert complexity.exponent({n: one.seconds for n, one in grown(1).items()}) == pytest.approx(1)
+    line = next(line for line in complexity.table(costs, [1024, 4096, 16384]).splitlines() if "| softmax " in line)
+    cells = " ".join(cell.strip() for cell in line.strip("|").split("|"))
+    assert cells == "softmax both N² 1.00 N² 2.00 500.00 2,000.00 8,000.00 1.0 16.0 256.0"
+    assert "at N = 16,384: time 1.00, memory 1.00 (the paper" in complexity.verdict(costs)

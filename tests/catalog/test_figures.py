@@ -5,10 +5,13 @@ import re
 
 import pytest
 
+from coca_train import positions
 from coca_train.planning.catalog import figures
 from coca_train.planning.catalog.entries import entries
-from coca_train.planning.catalog.figures import Mask, kind, names, picture, svg, write_figures
+from coca_train.planning.catalog.figures import Mask, bound, decay, has_decay, kind, names, picture, svg, write_figures
+from coca_train.positions.base import AttentionShape
 from tests.catalog.conftest import WORKED
+from tests.models.conftest import PLAIN
 
 THETA = [10000 ** (-2 * j / 64) for j in range(32)]
 
@@ -23,7 +26,9 @@ def line(name, label):
 
 def test_every_scheme_and_visibility_has_a_figure_of_its_kind():
     kinds = {name: kind(entry) for name, entry in (entries("position") | entries("visibility")).items()}
-    assert list(kinds) == names()
+    decays = [name for name, entry in entries("position").items() if has_decay(entry)]
+    assert {*decays} & {*WORKED} == {"rope", "xpos", "coca", "coca_strict"}
+    assert names() == [*kinds, *(f"{name}-decay" for name in decays)]
     by_kind = {label: {name for name, each in kinds.items() if each == label} for label in figures.CAPTIONS}
     assert by_kind[figures.MASK] == set(entries("visibility"))
     by_kind = {label: schemes & {*WORKED} for label, schemes in by_kind.items()}
@@ -43,6 +48,34 @@ def test_rope_is_a_sum_of_cosines_wherever_it_stands():
     for name in ("rope", "coca_strict"):
         assert line(name, "query at 256") == pytest.approx(cosines, abs=1e-4)
         assert line(name, "key at 0") == pytest.approx(cosines, abs=1e-4)
+
+
+# A head of 4: θ = 1 and 1/100. Distance 1: |S_1| = 1 and |S_2| = 2 cos(0.99 / 2) = 1.759936 of RoPE; of CoCA
+# cos 1 = 0.540302 and cos 1 + cos 0.01 = 1.540252; of xPos, whose pairs have faded to 0.997556 and 0.999137 (ζ = 2/7
+# and 9/14 to the power of 1/512), 0.997556 and √(0.995118 + 0.998275 + 2 · 0.997556 · 0.999137 cos 0.99) = 1.757028.
+@pytest.mark.parametrize(
+    ("section", "by_hand"),
+    [
+        ({"scheme": "rope"}, (1 + 1.759936) / 2),
+        ({"scheme": "coca", "variant": "strict", "t_width": "half"}, (0.540302 + 1.540252) / 2),
+        ({"scheme": "coca", "variant": "slack", "t_width": "full_mean"}, (0.540302 + 1.540252) / 2),
+        ({"scheme": "xpos", "gamma": 0.4, "scale_base": 512.0}, (0.997556 + 1.757028) / 2),
+    ],
+    ids=lambda value: value.get("variant", value["scheme"]) if isinstance(value, dict) else "",
+)
+def test_the_bound_on_a_score_by_hand(section, by_hand):
+    settings = positions.settings(section | {"rotary_pct": 1.0, "frequencies": PLAIN})
+    position = positions.build(settings, AttentionShape(1, 1, 4, 4, 16))
+    assert bound(position, 1).tolist() == pytest.approx([1.5, by_hand], abs=2e-6)
+
+
+def test_cocas_bound_stays_below_ropes():
+    """Eq. 21 against Eq. 20: a real part is never above its absolute value."""
+    own, rope = decay(entries("position")["coca"]).lines
+    assert (own.label, rope.label, rope.dashed) == ("coca", "rope", True)
+    assert all(mine <= theirs + 1e-4 for mine, theirs in zip(own.y, rope.y, strict=True))
+    assert rope.y[0] == pytest.approx(16.5) and max(rope.y[200:]) < 7
+    assert [curve.label for curve in decay(entries("position")["rope"]).lines] == ["rope"]
 
 
 def test_slack_coca_depends_on_where_it_stands():

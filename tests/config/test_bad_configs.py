@@ -90,6 +90,11 @@ model=neox_tny | E-CFG-32 | model=neox_tny | llama_7b | write model=neox_tiny
 +experiment=coca_350 | E-CFG-32 | experiment=coca_350 | roformer_350m | experiment=coca_350m
 positions/frequencies=yarn | E-CFG-32 | positions/frequencies | position/frequencies
 eval.extrapolation.frequencies=[plane] | E-CFG-32 | eval.extrapolation.frequencies | plain
+eval.extrapolation.frequencies=[dynamic_ntx@alpha:4] | E-CFG-32 | there is no 'dynamic_ntx'
+eval.extrapolation.frequencies=[yarn@4] | E-CFG-16 | written choice@option:value | =[dynamic_ntk@alpha:4]
+eval.extrapolation.frequencies=[dynamic_ntk@alfa:4] | E-CFG-01 | dynamic_ntk@alfa:4: unknown key | mean alpha
+eval.extrapolation.frequencies=[dynamic_ntk@alpha:0] | E-CFG-05 | >= 1 | frequencies=[dynamic_ntk@alpha:1.0]
+eval.extrapolation.visibilities=[sinks@window:x] | E-CFG-04 | is text | visibilities=[sinks@window:
 position=alibi position/frequencies=yarn | E-CFG-33 | position/frequencies=yarn | position=alibi | rope
 +experiment=alibi_350m position/frequencies=yarn | E-CFG-33 | position=alibi has no frequencies
 train=5 | E-CFG-34 | train=5 | train.<option>

@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from coca_train.config.files import choices, config_dir
-from coca_train.evaluation.variants import variants
+from coca_train.evaluation.variants import Choice, variants
 from coca_train.positions.layers import in_words, kinds, kinds_of
 from coca_train.schedule import resolve
 from coca_train.settings import load, load_saved
@@ -78,14 +78,14 @@ def test_other_frequencies_reach_what_a_kind_leaves_open():
     assert varied["global"].position.frequencies.theta == 1e6
     assert (varied["local"].position.frequencies.name, varied["local"].position.frequencies.theta) == ("plain", 1e4)
     assert [varied[kind].visibility.name for kind in ("local", "global")] == ["sliding_window", "causal"]
-    tried = [("linear@factor:4", "own"), ("own", "sinks")]
+    tried = [Choice("linear@factor:4"), Choice("own", "sinks")]
     assert not any(variant.problem for variant in variants(load([*ROPE, LOCAL, PATTERN]).config, tried).values())
 
 
 def test_a_variant_that_one_kind_cannot_take():
     """CoCA of one kind takes the run's visibility, and does not go with sinks."""
     config = load([*ROPE, "layers.pattern=[own, coca]", "+layers.kinds.coca.position.scheme=coca"]).config
-    (layers,) = variants(config, [("own", "sinks")]).values()
+    (layers,) = variants(config, [Choice("own", "sinks")]).values()
     assert "in layers of the kind coca: sinks numbers" in layers.problem
 
 

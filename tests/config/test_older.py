@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from coca_train.checkpoint.record import open_record
-from coca_train.config.older import ADDED_TO_SCHEMES, complete, shortened
+from coca_train.config.older import ADDED_TO_SCHEMES, as_ever, complete
 from coca_train.evaluation.variants import Variant, described
 from coca_train.hub import config_json
 from coca_train.runtime.errors import CheckpointError
@@ -52,7 +52,7 @@ def test_of_stages_too() -> None:
 def test_a_run_goes_on_with_the_words_that_its_refusal_names(tmp_path: Path, words: list[str], fix: str) -> None:
     def start(*more: str) -> None:
         loaded = load([*words, *more])
-        open_record(tmp_path, loaded, resolve(loaded.config), {"all": {"data": "same"}}, dict)
+        open_record(tmp_path, loaded, resolve(loaded.config), {"all": {"data": "same"}}, {"all": {}}, dict)
 
     start(fix)
     record = json.loads((tmp_path / "run.json").read_text())
@@ -79,5 +79,5 @@ def test_what_was_measured_keeps_its_key() -> None:
         config = load(["position=kerple_log", f"position.shared={shared}"]).config
         keys[shared] = described(Variant(config.position, config.visibility))["position"]
     assert keys == {"true": {"scheme": "kerple_log", "shared": True}, "false": {"scheme": "kerple_log"}}
-    assert shortened({"scheme": "rope", "shared": False}) == {"scheme": "rope", "shared": False}
+    assert as_ever({"scheme": "rope", "shared": False}) == {"scheme": "rope", "shared": False}
     assert set(ADDED_TO_SCHEMES) == {"kerple_log", "kerple_power", "transformer_xl"}

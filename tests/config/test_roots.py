@@ -163,7 +163,7 @@ def test_the_defaults_are_the_documented_ones(monkeypatch):
     assert (config.corpus.name, config.corpus.dir, config.corpus.valid_share) == ("mine", "data/mine", 0.005)
     assert (config.work.shard, config.work.workers, config.work.on_error) == ("0/1", None, "stop")
     assert (config.work.part_bytes, config.work.chunk_bytes, config.work.max_line_bytes) == (2**28, 2**22, 2**26)
-    assert (config.mix.tokens, config.leakage.ngram) == (50_000_000_000, 13)
+    assert (config.mix.tokens, config.leakage.ngram) == (None, 13)
     monkeypatch.setenv("COCA_TRAIN_DATA", "/scratch")
     assert load_corpus([FILES]).tokenizer.path == "/scratch/mine/tokenizer.model"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from coca_train.config.schema import Config
-from coca_train.evaluation.variants import variants
+from coca_train.evaluation.variants import Choice, after_training, variants
 from coca_train.positions.layers import kinds
 from coca_train.schedule import resolve
 from coca_train.settings import load
@@ -41,17 +41,44 @@ def of_a_kind(run, *chosen):
     return kinds(config.layers, config.model, config.position, config.visibility)["far"].position
 
 
+def of_words_of_a_stage(run, name, options):
+    frequencies = [f"+stages.two.position.frequencies.{key}={value}" for key, value in options.items()]
+    config = run("+stages.two.max_steps=60", f"+stages.two.position.frequencies.name={name}", *frequencies)
+    return resolve(config)[1].config.position
+
+
+def of_a_kind_in_a_stage(run, *chosen):
+    layers = f"{{kinds: {{far: {{position: {section(*chosen)}}}}}}}"
+    far = "+layers.kinds.far.visibility.name=sliding_window"
+    config = resolve(run("layers.pattern=[own, far]", far, f"+stages.two={{max_steps: 60, layers: {layers}}}"))[
+        1
+    ].config
+    return kinds(config.layers, config.model, config.position, config.visibility)["far"].position
+
+
+def text_of(name, options):
+    return "@".join([name, *(f"{k}:{v}" for k, v in options.items())])
+
+
+def of_a_training_s_own_report(run, *chosen):
+    config = run(f"eval.extrapolation.frequencies=[{text_of(*chosen)}]")
+    return list(variants(config, after_training(config)).values())[-1].position
+
+
 def of_a_variant(run, name, options):
-    text = "@".join([name, *(f"{k}:{v}" for k, v in options.items())])
-    (variant,) = variants(run(), [(text, "own")]).values()
+    text = text_of(name, options)
+    (variant,) = variants(run(), [Choice(text, "own")]).values()
     return variant.position
 
 
 WAYS = {
     "run": lambda run, *chosen: run(*words(*chosen)).position,
     "stage": of_a_stage,
+    "stage, word by word": of_words_of_a_stage,
     "kind of layers": of_a_kind,
-    "variant": of_a_variant,  # grid.frequencies of an evaluation, eval.extrapolation.frequencies of a run
+    "kind of layers in a stage": of_a_kind_in_a_stage,
+    "variant of a training": of_a_training_s_own_report,  # and of its probes
+    "variant": of_a_variant,  # grid.frequencies of an evaluation
     "vary": lambda run, *chosen: vary(run(), words(*chosen)).position,  # options of generate
 }
 

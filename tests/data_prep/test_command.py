@@ -27,7 +27,7 @@ WRONG = [
     (
         [],
         "E-CFG-50",
-        ["configs/corpus/files.yaml:", "corpus.sources.text.files=[]", "kind=jsonl", "'[raw/*.jsonl.gz]'"],
+        ["configs/corpus/files.yaml:", "corpus.sources.text.files=[]", "kind=auto", "'[raw/*.jsonl.gz]'"],
     ),
     (["corpus.sources.text.kind=hub"], "E-CFG-50", ["corpus.sources.text.hub=null", "a folder", "text.hub=<name>"]),
     (
@@ -37,12 +37,18 @@ WRONG = [
     ),
     ([FILES, "corpus.sources.text.hub=x"], "E-CFG-62", ["corpus.sources.text.hub=x", "text.hub=null"]),
     ([FILES, "corpus.sources.text.hub_files=[x]"], "E-CFG-62", ["does not read it", "text.hub_files=[]"]),
+    (["corpus.sources.text.files=['raw/*']"], "E-CFG-50", ["raw/* does not say how it is read", "text.kind=text"]),
+    (
+        ["corpus.sources.text.files=[a.txt,b.jsonl,c.md]"],
+        "E-CFG-50",
+        ["a.txt and b.jsonl are not", "text.files='[a.txt,c.md]' +corpus.sources.text_more.files='[b.jsonl]'"],
+    ),
     (["corpus.sources.text.files=a.jsonl"], "E-CFG-04", ["is text", 'text.files=["a.jsonl"]']),
     (["corpus.sources.text.files=[1]"], "E-CFG-04", ["corpus.sources.text.files", "a list [..] of: text"]),
     (["corpus.sources.text.files=[~/a]"], "E-CFG-16", ["not readable"]),
     (["corpus.sources.text.files=['~/a']"], "E-CFG-29", ["~ means nothing here", "$HOME/a"]),
     (["corpus.sources.text.files=['']"], "E-CFG-29", ["this is no path"]),
-    ([FILES, "corpus.sources.text.kind=json"], "E-CFG-31", ["one of jsonl, parquet, text, hub", "kind=jsonl"]),
+    ([FILES, "corpus.sources.text.kind=json"], "E-CFG-31", ["one of auto, jsonl, parquet, text, hub", "kind=jsonl"]),
     ([FILES, "corpus.sources.text.textfield=x"], "E-CFG-01", ["unknown key", "corpus.sources.text.text_field"]),
     ([FILES, "corpus.sources.text.weight=0"], "E-STG-08", ["a number > 0", "~corpus.sources.text"]),
     ([FILES, "corpus.sources.text.group=code"], "E-CFG-52", ["no such group; it has text", "text.group=text"]),
@@ -137,6 +143,36 @@ def test_settings_that_are_right(words):
     load(words)
 
 
+KINDS = {
+    "[a.jsonl]": "jsonl",
+    "['x/**/*.JSONL.gz',b.jsonl.zst]": "jsonl",
+    "[a.parquet]": "parquet",
+    "[a.txt,'notes/*.md']": "text",
+}
+
+
+@pytest.mark.parametrize("files", KINDS)
+def test_how_a_source_is_read_is_in_the_endings_of_its_files(files):
+    assert load([f"corpus.sources.text.files={files}"]).corpus.sources["text"].kind == KINDS[files]
+    named = load([f"corpus.sources.text.files={files}", "corpus.sources.text.kind=text"])
+    assert named.corpus.sources["text"].kind == "text"
+
+
+def test_a_corpus_of_ones_own_needs_no_more_than_its_files(tmp_path):
+    (tmp_path / "corpus").mkdir()
+    text = "# @package _global_\ncorpus: {name: own, sources: {a: {files: [a.txt], group: prose}}}\n"
+    (tmp_path / "corpus" / "own.yaml").write_text(text)
+    config = load(["corpus=own"], (tmp_path,))
+    assert (config.corpus.sources["a"].kind, config.mix.tokens) == ("text", None)
+    assert {name: group.share for name, group in config.mix.groups.items()} == {"prose": 1}
+    second = "+corpus.sources.b.files=[b.jsonl]"  # of the group text
+    shares = ["+mix.groups.prose.share=0.5", "+mix.groups.text.share=0.5"]
+    with pytest.raises(ConfigError, match="of 2 groups, prose, text; each needs its share") as caught:
+        load(["corpus=own", second], (tmp_path,))
+    assert " ".join(shares) in str(caught.value)
+    assert set(load(["corpus=own", second, *shares], (tmp_path,)).mix.groups) == {"prose", "text"}
+
+
 def test_the_shorthand_for_shards():
     assert load([FILES, "shard=3/16"]).work.shard == "3/16"
     assert load([FILES, "work.shard=3/16"]).work.shard == "3/16"
@@ -229,15 +265,15 @@ def test_cfg_job_shows_the_checked_configuration(stub, capsys):
 
 def test_corpora_of_ones_own(tmp_path, stub, capsys):
     (tmp_path / "corpus").mkdir()
-    text = "# @package _global_\n# My own texts\ncorpus: {name: own, sources: {a: {files: [x]}}}\n"
+    text = "# @package _global_\n# My own texts\ncorpus: {name: own, sources: {a: {files: [x.txt]}}}\n"
     (tmp_path / "corpus" / "own.yaml").write_text(text + "mix: {groups: {text: {share: 1}}}\n")
     called = stub("sources", lambda: None)
     assert command.main(["sources", "--config-dir", str(tmp_path), "corpus=own"]) == 0
-    assert called[0].corpus.sources["a"].files == ["x"]
+    assert called[0].corpus.sources["a"].files == ["x.txt"]
     assert command.main(["sources", f"--config-dir={tmp_path}", "corpus=own", "--help"]) == 0
     out = capsys.readouterr().out
     assert "   * own                    My own texts" in out
-    assert 'corpus.sources.<name>.files=["x"]' in out
+    assert 'corpus.sources.<name>.files=["x.txt"]' in out
     assert command.main(["sources", "--config-dir", "/nowhere"]) == 2
 
 

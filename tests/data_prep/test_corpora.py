@@ -15,7 +15,7 @@ from data_prep.settings import load
 FOLDER = Path(config_dir())
 GIVEN = {"files": ["corpus.sources.text.files=[raw/*.jsonl]"]}
 CORPORA = [path.stem for path in sorted((FOLDER / "corpus").glob("*.yaml")) if not path.stem.startswith("_")]
-REAL = {"pile_code", "pg19_64k", "proof_pile", "gov_report"}
+REAL = {"pile_code", "pg19_64k", "long_data_mistral", "proof_pile", "gov_report"}
 EVALUATIONS = {"proof_pile", "gov_report"}
 
 
@@ -78,20 +78,46 @@ def test_the_papers_mixture() -> None:
     assert experiment.data == trained("pile_code").data
 
 
-def test_pile_code_makes_what_the_data_choice_of_its_name_reads() -> None:
-    config, data = prepared("pile_code"), trained("pile_code").data
+@pytest.mark.parametrize(
+    ("name", "recipe"), [("pg19_64k", "yarn_llama2_7b_64k"), ("long_data_mistral", "yarn_mistral_7b_64k")]
+)
+def test_yarn_reads_its_models_own_tokens_from_where_the_corpus_puts_them(name: str, recipe: str) -> None:
+    config, run = (
+        prepared(name),
+        load_training([f"+experiment={recipe}", "train.micro_batch_size=64", "engine=local"]).config,
+    )
+    assert run.data == trained(name).data and Path(run.data.dir) == Path(config.corpus.dir)
+    assert config.tokenizer.import_from is not None
+    datasets = {f"{of}_train" for of, source in config.corpus.sources.items() if source.hold_out != "all"}
+    assert {Path(source.path).name for source in run.data.sources.values()} == datasets
+
+
+@pytest.mark.parametrize("name", ["pile_code", "pile_code_llama"])
+def test_the_mixture_makes_what_the_data_choice_of_its_name_reads(name: str) -> None:
+    config, data = prepared(name), trained(name).data
     assert Path(config.corpus.dir) == Path(data.dir)
     assert Path(config.tokenizer.path) == Path(data.tokenizer)
     assert set(config.corpus.sources) == set(data.sources)
     text = {name: data.sources[name].weight for name, s in config.corpus.sources.items() if s.group == "text"}
     assert sum(text.values()) == pytest.approx(0.75)
-    for name, source in config.corpus.sources.items():
-        assert Path(data.sources[name].path) == Path(config.corpus.dir) / f"{name}_train"
-        valid = data.sources[name].valid_path
-        assert valid is None or Path(valid) == Path(config.corpus.dir) / f"{name}_valid"
+    for of, source in config.corpus.sources.items():
+        assert Path(data.sources[of].path) == Path(config.corpus.dir) / f"{of}_train"
+        valid = data.sources[of].valid_path
+        assert valid is None or Path(valid) == Path(config.corpus.dir) / f"{of}_valid"
         assert source.hold_out == "hash"
         if source.group == "text":
-            assert source.weight == data.sources[name].weight
+            assert source.weight == data.sources[of].weight
+
+
+def test_the_mixture_for_llama_is_the_same_text_in_its_own_tokens() -> None:
+    ours, llama = prepared("pile_code"), prepared("pile_code_llama")
+    assert llama.corpus.sources == ours.corpus.sources and llama.mix.groups == ours.mix.groups
+    assert llama.corpus.dir != ours.corpus.dir and llama.tokenizer.path != ours.tokenizer.path
+    assert (ours.tokenizer.import_from, llama.tokenizer.import_from) == (None, "models/llama_7b")
+    recipe = load_training(["+experiment=coca_llama_7b", "train.micro_batch_size=256", "engine=local"]).config
+    assert recipe.data == trained("pile_code_llama").data
+    assert recipe.model.vocab_size == llama.tokenizer.vocab_size == 32_000
+    assert llama.mix.tokens == 3 * recipe.train.max_steps * recipe.train.global_batch_size * recipe.train.seq_len
 
 
 def test_the_splits_of_pg19_stay_as_its_authors_made_them() -> None:

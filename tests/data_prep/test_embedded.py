@@ -24,8 +24,9 @@ from data_prep.installation import Document
 from data_prep.verbs import embedded
 from data_prep.verbs.embedded import held_out_files, make
 
+ENDS = (".bin", ".idx", ".sums")
 FILES = sorted(
-    [f"{part}_{split}{end}" for part in ("text", "code") for split in ("train", "valid") for end in (".bin", ".idx")]
+    [f"{part}_{split}{end}" for part in ("text", "code") for split in ("train", "valid") for end in ENDS]
     + ["tokenizer.model", "manifest.json"]
 )
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from coca_train.config.schema import DataConfig
 from coca_train.data.mixture import Mixture
-from coca_train.runtime.printing import WIDTH
+from coca_train.runtime.printing import WIDTH, plain
 from coca_train.settings import load
 from data_prep.__main__ import main
-from data_prep.verbs.mix import DIGITS, Plan, Share, apportion, data_choice, exact, mixture_picture, plan
+from data_prep.verbs.mix import DIGITS, Plan, Share, _text, apportion, data_choice, exact, mixture_picture, plan
 from tests.data_prep.support_corpus import Made, configuration, make
 
 PNG = b"\x89PNG"
@@ -117,7 +117,16 @@ def test_too_many_epochs_are_warned_about(tmp_path: Path) -> None:
     assert planned.lasts == 2666
     for tokens, n in ((2666, 0), (2667, 1)):
         config = configuration(tmp_path, {"a": source(weight=1), "b": source(weight=3)}, tokens=tokens, max_epochs=4)
-        assert len(plan(config.corpus, config.mix, manifest).warnings()) == n
+        planned = plan(config.corpus, config.mix, manifest)
+        assert len(planned.warnings()) == n
+        assert ("mix.tokens=2666 would fit" in _text(planned, plain)) == bool(n)
+
+
+def test_without_a_length_it_is_planned_for_as_long_as_the_first_source_lasts(tmp_path: Path) -> None:
+    config = configuration(tmp_path, {"a": source(weight=1), "b": source(weight=3)}, tokens=None, max_epochs=4)
+    planned = plan(config.corpus, config.mix, counted(a_train=1000, b_train=500, a_valid=1, b_valid=1))
+    assert planned.tokens == planned.lasts == 2666
+    assert not planned.warnings()
 
 
 def test_what_cannot_be_mixed_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

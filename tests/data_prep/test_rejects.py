@@ -80,7 +80,7 @@ def test_a_damaged_input_is_never_skipped(tmp_path):
     path.unlink()
     (path.parent / "a.jsonl.gz").write_bytes(packed[:-50])
     for workers in (1, 2):
-        more = {"text_files": f"[{path.parent}/*.gz]", "work_workers": workers, "work_on_error": "skip"}
+        more = {"text_files": f"[{path.parent}/*.jsonl.gz]", "work_workers": workers, "work_on_error": "skip"}
         assert "E-RAW-14" in message(path.parent, tmp_path / f"{workers}", **more)
         assert not any(record["last"] for record in records(tmp_path / f"{workers}"))
     assert bytes_of(tmp_path / "1") == bytes_of(tmp_path / "2")

@@ -50,6 +50,10 @@ def test_the_page_sets_coca_beside_the_others(grid):
     assert row(shares, "coca", "plain").values[3].number == pytest.approx(0.5, abs=0.25)
     assert ("alibi", "plain") not in [row.label for row in shares.rows]
     assert "alibi rotates nothing" in str(document.sections[-1].blocks)
+    numbers = blocks(document)["anomaly-key-borders"]  # the paper's d/2 · h · L: 6 pairs, 4 heads, 2 layers
+    assert [value.text for value in row(numbers, "rope", "plain").values] == ["48", "48"]
+    assert [value.text for value in row(numbers, "coca", "plain").values] == ["0", "48"]
+    assert "48 of 48 possible borders of k." in document.summary[0]
     borders = blocks(document)["anomaly-borders"]
     assert [value.text for value in row(borders, "coca", "plain", "k").values] == ["0.00", "0.00", "–"]
     assert [line.label for line in blocks(document)["anomaly-angles"].lines] == ["rope", "coca"]

@@ -166,6 +166,17 @@ def test_variants_are_rows_and_those_that_cannot_be_say_why(evaluate):
     assert "parameters of its own" in clex[0]["reason"]
 
 
+def test_a_logit_scale_is_an_axis_and_acts_beyond_the_training_window_only(evaluate, tmp_path):
+    cells = evaluate("grid.logit_scales=[log,own]", "grid.lengths=[12,48]")["cells"]
+    nll = {(c["variant"], c["point"]): c["result"]["sources"]["books"]["nll_sum"] for c in cells}
+    assert nll["plain, logit scale log", 12] == nll["plain", 12]
+    assert nll["plain, logit scale log", 48] != nll["plain", 48]
+    alone = evaluate("grid.lengths=[12,48]", f"work.root={tmp_path / 'alone'}")[
+        "cells"
+    ]  # without another variant before it
+    assert [c["result"]["sources"]["books"]["nll_sum"] for c in alone] == [nll["plain", 12], nll["plain", 48]]
+
+
 def test_windows_that_no_document_fills_are_left_out(evaluate):
     cells = {cell["point"]: cell for cell in evaluate("grid.lengths=[12,24,3000]")["cells"]}
     assert [cells[window]["status"] for window in (12, 24, 3000)] == ["done", "done", "impossible"]

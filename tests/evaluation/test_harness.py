@@ -10,7 +10,9 @@ from typing import Any, cast
 import pytest
 import torch
 
+from coca_train.config.messages import ConfigError
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.evaluation import configuration
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suites import harness as harness_page
 from coca_train.models.init import init_weights
@@ -250,6 +252,74 @@ def test_page_shows_ours_and_says_what_is_missing(suite, subject, monkeypatch):
     assert "mine, plain at copa: no network" in words
     assert "OCNLI: not in lm-evaluation-harness" in words
     assert "all documents" in document.summary[0]
+
+
+def test_shots_are_of_each_task(suite, subject, monkeypatch):
+    wanted = settings(suite, "own_capitals", "own_tales", num_fewshot={"own_capitals": 1})
+    by_point, material = cells(suite, wanted, subject, monkeypatch)
+    shots = {task: each["num_fewshot"] for result in by_point.values() for task, each in result["tasks"].items()}
+    assert shots == {"own_capitals": 1, "own_tales": 0}
+    contexts = [request.args[0] for request in material.tasks["own_capitals"].requests]
+    assert all(context.count("lies in") == 2 for context in contexts)
+    alone = suite.prepare(settings(suite, "own_capitals", num_fewshot=1), subject, setup_of())
+    assert suite.fingerprint(alone, "own_capitals") == suite.fingerprint(material, "own_capitals")
+    by_task = {"num_fewshot": {"own_capitals": 1}, "limit": None}
+    assert suite.of_cell(by_task, "own_capitals") == {"num_fewshot": 1, "limit": None}  # as of one number for all
+    assert suite.of_cell(by_task, "own_tales") == {"num_fewshot": None, "limit": None}
+    with pytest.raises(ValueError, match=r"eval\.tasks has no own_lands; it has own_capitals"):
+        settings(suite, "own_capitals", num_fewshot={"own_lands": 1})
+
+
+@pytest.mark.parametrize(
+    ("shots", "code", "message"),
+    [
+        ("-1", "E-CFG-05", "it needs a whole number >= 0 or {name: a whole number >= 0} or null. Fix: write "),
+        ("abc", "E-CFG-04", "is text; it needs a whole number >= 0 or {name: a whole number >= 0} or null. Fix: "),
+        ("{copa: -1}", "E-CFG-05", "copa is -1: input should be greater than or equal to 0. Fix: "),
+        ("{copa: x}", "E-CFG-05", 'copa is "x": input should be a valid integer. Fix: '),
+        ("{nope: 3}", "E-CFG-05", "eval.tasks has no nope; it has copa"),
+    ],
+)
+def test_wrong_shots_are_one_problem_in_words(shots, code, message):
+    with pytest.raises(ConfigError) as caught:
+        configuration.load(["+eval=harness", "checkpoint=x", f"eval.num_fewshot={shots}"])
+    assert str(caught.value).startswith(f"{code} command line eval.num_fewshot={shots}: {message}")
+    assert str(caught.value).count("E-CFG") == 1
+
+
+PRESETS = ("harness_yarn", "harness_coca")
+
+
+def test_the_papers_presets():
+    yarn, coca = (configuration.load([f"+eval={name}", "checkpoint=x"])[0].eval for name in PRESETS)
+    shots = {"arc_challenge": 25, "hellaswag": 10, "mmlu": 5, "truthfulqa_mc2": 0}
+    assert {task: yarn.shots(task) for task in yarn.tasks} == shots
+    assert set(coca.tasks) == set(harness_page.HERE) and len(harness_page.PAPER) == 17
+
+
+@pytest.mark.slow
+def test_the_harness_has_the_presets_tasks_and_none_of_those_said_to_be_missing():
+    from coca_train.evaluation.measures.harness import find_tasks
+
+    index = set(find_tasks((), None).all_tasks)
+    for name in PRESETS:
+        assert set(configuration.load([f"+eval={name}", "checkpoint=x"])[0].eval.tasks) <= index
+    assert not index & {name.lower() for name, task in harness_page.PAPER.items() if task is None}
+
+
+def test_totals_of_table_5_stand_beside_ours(suite):
+    """The paper's of all 17 as printed; of the 8 that are here, added up (by hand for LLaMA-7B)."""
+    points = tuple(harness_page.HERE)
+    main = {"metric": "acc", "value": 0.25, "stderr": None, "higher_is_better": True}
+    results = {point: {"main": main, "metrics": {}, "tasks": {}, "n_clipped": 0, "n_requests": 1} for point in points}
+    grid_cells = [cell("mine", "plain", point, each) for point, each in results.items()]
+    grid = evaluation("harness", {"limit": None}, [measured("mine")], points, grid_cells)
+    shown = next(block for block in suite.page(None, grid).sections[0].blocks if hasattr(block, "rows"))
+    assert shown.columns[-2:] == ("total of these 8", "total of all 17")
+    mine, llama = shown.rows[0].values, shown.rows[1].values
+    assert mine[-2].number == pytest.approx(8 * 25) and mine[-1].number is None and "9 of them" in mine[-1].note
+    assert llama[-2].number == pytest.approx(72 + 46.9 + 69.4 + 50.2 + 40.4 + 35 + 26.8 + 27.1)
+    assert [row.values[-1].number for row in shown.rows[1:]] == [776.2, 785.7, 791.2, 797.4]
 
 
 @pytest.mark.slow

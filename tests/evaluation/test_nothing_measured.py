@@ -1,9 +1,10 @@
 """Every suite's page where no cell has a result: it says so and is whole."""
 
-import pytest
-import yaml
+from dataclasses import asdict
 
-from coca_train.evaluation import suites
+import pytest
+
+from coca_train.evaluation import configuration, suites
 from coca_train.report.render import write_report
 from tests.evaluation.grids import CONFIGS, cell, evaluation, measured
 
@@ -16,8 +17,8 @@ ABSENCES = {
 @pytest.mark.parametrize("words", ABSENCES)
 @pytest.mark.parametrize("choice", sorted(path.stem for path in CONFIGS.glob("[a-z]*.yaml")))
 def test_a_page_without_a_result(choice, words, tmp_path):
-    tree = yaml.safe_load((CONFIGS / f"{choice}.yaml").read_text())["eval"]
-    settings, suite = suites.settings(tree), suites.suite_module(tree["suite"])
+    settings = configuration.load([f"+eval={choice}", "checkpoint=one"])[0].eval
+    suite, tree = suites.suite_module(settings.suite), asdict(settings)
     who, points = measured("one", ("plain", "yarn")), suite.points(settings, (512, 1024))
     cells = [cell("one", variant, point, **ABSENCES[words]) for variant in who.variants for point in points]
     page = suite.page(settings, evaluation(tree["suite"], tree, [who], points, cells))

@@ -54,6 +54,25 @@ def test_right_answers_are_counted(monkeypatch):
         assert len(case["answer"]) <= 40
 
 
+def test_yarns_evaluation_asks_as_its_authors(monkeypatch):
+    """Its prompt, and the first number of ten tokens; a cell of the CoCA paper's words is the one it was before."""
+    prompts = []
+
+    def answer(prompt):
+        prompts.append(prompt)
+        return f" {re.findall('The pass key is ([0-9]+)', prompt)[0]} or 5" if len(prompts) % 2 else " 5"
+
+    parrot(monkeypatch, passkey, answer)
+    yarn = settings("passkey_yarn")
+    assert (yarn.prompt, yarn.n_cases, yarn.max_new_tokens, yarn.places) == ("yarn", 10, 10, "uniform")
+    scores = result(passkey, yarn, byte_subject(), 900, setup([900]))
+    assert scores["accuracy"] == 0.5 and len(set(prompts)) == 10
+    assert all(prompt.endswith("What is the pass key? The pass key is") for prompt in prompts)
+    options = {"suite": "passkey", "n_cases": 6}
+    assert passkey.of_cell(options | {"prompt": "coca"}, 900) == options
+    assert passkey.of_cell(options | {"prompt": "yarn"}, 900) == options | {"prompt": "yarn"}
+
+
 def test_what_cannot_be_asked():
     about, learned = setup([100, 300, 1000]), byte_subject("learned")
     material = passkey.prepare(small(), learned, about)
@@ -116,8 +135,8 @@ def test_the_table_by_length(page):
     assert ours[1].values[1].text == "OOM"
     assert "3 of 4; 95 % interval 0.30 to 0.95" in ours[0].values[0].note
     theirs = {row.label: [value.number for value in row.values] for row in table.rows if row.theirs}
-    assert theirs["RoPE + dynamic NTK", "CoCA, table 2"] == [0.99, 1.0]  # table 2
-    assert theirs["CoCA + dynamic NTK + strict, alpha 2", "CoCA, table 3"] == [1.0, 0.87]  # table 3: 0.99 - 0.12
+    assert theirs["RoPE + dynamic NTK (alpha 4)", "CoCA, table 2"] == [0.99, 1.0]  # table 2
+    assert theirs["CoCA + dynamic NTK (alpha 2) + strict", "CoCA, table 3"] == [1.0, 0.87]  # table 3: 0.99 - 0.12
     assert theirs["LLaMA-7B + CoCA + PI", "CoCA, table 4"] == [1, 1]  # table 4
 
 

@@ -41,6 +41,8 @@ def test_rows_windows_and_what_the_paper_has():
     assert ours == [(("rope", "plain"), [20.0, 40.0, 90.0]), (("coca", "plain"), [21.0, 30.0, 50.0])]
     theirs = {row.label: [value.number for value in row.values] for row in table.rows if row.theirs}
     assert theirs["RoPE", "CoCA, table 1"] == [19.66, 411.5, 3276.0]
+    assert theirs["CoCA + dynamic NTK (alpha 4)", "CoCA, table 1"] == [20.11, 20.81, 25.88]
+    assert theirs["CoCA + dynamic NTK (alpha 8) + strict", "CoCA, table 3"] == [20.18, 21.92, 28.41]
     assert theirs["LLaMA-7B + CoCA + PI", "CoCA, table 4"] == [9.65, 8.19, 8.37]
 
 

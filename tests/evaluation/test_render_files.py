@@ -71,7 +71,7 @@ def test_picture_of_curves(monkeypatch):
     assert list(drawn["training window (512)"].get_xdata()) == [512, 512]
     assert drawn["RoPE (paper)"].get_linestyle() == "--" and drawn["RoPE"].get_linestyle() == "-"
     assert len(drawn["RoPE (paper)"].get_xdata()) == 5  # inf is left out
-    assert drawn["CoCA + dynamic NTK (paper)"].get_color() == COLOURS[0]
+    assert drawn["CoCA + dynamic NTK (alpha 4) (paper)"].get_color() == COLOURS[0]
     assert {t.get_text() for t in seen[0].legends[0].get_texts()} == set(drawn)
 
 

@@ -115,6 +115,7 @@ def test_bytes_are_of_the_text_in_utf8():
 
 def test_held_out_documents_come_back_as_text(tmp_path, folders):
     """As a run keeps them: token files, decoded with its own tokenizer."""
+    from coca_train.data.dataset import IndexedDataset
     from coca_train.data.tokenizer import Tokenizer
     from coca_train.evaluation import texts as module
     from tests.data.conftest import write
@@ -122,4 +123,4 @@ def test_held_out_documents_come_back_as_text(tmp_path, folders):
     tokenizer = Tokenizer(Path(folders("one")) / "tokenizer.model")
     wanted = ["the cat sat\non a mat", "  rain – €"]
     write(tmp_path / "held", [[*tokenizer.encode(text), tokenizer.eod] for text in wanted])
-    assert module._decoded(str(tmp_path / "held"), tokenizer) == wanted
+    assert module._decoded(IndexedDataset(tmp_path / "held"), tokenizer) == wanted

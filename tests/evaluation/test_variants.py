@@ -2,7 +2,7 @@
 
 import pytest
 
-from coca_train.evaluation.variants import after_training, variants
+from coca_train.evaluation.variants import Choice, Variant, after_training, described, variants
 from coca_train.runtime.errors import UserError
 from coca_train.settings import load
 
@@ -15,17 +15,37 @@ def tried(*words):
 def test_after_training_the_trained_base_stays():
     words = ["position=rope", "position.frequencies.theta=500000", "train.seq_len=64"]
     config, by_name = tried(*words, "eval.extrapolation.visibilities=[sinks]")
-    assert list(by_name) == ["plain", "dynamic_ntk", "plain, sinks"]
+    assert list(by_name) == ["plain", "dynamic_ntk (alpha 4)", "plain, sinks"]
     plain, dynamic, sinks = by_name.values()
-    assert plain == (config.position, config.visibility, "")
+    assert plain == Variant(config.position, config.visibility)
     assert (dynamic.position.frequencies.name, dynamic.visibility) == ("dynamic_ntk", config.visibility)
     assert (dynamic.position.frequencies.theta, dynamic.position.frequencies.original_seq_len) == (500_000, 64)
     assert (sinks.position, sinks.visibility.name, sinks.visibility.window) == (config.position, "sinks", 64)
 
 
+def test_one_spelling_in_a_training_and_in_a_grid():
+    written = ["dynamic_ntk@alpha:8", "yarn@factor:16@theta:20000", "linear"]
+    config, by_name = tried("position=rope", f"eval.extrapolation.frequencies=[{','.join(written)}]")
+    assert list(by_name) == ["plain", "dynamic_ntk (alpha 8)", "yarn (factor 16, theta 20000)", "linear"]
+    assert list(by_name.values())[1:] == list(variants(config, map(Choice, written)).values())
+    ntk, yarn = (variant.position.frequencies for variant in list(by_name.values())[1:3])
+    assert (ntk.alpha, yarn.factor, yarn.theta) == (8, 16, 20_000)
+
+
+def test_the_350m_recipes_are_evaluated_as_in_the_paper_s_tables():
+    for name in ("roformer_350m", "alibi_350m", "coca_350m", "coca_strict_350m"):
+        config = load([f"+experiment={name}"]).config
+        alphas = [
+            variant.position.frequencies.alpha
+            for variant in variants(config, after_training(config)).values()
+            if getattr(variant.position, "frequencies", None) and variant.position.frequencies.name == "dynamic_ntk"
+        ]
+        assert alphas == ([] if name == "alibi_350m" else [2, 4, 8])
+
+
 def test_a_scheme_without_frequencies_is_tried_as_it_is():
     config, by_name = tried("position=alibi")
-    assert by_name == {"plain": (config.position, config.visibility, "")}
+    assert by_name == {"plain": Variant(config.position, config.visibility)}
 
 
 def test_a_choice_that_is_there_for_its_base_brings_it():
@@ -48,19 +68,46 @@ def test_learned_frequencies_go_with_no_others():
 
 def test_a_visibility_that_a_scheme_cannot_have_is_a_variant_with_a_reason():
     config = load(["position=learned"]).config
-    (variant,) = variants(config, [("own", "rerope")]).values()
+    (variant,) = variants(config, [Choice("own", "rerope")]).values()
     assert "learned is fixed to the tokens' own" in variant.problem
     assert (variant.position, variant.visibility) == (config.position, config.visibility)
 
 
 def test_frequencies_of_a_scheme_that_has_none():
-    (variant,) = variants(load(["position=alibi"]).config, [("yarn", "own")]).values()
+    (variant,) = variants(load(["position=alibi"]).config, [Choice("yarn")]).values()
     assert variant.problem == "alibi has no frequencies"
 
 
 def test_a_wrong_word_is_the_user_s_error():
     config = load(["position=rope"]).config
     with pytest.raises(UserError, match="E-EVAL-02 grid 'yarn@4'"):
-        variants(config, [("yarn@4", "own")])
+        variants(config, [Choice("yarn@4")])
     with pytest.raises(UserError, match="choice@option:value"):
-        variants(config, [("yarn@nothing:4", "own")])
+        variants(config, [Choice("yarn@nothing:4")])
+
+
+def test_a_logit_scale_is_tried_like_frequencies_and_leaves_the_keys_of_other_cells():
+    config = load(["position=rope", "train.seq_len=64"]).config
+    choices = [Choice(), Choice("own", "rerope@window:32", "log"), Choice(logit_scale="steps@length:8@beta:0.5")]
+    by_name = variants(config, choices)
+    assert list(by_name) == [
+        "plain",
+        "plain, rerope (window 32), logit scale log",
+        "plain, logit scale steps (length 8, beta 0.5)",
+    ]
+    own, log, steps = by_name.values()
+    assert (own.logit_scale, log.logit_scale.name, steps.logit_scale.length) == (None, "log", 8)
+    assert described(own).keys() == {"position", "visibility"}
+    assert described(log)["logit_scale"] == {"name": "log", "length": None, "beta": 0.1}
+    with pytest.raises(UserError, match="one of none, log, steps"):
+        variants(config, [Choice(logit_scale="logn")])
+
+
+def test_indices_was_called_code_and_its_cells_still_are():
+    config = load(["position=rope", "train.seq_len=64"]).config
+    texts = [f"ntk_by_parts@factor:8@convention:{name}" for name in ("code", "indices", "authors")]
+    before, now, authors = variants(config, map(Choice, texts)).values()
+    assert before == now != authors
+    assert described(now)["position"]["frequencies"]["convention"] == "code"
+    assert described(authors)["position"]["frequencies"]["convention"] == "authors"
+    assert load(["position=rope", "position/frequencies=ntk_by_parts", "position.frequencies.convention=code"]).config

@@ -83,7 +83,7 @@ def test_read_and_written_as_transformers_computes(scaling, length):
         {"name": "ntk_by_parts", "theta": 10000.0, "factor": 4.0, "original_seq_len": 2048, "beta_fast": 32.0,
          "beta_slow": 1.0, "convention": "paper"},
         {"name": "ntk_by_parts", "theta": 10000.0, "factor": 4.0, "original_seq_len": 2048, "beta_fast": 32.0,
-         "beta_slow": 1.0, "convention": "code"},
+         "beta_slow": 1.0, "convention": "indices"},
     ],
 )  # fmt: skip
 def test_ours_that_have_another_name_there(section):
@@ -103,6 +103,7 @@ RAMP = {"theta": 10000.0, "original_seq_len": 64, "beta_fast": 32.0, "beta_slow"
         {"name": "yarn", **RAMP, "factor": 4.0, "convention": "paper"},
         {"name": "dynamic_yarn", **RAMP, "convention": "code"},
         {"name": "dynamic_linear", "theta": 10000.0, "original_seq_len": 64},
+        {"name": "ntk_by_parts", **RAMP, "factor": 4.0, "convention": "authors"},
     ],
 )
 def test_what_native_classes_have_no_word_for(section):

@@ -47,9 +47,13 @@ class FakeModel(nn.Module):
         self.shapes: list[tuple[int, int]] = []
         self.set_position(fake_variant().position)
         self.set_visibility(fake_variant().visibility)
+        self.set_logit_scale(None)
 
     def set_position(self, settings) -> None:
         self.position = FakePosition(settings=settings)
+
+    def set_logit_scale(self, settings) -> None:
+        self.config = SimpleNamespace(logit_scale=settings)
 
     def position_of(self, kind) -> FakePosition:
         return self.position

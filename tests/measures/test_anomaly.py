@@ -60,6 +60,10 @@ def test_a_tally_by_hand():
     assert sums["by_pair"].tolist() == sums["by_head"].tolist()
 
 
+def test_a_border_of_k_is_one_pair_of_features_in_one_head_of_one_layer():
+    assert anomaly.key_borders([[[3, 0, 1], [0, 0, 0]], [[0, 1, 1], [9, 9, 9]]]) == (7, 12)
+
+
 def test_borders_are_where_the_score_turns_round():
     rng = np.random.default_rng(0)
     for angle, turned in zip(rng.uniform(0, 2 * math.pi, 50), rng.uniform(0, 40, 50), strict=True):

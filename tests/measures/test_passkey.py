@@ -2,7 +2,8 @@
 
 import pytest
 
-from coca_train.evaluation.measures.passkey import answered, cases, contained, prompt, wilson
+from coca_train.data.passkeys import COCA, YARN
+from coca_train.evaluation.measures.passkey import answered, cases, contained, wilson
 
 LISTING = """\
 There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. I will quiz you about \
@@ -29,10 +30,54 @@ def make(length, n_cases=8, **options):
 
 
 def test_the_prompt_is_that_of_the_listing():
-    assert prompt(12345, 1, 2) == LISTING
+    assert COCA.prompt(12345, 1, 2) == LISTING
 
 
-FIXED, FILLER = len(prompt(12345, 0, 0)), len(LISTING.splitlines()[1]) + 1
+GARBAGE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
+
+
+def theirs(key: int, n_prefix: int, n_suffix: int) -> str:
+    """As YaRN's authors write it (eval/passkey.py): so many characters of filler on either side."""
+    garbage = " ".join([GARBAGE] * 20)
+    parts = [
+        "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. I will quiz you "
+        "about the important information there.",
+        garbage[:n_prefix],
+        f"The pass key is {key}. Remember it. {key} is the pass key.",
+        garbage[:n_suffix],
+        "What is the pass key? The pass key is",
+    ]
+    return "\n".join(parts)
+
+
+@pytest.mark.parametrize(("n_before", "n_after"), [(0, 0), (0, 2), (3, 0), (2, 5)])
+def test_yarns_prompt_is_its_authors_with_whole_fillers(n_before, n_after):
+    characters = [max(0, n * (len(GARBAGE) + 1) - 1) for n in (n_before, n_after)]
+    assert YARN.prompt(777, n_before, n_after) == theirs(777, *characters)
+    assert YARN.prompt(777, n_before, n_after).startswith(YARN.before_key(n_before) + "The pass key is 777.")
+
+
+def test_yarns_cases_have_its_keys_and_fill_the_length():
+    keys = [case.key for case in make(800, n_cases=400, wording=YARN)]
+    assert 1 <= min(keys) < 1000 and 49_000 < max(keys) <= 50_000
+    for case in make(800, n_cases=20, begin=(1, 2), wording=YARN):
+        assert 800 - len(GARBAGE) - 1 < len(case.tokens) <= 800
+        assert text(case, 2)[-case.distance :].startswith(f"The pass key is {case.key}.")
+        assert text(case, 2).endswith("What is the pass key? The pass key is")
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"),
+    [
+        (" 777.", True), (" 0777", True), ("777, and 5", True), (" 5, then 777", False), (" 7771", False),
+        ("unknown", False), ("", False),
+    ],
+)  # fmt: skip
+def test_yarns_answer_is_its_first_number(answer, right):
+    assert answered(777, answer, YARN) is right
+
+
+FIXED, FILLER = len(COCA.prompt(12345, 0, 0)), len(LISTING.splitlines()[1]) + 1
 
 
 @pytest.mark.parametrize(("length", "n_fillers"), [(FIXED, 0), (FIXED + 3 * FILLER, 3), (FIXED + 4 * FILLER - 1, 3)])
@@ -58,7 +103,7 @@ def test_a_tokenizer_for_which_some_keys_are_longer():
             token for word in text.split(" ") for token in ([0, 0] if word[:5].isdigit() and word[0] == "1" else [0])
         ]
 
-    n_words = len(prompt(12345, 0, 1).split(" ")) + 1
+    n_words = len(COCA.prompt(12345, 0, 1).split(" ")) + 1
     lengths = {case.key // 10_000: len(case.tokens) for case in cases(
         longer, n_words, 40, places="uniform", n_depths=5, seed=0)}  # fmt: skip
     assert all(n <= n_words for n in lengths.values())

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from coca_train.evaluation.variants import after_training, variants
+from coca_train.evaluation.variants import Variant, after_training, variants
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
 from coca_train.settings import load
@@ -35,7 +35,7 @@ def nll(result, variant):
 @pytest.mark.parametrize("position", ["rope", "coca", "coca_strict"])
 def test_dynamic_ntk_acts_beyond_the_window_only(position):
     _, _, result = measure(position)
-    plain, dynamic = nll(result, "plain"), nll(result, "dynamic_ntk")
+    plain, dynamic = nll(result, "plain"), nll(result, "dynamic_ntk (alpha 4)")
     assert plain[0] == dynamic[0]
     assert abs(plain[1] - dynamic[1]) > 1e-2
 
@@ -61,8 +61,8 @@ def test_what_the_weights_were_trained_with_comes_first_and_once():
     words = ["eval.extrapolation.visibilities=[causal,sinks,sliding_window]", "position/frequencies=yarn"]
     trained = load(["position=rope", "visibility=sinks", "visibility.window=8", *words]).config
     by_name = variants(trained, after_training(trained))
-    assert list(by_name) == ["yarn", "plain", "dynamic_ntk", "yarn, causal", "yarn, sliding_window"]
-    assert by_name["yarn"] == (trained.position, trained.visibility, "")
+    assert list(by_name) == ["yarn", "plain", "dynamic_ntk (alpha 4)", "yarn, causal", "yarn, sliding_window"]
+    assert by_name["yarn"] == Variant(trained.position, trained.visibility)
     names = {name: by_name[name].visibility.name for name in ("plain", "yarn, causal")}
     assert names == {"plain": "sinks", "yarn, causal": "causal"}
     assert by_name["plain"].visibility == trained.visibility
@@ -96,8 +96,13 @@ def test_learned_frequencies_are_not_exchanged_and_stay():
     model, doc, result = measure(
         "coca", "position/frequencies=clex", "eval.extrapolation.visibilities=[sliding_window]"
     )
-    assert {variant for variant, _ in result.cells} == {"clex", "plain", "dynamic_ntk", "clex, sliding_window"}
-    assert {variant for variant, _ in result.reasons()} == {"plain", "dynamic_ntk"}
+    assert {variant for variant, _ in result.cells} == {
+        "clex",
+        "plain",
+        "dynamic_ntk (alpha 4)",
+        "clex, sliding_window",
+    }
+    assert {variant for variant, _ in result.reasons()} == {"plain", "dynamic_ntk (alpha 4)"}
     tokens = torch.from_numpy(doc)[None]
     model.eval()  # in training the factor is drawn at random
     with torch.no_grad():

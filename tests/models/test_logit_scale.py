@@ -1,5 +1,6 @@
 """Scores that grow with the length, and normalised queries and keys: numbers that did not come through our code."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -7,9 +8,13 @@ import torch
 from mpmath import log, mp, mpf
 
 from coca_train.config.schema import LogitScaleConfig
+from coca_train.models.certificate import certify
 from coca_train.models.kernels import KERNELS
 from coca_train.models.logit_scale import logit_scale
+from coca_train.models.transformer import build_model
 from coca_train.positions import visibilities
+from coca_train.runtime.errors import UserError
+from coca_train.settings import load
 from tests.cases import slow_unless
 from tests.models.conftest import LLAMA, SCHEMES, build
 
@@ -54,6 +59,66 @@ def test_steps_by_transformers_llama_4():
     scale_BT = logit_scale(scale("steps", 100, 0.25), torch.arange(450)[None], 32)
     torch.testing.assert_close(scale_BT[0], seen["query"][0, 0, :, 0], rtol=3e-7, atol=0)
     assert len(scale_BT.unique()) == 5
+
+
+LENGTH = 6  # from which on queries are scaled, in the tests below
+
+
+def scaled_by_the_formula(module, given, q_BTC):
+    """What ReRoPE's and CLEX's authors do to the queries: max(1, ln(m + 1) / ln L) in float64, m from 0 on."""
+    log_n_T = torch.arange(1, q_BTC.shape[1] + 1, dtype=torch.float64).log() / math.log(LENGTH)
+    return q_BTC * log_n_T.clamp(min=1.0)[:, None]
+
+
+@pytest.mark.parametrize("seen", slow_unless(["causal"], ["causal", "rerope"]))
+@torch.no_grad()
+def test_every_path_is_the_scaled_queries_of_the_authors(tokens_BT, seen):
+    """In float64, with nothing of ours in the reference but the model without the option: every kernel, and decoding
+    with a cache, of a model that is built with it and of one that takes it later."""
+    visibility, tokens = SEEING[seen], tokens_BT(2, 19)
+    built = {name: build(replace(LLAMA, logit_scale=scale("log", LENGTH)), "rope", visibility, attention=name)
+             for name in ("eager", "blocked", "flex", "auto")}  # fmt: skip
+    plain = build(LLAMA, "rope", visibility, attention="eager").double().eval()
+    without = plain.hidden(tokens)
+    hooks = [block.attention.q.register_forward_hook(scaled_by_the_formula) for block in plain.blocks]
+    expected = plain.hidden(tokens)
+    for hook in hooks:
+        hook.remove()
+    assert (expected - without)[:, :LENGTH].abs().max() == 0
+    assert ((expected - without)[:, LENGTH:].abs().amax((0, 2)) > 1e-3).all()
+    for model in built.values():
+        torch.testing.assert_close(model.double().eval().hidden(tokens), expected, rtol=1e-6, atol=1e-6)
+    cache = built["auto"].new_cache(19)
+    parts = [built["auto"].hidden(part, cache=cache) for part in tokens.split((7, 1, 1, 10), 1)]
+    torch.testing.assert_close(torch.cat(parts, 1), expected, rtol=1e-6, atol=1e-6)
+    with plain.restored():
+        plain.set_logit_scale(scale("log", LENGTH))
+        torch.testing.assert_close(plain.hidden(tokens), expected, rtol=1e-6, atol=1e-6)
+        plain.set_logit_scale(None)
+        torch.testing.assert_close(plain.hidden(tokens), without, rtol=0, atol=0)
+        plain.set_logit_scale(scale("log", LENGTH))
+    torch.testing.assert_close(plain.hidden(tokens), without, rtol=0, atol=0)
+
+
+def test_a_kernel_that_ignores_the_scale_is_not_certified(monkeypatch):
+    """At the lengths of training `log` is one: the certificate looks beyond."""
+    definition = KERNELS["blocked"]
+    monkeypatch.setitem(
+        KERNELS, "blocked", lambda parts, *rest: definition([part._replace(scale_BT=None) for part in parts], *rest)
+    )
+    model = build(replace(LLAMA, logit_scale=scale("log", 1000)), "rope", attention="blocked")
+    with pytest.raises(UserError, match="E-POS"):
+        certify(model, torch.device("cpu"), torch.float32)
+
+
+def test_layers_of_other_kinds_follow_in_what_they_do_not_say():
+    config = load(["position=rope", "layers.pattern=[own,nope,still]", "+layers.kinds.nope.position.scheme=nope",
+                   "+layers.kinds.still.logit_scale.name=none"]).config  # fmt: skip
+    model = build_model(config, 101)
+    model.set_logit_scale(scale("log", 100))
+    assert {kind: each.name for kind, each in model.logit_scales.items()} == {
+        "own": "log", "nope": "log", "still": "none",
+    }  # fmt: skip
 
 
 def test_none_is_nothing():

@@ -47,15 +47,19 @@ def test_hours(costs: list[Cost]) -> None:
     assert costs[0].hours < costs[1].hours < costs[2].hours
     text = page("two layers", costs, A100)
     assert f"  time      {costs[2].hours:.3g} hours, {32 * costs[2].hours:.3g} GPU hours" in text.splitlines()
-    assert "all stages: 23.6B tokens" in text
+    hours, total = sum(each.hours for each in costs), sum(each.per_token.total * each.n_tokens for each in costs)
+    assert text.splitlines()[0].endswith(
+        f": {hours:.3g} hours, {32 * hours:,.0f} GPU hours, 23.6B tokens, {total:.2e} FLOPs"
+    )
 
 
 def test_what_fits_is_said_to_fit(costs: list[Cost]) -> None:
     assert all(each.fits and each.change is None for each in costs)
     text = page("two layers", costs, A100)
-    assert text.startswith(
-        "plan of two layers: 32 x NVIDIA A100-SXM4-80GB, 40 % MFU of NVIDIA A100-SXM4-80GB: 312 TFLOP/s"
-    )
+    most = max(each.memory[each.stage.config.engine.activation_checkpointing].total for each in costs) / 2**30
+    assert text.startswith("two layers fits on 32 x NVIDIA A100-SXM4-80GB: ")
+    basis = f"\nneeds {most:.1f} of 76.7 GiB each; hours at 40 % MFU of NVIDIA A100-SXM4-80GB: 312 TFLOP/s"
+    assert basis in text
     assert text.count("  fits into 76.7 GiB") == 3
     assert all(len(line) <= 120 for line in text.splitlines())
 
@@ -102,7 +106,11 @@ def test_what_does_not_fit_is_said_with_a_change_that_fits() -> None:
     cost = of(stage, cluster)
     assert not cost.fits and cost.change is not None
     line = f"  DOES NOT FIT into 22.8 GiB; the smallest change that fits: {cost.change.typed()}"
-    assert line in page("8k", [cost], cluster)
+    text = page("8k", [cost], cluster)
+    assert line in text
+    most = cost.memory[stage.config.engine.activation_checkpointing].total / 2**30
+    assert text.startswith("8k DOES NOT FIT on 32 x NVIDIA GeForce RTX 3090: ")
+    assert f"\nneeds {most:.1f} of 22.8 GiB each; hours at " in text
     changed = cost.change.applied(stage.config)
     again = of(replace(stage, config=changed), cluster)
     assert again.fits and again.change is None
@@ -163,7 +171,9 @@ def test_a_report_that_does_not_fit_is_said_and_costs_no_change() -> None:
     cluster = Cluster(1, gpu(1.01 * of(stage, Cluster(1, gpu(1), 0.4)).memory[True].total), 0.4)
     cost = of(stage, cluster)
     assert cost.fits and cost.memory[True].report > cluster.gpu.usable
-    assert "GiB; ITS REPORT DOES NOT: shorter eval.extrapolation.multiples, or" in page("small", [cost], cluster)
+    text = page("small", [cost], cluster)
+    assert "GiB; ITS REPORT DOES NOT: shorter eval.extrapolation.multiples, or" in text
+    assert text.startswith("small fits, BUT NOT ITS REPORT, on 1 x ")
 
 
 THREE = ("stages=coca_three", "optim.min_lr=1e-5")
@@ -255,7 +265,8 @@ def test_a_recipe_of_one_layer(name: str, capsys: pytest.CaptureFixture[str]) ->
     n_gpus, of_row, seq_len, borders = RECIPES[name]
     small = ("model.n_layers=1", "model.vocab_size=2000")
     text = output(f"+experiment={name}", *small, f"gpus={n_gpus}", capsys=capsys)
-    assert text.startswith(f"plan of {name}: {n_gpus} x NVIDIA A100-SXM4-80GB, 40 % MFU of NVIDIA A100-SXM4-80GB: 312 ")
+    assert text.startswith(f"{name} fits on {n_gpus} x NVIDIA A100-SXM4-80GB: ")
+    assert "; hours at 40 % MFU of NVIDIA A100-SXM4-80GB: 312 " in text
     assert of_row in text and seq_len in text
     assert [line for line in text.splitlines() if " -> " in line and not line.startswith(" ")] == list(borders)
     assert text.count("  fits into 76.7 GiB") == len(borders) + 1
@@ -263,18 +274,20 @@ def test_a_recipe_of_one_layer(name: str, capsys: pytest.CaptureFixture[str]) ->
 
 def test_the_command_line_reaches_the_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     local = (*ONE, "engine=local")
-    assert output(*local, capsys=capsys).startswith(
-        "plan of quickstart: 1 x NVIDIA A100-SXM4-80GB, 40 % MFU of NVIDIA A100-SXM4-80GB: 19.5 TFLOP/s dense fp32"
+    text = output(*local, capsys=capsys)
+    assert text.startswith("quickstart fits on 1 x NVIDIA A100-SXM4-80GB: ")
+    assert "; hours at 40 % MFU of NVIDIA A100-SXM4-80GB: 19.5 TFLOP/s dense fp32" in text
+    assert "hours at 100 % MFU of NVIDIA H200" in output(
+        *local, "gpu=h200", "mfu=1", "engine.device=cuda", capsys=capsys
     )
-    assert ": 1 x NVIDIA H200, 100 % MFU of" in output(*local, "gpu=h200", "mfu=1", "engine.device=cuda", capsys=capsys)
-    assert ": 1 x this host's CPU, " in output(*local, "gpu=h200", "engine.device=cpu", capsys=capsys)
+    assert " 1 x this host's CPU: " in output(*local, "gpu=h200", "engine.device=cpu", capsys=capsys)
     fp16 = (*ONE, "engine.dtype=fp16", "gpus=2")
-    assert ": 2 x NVIDIA A100" in output(*fp16, capsys=capsys)  # and is not refused where there is no GPU
+    assert " 2 x NVIDIA A100" in output(*fp16, capsys=capsys)  # and is not refused where there is no GPU
     (tmp_path / "experiment").mkdir()
     text = "# @package _global_\nrun:\n  name: mine\n"
     (tmp_path / "experiment" / "mine.yaml").write_text(text)
     with_folder = output(*local, "+experiment=mine", f"--config-dir={tmp_path}", capsys=capsys)
-    assert with_folder.startswith("plan of mine: ")
+    assert with_folder.startswith("mine fits on ")
 
 
 def test_every_stage_is_planned_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:

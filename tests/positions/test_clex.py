@@ -223,3 +223,18 @@ def test_every_draw_gives_every_parameter_a_gradient():
             assert torch.isfinite(grad).all()
             assert grad.any() == (factor > 1)
     assert 1 in factors and len(factors) > 1
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_texts_beyond_the_largest_factor_are_told_once(training, capsys):
+    clex._warn_of_end.cache_clear()
+    module = started(max_factor=2).train(training)
+    module(2 * LENGTH)
+    assert capsys.readouterr().err == ""
+    ends = [module.eval()(length).inv_freq_J for length in (2 * LENGTH, 2 * LENGTH + 1, 9 * LENGTH)]
+    module.train(training)(3 * LENGTH)
+    err = capsys.readouterr().err
+    assert err.count("WARNING: clex") == 1
+    assert f"stay those of {2 * LENGTH}" in err
+    assert torch.equal(ends[0], ends[1])
+    assert torch.equal(ends[0], ends[2])

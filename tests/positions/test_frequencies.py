@@ -64,18 +64,23 @@ class TestDynamicNtk(TestNtk):
 
 class TestNtkByParts(Scaled):
     frequencies = "ntk_by_parts"
-    cases = [support.scaling("ntk_by_parts", convention) for convention in ("paper", "code")]
+    cases = [support.scaling("ntk_by_parts", convention) for convention in ("paper", "indices", "authors")]
 
     def scaled(self, p, dim, s):
-        own = [self.kept(p, theta, j, dim) for j, theta in enumerate(self.pairs(p, dim))]
-        return [
-            (1 - share) * theta / s + share * theta for share, theta in zip(own, self.pairs(p, dim), strict=True)
-        ], 1.0
+        turns, result = (p["beta_fast"], p["beta_slow"]), []
+        for j, theta in enumerate(self.pairs(p, dim)):
+            slowed, share = theta / s, self.kept(p, theta, j, dim, *turns)
+            if p["convention"] == "authors":  # jquesnelle/yarn: beta_0, beta_1 and find_newbase_ntk
+                ntk = (p["theta"] * s ** (dim / (dim - 2))) ** (-2 * j / dim)
+                between = self.kept(p, theta, j, dim, 1.25, 0.75)
+                slowed = slowed * (1 - between) + ntk * between
+            result.append((1 - share) * slowed + share * theta)
+        return result, 1.0
 
     @staticmethod
-    def kept(p, theta, j, dim):
-        """Share of the pair's own frequency."""
-        slow, fast, trained = p["beta_slow"], p["beta_fast"], p["original_seq_len"]
+    def kept(p, theta, j, dim, fast, slow):
+        """The ramp at a pair: 1 where it turns `fast` times or more over the trained window, 0 at `slow` and less."""
+        trained = p["original_seq_len"]
         if p["convention"] == "paper":
             return min(max((trained * theta / (2 * math.pi) - slow) / (fast - slow), 0.0), 1.0)
         first, last = (
@@ -87,7 +92,7 @@ class TestNtkByParts(Scaled):
 
 class TestDynamicNtkByParts(TestNtkByParts):
     frequencies, follows_length = "dynamic_ntk_by_parts", True
-    cases = [support.scaling("dynamic_ntk_by_parts", convention) for convention in ("paper", "code")]
+    cases = [support.scaling("dynamic_ntk_by_parts", convention) for convention in ("paper", "indices", "authors")]
 
 
 class TestYarn(TestNtkByParts):
@@ -101,6 +106,14 @@ class TestYarn(TestNtkByParts):
 class TestDynamicYarn(TestYarn):
     frequencies, follows_length = "dynamic_yarn", True
     cases = [support.scaling("dynamic_yarn", convention) for convention in ("paper", "code")]
+
+
+class TestDynamicYarnTuned(TestYarn):
+    frequencies, follows_length = "dynamic_yarn_tuned", True
+    cases = [support.scaling("dynamic_yarn_tuned", convention) for convention in ("paper", "code")]
+
+    def spectrum(self, settings, rotary_dim, length):
+        return self.scaled(settings, rotary_dim, max(settings["factor"], length / settings["original_seq_len"]))
 
 
 class TestPartial(Scaled):

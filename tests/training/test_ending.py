@@ -1,7 +1,6 @@
 """A finished run's report, of real little runs: the numbers of an evaluation, cells that are kept, what cannot be."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +16,7 @@ from coca_train.training import ending
 from tests.faults import real
 from tests.stages.support import Runs, leave_out, schedule, stage
 
+NTK = "dynamic_ntk (alpha 4)"  # as a report calls it
 REPORT = ["eval.extrapolation.enabled=true", "eval.extrapolation.multiples=[1,2]", "eval.extrapolation.max_documents=3"]
 # Tests that look at pages or pictures; the others do without what takes longest.
 WITH_PAGES = (
@@ -58,10 +58,8 @@ def results(run_dir: Path, stage: str = "") -> Evaluation:
 def test_the_report_of_a_run_has_the_numbers_of_an_evaluation_of_its_checkpoint(runs, tmp_path):
     run_dir = runs.train("r", *REPORT)
     report = results(run_dir)
-    assert [(s.name, s.step, s.training_window, s.variants) for s in report.subjects] == [
-        ("r", 3, 24, ("plain", "dynamic_ntk"))
-    ]
-    words = [f"checkpoint={run_dir}", "grid.frequencies=[own,dynamic_ntk]", "grid.lengths=[1x,2x]"]
+    assert [(s.name, s.step, s.training_window, s.variants) for s in report.subjects] == [("r", 3, 24, ("plain", NTK))]
+    words = [f"checkpoint={run_dir}", "grid.frequencies=[own,dynamic_ntk@alpha:4]", "grid.lengths=[1x,2x]"]
     config, _ = load_evaluation([*words, "text.max_documents=3", f"work.root={tmp_path / 'e'}"])
     other = read_json(pipeline.evaluate(config, "") / "results.json")
     assert report.points == tuple(other["points"]) == (24, 48)
@@ -96,7 +94,7 @@ def test_a_report_that_is_killed_goes_on_and_other_settings_measure_only_what_is
     run_dir = runs.train("r", *REPORT)
     assert len(measured) == 4
     before = results(run_dir)
-    runs.train("r", *REPORT, "eval.extrapolation.frequencies=[plain,dynamic_ntk,linear]")
+    runs.train("r", *REPORT, "eval.extrapolation.frequencies=[plain,dynamic_ntk@alpha:4,linear]")
     assert measured[4:] == [("linear", 48), ("linear", 24)]
     assert results(run_dir).cells[:4] == before.cells
 
@@ -113,9 +111,7 @@ def test_memory_that_runs_out_is_a_cell_and_the_run_is_finished(runs, monkeypatc
     run_dir = runs.train("r", *REPORT)
     status = {(cell.variant, cell.point): cell.status for cell in results(run_dir).cells}
     assert status == {
-        (name, window): "done" if window == 24 else "out_of_memory"
-        for name in ("plain", "dynamic_ntk")
-        for window in (24, 48)
+        (name, window): "done" if window == 24 else "out_of_memory" for name in ("plain", NTK) for window in (24, 48)
     }
     assert (run_dir / "report" / "done.json").is_file()
     assert "not measured: r, plain at 48: out of memory" in capsys.readouterr().err
@@ -142,8 +138,6 @@ def test_results_of_an_earlier_step_do_not_stay_beside_a_report_without_any(runs
 
 def test_a_report_on_nothing_is_a_warning_and_no_error(tmp_path, capsys):
     config = load([]).config
-    sources = {name: replace(source, valid_path=None) for name, source in config.data.sources.items()}
-    config = replace(config, data=replace(config.data, sources=sources))
-    assert ending.evaluate(ending.Finished(config, tmp_path, tmp_path, cast(Any, None), 1, ""), None) is None
+    assert ending.evaluate(ending.Finished(config, tmp_path, tmp_path, cast(Any, None), {}, 1, ""), None) is None
     assert "WARNING: no report of the finished run: E-EVAL-04 data.sources: no source has" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

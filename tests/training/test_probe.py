@@ -18,7 +18,6 @@ from coca_train.models.transformer import Transformer
 from coca_train.settings import load
 from coca_train.tracking.writers import read_jsonl
 from coca_train.training import probe as probing
-from coca_train.training import reach
 from coca_train.training.ending import final_report
 from coca_train.training.probe import Probe
 from tests.cases import slow_unless
@@ -50,9 +49,8 @@ def probe_of(position: str, monkeypatch, tmp_path, documents) -> tuple[Any, Prob
         model.train()
 
     files = {name: IndexedDataset(write(tmp_path / name, texts)) for name, texts in documents.items()}
-    monkeypatch.setattr(reach, "held_out", lambda config: files)
     tokenizer = SimpleNamespace(decode=str, bos=None)
-    return model, Probe(config, cast(Any, SimpleNamespace(eval_module=eval_module)), cast(Any, tokenizer), 0)
+    return model, Probe(config, cast(Any, SimpleNamespace(eval_module=eval_module)), cast(Any, tokenizer), files, 0)
 
 
 @pytest.mark.parametrize("position", ["rope", "coca", "alibi"])
@@ -139,7 +137,7 @@ def test_the_picture_and_the_page(tmp_path, capsys):
     config = load(["eval.extrapolation.enabled=false", "eval.sample_tokens=0"]).config
 
     def report(step):
-        final_report(config, tmp_path, cast(Any, None), cast(Any, None), step)
+        final_report(config, tmp_path, cast(Any, None), cast(Any, None), {}, step)
 
     report(1)
     assert not (tmp_path / "reach.png").exists()

@@ -30,7 +30,7 @@ def _empty_pictures(monkeypatch):
 def test_settings_are_fixed_once_a_checkpoint_depends_on_them(tmp_path):
     def start(*overrides, data="same"):
         loaded = load(list(overrides))
-        return open_record(tmp_path, loaded, resolve(loaded.config), {"all": {"data": data}}, dict)
+        return open_record(tmp_path, loaded, resolve(loaded.config), {"all": {"data": data}}, {"all": {}}, dict)
 
     first = start()
     assert start()["settings"] == first["settings"]
@@ -53,7 +53,7 @@ def test_a_run_begun_with_another_default_is_told_the_words_that_keep_it(tmp_pat
 
     def start(*overrides):
         loaded = load(["position=coca", *overrides])
-        return open_record(tmp_path, loaded, resolve(loaded.config), {"all": {"data": "same"}}, dict)
+        return open_record(tmp_path, loaded, resolve(loaded.config), {"all": {"data": "same"}}, {"all": {}}, dict)
 
     start("position.t_width=half")
     (tmp_path / "checkpoints" / "step-00000001").mkdir(parents=True)
@@ -62,12 +62,30 @@ def test_a_run_begun_with_another_default_is_told_the_words_that_keep_it(tmp_pat
     start("position.t_width=half")
 
 
+def test_a_run_older_than_the_name_of_a_value_goes_on_without_a_word(tmp_path, capsys):
+    by_parts = ["position=rope", "position/frequencies=ntk_by_parts", "position.frequencies.convention={}"]
+
+    def start(convention):
+        loaded = load([word.format(convention) for word in by_parts])
+        return open_record(tmp_path, loaded, resolve(loaded.config), {"all": {"data": "same"}}, {"all": {}}, dict)
+
+    record = start("indices")
+    (tmp_path / "checkpoints" / "step-00000001").mkdir(parents=True)
+    record["stages"][0]["settings"]["position.frequencies.convention"] = "code"  # what it was called
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    start("code")
+    start("indices")
+    assert "CHANGED" not in capsys.readouterr().err
+    with pytest.raises(CheckpointError, match=r"convention 'indices' -> 'authors'"):
+        start("authors")
+
+
 def test_a_run_older_than_an_option_goes_on_without_a_word(tmp_path, monkeypatch, capsys):
     """Its record lacks the option; what it did then is what is chosen now, so nothing has changed."""
 
     def start(*overrides):
         loaded = load(list(overrides))
-        return open_record(tmp_path, loaded, resolve(loaded.config), {"all": {"data": "same"}}, dict)
+        return open_record(tmp_path, loaded, resolve(loaded.config), {"all": {"data": "same"}}, {"all": {}}, dict)
 
     record = start()
     assert record["folder"] == os.getcwd()
@@ -90,7 +108,7 @@ def test_a_report_is_made_again_when_the_evaluation_changes(tmp_path, capsys):
 
     def report(*overrides: str, step: int = 1) -> bool:
         config = load(["eval.extrapolation.enabled=false", "eval.sample_tokens=0", *overrides]).config
-        final_report(config, tmp_path, cast(Any, None), cast(Any, None), step)
+        final_report(config, tmp_path, cast(Any, None), cast(Any, None), {}, step)
         return "is there already" not in capsys.readouterr().err
 
     assert report()
@@ -113,7 +131,7 @@ def test_a_sample_longer_than_a_learned_table_is_left_out(tmp_path, capsys):
     model = Transformer(config.model, config.position, config.visibility, vocab_size=64, max_seq_len=16)
     init_weights(model, config.model, seed=0)
     tokenizer = SimpleNamespace(encode=lambda text: [1, 2, 3], decode=lambda tokens: f" {len(tokens)}", eod=None)
-    finished = Finished(config, tmp_path, tmp_path, cast(Any, tokenizer), 1, "")
+    finished = Finished(config, tmp_path, tmp_path, cast(Any, tokenizer), {}, 1, "")
     assert write_sample(finished, model) == "abc 13"
     assert (tmp_path / "sample.txt").read_text() == "abc 13\n"
     longer = replace(config, eval=replace(config.eval, sample_tokens=14))
@@ -130,7 +148,7 @@ def test_memory_that_runs_out_leaves_the_sample_out(tmp_path, capsys, monkeypatc
     monkeypatch.setattr(ending, "generate", full)
     monkeypatch.setattr(ending, "check_positions", lambda *_: None)
     tokenizer = SimpleNamespace(encode=lambda text: [1, 2, 3], eod=None)
-    assert write_sample(Finished(load([]).config, tmp_path, tmp_path, cast(Any, tokenizer), 1, ""), None) == ""
+    assert write_sample(Finished(load([]).config, tmp_path, tmp_path, cast(Any, tokenizer), {}, 1, ""), None) == ""
     assert "WARNING: no sample, eval.sample_tokens=64: out of memory on rank 0" in capsys.readouterr().err
 
 
@@ -142,21 +160,21 @@ def test_a_report_that_cannot_be_written_fails_no_run_and_is_made_later(tmp_path
 
     with monkeypatch.context() as patch:
         patch.setattr(ending, "write_report", full)
-        final_report(config, tmp_path, cast(Any, None), cast(Any, None), 1)
+        final_report(config, tmp_path, cast(Any, None), cast(Any, None), {}, 1)
     assert "WARNING: no report on step 1: E-REPORT-01" in capsys.readouterr().err
     assert not (tmp_path / "report" / "done.json").exists()
-    final_report(config, tmp_path, cast(Any, None), cast(Any, None), 1)
+    final_report(config, tmp_path, cast(Any, None), cast(Any, None), {}, 1)
     assert (tmp_path / "report" / "report.html").is_file()
 
 
 def test_a_report_of_another_format_is_made_anew(tmp_path):
     config = load(["eval.extrapolation.enabled=false", "eval.sample_tokens=0"]).config
-    final_report(config, tmp_path, cast(Any, None), cast(Any, None), 1)
+    final_report(config, tmp_path, cast(Any, None), cast(Any, None), {}, 1)
     done = tmp_path / "report" / "done.json"
     for mark in (json.loads(done.read_text()) | {"format": 1}, {"step": 1}, [], "damaged"):
         done.write_text(json.dumps(mark)[:-1] if mark == "damaged" else json.dumps(mark))
         (tmp_path / "report" / "report.html").unlink()
-        final_report(config, tmp_path, cast(Any, None), cast(Any, None), 1)
+        final_report(config, tmp_path, cast(Any, None), cast(Any, None), {}, 1)
         assert (tmp_path / "report" / "report.html").is_file()
 
 

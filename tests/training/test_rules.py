@@ -12,7 +12,7 @@ from coca_train.runtime import dist
 from coca_train.runtime.errors import CheckpointError, DataError, StorageError
 from coca_train.settings import load
 from coca_train.training import run as train
-from coca_train.training.loop import Tools, next_batches, run_stage
+from coca_train.training.loop import Tools, run_stage
 from coca_train.training.stage import effective_steps
 
 
@@ -25,19 +25,20 @@ def test_length_of_a_run(tmp_path):
         effective_steps(10, None, 11, tmp_path)
 
 
-def test_wrong_data_is_told():
-    def batches():
-        raise DataError("E-TOK-09 here")
-        yield
-
-    with pytest.raises(DataError, match="E-TOK-09 here"):
-        next_batches(batches())
-
-
 def test_an_error_on_the_main_rank_reaches_all():
     assert dist.on_main(lambda: 3) == 3
     with pytest.raises(StorageError, match="full"):
         dist.on_main(lambda: (_ for _ in ()).throw(StorageError("full")))
+
+
+def test_wrong_data_of_one_rank_reaches_all(monkeypatch):
+    assert dist.on_each(lambda: 3) == 3
+    with pytest.raises(DataError, match="E-TOK-09 here"):
+        dist.on_each(lambda: (_ for _ in ()).throw(DataError("E-TOK-09 here")))
+    monkeypatch.setattr(dist, "all_reduce", lambda values, op: [1.0])  # another rank has something to say
+    monkeypatch.setattr(dist, "all_gather_object", lambda own: [own, "E-TOK-08 there"])
+    with pytest.raises(DataError, match="E-TOK-08 there"):
+        dist.on_each(lambda: 3)
 
 
 class Recorder:

@@ -11,6 +11,9 @@ rotation the pair adds |q_j||k_j| cos(Θ_j + (m - n) θ_j) to the score (Eq. 3).
 * Borders that a pair has crossed at its distance, θ read as above for anomalous pairs and without the -2π for others:
   k_j once, when an anomalous pair leaves the abnormal region (θ >= 0); -q_j at θ = π, 3π, 5π ...; q_j at θ = 2π, 4π ...
   (Eq. 4, figure 4). The last two come with the period 2π whatever Θ_j is; the first depends on the pair.
+* Different borders: -q_j and q_j are the same two for every pair of features, but k_j is one of its own for each pair
+  of every head of every layer, d/2 * h * L of them in the paper's letters (section 2.3). Counted are those that some
+  drawn pair of tokens begins before, that is with Θ_j > π: none where keys are collinear with their queries.
 
 An angle less than ROUNDING below 2π counts as 0: collinear vectors differ from 0 by rounding only. A pair with a zero
 vector has no angle and is left out of every share.
@@ -117,6 +120,12 @@ def slowed(theta_J: Tensor, base_J: Tensor) -> Tensor:
     λ^(2j/d) (its section 2.3).
     """
     return base_J / theta_J
+
+
+def key_borders(anomalous_NHJ: Any) -> tuple[int, int]:
+    """Different borders of k, and how many there can be, from how many drawn pairs of tokens begin anomalous."""
+    counts_NHJ = np.asarray(anomalous_NHJ)
+    return int((counts_NHJ > 0).sum()), counts_NHJ.size
 
 
 BY_LAYER = ("by_head", "known", "anomalous", "weight")  # kept apart; the rest is summed over the layers

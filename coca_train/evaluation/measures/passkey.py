@@ -1,7 +1,7 @@
-"""Passkey retrieval: a number hidden in filler that is to be repeated (arXiv 2305.16300; CoCA paper B.1, listing 1).
+"""Passkey retrieval: a number hidden in filler that is to be repeated (arXiv 2305.16300).
 
-Definition. A prompt is, each on a line of its own: the task, the filler x times, the sentence with the key, the filler
-y times, the question; nothing stands behind the question. The key has five digits, 10000 to 99999, all equally likely.
+Definition. A prompt is: the task, the filler x times, the sentence with the key, the filler y times, the question. Its
+words and the range of its keys are the CoCA paper's (B.1, listing 1) or those of YaRN's authors (data/passkeys.py).
 
 * Length: a prompt of length L has as many fillers as keep it at most L tokens (a token that begins texts counted), so
   it is shorter than L by less than one filler. The new tokens come on top. Every filler adds equally many tokens, as
@@ -14,8 +14,9 @@ y times, the question; nothing stands behind the question. The key has five digi
 * Distance: tokens of the prompt minus tokens of the text before the key's sentence. With a distance of at most W the
   whole sentence is among the last W tokens. (A token across the border of the two counts to the sentence.)
 * Found: the generated text contains the key as a whole number, with no digit before or after it: 12345 is not found in
-  123456, which is another number, and a model that repeats digits without end finds nothing. `contained` counts such
-  answers too; the two differ by what is nearly right.
+  123456, which is another number, and a model that repeats digits without end finds nothing. Where the answer is begun
+  in the prompt (YaRN's) its first number must be the key, as for YaRN's authors. `contained` counts an answer with the
+  key's digits anywhere; the two differ by what is nearly right.
 """
 
 import math
@@ -25,12 +26,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from coca_train.data.passkeys import HIGHEST, LOWEST, lines, prompt
+from coca_train.data.passkeys import COCA, YARN, Wording
 
 Z_95 = 1.959963984540054  # a standard normal variable is within ±Z with probability 0.95
 
 Encode = Callable[[str], list[int]]
 Places = Literal["uniform", "even"]
+WORDINGS: dict[str, Wording] = {"coca": COCA, "yarn": YARN}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,19 +46,28 @@ class Case:
 
 
 def cases(
-    encode: Encode, length: int, n_cases: int, *, places: Places, n_depths: int, seed: int, begin: Sequence[int] = ()
+    encode: Encode,
+    length: int,
+    n_cases: int,
+    *,
+    places: Places,
+    n_depths: int,
+    seed: int,
+    begin: Sequence[int] = (),
+    wording: Wording = COCA,
 ) -> list[Case]:
     """The prompts of one length [tokens]; none when it has no room. begin: tokens in front of every prompt."""
-    per_filler = len(encode(prompt(LOWEST, 0, 2))) - len(encode(prompt(LOWEST, 0, 1)))
+    prompt = wording.prompt
+    per_filler = len(encode(prompt(wording.lowest, 0, 2))) - len(encode(prompt(wording.lowest, 0, 1)))
     prompts = []
     for index in range(n_cases):
         draw = random.Random(f"passkey {seed} {length} {index}")
-        key, share = draw.randint(LOWEST, HIGHEST), draw.random()
+        key, share = draw.randint(wording.lowest, wording.highest), draw.random()
         most = (length - len(begin) - len(encode(prompt(key, 0, 0)))) // per_filler
         # `most` may be one too many, as a tokenizer may cut the key's sentence otherwise in longer prompts.
         for n_fillers in range(most, -1, -1):
             n_before = _place(share, index, n_fillers, places, n_depths)
-            case = _case(encode, key, n_before, n_fillers - n_before, begin)
+            case = _case(encode, wording, key, n_before, n_fillers - n_before, begin)
             if len(case.tokens) <= length:
                 prompts.append(case)
                 break
@@ -65,13 +76,12 @@ def cases(
     return prompts
 
 
-def _case(encode: Encode, key: int, n_before: int, n_after: int, begin: Sequence[int]) -> Case:
-    tokens = encode(prompt(key, n_before, n_after))
-    before = "".join(f"{line}\n" for line in lines(key, n_before, 0)[: n_before + 1])
+def _case(encode: Encode, wording: Wording, key: int, n_before: int, n_after: int, begin: Sequence[int]) -> Case:
+    tokens = encode(wording.prompt(key, n_before, n_after))
     return Case(
         key=key,
         depth=n_before / max(1, n_before + n_after),
-        distance=len(tokens) - len(encode(before)),
+        distance=len(tokens) - len(encode(wording.before_key(n_before))),
         tokens=(*begin, *tokens),
     )
 
@@ -83,8 +93,11 @@ def _place(share: float, index: int, n_fillers: int, places: Places, n_depths: i
     return round(n_fillers * (index % n_depths) / max(1, n_depths - 1))
 
 
-def answered(key: int, answer: str) -> bool:
-    """Whether the key stands in the answer as a whole number."""
+def answered(key: int, answer: str, wording: Wording = COCA) -> bool:
+    """Whether the key stands in the answer as a whole number; where the prompt begins the answer, as its first one."""
+    if wording is YARN:
+        first = re.search("[0-9]+", answer)
+        return first is not None and int(first[0]) == key
     return re.search(rf"(?<![0-9]){key}(?![0-9])", answer) is not None
 
 

@@ -147,7 +147,7 @@ def perplexity_of(loss: float) -> float:
 def validation_loss(model: Any, batches: Mapping[str, Iterable[Batch]]) -> dict[str, float]:
     """Mean NLL [nats per token] by source, over windows packed as in training.
 
-    batches: by source, this rank's share (data.validation.validation_batches). Each rank must bring
+    batches: by source, this rank's share (data.held_out.Validation). Each rank must bring
     equally many; the result is over all ranks. COLLECTIVE.
     """
     device = next(model.parameters()).device

@@ -8,9 +8,13 @@ there are left. The change of a segment is (ppl(t) - ppl(1)) / ppl(1) (Eq. 26), 
 whole document is the same of all its predictions. Means are over documents. The best 1/√t of a document's segment is
 the one with its lowest NLL, the smallest of those where several are equal.
 
+The rule itself (Eq. 22) was found by a fit: the best 1/√t of whole documents at several s, against ln s. `lowest` is
+the vertex of the parabola through the lowest mean change and its two neighbours, `fit` the least-squares line.
+
 Shape legend: N documents, S segments, V values of 1/√t.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -50,6 +54,29 @@ def recommended(frequencies: Any, length: int) -> float:
     if factor is None and hasattr(frequencies, "original_seq_len"):
         factor = _shared.stretch(frequencies, length)
     return _shared.yarn_temperature(factor or 1.0)
+
+
+def factor(recommendation: float) -> float:
+    """The s for which YaRN recommends this 1/√t."""
+    return math.exp((recommendation - 1) / 0.1)
+
+
+def lowest(changes: Mapping[float, float]) -> float | None:
+    """1/√t where the change is lowest, between the values that were tried; None where that is the first or the last of
+    them, which says only that the best lies beyond."""
+    scales = sorted(changes)
+    at = min(range(len(scales)), key=lambda index: changes[scales[index]])
+    if not 0 < at < len(scales) - 1:
+        return None
+    around = scales[at - 1 : at + 2]
+    curvature, slope, _ = np.polyfit(np.array(around) - scales[at], [changes[scale] for scale in around], 2)
+    return scales[at] - float(slope / (2 * curvature)) if curvature > 0 else scales[at]
+
+
+def fit(best: Mapping[float, float]) -> tuple[float, float]:
+    """(a, b) of 1/√t = a ln s + b, by least squares over the best 1/√t by s, two of them at least."""
+    slope, intercept = np.polyfit(np.log(list(best)), list(best.values()), 1)
+    return float(slope), float(intercept)
 
 
 def segments(n_predictions: int, block: int) -> list[int]:

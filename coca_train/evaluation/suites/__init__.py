@@ -5,6 +5,8 @@ Each module holds
 * `VERSION`: counted up whenever the same inputs would give other numbers; cells of older versions are measured anew;
 * `CACHED`: False where the same cell measured again is another measurement (times); left out: True;
 * `AXIS`: options that only list the points; a cell does not depend on them; left out: none;
+* `of_cell(options, point) -> dict`: of its options without AXIS, as plain values, what a cell depends on, as it was
+  written when the cell's kind was first measured: a cell is known again by it; left out: all of them;
 * `points(settings, lengths) -> tuple[Point, ...]`: the last axis of the grid; lengths: those of grid.lengths [tokens];
   left out: the lengths themselves;
 * `prepare(settings, subject, setup) -> material`: what is measured on this model, made once (tokens, prompts);
@@ -33,7 +35,12 @@ SUITES = Registry(
 )
 
 
-DEFAULTS = {"CACHED": True, "AXIS": (), "points": lambda settings, lengths: tuple(lengths)}
+DEFAULTS = {
+    "CACHED": True,
+    "AXIS": (),
+    "of_cell": lambda options, point: options,
+    "points": lambda settings, lengths: tuple(lengths),
+}
 
 
 def suite_module(name: str) -> ModuleType:

@@ -14,7 +14,15 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
 from coca_train.evaluation.grid_blocks import by_point, curves, document, figure, table, training_windows
-from coca_train.evaluation.measures.anomaly import BINS, BORDERS, add, anomaly_sums, problem, slowed_pairs
+from coca_train.evaluation.measures.anomaly import (
+    BINS,
+    BORDERS,
+    add,
+    anomaly_sums,
+    key_borders,
+    problem,
+    slowed_pairs,
+)
 from coca_train.evaluation.results import Evaluation, GridRow
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suites._one_window import Prefixes
@@ -100,6 +108,7 @@ def _plain(value: Any) -> Any:
     return float(f"{value:.{FIGURES}g}") if np.isfinite(value) else None
 
 
+BORDER_COUNTS = ("borders of k", "d/2 · h · L")
 PILED_UP = 10.0  # a density beyond which the others would be flat lines
 SHARES = {"anomalous": "anomalous", "weighted": "weighted", "as placed": "placed", "without": "empty"}
 PANELS = {"by_head": "counted", "weighted_by_head": "weighted by |q||k|"}
@@ -127,7 +136,8 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
         "Rotational anomaly",
         summary=[
             f"{row.subject.name} ({row.subject.scheme}): {_percent(result['anomalous'])} of its pairs begin anomalous; "
-            f"{_percent(result['abnormal'])} lie in the abnormal region at {int(point):,} tokens."
+            f"{_percent(result['abnormal'])} lie in the abnormal region at {int(point):,} tokens; "
+            "{:,} of {:,} possible borders of k.".format(*key_borders(result["anomalous_counts"]))
             for row in trained
             for point, result in [first[row.subject.name]]
         ],
@@ -147,7 +157,21 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
                 _densities((name, result) for name, (_, result) in first.items()),
             ],
             "By layer and head": [_heads(i, name, first[name][1]) for i, name in enumerate(first, 1)],
-            "Borders by length": [
+            "Borders": [
+                table(
+                    rows,
+                    {
+                        words: lambda row, i=i: figure(
+                            row.cells.get(points[0]), lambda r: key_borders(r["anomalous_counts"])[i], "{:,}"
+                        )
+                        for i, words in enumerate(BORDER_COUNTS)
+                    },
+                    name="anomaly-key-borders",
+                    title=f"Number of different rotary borders, at {int(points[0]):,} tokens",
+                    note="k: one for each pair of features, head and layer in which some sampled pair of tokens begins "
+                    "anomalous; beside it how many there can be (the paper's d/2 · h · L, section 2.3). The borders "
+                    "-q and q are two for all of them.",
+                ),
                 table(
                     rows,
                     by_point(points, lambda result: result["abnormal"], "{:.1%}"),

@@ -8,14 +8,14 @@ them with standard errors, by task; `tasks`, version, few-shot examples, documen
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, field_validator
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
 from coca_train.evaluation.grid_blocks import by_point, document, table
-from coca_train.evaluation.results import Evaluation, Point
+from coca_train.evaluation.results import Evaluation, GridRow, Point
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.report import paper
 from coca_train.report.blocks import MISSING, Document, Row, Table, Value
@@ -24,6 +24,7 @@ from coca_train.runtime.errors import UserError
 
 VERSION = 1
 AXIS = ("tasks",)
+Shots = Annotated[int, Field(ge=0)]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -33,7 +34,10 @@ class Settings:
     suite: Literal["harness"]
     tasks: list[str] = Field(min_length=1, description="names of tasks or groups of lm-evaluation-harness, or your own")
     include_path: str | None = Field(description="folder with task files of your own; null = none")
-    num_fewshot: int | None = Field(ge=0, description="examples before each question; null = as each task says")
+    num_fewshot: Shots | dict[str, Shots] | None = Field(
+        description="examples before each question: one number, or one a task, such as {arc_challenge: 25, mmlu: 5}; "
+        "null, and for tasks it does not name = as each task says"
+    )
     limit: Positive | None = Field(description="documents asked of each task; null = all of them")
     window: Positive | None = Field(
         description="tokens read at once, what is longer loses its left [tokens]; null = the training window"
@@ -43,6 +47,17 @@ class Settings:
     )
     begin_always: bool = Field(description="that token before every context too (LLaMA, with begin=bos)")
 
+    @field_validator("num_fewshot")
+    @classmethod
+    def _of_tasks(cls, shots: Any, info: Any) -> Any:
+        tasks = info.data.get("tasks", ())
+        if isinstance(shots, dict) and (others := [name for name in shots if name not in tasks]):
+            raise ValueError(f"eval.tasks has no {', '.join(others)}; it has {', '.join(tasks)}")
+        return shots
+
+    def shots(self, task: str) -> int | None:
+        return self.num_fewshot.get(task) if isinstance(self.num_fewshot, dict) else self.num_fewshot
+
 
 class Material(NamedTuple):
     """problems: by point, why a task cannot be asked. tasks: LoadedTask by point. adapter: of this model."""
@@ -51,6 +66,12 @@ class Material(NamedTuple):
     problems: Mapping[Point, str]
     adapter: Any
     tokenizer: str  # digest
+
+
+def of_cell(options: dict[str, Any], point: Point) -> dict[str, Any]:
+    """Of shots by task its own: those of another task leave it what it is, and one number for all is the same."""
+    shots = options["num_fewshot"]
+    return options | {"num_fewshot": shots.get(point) if isinstance(shots, dict) else shots}
 
 
 def points(settings: Settings, lengths: Sequence[int]) -> tuple[Point, ...]:
@@ -80,7 +101,7 @@ def prepare(settings: Settings, subject: Subject, setup: Setup) -> Material:
         index = harness.find_tasks(settings.tasks, settings.include_path)
         for name in settings.tasks:
             try:
-                tasks[name] = harness.load_task(index, name, settings.num_fewshot, settings.limit, setup.seed)
+                tasks[name] = harness.load_task(index, name, settings.shots(name), settings.limit, setup.seed)
                 problems[name] = harness.too_long(adapter, tasks[name].requests)
             except ValueError as error:
                 problems[name] = str(error)
@@ -192,6 +213,8 @@ PAPER = {
     "CSL": None, "EPRSTMT": None, "BoolQ": "boolq", "WiC": "wic", "WSC": "wsc", "CHID": None, "AFQMC": None,
     "MMLU": "mmlu", "CMMLU": "cmmlu", "C-Eval": "ceval-valid",
 }  # fmt: skip
+HERE = {task: name for name, task in PAPER.items() if task is not None}
+NOT_ALL = Value.of(None, missing=f"{len(PAPER) - len(HERE)} of them are not in lm-evaluation-harness")
 SHARES = {"acc", "acc_norm", "acc_bytes", "exact_match", "f1", "em"}  # shown in per cent
 HOW = (
     "Prompts, few-shot examples, metrics and standard errors are those of lm-evaluation-harness. A choice is scored by "
@@ -240,17 +263,32 @@ def _overview(
     if theirs:
         note += " The paper's figures are OpenCompass's, whose prompts differ: they show the order of magnitude."
     columns = by_point(points, lambda result: _shown(result["main"]))
+    if _whole(points):
+        columns |= {f"total of these {len(HERE)}": _total, f"total of all {len(PAPER)}": lambda row: NOT_ALL}
     return table(evaluation.rows(), columns, name=name, title=title, theirs=theirs, best=best, note=note)
+
+
+def _whole(points: Sequence[Point]) -> bool:
+    """Whether all tasks of table 5 that there are here are among them, so that totals can be compared."""
+    return HERE.keys() <= set(points)
+
+
+def _total(row: GridRow) -> Value:
+    """The sum of the tasks' shares, as the last row of table 5 is [per cent]."""
+    main = [figure for task in HERE if (figure := row.results.get(task, {}).get("main")) is not None]
+    total = sum(100 * figure["value"] for figure in main) if len(main) == len(HERE) else None
+    return Value.of(total, "{:.1f}", missing="a task of them has no figure")
 
 
 def _theirs(points: Sequence[Point]) -> Iterator[Row]:
     """The rows of table 5, where it has any of these tasks."""
-    names = {task: name for name, task in PAPER.items() if task is not None}
-    if not names.keys() & set(points):
+    if not HERE.keys() & set(points):
         return
     printed = paper.table("table5_opencompass")
     for index, method in enumerate(printed["columns"]):
-        numbers = [printed[names[p]][index] if p in names else None for p in map(str, points)]
+        numbers = [printed[HERE[p]][index] if p in HERE else None for p in map(str, points)]
+        if _whole(points):
+            numbers += [sum(printed[name][index] for name in HERE.values()), printed["Total"][index]]
         values = tuple(Value.of(None if n is None else float(n), "{:.1f}") for n in numbers)
         yield Row(label=(paper.method(method), "paper"), values=values, theirs=True)
 

@@ -34,6 +34,10 @@ class Settings:
     """Passkey retrieval."""
 
     suite: Literal["passkey"]
+    prompt: Literal["coca", "yarn"] = Field(
+        description="whose words. coca: the CoCA paper's listing 1, keys of five digits; yarn: YaRN's authors', "
+        'which end with "The pass key is", keys 1 to 50000'
+    )
     n_cases: Positive = Field(description="prompts of each length; CoCA paper 100, YaRN 10")
     max_new_tokens: Positive = Field(description="length of an answer, which comes on top of the prompt [tokens]")
     places: Literal["uniform", "even"] = Field(
@@ -41,6 +45,11 @@ class Settings:
         "right behind the task to right before the question"
     )
     n_depths: Positive = Field(description="depths of places=even, and rows of the heat maps")
+
+
+def of_cell(options: dict[str, Any], point: Point) -> dict[str, Any]:
+    """Cells of before there were other words than the CoCA paper's stay what they are."""
+    return {key: value for key, value in options.items() if (key, value) != ("prompt", "coca")}
 
 
 def prepare(settings: Settings, subject: Subject, setup: Setup) -> Material:
@@ -53,6 +62,7 @@ def prepare(settings: Settings, subject: Subject, setup: Setup) -> Material:
             n_depths=settings.n_depths,
             seed=setup.seed,
             begin=subject.begin,
+            wording=passkey.WORDINGS[settings.prompt],
         )
         for length in setup.points
     }
@@ -69,7 +79,8 @@ def fingerprint(material: Material, point: Point) -> str:
 
 def impossible(settings: Settings, subject: Subject, point: int, material: Material) -> str:
     if not material[point]:
-        least = len(subject.begin) + len(subject.tokenizer.encode(passkey.prompt(passkey.LOWEST, 0, 0)))
+        wording = passkey.WORDINGS[settings.prompt]
+        least = len(subject.begin) + len(subject.tokenizer.encode(wording.prompt(wording.highest, 0, 0)))
         return f"{point:,} tokens have no room for the task, the key and the question, which take about {least}"
     return no_positions(subject, [case.tokens for case in material[point]], settings.max_new_tokens)
 
@@ -81,7 +92,8 @@ def measure(settings: Settings, subject: Subject, point: int, material: Material
 
 def combine(settings: Settings, point: int, material: Material, parts: Sequence[Any]) -> dict[str, Any]:
     cases, texts = material[point], gathered(parts)
-    hits = [passkey.answered(case.key, text) for case, text in zip(cases, texts, strict=True)]
+    wording = passkey.WORDINGS[settings.prompt]
+    hits = [passkey.answered(case.key, text, wording) for case, text in zip(cases, texts, strict=True)]
     contained = [passkey.contained(case.key, text) for case, text in zip(cases, texts, strict=True)]
     low, high = wilson(sum(hits), len(hits))
     return {
@@ -97,10 +109,16 @@ def combine(settings: Settings, point: int, material: Material, parts: Sequence[
     }
 
 
+DEFINITIONS = {
+    "coca": "A prompt (CoCA paper, listing 1) has the task, filler, a sentence with a key of five digits, filler, and "
+    "the question; as many fillers as keep it within the length. The answer is greedy and comes on top; it is right "
+    "when the key stands in it as a whole number. ",
+    "yarn": "A prompt (of YaRN's authors) has the task, filler, a sentence with a key from 1 to 50 000, filler, and "
+    "the question with the beginning of its answer; as many fillers as keep it within the length. The answer is greedy "
+    "and comes on top; it is right when its first number is the key. ",
+}
 DEFINITION = (
-    "A prompt has the task, filler, a sentence with a key of five digits, filler, and the question; as many fillers "
-    "as keep it within the length. The answer is greedy and comes on top; it is right when the key stands in it as a "
-    "whole number. Depth is the share of the fillers before the key; distance is how far its sentence begins from the "
+    "Depth is the share of the fillers before the key; distance is how far its sentence begins from the "
     "end of the prompt [tokens]. Dynamic frequencies see the length and the new tokens throughout. Intervals are "
     "Wilson's, 95 %."
 )
@@ -121,7 +139,7 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
     rows, points, n_depths = evaluation.rows(), evaluation.points, settings.n_depths
     theirs = {
         "table 2": paper.table("table2_passkey"),
-        "table 3": _by_alpha(),
+        "table 3": paper.by_alpha("passkey"),
         "table 4": paper.table("table4_pi")["passkey"],
     }
 
@@ -141,9 +159,9 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
                     by_point(points, lambda result: share(result["cases"])),
                     name="passkey-accuracy",
                     title="Share of passkeys found by length of the prompt [tokens]",
-                    theirs=paper.beside(theirs, points),
+                    theirs=paper.beside(theirs, points) if settings.prompt == "coca" else (),
                     best="high",
-                    note="The paper's are of its own models, 100 cases each.",
+                    note="The paper's are of its own models, 100 cases each." if settings.prompt == "coca" else "",
                 ),
             ],
             "Where the key stands": [
@@ -178,7 +196,7 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
                 ),
             ],
         },
-        after={"Definition": [DEFINITION]},
+        after={"Definition": [DEFINITIONS[settings.prompt] + DEFINITION]},
         facts=[("cases", f"{evaluation.settings['n_cases']} at each length")],
     )
 
@@ -225,17 +243,6 @@ def _in_range(row: GridRow, result: Mapping[str, Any], first: float, end: float)
 def depth_row(depth: float, n_depths: int) -> int:
     """Which of the depths 0, 1 / (n - 1) ... 1 is nearest."""
     return int(depth * (n_depths - 1) + 0.5)
-
-
-def _by_alpha() -> paper.Series:
-    """Table 3: slack and strict CoCA with dynamic NTK of alpha 2, 4 and 8; strict is printed as a difference."""
-    printed = paper.table("table3_slack_vs_strict")["passkey"]
-    series: dict[str, Sequence[float]] = {}
-    for alpha, slack in printed["slack"].items():
-        more = printed["strict_minus_slack"][alpha]
-        series[f"coca+dynamic_ntk+slack, alpha {alpha}"] = slack
-        series[f"coca+dynamic_ntk+strict, alpha {alpha}"] = [round(a + b, 2) for a, b in zip(slack, more, strict=True)]
-    return series
 
 
 def _summary(evaluation: Evaluation) -> list[str]:

@@ -149,7 +149,7 @@ def impossible(settings: Settings, subject: Subject, point: int, material: Mater
 
 def measure(settings: Settings, subject: Subject, point: int, material: Material, setup: Setup) -> Sums:
     model = subject.model
-    variant = (model.position.settings, model.visibility.settings)
+    variant = (model.position.settings, model.visibility.settings, model.config.logit_scale)
     material.fresh.clear()  # of the cell before: if some rank ran out of memory in it, nothing of it may be shared
     if (variant, point) in material.shared:
         return material.shared[variant, point]
@@ -271,7 +271,11 @@ class OneText:
     @property
     def perplexities(self) -> Table:
         """Beside the papers' figures, where the text is the one a comparison is about."""
-        theirs = {"table 1": paper.table("table1_perplexity"), "table 4": paper.table("table4_pi")["ppl"]}
+        theirs = {
+            "table 1": paper.table("table1_perplexity"),
+            "table 3": paper.by_alpha("ppl"),
+            "table 4": paper.table("table4_pi")["ppl"],
+        }
         return self.by_window(
             "perplexity",
             _perplexity,

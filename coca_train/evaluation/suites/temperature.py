@@ -1,11 +1,13 @@
 """Attention temperature under a variant's frequencies (YaRN A.2; definitions in measures/temperature.py).
 
 The points are values of 1/√t, and 1 is always among them: changes are relative to it. Every document is cut to
-document_tokens predictions and read in one window, to which dynamic frequencies adapt.
+document_tokens predictions and read in one window, to which dynamic frequencies adapt. Where frequencies of several
+factors are measured, the best 1/√t of each is fitted against ln s, as YaRN's rule was found (Eq. 22).
 """
 
 from collections.abc import Sequence
 from functools import partial
+from math import log
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -17,6 +19,9 @@ from coca_train.evaluation.grid_blocks import curves, document
 from coca_train.evaluation.measures.temperature import (
     attention_scale,
     changes,
+    factor,
+    fit,
+    lowest,
     recommended,
     segment_sums,
     segments,
@@ -39,7 +44,10 @@ class Settings:
     scales: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=2)] = Field(
         description="values of 1/√t that are tried; 1.0 must be one of them"
     )
-    document_tokens: Positive = Field(description="predictions of each document, in one window; YaRN: 16384 [tokens]")
+    document_tokens: Positive | Literal["stretched"] = Field(
+        description="predictions of each document, in one window; YaRN: 16384; stretched: what the frequencies stretch "
+        "the training window to, their factor times it [tokens]"
+    )
     block: Positive = Field(description="length of a segment; YaRN: 2048 [tokens]")
 
     def __post_init__(self) -> None:
@@ -51,12 +59,22 @@ def points(settings: Settings, lengths: Sequence[int]) -> tuple[Point, ...]:
     return tuple(f"{scale:g}" for scale in sorted(settings.scales))
 
 
+def length_of(settings: Settings, subject: Subject, position: Any) -> int:
+    """Predictions of a document under these position settings [tokens]."""
+    if settings.document_tokens != "stretched":
+        return settings.document_tokens
+    frequencies = getattr(position, "frequencies", None)
+    return int(subject.training_window * (getattr(frequencies, "factor", None) or 1))
+
+
 def prepare(settings: Settings, subject: Subject, setup: Setup) -> Prefixes:
-    return read_longest(subject, setup, [settings.document_tokens], lengths_from="eval.document_tokens")
+    lengths = sorted({length_of(settings, subject, each.position) for each in subject.variants.values()})
+    return read_longest(subject, setup, lengths, lengths_from="eval.document_tokens")
 
 
 def work(settings: Settings, subject: Subject, points: Sequence[str], material: Prefixes) -> list[float]:
-    return [float(settings.document_tokens * len(material.texts))] * len(points)
+    length = length_of(settings, subject, subject.model.position.settings)
+    return [float(length * len(material.texts))] * len(points)
 
 
 def fingerprint(material: Prefixes, point: str) -> str:
@@ -68,22 +86,23 @@ def impossible(settings: Settings, subject: Subject, point: str, material: Prefi
         return "its layers are of several kinds, and one temperature would not be that of all rotations"
     if not hasattr(subject.model.position, "frequencies"):
         return f"{subject.model.position.settings.scheme} rotates nothing, and the temperature is in the rotation"
-    return material.problem(subject, settings.document_tokens)
+    return material.problem(subject, length_of(settings, subject, subject.model.position.settings))
 
 
 def measure(settings: Settings, subject: Subject, point: str, material: Prefixes, setup: Setup) -> dict[str, Any]:
     """This rank's documents: by index, the NLL of each segment."""
-    model, length = subject.model, settings.document_tokens
+    model, length = subject.model, length_of(settings, subject, subject.model.position.settings)
     with attention_scale(model, float(point)):
         nll = material.by_document(model, length, setup, partial(segment_sums, block=settings.block))
-    return {"nll": nll, "recommended": recommended(model.position.settings.frequencies, length)}
+    rule = recommended(model.position.settings.frequencies, length)
+    return {"nll": nll, "tokens": segments(length, settings.block), "recommended": rule}
 
 
 def combine(settings: Settings, point: str, material: Prefixes, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """nll: [nats] by document and segment. tokens: predictions of each segment. recommended: YaRN's 1/√t."""
     return {
         "nll": in_order(part["nll"] for part in parts),
-        "tokens": segments(settings.document_tokens, settings.block),
+        "tokens": parts[0]["tokens"],
         "recommended": parts[0]["recommended"],
     }
 
@@ -161,9 +180,72 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
                     note="Change against 1/√t = 1. The paper shows its measured values in figures only (2 to 4).",
                 ),
             ],
+            "The rule": _rule(known),
             **{each.row.label: _segments(number, each) for number, each in enumerate(known, 1)},
         },
     )
+
+
+RULE = (
+    "YaRN found 1/√t = 0.1 ln s + 1 (Eq. 22) by fitting the 1/√t of the lowest perplexity at several s, with "
+    "NTK-by-parts and no fine-tuning. Here the best is the vertex of the parabola through the lowest mean change of "
+    "whole documents and its two neighbours; where the lowest is at an end of the values tried it is not known, and "
+    "left out."
+)
+
+
+def _rule(known: Sequence[RowChanges]) -> list[Block | str | None]:
+    """Of models that were measured at several factors: the best 1/√t against s, its least-squares line and YaRN's."""
+    by_model: dict[str, dict[float, float]] = {}
+    for each in known:
+        best = lowest({scale: float(change[-1]) for scale, change in each.change.items()})
+        if best is not None:
+            by_model.setdefault(each.row.subject.name, {})[round(factor(each.recommended), 6)] = best
+    fitted = {name: fit(best) for name, best in by_model.items() if len(best) > 1}
+    if not fitted:
+        return []
+    every = sorted({s for name in fitted for s in by_model[name]})
+    lines = [
+        line
+        for name, (a, b) in fitted.items()
+        for line in (
+            Line.through(f"{name}, best", sorted(by_model[name].items())),
+            Line.through(f"{name}, {a:.3f} ln s + {b:.3f}", ((s, a * log(s) + b) for s in every)),
+        )
+    ]
+    rule = Line.through("YaRN, 0.1 ln s + 1", ((s, 0.1 * log(s) + 1) for s in every), theirs=True)
+    return [
+        RULE,
+        curves(
+            [*lines, rule],
+            name="temperature-rule",
+            title="The best temperature by the factor of the frequencies",
+            alt="The best 1/√t of each model against the factor s, the least-squares line through it, and YaRN's rule.",
+            x_label="s",
+            y_label="best 1/√t",
+            x_log=True,
+        ),
+        Table(
+            name="temperature-fit",
+            title="1/√t = a ln s + b",
+            label_columns=("model",),
+            columns=("a", "b", "values of s"),
+            rows=(
+                *(
+                    Row(
+                        label=(name,),
+                        values=(Value.of(a, "{:.3f}"), Value.of(b, "{:.3f}"), Value.of(len(by_model[name]), "{}")),
+                    )
+                    for name, (a, b) in fitted.items()
+                ),
+                Row(
+                    label=("LLaMA 7b to 65b (YaRN, Eq. 22)",),
+                    theirs=True,
+                    values=(Value("0.1", 0.1), Value("1", 1.0), MISSING),
+                ),
+            ),
+        ),
+    ]
 
 
 def _best(each: RowChanges) -> tuple[Value, ...]:

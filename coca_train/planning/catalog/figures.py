@@ -1,9 +1,9 @@
 """The figures of docs/: one small SVG for each scheme and visibility, of what the code that trains computes: a model of
-one layer with its initial weights. The same numbers give the same file.
+one layer with its initial weights. Rotary schemes have a second one. The same numbers give the same file.
 
 Text stays text, on a white card, so that it can be read on a dark page as well.
 
-Shape legend: B batch (1), T queries, S keys, H heads, D head_dim, K cached key width, C d_model.
+Shape legend: B batch (1), T queries, S keys, H heads, D head_dim, J pairs of features, K cached key width, C d_model.
 """
 
 import io
@@ -59,8 +59,15 @@ CAPTIONS = {
     "learned parameters as they start",
     "what is seen": f"{N_DRAWN} tokens, training window {N_WINDOW}, {N_FIRST} sinks or global tokens; the colour is "
     "the distance at which the scheme takes the key to stand, blank: not seen",
+    "long-term decay": "of rotary schemes, the factor of the bound on a score that falls with the distance s "
+    "(RoFormer, arXiv 2104.09864, section 3.4.3; CoCA, arXiv 2309.08646, Eq. 20 and 21): the mean over j of |S_j|, the "
+    f"sum of what the first j of a head's J = {WIDTH // 2} pairs add, each of length 1. The other factor, J max |h_i+1 "
+    "- h_i|, is the query's and the key's. A pair of RoPE adds e^isθ, one of xPos that times its fading, one of CoCA "
+    "cos sθ, as its key is collinear with the query (slack CoCA: where Eq. 12 holds). Frequencies are plain; dashed: "
+    "RoPE's",
 }
-ADDED, SCORE, LIKENESS, MASK = CAPTIONS
+ADDED, SCORE, LIKENESS, MASK, DECAY = CAPTIONS
+DECAYS = "-decay"  # behind the name of a scheme: its second figure; no scheme's own name has a hyphen
 
 
 class Curve(NamedTuple):
@@ -86,7 +93,7 @@ class Mask(NamedTuple):
 
 
 def kind(entry: Entry) -> str:
-    """Which of CAPTIONS the figure of a scheme or a visibility is."""
+    """Which of CAPTIONS the first figure of a scheme or a visibility is."""
     if entry.group == "visibility":
         return MASK
     position = _model(entry).position
@@ -131,6 +138,35 @@ def likeness(entry: Entry) -> Curves:
     x_TC = x_TC / x_TC.norm(dim=-1, keepdim=True)
     lines = [Curve(f"m = {m}", (x_TC @ x_TC[m]).tolist()) for m in (0, FARTHEST // 4, FARTHEST // 2)]
     return Curves(lines, "position n [tokens]", "cosine of m and n")
+
+
+def has_decay(entry: Entry) -> bool:
+    """Whether the scheme rotates, and so has a figure of its decay."""
+    return entry.group == "position" and hasattr(_drawn().settings(entry), "frequencies")
+
+
+@torch.no_grad()
+def decay(entry: Entry) -> Curves:
+    """The falling factor of the bound on a rotary scheme's score, and RoPE's beside it."""
+    own = Curve(entry.name, bound(_model(entry).position, FARTHEST).tolist())
+    rope = entries("position")["rope"]
+    theirs = [Curve("rope", bound(_model(rope).position, FARTHEST).tolist(), dashed=True)] if entry != rope else []
+    return Curves([own, *theirs], "distance [tokens]", "mean of |S_j|")
+
+
+def bound(position: Any, farthest: int) -> Tensor:
+    """By distance 0 … farthest, the mean over j of |S_j| (see CAPTIONS): from what the scheme itself makes of a query
+    of pairs (1, 0), and of the keys (1, 0) and (0, 1). Where one number a pair is all of a key, there is no sine."""
+    n_pairs = position.rotary_dim // 2
+    q_BTHD = torch.cat((torch.ones(n_pairs), torch.zeros(n_pairs))).expand(1, farthest + 1, 1, -1)
+    tables = position(torch.arange(farthest + 1)[None], torch.zeros(1, 1, dtype=torch.long), farthest + 1)
+    parts = []
+    for first in range(0, position.key_dim, n_pairs):
+        k_BSHK = torch.zeros(1, 1, 1, position.key_dim)
+        k_BSHK[..., first : first + n_pairs] = 1
+        turned_q, turned_k = position.rotate(q_BTHD, k_BSHK, tables)
+        parts.append((turned_q * turned_k)[0, :, 0].unflatten(-1, (2, n_pairs)).sum(-2).double().cumsum(-1))
+    return torch.stack(parts).square().sum(0).sqrt().mean(-1)
 
 
 def mask(entry: Entry) -> Mask:
@@ -196,15 +232,17 @@ def _scores(part: Part) -> Tensor:
 
 
 def names() -> list[str]:
-    """What has a figure."""
-    return [*entries("position"), *entries("visibility")]
+    """All figures, by the names of their files."""
+    offered = entries("position") | entries("visibility")
+    return [*offered, *(name + DECAYS for name, entry in offered.items() if has_decay(entry))]
 
 
 def write_figures(folder: Path, chosen: Iterable[str] | None = None) -> None:
-    """Write <name>.svg for every scheme and visibility, or for those chosen."""
+    """Write <name>.svg for every name, or for those chosen."""
     offered = entries("position") | entries("visibility")
     for name in names() if chosen is None else chosen:
-        write_text(folder / f"{name}.svg", svg(picture(offered[name])))
+        draw = decay if name.endswith(DECAYS) else picture
+        write_text(folder / f"{name}.svg", svg(draw(offered[name.removesuffix(DECAYS)])))
 
 
 def svg(drawn: Curves | Mask) -> str:

@@ -9,7 +9,7 @@ from coca_train.config.messages import show
 from coca_train.planning.catalog import tables
 from coca_train.planning.catalog.entries import MODULES, Entry, entries
 from coca_train.planning.catalog.facts import SchemeFacts, all_facts, facts
-from coca_train.planning.catalog.figures import CAPTIONS, kind
+from coca_train.planning.catalog.figures import CAPTIONS, DECAY, DECAYS, has_decay, kind
 from coca_train.planning.catalog.reference import ReferenceModel
 from coca_train.runtime.trees import leaves
 
@@ -129,10 +129,13 @@ def _scheme_section(own: SchemeFacts, shown: dict[str, str]) -> list[str]:
 
 
 def _section(entry: Entry, shown: dict[str, str]) -> list[str]:
-    """Title, figure and docstring; a docstring that two choices share stands under the first."""
+    """Title, figures and docstring; a docstring that two choices share stands under the first."""
     lines = [f"### {entry.name}", "", f"{entry.title}. {tables.cited(entry) if entry.link else ''}".rstrip(), ""]
     if entry.group != "position/frequencies":
-        lines += [f"![{entry.name}: {kind(entry)}](figures/{entry.name}.svg)", ""]
+        lines += [f"![{entry.name}: {kind(entry)}](figures/{entry.name}.svg)"]
+        if has_decay(entry):
+            lines += [f"![{entry.name}: {DECAY}](figures/{entry.name}{DECAYS}.svg)"]
+        lines += [""]
     module = f"{entry.group}/{entry.module}"
     if module in shown:
         return [*lines, f"The same module as [`{shown[module]}`](#{shown[module]}), see there.", ""]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
@@ -20,12 +20,29 @@ BetaFast = Annotated[
 BetaSlow = Annotated[
     float, Field(gt=0, description="pairs that turn less often than this over L are interpolated fully [turns]")
 ]
-Convention = Literal["paper", "code"]
-ConventionField = Annotated[
-    Convention,
+Convention = Annotated[
+    Literal["paper", "code"],
     Field(
         description="paper: ramp over the turns of each pair (YaRN Eq. 18); "
         "code: ramp over pair indices between rounded ends (the authors' code, released checkpoints, transformers)"
+    ),
+]
+# What the authors' code ramps between NTK-aware and interpolated frequencies [turns over L]; found by trying, it says.
+NTK_FAST, NTK_SLOW = 1.25, 0.75
+
+
+def _present_name(convention: Any) -> Any:
+    """`indices` was called `code`, which it is not: in runs and exports of before it still is."""
+    return "indices" if convention == "code" else convention
+
+
+PartsConvention = Annotated[
+    Literal["paper", "indices", "authors"],
+    BeforeValidator(_present_name),
+    Field(
+        description="paper: ramp over the turns of each pair (YaRN Eq. 18); indices: over pair indices between rounded "
+        "ends, as YaRN's code has it, without its temperature; authors: what the same authors' code calls NTK-by-parts "
+        "(between interpolated and own frequencies come NTK-aware ones; its beta_fast is 16, its beta_slow 2)"
     ),
 ]
 
@@ -48,11 +65,24 @@ class Ramp:
     original_seq_len: OriginalSeqLen
     beta_fast: BetaFast
     beta_slow: BetaSlow
-    convention: ConventionField
 
     def __post_init__(self) -> None:
         if self.beta_fast <= self.beta_slow:
             raise ValueError(f"beta_fast ({self.beta_fast}) must be greater than beta_slow ({self.beta_slow})")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class YarnRamp(Ramp):
+    """YaRN's: one code in circulation."""
+
+    convention: Convention
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class PartsRamp(Ramp):
+    """NTK-by-parts': two codes in circulation."""
+
+    convention: PartsConvention
 
 
 # A formula with the extension factor s left open: (settings, rotary_dim, s) -> Spectrum.
@@ -82,17 +112,31 @@ def yarn_temperature(factor: float) -> float:
     return 0.1 * math.log(factor) + 1.0
 
 
-def by_parts(settings: Ramp, factor: float, rotary_dim: int) -> Tensor:
-    """(1-γ_j)·θ_j/s + γ_j·θ_j with s = factor, float64 (YaRN Eq. 20)."""
+def by_parts(settings: YarnRamp | PartsRamp, factor: float, rotary_dim: int) -> Tensor:
+    """(1-γ_j)·θ_j/s + γ_j·θ_j with s = factor, float64 (YaRN Eq. 20).
+
+    convention authors: the first θ_j/s is mixed with NTK-aware frequencies before, by a ramp of its own
+    (jquesnelle/yarn, LlamaPartNTKScaledRotaryEmbedding).
+    """
     if settings.convention == "paper":
         ramp = Turns(settings.original_seq_len, settings.beta_fast, settings.beta_slow)
         return by_turns(settings.theta, ramp, factor, rotary_dim)
     theta_J = base_frequencies(settings.theta, rotary_dim)
-    low = max(math.floor(_pair_that_turns(settings.beta_fast, settings, rotary_dim)), 0)
-    high = min(math.ceil(_pair_that_turns(settings.beta_slow, settings, rotary_dim)), rotary_dim - 1)
+    slowed_J = theta_J / factor
+    if settings.convention == "authors":
+        ntk_J = base_frequencies(ntk_theta(settings.theta, factor, rotary_dim), rotary_dim)
+        ntk_share_J = _by_indices(settings, NTK_FAST, NTK_SLOW, rotary_dim)
+        slowed_J = (1 - ntk_share_J) * slowed_J + ntk_share_J * ntk_J
+    kept_J = _by_indices(settings, settings.beta_fast, settings.beta_slow, rotary_dim)
+    return (1 - kept_J) * slowed_J + kept_J * theta_J
+
+
+def _by_indices(settings: Ramp, fast: float, slow: float, rotary_dim: int) -> Tensor:
+    """The ramp of the code, over pair indices: 1 up to the pair that makes `fast` turns, 0 from that of `slow` on."""
+    low = max(math.floor(_pair_that_turns(fast, settings, rotary_dim)), 0)
+    high = min(math.ceil(_pair_that_turns(slow, settings, rotary_dim)), rotary_dim - 1)
     width = high - low or 0.001  # the authors' guard against an empty ramp
-    kept_J = 1 - ((torch.arange(rotary_dim // 2, dtype=torch.float64) - low) / width).clamp(0, 1)
-    return (1 - kept_J) * theta_J / factor + kept_J * theta_J
+    return 1 - ((torch.arange(rotary_dim // 2, dtype=torch.float64) - low) / width).clamp(0, 1)
 
 
 class Turns(NamedTuple):

@@ -13,7 +13,8 @@ W_down is held times its hidden width F. Adam moves every number by about lr a s
 F of them add up in each frequency; at lr 1e-3 that sped pairs up ten thousandfold within 70 steps (t = 16).
 Held so, the speed does not depend on F. The functions that can be learned are the same.
 
-Evaluation: t = ceil(length / L), at most max_factor; so every length up to L sees plain RoPE.
+Evaluation: t = ceil(length / L), at most max_factor; so every length up to L sees plain RoPE. Beyond L·max_factor t
+stays at max_factor, in training and evaluation, and a warning says so once.
 Training: every forward draws t from 1 … max_factor and puts the tokens at increasing random positions
 in [0, t·L), first and last included: short sequences train the dynamics far beyond their length. The
 draw is torch's own generator, which the training loop seeds by (seed, step, rank).
@@ -22,6 +23,7 @@ Shape legend: J pairs, F hidden features of the learned part, N tokens.
 """
 
 import math
+from functools import cache
 from typing import Annotated, Literal
 
 import torch
@@ -32,6 +34,7 @@ from torch import Tensor, nn
 from coca_train.config.schema import STRICT
 from coca_train.positions.base import Initial
 from coca_train.positions.frequencies import Spectrum, _shared
+from coca_train.runtime import dist
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -60,6 +63,8 @@ class Learned(nn.Module):
     def forward(self, length: int) -> Spectrum:
         """length: the sequence in hand [tokens]; in training, positions must lie below it."""
         original, most = self.settings.original_seq_len, self.settings.max_factor
+        if length > original * most:
+            _warn_of_end(original, most)
         if self.training:
             factor = int(torch.randint(1, most + 1, ()))
             positions_N = spread(length, factor) / max(1, length // original)
@@ -95,6 +100,14 @@ class Learned(nn.Module):
             k4_J = slope_J(t + width, u_J + k3_J * width)
             u_J = u_J + (k1_J + 2 * k2_J + 2 * k3_J + k4_J) * (width / 6)
         return u_J
+
+
+@cache  # once is enough
+def _warn_of_end(original: int, most: int) -> None:
+    dist.log(
+        f"WARNING: clex: a text has more than {original:,} x {most} tokens (original_seq_len x max_factor); the "
+        f"frequencies of longer ones were never trained for, and stay those of {original * most:,}"
+    )
 
 
 def spread(length: int, factor: int) -> Tensor:

@@ -9,7 +9,7 @@ from coca_train.positions.frequencies import _shared, ntk_by_parts
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Settings(_shared.Ramp):
+class Settings(_shared.PartsRamp):
     """NTK-by-parts by the length in hand."""
 
     name: Literal["dynamic_ntk_by_parts"]

@@ -1,4 +1,7 @@
-"""YaRN with s(l) = max(1, l/L) of the sequence in hand, in frequencies and temperature (arXiv 2309.00071, 3.3)."""
+"""YaRN with s(l) = max(1, l/L) of the sequence in hand, in frequencies and temperature (arXiv 2309.00071, 3.3).
+
+For weights that were never tuned; those tuned at some s: dynamic_yarn_tuned.
+"""
 
 from typing import Literal
 
@@ -9,7 +12,7 @@ from coca_train.positions.frequencies import _shared, yarn
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Settings(_shared.Ramp):
+class Settings(_shared.YarnRamp):
     """YaRN by the length in hand."""
 
     name: Literal["dynamic_yarn"]

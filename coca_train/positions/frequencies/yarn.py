@@ -11,14 +11,14 @@ from coca_train.positions.hugging_face import SAME, NotTheSame, Scaling, Words, 
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Settings(_shared.Ramp):
+class Settings(_shared.YarnRamp):
     """YaRN by a fixed factor."""
 
     name: Literal["yarn"]
     factor: _shared.Factor
 
 
-def scaled(settings: _shared.Ramp, rotary_dim: int, factor: float) -> Spectrum:
+def scaled(settings: _shared.YarnRamp, rotary_dim: int, factor: float) -> Spectrum:
     """The fields of the ramp and any factor s."""
     return rounded(_shared.by_parts(settings, factor, rotary_dim), _shared.yarn_temperature(factor))
 

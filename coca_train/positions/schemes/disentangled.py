@@ -1,12 +1,15 @@
-"""Disentangled attention (DeBERTa, He et al., arXiv 2006.03654, Eq. 4) with the layer's own projections.
+"""Disentangled attention as DeBERTa's code computes it (He et al., arXiv 2006.03654), with the layer's own projections.
 
     score(m, n) = (q_m · k_n + q_m · W_K p_r + W_Q p_r · k_n) / √D          r = min(m - n, max_distance)
 
+The paper's Eq. 4 looks p up at the distance from m to n in the second term and from n to m in the third, which are two
+rows of its table; the released code and `transformers` take the row of m - n in both, and so does this (surveys of
+position codes too; one calls the form TUPE's, whose scheme is `tupe`). The table has no rows for the future.
+
 p (max_distance + 1, C) is shared by all layers; each sends it through the W_Q and W_K (and their biases, where the
 model has them) that its hidden states go through. DeBERTa-v2 does so too ("share_att_key"); v1 has projections
-of its own for p, and both divide by √(3D) instead of √D: left to what is learned. The table has no rows for the
-future. p starts with variance 1, like the normed hidden states that share W_Q and W_K with it, so that the
-new terms start as large as q · k.
+of its own for p, and both divide by √(3D) instead of √D: left to what is learned. p starts with variance 1, like the
+normed hidden states that share W_Q and W_K with it, so that the new terms start as large as q · k.
 
 Path: blocked on the CPU; on CUDA FlexAttention while max_distance is below 512 (it looks up q · W_K p and k · W_Q p
 made before: T·max_distance products per head), blocked beyond. Memory O(T·block) when blocked, O(T·max_distance) per

@@ -5,8 +5,10 @@
 p (max_len, C), U_Q (H·D, C), U_K (G·D, C) and the bias table b (n_buckets, H; buckets of T5, arXiv 1910.10683) are
 shared by all layers. With q' = (q, U_Q p_m) / √2 and k' = (k, U_K p_n) both first terms are one dot product,
 which attention divides by √D. Causal text has no [CLS] token, so nothing is untied from it (section 3.2). The released
-code layer-normalises p; the equations do not, and neither does this. Instead p starts with variance 1, as
-a norm would give it: started at init_std, the product of both projections would be too small to learn from.
+code (guolinke/TUPE) layer-normalises p, and U_Q and U_K have biases there; the equations have neither, and neither has
+this. A bias b_Q would add b_Q · U_K p_n, a learned preference for places in the text; what b_K adds belongs to the
+query alone, where the softmax does not see it. p starts with variance 1, as a norm would give it: started at
+init_std, the product of both projections would be too small to learn from.
 
 Path: blocked on the CPU (the bias b); FlexAttention on CUDA. Memory O(T·block), and O(T·D) for q' and k', twice as
 wide as q and k. Cost: a dot product of 2D instead of D, and two projections of the positions per forward (not per

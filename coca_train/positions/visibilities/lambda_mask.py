@@ -2,6 +2,11 @@
 
 A query sees the first n_global tokens and the last `window`; every distance above max_distance counts as
 max_distance. O(T·(window + n_global)) time; a cache holds that many keys.
+
+This is the paper's definition. The authors' efficient code (Glaciohound/LM-Infinite, models/lambda_attention.py) is the
+same where window = max_distance, which is what it was run with. With a smaller window it places a first token that has
+left the window at max_distance at once; here it stays at its true distance until that reaches max_distance. With a
+larger window its last tokens keep their true distances, and here they end at max_distance as all do.
 """
 
 from typing import Literal

@@ -1,0 +1,28 @@
+"""YaRN of weights that were tuned at a factor: s(l) = max(factor, l/L) of the sequence in hand, never below it.
+
+The authors' LlamaDynamicYaRNScaledRotaryEmbedding (jquesnelle/yarn) with its flag `finetuned`; without the flag it is
+dynamic_yarn (arXiv 2309.00071, section 3.3). Up to factor·L it is yarn.
+"""
+
+from typing import Literal
+
+from pydantic.dataclasses import dataclass
+
+from coca_train.config.schema import STRICT
+from coca_train.positions.frequencies import _shared, yarn
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Settings(_shared.YarnRamp):
+    """YaRN by the length in hand, from the factor of the tuning on."""
+
+    name: Literal["dynamic_yarn_tuned"]
+    factor: _shared.Factor
+
+
+def factor(settings: Settings, length: int) -> float:
+    """s(l), length: the sequence in hand, l [tokens]."""
+    return max(settings.factor, length / settings.original_seq_len)
+
+
+spectrum = _shared.dynamic(yarn.scaled, factor)
