@@ -3,8 +3,10 @@
 import pytest
 
 from coca_train.evaluation.configuration import load as load_evaluation
+from coca_train.evaluation.measures.passkey import cases
 from coca_train.schedule import resolve
 from coca_train.settings import load
+from data_prep.settings import load as load_corpus
 
 CONTEXT = ["512", "1024", "2048", "4096", "8192", "16384", "32768"]  # as they are written
 ALPHAS = {f"dynamic_ntk@alpha:{alpha}" for alpha in (2, 4, 8)}
@@ -36,10 +38,30 @@ def test_passkeys_of_coca():
     assert set(config.grid.frequencies) == {"own", *ALPHAS}
 
 
+def test_keys_of_coca():
+    """CoCA B.1: any number of 10,000 to 99,999."""
+    drawn = cases(lambda text: [ord(letter) for letter in text], 300, 4000, places="uniform", n_depths=1, seed=0)
+    keys = sorted(case.key for case in drawn)
+    assert 10_000 <= keys[0] < 10_200 and 99_800 < keys[-1] <= 99_999
+    assert sum(keys) / len(keys) == pytest.approx(54_999.5, rel=0.02)
+
+
+def test_texts_of_yarn():
+    """YaRN 4.3.1: test splits alone; the authors' copy of Proof-pile's calls its only split train."""
+    hubs = {name: load_corpus([f"corpus={name}"]).corpus.sources[name] for name in ("gov_report", "proof_pile")}
+    assert (hubs["gov_report"].hub, hubs["gov_report"].hub_split) == ("emozilla/govreport-test-tokenized", "test")
+    assert (hubs["proof_pile"].hub, hubs["proof_pile"].hub_split) == (
+        "emozilla/proofpile-test-tokenized-mistral",
+        "train",
+    )
+    assert {source.hold_out for source in hubs.values()} == {"all"}
+
+
 def test_perplexity_of_yarn():
     """YaRN 4.3.1: S = 256; 10 documents of 128k tokens, cut to each length; 50 of 16k, whole, in windows of 32k."""
     proof, report = evaluation("perplexity_proof_pile"), evaluation("perplexity_gov_report")
     assert proof.eval.stride == report.eval.stride == 256
+    assert proof.grid.frequencies == report.grid.frequencies == ["own"]
     assert (proof.eval.document_tokens, proof.eval.min_document_tokens) == ("window", 131_072)
     assert (proof.text.corpus, proof.text.max_documents) == ("proof_pile", 10)
     assert (proof.grid.lengths[0], proof.grid.lengths[-1]) == ("2048", "131072")
@@ -58,7 +80,7 @@ def test_analyses_of_yarn():
     """YaRN A.2: s = 8, documents of 16k tokens in blocks of 2 048; B.3: the last 256 tokens, PI and YaRN dynamic."""
     heat, growth = evaluation("temperature"), evaluation("position_loss")
     assert (heat.eval.document_tokens, heat.eval.block) == (16_384, 2048)
-    assert heat.grid.frequencies == ["ntk_by_parts@factor:8"]
+    assert "ntk_by_parts@factor:8" in heat.grid.frequencies
     assert min(heat.eval.scales) < 1.0 < 1.208 < max(heat.eval.scales)
     assert growth.eval.block == 256
     assert {"own", "dynamic_linear", "dynamic_yarn"} <= set(growth.grid.frequencies)
