@@ -92,7 +92,7 @@ class RecurrentEngine:
     """An engine whose model remembers the previous segment of every row; see `engine.base.Engine` for the methods.
 
     n_rows: this rank's rows of the global batch. A skipped step leaves no memory: what it computed is not finite.
-    Evaluation knows nothing of the memory.
+    Validation reads windows without it; the evaluation suite `recurrence` reads with a memory.
     """
 
     def __init__(self, engine: Engine, n_rows: int, size: SegmentMemorySize) -> None:

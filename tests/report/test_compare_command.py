@@ -169,8 +169,9 @@ print('up', flush=True)
 time.sleep(30)
 """
 PARENT = """
-import sys
+import signal, sys
 from coca_train.compare import run_child
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests in the background had it ignored
 sys.exit(run_child([sys.executable, '-c', sys.argv[1]]))
 """
 
