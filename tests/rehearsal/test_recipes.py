@@ -26,8 +26,6 @@ OF_A_FAMILY = [
     "coca_llama_7b",
     "yarn_llama2_7b_128k",
     "yarn_mistral_7b_128k",
-    "coca_llama_tiny",
-    "coca_reach",
 ]
 IMPORTED_ONCE = [name for name in EXPERIMENTS if any(of_released(c) for c in Head("experiment", name).commands[1:])]
 FINISHED = re.compile(r"From a finished (\w+): (\S+=\w+)")
