@@ -3,14 +3,17 @@
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from coca_train.checkpoint.opening import load_run
 from coca_train.hub import conversions
-from coca_train.hub.conversions import coca_half_to_full
+from coca_train.hub.conversions import coca_half_to_full, rope_to_nope
+from coca_train.hub.weights import Source
 from coca_train.runtime.errors import CheckpointError, UserError
 from tests.faults import real
 from tests.stages.support import LLAMA, STILL, Runs, leave_out, record, weights
@@ -158,6 +161,26 @@ def test_a_conversion_that_does_not_hold_begins_nothing(
     with pytest.raises(CheckpointError, match=r"E-STA-05 .*coca_half_to_full: .*everywhere they must be the same"):
         runs.train("wrong", *words, f"start.path={folders['coca']}")
     assert not list((runs.folder / "wrong").glob("*start*"))
+
+
+def test_another_weight_than_the_conversion_names_is_seen_at_the_first_token(
+    sources: tuple[Runs, dict[str, Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without positions all logits but the first token's are others in any case."""
+    runs, folders = sources
+    converted = rope_to_nope.converted
+
+    def spoilt(source: Source, *rest: Any) -> Source:
+        read = lambda name: source.read(name) * (1.5 if name == "blocks.1.attention.v.weight" else 1)  # noqa: E731
+        return replace(converted(source, *rest), read=read)
+
+    monkeypatch.setattr(rope_to_nope, "converted", spoilt)
+    words = said(OTHER, "position=nope start.convert=rope_to_nope")
+    with pytest.raises(
+        CheckpointError, match=r"E-STA-05 .*the first token: .*at the first token they must be the same"
+    ):
+        runs.train("spoilt", *words, f"start.path={folders['rope']}")
+    assert not list((runs.folder / "spoilt").glob("*start*"))
 
 
 def test_what_is_so_already_is_said(sources: tuple[Runs, dict[str, Path]], capsys: pytest.CaptureFixture[str]) -> None:
