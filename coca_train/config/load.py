@@ -22,7 +22,7 @@ from coca_train.config.overrides import apply, parse
 from coca_train.config.parts import fill, part_problems
 from coca_train.config.places import plain, read, stop
 from coca_train.config.root import Root
-from coca_train.config.strict import type_sections, unknown
+from coca_train.config.strict import misplaced, type_sections, unknown
 from coca_train.runtime.trees import copied, leaves
 
 
@@ -73,6 +73,9 @@ def load(a: Assembled, launch: bool = True) -> Loaded:
     launch: also the rules about this machine and this launch.
     """
     root, fields = a.root, fields_of(a.root.schema)
+    if wrong_level := misplaced(root, a.tree):
+        a.problems += wrong_level
+        raise ConfigError(a.problems, a.lines())
     written = a.tree
     a.tree, without_value = resolve(written)
     reported = {problem.keys[0] for problem in without_value}

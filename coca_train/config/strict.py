@@ -132,9 +132,6 @@ def unknown(root: Root, key: str, examples: Collection[str]) -> Problem:
     if any(part.startswith("_") and part.endswith("_") for part in (first, *inner)):
         text = "keys like _target_ are not used here: a config cannot name code to run"
         return Problem("E-SEC-01", (key,), text, "remove it")
-    if first in root.from_top and (first not in fields_of(root.schema) or inner[0] in fields_of(root.schema)):
-        text = f"unknown key: {'an' if first[0] in 'aeiou' else 'a'} {first} file sets options from the top"
-        return Problem("E-CFG-01", (key,), text, "make '# @package _global_' the first line of the file")
     known = list(dict.fromkeys([*examples, *(option.key for option in options(root))]))
     section = key.rpartition(".")[0]
     inside = [name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == section]
@@ -142,3 +139,16 @@ def unknown(root: Root, key: str, examples: Collection[str]) -> Problem:
     if close := nearest(key, known):
         fix = f"did you mean {' or '.join(close)}?"
     return Problem("E-CFG-01", (key,), "unknown key", fix)
+
+
+def misplaced(root: Root, tree: dict[str, Any]) -> list[Problem]:
+    """Files that set options from the top and do not say so in their first line, one problem each: all they set is one
+    level too deep, and whatever else is wrong follows from that."""
+    known = fields_of(root.schema)
+    problems = []
+    for group in (group for group in root.from_top if group in tree):
+        key = next((k for k, _ in leaves(tree[group], group) if group not in known or k.split(".")[1] in known), None)
+        if key is not None:
+            text = f"unknown key: {'an' if group[0] in 'aeiou' else 'a'} {group} file sets options from the top"
+            problems.append(Problem("E-CFG-01", (key,), text, "make '# @package _global_' the first line of the file"))
+    return problems

@@ -16,6 +16,7 @@ from coca_train.runtime.errors import CheckpointError, DataError, Preempted, Use
 from coca_train.runtime.signals import StopRequest
 from coca_train.schedule import resolve
 from coca_train.settings import load_saved
+from coca_train.training.tokens import commands_for_own_tokens
 
 
 def check_start(config: Config, run_dir: Path, tokenizer: Tokenizer, n_tokens: int) -> Start | None:
@@ -100,7 +101,7 @@ def _compare_tokenizers(config: Config, ours: Tokenizer, theirs: dict[str, Path]
         return
     fix = "give back that file and set data.tokenizer"
     if file.is_file() and digest(file)["sha256"] == sha:
-        fix = f"data.tokenizer={file} and data prepared with it"
+        fix = f"data.tokenizer={file} where the data are of its tokens; else {commands_for_own_tokens(config)}"
     raise DataError(
         f"E-STA-01 {what}; the same ids would mean other text. Fix: {fix}; or, when you know that the ids agree (a "
         "vocabulary that was extended), start.check_tokenizer=false"

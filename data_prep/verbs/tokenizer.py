@@ -63,6 +63,7 @@ def _train(config: PrepareConfig, path: Path) -> None:
             options.character_coverage,
             options.byte_fallback,
             THREADS,
+            "tokenizer.vocab_size",
         )
     say(f"trained in {time.perf_counter() - begin:.1f} s")
     publish(path, model, made_from(config) | {"sample": [_record(one) for one in drawn]})

@@ -28,8 +28,10 @@ def train(
     character_coverage: float = 0.9995,
     byte_fallback: bool = True,
     threads: int = 1,
+    option: str = "vocab_size",
 ) -> bytes:
-    """Train on the lines of `texts`; returns the model file. where: the file it is for, in messages.
+    """Train on the lines of `texts`; returns the model file. where: the file it is for, and option: what
+    sets vocab_size, in messages.
 
     Identity normalisation, no dummy prefix; with byte fallback decode(encode(x)) == x for any text.
     Newline and tab are pieces of their own, runs of spaces are learned, digits are split. Ids: 0 <unk>, 1 <s>,
@@ -40,8 +42,8 @@ def train(
     """
     if not MIN_VOCAB <= vocab_size <= MAX_VOCAB:
         raise DataError(
-            f"E-PREP-01 vocab_size: {vocab_size}; {MIN_VOCAB} .. {MAX_VOCAB} is possible (256 bytes are in it). "
-            "Fix: vocab_size=4096"
+            f"E-PREP-01 {option}={vocab_size}: {MIN_VOCAB} .. {MAX_VOCAB} is possible (256 bytes are in it). "
+            f"Fix: {option}=4096"
         )
     import sentencepiece
 
@@ -67,7 +69,7 @@ def train(
         reason = str(error).strip().splitlines()[-1].rpartition("] ")[2].rstrip(".")
         raise DataError(
             f"E-PREP-01 {where}: SentencePiece cannot train {vocab_size} pieces on this text: {reason}. "
-            "Fix: lower vocab_size, or give it more text"
+            f"Fix: lower {option}, or give it more text"
         ) from error
     return model.getvalue()
 

@@ -154,7 +154,8 @@ def test_a_corpus_may_set_anything_and_messages_name_its_file(tmp_path):
     assert f"E-CFG-04 {path}:11 tokenizer.vocab_size=many" in wrong(PREPARE, ["corpus=mine"], (tmp_path,))
     path.write_text("\n".join(path.read_text().splitlines()[1:]))
     lines = wrong(PREPARE, ["corpus=mine"], (tmp_path,))
-    assert "corpus.tokenizer.vocab_size=many: unknown key: a corpus file sets options from the top" in lines
+    assert f"{path}:3 corpus.corpus.name=x: unknown key: a corpus file sets options from the top" in lines
+    assert lines.count("\n") == 0  # the rest follows from it
 
 
 def test_the_defaults_are_the_documented_ones(monkeypatch):

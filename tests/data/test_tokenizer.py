@@ -83,7 +83,9 @@ def test_missing(tmp_path: Path, name: str) -> None:
         Tokenizer(tmp_path / name)
 
 
-@pytest.mark.parametrize(("size", "why"), [(10, "E-PREP-01 vocab_size"), (70_000, "E-PREP-01"), (20_000, "E-PREP-01")])
+@pytest.mark.parametrize(
+    ("size", "why"), [(10, "E-PREP-01 vocab_size=10"), (70_000, "E-PREP-01"), (20_000, "E-PREP-01")]
+)
 def test_vocabulary_sizes_that_cannot_be(tmp_path: Path, size: int, why: str) -> None:
     with pytest.raises(DataError, match=why):
         train_tokenizer([TEXT], tmp_path / "x.model", size)

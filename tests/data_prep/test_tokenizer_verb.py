@@ -219,7 +219,7 @@ def test_two_at_once_make_one(config: PrepareConfig) -> None:
 
 def test_sizes_that_do_not_fit(config: PrepareConfig) -> None:
     for size in (10, 50_000):
-        with pytest.raises(DataError, match="E-PREP-01"):
+        with pytest.raises(DataError, match=r"E-PREP-01 .*Fix: .*tokenizer\.vocab_size"):
             verb.run(replace(config, tokenizer=replace(config.tokenizer, vocab_size=size)))
     assert not Path(config.tokenizer.path).exists()
 

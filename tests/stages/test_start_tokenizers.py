@@ -25,7 +25,8 @@ def test_another_tokenizer_is_refused(
             begin(runs, folder, f"data.tokenizer={mine}")
         message = str(raised.value)
         assert f"start.path={folder}" in message and f"data.tokenizer={mine} is " in message
-        assert f"Fix: data.tokenizer={file} and data prepared with it" in message and "\n" not in message
+        assert f"Fix: data.tokenizer={file} where the data are of its tokens; else train on" in message
+        assert f"tokenizer.import_from={file if folder == source else folder}" in message and "\n" not in message
         assert not (runs.folder / "r").exists()
     capsys.readouterr()
     run = begin(runs, source, f"data.tokenizer={mine}", "start.check_tokenizer=false")
