@@ -1,12 +1,14 @@
 """How far an evaluation is, on rank 0: one bar over the work of all cells, or lines where stderr is no terminal."""
 
 import sys
+import threading
 import time
 from typing import Any
 
 from coca_train.runtime import dist
 from coca_train.tracking.writers import clock
 
+FIRST_LINE_S = 5.0
 LINE_EVERY_S = 30.0
 
 
@@ -19,10 +21,14 @@ class Progress:
         shown = shown and dist.is_main()
         form = "{desc} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
         self._bar: Any = tqdm(total=0, bar_format=form, disable=None if shown else True, leave=False)
-        self._lines = shown and not sys.stderr.isatty()
         self._total, self._words = 0.0, ""
-        self._before = self._work = 0.0
-        self._began = self._last_line = time.monotonic()
+        self._before = self._work = self._done = 0.0
+        self._began = time.monotonic()
+        self._closed = threading.Event()
+        # On a thread: a cell of long windows tells nothing for minutes on a busy machine, which looks like a hang.
+        self._lines = threading.Thread(target=self._print_lines, name="progress", daemon=True)
+        if shown and not sys.stderr.isatty():
+            self._lines.start()
 
     def expect(self, work: float, n_models: int) -> None:
         """So much is left of the present model, and of each of the n_models - 1 after it, as far as one knows."""
@@ -39,13 +45,24 @@ class Progress:
 
     def share(self, share: float) -> None:
         """So much of the present cell is done, 0 to 1."""
-        done = min(self._before + share * self._work, self._total)
-        self._bar.update(done - self._bar.n)
-        now = time.monotonic()
-        if self._lines and done and now - self._last_line >= LINE_EVERY_S:
-            self._last_line = now
-            left = (now - self._began) * (self._total - done) / done
-            print(f"{done / self._total:.0%}  {self._words}  {clock(left)} left", file=sys.stderr, flush=True)
+        self._done = min(self._before + share * self._work, self._total)
+        self._bar.update(self._done - self._bar.n)
 
     def close(self) -> None:
+        self._closed.set()
+        if self._lines.is_alive():
+            self._lines.join()
         self._bar.close()
+
+    def _print_lines(self) -> None:
+        wait_s = FIRST_LINE_S
+        while not self._closed.wait(wait_s):
+            wait_s = LINE_EVERY_S
+            if self._words:
+                print(self.line(), file=sys.stderr, flush=True)
+
+    def line(self) -> str:
+        """How much is done, of what, and the time left once there is a share to tell it by."""
+        done = self._done / self._total if self._total else 0.0
+        left = f"  {clock((time.monotonic() - self._began) * (1 - done) / done)} left" if done else ""
+        return f"{done:.0%}  {self._words}{left}"

@@ -149,10 +149,11 @@ class Throughput:
     """Tokens per second and MFU since it was asked last; the first step is left out (it pays for set-up).
 
     add() takes the tokens of the GLOBAL batch and the seconds of the step alone, so validation
-    and saving do not count. flops: per token; peak: of one device. memory: of this rank.
+    and saving do not count. flops: per token; peak: of one device, None where there is none to go by. memory: of this
+    rank.
     """
 
-    def __init__(self, flops: float, peak: Peak, world_size: int, memory: PeakMemory) -> None:
+    def __init__(self, flops: float, peak: Peak | None, world_size: int, memory: PeakMemory) -> None:
         self.flops = flops
         self.peak = peak
         self.world_size = world_size
@@ -170,6 +171,8 @@ class Throughput:
         rates = {}
         if self._seconds > 0:
             rate = self._tokens / self._seconds
-            rates = {"tokens_per_s": rate, "mfu": self.flops * rate / (self.peak.flops * self.world_size)}
+            rates = {"tokens_per_s": rate}
+            if self.peak is not None:
+                rates["mfu"] = self.flops * rate / (self.peak.flops * self.world_size)
         self._tokens, self._seconds = 0, 0.0
         return rates | self.memory.record()

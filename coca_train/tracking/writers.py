@@ -1,6 +1,6 @@
 """The metrics of a run: one writer hands each record to every sink (metrics.jsonl, TensorBoard, W&B, the terminal).
 
-Records of a training step: loss [nats per token], lr, grad_norm, tokens_per_s, mfu (a fraction),
+Records of a training step: loss [nats per token], lr, grad_norm, tokens_per_s, mfu (a fraction; on GPUs),
 peak_memory_mib (so far), skipped_steps, batch_digest. Of a validation: valid/<source> [nats per token].
 Of a probe of reach: probe/<variant>/<window> [nats per token] and what it costs (training/probe.py).
 
@@ -12,6 +12,7 @@ import math
 import os
 import queue
 import secrets
+import shutil
 import sys
 import threading
 import time
@@ -181,42 +182,57 @@ def _run_id(run_dir: Path) -> str:
 
 
 class ProgressSink:
-    """A tqdm bar on stderr; plain lines, at most one in `every_s` seconds, when it is no terminal."""
+    """A bar on stderr; plain lines, at most one in `every_s` seconds, when it is no terminal.
+
+    Time left is told from the second record on: the first step pays for set-up and says nothing of the others.
+    """
 
     SHOWN = (
         ("loss", "loss", "{:.4f}"),
-        ("lr", "lr", "{:.2e}"),
         ("tokens_per_s", "tok/s", "{:,.0f}"),
+        ("lr", "lr", "{:.2e}"),
         ("mfu", "MFU", "{:.1%}"),
     )
+    NARROWEST_BAR = 5  # columns
 
-    def __init__(self, max_steps: int, start_step: int, every_s: float = 5.0) -> None:
+    def __init__(self, max_steps: int, every_s: float = 5.0) -> None:
         self._max_steps = max_steps
         self._every_s = every_s
-        self._begin = time.monotonic()
-        self._start_step = start_step
+        self._first: tuple[int, float] | None = None  # step and time of the first record
         self._last_line = float("-inf")
         self._bar: Any = None
-        if sys.stderr.isatty():
-            from tqdm import tqdm
-
-            self._bar = tqdm(total=max_steps, initial=start_step, unit="step", dynamic_ncols=True, smoothing=0.1)
 
     def write(self, step: int, record: Record) -> None:
         if "loss" not in record:
             return
-        shown = {name: form.format(record[key]) for key, name, form in self.SHOWN if record.get(key) is not None}
-        if self._bar is not None:
-            self._bar.set_postfix(shown, refresh=False)
-            self._bar.update(step - self._bar.n)
-            return
         now = time.monotonic()
-        if now - self._last_line < self._every_s and step < self._max_steps:
-            return
-        self._last_line = now
-        left = (now - self._begin) / max(step - self._start_step, 1) * (self._max_steps - step)
-        fields = "  ".join(f"{key} {value}" for key, value in shown.items())
-        print(f"step {step}/{self._max_steps}  {fields}  left {clock(left)}", file=sys.stderr, flush=True)
+        left = self._left(step, now)
+        shown = [f"{name} {form.format(record[key])}" for key, name, form in self.SHOWN if record.get(key) is not None]
+        count = f"step {step}/{self._max_steps}"
+        if sys.stderr.isatty():
+            self._draw(step, count, shown, left)
+        elif now - self._last_line >= self._every_s or step == self._max_steps:
+            self._last_line = now
+            print("  ".join([count, *shown, *left]), file=sys.stderr, flush=True)
+
+    def _left(self, step: int, now: float) -> list[str]:
+        if self._first is None:
+            self._first = step, now
+        begin, since = self._first
+        return [f"left {clock((now - since) / (step - begin) * (self._max_steps - step))}"] if step > begin else []
+
+    def _draw(self, step: int, count: str, shown: list[str], left: list[str]) -> None:
+        from tqdm import tqdm
+
+        # Made with the first record, so that it stands below what the run says of itself before its first step.
+        if self._bar is None:
+            self._bar = tqdm(total=self._max_steps, bar_format="{desc} |{bar}|", dynamic_ncols=True)
+        # What is not so important is left out where the terminal is narrow: tqdm would cut the end of the line.
+        columns = shutil.get_terminal_size().columns
+        while shown and len("  ".join([count, *shown, *left])) + self.NARROWEST_BAR + 3 > columns:
+            shown = shown[:-1]
+        self._bar.set_description_str("  ".join([count, *shown, *left]), refresh=False)
+        self._bar.update(step - self._bar.n)
 
     def close(self) -> None:
         if self._bar is not None:
@@ -270,7 +286,7 @@ class MetricsWriter:
         jsonl = JsonlSink(run_dir / "metrics.jsonl", start_step, partial(self._warn, "metrics.jsonl"))
         self._sinks["metrics.jsonl"] = jsonl
         if tracking.progress_bar:
-            self._sinks["progress"] = ProgressSink(last_step, start_step)
+            self._sinks["progress"] = ProgressSink(last_step)
 
     def _warn(self, sink: str, message: str) -> None:
         """Once for each sink."""

@@ -106,7 +106,10 @@ def _make(finished: Finished, runner: Engine) -> None:
     if options.extrapolation.enabled or with_sample:
         with runner.eval_module() as module:
             evaluation = evaluate(finished, module) if options.extrapolation.enabled else None
-            sample = write_sample(finished, module) if with_sample else ""
+            if with_sample:
+                dist.log(f"report    sample text, {options.sample_tokens} tokens")
+                sample = write_sample(finished, module)
+    dist.log("report    page and pictures")
     report = RunReport(
         title=f"{finished.config.run.name} ({finished.config.position.scheme}) after {finished.step:,} steps",
         records=dist.on_main(lambda: read_jsonl(finished.run_dir / "metrics.jsonl")),
@@ -123,6 +126,7 @@ def evaluate(finished: Finished, module: Any) -> Evaluation | None:
     """Perplexity far beyond the training window; None where nothing can be measured, which is said."""
     config, options = finished.config, finished.config.eval.extrapolation
     checkpoint = finished.run_dir / FOLDER / folder_name(finished.step)
+    dist.log("report    how far the context reaches")
     progress = Progress(config.tracking.progress_bar)
     try:
         windows = (multiple * config.train.seq_len for multiple in options.multiples)

@@ -1,5 +1,7 @@
 """What is said of progress where nobody can draw a bar."""
 
+import threading
+
 import pytest
 
 from coca_train.evaluation import progress
@@ -13,23 +15,33 @@ def clock(monkeypatch):
     return now
 
 
-def test_lines_name_the_cell_and_the_time_left(clock, capsys):
-    bar = Progress(shown=True)
+def test_a_line_names_the_cell_and_the_time_left(clock):
+    bar = Progress(shown=False)
     bar.expect(200.0, n_models=2)
     bar.expect(50.0, n_models=2)
     bar.cell("rope, own, 512", 40.0)
-    clock[0] += 29.0
-    bar.share(0.25)  # too soon
-    clock[0] += 1.0
+    assert bar.line() == "0%  rope, own, 512"
+    clock[0] += 30.0
     bar.share(0.5)
+    assert bar.line() == "20%  rope, own, 512  2:00 left"
     bar.cell("rope, own, 256", 60.0)
     clock[0] += 30.0
     bar.share(1 / 6)
+    assert bar.line() == "50%  rope, own, 256  1:00 left"
     bar.close()
-    assert capsys.readouterr().err.splitlines() == [
-        "20%  rope, own, 512  2:00 left",
-        "50%  rope, own, 256  1:00 left",
-    ]
+
+
+def test_lines_come_while_a_cell_tells_nothing(capsys, monkeypatch):
+    printed = threading.Event()
+    monkeypatch.setattr(progress, "FIRST_LINE_S", 0.001)
+    monkeypatch.setattr(Progress, "line", lambda bar: printed.set() or bar._words)
+    bar = Progress(shown=True)
+    bar.expect(1.0, n_models=1)
+    bar.cell("coca, own, 2,048", 1.0)
+    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.001)
+    assert printed.wait(10)
+    bar.close()
+    assert capsys.readouterr().err.startswith("coca, own, 2,048\n")
 
 
 def test_nothing_is_said_when_unwanted_or_on_another_rank(clock, capsys, monkeypatch):

@@ -205,26 +205,48 @@ class Terminal(io.StringIO):
         self.isatty = lambda: tty  # type: ignore[method-assign]
 
 
-def test_plain_lines_when_stderr_is_no_terminal(monkeypatch):
+RECORD = {"loss": 2.34567, "lr": 1e-3, "tokens_per_s": 12345.6, "mfu": 0.4321}
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(sinks.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_plain_lines_when_stderr_is_no_terminal(monkeypatch, clock):
+    """Time left goes by the steps after the first, which took 90 s of set-up here and says nothing of the others."""
     monkeypatch.setattr(sys, "stderr", Terminal(False))
-    sink = ProgressSink(100, 0, every_s=60)
-    for step in (1, 2, 3, 100):
-        sink.write(step, {"loss": 2.34567, "lr": 1e-3, "tokens_per_s": 12345.6, "mfu": 0.4321})
+    sink = ProgressSink(100)
+    for step, seconds in ((1, 90), (2, 3), (3, 1), (5, 4), (100, 200)):
+        clock[0] += seconds
+        sink.write(step, RECORD)
         sink.write(step, {"valid/text": 1.0})
     sink.close()
-    lines = sys.stderr.getvalue().splitlines()  # type: ignore[attr-defined]
-    assert len(lines) == 2  # the first, and the last; the others came within every_s
-    assert lines[0].startswith("step 1/100  loss 2.3457  lr 1.00e-03  tok/s 12,346  MFU 43.2%  left ")
-    assert lines[1].endswith("left 0:00")
+    assert sys.stderr.getvalue().splitlines() == [  # type: ignore[attr-defined]  # others came within 5 s
+        "step 1/100  loss 2.3457  tok/s 12,346  lr 1.00e-03  MFU 43.2%",
+        "step 5/100  loss 2.3457  tok/s 12,346  lr 1.00e-03  MFU 43.2%  left 3:10",
+        "step 100/100  loss 2.3457  tok/s 12,346  lr 1.00e-03  MFU 43.2%  left 0:00",
+    ]
 
 
-def test_a_bar_on_a_terminal(monkeypatch):
+@pytest.mark.parametrize("columns", [40, 60, 80, 120])
+def test_a_bar_on_a_terminal(monkeypatch, clock, columns):
+    """It begins with the first record, and ends with the time left however narrow the terminal is."""
     monkeypatch.setattr(sys, "stderr", Terminal(True))
-    sink = ProgressSink(100, 10)
-    sink.write(50, {"loss": 2.0, "lr": 1e-3})
+    monkeypatch.setattr(sinks.shutil, "get_terminal_size", lambda: os.terminal_size((columns, 24)))
+    sink = ProgressSink(1000)
+    assert sys.stderr.getvalue() == ""  # type: ignore[attr-defined]
+    for step in (10, 50):
+        clock[0] += 60
+        sink.write(step, RECORD)
+    drawn = str(sink._bar)
     sink.close()
-    assert "50/100" in sys.stderr.getvalue()
-    assert "loss=2.0000" in sys.stderr.getvalue()
+    assert drawn.startswith("step 50/1000  ") and "left 23:45 |" in drawn
+    assert [part in drawn for part in ("loss 2.3457", "tok/s", "lr", "MFU")] == [
+        columns > least for least in (40, 50, 65, 80)
+    ]
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(0, "0:00"), (61, "1:01"), (3661, "1:01:01")])

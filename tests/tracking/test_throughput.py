@@ -168,3 +168,10 @@ def test_measured_peak_says_so_and_is_plausible():
     assert "threads" in flops_peak.source
     assert 1e8 < flops_peak.flops < 1e14
     assert "measured" in peak(torch.device("cpu"), "fp32").source
+
+
+def test_without_a_peak_there_is_no_mfu():
+    meter = Throughput(flops=1e6, peak=None, world_size=1, memory=NoMemory(torch.device("cpu")))
+    meter.add(1000, 1.0)
+    meter.add(1000, 2.0)
+    assert meter.recent() == {"tokens_per_s": 500.0}
