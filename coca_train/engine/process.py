@@ -17,6 +17,7 @@ from coca_train.runtime.watchdog import waiting
 
 NEEDED = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 RESOLVE_S = 10.0
+LOOK_S = 0.1
 
 
 def choose_device(config: EngineConfig) -> torch.device:
@@ -53,8 +54,9 @@ def start(config: EngineConfig) -> torch.device:
     _check_launch()
     try:
         with waiting("the meeting of the ranks"):
+            _await_store(config.timeout_s)
             torch_dist.init_process_group(backend, timeout=timeout)
-    except (torch_dist.DistError, RuntimeError) as error:
+    except (torch_dist.DistError, RuntimeError, OSError) as error:
         raise _not_met(error, config.timeout_s) from None
     return device
 
@@ -79,6 +81,25 @@ def _check_launch() -> None:
             f"E-RUN-02 environment MASTER_ADDR={host!r}: rank {dist.rank()} of {size} does not know this machine "
             f"({problem.strerror}). Fix: MASTER_ADDR=<the address of the machine of rank 0>, the same on all ranks"
         )
+
+
+def _await_store(timeout_s: float) -> None:
+    """Wait until the store of rank 0 or of torchrun can be reached. Raises OSError when it cannot in time.
+
+    torch would do this too, twice, and so end a good deal later than it was asked to.
+    """
+    if dist.rank() == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return  # makes it
+    where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    end = time.monotonic() + timeout_s
+    while True:
+        try:
+            socket.create_connection(where, timeout=max(end - time.monotonic(), LOOK_S)).close()
+            return
+        except OSError:
+            if time.monotonic() > end:
+                raise
+        time.sleep(LOOK_S)
 
 
 def _unknown(host: str) -> OSError | None:
