@@ -10,7 +10,7 @@ import torch.distributed as torch_dist
 from torch._C._distributed_c10d import HashStore
 
 from coca_train.config.schema import EngineConfig
-from coca_train.runtime import dist
+from coca_train.runtime import dist, lifeline
 from coca_train.runtime.errors import LaunchError, PeerLost, UserError
 from coca_train.runtime.peers import reason
 from coca_train.runtime.watchdog import waiting
@@ -58,6 +58,7 @@ def start(config: EngineConfig) -> torch.device:
             torch_dist.init_process_group(backend, timeout=timeout)
     except (torch_dist.DistError, RuntimeError, OSError) as error:
         raise _not_met(error, config.timeout_s) from None
+    lifeline.connect()
     return device
 
 

@@ -10,6 +10,7 @@ process began stays ignored: `nohup` says so of SIGHUP.
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 
@@ -19,6 +20,7 @@ from coca_train.runtime.errors import PeerLost, Preempted
 # Sent by schedulers and launchers. Ctrl-C is the user's: where nothing is to be saved it stays Python's own.
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 INTERRUPTED = 130
+LET_GO_S = 3.0
 STDERR = 2  # the descriptor: sys.stderr may have been replaced by something without one
 
 _process = os.getpid()
@@ -57,6 +59,19 @@ def last_act(action: Callable[[], None]) -> Iterator[None]:
         _last_acts.remove(action)
 
 
+def let_go() -> None:
+    """The last acts. Not for long: a disk that does not answer holds nothing up."""
+
+    def act() -> None:
+        for action in _last_acts:
+            with contextlib.suppress(Exception):
+                action()
+
+    thread = threading.Thread(target=act, daemon=True)
+    thread.start()
+    thread.join(LET_GO_S)
+
+
 def _handle(number: int, frame: FrameType | None) -> None:
     if os.getpid() == _process:  # a worker that was forked lets the main process decide
         leave(number)
@@ -68,9 +83,7 @@ def leave(number: int) -> None:
     Not by an exception: libraries that are being imported catch more than they should, and a main thread that waits
     for other ranks in C would never see it.
     """
-    for action in _last_acts:
-        with contextlib.suppress(Exception):
-            action()
+    let_go()
     if launcher.is_gone():  # the watchdog has said so
         os._exit(PeerLost.exit_code)
     rank = f"rank {os.environ.get('RANK')}: " if os.environ.get("WORLD_SIZE", "1") != "1" else ""

@@ -5,6 +5,7 @@ import faulthandler
 import os
 import select
 import signal
+import socket
 import sys
 import threading
 import time
@@ -16,9 +17,10 @@ from coca_train.runtime.errors import PeerLost
 
 TICK_S = 0.2
 GRACE_S = 20.0
-LEAVE_S = 3.0  # for a handler that runs in the main thread, before this thread does the same
+LEAVE_S = 3.0  # for the main thread to leave by itself, with more to say
 # What waits for other ranks by itself has the same limit; its own error says more, and should come first.
 LATER_S = 2.0
+FAREWELL = b"."  # of a rank that ends by itself: the others learn what they must in the usual ways
 
 _running: "Watchdog | None" = None
 
@@ -30,8 +32,9 @@ class Watchdog:
     timeout one asks for (docs/operations.md). faulthandler's own timer, in C, stands behind the thread in case the
     interpreter itself is stuck; it can only exit with code 1.
 
-    It does two things more that a main thread cannot which waits in C: it sees that the launcher is gone, which counts
-    as a SIGTERM, and it leaves at once on a signal where that is due.
+    It does more that a main thread cannot which waits in C: it sees that the launcher is gone, which counts as a
+    SIGTERM; it leaves at once on a signal where that is due; and it ends this process when another rank is gone, which
+    it sees on the `lines` to them.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -39,6 +42,8 @@ class Watchdog:
         self._section: tuple[str, float] | None = None
         self._is_wait = False
         self._due: tuple[float, int] | None = None  # when to leave, for which signal
+        self._lost: tuple[float, int] | None = None  # when to leave, for which rank
+        self.lines: dict[socket.socket, int] = {}
 
     def __enter__(self) -> "Watchdog":
         global _running
@@ -61,6 +66,9 @@ class Watchdog:
         os.close(self._writer)  # the thread reads the end of the pipe, and ends
         self._thread.join()
         os.close(self._reader)
+        for line in self.lines:
+            with contextlib.suppress(OSError), line:
+                line.sendall(FAREWELL)
 
     @contextmanager
     def section(self, name: str, timeout_s: float) -> Iterator[None]:
@@ -107,18 +115,32 @@ class Watchdog:
             now, section, due = time.monotonic(), self._section, self._due
             if due is not None and now > due[0] and (leaving.is_due(due[1]) or self._is_wait):
                 leaving.leave(due[1])
+            if self._lost is not None and now > self._lost[0]:
+                _tell(
+                    f"E-RUN-15 rank {launcher.rank()}: another rank is gone (the process of rank {self._lost[1]} has "
+                    "ended). Fix: look at the first error above, then run the same command again"
+                )
+                leaving.let_go()
+                os._exit(PeerLost.exit_code)
             if section is not None and now > section[1]:
                 _tell(
                     f"E-RUN-14 rank {launcher.rank()}: {section[0]} overran its time limit; this rank or another "
                     "hangs. Fix: run the same command again, with a larger engine.timeout_s if it was only slow"
                 )
                 faulthandler.dump_traceback(file=leaving.STDERR, all_threads=True)
+                leaving.let_go()
                 # Not sys.exit: the main thread hangs in a collective and would never see it, nor run any clean-up.
                 os._exit(PeerLost.exit_code)
 
     def _heard(self) -> bool:
-        """Wait a moment for signals, and note the time of one that must end this process; False at the end."""
-        if select.select([self._reader], [], [], TICK_S)[0]:
+        """Wait a moment for news, and note the time when it must end this process; False at the end."""
+        ready = select.select([self._reader, *self.lines], [], [], TICK_S)[0]
+        for line in ready:
+            if line is not self._reader:
+                rank = self.lines.pop(line)
+                if _is_broken(line) and self._lost is None:
+                    self._lost = (time.monotonic() + LEAVE_S, rank)
+        if self._reader in ready:
             numbers = os.read(self._reader, 64)
             if not numbers:
                 return False
@@ -144,6 +166,19 @@ def _wake(descriptor: int) -> int:
     if threading.current_thread() is not threading.main_thread():
         return -1
     return signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)
+
+
+def look_at(lines: dict[socket.socket, int]) -> None:
+    """Connections to other ranks, and the rank at the other end: one that breaks without a farewell is lost."""
+    if _running is not None:
+        _running.lines = lines
+
+
+def _is_broken(line: socket.socket) -> bool:
+    """Of a line with something to read, which is its end."""
+    with contextlib.suppress(OSError), line:
+        return line.recv(1) != FAREWELL
+    return True
 
 
 # The pipe is shared by what is forked: its signals are none of ours.

@@ -4,6 +4,7 @@ import itertools
 import signal
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,8 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def struck(server: ForkServer, words: list[str], phase: str, event: str, rank: int) -> list[Rank]:
+    if event == "SIGKILL" and phase != "rendezvous" and "evaluate" not in words:
+        words = [*words, "engine.timeout_s=600"]  # noticed long before
     job = {"overrides": words, "phase": phase, "event": event, "rank": rank}
     # A rank that is stopped is ended by the harness, as soon as the other has left.
     return server.run(RUN, job, ranks=2, fail_fast_s=0.5 if event == "SIGSTOP" else 30)
@@ -136,3 +139,34 @@ def test_a_rank_that_comes_alone(server: ForkServer, words: list[str], tmp_path:
         assert ended.code == 2 and line.startswith(
             f"E-RUN-02 environment MASTER_PORT={port}: rank 0 of 2 cannot listen"
         )
+
+
+def met(strangers: int) -> list[int]:
+    """In a forked rank: the ranks at the other ends of its connections, where strangers knock first."""
+    import threading
+
+    from coca_train.engine import start, stop
+    from coca_train.runtime import watchdog
+    from tests.engine.scenarios import engine_config
+
+    create_server = socket.create_server
+
+    def known_to_strangers(*arguments: Any, **options: Any) -> socket.socket:
+        server = create_server(*arguments, **options)
+        for _ in range(strangers):
+            with socket.create_connection(server.getsockname()) as line:
+                line.sendall(b"x" * 20)
+        return server
+
+    socket.create_server = known_to_strangers
+    with watchdog.Watchdog(30.0) as dog:
+        start(engine_config())
+        ranks = sorted(dog.lines.values())
+        stop()
+    assert threading.active_count() == 1
+    return ranks
+
+
+def test_every_rank_is_connected_with_rank_0(server: ForkServer) -> None:
+    ended = server.run("tests.faults.test_phases:met", {"strangers": 2}, ranks=3)
+    assert [rank.value for rank in ended] == [[1, 2], [0], [0]], [rank.text for rank in ended]
