@@ -136,7 +136,7 @@ class Watchdog:
         """Wait a moment for news, and note the time when it must end this process; False at the end."""
         ready = select.select([self._reader, *self.lines], [], [], TICK_S)[0]
         for line in ready:
-            if line is not self._reader:
+            if not isinstance(line, int):
                 rank = self.lines.pop(line)
                 if _is_broken(line) and self._lost is None:
                     self._lost = (time.monotonic() + LEAVE_S, rank)
