@@ -53,8 +53,9 @@ def entry(argv: list[str] | None = None) -> NoReturn:
     # Before anything heavy is imported, which takes seconds, and many more from a network folder.
     if _verb(without_launcher_flags(argv)) in RESUMING:
         leaving.begin()
-    # A lost peer makes torch print forty lines of addresses for each try, before its error is told in one.
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        # A lost peer makes torch print forty lines of addresses for each try, before its error is told in one.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     sys.exit(main(argv))
 
 

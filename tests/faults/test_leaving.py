@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from coca_train.commands import RESUMING, verb_of, verbs
+from coca_train.commands._children import run_child
 from coca_train.config.verb import Verb
 from coca_train.runtime import launcher, leaving, watchdog
 from coca_train.runtime.signals import StopRequest
@@ -19,7 +20,7 @@ from tests.cases import slow_unless
 from tests.faults.fork_server import ROOT, ForkServer
 
 HERE = "tests.faults.test_leaving:"
-TORCH = """
+LIBRARY = """
 import os, signal
 os.kill(os.getpid(), getattr(signal, os.environ["SIGNAL"]))
 os._exit(99)  # the signal had no effect
@@ -27,11 +28,10 @@ os._exit(99)  # the signal had no effect
 
 
 def importing(
-    folder: Path, module: str, *words: str, event: str = "SIGTERM", ignored: bool = False
+    folder: Path, module: str, *words: str, event: str = "SIGTERM", ignored: bool = False, library: str = "torch"
 ) -> subprocess.CompletedProcess[str]:
-    """`python -m module`, which gets a signal as it imports torch: what it finds under that name sends it."""
-    (folder / "torch").mkdir()
-    (folder / "torch" / "__init__.py").write_text(TORCH)
+    """`python -m module`, which gets a signal as it imports a library: what it finds under that name sends it."""
+    (folder / f"{library}.py").write_text(LIBRARY)
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{folder}:{ROOT}", "SIGNAL": event}
     # Handed down to the child, as nohup does.
     before = signal.signal(signal.Signals[event], signal.SIG_IGN if ignored else signal.SIG_DFL)
@@ -49,12 +49,13 @@ LEAVES = [
     ("coca_train", ["evaluate", "checkpoint=x"], "SIGTERM"),
     ("coca_train.evaluate", ["checkpoint=x"], "SIGTERM"),
     ("coca_train.compare", ["runs=x"], "SIGTERM"),
+    ("data_prep", ["tokenize"], "SIGTERM"),
 ]
 
 
 @pytest.mark.parametrize(("module", "words", "event"), slow_unless(LEAVES[:1], LEAVES))
-def test_a_signal_while_torch_is_imported(tmp_path: Path, module: str, words: list[str], event: str) -> None:
-    ended = importing(tmp_path, module, *words, event=event)
+def test_a_signal_while_libraries_are_imported(tmp_path: Path, module: str, words: list[str], event: str) -> None:
+    ended = importing(tmp_path, module, *words, event=event, library="pydantic" if "." in module or words else "torch")
     assert ended.returncode == 75, ended.stderr
     assert ended.stderr == f"stopped by {event} with nothing to save; the same command goes on from there\n"
 
@@ -91,6 +92,25 @@ def test_a_signal_after_the_last_look_is_not_lost(server: ForkServer) -> None:
     (ended,) = server.run(f"{HERE}on_the_way", {"answered": False})
     assert (ended.code, ended.out) == (75, "last act\n")
     assert ended.err == "stopped by SIGHUP with nothing to save; the same command goes on from there\n"
+
+
+WAITS = "trap 'echo heard; exit 75' HUP; echo there > {}; while :; do sleep 0.02; done"
+
+
+def with_a_child(mark: str) -> int:
+    """In a forked process: what a sweep and a comparison do, asked to stop while their training runs."""
+    leaving.begin()
+    pid = os.getpid()
+    if os.fork() == 0:
+        appears(Path(mark))
+        os.kill(pid, signal.SIGHUP)
+        os._exit(0)
+    return run_child(["sh", "-c", WAITS.format(mark)])
+
+
+def test_a_child_is_asked_too(server: ForkServer, tmp_path: Path) -> None:
+    (ended,) = server.run(f"{HERE}with_a_child", {"mark": str(tmp_path / "mark")})
+    assert (ended.value, ended.out) == (75, "heard\n"), ended.text
 
 
 def wait_in_c() -> None:
