@@ -7,10 +7,10 @@ What a training does instead while it trains is in `coca_train.runtime.signals`.
 process began stays ignored: `nohup` says so of SIGHUP.
 """
 
+import _thread
 import contextlib
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 
@@ -61,15 +61,20 @@ def last_act(action: Callable[[], None]) -> Iterator[None]:
 
 def let_go() -> None:
     """The last acts. Not for long: a disk that does not answer holds nothing up."""
+    if not _last_acts:
+        return
+    done = _thread.allocate_lock()
+    done.acquire()
 
     def act() -> None:
         for action in _last_acts:
             with contextlib.suppress(Exception):
                 action()
+        done.release()
 
-    thread = threading.Thread(target=act, daemon=True)
-    thread.start()
-    thread.join(LET_GO_S)
+    # Not threading.Thread: the main thread may have been interrupted while it held the lock that starting one needs.
+    _thread.start_new_thread(act, ())
+    done.acquire(timeout=LET_GO_S)
 
 
 def _handle(number: int, frame: FrameType | None) -> None:
@@ -87,7 +92,12 @@ def leave(number: int) -> None:
     if launcher.is_gone():  # the watchdog has said so
         os._exit(PeerLost.exit_code)
     rank = f"rank {os.environ.get('RANK')}: " if os.environ.get("WORLD_SIZE", "1") != "1" else ""
-    text = f"{rank}stopped by {signal.Signals(number).name} with nothing to save; the same command goes on from there\n"
-    with contextlib.suppress(OSError):  # nobody may read it any more
-        os.write(STDERR, text.encode())
+    text = f"{rank}stopped by {signal.Signals(number).name} with nothing to save; the same command goes on from there"
+    tell(text)
     os._exit(INTERRUPTED if number == signal.SIGINT else Preempted.exit_code)
+
+
+def tell(message: str) -> None:
+    """A line to stderr, past buffers whose locks a thread may hold that does not move any more."""
+    with contextlib.suppress(OSError):  # nobody may read it any more
+        os.write(STDERR, f"{message}\n".encode())

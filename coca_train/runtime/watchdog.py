@@ -6,7 +6,6 @@ import os
 import select
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -106,7 +105,7 @@ class Watchdog:
         while self._heard():
             if looks_for_launcher and launcher.is_gone():
                 looks_for_launcher = False
-                _tell(
+                leaving.tell(
                     f"E-RUN-28 rank {launcher.rank()}: its launcher, process {launcher.process()}, is gone; this rank "
                     "ends, and saves first where there is something to save. Fix: run the same command again"
                 )
@@ -116,14 +115,14 @@ class Watchdog:
             if due is not None and now > due[0] and (leaving.is_due(due[1]) or self._is_wait):
                 leaving.leave(due[1])
             if self._lost is not None and now > self._lost[0]:
-                _tell(
+                leaving.tell(
                     f"E-RUN-15 rank {launcher.rank()}: another rank is gone (the process of rank {self._lost[1]} has "
                     "ended). Fix: look at the first error above, then run the same command again"
                 )
                 leaving.let_go()
                 os._exit(PeerLost.exit_code)
             if section is not None and now > section[1]:
-                _tell(
+                leaving.tell(
                     f"E-RUN-14 rank {launcher.rank()}: {section[0]} overran its time limit; this rank or another "
                     "hangs. Fix: run the same command again, with a larger engine.timeout_s if it was only slow"
                 )
@@ -162,8 +161,9 @@ def waiting(name: str) -> Iterator[None]:
 
 
 def _wake(descriptor: int) -> int:
-    """Have the numbers of signals written there; where they were before. Python lets the main thread alone do that."""
-    if threading.current_thread() is not threading.main_thread():
+    """Have the numbers of signals written there; where they were before. Needed where C code waits for other ranks; and
+    Python lets the main thread alone ask for it."""
+    if launcher.world_size() == 1 or threading.current_thread() is not threading.main_thread():
         return -1
     return signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)
 
@@ -183,8 +183,3 @@ def _is_broken(line: socket.socket) -> bool:
 
 # The pipe is shared by what is forked: its signals are none of ours.
 os.register_at_fork(after_in_child=lambda: _running and signal.set_wakeup_fd(-1))
-
-
-def _tell(message: str) -> None:
-    with contextlib.suppress(OSError):  # nobody may read it any more
-        print(message, file=sys.__stderr__, flush=True)

@@ -130,7 +130,7 @@ def wait_in_c() -> None:
 
 def test_a_signal_amid_a_wait_in_c(server: ForkServer) -> None:
     began = time.monotonic()
-    (ended,) = server.run(f"{HERE}wait_in_c", timeout_s=50)
+    (ended,) = server.run(f"{HERE}wait_in_c", timeout_s=50, environment={"WORLD_SIZE": "2"})
     assert ended.code == 75 and "stopped by SIGTERM" in ended.err, ended.text
     assert time.monotonic() - began < 40
 
