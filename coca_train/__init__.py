@@ -4,6 +4,7 @@ from pathlib import Path
 
 __version__ = "0.1.0"
 
-# The older forms go on working: `python -m coca_train.evaluate`, now the file of a verb, and what is in commands/older.
+# The older forms go on working: `python -m coca_train.evaluate` is in commands/older, `python -m coca_train.plan` the
+# file of a verb.
 _COMMANDS = Path(__file__).parent / "commands"
-__path__ = [*__path__, str(_COMMANDS), str(_COMMANDS / "older")]
+__path__ = [*__path__, str(_COMMANDS / "older"), str(_COMMANDS)]

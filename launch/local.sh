@@ -11,4 +11,10 @@ options=(--standalone --nproc-per-node "$NPROC")
 if torchrun --help 2>/dev/null | grep -q -- --shutdown-timeout; then
     options+=(--shutdown-timeout "${SHUTDOWN_TIMEOUT:-300}")
 fi
+# By itself torchrun hands on SIGTERM, SIGINT, SIGHUP and SIGQUIT, SIGHUP even under nohup; of the others it dies.
+if torchrun --help 2>/dev/null | grep -q -- --signals-to-handle; then
+    handled=SIGTERM,SIGINT,SIGQUIT,SIGUSR1,SIGUSR2
+    [ -n "$(trap -p SIGHUP)" ] || handled+=,SIGHUP
+    options+=(--signals-to-handle "$handled")
+fi
 exec torchrun "${options[@]}" -m coca_train "$@"

@@ -69,6 +69,10 @@ class RunLock:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Let others work in it. From any thread."""
         self._stop.set()
         if self._heart is not None:
             self._heart.join()

@@ -4,14 +4,17 @@ An underscore in front marks a helper. A verb is imported when it is called: the
 """
 
 import ast
+import os
 import re
+import sys
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from coca_train.config.command_line import without_launcher_flags
+from coca_train.runtime import leaving
 from coca_train.runtime.entry import run
 from coca_train.runtime.errors import UserError
 
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from coca_train.config.verb import Verb
 
 DEFAULT = "train"
+RESUMING = ("compare", "evaluate", "train")  # go on where they were; a scheduler may start them again by itself
 
 
 def verbs() -> dict[str, Path]:
@@ -43,18 +47,33 @@ def _does(path: Path) -> str:
     return text.partition("\n")[0].rstrip(".")
 
 
+def entry(argv: list[str] | None = None) -> NoReturn:
+    """The program: leave with the exit code. argv: from the verb on; None: the words of the command line."""
+    argv = sys.argv[1:] if argv is None else argv
+    # Before anything heavy is imported, which takes seconds, and many more from a network folder.
+    if _verb(without_launcher_flags(argv)) in RESUMING:
+        leaving.begin()
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        # A lost peer makes torch print forty lines of addresses for each try, before its error is told in one.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
+    sys.exit(main(argv))
+
+
+def _verb(words: list[str]) -> str:
+    """What the words ask for; DEFAULT where they name none."""
+    return words[0] if words and re.fullmatch(r"[a-z]+", words[0]) else DEFAULT
+
+
 def _dispatch(argv: list[str]) -> int:
     # First, because a launcher puts its flag in front of the verb.
     words = without_launcher_flags(argv)
-    name = words[0] if words else ""
-    if name in verbs():
-        del words[0]
-    elif re.fullmatch(r"[a-z]+", name):
+    name = _verb(words)
+    if name not in verbs():
         raise UserError(_no_such_verb(name))
-    else:
-        name = DEFAULT
-        if {"--help", "-h"} & set(words):
-            print(overview(), end="\n\n")
+    if words[:1] == [name]:
+        del words[0]
+    elif {"--help", "-h"} & set(words):
+        print(overview(), end="\n\n")
     verb = verb_of(name)
     return run(verb.main, words, verb.goes_on)
 

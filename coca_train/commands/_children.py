@@ -4,9 +4,11 @@ import os
 import signal
 import subprocess
 from pathlib import Path
+from types import FrameType
 
-from coca_train.runtime.entry import INTERRUPTED
+from coca_train.runtime import leaving
 from coca_train.runtime.errors import UserError
+from coca_train.runtime.leaving import INTERRUPTED
 
 
 def refuse_torchrun(what: str, fix: str) -> None:
@@ -23,9 +25,20 @@ def folder_flags(config_dirs: tuple[Path, ...]) -> list[str]:
 
 
 def run_child(command: list[str]) -> int:
-    """Run to the end, passing SIGTERM on, so that the child saves; its exit code, never 0 after a Ctrl-C."""
+    """Run to the end, passing requests to stop on, so that the child saves; its exit code, never 0 after a Ctrl-C."""
+    received: list[int] = []
+    child: subprocess.Popen[bytes] | None = None
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        if child is not None:
+            child.send_signal(number)
+
+    # Before there is a child: one that came in between would end this process, and leave the child alone.
+    before = {number: signal.signal(number, pass_on) for number in leaving.heeded(leaving.SIGNALS)}
     child, interrupted = subprocess.Popen(command), 0
-    before = signal.signal(signal.SIGTERM, lambda number, frame: child.send_signal(number))
+    for number in received:
+        child.send_signal(number)
     try:
         while True:
             try:
@@ -34,4 +47,5 @@ def run_child(command: list[str]) -> int:
             except KeyboardInterrupt:  # the terminal has told the child too; it saves and ends
                 interrupted = INTERRUPTED
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

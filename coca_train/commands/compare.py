@@ -10,7 +10,6 @@ from typing import Annotated, Any
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from coca_train.commands import main
 from coca_train.commands._children import folder_flags, refuse_torchrun, run_child
 from coca_train.commands._training import load
 from coca_train.config.command_line import Arguments
@@ -237,6 +236,3 @@ VERB = Verb(
     goes_on="from the last checkpoint",
     passes_on=of_training,
 )
-
-if __name__ == "__main__":
-    sys.exit(main(["compare", *sys.argv[1:]]))

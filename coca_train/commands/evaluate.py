@@ -1,8 +1,5 @@
 """Measure how far a model's context reaches."""
 
-import sys
-
-from coca_train.commands import main
 from coca_train.config.command_line import Arguments
 from coca_train.config.load import Loaded
 from coca_train.config.verb import FLAGS, Reference, Verb
@@ -53,6 +50,3 @@ VERB = Verb(
         "value",
     ),
 )
-
-if __name__ == "__main__":
-    sys.exit(main(["evaluate", *sys.argv[1:]]))

@@ -2,7 +2,6 @@
 
 import sys
 
-from coca_train.commands import main
 from coca_train.commands._training import TRAIN, remembered
 from coca_train.config.command_line import Arguments
 from coca_train.config.load import Loaded
@@ -79,6 +78,3 @@ VERB = Verb(
     ),
     answers={"--hydra-help": _hydra, "--multirun": _sweep},
 )
-
-if __name__ == "__main__":
-    sys.exit(main(["train", *sys.argv[1:]]))

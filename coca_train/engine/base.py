@@ -16,6 +16,7 @@ from coca_train.engine.optim import MOMENTS
 from coca_train.models.lora import named_parameters
 from coca_train.models.memory import Memory
 from coca_train.runtime import IGNORE
+from coca_train.runtime.watchdog import waiting
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -165,7 +166,8 @@ def materialise(
                 continue
             if id(meta) not in real:
                 values = torch.empty(meta.shape, dtype=dtype, device=device)
-                init(names[id(meta)], values)
+                with waiting("the next weight"):  # one more of many is a sign of life
+                    init(names[id(meta)], values)
                 real[id(meta)] = nn.Parameter(values, requires_grad=meta.requires_grad)
                 fresh.append(real[id(meta)])
             module._parameters[key] = real[id(meta)]

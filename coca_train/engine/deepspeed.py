@@ -35,6 +35,7 @@ from coca_train.engine.optim import adamw, start_moments
 from coca_train.models.lora import named_parameters
 from coca_train.models.trainable import select_trainable
 from coca_train.runtime import dist
+from coca_train.runtime.watchdog import waiting
 
 LOSS_SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 NEVER = 10**12
@@ -166,7 +167,10 @@ class DeepSpeedEngine:
     def eval_module(self) -> Iterator[nn.Module]:
         """ZeRO 3 lends an unsharded copy in the compute dtype, freed afterwards: hooks of a sharded module gather
         in `forward` only, and would need all ranks in step."""
-        module = self._unsharded() if self.zero_stage == 3 else self.model
+        module = self.model
+        if self.zero_stage == 3:
+            with waiting("gathering the weights"):
+                module = self._unsharded()
         module.eval()
         try:
             yield module

@@ -1,6 +1,8 @@
 """Device choice and the process group. Works alone, under torchrun and under the deepspeed launcher."""
 
 import os
+import socket
+import time
 from datetime import timedelta
 
 import torch
@@ -8,10 +10,14 @@ import torch.distributed as torch_dist
 from torch._C._distributed_c10d import HashStore
 
 from coca_train.config.schema import EngineConfig
-from coca_train.runtime import dist
-from coca_train.runtime.errors import UserError
+from coca_train.runtime import dist, lifeline
+from coca_train.runtime.errors import LaunchError, PeerLost, UserError
+from coca_train.runtime.peers import reason
+from coca_train.runtime.watchdog import waiting
 
 NEEDED = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+RESOLVE_S = 10.0
+LOOK_S = 0.1
 
 
 def choose_device(config: EngineConfig) -> torch.device:
@@ -45,22 +51,86 @@ def start(config: EngineConfig) -> torch.device:
             os.environ.setdefault(name, value)
         torch_dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1, timeout=timeout)
         return device
-    missing = [name for name in NEEDED if not os.environ.get(name)]
-    if missing or dist.rank() >= dist.world_size():
-        what = f"{', '.join(missing)} not set" if missing else f"RANK={dist.rank()}"
-        raise UserError(
-            f"E-RUN-01 environment WORLD_SIZE={dist.world_size()}: {what}; a launcher sets them all. "
-            f"Fix: torchrun --nproc_per_node {dist.world_size()} -m coca_train …"
-        )
+    _check_launch()
     try:
-        torch_dist.init_process_group(backend, timeout=timeout)
-    except torch_dist.DistError as error:
-        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        raise UserError(
-            f"E-RUN-02 environment MASTER_ADDR/MASTER_PORT {where}: rank {dist.rank()} of {dist.world_size()} could "
-            f"not meet the others ({str(error).splitlines()[0]}). Fix: start all ranks, with a free port"
-        ) from None
+        with waiting("the meeting of the ranks"):
+            _await_store(config.timeout_s)
+            torch_dist.init_process_group(backend, timeout=timeout)
+    except (torch_dist.DistError, RuntimeError, OSError) as error:
+        raise _not_met(error, config.timeout_s) from None
+    lifeline.connect()
     return device
+
+
+def _check_launch() -> None:
+    """LaunchError where the launcher's environment can lead to no meeting."""
+    size, missing = dist.world_size(), [name for name in NEEDED if not os.environ.get(name)]
+    if missing or dist.rank() >= size:
+        what = f"{', '.join(missing)} not set" if missing else f"RANK={dist.rank()}"
+        raise LaunchError(
+            f"E-RUN-01 environment WORLD_SIZE={size}: {what}; a launcher sets them all. "
+            f"Fix: torchrun --nproc_per_node {size} -m coca_train …"
+        )
+    port, host = os.environ["MASTER_PORT"], os.environ["MASTER_ADDR"]
+    if not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise LaunchError(
+            f"E-RUN-02 environment MASTER_PORT={port!r}: rank {dist.rank()} of {size} needs a number from 1 to 65535. "
+            "Fix: MASTER_PORT=29500, the same on all ranks"
+        )
+    if (problem := _unknown(host)) is not None:
+        raise LaunchError(
+            f"E-RUN-02 environment MASTER_ADDR={host!r}: rank {dist.rank()} of {size} does not know this machine "
+            f"({problem.strerror}). Fix: MASTER_ADDR=<the address of the machine of rank 0>, the same on all ranks"
+        )
+
+
+def _await_store(timeout_s: float) -> None:
+    """Wait until the store of rank 0 or of torchrun can be reached. Raises OSError when it cannot in time.
+
+    torch would do this too, twice, and so end a good deal later than it was asked to.
+    """
+    if dist.rank() == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return  # makes it
+    where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    end = time.monotonic() + timeout_s
+    while True:
+        try:
+            socket.create_connection(where, timeout=max(end - time.monotonic(), LOOK_S)).close()
+            return
+        except OSError:
+            if time.monotonic() > end:
+                raise
+        time.sleep(LOOK_S)
+
+
+def _unknown(host: str) -> OSError | None:
+    """Why a name leads to no address. A name server that does not answer is asked again for a while."""
+    end = time.monotonic() + RESOLVE_S
+    while True:
+        try:
+            socket.getaddrinfo(host, None)
+            return None
+        except (OSError, UnicodeError) as error:
+            problem = error if isinstance(error, OSError) else OSError(0, "no name of a machine")
+        if problem.errno != socket.EAI_AGAIN or time.monotonic() > end:
+            return problem
+        time.sleep(1)
+
+
+def _not_met(error: Exception, timeout_s: float) -> UserError:
+    """The error to leave with, when the ranks did not meet."""
+    who = f"rank {dist.rank()} of {dist.world_size()}"
+    where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    if "EADDRINUSE" in str(error):
+        return LaunchError(
+            f"E-RUN-02 environment MASTER_PORT={os.environ['MASTER_PORT']}: {who} cannot listen there, another program "
+            "does. Fix: another MASTER_PORT, the same on all ranks"
+        )
+    return PeerLost(
+        f"E-RUN-15 {who}: did not meet the others at {where} within {timeout_s} s ({reason(error)}). Fix: look at the "
+        "first error of the other ranks, then run the same command again; if all of them live, MASTER_ADDR must be the "
+        "machine of rank 0"
+    )
 
 
 def ran_out(error: BaseException) -> bool:
@@ -79,5 +149,6 @@ def bound_waits(timeout_s: int) -> None:
 def stop() -> None:
     """Leave the process group, all ranks together: without the barrier gloo aborts in one of four runs."""
     if torch_dist.is_initialized():
-        torch_dist.barrier()
-        torch_dist.destroy_process_group()
+        with waiting("leaving the process group"):
+            torch_dist.barrier()
+            torch_dist.destroy_process_group()

@@ -23,6 +23,7 @@ from coca_train.report.render.plain import terminal_text
 from coca_train.runtime import dist
 from coca_train.runtime.durable import write_json
 from coca_train.runtime.errors import UserError
+from coca_train.runtime.watchdog import Watchdog
 
 
 def evaluate(config: EvaluateConfig, command: str) -> Path:
@@ -31,6 +32,11 @@ def evaluate(config: EvaluateConfig, command: str) -> Path:
     Raises UserError and its kin for everything a user can mend, before the first cell is measured where possible;
     E-EVAL-07, when all is written, if not a single cell has a result.
     """
+    with Watchdog(config.work.timeout_s):
+        return _evaluate(config, command)
+
+
+def _evaluate(config: EvaluateConfig, command: str) -> Path:
     process.start(
         replace(default_config().engine, kind="local", device=config.work.device, timeout_s=config.work.timeout_s)
     )

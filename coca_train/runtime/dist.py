@@ -1,27 +1,23 @@
 """Who am I among the ranks, and the few collectives the code above needs.
 
-Every function works before `torch.distributed` is initialised and on a single process.
+Every function works before `torch.distributed` is initialised and on a single process. What waits for other ranks does
+so under the watchdog, where one runs: no longer than engine.timeout_s.
 """
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from coca_train.runtime.errors import DataError
+from coca_train.runtime.launcher import rank, world_size
+from coca_train.runtime.watchdog import waiting
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 T = TypeVar("T")
-
-
-def rank() -> int:
-    return int(os.environ.get("RANK", "0"))
-
-
-def world_size() -> int:
-    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def local_rank() -> int:
@@ -35,7 +31,8 @@ def is_main() -> bool:
 def log(message: str) -> None:
     """Tell the user, once (rank 0, stderr)."""
     if is_main():
-        print(message, file=sys.stderr, flush=True)
+        with contextlib.suppress(BrokenPipeError):  # its reader is gone; that ends no training
+            print(message, file=sys.stderr, flush=True)
 
 
 def _group() -> Any:
@@ -61,8 +58,9 @@ def all_reduce(values: list[float], op: str = "sum") -> list[float]:
 
     # Sent as float64, so that counts of tokens and flags come back exactly.
     tensor = torch.tensor(values, dtype=torch.float64, device=_device(group))
-    group.all_reduce(tensor, op=getattr(group.ReduceOp, op.upper()))
-    return tensor.tolist()
+    with waiting("a reduction"):
+        group.all_reduce(tensor, op=getattr(group.ReduceOp, op.upper()))
+        return tensor.tolist()
 
 
 def all_gather_object(value: T) -> list[T]:
@@ -70,7 +68,8 @@ def all_gather_object(value: T) -> list[T]:
     if (group := _group()) is None:
         return [value]
     out: list[Any] = [None] * world_size()
-    group.all_gather_object(out, value)
+    with waiting("a gathering"):
+        group.all_gather_object(out, value)
     return out
 
 
@@ -113,7 +112,8 @@ def broadcast_object(value: T) -> T:
     if (group := _group()) is None:
         return value
     box: list[Any] = [value]
-    group.broadcast_object_list(box, src=0)
+    with waiting("a broadcast"):
+        group.broadcast_object_list(box, src=0)
     return box[0]
 
 
@@ -126,5 +126,6 @@ def broadcast_tensor(tensor: "Tensor | None", shape: tuple[int, ...], source: in
 
     device = _device(group)
     box = torch.empty(shape, dtype=torch.float32, device=device) if tensor is None else tensor.to(device)
-    group.broadcast(box, src=source)
-    return box.cpu()
+    with waiting("a broadcast"):
+        group.broadcast(box, src=source)
+        return box.cpu()

@@ -3,15 +3,15 @@
 Exit codes: 0 done, 1 a bug in us, 2 wrong configuration, others as in coca_train.runtime.errors.
 """
 
+import contextlib
 import os
 import sys
 import traceback
 from collections.abc import Callable
 
 from coca_train.runtime.errors import UserError
-
-INTERRUPTED = 130
-OF_ONE_RANK = (8, 76)  # out of memory, peer lost: their messages name the rank
+from coca_train.runtime.leaving import INTERRUPTED
+from coca_train.runtime.peers import peer_lost
 
 
 def run(
@@ -27,7 +27,7 @@ def run(
     except UserError as error:
         if "--debug" in arguments:
             traceback.print_exc()
-        _tell(str(error), every_rank=error.exit_code in OF_ONE_RANK)
+        _tell(str(error), error.of_one_rank)
         return error.exit_code
     except KeyboardInterrupt:
         _tell(f"Interrupted. The same command goes on {goes_on}.")
@@ -36,7 +36,10 @@ def run(
         # Python flushes stdout once more when it leaves, and would complain of the same pipe again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except Exception:
+    except Exception as error:
+        if (lost := peer_lost(error)) is not None:
+            _tell(str(lost), lost.of_one_rank)
+            return lost.exit_code
         traceback.print_exc()
         print("This is a bug in coca_train; please report it with the lines above.", file=sys.stderr, flush=True)
         return 1
@@ -44,6 +47,9 @@ def run(
 
 def _tell(message: str, every_rank: bool = False) -> None:
     """To stderr, once, or by every rank it happened on. Works while RANK itself is what is wrong."""
-    # Not dist.is_main(): a RANK that is no number is an error to tell, and would raise here.
-    if every_rank or os.environ.get("RANK", "0").lstrip("0") == "" or not os.environ["RANK"].isdecimal():
-        print(message, file=sys.stderr, flush=True)
+    # Not dist.is_main(): a RANK that is no number is an error to tell, and would raise here; so is one beyond the last.
+    rank, size = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+    is_of_run = rank.isdecimal() and size.isdecimal() and int(rank) < int(size)
+    if every_rank or not is_of_run or int(rank) == 0:
+        with contextlib.suppress(BrokenPipeError):  # the exit code is told all the same
+            print(message, file=sys.stderr, flush=True)

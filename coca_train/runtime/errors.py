@@ -5,6 +5,13 @@ class UserError(ValueError):
     """Something the user can mend. `str(error)` is what is shown; no traceback."""
 
     exit_code = 2
+    of_one_rank = False  # told by each rank that it happens to, which it names; else by rank 0 for all
+
+
+class LaunchError(UserError):
+    """What the launcher told this rank: it cannot meet the others."""
+
+    of_one_rank = True
 
 
 class DataError(UserError):
@@ -41,11 +48,12 @@ class DeviceMemoryError(UserError):
     """Out of memory."""
 
     exit_code = 8
+    of_one_rank = True
 
 
 # From 75 on (EX_TEMPFAIL of sysexits.h): nothing is wrong with the run, and a scheduler may start it again by itself.
 class Preempted(UserError):
-    """Asked to stop (SIGTERM); a checkpoint was saved. Run the same command again."""
+    """Asked to stop (SIGTERM); what was done is saved. Run the same command again."""
 
     exit_code = 75
 
@@ -54,3 +62,4 @@ class PeerLost(UserError):
     """Another rank died or hangs. Run the same command again."""
 
     exit_code = 76
+    of_one_rank = True

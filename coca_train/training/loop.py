@@ -86,7 +86,7 @@ def run_stage(
                 tools.metrics.log(done, record)
 
         # Asked after the step's records, so that a stopped run has all of them, and before the save, which it needs.
-        stopping = tools.stop.requested() and not is_last
+        stopping = tools.stop.requested()
         if is_last or stopping or done % config.checkpoint.save_every_steps == 0:
             with tools.watchdog.section(f"checkpoint at step {done}", limit):
                 saved = tools.save(done)

@@ -21,10 +21,9 @@ from coca_train.models.init import init_digests
 from coca_train.models.lora import is_adapter, named_parameters
 from coca_train.models.trainable import select_trainable
 from coca_train.models.transformer import Transformer, build_model, vocab_size
-from coca_train.runtime import dist
+from coca_train.runtime import dist, leaving
 from coca_train.runtime.errors import CheckpointError, DataError, DeviceMemoryError, UserError
-from coca_train.runtime.signals import StopRequest
-from coca_train.runtime.watchdog import Watchdog, peer_lost
+from coca_train.runtime.watchdog import Watchdog
 from coca_train.schedule import resolve, stage_at
 from coca_train.tracking.writers import MetricsWriter, shared_config
 from coca_train.training.stage import RunContext, run_one
@@ -34,11 +33,11 @@ from coca_train.training.tokens import commands_for_missing, commands_for_own_to
 
 @contextmanager
 def known_errors() -> Iterator[None]:
-    """Memory that ran out and peers that died, in words."""
+    """Memory that ran out, in words."""
     try:
         yield
     except Exception as error:
-        if (known := out_of_memory(error) or peer_lost(error)) is not None:
+        if (known := out_of_memory(error)) is not None:
             raise known from error
         raise
 
@@ -53,13 +52,8 @@ def train(loaded: Loaded) -> None:
     stages = resolve(config)
     run_dir = Path(config.run.root) / config.run.name
     with ExitStack() as stack:
-        # Signals before all that takes time: one that comes while a rank waits for the others, or makes the corpus, is
-        # kept until the first step can answer it. They have a stack of their own, which the last stage closes when the
-        # model is saved: from there on a signal ends the process at once.
-        signals = stack.enter_context(ExitStack())
-        stop = signals.enter_context(StopRequest())
         # The watchdog before the process group, so that its thread outlives everything a collective can hang in.
-        watchdog = stack.enter_context(Watchdog())
+        watchdog = stack.enter_context(Watchdog(config.engine.timeout_s))
         # The group before all that rank 0 does for the others: data, lock, record. They learn of its errors through it.
         engine.start(config.engine)
         # What can be refused without the run directory is refused before there is one.
@@ -91,9 +85,10 @@ def train(loaded: Loaded) -> None:
             begins_from = check_start(config, run_dir, tokenizer, n_tokens)
         # The lock before anything is written there: an import, run.json, the sweep of what a killed process left.
         lock = stack.enter_context(checkpoint.RunLock(run_dir))
+        stack.enter_context(leaving.last_act(lock.release))
         start = None
         if begins_from is not None:
-            start = find_start(config, n_tokens, run_dir, begins_from.run_dir, lock, stop)
+            start = find_start(config, n_tokens, run_dir, begins_from.run_dir, lock)
         fingerprints = {name: mixture.fingerprint() for name, mixture in mixtures.items()}
         held_out = {name: each.held_out.fingerprint() for name, each in validations.items()}
         # The record before the checkpoints: it says which run they must belong to.
@@ -105,7 +100,7 @@ def train(loaded: Loaded) -> None:
         start_step, shown = newest.step if newest else 0, partial(shared_config, config)
         metrics = MetricsWriter(run_dir, config.tracking, start_step, stages[-1].last_step, config.run.name, shown)
         stack.callback(metrics.close)
-        context = RunContext(run_dir, tokenizer, n_tokens, metrics, stop, watchdog, lock, record, len(stages))
+        context = RunContext(run_dir, tokenizer, n_tokens, metrics, watchdog, lock, record, len(stages))
         first = stages.index(stage_at(stages, newest.step)) if newest else 0
         for number, stage in enumerate(stages[first:], first):
             if number:  # the first is noted with the record
@@ -119,7 +114,6 @@ def train(loaded: Loaded) -> None:
                 newest or start,
                 borders=frozenset(before.last_step for before in stages[:number]),
                 is_last=number == len(stages) - 1,
-                leave=signals.close,
             )
         farewell(config, run_dir)
         # After a good end only: leaving waits for all ranks, and after an error one of them may be gone.

@@ -1,6 +1,6 @@
 """One stage, from its weights to its last checkpoint and its report: engine, data and loop put together."""
 
-from collections.abc import Callable, Container
+from collections.abc import Container
 from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
@@ -22,7 +22,7 @@ from coca_train.positions.layers import in_words
 from coca_train.runtime import dist
 from coca_train.runtime.errors import CheckpointError, DataError, Preempted, StorageError
 from coca_train.runtime.signals import StopRequest
-from coca_train.runtime.watchdog import Watchdog
+from coca_train.runtime.watchdog import Watchdog, waiting
 from coca_train.schedule import Stage
 from coca_train.tracking.throughput import PeakMemory, Throughput, flops_per_token, matmul_parameters, peak
 from coca_train.tracking.writers import MetricsWriter
@@ -38,7 +38,6 @@ class RunContext(NamedTuple):
     tokenizer: Tokenizer
     n_tokens: int
     metrics: MetricsWriter
-    stop: StopRequest
     watchdog: Watchdog
     lock: checkpoint.RunLock
     record: dict[str, Any]
@@ -55,14 +54,12 @@ def run_one(
     *,
     borders: Container[int],
     is_last: bool,
-    leave: Callable[[], None],
 ) -> checkpoint.Checkpoint | None:
     """Train a stage and report on it; its last checkpoint. COLLECTIVE.
 
     outline: the model without memory for its weights, frozen as the stage says.
     origin: the checkpoint where it goes on, or whose weights it begins with; None: initial ones. borders: steps whose
     checkpoints stay.
-    leave: called when all is saved and only the report is to be made.
     """
     config, run_dir, run_id = stage.config, context.run_dir, context.record["run_id"]
     fingerprint = next(one["fingerprint"] for one in context.record["stages"] if one["name"] == stage.name)
@@ -78,22 +75,24 @@ def run_one(
             seed=config.run.seed,
         )
         memory = engine.SegmentMemorySize(config.model.n_layers, outline.position.memory_len, config.model.d_model)
-        runner = engine.build(
-            config.engine,
-            config.optim,
-            partial(build_model, config, context.n_tokens, stage.trainable, stage.lora),
-            init,
-            trainable=stage.trainable,
-            micro_batch_size=config.train.micro_batch_size,
-            accumulation=config.train.global_batch_size // (config.train.micro_batch_size * dist.world_size()),
-            memory=memory if memory.memory_len else None,
-        )
+        with waiting("the start of the engine"):
+            runner = engine.build(
+                config.engine,
+                config.optim,
+                partial(build_model, config, context.n_tokens, stage.trainable, stage.lora),
+                init,
+                trainable=stage.trainable,
+                micro_batch_size=config.train.micro_batch_size,
+                accumulation=config.train.global_batch_size // (config.train.micro_batch_size * dist.world_size()),
+                memory=memory if memory.memory_len else None,
+            )
         start_step = 0
-        if origin is not None and resumed:
-            checkpoint.load(origin, runner, meta)
-            start_step = origin.step - stage.first_step
-        elif origin is not None:
-            checkpoint.begin(origin, runner, init, stage.keeps_optimizer)
+        with waiting("reading the checkpoint"):
+            if origin is not None and resumed:
+                checkpoint.load(origin, runner, meta)
+                start_step = origin.step - stage.first_step
+            elif origin is not None:
+                checkpoint.begin(origin, runner, init, stage.keeps_optimizer)
         # After the weights are in the engine, and before the first save may delete the checkpoint they came from.
         frozen = None
         if origin is not None and config.engine.dtype != "fp32":
@@ -127,28 +126,30 @@ def run_one(
             for kind, certificate in certify(module, runner.device, DTYPES[config.engine.dtype]).items():
                 scheme = module.position_of(kind).settings.scheme
                 dist.log(f"certified {scheme if kind == OWN else f'{kind} ({scheme})'}: {certificate}")
-        tools = Tools(
-            context.metrics,
-            meter(outline, runner, config.train.seq_len, config.engine.dtype),
-            context.stop,
-            context.watchdog,
-            validate=partial(validate, runner, validation),
-            save=Saver(run_dir, runner, meta, context.lock, config.checkpoint.keep, borders, frozen),
-            probe=Probe(config, runner, context.tokenizer, validation.held_out.files, stage.first_step + start_step)
-            if config.eval.extrapolation.every_steps
-            else None,
-        )
         try:
-            run_stage(
-                config, runner, loader, tools, first_step=stage.first_step, start_step=start_step, max_steps=steps
-            )
+            # Until the last save signals are kept; before and after nothing is to be saved, and one ends the process.
+            with StopRequest() as stop:
+                tools = Tools(
+                    context.metrics,
+                    meter(outline, runner, config.train.seq_len, config.engine.dtype),
+                    stop,
+                    context.watchdog,
+                    validate=partial(validate, runner, validation),
+                    save=Saver(run_dir, runner, meta, context.lock, config.checkpoint.keep, borders, frozen),
+                    probe=Probe(
+                        config, runner, context.tokenizer, validation.held_out.files, stage.first_step + start_step
+                    )
+                    if config.eval.extrapolation.every_steps
+                    else None,
+                )
+                run_stage(
+                    config, runner, loader, tools, first_step=stage.first_step, start_step=start_step, max_steps=steps
+                )
+                if is_last:
+                    context.metrics.close()  # before the report, which reads metrics.jsonl
         except Preempted:
             runner.close()  # all ranks stop together; after other errors a peer may be gone, and this would wait
             raise
-        if is_last:
-            # Before the report, which reads metrics.jsonl, and before signals may end the process.
-            context.metrics.close()
-            leave()  # the model is saved: from here on a signal ends the process at once
         final_report(
             config,
             run_dir,

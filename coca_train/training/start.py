@@ -1,5 +1,6 @@
 """The weights a run begins with: those of another run, or of a Hugging Face folder. Refused before they are read."""
 
+from functools import partial
 from pathlib import Path
 
 from coca_train import checkpoint
@@ -30,26 +31,29 @@ def check_start(config: Config, run_dir: Path, tokenizer: Tokenizer, n_tokens: i
 
 
 def find_start(
-    config: Config, n_tokens: int, run_dir: Path, begins_from: Path, lock: checkpoint.RunLock, stop: StopRequest
+    config: Config, n_tokens: int, run_dir: Path, begins_from: Path, lock: checkpoint.RunLock
 ) -> checkpoint.Checkpoint:
     """The newest weights of what `check_start` gave, imported first where they must be. COLLECTIVE.
 
     Raises Preempted when a stop is asked for while they are imported.
     """
 
-    def proceed() -> None:
-        if stop.received:
-            raise Preempted("stopped while importing start.path, nothing is kept; the same command imports it again")
-
     # Rank 0 looks for all: on a network folder ranks may disagree, and some would wait in an import that others skip.
     if not dist.on_main(begins_from.exists):
         wait = "; the other ranks wait" if dist.world_size() > 1 else ""
         dist.log(f"start     importing {config.start.path} into {begins_from}{wait}")
-        lock.alone(lambda: starting.bring(config, n_tokens, run_dir, proceed))
+        # Kept until the next tensor: an import of minutes is cleared away, and all ranks end alike.
+        with StopRequest() as stop:
+            lock.alone(lambda: starting.bring(config, n_tokens, run_dir, partial(_proceed, stop)))
     if (newest := checkpoint.find(begins_from)) is None:
         raise _unfinished(config)
     dist.on_main(lambda: _say_if_unfinished(config, begins_from, newest.step))
     return newest
+
+
+def _proceed(stop: StopRequest) -> None:
+    if stop.received:
+        raise Preempted("stopped while importing start.path, nothing is kept; the same command imports it again")
 
 
 def _say_if_unfinished(config: Config, run_dir: Path, step: int) -> None:

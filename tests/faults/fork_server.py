@@ -76,6 +76,7 @@ class ForkServer:
             "DS_ACCELERATOR": "cpu",
             "CUDA_VISIBLE_DEVICES": "",
             "TMPDIR": self.folder,
+            "TORCH_CPP_LOG_LEVEL": "FATAL",  # as the command sets it before it imports torch
         }
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.fork_server", self.folder],
@@ -243,6 +244,9 @@ def _child(job: dict[str, Any], rank: int, meeting: socket.socket, folder: Path)
     try:
         for stream, name in ((1, "out"), (2, "err")):
             os.dup2(os.open(folder / f"{rank}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
+        # As a launcher's ranks have them, wherever the tests themselves were started.
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         if job["launcher"]:
             os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(job["ranks"]))
             _meet_at(meeting, rank)

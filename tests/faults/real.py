@@ -12,7 +12,7 @@ import sentencepiece
 import torch
 
 from coca_train import checkpoint
-from coca_train.commands import train as cli
+from coca_train import commands as cli
 from coca_train.data.dataset import IndexedWriter
 
 TINY = [

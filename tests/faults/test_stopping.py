@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coca_train.runtime import dist, watchdog
+from coca_train.runtime import dist, peers, watchdog
 from coca_train.runtime.errors import PeerLost, Preempted
 from coca_train.runtime.signals import StopRequest
 from tests.cases import slow_unless
@@ -42,7 +42,7 @@ def loop(
 ) -> int:
     """In a forked rank: steps done, with signals and watchdog. fault: {step, rank, how}. Raises Preempted, PeerLost."""
     watchdog.GRACE_S = 2.0
-    with StopRequest() as stop, watchdog.Watchdog() as dog:
+    with StopRequest() as stop, watchdog.Watchdog(timeout_s) as dog:
         if signal_early and dist.rank() == 1:
             os.kill(os.getpid(), signal.SIGTERM)
         built = build(zero_stage=stage)
@@ -56,14 +56,14 @@ def loop(
                 if stop.requested():
                     raise Preempted(f"stopped after {step + 1} steps on {stop.received}")
         except RuntimeError as error:
-            lost = watchdog.peer_lost(error)
+            lost = peers.peer_lost(error)
             raise lost or error from None
         built.close()
     return steps
 
 
 def is_peer_lost(message: str) -> bool:
-    return isinstance(watchdog.peer_lost(RuntimeError(message)), PeerLost)
+    return isinstance(peers.peer_lost(RuntimeError(message)), PeerLost)
 
 
 SENT = [(rank, number) for rank in (0, 1, -1) for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
-from coca_train.commands.train import main
+from coca_train.commands import main
 from tests.stages.support import leave_out
 
 

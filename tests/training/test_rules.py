@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from coca_train.commands import train as cli
+from coca_train import commands as cli
 from coca_train.engine.base import StepResult
 from coca_train.runtime import dist
 from coca_train.runtime.errors import CheckpointError, DataError, StorageError
