@@ -1,0 +1,61 @@
+"""The doctor's table: a row a check, a column a rank where there are few, and below it what is out of line."""
+
+from collections.abc import Sequence
+
+from coca_train.doctor.judge import Finding, Row, unlike
+from coca_train.doctor.roll import in_words
+from coca_train.runtime.printing import WIDTH, plain
+
+MOST_COLUMNS = 8
+MOST_VALUES = 3  # shown of a row where ranks differ and have no columns
+
+
+def table(rows: Sequence[Row], n_ranks: int) -> str:
+    """All rows; columns of ranks only where they fit into a terminal."""
+    few = 1 < n_ranks <= MOST_COLUMNS
+    shown = _with_columns(rows, n_ranks) if few else ""
+    return shown if few and max(map(len, shown.splitlines())) <= WIDTH else _summary(rows, n_ranks)
+
+
+def _with_columns(rows: Sequence[Row], n_ranks: int) -> str:
+    lines = []
+    for row in rows:
+        same = len(set(row.cells)) == 1
+        whole = row.summary or (row.cells[0] if same else "")
+        lines.append((row.mark, row.check, whole, *([""] * n_ranks if same else row.cells)))
+    return plain(("", "check", "all ranks", *(f"rank {rank}" for rank in range(n_ranks))), lines, n_left=3)
+
+
+def _summary(rows: Sequence[Row], n_ranks: int) -> str:
+    lines = [(row.mark, row.check, row.summary or _values(row.cells)) for row in rows]
+    return plain(("", "check", "all ranks" if n_ranks > 1 else "value"), lines, n_left=3)
+
+
+def _values(cells: Sequence[str]) -> str:
+    """The values with their ranks, the most frequent first."""
+    by_value = unlike(cells)
+    if len(by_value) == 1:
+        return cells[0]
+    parts = [f"{value or 'none'} (rank{'s' * (len(ranks) > 1)} {in_words(ranks)})" for value, ranks in by_value.items()]
+    return "; ".join(parts[:MOST_VALUES]) + (f"; {len(parts) - MOST_VALUES} more" if len(parts) > MOST_VALUES else "")
+
+
+def findings(rows: Sequence[Row]) -> list[Finding]:
+    """Of all rows, those first that must be mended."""
+    return sorted((finding for row in rows for finding in row.findings), key=lambda finding: not finding.must)
+
+
+def conclusion(rows: Sequence[Row]) -> str:
+    """What is out of line, a line each, or that nothing is."""
+    listed = findings(rows)
+    lines = [f"{'!' if finding.must else '~'} {finding.text}" for finding in listed]
+    n_must = sum(finding.must for finding in listed)
+    if not listed:
+        return "All in line.\n"
+    head = f"{n_must} to be mended, " if n_must else "Nothing that must be mended, "
+    return "\n".join([f"{head}{len(listed) - n_must} worth a look:", *lines]) + "\n"
+
+
+def exit_code(rows: Sequence[Row]) -> int:
+    """0, or that of the first that must be mended: 3 data, 7 disk, 2 anything else."""
+    return next((finding.kind.exit_code for finding in findings(rows) if finding.must), 0)
