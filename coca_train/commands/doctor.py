@@ -23,10 +23,10 @@ Is this machine, are these nodes fit for the run? Started as the training is, wi
   torchrun --nproc-per-node 8 -m coca_train doctor +experiment=coca_350m  all GPUs of it
   srun … python -m coca_train doctor +experiment=coca_350m                all ranks of a job
 
-Every rank looks at versions (against constraints.txt and against the other ranks), GPUs, ulimits, /dev/shm, environment,
-data files (as a training does at its start, and blocks against their sums), disk speed and room for the checkpoints at
-run.root, matrix products, clocks, links and all-reduce by size. One table, a row a check; ! marks what must be mended
-before a run, ~ what is worth a look, and below it stands what to do. Nothing is left behind.
+Every rank looks at versions (against constraints.txt and against the other ranks), GPUs, ulimits, /dev/shm,
+environment, data files (as a training does at its start, and blocks against their sums), disk speed and room for the
+checkpoints at run.root, matrix products, clocks, links and all-reduce by size. One table, a row a check; ! marks what
+must be mended before a run, ~ what is worth a look, and below it stands what to do. Nothing is left behind.
 
 Exit code 0: nothing must be mended; 3: the data, 7: the disk, 2: anything else; 76: a rank did not come, its number
 stands in the message. docs/operations.md says what counts as out of line.
@@ -40,7 +40,7 @@ class DoctorConfig:
     """How long, and how much."""
 
     limit_s: Positive = Field(
-        description="a part that takes longer on some rank ends the doctor, which names it [seconds]"
+        description="longest that a part may take; then the doctor ends, naming the rank [seconds]"
     )
     meet_s: Positive = Field(description="how long all ranks have to start [seconds]")
     data_s: int = Field(ge=0, description="time for holding blocks of the data against their sums [seconds]")

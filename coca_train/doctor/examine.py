@@ -9,12 +9,12 @@ import torch
 
 from coca_train import engine
 from coca_train.config.schema import Config
-from coca_train.doctor import disk, judge, network
+from coca_train.doctor import disk, machines, measured, network
 from coca_train.doctor.compute import MOMENT_S, MOMENTS, compute_rates
 from coca_train.doctor.disk import DiskState
 from coca_train.doctor.facts import SMI_S, Facts, Pins, facts, pins
-from coca_train.doctor.files import DataState, data_state
-from coca_train.doctor.judge import Row
+from coca_train.doctor.files import DataState, data_state, to_come
+from coca_train.doctor.finding import Row
 from coca_train.doctor.rates import offsets
 from coca_train.doctor.roll import Overdue, Roll, bounded
 from coca_train.doctor.table import conclusion, exit_code, table
@@ -83,8 +83,8 @@ class _Examination:
         if n > 1:
             seconds += 5 + (network.REDUCE_S + 0.3) * len(network.reduce_sizes(effort.reduce_mib))
         dist.log(
-            f"doctor    {n} rank{'s' * (n > 1)}: about {seconds:.0f} s, twice that where something is measured again; no "
-            f"part takes more than limit_s={effort.limit_s:g} s"
+            f"doctor    {n} rank{'s' * (n > 1)}: about {seconds:.0f} s, more where something is measured again; each "
+            f"part at most limit_s={effort.limit_s:g} s"
         )
 
     def machines(self, launch_problem: str) -> None:
@@ -93,16 +93,19 @@ class _Examination:
         wanted: Pins = pins()
         own = facts(self.config.engine, wanted.names)
         self.device = torch.device(own.device, own.local_rank) if own.gpu else torch.device("cpu")
-        files = {
-            path for stage in self.stages for s in stage.config.data.sources.values() for path in (s.path, s.valid_path)
-        }
+        sources = [source for stage in self.stages for source in stage.config.data.sources.values()]
+        files = {path for source in sources for path in (source.path, source.valid_path) if path}
 
         def judged(values: list[Any]) -> bool:
             self.facts = [Facts.read(each) for each, _ in values]
-            self.rows += [judge.launch([problem for _, problem in values]), judge.hosts(self.facts)]
-            self.rows += [*judge.versions(self.facts, wanted), *judge.devices(self.facts), judge.threads(self.facts)]
-            self.rows += [*judge.limits(self.facts, len(files)), judge.shared_memory(self.facts)]
-            self.rows += [judge.environment(self.facts)]
+            self.rows += [machines.launch([problem for _, problem in values]), machines.hosts(self.facts)]
+            self.rows += [
+                *machines.versions(self.facts, wanted),
+                *machines.devices(self.facts),
+                machines.threads(self.facts),
+            ]
+            self.rows += [*machines.limits(self.facts, len(files)), machines.shared_memory(self.facts)]
+            self.rows += [machines.environment(self.facts)]
             # A group of ranks on different kinds of devices cannot be formed.
             return not any(each.no_device for each in self.facts) and len({each.device for each in self.facts}) == 1
 
@@ -117,13 +120,12 @@ class _Examination:
         state = None
         if looks:
             seconds = min(self.effort.data_s, self.effort.limit_s / 2)
-            state = asdict(
-                self._local(lambda: data_state(self.stages, seconds), lambda text: DataState(problem=text), "data")
-            )
+            looked = self._local(lambda: data_state(self.stages, seconds), lambda text: DataState(problem=text), "data")
+            state = asdict(looked)
 
         def judged(values: list[Any]) -> None:
             states = {rank: DataState(**value) for rank, value in enumerate(values) if value is not None}
-            self.rows.append(judge.data(states, self.facts))
+            self.rows.append(measured.data(states, self.facts))
 
         self.roll.agree(state, judged)
 
@@ -154,14 +156,14 @@ class _Examination:
             rates, small_s = disk.write_speed(Path(state.folder), size, seconds)
             return replace(state, rates=rates, small_s=small_s)
 
-        def measured() -> DiskState:
+        def speed() -> DiskState:
             return self._local(lambda: writing(state), lambda text: replace(state, problem=text), "disk")
 
         def judged(values: list[Any], slow: dict[Any, Any]) -> None:
             states = [DiskState(**{**value, "identity": tuple(value["identity"])}) for value in values]
-            self.rows += judge.disks(states, self.facts, need, slow, self.config.engine.timeout_s, unknown)
+            self.rows += measured.disks(states, self.facts, need, slow, self.config.engine.timeout_s, unknown)
 
-        self._twice("writing to run.root", lambda: asdict(measured()), _slow_writing, judged)
+        self._twice("writing to run.root", lambda: asdict(speed()), _slow_writing, judged)
 
     def _need(self) -> tuple[Storage | None, str]:
         """What the plan's checkpoints take; None: not known, and why."""
@@ -169,16 +171,16 @@ class _Examination:
             outlines = [outline(stage.config, stage.trainable, lora=stage.lora) for stage in self.stages]
             return storage(outlines, self.config.checkpoint.keep), ""
         except UserError as error:
-            return None, str(error)
+            return None, "" if to_come(self.stages) else str(error)
 
     def computing(self) -> None:
         """All ranks at once."""
 
         def judged(rates: list[Any], slow: dict[Any, Any]) -> None:
-            self.rows.append(judge.compute(rates, self.facts, slow))
+            self.rows.append(measured.compute(rates, self.facts, slow))
 
-        measured = lambda: compute_rates(self.device, self.config.engine.dtype)  # noqa: E731
-        self._twice("computing", measured, judge.slow_computing, judged)
+        rates = lambda: compute_rates(self.device, self.config.engine.dtype)  # noqa: E731
+        self._twice("computing", rates, measured.slow_computing, judged)
 
     def _twice(
         self,
@@ -201,7 +203,7 @@ class _Examination:
         if self.roll.agree(measure(), look):
             self.roll.part(f"{name}, again", self.effort.limit_s)
             self.roll.agree(None, lambda _: None)
-            self.roll.agree(measure(), lambda values: judged(values, judge.slow_in_both(first, slow_of(values))))
+            self.roll.agree(measure(), lambda values: judged(values, measured.slow_in_both(first, slow_of(values))))
 
     def together(self) -> None:
         """The process group as the training would form it, and what goes through it."""
@@ -214,7 +216,7 @@ class _Examination:
         stamps: list[Any] = []
         if not self._works("clock", lambda: stamps.extend(network.barrier_stamps(self.device))):
             return
-        roll.agree(stamps, lambda values: self.rows.append(judge.clocks(offsets(values), self.facts)))
+        roll.agree(stamps, lambda values: self.rows.append(measured.clocks(offsets(values), self.facts)))
         if not self._links():
             return
         for size in network.reduce_sizes(effort.reduce_mib):
@@ -226,7 +228,7 @@ class _Examination:
 
             if not self._works(f"all-reduce of {size} bytes", reducing):
                 return
-            roll.agree(seconds, lambda values, size=size: self.rows.append(judge.all_reduce(size, values)))
+            roll.agree(seconds, lambda values, size=size: self.rows.append(measured.all_reduce(size, values)))
         self._works("leaving the process group", engine.stop)
 
     def _links(self) -> bool:
@@ -239,15 +241,14 @@ class _Examination:
 
         def read(values: list[dict[str, list[float]]]) -> dict[tuple[int, int], list[float]]:
             named = {name: each for value in values for name, each in value.items()}
-            return {
-                (int(one), int(other)): each for name, each in named.items() for one, _, other in [name.partition("-")]
-            }
+            pairs = {name: name.split("-") for name in named}
+            return {(int(pairs[name][0]), int(pairs[name][1])): each for name, each in named.items()}
 
         def judged(values: list[Any], slow: dict[Any, Any]) -> None:
             if rates_L := read(values):
-                self.rows.append(judge.links(rates_L, self.facts, slow))
+                self.rows.append(measured.links(rates_L, self.facts, slow))
 
-        self._twice("links", measure, lambda values: judge.slow_of_links(read(values), self.facts), judged)
+        self._twice("links", measure, lambda values: measured.slow_of_links(read(values), self.facts), judged)
         return bool(rates)
 
     def _works(self, what: str, action: Callable[[], Any]) -> bool:
@@ -261,11 +262,11 @@ class _Examination:
 
         def judged(problems: list[str]) -> bool:
             if any(problems):
-                self.rows.append(judge.no_group(problems, what))
+                self.rows.append(measured.failed(what, problems))
             return not any(problems)
 
         return self.roll.agree(problem, judged)
 
 
 def _slow_writing(values: Sequence[dict[str, Any]]) -> dict[int, Any]:
-    return judge.slow_writing([DiskState(**value) for value in values])
+    return measured.slow_writing([DiskState(**value) for value in values])

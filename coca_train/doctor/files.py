@@ -1,4 +1,4 @@
-"""The data as a training checks it at its start, on each host, and blocks held against their sums while time is left."""
+"""The data as a training checks it at its start, on each host, and blocks against their sums while time is left."""
 
 import hashlib
 import json
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import gcd
 from pathlib import Path
 
-from coca_train.data.dataset import BLOCK_BYTES, IndexedDataset, sums_path
+from coca_train.data.dataset import BLOCK_BYTES, IndexedDataset
 from coca_train.data.held_out import HeldOut, Validation
 from coca_train.data.mixture import Mixture, require_files
 from coca_train.data.packings import Edges
@@ -41,16 +41,13 @@ class DataState:
 def data_state(stages: Sequence[Stage], seconds: float) -> DataState:
     """Open and check everything that a training of these stages reads. seconds: for blocks."""
     end = time.monotonic() + seconds
-    first = stages[0].config.data
-    if first.prepare == "embedded" and not Path(first.tokenizer).is_file():
+    if to_come(stages):
         return DataState(to_come=True)
     try:
         fingerprints, prefixes = [], dict[str, None]()
         for stage in stages:
             fingerprints += _of_stage(stage, prefixes)
-        datasets = [
-            IndexedDataset(prefix, verify_blocks=Path(sums_path(f"{prefix}.bin")).is_file()) for prefix in prefixes
-        ]
+        datasets = [IndexedDataset(prefix, verify_blocks=True) for prefix in prefixes]
         blocks = checked = 0
         for number, dataset in enumerate(datasets):
             if dataset._sums is None:
@@ -66,6 +63,12 @@ def data_state(stages: Sequence[Stage], seconds: float) -> DataState:
     text = json.dumps(fingerprints, sort_keys=True).encode()
     size = sum(path.stat().st_size for path in paths)
     return DataState("", hashlib.sha256(text).hexdigest()[:12], len(paths), size, blocks, checked)
+
+
+def to_come(stages: Sequence[Stage]) -> bool:
+    """Whether the data is made when the training starts."""
+    first = stages[0].config.data
+    return first.prepare == "embedded" and not Path(first.tokenizer).is_file()
 
 
 def _of_stage(stage: Stage, prefixes: dict[str, None]) -> list[object]:

@@ -59,8 +59,8 @@ def repeats(slowest_s: float) -> int:
 
 
 def bus_bandwidth(size: int, seconds: float, n_ranks: int) -> float:
-    """Bytes/s that each link of a ring must carry for an all-reduce in this time: 2 (n - 1) / n of its bytes, the figure
-    that nccl-tests calls bus bandwidth."""
+    """Bytes/s that each link of a ring carries in an all-reduce that takes this time: 2 (n - 1) / n of its bytes, the
+    figure that nccl-tests calls bus bandwidth."""
     return 2 * (n_ranks - 1) / n_ranks * size / seconds
 
 

@@ -81,8 +81,8 @@ def offsets(stamps_RN2: Sequence[Sequence[Sequence[float]]]) -> list[Offset]:
     [seconds].
 
     Nobody leaves a barrier before all have entered it. So what rank r is ahead of rank 0 is at most (its time of
-    leaving) - (rank 0's of entering), and at least (its time of entering) - (rank 0's of leaving), in every barrier: the
-    truth lies where all these intervals meet, however long a barrier took.
+    leaving) - (rank 0's of entering), and at least (its time of entering) - (rank 0's of leaving), in every barrier:
+    the truth lies where all these intervals meet, however long a barrier took.
     """
     of_0, clocks = stamps_RN2[0], []
     for own in stamps_RN2:

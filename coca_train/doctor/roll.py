@@ -1,5 +1,6 @@
 """Who is here: ranks that talk through the store of their meeting place, each wait bounded, who is missing named."""
 
+import contextlib
 import faulthandler
 import importlib
 import json
@@ -76,7 +77,6 @@ class Roll:
             self._wait(keys)
             decision = decide([json.loads(self._store.get(key)) for key in keys])
             self._store.set(answer, json.dumps(decision))
-            # Not before all have read it: with rank 0 its store may end.
             return decision
         except (RuntimeError, OSError) as error:
             raise self._lost(f"the meeting place does not answer ({str(error).splitlines()[0][:120]})") from None
@@ -100,8 +100,6 @@ class Roll:
 
     def _meet(self, is_first: bool) -> Any:
         """A connection to the store that the process group will use too; under torchrun the launcher holds it."""
-        import torch.distributed as torch_dist
-
         missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
         host, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
         if missing or not port.isdecimal() or not 0 < int(port) < 2**16:
@@ -110,6 +108,7 @@ class Roll:
                 f"E-DOC-02 environment WORLD_SIZE={self.size}: {what}; the ranks cannot meet. "
                 f"Fix: torchrun --nproc_per_node {self.size} -m coca_train doctor …"
             )
+        c10d: Any = importlib.import_module("torch._C._distributed_c10d")
         # By its module, whose name a function of the package hides.
         rendezvous: Any = importlib.import_module("torch.distributed.rendezvous")
         of_launcher = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
@@ -129,7 +128,7 @@ class Roll:
                     f"({str(error).splitlines()[0][:120]}). Fix: MASTER_PORT=<one that is free>, the same on all ranks"
                 ) from None
             raise self._lost(f"rank 0 did not come to {host}:{port} within {self._meet_s:g} s") from None
-        return torch_dist.PrefixStore(f"doctor/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+        return c10d.PrefixStore(f"doctor/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
     def _lost(self, what: str) -> PeerLost:
         return PeerLost(
@@ -142,10 +141,8 @@ class Roll:
         while not self._stop.wait(BEAT_S):
             beat += 1
             if self._store is not None:
-                try:
+                with contextlib.suppress(RuntimeError, OSError):  # the main thread tells
                     self._beats.set(f"beat/{self.rank}", str(beat))
-                except (RuntimeError, OSError):
-                    pass  # the main thread tells
             if (part := self._part) is None:
                 continue
             name, began, limit_s = part

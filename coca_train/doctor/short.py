@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from coca_train.config.schema import Config
-from coca_train.doctor import judge
+from coca_train.doctor import machines
 from coca_train.doctor.facts import Facts, Pins, facts, pins
 from coca_train.doctor.table import findings
 from coca_train.runtime import dist
@@ -29,8 +29,8 @@ def lines(ranks: Sequence[Facts], wanted: Pins, n_sources: int) -> list[str]:
     places = Counter(each.host for each in ranks)
     shown = [f"{host} x {n}" for host, n in list(places.items())[:4]] + (["…"] if len(places) > 4 else [])
     devices = Counter(each.gpu.name if each.gpu else each.device for each in ranks)
-    rows = [*judge.versions(ranks, wanted), *judge.devices(ranks), *judge.limits(ranks, 2 * n_sources)]
-    rows += [judge.shared_memory(ranks), judge.environment(ranks)]
+    rows = [*machines.versions(ranks, wanted), *machines.devices(ranks), *machines.limits(ranks, 2 * n_sources)]
+    rows += [machines.shared_memory(ranks), machines.environment(ranks)]
     versions = ", ".join(f"{name} {ranks[0].versions[name]}" for name in MAIN if name in ranks[0].versions)
     alike = "on all ranks" if all(each.versions == ranks[0].versions for each in ranks) else "on rank 0, NOT ON ALL"
     first = (
@@ -39,4 +39,4 @@ def lines(ranks: Sequence[Facts], wanted: Pins, n_sources: int) -> list[str]:
     )
     out = findings(rows)
     more = f" ({len(out) - 1} more: python -m coca_train doctor, started as this was)" if len(out) > 1 else ""
-    return [first, *([f"OUT OF LINE: {out[0].text}{more}"] if out else [])]
+    return [first, *([f"OUT OF LINE: {out[0]}{more}"] if out else [])]

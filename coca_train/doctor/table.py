@@ -2,33 +2,37 @@
 
 from collections.abc import Sequence
 
-from coca_train.doctor.judge import Finding, Row, unlike
+from coca_train.doctor.finding import Finding, Row, unlike
 from coca_train.doctor.roll import in_words
 from coca_train.runtime.printing import WIDTH, plain
 
-MOST_COLUMNS = 8
 MOST_VALUES = 3  # shown of a row where ranks differ and have no columns
 
 
 def table(rows: Sequence[Row], n_ranks: int) -> str:
-    """All rows; columns of ranks only where they fit into a terminal."""
-    few = 1 < n_ranks <= MOST_COLUMNS
-    shown = _with_columns(rows, n_ranks) if few else ""
-    return shown if few and max(map(len, shown.splitlines())) <= WIDTH else _summary(rows, n_ranks)
+    """All rows; columns of ranks only where they fit into a terminal. What is the same for all stands across them."""
+    names = [f"rank {rank}" for rank in range(n_ranks)]
+    differing = [row.cells for row in rows if not _whole(row)]
+    widths = [max(map(len, column)) for column in zip(names, *differing, strict=True)]
+    wide = max(len(row.check) for row in rows)
+    if n_ranks == 1 or wide + 5 + sum(widths) + 2 * (n_ranks - 1) > WIDTH:
+        lines = [(row.mark, row.check, _whole(row) or row.brief or _values(row.cells)) for row in rows]
+        return plain(("", "check", "all ranks" if n_ranks > 1 else "this machine"), lines, n_left=3)
+
+    def line(mark: str, check: str, cells: Sequence[str]) -> str:
+        columns = (cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+        return f"{mark:1}  {check:<{wide}}  {'  '.join(columns)}"
+
+    body = [
+        f"{row.mark:1}  {row.check:<{wide}}  {_whole(row)}" if _whole(row) else line(row.mark, row.check, row.cells)
+        for row in rows
+    ]
+    return "\n".join([line("", "check", names), line("-", "-" * wide, ["-" * n for n in widths]), *body]) + "\n"
 
 
-def _with_columns(rows: Sequence[Row], n_ranks: int) -> str:
-    lines = []
-    for row in rows:
-        same = len(set(row.cells)) == 1
-        whole = row.summary or (row.cells[0] if same else "")
-        lines.append((row.mark, row.check, whole, *([""] * n_ranks if same else row.cells)))
-    return plain(("", "check", "all ranks", *(f"rank {rank}" for rank in range(n_ranks))), lines, n_left=3)
-
-
-def _summary(rows: Sequence[Row], n_ranks: int) -> str:
-    lines = [(row.mark, row.check, row.summary or _values(row.cells)) for row in rows]
-    return plain(("", "check", "all ranks" if n_ranks > 1 else "value"), lines, n_left=3)
+def _whole(row: Row) -> str:
+    """What stands for all ranks; "": they differ."""
+    return row.summary or (row.cells[0] if len(set(row.cells)) == 1 else "")
 
 
 def _values(cells: Sequence[str]) -> str:
@@ -48,7 +52,7 @@ def findings(rows: Sequence[Row]) -> list[Finding]:
 def conclusion(rows: Sequence[Row]) -> str:
     """What is out of line, a line each, or that nothing is."""
     listed = findings(rows)
-    lines = [f"{'!' if finding.must else '~'} {finding.text}" for finding in listed]
+    lines = [f"{'!' if finding.must else '~'} {finding}" for finding in listed]
     n_must = sum(finding.must for finding in listed)
     if not listed:
         return "All in line.\n"
