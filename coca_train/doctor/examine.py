@@ -22,6 +22,7 @@ from coca_train.planning.outline import outline
 from coca_train.planning.storage import Storage, storage
 from coca_train.runtime import dist
 from coca_train.runtime.errors import UserError
+from coca_train.runtime.printing import n_bytes
 from coca_train.schedule import Stage, resolve
 
 T = TypeVar("T")
@@ -226,7 +227,7 @@ class _Examination:
                 how_often = lambda first_s: roll.agree(first_s, lambda values: network.repeats(max(values)))  # noqa: E731
                 seconds.extend(network.reduce_seconds(size, self.device, how_often))
 
-            if not self._works(f"all-reduce of {size} bytes", reducing):
+            if not self._works(f"all-reduce of {n_bytes(size)}", reducing):
                 return
             roll.agree(seconds, lambda values, size=size: self.rows.append(measured.all_reduce(size, values)))
         self._works("leaving the process group", engine.stop)

@@ -7,6 +7,7 @@ import resource
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,7 @@ class Pins:
         return [*dict.fromkeys([*self.required, *self.tested])]
 
 
+@cache  # reading them takes a tenth of a second
 def pins() -> Pins:
     """Of this installation."""
     required, tested, always = {}, {}, set()

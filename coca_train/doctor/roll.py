@@ -17,7 +17,7 @@ from coca_train.runtime.errors import PeerLost, UserError
 
 T = TypeVar("T")
 BEAT_S = 0.5
-SIGN_S = 3.0  # without a beat in this time a rank counts as gone, once time is up
+SIGN_S = 4.0  # without a beat in this time a rank counts as gone, once time is up
 ANSWER_S = 5.0  # for the store itself
 PROGRESS_S = 5.0
 STEPS_S = (0.002, 0.25)  # between two looks, rising
@@ -26,8 +26,8 @@ STEPS_S = (0.002, 0.25)  # between two looks, rising
 class Roll:
     """`with Roll(meet_s) as roll`: all ranks meet; `part` bounds what follows, `agree` gathers and answers.
 
-    A thread of each rank tells that it lives, and ends it with exit code 76 when a part takes too long: whoever is
-    behind, or gives no sign of life, is named by rank 0 (by the others where rank 0 is missing).
+    Threads of each rank tell that it lives, and end it with exit code 76 when a part takes too long: whoever is behind,
+    or gives no sign of life, is named by rank 0 (by the others where rank 0 is missing).
 
     Raises UserError E-DOC-02 where the launcher's environment leads nowhere, PeerLost E-DOC-01 where rank 0 is missing.
     """
@@ -46,8 +46,10 @@ class Roll:
             self._store, self._beats = self._meet(is_first=True), self._meet(is_first=False)
             self._beats.set(f"step/{self.rank}", "0")
             self._beats.set(f"beat/{self.rank}", "0")
-        self._thread = threading.Thread(target=self._guard, name="roll", daemon=True)
-        self._thread.start()
+        # Two threads: this rank must give signs of life while it looks who else does.
+        self._threads = [threading.Thread(target=each, daemon=True) for each in (self._beat, self._guard)]
+        for thread in self._threads:
+            thread.start()
         self.part("the meeting of the ranks", self._meet_s)
         self.agree(None, lambda values: None)
         return self
@@ -55,7 +57,8 @@ class Roll:
     def __exit__(self, *_: object) -> None:
         self._part = None
         self._stop.set()
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
 
     def part(self, name: str, limit_s: float) -> None:
         """What follows, up to the next part, must end within limit_s [seconds] on every rank."""
@@ -136,13 +139,16 @@ class Roll:
             "command again"
         )
 
-    def _guard(self) -> None:
-        beat, shown_s = 0, PROGRESS_S
-        while not self._stop.wait(BEAT_S):
+    def _beat(self) -> None:
+        beat = 0
+        while self._store is not None and not self._stop.wait(BEAT_S):
             beat += 1
-            if self._store is not None:
-                with contextlib.suppress(RuntimeError, OSError):  # the main thread tells
-                    self._beats.set(f"beat/{self.rank}", str(beat))
+            with contextlib.suppress(RuntimeError, OSError):  # the main thread tells
+                self._beats.set(f"beat/{self.rank}", str(beat))
+
+    def _guard(self) -> None:
+        shown_s = PROGRESS_S
+        while not self._stop.wait(BEAT_S):
             if (part := self._part) is None:
                 continue
             name, began, limit_s = part
@@ -151,7 +157,7 @@ class Roll:
                 shown_s = PROGRESS_S
             elif passed_s >= shown_s:
                 dist.log(f"doctor    {name}: {passed_s:.0f} s of at most {limit_s:g} s")
-                shown_s = passed_s + PROGRESS_S
+                shown_s *= 2
             if passed_s > limit_s:
                 self._overdue(name, limit_s)
 

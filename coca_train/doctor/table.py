@@ -16,7 +16,7 @@ def table(rows: Sequence[Row], n_ranks: int) -> str:
     widths = [max(map(len, column)) for column in zip(names, *differing, strict=True)]
     wide = max(len(row.check) for row in rows)
     if n_ranks == 1 or wide + 5 + sum(widths) + 2 * (n_ranks - 1) > WIDTH:
-        lines = [(row.mark, row.check, _whole(row) or row.brief or _values(row.cells)) for row in rows]
+        lines = [(row.mark or " ", row.check, _whole(row) or row.brief or _values(row.cells)) for row in rows]
         return plain(("", "check", "all ranks" if n_ranks > 1 else "this machine"), lines, n_left=3)
 
     def line(mark: str, check: str, cells: Sequence[str]) -> str:
