@@ -159,10 +159,14 @@ class Roll:
                 dist.log(f"doctor    {name}: {passed_s:.0f} s of at most {limit_s:g} s")
                 shown_s *= 2
             if passed_s > limit_s:
-                self._overdue(name, limit_s)
+                try:
+                    self._overdue(name, limit_s)
+                finally:
+                    # Not sys.exit: the main thread may hang in a collective, and would never see it.
+                    os._exit(PeerLost.exit_code)
 
     def _overdue(self, name: str, limit_s: float) -> None:
-        """End this process; rank 0 names who is missing, or who is left does where that is rank 0."""
+        """Name who is missing: rank 0 does, or who is left where that is rank 0."""
         absent = [0] if self._store is None else self._absent()
         if self.rank == 0 or absent is None or {0, self.rank} & set(absent):
             if absent is None:
@@ -173,7 +177,8 @@ class Roll:
                 what = what if self.size > 1 else f"{name} did not end within {limit_s:g} s"
             else:
                 who, what = "all ranks", f"came to {name}, and it did not end within {limit_s:g} s"
-            self.last_words()
+            if self.rank == 0:
+                self.last_words()
             print(
                 f"E-DOC-01 {who}: {what}. Fix: look at that rank's machine and its log (without the rank the run would "
                 "hang too), then run the same command again, with a larger limit_s if it was only slow",
@@ -184,8 +189,6 @@ class Roll:
                 faulthandler.dump_traceback(all_threads=True)
         if self.rank == 0 and self.size > 1:
             time.sleep(2 * SIGN_S)  # the others look at the store of this process
-        # Not sys.exit: the main thread may hang in a collective, and would never see it.
-        os._exit(PeerLost.exit_code)
 
     def _absent(self) -> list[int] | None:
         """Ranks that give no sign of life, else those that are behind; None: the store gives no answer."""

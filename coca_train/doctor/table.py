@@ -11,6 +11,8 @@ MOST_VALUES = 3  # shown of a row where ranks differ and have no columns
 
 def table(rows: Sequence[Row], n_ranks: int) -> str:
     """All rows; columns of ranks only where they fit into a terminal. What is the same for all stands across them."""
+    if not rows:
+        return ""
     names = [f"rank {rank}" for rank in range(n_ranks)]
     differing = [row.cells for row in rows if not _whole(row)]
     widths = [max(map(len, column)) for column in zip(names, *differing, strict=True)]
