@@ -21,7 +21,7 @@ Is this machine, are these nodes fit for the run? Started as the training is, wi
 
   python -m coca_train doctor                                             this machine, one process
   torchrun --nproc-per-node 8 -m coca_train doctor +experiment=coca_350m  all GPUs of it
-  srun … python -m coca_train doctor +experiment=coca_350m                all ranks of a job
+  sbatch … launch/slurm/train.sbatch doctor +experiment=coca_350m         all ranks of a job
 
 Every rank looks at versions (against constraints.txt and against the other ranks), GPUs, ulimits, /dev/shm,
 environment, data files (as a training does at its start, and blocks against their sums), disk speed and room for the

@@ -17,7 +17,7 @@ from coca_train.doctor.files import DataState, data_state, to_come
 from coca_train.doctor.finding import Row
 from coca_train.doctor.rates import offsets
 from coca_train.doctor.roll import Overdue, Roll, bounded
-from coca_train.doctor.table import conclusion, exit_code, table
+from coca_train.doctor.table import conclusion, exit_code, findings, line_of, table
 from coca_train.planning.outline import outline
 from coca_train.planning.storage import Storage, storage
 from coca_train.runtime import dist
@@ -50,7 +50,7 @@ def examine(config: Config, effort: Effort, launch_problem: str) -> int:
     """
     with Roll(effort.meet_s) as roll:
         rows: list[Row] = []
-        roll.last_words = lambda: print(table(rows, roll.size), conclusion(rows), sep="\n", flush=True)
+        roll.last_words = lambda: print(table(rows, roll.size), *map(line_of, findings(rows)), sep="\n", flush=True)
         examination = _Examination(config, effort, roll, rows)
         examination.announce()
         examination.machines(launch_problem)
@@ -61,7 +61,7 @@ def examine(config: Config, effort: Effort, launch_problem: str) -> int:
             examination.together()
         code = roll.agree(None, lambda _: exit_code(rows))
         if dist.is_main():
-            roll.last_words()
+            print(table(rows, roll.size), conclusion(rows), sep="\n", end="", flush=True)
         roll.part("leaving", effort.limit_s)
         roll.leave()
     return code

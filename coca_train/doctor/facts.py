@@ -36,8 +36,8 @@ SMI = ("uuid", "driver_version", "ecc.mode.current", "ecc.errors.uncorrected.vol
 
 @dataclass(frozen=True)
 class GpuFacts:
-    """One GPU. memory, free: [bytes]. ecc_errors: uncorrected ones since the driver was loaded. What cannot be read is
-    "" or None."""
+    """One GPU. memory, free: [bytes]. ecc_errors: uncorrected ones since the driver was loaded. reaches: how many of
+    the `others` that this process sees it can read directly. What cannot be read is "" or None."""
 
     name: str
     memory: int
@@ -47,6 +47,8 @@ class GpuFacts:
     ecc: str = ""
     ecc_errors: int | None = None
     mig: str = ""
+    reaches: int = 0
+    others: int = 0
 
 
 @dataclass(frozen=True)
@@ -199,6 +201,7 @@ def gpu_facts(device: torch.device, in_full: bool) -> GpuFacts:
     driver = read.get("driver_version") or driver_of(_text("/proc/driver/nvidia/version"))
     errors = read.get("ecc.errors.uncorrected.volatile.total", "")
     mig = read.get("mig.mode.current", "") or ("Enabled" if " MIG " in f" {properties.name} " else "")
+    others = [other for other in range(torch.cuda.device_count()) if other != device.index]
     return GpuFacts(
         name=properties.name,
         memory=properties.total_memory,
@@ -208,6 +211,8 @@ def gpu_facts(device: torch.device, in_full: bool) -> GpuFacts:
         ecc=read.get("ecc.mode.current", ""),
         ecc_errors=int(errors) if errors.isdecimal() else None,
         mig=mig,
+        reaches=sum(torch.cuda.can_device_access_peer(device, other) for other in others) if in_full else 0,
+        others=len(others),
     )
 
 

@@ -107,7 +107,19 @@ def devices(facts: Sequence[Facts]) -> list[Row]:
         ),
     )
     state = [_gpu_state(each) for each in facts]
-    return [*rows, Row("driver", drivers, unequal), Row("ECC, MIG, free", state, _of_gpus(facts))]
+    peers = [f"{each.gpu.reaches} of {each.gpu.others}" if each.gpu else "-" for each in facts]
+    few = differing(
+        peers,
+        lambda others, common: Finding(
+            "E-DOC-28",
+            others,
+            f"GPUs reached directly; most ranks reach {common}, and what goes between others passes the host's memory",
+            "the same links and BIOS settings (ACS, IOMMU) on all hosts; nvidia-smi topo -p2p r shows them",
+            must=False,
+        ),
+    )
+    rows += [Row("driver", drivers, unequal), Row("ECC, MIG, free", state, _of_gpus(facts))]
+    return [*rows, Row("GPUs in reach", peers, few)]
 
 
 def _of_gpus(facts: Sequence[Facts]) -> list[Finding]:

@@ -42,6 +42,7 @@ class Roll:
         self.last_words: Callable[[], None] = lambda: None  # rank 0, before it ends because another is missing
 
     def __enter__(self) -> "Roll":
+        _refuse_bare_srun()
         if self.size > 1:
             self._store, self._beats = self._meet(is_first=True), self._meet(is_first=False)
             self._beats.set(f"step/{self.rank}", "0")
@@ -212,6 +213,16 @@ class Roll:
     def _number(self, key: str) -> int:
         """What a rank last wrote there; -1: it has not come at all."""
         return int(self._beats.get(key)) if self._beats.check([key]) else -1
+
+
+def _refuse_bare_srun() -> None:
+    """Tasks of srun that nobody told their ranks would each examine their machine alone."""
+    tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "1")
+    if "RANK" not in os.environ and tasks.isdecimal() and int(tasks) > 1:
+        raise UserError(
+            f"E-DOC-02 environment SLURM_STEP_NUM_TASKS={tasks}: srun has started {tasks} tasks, and RANK is not set; "
+            "the ranks cannot meet. Fix: sbatch … launch/slurm/train.sbatch doctor …, which sets what they need"
+        )
 
 
 def behind(before: Sequence[int], after: Sequence[int], steps: Sequence[int]) -> list[int]:

@@ -51,10 +51,15 @@ def findings(rows: Sequence[Row]) -> list[Finding]:
     return sorted((finding for row in rows for finding in row.findings), key=lambda finding: not finding.must)
 
 
+def line_of(finding: Finding) -> str:
+    """With its mark."""
+    return f"{'!' if finding.must else '~'} {finding}"
+
+
 def conclusion(rows: Sequence[Row]) -> str:
     """What is out of line, a line each, or that nothing is."""
     listed = findings(rows)
-    lines = [f"{'!' if finding.must else '~'} {finding}" for finding in listed]
+    lines = [line_of(finding) for finding in listed]
     n_must = sum(finding.must for finding in listed)
     if not listed:
         return "All in line.\n"

@@ -103,6 +103,14 @@ def test_what_is_wrong_with_the_data_and_the_launch(words, capsys, monkeypatch):
     assert capsys.readouterr().err.startswith("E-CFG-04 command line optim.lr=abc")
 
 
+def test_tasks_of_srun_without_ranks(words, capsys, monkeypatch):
+    from coca_train.commands import main
+
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
+    assert main(["doctor", *QUICK, *words]) == 2
+    assert capsys.readouterr().err.startswith("E-DOC-02 environment SLURM_STEP_NUM_TASKS=4: ")
+
+
 def test_a_damaged_block_is_found_without_training(words, tmp_path):
     from coca_train.data.dataset import write_sums
 

@@ -96,6 +96,8 @@ def test_gpus_alike_sound_and_free():
     assert codes(machines.devices([GPU, other])) == ["E-DOC-07"]
     broken = replace(twin, gpu=replace(A100, uuid="b", ecc_errors=3, free=40 * GIB, driver="535.1"))
     assert codes(machines.devices([GPU, broken])) == ["E-DOC-04", "E-DOC-08", "E-DOC-09"]
+    fewer = replace(twin, gpu=replace(A100, uuid="b", reaches=6, others=7))
+    assert codes(machines.devices([replace(GPU, gpu=replace(A100, reaches=7, others=7)), fewer])) == ["E-DOC-28"]
     (missing,) = told(machines.devices([RANK, replace(RANK, no_device="E-RUN-04 engine.device cuda: none")]))
     assert missing[1] == "E-RUN-04 engine.device cuda: none (rank 1 on n1)" and missing[2]
 
