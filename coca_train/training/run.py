@@ -1,5 +1,6 @@
 """One run, from its config to its report: stage after stage."""
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -15,6 +16,7 @@ from coca_train.data.held_out import HeldOut, Validation
 from coca_train.data.mixture import Mixture, require_files
 from coca_train.data.packings import Edges
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.doctor import short
 from coca_train.engine.base import without_initial_values
 from coca_train.engine.process import ran_out
 from coca_train.models.init import init_digests
@@ -55,7 +57,10 @@ def train(loaded: Loaded) -> None:
         # The watchdog before the process group, so that its thread outlives everything a collective can hang in.
         watchdog = stack.enter_context(Watchdog(config.engine.timeout_s))
         # The group before all that rank 0 does for the others: data, lock, record. They learn of its errors through it.
+        is_job = "RANK" in os.environ  # the engine sets it too, for one process
         engine.start(config.engine)
+        if is_job:
+            short.announce(config)
         # What can be refused without the run directory is refused before there is one.
         for stage in stages:
             prepare_data(stage.config)

@@ -27,6 +27,7 @@ FAMILIES = {
     "IO": "disks",
     "IOP": "Hugging Face folders",
     "PLN": "planning",
+    "DOC": "the doctor",
     "EVAL": "evaluation",
     "API": "the Python API",
     "CMP": "comparisons",

@@ -1,0 +1,75 @@
+"""Examine machines, network and disks before a run, rank by rank."""
+
+import sys
+from dataclasses import asdict
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from coca_train.commands import main
+from coca_train.commands._training import load
+from coca_train.config.command_line import Arguments
+from coca_train.config.load import Loaded
+from coca_train.config.root import Root
+from coca_train.config.schema import STRICT, Positive
+from coca_train.config.verb import FLAGS, Verb
+from coca_train.runtime.errors import UserError
+from coca_train.settings import TRAIN, of_training
+
+USAGE = """\
+Is this machine, are these nodes fit for the run? Started as the training is, with the same words.
+
+  python -m coca_train doctor                                             this machine, one process
+  torchrun --nproc-per-node 8 -m coca_train doctor +experiment=coca_350m  all GPUs of it
+  sbatch … launch/slurm/train.sbatch doctor +experiment=coca_350m         all ranks of a job
+
+Every rank looks at versions (against constraints.txt and against the other ranks), GPUs, ulimits, /dev/shm,
+environment, data files (as a training does at its start, and blocks against their sums), disk speed and room for the
+checkpoints at run.root, matrix products, clocks, links and all-reduce by size. One table, a row a check; ! marks what
+must be mended before a run, ~ what is worth a look, and below it stands what to do. Nothing is left behind.
+
+Exit code 0: nothing must be mended; 3: the data, 7: the disk, 2: anything else; 76: a rank did not come, its number
+stands in the message. docs/operations.md says what counts as out of line.
+
+All words but the options below are those of a training (python -m coca_train train --help).
+"""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class DoctorConfig:
+    """How long, and how much."""
+
+    limit_s: Positive = Field(
+        description="longest that a part may take; then the doctor ends, naming the rank [seconds]"
+    )
+    meet_s: Positive = Field(description="how long all ranks have to start [seconds]")
+    data_s: int = Field(ge=0, description="time for holding blocks of the data against their sums [seconds]")
+    disk_mib: int = Field(ge=6, description="what each rank writes at run.root, into a file without a name [MiB]")
+    reduce_mib: Positive = Field(description="the largest all-reduce [MiB]")
+
+
+def _doctor(loaded: Loaded, arguments: Arguments) -> int:
+    from coca_train.doctor.examine import Effort, examine
+
+    given = Effort(**asdict(loaded.config))
+    config = load(arguments.overrides, arguments.config_dirs, launch=False).config
+    problem = ""
+    try:  # a launch that does not fit one rank is told by all, in the table
+        load(arguments.overrides, arguments.config_dirs)
+    except UserError as error:
+        problem = str(error)
+    return examine(config, given, problem)
+
+
+DOCTOR = Root(
+    name="doctor",
+    folder="commands",
+    schema=DoctorConfig,
+    command="coca_train doctor",
+    examples="limit_s=120, or an override of a training, e.g. run.root=/shared/runs",
+    beside=TRAIN.groups,
+)
+VERB = Verb(DOCTOR, USAGE, _doctor, flags=(*FLAGS, "--config-dir"), passes_on=of_training)
+
+if __name__ == "__main__":
+    sys.exit(main(["doctor", *sys.argv[1:]]))

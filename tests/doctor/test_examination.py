@@ -1,0 +1,197 @@
+"""Real ranks: what one measures, who is slow, who does not come; nothing is left behind."""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from coca_train.doctor import compute
+from coca_train.doctor.disk import DiskState, existing, look, write_speed
+from coca_train.doctor.files import data_state
+from coca_train.doctor.roll import Overdue, behind, bounded, in_words
+from coca_train.planning.outline import outline
+from coca_train.planning.storage import storage
+from coca_train.schedule import resolve
+from coca_train.settings import load
+from tests.faults import real
+from tests.faults.fork_server import ForkServer, Rank
+
+QUICK = ["limit_s=20", "meet_s=20", "data_s=1", "disk_mib=6", "reduce_mib=1"]
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("doctor")
+    (folder / "runs").mkdir()
+    return [*real.TINY, *real.prepare(folder), f"run.root={folder / 'runs'}"]
+
+
+def examined(overrides: list[str], stopped_s: float = 0.0, stopped_at: float | None = None) -> None:
+    """In a rank: the command. stopped_s: of each tenth of a second that this rank is stopped. stopped_at: seconds after
+    which it stops for good."""
+    from coca_train.commands import main
+
+    if stopped_s or stopped_at is not None:
+        _stopper(os.getpid(), stopped_s, stopped_at)
+    code = main(["doctor", *overrides])
+    if code:
+        raise SystemExit(code)
+
+
+def _stopper(pid: int, stopped_s: float, stopped_at: float | None) -> None:
+    """A process beside this one that stops it and lets it go on, as long as it lives."""
+    if os.fork():
+        return
+    if stopped_at is not None:
+        time.sleep(stopped_at)
+        os.kill(pid, signal.SIGSTOP)
+        os._exit(0)
+    try:
+        while os.getppid() == pid:
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(stopped_s)
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(0.1 - stopped_s)
+    finally:
+        os._exit(0)
+
+
+def slowed(overrides: list[str]) -> None:
+    examined(overrides, stopped_s=0.08 if os.environ["RANK"] == "2" else 0.0)
+
+
+def stopping(overrides: list[str], victim: int, after_s: float) -> None:
+    examined(overrides, stopped_at=after_s if os.environ["RANK"] == str(victim) else None)
+
+
+def run(server: ForkServer, target: str, ranks: int, **arguments: object) -> list[Rank]:
+    return server.run(f"tests.doctor.test_examination:{target}", dict(arguments), ranks, timeout_s=240, fail_fast_s=60)
+
+
+def left_behind(folder: Path) -> list[str]:
+    return [*os.listdir(folder), *(name for name in os.listdir("/dev/shm") if "coca" in name or "doctor" in name)]
+
+
+def test_one_process(words, capsys, monkeypatch):
+    """The table of a machine, with an exit code of 0, from one process and in little time."""
+    from coca_train.commands import main
+
+    monkeypatch.setattr(compute, "MOMENT_S", 0.01)
+    code = main(["doctor", *QUICK, *words])
+    shown = capsys.readouterr()
+    assert code == 0, shown.out
+    for check in ("python", "data", "disk write", "compute", "ulimit nofile", "/dev/shm free", "configuration"):
+        assert f"   {check} " in shown.out or f"~  {check} " in shown.out, check
+    assert "9 files" in shown.out and "checkpoints need" in shown.out
+    assert shown.err.startswith("doctor    1 rank: about ")
+    assert left_behind(Path(words[-1].partition("=")[2])) == []
+
+
+def test_what_is_wrong_with_the_data_and_the_launch(words, capsys, monkeypatch):
+    """Every mistake is told in one table, and the exit code is that of the first."""
+    from coca_train.commands import main
+
+    monkeypatch.setattr(compute, "MOMENT_S", 0.01)
+    assert main(["doctor", *QUICK, *words, "data.dir=/nowhere"]) == 3
+    assert "! E-TOK-01 data: 8 of 9 files are missing" in capsys.readouterr().out
+    assert main(["doctor", *QUICK, *words, "train.global_batch_size=3"]) == 2
+    assert "! E-CFG-19 " in capsys.readouterr().out
+    assert main(["doctor", *QUICK, "optim.lr=abc"]) == 2
+    assert capsys.readouterr().err.startswith("E-CFG-04 command line optim.lr=abc")
+
+
+def test_tasks_of_srun_without_ranks(words, capsys, monkeypatch):
+    from coca_train.commands import main
+
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
+    assert main(["doctor", *QUICK, *words]) == 2
+    assert capsys.readouterr().err.startswith("E-DOC-02 environment SLURM_STEP_NUM_TASKS=4: ")
+
+
+def test_a_damaged_block_is_found_without_training(words, tmp_path):
+    from coca_train.data.dataset import write_sums
+
+    folder = Path(words[-1].partition("=")[2]).parent
+    for file in folder.glob("*.*"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    for name in ("text_train", "code_train"):
+        write_sums(tmp_path / name)
+    stages = resolve(load([*words, f"data.dir={tmp_path}", f"data.tokenizer={tmp_path}/tokenizer.model"]).config)
+    state = data_state(stages, 5.0)
+    assert (state.problem, state.blocks, state.checked, state.n_files) == ("", 2, 2, 9)
+    raw = bytearray((tmp_path / "code_train.bin").read_bytes())
+    raw[-2] ^= 1
+    (tmp_path / "code_train.bin").write_bytes(raw)
+    assert data_state(stages, 5.0).problem.startswith("E-TOK-08 ")
+
+
+def test_storage_is_what_checkpoints_hold(words):
+    """Weights once and both moments of what is trained, float32; `keep` of them, the one that is written, borders."""
+    (stage,) = resolve(load(words).config)
+    of_stage = outline(stage.config, stage.trainable)
+    need = storage([of_stage], keep=2)
+    assert need.checkpoint == 4 * (of_stage.n_parameters + 2 * of_stage.n_trained) and need.kept == 3
+    assert storage([of_stage] * 3, keep=2).kept == 5
+
+
+def test_writing_leaves_nothing(tmp_path, monkeypatch):
+    folder = existing(tmp_path / "not" / "yet")
+    assert folder == tmp_path
+    state = look(tmp_path / "not" / "yet")
+    assert isinstance(state, DiskState) and state.free > 0 and state.problem == "" and state.kept == 0
+    rates, small_s = write_speed(tmp_path, 6 << 20, 30.0)
+    assert len(rates) == 6 and min(rates) > 0 and small_s > 0 and os.listdir(tmp_path) == []
+    opened = os.open
+
+    def without_nameless(path, flags, *rest, **more):
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(95, "Operation not supported")
+        return opened(path, flags, *rest, **more)
+
+    monkeypatch.setattr(os, "open", without_nameless)
+    assert len(write_speed(tmp_path, 6 << 20, 30.0)[0]) == 6 and os.listdir(tmp_path) == []
+
+
+def test_a_measurement_that_hangs_is_left_behind():
+    release = threading.Event()
+    with pytest.raises(Overdue, match=r"no answer within 0\.05 s"):
+        bounded(release.wait, 0.05)
+    release.set()
+    assert bounded(lambda: 7, 5.0) == 7
+    with pytest.raises(OSError, match="full"):
+        bounded(lambda: (_ for _ in ()).throw(OSError("full")), 5.0)
+
+
+def test_who_is_missing():
+    assert behind([1, 5, 5], [2, 5, 6], [3, 3, 3]) == [1]  # no beat
+    assert behind([1, 5, -1], [2, 6, -1], [3, 3, -1]) == [2]  # has never come
+    assert behind([1, 5, 5], [2, 6, 6], [3, 2, 3]) == [1]  # alive, and behind
+    assert behind([1, 5, 5], [2, 6, 6], [3, 3, 3]) == []
+    assert in_words([5, 0, 1, 2]) == "0-2, 5"
+
+
+@pytest.mark.slow
+def test_a_slowed_rank_is_named(words, server: ForkServer):
+    healthy = run(server, "examined", 4, overrides=[*QUICK, *words, "train.micro_batch_size=1"])
+    assert [rank.code for rank in healthy] == [0] * 4, healthy[0].text
+    assert "rank 3" in healthy[0].text and "all-reduce 1 MiB" in healthy[0].text and "clock" in healthy[0].text
+    slow = run(server, "slowed", 4, overrides=[*QUICK, *words, "limit_s=60", "train.micro_batch_size=1"])
+    assert [rank.code for rank in slow] == [2] * 4, slow[0].text
+    assert "! E-DOC-21 rank 2 on " in slow[0].text, slow[0].text
+    assert not any(f"E-DOC-21 rank {other}" in slow[0].text for other in (0, 1, 3)), slow[0].text
+    assert left_behind(Path(words[-1].partition("=")[2])) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_that_stops_is_named_and_the_others_leave_with_76(words, victim, server: ForkServer):
+    words = ["limit_s=8", *QUICK[1:], *words]
+    ended = run(server, "stopping", 3, overrides=words, victim=victim, after_s=3.0)
+    others = [rank for number, rank in enumerate(ended) if number != victim]
+    assert [rank.code for rank in others] == [76, 76], ended
+    told = "".join(rank.text for rank in others)
+    assert f"E-DOC-01 rank {victim}: " in told, told
+    assert left_behind(Path(words[-1].partition("=")[2])) == []
