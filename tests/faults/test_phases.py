@@ -28,12 +28,13 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         "eval.extrapolation.multiples=[1,2]",
         "eval.extrapolation.max_documents=2",
     ]
-    return [*real.TINY, *more, *real.prepare(tmp_path_factory.mktemp("data")), f"engine.timeout_s={TIMEOUT_S}"]
+    return [*real.TINY, *more, *real.prepare(tmp_path_factory.mktemp("data")), "engine.timeout_s=600"]
 
 
 def struck(server: ForkServer, words: list[str], phase: str, event: str, rank: int) -> list[Rank]:
-    if event == "SIGKILL" and phase != "rendezvous" and "evaluate" not in words:
-        words = [*words, "engine.timeout_s=600"]  # noticed long before
+    if event == "SIGSTOP" or phase == "rendezvous":  # only the time tells; all else is noticed long before
+        key = "work" if "evaluate" in words else "engine"
+        words = [*words, f"{key}.timeout_s={TIMEOUT_S}"]
     job = {"overrides": words, "phase": phase, "event": event, "rank": rank}
     # A rank that is stopped is ended by the harness, as soon as the other has left.
     return server.run(RUN, job, ranks=2, fail_fast_s=0.5 if event == "SIGSTOP" else 30)
@@ -99,7 +100,7 @@ def test_other_engines(
 def test_an_evaluation(server: ForkServer, words: list[str], tmp_path: Path, phase: str, event: str) -> None:
     run = [*words, f"run.root={tmp_path}", "run.name=r", "eval.extrapolation.enabled=false"]
     assert server.command(["coca_train", *run])[0].code == 0
-    evaluation = [f"checkpoint={tmp_path}/r", f"work.timeout_s={TIMEOUT_S}", f"work.root={tmp_path}/evaluation"]
+    evaluation = [f"checkpoint={tmp_path}/r", f"work.root={tmp_path}/evaluation"]
     evaluation = ["evaluate", *evaluation, "grid.lengths=[1x,2x]", "work.device=cpu", "work.progress_bar=false"]
     check_end(struck(server, evaluation, phase, event, 1), phase, event, 1)
 
@@ -128,7 +129,7 @@ def test_a_rank_that_comes_alone(server: ForkServer, words: list[str], tmp_path:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
     alone = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    here = ["coca_train", *words, f"run.root={tmp_path}"]
+    here = ["coca_train", *words, f"run.root={tmp_path}", f"engine.timeout_s={TIMEOUT_S}"]
     (ended,) = server.command(here, environment=alone)
     (line,) = ended.err.splitlines()
     assert ended.code == 76 and line.startswith(f"E-RUN-15 rank {rank} of 2: did not meet the others at 127.0.0.1:")
