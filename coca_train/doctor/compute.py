@@ -7,7 +7,7 @@ import torch
 from coca_train.engine.base import DTYPES
 
 MOMENT_S = 0.25
-MOMENTS = 9
+MOMENTS = 20
 SIDE = {"cpu": 256, "cuda": 4096}  # of the square matrices: a product takes about a millisecond
 
 

@@ -60,7 +60,7 @@ def _stopper(pid: int, stopped_s: float, stopped_at: float | None) -> None:
 
 
 def slowed(overrides: list[str]) -> None:
-    examined(overrides, stopped_s=0.08 if os.environ["RANK"] == "2" else 0.0)
+    examined(overrides, stopped_s=0.095 if os.environ["RANK"] == "2" else 0.0)
 
 
 def stopping(overrides: list[str], victim: int, after_s: float) -> None:
