@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from coca_train.runtime import dist, durable
+from coca_train.runtime import dist, durable, outside
 from coca_train.runtime.errors import LockedError, PeerLost, StorageError
 
 HEARTBEAT_S = 30.0
@@ -155,7 +155,7 @@ class RunLock:
 
     def _holder(self) -> dict[str, Any]:
         try:
-            holder = json.loads(durable.read_small(self._path, 4096))
+            holder = outside.read_object(self._path, 4096, follow=False)
         except (OSError, ValueError):
             return {}
         return holder if isinstance(holder, dict) else {}

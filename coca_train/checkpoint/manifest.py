@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from coca_train.checkpoint.format import ShardReader
-from coca_train.runtime import durable
+from coca_train.runtime import outside
 
 NAME = "MANIFEST.json"
 FORMAT = 1
@@ -82,10 +82,10 @@ def read(path: Path) -> dict[str, Any]:
     if not stat.S_ISDIR(path.lstat().st_mode):
         raise Refused("E-CKP-20 is not a folder (a link or a file)")
     try:
-        manifest = json.loads(durable.read_small(path / NAME, LIMIT))
+        manifest = outside.read_object(path / NAME, LIMIT, follow=False)
     except FileNotFoundError:
         raise Refused(f"E-CKP-07 {NAME} is missing") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise Refused(f"E-CKP-08 {NAME} cannot be read: {error}") from None
     if not isinstance(manifest, dict) or manifest.get("digest") != digest_of(manifest):
         raise Refused(f"E-CKP-08 {NAME} is damaged: its digest differs")

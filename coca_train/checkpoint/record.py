@@ -19,7 +19,7 @@ from coca_train.checkpoint.recovery import step_folders
 from coca_train.config.load import Loaded
 from coca_train.config.older import UNKNOWN, complete_settings, renamed
 from coca_train.data.mixture import fingerprint_diff
-from coca_train.runtime import dist
+from coca_train.runtime import dist, outside
 from coca_train.runtime.durable import write_text
 from coca_train.runtime.errors import CheckpointError, DataError
 from coca_train.runtime.trees import flatten
@@ -115,7 +115,7 @@ def begin_stage(
 def _read(path: Path, first: str) -> dict[str, Any]:
     """A run's record. first: name of the stage that runs from before there was more than one were in."""
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = outside.read_object(path)
         run_id, before, data = record["run_id"], record["settings"], record["fingerprint"]
         assert isinstance(run_id, str) and isinstance(before, dict) and isinstance(data, dict)
         length = before.get(f"stages.{first}.max_steps") or before.get("train.max_steps")

@@ -16,6 +16,7 @@ from coca_train.config.files import choices, shown, stamp
 from coca_train.config.messages import ConfigError, Problem, is_secret, show
 from coca_train.config.places import nodes, place_of, plain, read, stop
 from coca_train.config.root import Root
+from coca_train.runtime import outside
 from coca_train.runtime.trees import copied, leaves
 
 
@@ -161,7 +162,8 @@ def _no_such_axis(
     """`position=alibi position/frequencies=yarn`: the choice above has no such axis."""
     above, leaf = group.rsplit("/", 1)
     chosen = next(path.rsplit("/", 1)[1] for path, _ in offered if path.rsplit("/", 1)[0] == above)
-    able = [name for name, path in choices(above, dirs).items() if f"- {leaf}:" in path.read_text(encoding="utf-8")]
+    texts = {name: outside.read_text(path, errors="replace") for name, path in choices(above, dirs).items()}
+    able = [name for name, text in texts.items() if f"- {leaf}:" in text]
     text = f"{above}={chosen} has no {leaf}; those that have are {', '.join(able)}"
     fix, place = f"leave {group} away, or choose {above}={able[0]}", f"command line {group}={groups[group]}"
     return Problem("E-CFG-33", (), text, fix, place)

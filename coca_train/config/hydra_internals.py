@@ -19,6 +19,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig
 
 from coca_train.config.files import stamp
+from coca_train.config.places import nodes
 from coca_train.runtime.errors import UserError
 
 CHECKED = "1.3"  # internals may change with any other
@@ -53,8 +54,9 @@ class _Parsed(ConfigRepository):
     def load_config(self, config_path: str) -> Any:
         source = self._find_object_source(config_path, ObjectType.CONFIG)
         path = Path(source.path if source else "", f"{config_path}.yaml")
-        if not path.is_file():
+        if not path.exists():
             return super().load_config(config_path)
+        nodes(path)  # what is no file, or too much of one, is refused before Hydra opens it
         state = stamp(path)
         if path not in _PARSED or _PARSED[path][0] != state:
             _PARSED[path] = state, super().load_config(config_path)

@@ -4,6 +4,7 @@ Form: `E-<AREA>-<nn> <where> <key>=<value>: <what is wrong>; <what is needed>. F
 """
 
 import json
+import math
 import re
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -83,7 +84,11 @@ def mistyped(key: str, value: Any, needs: str, example: Any, kind: str, detail: 
     """A value of the wrong type or out of bounds. kind: pydantic's error type; needs: what is right, in words."""
     shape = "a number" if isinstance(value, float) else kind_of(value)
     write = f"write {key}={show(example)}" if example is not None else f"give {needs}"
-    if kind == "finite_number" or (needs.startswith("a number") and value in ("nan", "inf", "-inf", ".nan", ".inf")):
+    if (
+        kind == "finite_number"
+        or value in (math.inf, -math.inf)
+        or (needs.startswith("a number") and value in ("nan", "inf", "-inf", ".nan", ".inf"))
+    ):
         return Problem("E-CFG-06", (key,), f"must be finite; it needs {needs}", f"{write}, for example")
     if kind == "bool_type":
         return Problem("E-CFG-08", (key,), f"is {shape}; it needs true or false", f"write {key}={_truth(value)}")

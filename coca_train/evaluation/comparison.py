@@ -9,10 +9,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from coca_train.checkpoint.format import ShardReader
+from coca_train.config.places import plain
 from coca_train.evaluation.results import RESULTS, Evaluation
+from coca_train.runtime import outside
 from coca_train.runtime.durable import read_json
 from coca_train.runtime.errors import DataError, UserError
 from coca_train.tracking.writers import read_jsonl
@@ -52,13 +52,13 @@ def read_run(directory: Path) -> FinishedRun:
     try:
         return FinishedRun(
             directory=directory,
-            settings=dict(yaml.safe_load((directory / "config.yaml").read_text(encoding="utf-8"))),
-            init_digests=dict(json.loads((directory / "run.json").read_text(encoding="utf-8"))["init_digests"]),
+            settings=dict(plain(directory / "config.yaml")),
+            init_digests=dict(outside.read_object(directory / "run.json")["init_digests"]),
             shapes=parameter_shapes(directory),
             records=read_jsonl(directory / "metrics.jsonl"),
             evaluation=evaluation,
         )
-    except (OSError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
+    except (OSError, KeyError, TypeError, ValueError) as error:
         what = str(error).splitlines()[0] if str(error) else ""
         raise DataError(
             f"E-RUN-24 {directory}: its record cannot be read ({type(error).__name__}: {what}); a comparison needs "

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from coca_train.runtime import outside
 from coca_train.runtime.errors import StorageError
 
 CHUNK = 8 << 20  # [bytes]
@@ -24,16 +25,6 @@ def create(path: Path) -> int:
     """Descriptor of a new file; an existing one, or a symbolic link, is an OSError."""
     # O_EXCL and O_NOFOLLOW: whoever may write beside a run must not be able to turn a save into a write elsewhere.
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-
-
-def open_regular(path: Path) -> int:
-    """Descriptor to read a regular file; OSError for links, pipes, devices and folders."""
-    # O_NONBLOCK, because opening a pipe that nobody writes to would wait for ever before it can be looked at.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(f"{path} is not a regular file")
-    return descriptor
 
 
 def sync_folder(path: Path | str) -> None:
@@ -100,7 +91,8 @@ def as_json(data: Mapping[str, Any]) -> str:
 
 
 def read_json(path: Path) -> Any:
-    return decode(json.loads(path.read_text(encoding="utf-8")))
+    """What `as_json` wrote. Raises OSError and ValueError."""
+    return decode(outside.read_json(path))
 
 
 def encode(value: Any) -> Any:
@@ -113,22 +105,10 @@ def encode(value: Any) -> Any:
 
 def decode(value: Any) -> Any:
     if isinstance(value, dict):
-        if set(value) == {"number"}:
+        if set(value) == {"number"} and isinstance(value["number"], str):
             return float(value["number"])
         return {key: decode(item) for key, item in value.items()}
     return [decode(item) for item in value] if isinstance(value, list) else value
-
-
-def read_small(path: Path, limit: int) -> bytearray:
-    """The content of a regular file of at most `limit` bytes; OSError otherwise."""
-    descriptor = open_regular(path)
-    try:
-        size = os.fstat(descriptor).st_size
-        if size > limit:
-            raise OSError(f"{path} has {size} bytes, more than {limit}")
-        return read_at(descriptor, 0, size)
-    finally:
-        os.close(descriptor)
 
 
 def read_at(descriptor: int, offset: int, size: int) -> bytearray:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from coca_train.config.schema import Config, TrackingConfig
-from coca_train.runtime import dist
+from coca_train.runtime import dist, outside
 
 Record = Mapping[str, Any]
 Warn = Callable[[str], None]
@@ -36,11 +36,11 @@ class Sink(Protocol):
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Every complete record of a metrics.jsonl; a line cut by a crash is left out."""
+    """Every complete record of a metrics.jsonl; a line cut by a crash is left out. Raises OSError."""
     records = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
+    for line in outside.lines(path) if os.path.lexists(path) else ():
         try:
-            record = json.loads(line)
+            record = outside.from_json(line)
         except ValueError:
             continue
         if isinstance(record, dict) and isinstance(record.get("step"), int):
@@ -175,8 +175,8 @@ def _run_id(run_dir: Path) -> str:
     try:
         if not path.exists():
             path.write_text(secrets.token_hex(4), encoding="utf-8")
-        return path.read_text(encoding="utf-8").strip()
-    except OSError:
+        return outside.read_text(path, 1000).strip()
+    except (OSError, ValueError):
         return secrets.token_hex(4)
 
 
