@@ -5,6 +5,7 @@ command line, interpolations and types are ours. No node of OmegaConf leaves thi
 It is imported where files are merged: the help of a small command does not wait for it.
 """
 
+import re
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -83,8 +84,17 @@ def _merged(
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise _not_yaml(error, unreadable) from None
     except (HydraException, OmegaConfBaseException) as error:
+        # Hydra sees no file where there is a pipe or a folder.
+        if known := next((each for each in unreadable if _names(str(error), each)), None):
+            raise known from None
         text = show(str(error).splitlines()[0])
         raise stop(Problem("E-CFG-15", (), text, "mend the defaults list", "configs")) from None
+
+
+def _names(text: str, unreadable: ConfigError) -> bool:
+    """Whether a message of Hydra is about a file that could not be read."""
+    path = unreadable.problems[0].place.removesuffix(".yaml")
+    return any(path.endswith(f"/{name}") for name in re.findall(r"'([^']+)'", text.splitlines()[0]))
 
 
 def _not_yaml(error: Exception, unreadable: list[ConfigError]) -> ConfigError:

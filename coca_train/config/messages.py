@@ -41,7 +41,7 @@ def show(value: Any) -> str:
     """A value on one line: short, without control characters, without secrets."""
     text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
     text = _SECRET_VALUE.sub("***", text)
-    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    text = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
@@ -90,6 +90,8 @@ def mistyped(key: str, value: Any, needs: str, example: Any, kind: str, detail: 
         or (needs.startswith("a number") and value in ("nan", "inf", "-inf", ".nan", ".inf"))
     ):
         return Problem("E-CFG-06", (key,), f"must be finite; it needs {needs}", f"{write}, for example")
+    if isinstance(value, str) and any("\ud800" <= sign <= "\udfff" for sign in value):
+        return Problem("E-CFG-75", (key,), "is not UTF-8; it needs text", "write it in UTF-8")
     if kind == "bool_type":
         return Problem("E-CFG-08", (key,), f"is {shape}; it needs true or false", f"write {key}={_truth(value)}")
     if needs.startswith("a whole number") and isinstance(value, float):

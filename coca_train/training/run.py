@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from coca_train import checkpoint, engine
 from coca_train.checkpoint.record import begin_stage, open_record
 from coca_train.config.load import Loaded
 from coca_train.config.schema import Config
+from coca_train.config.sizes import here
 from coca_train.data.held_out import HeldOut, Validation
 from coca_train.data.mixture import Mixture, require_files
 from coca_train.data.packings import Edges
@@ -61,13 +63,16 @@ def train(loaded: Loaded) -> None:
         # The watchdog before the process group, so that its thread outlives everything a collective can hang in.
         watchdog = stack.enter_context(Watchdog())
         # The group before all that rank 0 does for the others: data, lock, record. They learn of its errors through it.
-        engine.start(config.engine)
+        device = engine.start(config.engine)
         # What can be refused without the run directory is refused before there is one.
         for stage in stages:
             prepare_data(stage.config)
         tokenizer = Tokenizer(config.data.tokenizer)
         own_tokens = partial(commands_for_own_tokens, config)
         n_tokens = vocab_size(config.model, tokenizer.vocab_size, tokenizer.path, own_tokens)
+        if device.type == "cpu":
+            for stage in stages:
+                check_room(stage.config, n_tokens)
         edges = Edges(tokenizer.bos, tokenizer.eod)
         mixtures = {
             each.name: Mixture(
@@ -158,6 +163,13 @@ def check_length(stage: str, needed: int, available: int | None) -> None:
             f"E-MIX-01 stage {stage}: needs {needed:,} windows, a source with on_exhausted=stop ends after "
             f"{available:,}. Fix: on_exhausted=repeat, or a shorter stage: stages.{stage}.max_steps"
         )
+
+
+def check_room(config: Config, n_tokens: int) -> None:
+    """UserError E-CFG-74 where the weights alone, or one batch of hidden states, need more memory than there is."""
+    model = replace(config.model, vocab_size=n_tokens)
+    for problem in here(model, config.train, config.engine):
+        raise UserError(f"{problem.id} {problem.keys[0]}: {problem.message}. Fix: {problem.fix}")
 
 
 def check_positions(stage: str, outline: Transformer, document_mask: bool) -> None:

@@ -155,7 +155,7 @@ def test_too_large(tmp_path: Path) -> None:
     path = tmp_path / "x.model"
     path.touch()
     os.truncate(path, 64 << 20)
-    with pytest.raises(DataError, match="E-TKN-02 .*more than 67,108,863 bytes"):
+    with pytest.raises(DataError, match=r"E-TKN-02 .*more than 67,108,863 bytes"):
         Tokenizer(path)
 
 
