@@ -127,8 +127,14 @@ class IndexedDataset(Index):
         self._bin: mmap.mmap | None = None
         # Sums are checked as blocks are read, not now: reading a terabyte first would delay the first step by an hour.
         self._sums = BlockSums.of(self.bin_path) if verify_blocks else None
-        with idx:
-            super().__init__(idx, self.bin_path, os.fstat(self._bin_file.fileno()).st_size)
+        try:
+            with idx:
+                super().__init__(idx, self.bin_path, os.fstat(self._bin_file.fileno()).st_size)
+        except OSError as error:
+            raise DataError(
+                f"E-TOK-01 {self.idx_path}: {error.strerror or error}; the file must be readable. Fix: look at its "
+                "disk, or copy it again"
+            ) from error
 
     def document(self, i: int) -> np.ndarray:
         """int64 (tokens,): one document."""

@@ -1,6 +1,7 @@
 """Durable file operations: what is written is on the disk, whole or not at all, before anyone relies on it."""
 
 import contextlib
+import hashlib
 import json
 import os
 import stat
@@ -11,6 +12,7 @@ from typing import Any
 from coca_train.runtime import outside
 from coca_train.runtime.errors import StorageError
 
+SEAL = "sha256"  # the key under which a file has the digest of all else in it
 CHUNK = 8 << 20  # [bytes]
 
 
@@ -93,6 +95,23 @@ def as_json(data: Mapping[str, Any]) -> str:
 def read_json(path: Path) -> Any:
     """What `as_json` wrote. Raises OSError and ValueError."""
     return decode(outside.read_json(path))
+
+
+def sealed(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with a digest of it: what is read back and still agrees is what was written, type for type."""
+    return {**data, SEAL: _digest(data)}
+
+
+def unsealed(data: Mapping[str, Any]) -> dict[str, Any]:
+    """What was sealed. Raises ValueError where it was changed since; files from before there were seals have none."""
+    content = {key: value for key, value in data.items() if key != SEAL}
+    if SEAL in data and data[SEAL] != _digest(content):
+        raise ValueError("it was changed since it was written")
+    return content
+
+
+def _digest(data: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(encode(data), sort_keys=True).encode()).hexdigest()
 
 
 def encode(value: Any) -> Any:
