@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from coca_train.runtime.errors import DataError
+from coca_train.runtime.printing import escaped
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,9 +34,9 @@ def is_main() -> bool:
 
 
 def log(message: str) -> None:
-    """Tell the user, once (rank 0, stderr)."""
+    """Tell the user, once (rank 0, stderr). A sample, or a name, moves no terminal's cursor."""
     if is_main():
-        print(message, file=sys.stderr, flush=True)
+        print(escaped(message) if sys.stderr.isatty() else message, file=sys.stderr, flush=True)
 
 
 def _group() -> Any:
