@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from coca_train.runtime import dist, durable
+from coca_train.runtime import dist, durable, outside
 from coca_train.runtime.errors import LockedError, PeerLost, StorageError
 
 HEARTBEAT_S = 30.0
@@ -85,7 +85,8 @@ class RunLock:
                 pass  # a disk that fails now: the next start sees that our process is gone
 
     def check(self) -> None:
-        """Rank 0, before a publish: raise LockedError when the run was taken over (we were frozen, say)."""
+        """Rank 0, before a publish: raise LockedError when the run was taken over (we were frozen, say), OSError where
+        nobody can tell."""
         holder = self._holder()
         if holder.get("token") != self._token:
             raise self._locked(holder, "took over this run while we were out")
@@ -133,7 +134,7 @@ class RunLock:
             self._acquire()
         except OSError as error:
             raise StorageError(
-                f"E-RUN-27 {self._run_dir}: cannot be written ({error}); a run needs its directory. "
+                f"E-RUN-27 {self._run_dir}: cannot be read or written ({error}); a run needs its directory. "
                 "Fix: choose another run.root"
             ) from error
 
@@ -144,7 +145,7 @@ class RunLock:
             if os.path.lexists(self._path):
                 holder = self._holder()
                 if self._alive(holder):
-                    raise self._locked(holder, "works in it")
+                    raise self._from_the_future(holder) or self._locked(holder, "works in it")
             card = {
                 "pid": os.getpid(),
                 "started": _started(os.getpid()),
@@ -158,11 +159,12 @@ class RunLock:
             self._mark.unlink(missing_ok=True)
 
     def _holder(self) -> dict[str, Any]:
+        """What the lock says of who holds it; {} where it says nothing. Raises OSError: a disk that fails is no
+        process."""
         try:
-            holder = json.loads(durable.read_small(self._path, 4096))
-        except (OSError, ValueError):
+            return outside.read_object(self._path, 4096, follow=False)
+        except (FileNotFoundError, ValueError):
             return {}
-        return holder if isinstance(holder, dict) else {}
 
     def _alive(self, holder: dict[str, Any]) -> bool:
         """Whether a lock's holder may still write; an unreadable card counts by its age only."""
@@ -172,6 +174,22 @@ class RunLock:
             if started is None or started != holder.get("started"):
                 return False
         return self._file_age() < STALE_AFTER_S
+
+    def _from_the_future(self, holder: dict[str, Any]) -> LockedError | None:
+        """Of a heartbeat that is dated in the future, and so never grows old; None: it is not.
+
+        It is dated anew: a holder that lives goes on beating, and the lock of one that does not is stale two minutes
+        from now, whatever the clock said that it was made by.
+        """
+        ahead_s = -self._file_age()
+        if ahead_s < STALE_AFTER_S:
+            return None
+        os.utime(self._path)
+        return LockedError(
+            f"E-RUN-08 {self._run_dir}: {_named(holder)} works in it; its last sign of life is dated {ahead_s:,.0f} s "
+            f"in the future, so it counts from now on. Fix: run the same command again in {STALE_AFTER_S / 60:.0f} "
+            f"minutes, or, when that process is gone, rm {self._path}"
+        )
 
     def _file_age(self) -> float:
         """Seconds since the heartbeat by the clock of the file system, which all hosts share."""
@@ -191,14 +209,18 @@ class RunLock:
                 continue  # a full or slow disk: the next beat tries again
 
     def _locked(self, holder: dict[str, Any], what: str) -> LockedError:
-        who = "another process"
-        if holder:
-            who = f"process {holder.get('pid')} on {holder.get('host')} since {holder.get('since')}"
-        job = f" (SLURM job {holder['job']})" if holder.get("job") else ""
         return LockedError(
-            f"E-RUN-08 {self._run_dir}: {who}{job} {what}; one process writes a run. "
+            f"E-RUN-08 {self._run_dir}: {_named(holder)} {what}; one process writes a run. "
             "Fix: wait for it, stop it, or choose another run.name"
         )
+
+
+def _named(holder: dict[str, Any]) -> str:
+    """Who holds a lock, in words."""
+    if not holder:
+        return "another process"
+    job = f" (SLURM job {holder['job']})" if holder.get("job") else ""
+    return f"process {holder.get('pid')} on {holder.get('host')} since {holder.get('since')}{job}"
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import re
 import stat
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from coca_train.checkpoint.format import ShardReader
-from coca_train.runtime import durable
+from coca_train.runtime import outside
 
 NAME = "MANIFEST.json"
 FORMAT = 1
@@ -20,6 +21,10 @@ SHARD = re.compile(r"state-\d{5}-of-\d{5}\.safetensors")
 KEYS = {
     "format", "run_id", "step", "world_size", "zero_stage", "dtype", "trainable",
     "model_digest", "data_fingerprint", "counters", "progress", "files", "digest",
+}  # fmt: skip
+TYPES: dict[str, type] = {
+    "run_id": str, "step": int, "world_size": int, "zero_stage": int, "dtype": str, "trainable": list,
+    "model_digest": str, "data_fingerprint": dict, "counters": dict, "progress": dict, "files": list,
 }  # fmt: skip
 LORA = "lora"  # a further key of checkpoints with adapters: programs that know none refuse them
 
@@ -82,15 +87,17 @@ def read(path: Path) -> dict[str, Any]:
     if not stat.S_ISDIR(path.lstat().st_mode):
         raise Refused("E-CKP-20 is not a folder (a link or a file)")
     try:
-        manifest = json.loads(durable.read_small(path / NAME, LIMIT))
+        manifest = outside.read_object(path / NAME, LIMIT, follow=False)
     except FileNotFoundError:
         raise Refused(f"E-CKP-07 {NAME} is missing") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise Refused(f"E-CKP-08 {NAME} cannot be read: {error}") from None
     if not isinstance(manifest, dict) or manifest.get("digest") != digest_of(manifest):
         raise Refused(f"E-CKP-08 {NAME} is damaged: its digest differs")
     if manifest.get("format") != FORMAT or set(manifest) - {LORA} != KEYS:
         raise Refused(f"E-CKP-09 format {manifest.get('format')!r}, this version reads {FORMAT}")
+    if (key := _mistyped(manifest)) is not None:
+        raise Refused(f"E-CKP-08 {NAME} is damaged: {key} is {str(manifest.get(key))[:80]!r}")
     if folder_name(manifest["step"]) != path.name:
         raise Refused(f"E-CKP-13 the manifest is of step {manifest['step']}")
     listed, present = {entry["name"] for entry in manifest["files"]}, {entry.name for entry in path.iterdir()} - {NAME}
@@ -103,6 +110,42 @@ def read(path: Path) -> dict[str, Any]:
         if not SHARD.fullmatch(entry["name"]) or size != entry["bytes"]:
             raise Refused(f"E-CKP-05 {entry['name']} has {size} bytes, not {entry['bytes']}")
     return manifest
+
+
+def _mistyped(manifest: dict[str, Any]) -> str | None:
+    """The first key whose value cannot have been written: a digest that is right says only that someone made it."""
+    for key, kind in TYPES.items():
+        if not isinstance(manifest[key], kind) or isinstance(manifest[key], bool):
+            return key
+    if not 0 <= manifest["step"] < 10**8:
+        return "step"
+    if not all(isinstance(name, str) for name in manifest["trainable"]):
+        return "trainable"
+    for entry in manifest["files"]:
+        if not isinstance(entry, dict) or [type(entry.get(key)) for key in ("name", "bytes", "sha256")] != [
+            str,
+            int,
+            str,
+        ]:
+            return "files"
+    lora = manifest.get(LORA, {"rank": 1, "alpha": 1.0})
+    if not isinstance(lora, dict) or not all(_is_above_0(lora.get(key)) for key in ("rank", "alpha")):
+        return LORA
+    counters = manifest["counters"]
+    # None at all in a run that was imported: no step was ever done in it.
+    if counters and not all(_is_number(counters.get(key)) for key in ("adam_step", "skipped_steps")):
+        return "counters"
+    if not isinstance(counters.get("loss_scaler", {}), dict):
+        return "counters"
+    return None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+
+
+def _is_above_0(value: Any) -> bool:
+    return _is_number(value) and value > 0
 
 
 def open_shard(path: Path, entry: dict[str, Any], verified: bool = True) -> ShardReader:

@@ -1,6 +1,5 @@
 """A run directory, opened: its configuration, its newest verified weights, its tokenizer."""
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from coca_train.data.mixture import tokenizer_digest
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import DTYPES
 from coca_train.models.transformer import Transformer, build_model, vocab_size
+from coca_train.runtime import outside
 from coca_train.runtime.errors import CheckpointError, DataError, UserError
 from coca_train.schedule import resolve, stage_at
 from coca_train.settings import load_saved
@@ -67,8 +67,8 @@ def load_run(run_dir: Path | str, device: str = "auto") -> TrainedRun:
 def read_record(run_dir: Path) -> dict:
     """run.json. Raises UserError when there is none, or none that can be read."""
     try:
-        record = json.loads((run_dir / "run.json").read_text(encoding="utf-8"))
-        if isinstance(record, dict) and {"run_id", "fingerprint"} <= record.keys():
+        record = outside.read_object(run_dir / "run.json")
+        if {"run_id", "fingerprint"} <= record.keys():
             return record
     except (OSError, ValueError):
         pass

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from coca_train import __version__
-from coca_train.checkpoint.manifest import FOLDER, step_of
-from coca_train.checkpoint.recovery import step_folders
+from coca_train.checkpoint.manifest import FOLDER
+from coca_train.checkpoint.recovery import newest, step_folders
 from coca_train.config.load import Loaded
 from coca_train.config.older import UNKNOWN, complete_settings, renamed
 from coca_train.data.mixture import fingerprint_diff
-from coca_train.runtime import dist
+from coca_train.runtime import dist, outside
 from coca_train.runtime.durable import write_text
 from coca_train.runtime.errors import CheckpointError, DataError
 from coca_train.runtime.trees import flatten
@@ -115,18 +115,22 @@ def begin_stage(
 def _read(path: Path, first: str) -> dict[str, Any]:
     """A run's record. first: name of the stage that runs from before there was more than one were in."""
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = outside.read_object(path)
         run_id, before, data = record["run_id"], record["settings"], record["fingerprint"]
         assert isinstance(run_id, str) and isinstance(before, dict) and isinstance(data, dict)
         length = before.get(f"stages.{first}.max_steps") or before.get("train.max_steps")
         only = {f"stages.{first}.optimizer": "fresh", f"stages.{first}.first_sample": 0, "train.max_steps": length}
         record.setdefault("stages", [{"name": first, "settings": before | only, "fingerprint": data}])
+        assert record["stages"] and isinstance(record.get("versions", {}), dict)
         for stage in record["stages"]:
+            assert isinstance(stage["name"], str) and isinstance(stage["fingerprint"], dict)
+            assert all(isinstance(each, dict) for each in stage.get("held_out", {}).values())
             stage["settings"] = complete_settings(renamed(stage["settings"]))
         return record
-    except (ValueError, KeyError, TypeError, AssertionError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
+        reason = f" ({error.strerror})" if isinstance(error, OSError) else ""
         raise CheckpointError(
-            f"E-CKP-23 {path}: not a run record; every run directory holds one. "
+            f"E-CKP-23 {path}: not a run record{reason}; every run directory holds one. "
             "Fix: restore it, or choose another run.name"
         ) from None
 
@@ -187,7 +191,8 @@ def _compare(
                 f"Fix: {fix}, or choose another run.name"
             )
     end = stages[len(begun) - 1].last_step
-    reached = max((step_of(folder) for folder in step_folders(run_dir / FOLDER)), default=0)
+    last = newest(run_dir, None)  # by its manifest: a stray folder of a later step is none
+    reached = 0 if last is None else last.step
     if reached > end:
         raise CheckpointError(
             f"E-CKP-21 {run_dir}: is at step {reached}, and stage {done[-1]}, which has begun, would end at step {end} "

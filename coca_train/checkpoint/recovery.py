@@ -14,7 +14,7 @@ from coca_train.checkpoint.manifest import FOLDER, STEP_FOLDER, Checkpoint, Meta
 from coca_train.checkpoint.weights import MODEL, Spec, open_weights, plain, read_merged
 from coca_train.engine.base import Engine, InitParameter
 from coca_train.models.lora import adapter_of, is_adapter
-from coca_train.runtime import dist, durable
+from coca_train.runtime import dist, durable, outside
 from coca_train.runtime.errors import CheckpointError, DataError
 
 TEMPORARY = ".tmp-"
@@ -84,7 +84,7 @@ def _look(run_dir: Path, clean: bool) -> tuple[list[Path], list[str], str | None
     folders = step_folders(run_dir / FOLDER)
     swept = sweep(run_dir) if clean else []
     try:
-        hint = durable.read_small(run_dir / FOLDER / "latest", 64).decode("ascii", "replace").strip()
+        hint = outside.read_bytes(run_dir / FOLDER / "latest", 64, follow=False).decode("ascii", "replace").strip()
     except OSError:
         hint = ""
     return folders, swept, hint if STEP_FOLDER.fullmatch(hint) else None

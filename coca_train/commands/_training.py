@@ -1,6 +1,5 @@
 """The configuration of a training as the commands take it: what its start.path knows of itself is in it."""
 
-import json
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -12,7 +11,7 @@ from coca_train.config import load as loading
 from coca_train.config.compose import Assembled
 from coca_train.config.interpolate import resolve
 from coca_train.config.load import Loaded, assemble
-from coca_train.runtime import dist
+from coca_train.runtime import dist, outside
 from coca_train.runtime.errors import UserError
 from coca_train.runtime.trees import section
 from coca_train.schedule import words_of
@@ -41,7 +40,7 @@ def remembered(words: list[str], dirs: tuple[Path, ...]) -> list[str]:
         a = assemble(settings.TRAIN, words, dirs)
         run = section(resolve(a.tree)[0], "run")
         run_dir = Path(str(run["root"]), str(run["name"]))
-        record = json.loads((run_dir / "run.json").read_text(encoding="utf-8"))
+        record = outside.read_object(run_dir / "run.json")
         said = words_of(record.get("schedule", record["overrides"]))
         if not any(run_dir.glob("checkpoints/step-*")):
             return words  # it begins anew

@@ -20,7 +20,7 @@ from coca_train.config.messages import Problem, nearest
 from coca_train.config.root import Root
 from coca_train.config.schema import STRICT
 from coca_train.config.verb import FLAGS, Verb
-from coca_train.runtime import dist
+from coca_train.runtime import dist, outside
 from coca_train.runtime.errors import DataError, UserError
 from coca_train.schedule import resolve
 from coca_train.settings import TRAIN, of_training
@@ -121,7 +121,7 @@ def entry(text: str, overrides: list[str]) -> SchemeRun:
                 f"E-CFG-31 command line schemes: {text}: {error}. Fix: e.g. rope:{EXAMPLES[groups[0]]}"
             ) from None
     wants_memory = any(word == "data.order=stream" or word.startswith("position.memory_len=") for word in overrides)
-    if not wants_memory and re.search(r"^memory_len:", _offered("position")[scheme].read_text(encoding="utf-8"), re.M):
+    if not wants_memory and re.search(r"^memory_len:", outside.read_text(_offered("position")[scheme]), re.M):
         words.append("position.memory_len=0")
     return SchemeRun(re.sub("[:@]", "-", text), words)
 
@@ -175,7 +175,7 @@ def finished(run_dir: Path, loaded: Loaded) -> bool:
 
     config = run_dir / "config.yaml"
     # By the text: whatever option has changed, it is another training.
-    if not config.exists() or config.read_text(encoding="utf-8") != loaded.yaml:
+    if not config.exists() or outside.read_text(config) != loaded.yaml:
         return False
     return is_finished(run_dir / "report", {"format": FORMAT, "step": resolve(loaded.config)[-1].last_step})
 

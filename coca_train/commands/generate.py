@@ -2,21 +2,28 @@
 
 import sys
 import time
-from typing import Literal
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.commands import main
+from coca_train.config.check import MAX_SEED, problems
 from coca_train.config.command_line import Arguments
 from coca_train.config.fields import Text
 from coca_train.config.load import Loaded
+from coca_train.config.messages import Problem
 from coca_train.config.root import Root
 from coca_train.config.schema import STRICT
 from coca_train.config.verb import Verb
 from coca_train.runtime import dist
 from coca_train.runtime.errors import UserError
+from coca_train.runtime.printing import printed
 from coca_train.vary import GROUPS, varies, vary
+
+if TYPE_CHECKING:
+    from coca_train.checkpoint.opening import TrainedRun
 
 USAGE = """\
 What a trained model writes.
@@ -54,6 +61,16 @@ class GenerateConfig:
     device: Literal["auto", "cpu", "cuda"] = Field(description="auto: cuda where there is a GPU")
 
 
+def _tokens(run: "TrainedRun", given: GenerateConfig) -> list[int]:
+    """The prompt's. UserError where prompt and continuation leave more in the cache than this machine holds."""
+    from coca_train.config.sizes import of_cache
+
+    tokens = run.tokenizer.encode(given.prompt)
+    for problem in of_cache(run.loaded.config.model, len(tokens) + given.max_new_tokens):
+        raise UserError(f"{problem.id} command line {problem.message}. Fix: {problem.fix}")
+    return tokens
+
+
 def _generate(loaded: Loaded, arguments: Arguments) -> None:
     import torch
 
@@ -66,7 +83,7 @@ def _generate(loaded: Loaded, arguments: Arguments) -> None:
     run.model.set_position(config.position)
     run.model.set_visibility(config.visibility)
     run.model.set_logit_scale(config.model.logit_scale)
-    tokens = run.tokenizer.encode(given.prompt)
+    tokens = _tokens(run, given)
     try:
         check_options(tokens, given.max_new_tokens, given.temperature, given.top_k, given.top_p)
         check_positions(run.model, len(tokens), given.max_new_tokens)
@@ -86,9 +103,13 @@ def _generate(loaded: Loaded, arguments: Arguments) -> None:
         use_cache=given.use_cache,
     )
     seconds = time.perf_counter() - begin
-    print(given.prompt + run.tokenizer.decode(new))
+    print(printed(given.prompt + run.tokenizer.decode(new)))
     speed = f"{len(new) / seconds:,.0f} tokens/s" if new else "nothing to add"
     dist.log(f"\n[{given.run}, step {run.step}: {len(tokens)} + {len(new)} tokens, {speed}]")
+
+
+def _seed(seed: int) -> list[Problem]:
+    return [] if seed <= MAX_SEED else [Problem("E-CFG-05", ("seed",), "a seed has 63 bits at most", "write seed=0")]
 
 
 GENERATE = Root(
@@ -97,6 +118,7 @@ GENERATE = Root(
     schema=GenerateConfig,
     command="coca_train generate",
     examples="temperature=0.8",
+    check=partial(problems, rules=(_seed,)),
     beside=tuple(GROUPS),
 )
 VERB = Verb(GENERATE, USAGE, _generate, needs_words=True, passes_on=varies)

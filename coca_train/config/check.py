@@ -5,12 +5,14 @@ makes it one about a launch, which a saved run that is only read does not have.
 """
 
 import inspect
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
+from coca_train.config import sizes
 from coca_train.config.files import choices, config_dir
 from coca_train.config.messages import Problem
 from coca_train.config.schema import (
@@ -29,6 +31,8 @@ from coca_train.config.schema import (
 )
 
 MAX_SEED = 2**63 - 1  # what torch.manual_seed takes
+FAR = 1_000_000
+LONGEST_PATH, LONGEST_PART = 3500, 255  # [bytes] Linux allows 4,096 in all; below a run's folder others follow
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -80,8 +84,8 @@ def _batch(train: TrainConfig, world: World) -> Iterator[Problem]:
         return
     below, above = max(whole // unit, 1) * unit, (whole // unit + 1) * unit
     legal = [(size, micro) for size in list(dict.fromkeys((below, above, above + unit)))[:2]]
-    divisors = [m for m in range(1, whole // world.size + 1) if whole % (m * world.size) == 0]
-    legal += [(whole, m) for m in sorted(divisors, key=lambda m: abs(m - micro))[: 3 - len(legal)]]
+    each = whole // world.size if whole % world.size == 0 else 0
+    legal += [(whole, m) for m in _divisors(each, micro)[: 3 - len(legal)]]
     sets = ", ".join(f"{size} with {m}" for size, m in legal)
     text = f"{whole} sequences are not a multiple of {micro} per device x {world.size} devices = {unit}"
     keys = ("train.global_batch_size", "train.micro_batch_size")
@@ -105,7 +109,13 @@ def kv_heads(model: ModelConfig) -> list[Problem]:
 
 
 def _divisor(of: int, near: int) -> int:
-    return min((n for n in range(1, of + 1) if of % n == 0), key=lambda n: abs(n - near))
+    return _divisors(of, near)[0]
+
+
+def _divisors(of: int, near: int) -> list[int]:
+    """Divisors, the nearest first; of numbers beyond a million only what a million is enough to find."""
+    small = [n for n in range(1, min(math.isqrt(of), FAR) + 1) if of % n == 0]
+    return sorted({*small, *(of // n for n in small)}, key=lambda n: (abs(n - near), n))
 
 
 def pattern(layers: LayersConfig) -> list[Problem]:
@@ -242,6 +252,9 @@ def _packing(data: DataConfig, train: TrainConfig) -> Iterator[Problem]:
 
 def _paths(run: RunConfig, data: DataConfig, start: StartConfig) -> list[Problem]:
     options = {"run.root": run.root, "data.dir": data.dir, "data.tokenizer": data.tokenizer}
+    for name, source in data.sources.items():
+        options[f"data.sources.{name}.path"] = source.path
+        options |= {} if source.valid_path is None else {f"data.sources.{name}.valid_path": source.valid_path}
     return paths(options | ({"start.path": start.path} if start.path is not None else {}))
 
 
@@ -282,6 +295,9 @@ def paths(options: dict[str, str]) -> list[Problem]:
     for key, path in options.items():
         if not path.strip() or not path.isprintable():
             wrong.append(Problem("E-CFG-29", (key,), "this is no path", f"give a folder or file name: {key}=…"))
+        elif len(os.fsencode(path)) > LONGEST_PATH or any(len(os.fsencode(p)) > LONGEST_PART for p in path.split("/")):
+            text = f"{len(os.fsencode(path)):,} bytes; a path has at most {LONGEST_PATH:,}, a name in it {LONGEST_PART}"
+            wrong.append(Problem("E-CFG-29", (key,), text, f"give a shorter one: {key}=…"))
         elif path.startswith("~"):
             wrong.append(Problem("E-CFG-29", (key,), "~ means nothing here", f"write {key}=$HOME{path[1:]}"))
     return wrong
@@ -289,6 +305,10 @@ def paths(options: dict[str, str]) -> list[Problem]:
 
 # The order of messages. Rules of positions and visibilities follow these (settings.py).
 RULES = (
+    sizes.weights,
+    sizes.window,
+    sizes.evaluation,
+    sizes.steps,
     _batch,
     heads,
     kv_heads,

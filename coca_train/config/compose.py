@@ -5,6 +5,7 @@ command line, interpolations and types are ours. No node of OmegaConf leaves thi
 It is imported where files are merged: the help of a small command does not wait for it.
 """
 
+import re
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -16,6 +17,7 @@ from coca_train.config.files import choices, shown, stamp
 from coca_train.config.messages import ConfigError, Problem, is_secret, show
 from coca_train.config.places import nodes, place_of, plain, read, stop
 from coca_train.config.root import Root
+from coca_train.runtime import outside
 from coca_train.runtime.trees import copied, leaves
 
 
@@ -82,8 +84,17 @@ def _merged(
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise _not_yaml(error, unreadable) from None
     except (HydraException, OmegaConfBaseException) as error:
+        # Hydra sees no file where there is a pipe or a folder.
+        if known := next((each for each in unreadable if _names(str(error), each)), None):
+            raise known from None
         text = show(str(error).splitlines()[0])
         raise stop(Problem("E-CFG-15", (), text, "mend the defaults list", "configs")) from None
+
+
+def _names(text: str, unreadable: ConfigError) -> bool:
+    """Whether a message of Hydra is about a file that could not be read."""
+    path = unreadable.problems[0].place.removesuffix(".yaml")
+    return any(path.endswith(f"/{name}") for name in re.findall(r"'([^']+)'", text.splitlines()[0]))
 
 
 def _not_yaml(error: Exception, unreadable: list[ConfigError]) -> ConfigError:
@@ -161,7 +172,8 @@ def _no_such_axis(
     """`position=alibi position/frequencies=yarn`: the choice above has no such axis."""
     above, leaf = group.rsplit("/", 1)
     chosen = next(path.rsplit("/", 1)[1] for path, _ in offered if path.rsplit("/", 1)[0] == above)
-    able = [name for name, path in choices(above, dirs).items() if f"- {leaf}:" in path.read_text(encoding="utf-8")]
+    texts = {name: outside.read_text(path, errors="replace") for name, path in choices(above, dirs).items()}
+    able = [name for name, text in texts.items() if f"- {leaf}:" in text]
     text = f"{above}={chosen} has no {leaf}; those that have are {', '.join(able)}"
     fix, place = f"leave {group} away, or choose {above}={able[0]}", f"command line {group}={groups[group]}"
     return Problem("E-CFG-33", (), text, fix, place)

@@ -32,12 +32,16 @@ def fields_of(cls: Any) -> dict[str, FieldInfo]:
 
 def _number(base: str, metadata: list[Any]) -> str:
     words = [
-        f"{sign} {getattr(m, name):g}"
+        f"{sign} {_short(getattr(m, name))}"
         for m in metadata
         for name, sign in (("gt", ">"), ("ge", ">="), ("lt", "<"), ("le", "<="))
         if getattr(m, name, None) is not None
     ]
     return " ".join([base, " and ".join(words)]).rstrip()
+
+
+def _short(bound: float) -> str:
+    return str(bound) if isinstance(bound, int) else f"{bound:g}"
 
 
 def needs(annotation: Any, metadata: list[Any]) -> str:

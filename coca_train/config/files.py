@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from coca_train.runtime import outside
 from coca_train.runtime.errors import UserError
 
 
@@ -50,7 +51,11 @@ def choices(group: str, dirs: tuple[Path, ...]) -> dict[str, Path]:
 
 def summary(path: Path) -> str:
     """The first comment line of a YAML file, which says what the choice is."""
-    for line in path.read_text(encoding="utf-8").splitlines():
+    try:
+        lines = outside.read_text(path, errors="replace").splitlines()
+    except OSError:  # choosing it says what is wrong
+        return ""
+    for line in lines:
         if line.startswith("#") and "@package" not in line:
             return line.lstrip("# ").rstrip()
     return ""

@@ -5,6 +5,7 @@
 * `split_sweep`: the points of a sweep, without Hydra's launcher, which would run them all in this process.
 """
 
+import math
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,11 +17,14 @@ from hydra._internal.defaults_list import DefaultsList, create_defaults_list
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import RangeSweep
 from omegaconf import DictConfig
 
 from coca_train.config.files import stamp
+from coca_train.config.places import nodes
 from coca_train.runtime.errors import UserError
 
+MOST_POINTS = 1000
 CHECKED = "1.3"  # internals may change with any other
 
 
@@ -53,8 +57,9 @@ class _Parsed(ConfigRepository):
     def load_config(self, config_path: str) -> Any:
         source = self._find_object_source(config_path, ObjectType.CONFIG)
         path = Path(source.path if source else "", f"{config_path}.yaml")
-        if not path.is_file():
+        if not path.exists():
             return super().load_config(config_path)
+        nodes(path)  # what is no file, or too much of one, is refused before Hydra opens it
         state = stamp(path)
         if path not in _PARSED or _PARSED[path][0] != state:
             _PARSED[path] = state, super().load_config(config_path)
@@ -92,8 +97,24 @@ def _named(defaults: DefaultsList) -> list[tuple[str, str]]:
     return [(each.config_path, each.package or "") for each in defaults.defaults if each.config_path]
 
 
+def _n_values(override: Any) -> int:
+    """How many a sweep over an override has, without making them."""
+    if not override.is_sweep_override():
+        return 1
+    sweep = override.value()
+    if isinstance(sweep, RangeSweep):
+        start, stop, step = sweep.start or 0, sweep.stop, sweep.step
+        return max(0, math.ceil((stop - start) / step)) if stop is not None and step else 1
+    return len(getattr(sweep, "list", ())) or 1
+
+
 def split_sweep(overrides: list[str]) -> list[list[str]]:
     """The jobs of a sweep, by Hydra's own sweeper: one list of overrides each."""
     parser = OverridesParser.create()
     parsed = [parser.parse_override(raw) for raw in overrides]
+    if (n := math.prod(map(_n_values, parsed))) > MOST_POINTS:
+        raise UserError(
+            f"E-CFG-76 --multirun: {n:,} combinations, each a run of its own; at most {MOST_POINTS:,} are swept at a "
+            "time. Fix: fewer values"
+        )
     return BasicSweeper.split_arguments(parsed, max_batch_size=None)[0]

@@ -4,6 +4,7 @@ Form: `E-<AREA>-<nn> <where> <key>=<value>: <what is wrong>; <what is needed>. F
 """
 
 import json
+import math
 import re
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -40,7 +41,7 @@ def show(value: Any) -> str:
     """A value on one line: short, without control characters, without secrets."""
     text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
     text = _SECRET_VALUE.sub("***", text)
-    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    text = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
@@ -83,8 +84,14 @@ def mistyped(key: str, value: Any, needs: str, example: Any, kind: str, detail: 
     """A value of the wrong type or out of bounds. kind: pydantic's error type; needs: what is right, in words."""
     shape = "a number" if isinstance(value, float) else kind_of(value)
     write = f"write {key}={show(example)}" if example is not None else f"give {needs}"
-    if kind == "finite_number" or (needs.startswith("a number") and value in ("nan", "inf", "-inf", ".nan", ".inf")):
+    if (
+        kind == "finite_number"
+        or value in (math.inf, -math.inf)
+        or (needs.startswith("a number") and value in ("nan", "inf", "-inf", ".nan", ".inf"))
+    ):
         return Problem("E-CFG-06", (key,), f"must be finite; it needs {needs}", f"{write}, for example")
+    if isinstance(value, str) and any("\ud800" <= sign <= "\udfff" for sign in value):
+        return Problem("E-CFG-75", (key,), "is not UTF-8; it needs text", "write it in UTF-8")
     if kind == "bool_type":
         return Problem("E-CFG-08", (key,), f"is {shape}; it needs true or false", f"write {key}={_truth(value)}")
     if needs.startswith("a whole number") and isinstance(value, float):

@@ -11,10 +11,14 @@ from coca_train.config.exchange import over
 from coca_train.config.fields import options, spelling_of
 from coca_train.config.files import choices
 from coca_train.config.messages import Problem, is_secret, nearest, show
+from coca_train.config.places import DEEPEST
 from coca_train.config.root import Root
 
 if TYPE_CHECKING:  # help without overrides does not wait for Hydra
     from hydra.core.override_parser.types import Override
+
+
+LONGEST = 20_000  # characters of a word; the grammar reads some ten thousand a second
 
 
 @dataclass
@@ -58,13 +62,16 @@ def parse(root: Root, overrides: list[str], dirs: tuple[Path, ...]) -> Parsed:
         # own.
         spelling = spelling_of(root, key) if equals else None
         value: Any = None if spelling is None else spelling.read(text)
+        if spelling is None and (problem := _too_much(raw)):
+            parsed.problems.append(wrong(raw, *problem))
+            continue
         try:
             override = (
                 parser.parse_override(raw)
                 if value is None
                 else Override(OverrideType.CHANGE, key, ValueType.ELEMENT, value, input_line=raw)
             )
-        except HydraException:
+        except (HydraException, ValueError):  # ValueError: a number with thousands of digits
             parsed.problems.append(_unreadable(root, raw))
             continue
         name, value = override.key_or_group.strip(), override.value()
@@ -81,6 +88,19 @@ def parse(root: Root, overrides: list[str], dirs: tuple[Path, ...]) -> Parsed:
         else:
             parsed.values.append(override)
     return parsed
+
+
+def _too_much(raw: str) -> tuple[str, str] | None:
+    """What is wrong with a word that Hydra's grammar would take minutes for, or a deeper stack than there is."""
+    if len(raw) > LONGEST:
+        return f"{len(raw):,} characters, more than {LONGEST:,}", "write a long list into a file: --config-dir"
+    depth = deepest = 0
+    for sign in raw:
+        depth += (sign in "[{(") - (sign in "]})")
+        deepest = max(deepest, depth)
+    if deepest > DEEPEST:
+        return f"nested {deepest} levels deep, more than {DEEPEST}", "close what is open"
+    return None
 
 
 def _refused_choice(root: Root, override: "Override", group: str, dirs: tuple[Path, ...]) -> tuple[str, ...] | None:

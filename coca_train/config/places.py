@@ -3,6 +3,7 @@
 Known traps: `1:30:00` is the number 5400, `012` is 10, `yes` is true, aliases multiply.
 """
 
+import errno
 import re
 from collections.abc import Mapping
 from functools import lru_cache
@@ -13,9 +14,13 @@ import yaml
 
 from coca_train.config.files import shown, stamp
 from coca_train.config.messages import ConfigError, Problem, show
+from coca_train.runtime import outside
 
 MAX_BYTES = 1_000_000
 MAX_NODES = 10_000
+DEEPEST = 50  # sections inside sections; ours have six
+MOST_DIGITS = 300  # of a number: none of ours has more than twenty
+_TOO_LONG = re.compile(rf"[-+0-9_:]{{{MOST_DIGITS + 1},}}")
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -41,32 +46,61 @@ def _nodes(path: Path, state: tuple[int, int]) -> yaml.Node | None:
     """state: read again where it is another one."""
     place = shown(path)
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise stop(Problem("E-CFG-14", (), "the file is larger than 1 MB", "keep data out of configs", place))
-        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=_Loader)
+        text = outside.read_text(path, MAX_BYTES)
+        _look_through(text, place)
+        root = yaml.compose(text, Loader=_Loader)
     except UnicodeDecodeError as error:
         text = f"not UTF-8 (byte {error.start})"
         raise stop(Problem("E-CFG-15", (), text, "save the file as UTF-8", place)) from None
     except OSError as error:
-        raise stop(
-            Problem("E-CFG-15", (), f"cannot be read: {error.strerror}", "give a readable file", place)
-        ) from None
+        if error.errno == errno.EFBIG:
+            problem = Problem("E-CFG-14", (), "the file is larger than 1 MB", "keep data out of configs", place)
+        else:
+            problem = Problem("E-CFG-15", (), f"cannot be read: {error.strerror}", "give a readable file", place)
+        raise stop(problem) from None
     except (yaml.MarkedYAMLError, yaml.reader.ReaderError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f"{place}:{mark.line + 1}:{mark.column + 1}" if mark else place
         text = f"this is not YAML: {show(getattr(error, 'problem', None) or str(error))}"
         raise stop(Problem("E-CFG-13", (), text, "indent with spaces, close what is open", line)) from None
-    except RecursionError:
-        raise stop(Problem("E-CFG-14", (), "nested too deeply", "flatten the file", place)) from None
+    if root is not None and not isinstance(root, yaml.MappingNode):
+        what = show(root.value) if isinstance(root, yaml.ScalarNode) else "a list"
+        text = f"holds {what}, and no options"
+        raise stop(Problem("E-CFG-13", (), text, "write lines of the form key: value", place))
     if root is not None and _count(root, {}) > MAX_NODES:
         text = f"more than {MAX_NODES} values once its aliases are expanded"
         raise stop(Problem("E-CFG-14", (), text, "write without aliases", place))
     return root
 
 
+def _look_through(text: str, place: str) -> None:
+    """Refuse what the functions that compose a tree cannot take: they call themselves, some in C, where a stack that
+    ends is a crash. The parser's events come one after the other."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        line = f"{place}:{event.start_mark.line + 1}"
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > DEEPEST:
+                message = f"sections are nested deeper than {DEEPEST} levels"
+                raise stop(Problem("E-CFG-14", (), message, "flatten the file", line))
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        elif isinstance(event, yaml.ScalarEvent) and not event.style and _TOO_LONG.fullmatch(event.value):
+            message = f"a number of {len(event.value):,} digits"
+            raise stop(Problem("E-CFG-14", (), message, f"write at most {MOST_DIGITS} digits", line))
+
+
 def plain(path: Path) -> Any:
-    """The values of a file, by the quick loader where there is one."""
-    return yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 (a safe one)
+    """The values of a file, by the quick loader where there is one, after the checks of `nodes`."""
+    nodes(path)
+    try:
+        return yaml.load(outside.read_text(path, MAX_BYTES), Loader=_Loader)  # noqa: S506 (a safe one)
+    except yaml.MarkedYAMLError as error:  # a key that is a list, a date that is none
+        line = f"{shown(path)}:{error.problem_mark.line + 1}" if error.problem_mark else shown(path)
+        raise stop(Problem("E-CFG-13", (), show(error.problem or str(error)), "write plain YAML", line)) from None
+    except ValueError as error:
+        raise stop(Problem("E-CFG-13", (), show(str(error)), "write plain YAML", shown(path))) from None
 
 
 def _count(node: yaml.Node, known: dict[int, int]) -> int:

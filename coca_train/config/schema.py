@@ -24,6 +24,8 @@ def _whole(value: Any) -> Any:
 
 
 Positive = Annotated[int, Field(gt=0)]
+UpToAMillion = Annotated[int, Field(gt=0, le=1_000_000)]
+Heads = Annotated[int, Field(gt=0, le=65536)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 
 
@@ -57,11 +59,11 @@ class LogitScaleConfig:
 class ModelConfig:
     """The Transformer: GPT-NeoX or LLaMA, by these values only."""
 
-    n_layers: Positive = Field(description="number of Transformer blocks")
+    n_layers: Annotated[int, Field(gt=0, le=2000)] = Field(description="number of Transformer blocks")
     d_model: Positive = Field(description="width of the residual stream")
-    n_heads: Positive = Field(description="query heads")
-    n_kv_heads: Positive | None = Field(description="key/value heads (GQA); null = n_heads")
-    head_dim: Positive | None = Field(description="width of a head; null = d_model / n_heads")
+    n_heads: Heads = Field(description="query heads")
+    n_kv_heads: Heads | None = Field(description="key/value heads (GQA); null = n_heads")
+    head_dim: Heads | None = Field(description="width of a head; null = d_model / n_heads")
     d_ff: Positive = Field(description="width of the feed-forward layer")
     vocab_size: Positive | None = Field(description="embedding rows [tokens]; null = the tokenizer's, rounded up to 64")
     norm: Literal["layernorm", "rmsnorm"] = Field(description="normalisation")
@@ -114,7 +116,7 @@ class TrainConfig:
     max_steps: Positive = Field(description="length of the training [optimizer steps]")
     seq_len: Positive = Field(description="training window [tokens]")
     micro_batch_size: Positive = Field(description="[sequences] per device per forward")
-    global_batch_size: Positive = Field(description="[sequences] per optimizer step, over all devices")
+    global_batch_size: UpToAMillion = Field(description="[sequences] per optimizer step, over all devices")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -146,7 +148,7 @@ class StartConfig:
 class LoraConfig:
     """Low-rank adapters in place of weight matrices (arXiv 2106.09685)."""
 
-    rank: Positive | None = Field(
+    rank: Annotated[int, Field(gt=0, le=65536)] | None = Field(
         description="every weight matrix of a linear layer that `trainable` matches is trained as W + alpha/rank B A, "
         "B and A of this rank (needs the lora extra); null = in full"
     )
@@ -215,7 +217,9 @@ class DataConfig:
         description="hold each 4 MiB block of training and held-out data against its checksum when it is read first, "
         "where data_prep left a .sums file beside it"
     )
-    prefetch_steps: int = Field(ge=0, description="batches read ahead by a background thread [steps]; 0 = none")
+    prefetch_steps: int = Field(
+        ge=0, le=1000, description="batches read ahead by a background thread [steps]; 0 = none"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -250,7 +254,7 @@ class EngineConfig:
     )
     activation_checkpointing: bool = Field(description="recompute activations in the backward pass")
     bucket_size: Positive = Field(description="ZeRO reduce and all-gather bucket [elements]")
-    timeout_s: Positive = Field(description="a collective that takes longer means a dead or hung rank [seconds]")
+    timeout_s: UpToAMillion = Field(description="a collective that takes longer means a dead or hung rank [seconds]")
     max_skipped_steps: Positive = Field(
         description="consecutive non-finite steps skipped before the run gives up [steps]"
     )

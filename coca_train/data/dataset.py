@@ -16,6 +16,7 @@ import numpy as np
 
 from coca_train.data.index import DTYPES, HEADER, MAGIC, Index
 from coca_train.data.storage import flush_to_disk, open_locked, storage
+from coca_train.runtime import outside
 from coca_train.runtime.durable import sync_folder
 from coca_train.runtime.errors import DataError
 
@@ -51,11 +52,16 @@ class BlockSums:
     @classmethod
     def of(cls, bin_path: str) -> "BlockSums | None":
         """The sums beside a .bin; None when there are none (data of another tool)."""
+        path, n_blocks = sums_path(bin_path), -(-os.path.getsize(bin_path) // BLOCK_BYTES)
         try:
-            with open(sums_path(bin_path), "rb") as file:
-                return cls(bin_path, file.read())
+            return cls(bin_path, outside.read_bytes(path, SUM_BYTES * n_blocks + outside.CHUNK))
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise DataError(
+                f"E-TOK-08 {path}: cannot be read ({error.strerror}); the sums of {n_blocks} blocks are needed. "
+                "Fix: copy the file again, or remove it: nothing is checked then"
+            ) from error
 
     def check(self, data: mmap.mmap, start: int, stop: int) -> None:
         """Check the blocks that hold bytes start .. stop - 1 and were not checked yet. data: the whole .bin."""
@@ -121,8 +127,14 @@ class IndexedDataset(Index):
         self._bin: mmap.mmap | None = None
         # Sums are checked as blocks are read, not now: reading a terabyte first would delay the first step by an hour.
         self._sums = BlockSums.of(self.bin_path) if verify_blocks else None
-        with idx:
-            super().__init__(idx, self.bin_path, os.fstat(self._bin_file.fileno()).st_size)
+        try:
+            with idx:
+                super().__init__(idx, self.bin_path, os.fstat(self._bin_file.fileno()).st_size)
+        except OSError as error:
+            raise DataError(
+                f"E-TOK-01 {self.idx_path}: {error.strerror or error}; the file must be readable. Fix: look at its "
+                "disk, or copy it again"
+            ) from error
 
     def document(self, i: int) -> np.ndarray:
         """int64 (tokens,): one document."""

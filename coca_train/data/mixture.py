@@ -5,7 +5,6 @@ sources, seq_len; in streams the global batch size too) is the same tokens whoev
 after any number of restarts.
 """
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -23,6 +22,7 @@ from coca_train.data.packings.base import row_of
 from coca_train.data.provenance import Origins, Passage, Provenance
 from coca_train.data.sampling import PackedSource, SamplePlace, Shuffled, Streams
 from coca_train.data.storage import digest
+from coca_train.runtime import outside
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.trees import flatten
 
@@ -154,7 +154,7 @@ def check_tokenizer(tokenizer: str, key: str, prefix: str) -> None:
     """
     manifest = Path(prefix).parent / "manifest.json"
     try:
-        made_with = json.loads(manifest.read_text(encoding="utf-8"))["tokenizer"]["sha256"]
+        made_with = outside.read_json(manifest)["tokenizer"]["sha256"]
     except (OSError, ValueError, KeyError, TypeError):
         return  # a dataset of another tool: nothing is known about its tokenizer
     if made_with != (now := tokenizer_digest(tokenizer)["sha256"]):

@@ -1,6 +1,5 @@
 """Where a sample comes from: source, window, documents, and the line of the raw file each was read from."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coca_train.data.dataset import IndexedDataset
+from coca_train.runtime import outside
 from coca_train.runtime.errors import DataError
 
 
@@ -84,7 +84,7 @@ class Origins:
     def _names(self, dataset: str) -> list[tuple[str, str]]:
         """Names of the inputs by their number, and what their lines are; empty when no manifest tells."""
         try:
-            manifest = json.loads(self.path.with_name("manifest.json").read_text(encoding="utf-8"))
+            manifest = outside.read_json(self.path.with_name("manifest.json"))
             source = dataset.removesuffix("_train").removesuffix("_valid")
             return [_name(input) for input in manifest["sources"][source]["inputs"]]
         except (OSError, ValueError, KeyError, TypeError):

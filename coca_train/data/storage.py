@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
+from coca_train.runtime import outside
 from coca_train.runtime.errors import DataError, StorageError
 
 FULL_DIGEST_BYTES = 64 << 20
@@ -86,9 +87,9 @@ def digest(path: str | Path) -> dict[str, Any]:
     """
     # Hashing a terabyte at every start would take an hour. Copies go wrong by being cut, by holes or by being another
     # file: size, ends and 62 samples between tell those; single bits are for the block sums.
-    size = os.path.getsize(path)
     sha = hashlib.sha256()
-    with open(path, "rb") as file:
+    with os.fdopen(outside.open_file(path), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
         if size < FULL_DIGEST_BYTES:
             while block := file.read(SAMPLE_BYTES):
                 sha.update(block)

@@ -1,8 +1,7 @@
 """Text to token ids and back, with a SentencePiece model or a Hugging Face tokenizer.json."""
 
+import errno
 import hashlib
-import os
-import stat
 from array import array
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +12,7 @@ from coca_train.data.dataset import best_dtype
 from coca_train.data.huggingface_backend import HuggingFace
 from coca_train.data.sentencepiece_backend import SentencePiece
 from coca_train.data.storage import FULL_DIGEST_BYTES
+from coca_train.runtime import outside
 from coca_train.runtime.errors import DataError, UserError
 
 END_PIECES = ("</s>", "<|endoftext|>", "<eod>", "<|end_of_text|>", "<eos>")
@@ -47,15 +47,12 @@ class Tokenizer:
         self.bos: int | None = self._first(BEGIN_PIECES) if begin is None else begin
 
     def _read(self) -> bytes:
-        reason = "is no regular file"
         try:
-            record = os.stat(self.path)
-            if record.st_size > MAX_BYTES:
-                raise self._no_tokenizer(f"{record.st_size} bytes; at most {MAX_BYTES} are read")
-            if stat.S_ISREG(record.st_mode):
-                return Path(self.path).read_bytes()
-        except OSError as error:
-            reason = error.strerror or type(error).__name__
+            return outside.read_bytes(self.path, MAX_BYTES)
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+            if isinstance(error, OSError) and error.errno == errno.EFBIG:
+                raise self._no_tokenizer(str(error.strerror)) from None
+            reason = getattr(error, "strerror", None) or str(error)
         raise DataError(
             f"E-TKN-01 {self.path}: {reason}; a SentencePiece model or a tokenizer.json is needed. "
             "Fix: check data.tokenizer, or make one: python -m data_prep tokenizer (or embedded, for the quickstart)"

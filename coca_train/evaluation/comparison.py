@@ -9,10 +9,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from coca_train.checkpoint.format import ShardReader
+from coca_train.checkpoint.recovery import newest
+from coca_train.config.places import plain
 from coca_train.evaluation.results import RESULTS, Evaluation
+from coca_train.runtime import outside
 from coca_train.runtime.durable import read_json
 from coca_train.runtime.errors import DataError, UserError
 from coca_train.tracking.writers import read_jsonl
@@ -52,13 +53,13 @@ def read_run(directory: Path) -> FinishedRun:
     try:
         return FinishedRun(
             directory=directory,
-            settings=dict(yaml.safe_load((directory / "config.yaml").read_text(encoding="utf-8"))),
-            init_digests=dict(json.loads((directory / "run.json").read_text(encoding="utf-8"))["init_digests"]),
+            settings=dict(plain(directory / "config.yaml")),
+            init_digests=dict(outside.read_object(directory / "run.json")["init_digests"]),
             shapes=parameter_shapes(directory),
             records=read_jsonl(directory / "metrics.jsonl"),
             evaluation=evaluation,
         )
-    except (OSError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
+    except (OSError, KeyError, TypeError, ValueError) as error:
         what = str(error).splitlines()[0] if str(error) else ""
         raise DataError(
             f"E-RUN-24 {directory}: its record cannot be read ({type(error).__name__}: {what}); a comparison needs "
@@ -69,7 +70,7 @@ def read_run(directory: Path) -> FinishedRun:
 def _read_evaluation(path: Path) -> Evaluation:
     try:
         return Evaluation.from_json(read_json(path))
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(
             f"E-REPORT-02 report {path}: not an evaluation of this version of coca_train "
             f"({type(error).__name__}: {error}). Fix: delete it and done.json beside it, and start the run's own "
@@ -79,9 +80,11 @@ def _read_evaluation(path: Path) -> Evaluation:
 
 def parameter_shapes(run_dir: Path) -> dict[str, tuple[int, ...]]:
     """Shapes of a run's parameters, from the headers of its newest checkpoint."""
-    newest = max((run_dir / "checkpoints").glob("step-*"))
+    last = newest(run_dir, None)
+    if last is None:
+        raise ValueError("none of its checkpoints has a manifest that can be trusted")
     shapes = {}
-    for path in sorted(newest.glob("*.safetensors")):
+    for path in sorted(last.path / entry["name"] for entry in last.manifest["files"]):
         reader = ShardReader(path)
         shapes |= reader.spec()
         reader.close()

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
+from coca_train.runtime.durable import sealed, unsealed
+
 Point = int | str  # a length [tokens], or the name of what a suite measures at this place of the grid
 Status = Literal["done", "out_of_memory", "impossible"]
 
@@ -123,11 +125,12 @@ class Evaluation:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return sealed(asdict(self))
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Evaluation":
         """Raises KeyError, TypeError or ValueError when `data` did not come from `to_json`."""
+        data = unsealed(data)
         subjects = tuple(Measured(**{**s, "variants": tuple(s["variants"])}) for s in data["subjects"])
         cells = tuple(Cell(**cell) for cell in data["cells"])
         facts = tuple((label, value) for label, value in data["facts"])

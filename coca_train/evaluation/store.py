@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from coca_train.runtime.durable import encode, read_json, write_json
+from coca_train.runtime.durable import encode, read_json, sealed, unsealed, write_json
 
 FORMAT = 1
 
@@ -31,15 +31,15 @@ class Store:
     def get(self, content: Mapping[str, Any]) -> dict[str, Any] | None:
         """{result, seconds} of a measured cell; None when there is none, or its file is damaged."""
         try:
-            kept = read_json(self._path(content))
-        except (OSError, ValueError):  # a torn file is measured again, like none: it is a cache
+            kept = unsealed(read_json(self._path(content)))
+        except (OSError, ValueError, AttributeError):  # a torn file is measured again, like none: it is a cache
             return None
-        complete = isinstance(kept, dict) and {"result", "seconds"} <= kept.keys()
+        complete = isinstance(kept.get("result"), dict) and isinstance(kept.get("seconds"), int | float)
         return kept if complete else None
 
     def put(self, content: Mapping[str, Any], result: Mapping[str, Any], seconds: float) -> None:
         """Keep a cell, with what it is the result of for people. Raises StorageError when the disk refuses."""
-        write_json(self._path(content), {"content": content, "result": result, "seconds": seconds})
+        write_json(self._path(content), sealed({"content": content, "result": result, "seconds": seconds}))
 
     def _path(self, content: Mapping[str, Any]) -> Path:
         key = self.key(content)

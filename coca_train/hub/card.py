@@ -11,6 +11,7 @@ from coca_train import __version__
 from coca_train.checkpoint.opening import read_record
 from coca_train.hub.config_json import OWN
 from coca_train.hub.weights import Source
+from coca_train.runtime import outside
 from coca_train.runtime.printing import markdown
 from coca_train.schedule import resolve
 from coca_train.settings import load_saved
@@ -86,7 +87,7 @@ def _provenance(origin: dict[str, Any]) -> list[str]:
 def _tokenizer(path: Path | None) -> str:
     if path is None:
         return "\n- tokenizer: none\n"
-    return f"\n- tokenizer: `{path.name}`, sha256 `{hashlib.sha256(path.read_bytes()).hexdigest()}`\n"
+    return f"\n- tokenizer: `{path.name}`, sha256 `{hashlib.sha256(outside.read_bytes(path)).hexdigest()}`\n"
 
 
 def _figures(parity: dict[str, Any]) -> list[list[str]]:
@@ -124,7 +125,7 @@ def _data(source: Source) -> str:
 def _licences(prefix: str) -> str:
     """What a manifest.json of data_prep beside the data says of licences."""
     try:
-        manifest = json.loads((Path(prefix).parent / "manifest.json").read_text(encoding="utf-8"))
+        manifest = outside.read_json(Path(prefix).parent / "manifest.json")
         sources = manifest.get("sources", {})
         terms = [str(entry["licence"]) for entry in sources.values() if entry.get("licence")]
         terms += [f"{what}: {licence}" for what, licence in manifest.get("licences", {}).items()]

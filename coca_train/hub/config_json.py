@@ -10,6 +10,7 @@ from coca_train import positions
 from coca_train.config.check import heads, kv_heads, scheme
 from coca_train.config.older import complete, model_config
 from coca_train.config.schema import LayersConfig
+from coca_train.config.sizes import weights
 from coca_train.hub import families
 from coca_train.hub.architecture import Architecture
 from coca_train.hub.keys import Keys, read_json
@@ -61,7 +62,7 @@ def _typed(
     try:
         typed = model_config(model)
         settings = positions.settings(position)
-        if problems := heads(typed) or kv_heads(typed) or scheme(typed, settings):
+        if problems := weights(typed) or heads(typed) or kv_heads(typed) or scheme(typed, settings):
             raise ValueError(problems[0].message)
         schedule = UNIFORM if layers is None else TypeAdapter(LayersConfig).validate_json(json.dumps(layers))
         return Architecture(typed, settings, visibilities.settings(visibility), seq_len, schedule)

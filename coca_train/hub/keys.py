@@ -1,11 +1,11 @@
 """The keys of a config.json, each asked for by who understands it; the others are refused, in words."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from coca_train.positions.hugging_face import is_positive
+from coca_train.runtime import outside
 from coca_train.runtime.errors import UserError
 
 LIMIT = 4 << 20  # [bytes]
@@ -25,13 +25,8 @@ HARMLESS = {
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object. Raises UserError E-IOP-03."""
     try:
-        if path.stat().st_size > LIMIT:
-            raise ValueError(f"{path.stat().st_size} bytes, more than {LIMIT}")
-        values = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(values, dict):
-            raise ValueError("it holds no object")
-        return values
-    except (OSError, ValueError, RecursionError) as error:
+        return outside.read_object(path, LIMIT)
+    except (OSError, ValueError) as error:
         raise UserError(
             f"E-IOP-03 {path}: cannot be read ({getattr(error, 'strerror', None) or error}); a JSON object is needed. "
             "Fix: download or export the folder again"

@@ -16,6 +16,7 @@ from coca_train.hub.bundle import Bundle, NotBundled, Wanted, flat_name
 from coca_train.hub.config_json import OWN
 from coca_train.positions import FREQUENCIES, SCHEMES, VISIBILITIES
 from coca_train.positions.hugging_face import NotTheSame
+from coca_train.runtime import outside
 from coca_train.runtime.errors import UserError
 
 MODELING, CONFIGURATION = "modeling_coca_train", "configuration_coca_train"
@@ -95,7 +96,7 @@ def check_code(folder: Path, architecture: Architecture) -> None:
     """Refuse a folder whose modelling files are not exactly ours: they are about to be run. UserError E-IOP-16."""
     expected = code(architecture)
     for path in sorted({*folder.glob("*.py"), *(folder / name for name in expected)}):
-        if not path.is_file() or path.read_text(encoding="utf-8", errors="replace") != expected.get(path.name):
+        if not path.is_file() or outside.read_text(path, errors="replace") != expected.get(path.name):
             raise UserError(
                 f"E-IOP-16 {path}: is not the modelling file that this version writes, so it is not run. "
                 "Fix: export the run again"

@@ -17,7 +17,7 @@ from coca_train.data.mixture import tokenizer_digest
 from coca_train.hub import shard_files
 from coca_train.hub.tokenizer_files import FOLDER, copy, main_name
 from coca_train.hub.weights import Source
-from coca_train.runtime import durable
+from coca_train.runtime import durable, outside
 from coca_train.runtime.trees import flatten
 from coca_train.settings import TRAIN
 
@@ -29,7 +29,7 @@ def write(folder: Path, configured: Loaded, source: Source, tokenizer: Path | No
     config = configured.config
     if tokenizer is not None:
         copy(tokenizer, folder / FOLDER)
-        durable.write_new(folder / Path(config.data.tokenizer).name, tokenizer.read_bytes())
+        durable.write_new(folder / Path(config.data.tokenizer).name, outside.read_bytes(tokenizer))
     settings = flatten(asdict(config))
     record = {
         "run_id": uuid.uuid4().hex,

@@ -8,7 +8,7 @@ from coca_train.data.storage import digest
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.hub.parity import TEXT
 from coca_train.hub.weights import Source
-from coca_train.runtime import dist, durable
+from coca_train.runtime import dist, durable, outside
 from coca_train.runtime.errors import DataError
 from coca_train.settings import load_saved
 
@@ -64,9 +64,9 @@ def copy(path: Path, into: Path) -> None:
     """All of them into a folder, which is made; the file itself under a name that is looked for."""
     into.mkdir(exist_ok=True)
     for file in beside(path):
-        durable.write_new(into / file.name, file.read_bytes())
+        durable.write_new(into / file.name, outside.read_bytes(file, LIMIT))
     if not (into / main_name(path)).exists():
-        durable.write_new(into / main_name(path), path.read_bytes())
+        durable.write_new(into / main_name(path), outside.read_bytes(path, LIMIT))
 
 
 def export(path: Path, tokenizer: Tokenizer, into: Path, ids_of: Callable[[Path, str], list[int] | None]) -> None:

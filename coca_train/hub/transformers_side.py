@@ -61,7 +61,7 @@ def of_folder(folder: Path, share: float = SHARE) -> Side:
 
 def _side(config: dict[str, Any], ask: AskWith) -> Side:
     """With the name that reports call it by. Our own form has our frequencies anyway."""
-    family = FAMILIES.get(config["model_type"])
+    family = FAMILIES.get(str(config.get("model_type")))
     what = "its modelling file" if family is None else family.transformers_class
     name = f"{what} with transformers {library().__version__}"
     return Side(name, lambda probes: ask(probes, None)[0], None if OWN in config else ask)
@@ -73,11 +73,16 @@ def _whole(folder: Path) -> Any:
             folder, dtype=torch.float32, attn_implementation="sdpa", local_files_only=True, use_safetensors=True
         )
         return model.eval()
-    except (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(
-            f"E-IOP-13 {folder}: transformers cannot load it: {str(error).splitlines()[0][:200]}. "
-            "Fix: mend to_transformers of a scheme or frequencies of your own, or report it with its config.json"
-        ) from error
+    except Exception as error:  # a file from outside in a library of others: each of its parts has errors of its own
+        raise _refused(folder, error) from error
+
+
+def _refused(folder: Path, error: Exception) -> CheckpointError:
+    reason = " ".join(str(error).split())[:200] or type(error).__name__
+    return CheckpointError(
+        f"E-IOP-13 {folder}: transformers cannot load it: {reason}. Fix: download or export the folder again; if it is "
+        "new, mend to_transformers of a scheme or frequencies of your own, or report it with its config.json"
+    )
 
 
 def _streamed_folder(
@@ -86,6 +91,10 @@ def _streamed_folder(
     weights = Folder(folder)
     try:
         return _streamed(config, weights.read, probes, spectra, folder)
+    except UserError:
+        raise
+    except Exception as error:
+        raise _refused(folder, error) from error
     finally:
         weights.close()
 

@@ -109,7 +109,10 @@ def pick(logits_V: Tensor, temperature: float, top_k: int, top_p: float, generat
     """One token: the most probable (temperature 0), or drawn from the trimmed distribution."""
     if temperature == 0:
         return int(logits_V.argmax())
-    logits_V = logits_V / temperature
+    scaled_V = logits_V / temperature
+    if not bool(scaled_V.isfinite().all()):  # a temperature near 0: with the largest at 0 the others are -inf, or tiny
+        scaled_V = ((logits_V - logits_V.max()).double() / temperature).to(logits_V.dtype)
+    logits_V = scaled_V
     if 0 < top_k < logits_V.numel():
         kth = logits_V.topk(top_k).values[-1]
         logits_V = logits_V.masked_fill(logits_V < kth, float("-inf"))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.launcher import rank, world_size
+from coca_train.runtime.printing import escaped
 from coca_train.runtime.watchdog import waiting
 
 if TYPE_CHECKING:
@@ -29,10 +30,10 @@ def is_main() -> bool:
 
 
 def log(message: str) -> None:
-    """Tell the user, once (rank 0, stderr)."""
+    """Tell the user, once (rank 0, stderr). A sample, or a name, moves no terminal's cursor."""
     if is_main():
         with contextlib.suppress(BrokenPipeError):  # its reader is gone; that ends no training
-            print(message, file=sys.stderr, flush=True)
+            print(escaped(message) if sys.stderr.isatty() else message, file=sys.stderr, flush=True)
 
 
 def _group() -> Any:

@@ -1,6 +1,7 @@
 """Durable file operations: what is written is on the disk, whole or not at all, before anyone relies on it."""
 
 import contextlib
+import hashlib
 import json
 import os
 import stat
@@ -8,8 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from coca_train.runtime import outside
 from coca_train.runtime.errors import StorageError
 
+SEAL = "sha256"  # the key under which a file has the digest of all else in it
 CHUNK = 8 << 20  # [bytes]
 
 
@@ -24,16 +27,6 @@ def create(path: Path) -> int:
     """Descriptor of a new file; an existing one, or a symbolic link, is an OSError."""
     # O_EXCL and O_NOFOLLOW: whoever may write beside a run must not be able to turn a save into a write elsewhere.
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-
-
-def open_regular(path: Path) -> int:
-    """Descriptor to read a regular file; OSError for links, pipes, devices and folders."""
-    # O_NONBLOCK, because opening a pipe that nobody writes to would wait for ever before it can be looked at.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(f"{path} is not a regular file")
-    return descriptor
 
 
 def sync_folder(path: Path | str) -> None:
@@ -100,7 +93,25 @@ def as_json(data: Mapping[str, Any]) -> str:
 
 
 def read_json(path: Path) -> Any:
-    return decode(json.loads(path.read_text(encoding="utf-8")))
+    """What `as_json` wrote. Raises OSError and ValueError."""
+    return decode(outside.read_json(path))
+
+
+def sealed(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with a digest of it: what is read back and still agrees is what was written, type for type."""
+    return {**data, SEAL: _digest(data)}
+
+
+def unsealed(data: Mapping[str, Any]) -> dict[str, Any]:
+    """What was sealed. Raises ValueError where it was changed since; files from before there were seals have none."""
+    content = {key: value for key, value in data.items() if key != SEAL}
+    if SEAL in data and data[SEAL] != _digest(content):
+        raise ValueError("it was changed since it was written")
+    return content
+
+
+def _digest(data: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(encode(data), sort_keys=True).encode()).hexdigest()
 
 
 def encode(value: Any) -> Any:
@@ -113,22 +124,10 @@ def encode(value: Any) -> Any:
 
 def decode(value: Any) -> Any:
     if isinstance(value, dict):
-        if set(value) == {"number"}:
+        if set(value) == {"number"} and isinstance(value["number"], str):
             return float(value["number"])
         return {key: decode(item) for key, item in value.items()}
     return [decode(item) for item in value] if isinstance(value, list) else value
-
-
-def read_small(path: Path, limit: int) -> bytearray:
-    """The content of a regular file of at most `limit` bytes; OSError otherwise."""
-    descriptor = open_regular(path)
-    try:
-        size = os.fstat(descriptor).st_size
-        if size > limit:
-            raise OSError(f"{path} has {size} bytes, more than {limit}")
-        return read_at(descriptor, 0, size)
-    finally:
-        os.close(descriptor)
 
 
 def read_at(descriptor: int, offset: int, size: int) -> bytearray:

@@ -9,9 +9,10 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from coca_train.runtime.errors import UserError
+from coca_train.runtime.errors import DeviceMemoryError, StorageError, UserError
 from coca_train.runtime.leaving import INTERRUPTED
 from coca_train.runtime.peers import peer_lost
+from coca_train.runtime.printing import bounded, escaped
 
 
 def run(
@@ -37,12 +38,27 @@ def run(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
-        if (lost := peer_lost(error)) is not None:
-            _tell(str(lost), lost.of_one_rank)
-            return lost.exit_code
+        if (known := peer_lost(error) or _of_the_machine(error)) is not None:
+            if "--debug" in arguments:
+                traceback.print_exc()
+            _tell(str(known), every_rank=True)
+            return known.exit_code
         traceback.print_exc()
         print("This is a bug in coca_train; please report it with the lines above.", file=sys.stderr, flush=True)
         return 1
+
+
+def _of_the_machine(error: Exception) -> UserError | None:
+    """What a disk, a path or the memory of this machine refused; None: it is a bug."""
+    if isinstance(error, OSError) and error.strerror:
+        return StorageError(
+            f"E-RUN-29 {error.filename or 'a file'}: {error.strerror}; it has to be read or written. Fix: look at the "
+            "path, its owner and its disk"
+        )
+    if isinstance(error, MemoryError) or "DefaultCPUAllocator: can't allocate memory" in str(error):
+        reason = (str(error) or "host memory").splitlines()[0]
+        return DeviceMemoryError(f"E-RUN-30 out of memory ({reason}). Fix: ask for less, or use a larger machine")
+    return None
 
 
 def _tell(message: str, every_rank: bool = False) -> None:
@@ -52,4 +68,4 @@ def _tell(message: str, every_rank: bool = False) -> None:
     is_of_run = rank.isdecimal() and size.isdecimal() and int(rank) < int(size)
     if every_rank or not is_of_run or int(rank) == 0:
         with contextlib.suppress(BrokenPipeError):  # the exit code is told all the same
-            print(message, file=sys.stderr, flush=True)
+            print("\n".join(map(bounded, escaped(message).split("\n"))), file=sys.stderr, flush=True)

@@ -1,8 +1,11 @@
 """Tables for a terminal and for Markdown files, and numbers people can read."""
 
+import sys
 from collections.abc import Sequence
 
 WIDTH = 120  # columns a table for a terminal should fit into
+
+LONGEST_LINE = 2000  # characters of a message; a path has at most a few hundred
 
 Rows = Sequence[Sequence[str]]
 
@@ -31,6 +34,26 @@ def _padded(cells: Sequence[str], widths: Sequence[int], n_left: int) -> list[st
     return [cell.ljust(width) if i < n_left else cell.rjust(width) for i, (cell, width) in pairs]
 
 
+def escaped(text: str) -> str:
+    """Text for a terminal: what could move its cursor, change its colours or is no UTF-8 stands there as \\x1b; lines
+    stay lines."""
+    return "".join(
+        sign if sign.isprintable() or sign in "\n\t" else sign.encode("unicode_escape").decode() for sign in text
+    )
+
+
+def printed(text: str) -> str:
+    """Text for standard output: `escaped` where that is a terminal, as it is where it is a file."""
+    return escaped(text) if sys.stdout.isatty() else text
+
+
+def bounded(line: str) -> str:
+    """A line without its middle where it is longer than anybody reads: the end has what to do."""
+    if len(line) <= LONGEST_LINE:
+        return line
+    return f"{line[: LONGEST_LINE // 2]} […] {line[-LONGEST_LINE // 2 :]}"
+
+
 def short(number: float) -> str:
     """Below 10,000 as it is, else three digits and a unit: 9,999, 12.3k, 4.56M, 50.0B."""
     if number < 9999.5:
@@ -53,7 +76,7 @@ def percent(share: float) -> str:
 def n_bytes(number: int) -> str:
     """Bytes in decimal units: 12 B, 3.4 kB, 5.6 GB."""
     value, unit = float(number), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
+    for larger in ("kB", "MB", "GB", "TB", "PB", "EB"):
         if value < 999.5:
             break
         value, unit = value / 1000, larger

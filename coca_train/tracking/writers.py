@@ -24,9 +24,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from coca_train.config.schema import Config, TrackingConfig
-from coca_train.runtime import dist
+from coca_train.runtime import dist, outside
+from coca_train.runtime.errors import DataError
 
 Record = Mapping[str, Any]
+LARGEST = 1e300  # of what is measured: beyond, a chart of it has no axis
 Warn = Callable[[str], None]
 
 
@@ -37,16 +39,30 @@ class Sink(Protocol):
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Every complete record of a metrics.jsonl; a line cut by a crash is left out."""
+    """Every complete record of a metrics.jsonl; a line cut by a crash is left out. Raises DataError
+    E-RUN-31 where there is no file that can be read."""
     records = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict) and isinstance(record.get("step"), int):
-            records.append(record)
+    try:
+        for line in outside.lines(path) if os.path.lexists(path) else ():
+            try:
+                record = outside.from_json(line)
+            except ValueError:
+                continue
+            if isinstance(record, dict) and type(record.get("step")) is int and 0 <= record["step"] < 10**8:
+                records.append({key: value for key, value in record.items() if _is_measured(key, value)})
+    except OSError as error:
+        raise DataError(
+            f"E-RUN-31 {path}: cannot be read ({error.strerror}); every run writes its records there. "
+            "Fix: move it away: rm -r, or restore it"
+        ) from error
     return records
+
+
+def _is_measured(key: str, value: Any) -> bool:
+    """A number as a training records it, or null where it was none; of a batch its digest."""
+    if value is None or key == "batch_digest":
+        return isinstance(value, str) or value is None
+    return type(value) in (int, float) and abs(value) < LARGEST
 
 
 def json_safe(value: Any) -> Any:
@@ -71,7 +87,7 @@ class JsonlSink:
         try:
             self._keep(path, start_step)
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        except OSError as error:
+        except (OSError, DataError) as error:
             warn(f"metrics are not written to {path}: {error}")
 
     @staticmethod
@@ -176,8 +192,8 @@ def _run_id(run_dir: Path) -> str:
     try:
         if not path.exists():
             path.write_text(secrets.token_hex(4), encoding="utf-8")
-        return path.read_text(encoding="utf-8").strip()
-    except OSError:
+        return outside.read_text(path, 1000).strip()
+    except (OSError, ValueError):
         return secrets.token_hex(4)
 
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from coca_train import checkpoint, engine
 from coca_train.checkpoint.record import begin_stage, open_record
 from coca_train.config.load import Loaded
 from coca_train.config.schema import Config
+from coca_train.config.sizes import here
 from coca_train.data.held_out import HeldOut, Validation
 from coca_train.data.mixture import Mixture, require_files
 from coca_train.data.packings import Edges
@@ -58,7 +60,7 @@ def train(loaded: Loaded) -> None:
         watchdog = stack.enter_context(Watchdog(config.engine.timeout_s))
         # The group before all that rank 0 does for the others: data, lock, record. They learn of its errors through it.
         is_job = "RANK" in os.environ  # the engine sets it too, for one process
-        engine.start(config.engine)
+        device = engine.start(config.engine)
         if is_job:
             short.announce(config)
         # What can be refused without the run directory is refused before there is one.
@@ -67,6 +69,9 @@ def train(loaded: Loaded) -> None:
         tokenizer = Tokenizer(config.data.tokenizer)
         own_tokens = partial(commands_for_own_tokens, config)
         n_tokens = vocab_size(config.model, tokenizer.vocab_size, tokenizer.path, own_tokens)
+        if device.type == "cpu":
+            for stage in stages:
+                check_room(stage.config, n_tokens)
         edges = Edges(tokenizer.bos, tokenizer.eod)
         mixtures = {
             each.name: Mixture(
@@ -157,6 +162,13 @@ def check_length(stage: str, needed: int, available: int | None) -> None:
             f"E-MIX-01 stage {stage}: needs {needed:,} windows, a source with on_exhausted=stop ends after "
             f"{available:,}. Fix: on_exhausted=repeat, or a shorter stage: stages.{stage}.max_steps"
         )
+
+
+def check_room(config: Config, n_tokens: int) -> None:
+    """UserError E-CFG-74 where the weights alone, or one batch of hidden states, need more memory than there is."""
+    model = replace(config.model, vocab_size=n_tokens)
+    for problem in here(model, config.train, config.engine):
+        raise UserError(f"{problem.id} {problem.keys[0]}: {problem.message}. Fix: {problem.fix}")
 
 
 def check_positions(stage: str, outline: Transformer, document_mask: bool) -> None:

@@ -2,7 +2,7 @@
 
 import bisect
 import hashlib
-import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.runtime import outside
 from coca_train.runtime.errors import DataError
 from data_prep.merging.duplicates import Stretch
 from data_prep.readers import inputs
@@ -111,7 +112,7 @@ def check_near(config: PrepareConfig, identities: dict[str, list[dict[str, Any]]
     if not any((folder / f"{name}.npy").exists() for name in identities):
         return
     try:
-        report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+        report = outside.read_object(folder / "report.json")
         other = [name for name, now in identities.items() if report["inputs"].get(name) != now]
         wrong = ""
         if other:
@@ -230,7 +231,7 @@ def _header(file: Any, stem: Path) -> int:
 def file_digest(path: Path) -> str:
     """SHA-256 of a whole file, hexadecimal."""
     sha = hashlib.sha256()
-    with open(path, "rb") as file:
+    with os.fdopen(outside.open_file(path), "rb") as file:
         while data := file.read(READ_BYTES):
             sha.update(data)
     return sha.hexdigest()

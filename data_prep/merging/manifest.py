@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.runtime import outside
 from coca_train.runtime.errors import DataError, UserError
 from coca_train.runtime.printing import plain
 from data_prep.merging.collect import Collection, NearDuplicates
@@ -94,16 +95,16 @@ def read(dir: Path | str) -> dict[str, Any]:
     """
     path = Path(dir) / NAME
     try:
-        data = path.read_bytes()
+        data = outside.read_bytes(path)
     except OSError as error:
         raise DataError(
             f"E-TOK-23 {path}: {error.strerror}; it is written when a corpus is finished, so this one is not. "
             "Fix: check corpus.dir, or finish it: python -m data_prep tokenize"
         ) from error
     try:
-        manifest = json.loads(data)
+        manifest = outside.from_json(data)
         what = (manifest["kind"], manifest["format"])
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise _changed(path) from error
     if what == ("embedded", 1):
         raise DataError(

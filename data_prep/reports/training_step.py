@@ -1,6 +1,5 @@
 """A training step of a run, from its directory alone: which tokens of which documents the model saw."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from coca_train.data.mixture import Mixture, fingerprint_diff
 from coca_train.data.packings import Edges
 from coca_train.data.provenance import Passage, Provenance
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.runtime import IGNORE
+from coca_train.runtime import IGNORE, outside
 from coca_train.runtime.errors import DataError, UserError
 from coca_train.schedule import Stage, resolve, stage_at
 from coca_train.settings import load_saved
@@ -75,8 +74,8 @@ def _compared(run: str, step: int, digest: str) -> str:
 def read_record(run: Path) -> dict[str, Any]:
     """run.json; UserError E-RUN-21 when there is none that can be read."""
     try:
-        record = json.loads((run / "run.json").read_text(encoding="utf-8"))
-        if isinstance(record, dict) and isinstance(record.get("fingerprint"), dict):
+        record = outside.read_object(run / "run.json")
+        if isinstance(record.get("fingerprint"), dict):
             return record
     except (OSError, ValueError):
         pass

@@ -16,6 +16,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from coca_train.data.storage import flush_to_disk, storage
+from coca_train.runtime import outside
 from data_prep.readers import chunks, documents
 from data_prep.readers.base import Chunk, Input, Reject
 from data_prep.schema import CorpusSourceConfig, PrepareConfig
@@ -119,7 +120,7 @@ def plan(config: PrepareConfig, identities: list[dict[str, Any]]) -> str:
 def read_state(folder: Path, plan: str) -> State:
     """What a run of the same plan left behind; the beginning, when there was none."""
     try:
-        state = State(**json.loads((folder / "state.json").read_text(encoding="utf-8")))
+        state = State(**outside.read_object(folder / "state.json"))
     except (FileNotFoundError, ValueError, TypeError):
         state = None
     return state if state is not None and state.plan == plan else State(plan, [], 0, None, 0)

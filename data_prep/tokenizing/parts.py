@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.runtime import outside
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.trees import flatten
 from data_prep.readers.base import Input, Reject, shown
@@ -89,7 +90,7 @@ class Finished(NamedTuple):
 def read_record(stem: Path) -> dict[str, Any] | None:
     """The .json of a part (its path without ends); None where there is none. Raises DataError E-TOK-08."""
     try:
-        record = json.loads(Path(f"{stem}.json").read_text(encoding="utf-8"))
+        record = outside.read_object(f"{stem}.json")
         needed = ("plan", "settings", "input", "first", "after", "last", "counts", "rejects", "files")
         if record["format"] != FORMAT or any(key not in record for key in needed):
             raise ValueError("of another version")

@@ -21,6 +21,7 @@ from coca_train.config.verb import Verb
 from coca_train.data.dataset import IndexedDataset, IndexedWriter, best_dtype, write_sums
 from coca_train.data.storage import digest, flush_to_disk, lock_and_wait, storage
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.runtime import outside
 from coca_train.runtime.durable import sync_folder
 from coca_train.runtime.errors import DataError
 from data_prep.installation import Document, installation
@@ -140,7 +141,7 @@ def existing(dir: Path, vocab_size: int) -> dict[str, Any] | None:
     if not dir.exists() or (dir.is_dir() and not any(dir.iterdir())):
         return None
     try:
-        manifest = json.loads((dir / "manifest.json").read_text(encoding="utf-8"))
+        manifest = outside.read_object(dir / "manifest.json")
         files, size = manifest["files"], manifest["vocab_size"]
         known = manifest["kind"] == "embedded" and manifest["format"] == FORMAT
     except (OSError, ValueError, KeyError, TypeError):
@@ -189,7 +190,7 @@ def _build(
         train_tokenizer(sample, folder / TOKENIZER, vocab_size)
     else:
         say(f"embedded corpus: with the {vocab_size} tokens of {tokenizer.path}", progress)
-        (folder / TOKENIZER).write_bytes(Path(tokenizer.path).read_bytes())
+        (folder / TOKENIZER).write_bytes(outside.read_bytes(tokenizer.path))
     tokenizer = Tokenizer(folder / TOKENIZER)
     with bar("tokenizing", sum(len(d.text) for d in gathered), progress) as tokenized:
         for (part, split), group in groups.items():

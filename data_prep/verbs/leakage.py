@@ -1,6 +1,5 @@
 """python -m data_prep leakage: what training text has in common with held-out text, in runs of n words."""
 
-import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -16,6 +15,7 @@ from coca_train.data.provenance import Origins
 from coca_train.data.storage import storage
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.report.render.pictures import page
+from coca_train.runtime import outside
 from coca_train.runtime.durable import write_json, write_text
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.printing import markdown, percent, plain
@@ -76,7 +76,7 @@ def further(prefixes: list[str], tokenizer: Tokenizer, taken: set[str]) -> dict[
 
 def _check(data: IndexedDataset, tokenizer: Tokenizer) -> None:
     try:
-        manifest = json.loads((Path(data.prefix).parent / "manifest.json").read_text(encoding="utf-8"))
+        manifest = outside.read_object(Path(data.prefix).parent / "manifest.json")
         made_with = str(manifest["tokenizer"]["sha256"])
     except (OSError, ValueError, KeyError, TypeError):
         made_with = tokenizer.digest  # of another tool: nothing is known about its tokenizer

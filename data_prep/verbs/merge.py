@@ -19,6 +19,7 @@ import numpy as np
 from coca_train.data.dataset import best_dtype
 from coca_train.data.storage import flush_to_disk, open_locked, storage
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.runtime import outside
 from coca_train.runtime.durable import sync_folder
 from coca_train.runtime.errors import DataError, StorageError
 from data_prep.merging.collect import Collection, Part, gather_parts, place
@@ -168,7 +169,7 @@ def _make(config: PrepareConfig, dir: Path) -> dict[str, Any]:
 def _undo(dir: Path) -> None:
     """Take back a move that was cut short, and everything else on the way."""
     try:
-        moved = json.loads((dir / SCRATCH / MARK).read_text(encoding="utf-8"))
+        moved = outside.read_json(dir / SCRATCH / MARK)
     except (FileNotFoundError, ValueError):  # none, or killed while it was written: nothing was moved yet
         moved = []
     for name in moved:

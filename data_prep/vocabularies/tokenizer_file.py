@@ -13,6 +13,7 @@ from typing import Any
 
 from coca_train.data.storage import flush_to_disk, storage
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.runtime import outside
 from coca_train.runtime.durable import sync_folder
 from coca_train.runtime.errors import DataError, UserError
 from data_prep.readers.base import shown
@@ -70,8 +71,8 @@ def already_trained(config: PrepareConfig) -> bool:
     if not path.exists():
         return False
     try:
-        record = json.loads(record_path(path).read_text(encoding="utf-8"))
-        known = record["format"] == FORMAT and record["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+        record = outside.read_object(record_path(path))
+        known = record["format"] == FORMAT and record["sha256"] == hashlib.sha256(outside.read_bytes(path)).hexdigest()
     except (OSError, ValueError, KeyError, TypeError):
         record, known = {}, False
     if not known:
@@ -120,11 +121,11 @@ def bring(origin: Path, path: Path) -> bool:
             f"E-TKN-08 {origin}: makes {back!r} of {TEXT!r}, although nothing in the file says so; data made with it "
             "could not be verified. Fix: take the file from its authors again, or use another tokenizer"
         )
-    model = origin.read_bytes()
+    model = outside.read_bytes(origin)
     if hashlib.sha256(model).hexdigest() != tokenizer.digest:
         raise DataError(f"E-TKN-11 {origin}: changed while it was read. Fix: run the same command again")
     if path.exists():
-        if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == tokenizer.digest:
+        if path.is_file() and hashlib.sha256(outside.read_bytes(path)).hexdigest() == tokenizer.digest:
             return False
         raise refusal(path, f"is not {origin}")
     publish(path, model, None)

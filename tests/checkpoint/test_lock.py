@@ -1,5 +1,6 @@
 """One writer: whoever is second is told who is first; whoever died or froze is replaced and cannot come back."""
 
+import errno
 import json
 import os
 import signal
@@ -158,3 +159,35 @@ def test_rank_0_works_alone_and_leaves_no_mark(tmp_path: Path) -> None:
             held.alone(lambda: {}["nothing"])
     assert seen == [True]
     assert not mark.exists()
+
+
+def test_a_lock_from_the_future_is_broken_in_two_minutes(tmp_path: Path) -> None:
+    """A clock that was wrong when it beat last: the file never grows old by itself."""
+    path = tmp_path / "run.lock"
+    path.write_text(json.dumps({"pid": 1, "host": "other", "machine": "elsewhere", "since": "then", "token": "t"}))
+    os.utime(path, (time.time() + 1e7,) * 2)
+    message = rf"E-RUN-08 .*in the future.*in 2 minutes, or, when .* rm {path}"
+    with pytest.raises(LockedError, match=message), RunLock(tmp_path):
+        pass
+    assert abs(path.stat().st_mtime - time.time()) < 60
+    with pytest.raises(LockedError, match="one process writes a run"), RunLock(tmp_path):
+        pass
+    os.utime(path, (path.stat().st_mtime - lock.STALE_AFTER_S,) * 2)
+    with RunLock(tmp_path):
+        pass
+
+
+def test_a_disk_that_fails_is_no_other_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run.lock").write_text("{}")
+
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(tmp_path / "run.lock"))
+
+    monkeypatch.setattr(lock.outside, "read_object", fails)
+    with pytest.raises(StorageError, match=r"E-RUN-27 .*Input/output error.*run.lock"), RunLock(tmp_path):
+        pass
+    monkeypatch.undo()
+    (tmp_path / "run.lock").unlink()
+    (tmp_path / "run.lock").mkdir()
+    with pytest.raises(StorageError, match=r"E-RUN-27 .*directory"), RunLock(tmp_path):
+        pass

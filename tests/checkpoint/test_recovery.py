@@ -119,6 +119,11 @@ def shard_is_link(run: Path) -> None:
     os.symlink(run / "away", shard(run))
 
 
+def moved(path: Path) -> Path:
+    path.unlink()
+    return path
+
+
 DAMAGE = {
     "shard swapped": (swap_shard, "E-CKP-06 it says step 10"),
     "shard missing": (lambda run: shard(run).unlink(), "E-CKP-03"),
@@ -134,6 +139,22 @@ DAMAGE = {
     "manifest edited": (edit(lambda body: body["counters"].update(adam_step=1), sign=False), "E-CKP-08"),
     "newer format": (edit(lambda body: body.update(format=2)), "E-CKP-09"),
     "unknown key": (edit(lambda body: body.update(pickle="x")), "E-CKP-09"),
+    "a step that is a word": (edit(lambda body: body.update(step="x")), "E-CKP-08 step"),
+    "a step below zero": (edit(lambda body: body.update(step=-1)), "E-CKP-08 step"),
+    "a number of files": (edit(lambda body: body.update(files=5)), "E-CKP-08 files"),
+    "files that are numbers": (edit(lambda body: body.update(files=[1])), "E-CKP-08 files"),
+    "a list of counters": (edit(lambda body: body.update(counters=[])), "E-CKP-08 counters"),
+    "no progress": (edit(lambda body: body.update(progress=None)), "E-CKP-08 progress"),
+    "a number of parameters": (edit(lambda body: body.update(trainable=3)), "E-CKP-08 trainable"),
+    "adapters that are a word": (edit(lambda body: body.update(lora="x")), "E-CKP-08 lora"),
+    "manifest nested": (
+        lambda run: (run / "checkpoints" / NEWEST / manifest.NAME).write_text('{"a":' * 9999 + "1" + "}" * 9999),
+        "E-CKP-08 deeper",
+    ),
+    "manifest a pipe": (
+        lambda run: os.mkfifo(moved(run / "checkpoints" / NEWEST / manifest.NAME)),
+        "E-CKP-08 pipe",
+    ),
     "name leads outside": (edit(lambda body: body["files"][0].update(name="../../x")), "E-CKP-03"),
     "other step's manifest": (edit(lambda body: body.update(step=10)), "E-CKP-13"),
     "whole folder of another step": (whole_other_step, "E-CKP-13"),

@@ -1,7 +1,10 @@
 """Every wrong configuration gives its id, names key and place, and says what to do. Exit code 2."""
 
+import os
+
 import pytest
 
+from coca_train.config.check import _divisors
 from coca_train.config.messages import show
 from coca_train.settings import load
 from tests.config.support import has, refused, table
@@ -34,6 +37,16 @@ position.frequencies.theta=0.5 | E-CFG-05 | position.frequencies.theta=0.5 | > 1
 optim.lr=nan | E-CFG-06 | optim.lr=nan | finite
 optim.lr=inf | E-CFG-06 | optim.lr=inf | finite
 optim.lr='nan' | E-CFG-06 | optim.lr | finite
+train.max_steps=1e400 | E-CFG-06 | train.max_steps=1e400 | finite
+model.d_model=1000000000000 | E-CFG-72 | model.d_model=1000000000000 | T parameters x 2 bytes | hold 10 PB
+model.vocab_size=1000000000000000 model.d_ff=64 | E-CFG-72 | model.vocab_size | write model.vocab_size=32000
+train.seq_len=1000000000000 | E-CFG-72 | train.seq_len | on one device | write train.seq_len=4096
+train.micro_batch_size=1000000000000 train.global_batch_size=1000000 | E-CFG-72 | train.micro_batch_size
+eval.extrapolation.multiples=[1000000000000] | E-CFG-72 | windows of 128,000,000,000,000 tokens
+eval.sample_tokens=1000000000000000 | E-CFG-72 | eval.sample_tokens | keys and values
+train.max_steps=100000000 | E-CFG-73 | train.max_steps=100000000 | 100,000,000 steps | counts to 99,999,999
+model.n_layers=1000000 | E-CFG-05 | model.n_layers=1000000 | <= 2000
+train.global_batch_size=1000000000000001 | E-CFG-05 | <= 1000000
 train.max_steps=1.5 | E-CFG-07 | train.max_steps=1.5 | whole number
 train.max_steps=1e3 | E-CFG-07 | train.max_steps=1e3 | write train.max_steps=1000
 engine.activation_checkpointing=2 | E-CFG-08 | engine.activation_checkpointing=2 | true or false
@@ -169,6 +182,12 @@ FILES = [
     (BOMB, "E-CFG-14", "aliases"),
     ("run:\n  root: " + "x" * 1_100_000 + "\n", "E-CFG-14", "1 MB"),
     ("run:\n  name: &a [*a]\n", "E-CFG-14", "aliases"),
+    ("run: " + "[" * 900 + "]" * 900, "E-CFG-14", "mine.yaml:2: sections are nested deeper than 50 levels"),
+    ("run: " + "[" * 100_000, "E-CFG-14", "mine.yaml:2: sections are nested deeper than 50 levels"),
+    ("\n".join(" " * level + "a:" for level in range(60)), "E-CFG-14", "nested deeper than 50 levels"),
+    ("train:\n  max_steps: " + "1" * 5000, "E-CFG-14", "mine.yaml:3: a number of 5,000 digits"),
+    ("42\n", "E-CFG-13", "mine.yaml: holds 42, and no options"),
+    ("- 1\n", "E-CFG-13", "mine.yaml: holds a list, and no options"),
 ]
 
 
@@ -205,6 +224,29 @@ def test_file(tmp_path, content, code, part):
 
 def test_a_broken_file_that_is_not_used_stops_nothing(tmp_path):
     load([], write(tmp_path, b"# @package _global_\ntrain: [1\n"))
+
+
+def test_a_pipe_among_the_files_is_not_waited_for(tmp_path):
+    (tmp_path / "experiment").mkdir()
+    os.mkfifo(tmp_path / "experiment" / "mine.yaml")
+    load([], (tmp_path,))
+    has(refused(["+experiment=mine"], (tmp_path,)), "E-CFG-15", ["mine.yaml: cannot be read: is a pipe"])
+
+
+def test_words_that_would_take_minutes_to_read():
+    for word in ("data.sources=" + "[" * 20_000, "data.sources=" + "[" * 60 + "]" * 60, "run.name=" + "x" * 30_000):
+        has(refused([word]), "E-CFG-16", ["more than"])
+    has(refused(["train.max_steps=" + "1" * 5000]), "E-CFG-16", ["train.max_steps"])
+
+
+def test_a_path_that_no_system_takes():
+    (line,) = refused(["run.root=" + "r" * 10_000])
+    assert line.startswith("E-CFG-29 ") and "10,000 bytes; a path has at most 3,500" in line and len(line) < 500
+
+
+def test_divisors_are_found_without_counting_to_a_trillion():
+    assert _divisors(10**12 + 39, 3) == [1, 10**12 + 39]
+    assert _divisors(48, 7)[:3] == [6, 8, 4] and _divisors(0, 3) == []
 
 
 def test_all_problems_at_once():

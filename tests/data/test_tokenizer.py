@@ -157,7 +157,7 @@ def test_too_large(tmp_path: Path) -> None:
     path = tmp_path / "x.model"
     path.touch()
     os.truncate(path, 64 << 20)
-    with pytest.raises(DataError, match=r"E-TKN-02 .*67108864 bytes; at most 67108863 are read"):
+    with pytest.raises(DataError, match=r"E-TKN-02 .*more than 67,108,863 bytes"):
         Tokenizer(path)
 
 
@@ -174,7 +174,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     thread = threading.Thread(target=load, daemon=True)
     thread.start()
     thread.join(20)
-    assert "E-TKN-01" in str(errors) and "is no regular file" in str(errors)
+    assert "E-TKN-01" in str(errors) and "is a pipe; a regular file is needed" in str(errors)
 
 
 def test_tiktoken_is_named(tmp_path: Path) -> None:

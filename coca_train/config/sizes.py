@@ -1,0 +1,119 @@
+"""What no machine has room for, told by arithmetic before anything is built.
+
+Lower bounds all: what passes may still be too much, and `plan` says so to the byte.
+"""
+
+import os
+from collections.abc import Iterator
+
+from coca_train.config.messages import Problem
+from coca_train.config.schema import EngineConfig, EvalConfig, ModelConfig, StageConfig, TrainConfig
+from coca_train.runtime.printing import n_bytes, short
+
+CLUSTER_BYTES = 10**16  # 100,000 GPUs of 100 GB
+DEVICE_BYTES = 10**12  # more than three times what the largest GPU has
+MOST_STEPS = 10**8 - 1  # a checkpoint's folder is called by eight digits
+BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+EXAMPLES = {"vocab_size": 32000, "d_model": 4096, "d_ff": 16384, "n_heads": 32, "n_kv_heads": 8, "head_dim": 128}
+
+
+def n_parameters(model: ModelConfig) -> int:
+    """At least so many: matrices alone; without the embedding where its rows are the tokenizer's."""
+    head_dim = model.head_dim or -(-model.d_model // model.n_heads)
+    attention = 2 * model.d_model * head_dim * (model.n_heads + (model.n_kv_heads or model.n_heads))
+    feed_forward = (3 if model.activation == "swiglu" else 2) * model.d_model * model.d_ff
+    embedding = (1 if model.tie_embeddings else 2) * (model.vocab_size or 0) * model.d_model
+    return model.n_layers * (attention + feed_forward) + embedding
+
+
+def weights(model: ModelConfig) -> list[Problem]:
+    """Of a model that no cluster holds in half precision."""
+    if (needed := 2 * (n := n_parameters(model))) <= CLUSTER_BYTES:
+        return []
+    key, value = _most_unusual(model)
+    text = f"{short(n)} parameters x 2 bytes = {n_bytes(needed)} for the weights alone; the largest clusters hold 10 PB"
+    return [Problem("E-CFG-72", (key,), text, f"write {key}={value}, for example")]
+
+
+def _most_unusual(model: ModelConfig) -> tuple[str, int]:
+    """The option that is furthest above its example, and that."""
+    name = max(EXAMPLES, key=lambda name: (getattr(model, name) or 0) / EXAMPLES[name])
+    return f"model.{name}", EXAMPLES[name]
+
+
+def window(model: ModelConfig, train: TrainConfig, engine: EngineConfig) -> Iterator[Problem]:
+    """The hidden states of one layer, which one device holds."""
+    each = BYTES[engine.dtype] * model.d_model
+    rows, length = train.micro_batch_size, train.seq_len
+    if (needed := rows * length * each) > DEVICE_BYTES and not weights(model):
+        text = (
+            f"{rows:,} sequences x {length:,} tokens x {model.d_model:,} wide x {BYTES[engine.dtype]} bytes = "
+            f"{n_bytes(needed)} for the hidden states of a layer, on one device; the largest hold 0.3 TB"
+        )
+        if length > rows:
+            keys, fix = ("train.seq_len", "train.micro_batch_size"), "write train.seq_len=4096, for example"
+        else:
+            keys, fix = ("train.micro_batch_size", "train.seq_len"), "write train.micro_batch_size=1"
+        yield Problem("E-CFG-72", keys, text, fix)
+
+
+def evaluation(model: ModelConfig, train: TrainConfig, eval: EvalConfig) -> Iterator[Problem]:
+    """The longest window of the report, and the keys and values that its sample leaves in the cache."""
+    if weights(model):  # told already
+        return
+    longest = max(eval.extrapolation.multiples) * train.seq_len
+    if (needed := 2 * longest * model.d_model) > DEVICE_BYTES and eval.extrapolation.enabled:
+        text = (
+            f"windows of {longest:,} tokens x {model.d_model:,} wide x 2 bytes = {n_bytes(needed)} for the hidden "
+            "states of a layer; the largest device holds 0.3 TB"
+        )
+        yield Problem("E-CFG-72", ("eval.extrapolation.multiples",), text, "write eval.extrapolation.multiples=[1,2]")
+    if (needed := eval.sample_tokens * _cached_bytes(model)) > DEVICE_BYTES:
+        text = (
+            f"keys and values of {eval.sample_tokens:,} tokens are {n_bytes(needed)}; the largest device holds 0.3 TB"
+        )
+        yield Problem("E-CFG-72", ("eval.sample_tokens",), text, "write eval.sample_tokens=64")
+
+
+def of_cache(model: ModelConfig, n_tokens: int) -> Iterator[Problem]:
+    """Keys and values of a text that this machine's memory has no room for."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if (needed := n_tokens * _cached_bytes(model)) > total:
+        text = f"max_new_tokens: keys and values of {n_tokens:,} tokens are {n_bytes(needed)}; this machine has less"
+        yield Problem("E-CFG-74", (), f"{text}: {n_bytes(total)}", "write max_new_tokens=64")
+
+
+def _cached_bytes(model: ModelConfig) -> int:
+    """Keys and values of one token in all layers, in half precision."""
+    head_dim = model.head_dim or -(-model.d_model // model.n_heads)
+    return 4 * model.n_layers * (model.n_kv_heads or model.n_heads) * head_dim
+
+
+def steps(train: TrainConfig, stages: dict[str, StageConfig]) -> Iterator[Problem]:
+    """All stages together: a step has eight digits."""
+    in_tokens = train.seq_len * train.global_batch_size
+    lengths = {
+        name: stage.max_steps or (-(-stage.tokens // in_tokens) if stage.tokens else train.max_steps)
+        for name, stage in stages.items()
+    }
+    if (total := sum(lengths.values())) > MOST_STEPS:
+        name = max(lengths, key=lambda name: lengths[name])
+        own = "max_steps" if stages[name].max_steps else "tokens" if stages[name].tokens else ""
+        key = f"stages.{name}.{own}" if own else "train.max_steps"
+        text = f"{total:,} steps in all stages; a checkpoint counts to {MOST_STEPS:,}"
+        yield Problem("E-CFG-73", (key,), text, f"write {key}=100000, for example, or larger batches")
+
+
+def here(model: ModelConfig, train: TrainConfig, engine: EngineConfig) -> Iterator[Problem]:
+    """What this machine has no room for when its CPU trains."""
+    total, each = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), BYTES[engine.dtype]
+    has = f"this machine has {n_bytes(total)}, and trains on its CPU"
+    if (needed := each * (n := n_parameters(model))) > total:
+        key, value = _most_unusual(model)
+        text = f"{short(n)} parameters x {each} bytes = {n_bytes(needed)} for the weights alone; {has}"
+        yield Problem("E-CFG-74", (key,), text, f"write {key}={value}, or start where there are GPUs")
+    rows, length = train.micro_batch_size, train.seq_len
+    if (needed := each * rows * length * model.d_model) > total:
+        text = f"{rows:,} sequences x {length:,} tokens x {model.d_model:,} wide x {each} bytes = {n_bytes(needed)}; "
+        fix = "write train.micro_batch_size=1 train.seq_len=1024, for example"
+        yield Problem("E-CFG-74", ("train.seq_len", "train.micro_batch_size"), text + has, fix)

@@ -1,0 +1,101 @@
+"""The one reader of files that come from outside and are read as they are: JSON, YAML, text.
+
+A pipe may stand there, a device, a folder, gigabytes, or brackets a hundred thousand deep. What such a file can take is
+bounded before it is taken: it must be a regular file, it is read up to a limit whatever size it claims to have, and its
+nesting is known before anything that calls itself sees it. What is refused is an OSError (the file) or a ValueError
+(its content), as of a file that is missing or cut.
+"""
+
+import errno
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+MAX_BYTES = 64 << 20  # of a file that is read whole
+DEEPEST = 100  # sections inside sections; results and configurations have about ten
+CHUNK = 1 << 20  # [bytes]
+KINDS = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def open_file(path: Path | str, follow: bool = True) -> int:
+    """Descriptor to read a regular file; OSError for pipes, devices and folders, and for links unless `follow`."""
+    # O_NONBLOCK, because opening a pipe that nobody writes to would wait for ever before it can be looked at.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
+    if (kind := stat.S_IFMT(os.fstat(descriptor).st_mode)) == stat.S_IFREG:
+        return descriptor
+    os.close(descriptor)
+    if kind == stat.S_IFDIR:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise OSError(errno.EINVAL, f"is {KINDS.get(kind, 'no file')}; a regular file is needed", str(path))
+
+
+def read_bytes(path: Path | str, limit: int = MAX_BYTES, follow: bool = True) -> bytes:
+    """All of a regular file of at most `limit` bytes. Raises OSError."""
+    descriptor = open_file(path, follow)
+    try:
+        parts, held = list[bytes](), 0
+        while part := os.read(descriptor, min(CHUNK, limit + 1 - held)):
+            parts.append(part)
+            held += len(part)
+            if held > limit:
+                raise OSError(errno.EFBIG, f"has more than {limit:,} bytes", str(path))
+        return b"".join(parts)
+    finally:
+        os.close(descriptor)
+
+
+def read_text(path: Path | str, limit: int = MAX_BYTES, errors: str = "strict") -> str:
+    """The same as UTF-8. Raises OSError and ValueError."""
+    return read_bytes(path, limit).decode("utf-8", errors)
+
+
+def lines(path: Path | str, longest: int = CHUNK) -> Iterator[bytes]:
+    """The lines of a regular file, one at a time; what is longer than `longest` bytes is none. Raises OSError."""
+    with os.fdopen(open_file(path), "rb") as file:
+        whole = True
+        while line := file.readline(longest):
+            if whole and (line.endswith(b"\n") or len(line) < longest):
+                yield line
+            whole = line.endswith(b"\n")
+
+
+def read_json(path: Path | str, limit: int = MAX_BYTES, follow: bool = True) -> Any:
+    """JSON of a file. Raises OSError and ValueError."""
+    return from_json(read_bytes(path, limit, follow))
+
+
+def read_object(path: Path | str, limit: int = MAX_BYTES, follow: bool = True) -> dict[str, Any]:
+    """A JSON object of a file. Raises OSError and ValueError."""
+    values = read_json(path, limit, follow)
+    if not isinstance(values, dict):
+        raise ValueError("it holds no JSON object")
+    return values
+
+
+def from_json(text: str | bytes | bytearray) -> Any:
+    """JSON that is nested no deeper than DEEPEST. Raises ValueError."""
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise _too_deep() from None
+    # Not left to the parser: what it takes may still be too deep for a function of ours that calls itself.
+    level, depth = [value] if isinstance(value, dict | list) else [], 0
+    while level:
+        depth += 1
+        if depth > DEEPEST:
+            raise _too_deep()
+        below = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [item for items in below for item in items if isinstance(item, dict | list)]
+    return value
+
+
+def _too_deep() -> ValueError:
+    return ValueError(f"nested deeper than {DEEPEST} levels")
