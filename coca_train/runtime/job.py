@@ -190,7 +190,7 @@ def newest_step(folder: Path) -> int:
     """Step of the newest checkpoint of the run that rank 0 has named; 0: there is none."""
     try:
         names = os.listdir(Path(_read(folder / "run_dir"), "checkpoints"))
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a path with a zero byte
         return 0
     return max((int(name[5:]) for name in names if re.fullmatch(r"step-[0-9]{1,18}", name)), default=0)
 

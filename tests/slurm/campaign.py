@@ -17,7 +17,7 @@ from tests.slurm.cluster import ROOT, Cluster, wait_for
 
 SCRIPT = ROOT / "launch/slurm/train.sbatch"
 STEPS = 160
-TOGETHER = 3  # jobs at a time: the ranks of one leave a core idle while they wait for each other
+TOGETHER = 4  # jobs at a time: the ranks of one leave a core idle while they wait for each other
 PATIENCE_S = 900
 OVERSUBSCRIBED = 4  # busy loops for each core
 
@@ -45,6 +45,7 @@ class Job:
     struck: str = ""
     ended: dict[str, str] = field(default_factory=dict)
     verdict: str = ""  # empty: as it must be
+    late: bool = False  # it had done everything when it was struck
     identical: bool | None = None
 
 
@@ -54,7 +55,7 @@ class Campaign:
     def __init__(self, slurm: Cluster, folder: Path, words: Sequence[str]) -> None:
         self.slurm, self.folder = slurm, folder
         self.words = [*words, f"run.root={folder}/runs", f"train.max_steps={STEPS}", "eval.every_steps=80",
-                      "checkpoint.save_every_steps=40", "engine.timeout_s=60"]  # fmt: skip
+                      "checkpoint.save_every_steps=40", "engine.timeout_s=60", "train.micro_batch_size=1"]  # fmt: skip
         self.environment = {
             "PATH": f"{Path(sys.executable).parent}:{slurm.environment['PATH']}",
             "PYTHONPATH": str(ROOT),
@@ -143,7 +144,7 @@ class Campaign:
         return (
             f"{job.name} (job {job.id}, {job.ranks} ranks{', busy' if job.busy else ''}): {job.struck} -> "
             f"{job.ended.get('JobState')}, {job.ended.get('Restarts')} restarts, identical {job.identical} "
-            f"{lines} {job.verdict or 'as it must be'}"
+            f"{lines} {job.verdict or 'as it must be'}{' (too late)' if job.late else ''}"
         )
 
     def _wait(self, job: Job, choose: random.Random) -> None:
@@ -197,7 +198,7 @@ class Campaign:
         )[:1]  # fmt: skip
 
     def _launcher(self, job: Job) -> list[int]:
-        return [pid for pid in self.slurm.processes("/slurm_script", job=job.id) if name_of(pid) == "slurm_script"][:1]
+        return wait_for("the batch script", lambda: self.slurm.batch_script(job.id), 120)
 
     def _verdict(self, job: Job, code: int) -> str:
         """What is wrong with its end; empty: nothing."""
@@ -207,9 +208,8 @@ class Campaign:
         if job.kind == "user error":
             right = (state, restarts, job.ended.get("ExitCode")) == ("FAILED", 0, f"{code}:0")
             return "" if right else f"{state} {job.ended.get('ExitCode')} after {restarts} restarts"
-        # Struck when all was done, it is not begun again.
-        late = restarts == 0 and self.log(job.id).count("no requeue: done") == 1
-        right = state == "COMPLETED" and (late or restarts == 1 or (job.kind == "time limit" and restarts > 0))
+        job.late = restarts == 0 and self.log(job.id).count("no requeue: done") == 1
+        right = state == "COMPLETED" and (job.late or restarts == 1 or (job.kind == "time limit" and restarts > 0))
         return "" if right else f"{state} after {restarts} restarts"
 
 
@@ -255,14 +255,14 @@ def drawn(jobs: int, seed: int) -> list[list[Job]]:
 
 def table(jobs: Sequence[Job]) -> str:
     """By kind: jobs, those that ended as they must, finished, identical."""
-    lines = ["| kind | jobs | busy | ranks 2 / 4 | as it must be | queued again | finished | bit-identical |", "|---|--:|--:|--:|--:|--:|--:|--:|"]
+    lines = ["| kind | jobs | busy | ranks 2 / 4 | as it must be | of these too late | queued again | finished | bit-identical |", "|---|--:|--:|--:|--:|--:|--:|--:|--:|"]
     count: Callable[[Sequence[Job], Callable[[Job], object]], int] = lambda of, what: sum(bool(what(job)) for job in of)  # noqa: E731
     for kind in (*KINDS, "all"):
         of = [job for job in jobs if kind in (job.kind, "all")]
         if of:
             cells = [
                 len(of), count(of, lambda job: job.busy), f"{count(of, lambda job: job.ranks == 2)} / {count(of, lambda job: job.ranks == 4)}",
-                count(of, lambda job: not job.verdict), sum(int(job.ended.get("Restarts", 0)) for job in of),
+                count(of, lambda job: not job.verdict), count(of, lambda job: job.late), sum(int(job.ended.get("Restarts", 0)) for job in of),
                 count(of, lambda job: job.identical is not None), count(of, lambda job: job.identical),
             ]  # fmt: skip
             lines.append(f"| {kind} | {' | '.join(map(str, cells))} |")

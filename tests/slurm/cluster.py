@@ -160,6 +160,10 @@ class Cluster:
                 ids.append(int(path.name))
         return sorted(ids)
 
+    def batch_script(self, job: str) -> list[int]:
+        """The id of its process, which is its oldest; none where it does not run."""
+        return self.processes("/slurm_script\0", job=job)[:1]
+
     def call(self, *command: str, check: bool = True, **environment: str) -> str:
         done = subprocess.run(
             command, env={**self.environment, **environment}, capture_output=True, text=True, check=False, timeout=120
