@@ -15,7 +15,7 @@ from coca_train.config.schema import STRICT
 from coca_train.config.verb import Verb
 
 USAGE = """\
-The scripts that start trainings, as text to keep and to change: they set the environment, hyper-parameters are their arguments.
+The scripts that start trainings, to keep and to change: they set the environment, hyper-parameters are arguments.
 
   python -m coca_train launch slurm > train.sbatch
   sbatch --nodes 4 --ntasks-per-node 8 --gpus-per-node 8 train.sbatch +experiment=coca_350m
@@ -23,7 +23,12 @@ The scripts that start trainings, as text to keep and to change: they set the en
   python -m coca_train launch tokenize > tokenize.sbatch    data_prep, a shard in each task of an array
   python -m coca_train launch local > local.sh              all GPUs of this machine, by torchrun
 """
-FILES = {"slurm": "slurm/train.sbatch", "site": "slurm/site.sh", "tokenize": "slurm/tokenize.sbatch", "local": "local.sh"}
+FILES = {
+    "slurm": "slurm/train.sbatch",
+    "site": "slurm/site.sh",
+    "tokenize": "slurm/tokenize.sbatch",
+    "local": "local.sh",
+}
 LEAD = "LEAD_S=${LEAD_S:-auto}"  # the line of train.sbatch
 
 

@@ -2,10 +2,11 @@
 
 Plain Python without a package, for the host or the container a batch script runs in (launch/slurm/train.sbatch):
 
-  python -m coca_train.runtime.job left FOLDER LEAD     seconds until the ranks are warned; stdin: `squeue --format "%L %l"`
-  python -m coca_train.runtime.job decide FOLDER RANKS  the decision, in one line; stdin: `scontrol show job --oneliner`
+  python -m coca_train.runtime.job left FOLDER LEAD     seconds until the ranks are warned
+  python -m coca_train.runtime.job decide FOLDER RANKS  the decision, in one line
 
-FOLDER is the job's own. `start-N/rank-R` has what rank R left with the N-th time, as a shell says it, and when (`137 1790000000`);
+On stdin stand the words of Slurm: `squeue --format "%L %l"`, `scontrol show job --oneliner`. FOLDER is the job's own.
+`start-N/rank-R` has what rank R left with the N-th time, as a shell says it, and when (`137 1790000000`);
 `starts.jsonl` what was decided; `run_dir` and `save_s` are notes of rank 0.
 """
 
@@ -93,7 +94,7 @@ def cause(ends: Sequence[End], wait_s: float, again: bool) -> Decision:
     near = [end for end in ends if end.at_s < first_s + max(wait_s - SLACK_S, SLACK_S)]
     codes = {end.code for end in near}
     lost = [end for end in near if end.lost]
-    mistakes = sorted(code for code in codes if code in MISTAKES)
+    mistakes = sorted(code for code in codes if code is not None and code in MISTAKES)
     if codes == {0}:
         return Decision(False, "done", "done", 0)
     if mistakes == [LockedError.exit_code] and again:
@@ -137,9 +138,9 @@ def _listed(ends: Sequence[End]) -> str:
     by_code: dict[int | None, list[int]] = {}
     for end in ends:
         by_code.setdefault(end.code, []).append(end.rank)
+    left_with = {code: "no exit code" if code is None else f"exit code {code}" for code in by_code}
     return ", ".join(
-        f"{'no exit code' if code is None else f'exit code {code}'} on rank{'s' if len(ranks) > 1 else ''} {_spans(ranks)}"
-        for code, ranks in by_code.items()
+        f"{left_with[code]} on rank{'s' if len(ranks) > 1 else ''} {_spans(ranks)}" for code, ranks in by_code.items()
     )
 
 
@@ -164,7 +165,7 @@ def forbidden(shown: str, restarts: int) -> str:
     state, reason, may, now = told[1], told[2], told[3] != "0", int(told[4])
     if now > restarts or state in ("PENDING", "REQUEUED", "CONFIGURING"):
         return "Slurm itself has queued it again"
-    # While a job completes, Slurm hides its state behind that word; the reason says whether time or its script ended it.
+    # While a job completes, Slurm hides its state behind that word; the reason tells if time or its script ended it.
     by_itself = reason in ("TimeLimit", "JobLaunchFailure", "NonZeroExitCode") or reason.startswith("RaisedSignal")
     if state not in ("RUNNING", "SUSPENDED") and not by_itself:
         return "cancelled" if state in ("CANCELLED", "COMPLETING") else f"Slurm has ended it ({state})"

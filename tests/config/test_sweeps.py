@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 
 from coca_train.commands import _sweep, main
 
@@ -71,8 +70,9 @@ def test_each_task_of_a_job_array_trains_its_point(tmp_path):
         "scontrol": "echo localhost",
         "squeue": "echo UNLIMITED UNLIMITED",
         # What the points are is the same for each task: the first to ask keeps it.
-        "python": f'case "$*" in *--multirun*) [ -f "$0.points" ] || {python} "$@" > "$0.points"; exec cat "$0.points";; '
-        f"*runtime.job*) exec {python} \"$@\";; esac; printf '<%s>' \"$@\"",
+        "python": 'case "$*" in *--multirun*) '
+        f'[ -f "$0.points" ] || {python} "$@" > "$0.points"; exec cat "$0.points";; '
+        f'*runtime.job*) exec {python} "$@";; esac; printf \'<%s>\' "$@"',
     }
     for name, body in tools.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
@@ -85,7 +85,12 @@ def test_each_task_of_a_job_array_trains_its_point(tmp_path):
         path = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
         command = ["bash", str(ROOT / "launch/slurm/train.sbatch"), *words]
         return subprocess.run(
-            command, cwd=tmp_path, env={**os.environ, **path, **environment}, capture_output=True, text=True, check=False
+            command,
+            cwd=tmp_path,
+            env={**os.environ, **path, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
         )
 
     job = _sweep.jobs(words, ())[2]

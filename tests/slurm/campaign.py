@@ -1,4 +1,4 @@
-"""Jobs of the shipped script on a real Slurm, each struck once at a random moment: how each kind ends, and what is left of it."""
+"""Jobs of the shipped script on a real Slurm, each struck at a random moment: how each kind ends, and with what."""
 
 import os
 import random
@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from coca_train.runtime.printing import markdown
 from tests.faults import real
-from tests.slurm.cluster import ROOT, Cluster, wait_for
+from tests.slurm.cluster import GOES_ON, ROOT, Cluster, wait_for
 
 SCRIPT = ROOT / "launch/slurm/train.sbatch"
 STEPS = 160
@@ -21,9 +22,10 @@ TOGETHER = 4  # jobs at a time: the ranks of one leave a core idle while they wa
 PATIENCE_S = 900
 OVERSUBSCRIBED = 4  # busy loops for each core
 
-QUEUED_AGAIN = ("scancel --signal", "partition preemption", "time limit", "node down", "rank SIGKILL", "launcher SIGKILL",
-                "SIGSTOP", "TERM in the first 10 s")  # fmt: skip
-KINDS = (*QUEUED_AGAIN, "plain scancel", "user error")
+KINDS = (
+    *("scancel --signal", "partition preemption", "time limit", "node down", "rank SIGKILL", "launcher SIGKILL"),
+    *("SIGSTOP", "TERM in the first 10 s", "plain scancel", "user error"),
+)
 OF_ALL_JOBS = ("partition preemption", "node down")  # what strikes one job strikes every job of the cluster
 MISTAKES = {
     2: ["optim.no_such_option=1"],
@@ -101,7 +103,7 @@ class Campaign:
                 more = ["TimeLimit=60"] if job.kind == "time limit" else []
                 if shown.get("Reason") == "BeginTime" or more:
                     self.call("scontrol", "update", f"job={job.id}", "StartTime=now", *more)
-            elif state not in ("?", "PENDING", "RUNNING", "COMPLETING", "REQUEUED", "CONFIGURING"):
+            elif state not in GOES_ON:
                 return shown
             time.sleep(1.0)
         self.call("scancel", job.id)
@@ -176,7 +178,9 @@ class Campaign:
             self.call("scancel", job.id)
         elif job.kind == "partition preemption":
             with self._calls:
-                high = self.slurm.submit("--partition=high", "--nodes=2", "--exclusive", "--wrap=sleep 5", cwd=self.folder)
+                high = self.slurm.submit(
+                    "--partition=high", "--nodes=2", "--exclusive", "--wrap=sleep 5", cwd=self.folder
+                )
             wait_for("the job that preempts", lambda: self.slurm.state(high) == "COMPLETED", 300)
         elif job.kind == "node down":
             self.call("scontrol", "update", "nodename=c2", "state=down", "reason=campaign")
@@ -193,9 +197,10 @@ class Campaign:
 
     def _rank(self, job: Job, rank: int) -> list[int]:
         """The python of a rank, from the moment its shell has started it."""
-        return wait_for(
-            f"rank {rank}", lambda: [pid for pid in self.slurm.processes(f"\0RANK={rank}\0", job=job.id) if name_of(pid) == "python"], 120
-        )[:1]  # fmt: skip
+        return wait_for(f"rank {rank}", lambda: self._pythons(job, rank), 120)[:1]
+
+    def _pythons(self, job: Job, rank: int) -> list[int]:
+        return [pid for pid in self.slurm.processes(f"\0RANK={rank}\0", job=job.id) if name_of(pid) == "python"]
 
     def _launcher(self, job: Job) -> list[int]:
         return wait_for("the batch script", lambda: self.slurm.batch_script(job.id), 120)
@@ -255,18 +260,22 @@ def drawn(jobs: int, seed: int) -> list[list[Job]]:
 
 def table(jobs: Sequence[Job]) -> str:
     """By kind: jobs, those that ended as they must, finished, identical."""
-    lines = ["| kind | jobs | busy | ranks 2 / 4 | as it must be | of these too late | queued again | finished | bit-identical |", "|---|--:|--:|--:|--:|--:|--:|--:|--:|"]
-    count: Callable[[Sequence[Job], Callable[[Job], object]], int] = lambda of, what: sum(bool(what(job)) for job in of)  # noqa: E731
+    columns: dict[str, Callable[[Sequence[Job]], object]] = {
+        "jobs": len,
+        "busy": lambda of: sum(job.busy for job in of),
+        "of 4 ranks": lambda of: sum(job.ranks == 4 for job in of),
+        "as it must be": lambda of: sum(not job.verdict for job in of),
+        "of these struck too late": lambda of: sum(job.late for job in of),
+        "restarts": lambda of: sum(int(job.ended.get("Restarts", 0)) for job in of),
+        "finished": lambda of: sum(job.identical is not None for job in of),
+        "bit-identical": lambda of: sum(bool(job.identical) for job in of),
+    }
+    rows = []
     for kind in (*KINDS, "all"):
         of = [job for job in jobs if kind in (job.kind, "all")]
         if of:
-            cells = [
-                len(of), count(of, lambda job: job.busy), f"{count(of, lambda job: job.ranks == 2)} / {count(of, lambda job: job.ranks == 4)}",
-                count(of, lambda job: not job.verdict), count(of, lambda job: job.late), sum(int(job.ended.get("Restarts", 0)) for job in of),
-                count(of, lambda job: job.identical is not None), count(of, lambda job: job.identical),
-            ]  # fmt: skip
-            lines.append(f"| {kind} | {' | '.join(map(str, cells))} |")
-    return "\n".join(lines)
+            rows.append([kind, *(str(cell(of)) for cell in columns.values())])
+    return markdown(["kind", *columns], rows)
 
 
 def run(slurm: Cluster, folder: Path, jobs: int, seed: int) -> list[Job]:

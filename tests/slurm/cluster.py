@@ -1,5 +1,6 @@
-"""A Slurm on this machine: a controller and two nodes on loopback, in a folder of their own, with the shipped scripts as its jobs."""
+"""A Slurm on this machine: a controller and two nodes on loopback, in a folder of their own."""
 
+import contextlib
 import getpass
 import os
 import re
@@ -9,13 +10,14 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "setpriv")
 NODES = ("c1", "c2")
+GOES_ON = ("?", "PENDING", "RUNNING", "COMPLETING", "REQUEUED", "CONFIGURING", "SUSPENDED")  # states of a job
 CONF = """\
 ClusterName=loopback
 SlurmctldHost={host}(127.0.0.1)
@@ -77,7 +79,7 @@ def wait_for(what: str, condition: Callable[[], Any], timeout_s: float) -> Any:
 
 
 class Cluster:
-    """`with Cluster() as slurm:` two nodes, c1 and c2; partitions `low`, which is preempted and queued again, and `high`."""
+    """`with Cluster() as slurm:` nodes c1 and c2, partitions `low`, which is preempted and queued again, and `high`."""
 
     def __enter__(self) -> "Cluster":
         # Not below pytest's folders: those are for one user, and munge's daemon is another.
@@ -100,7 +102,8 @@ class Cluster:
         for name in ("controller", *NODES, "munge"):
             (self.folder / name).mkdir()
         # Two ports in a row for the nodes, which slurm.conf takes as a range.
-        first = next(port for port in range(27801 + os.getpid() % 1000, 32000, 3) if all(map(free, range(port, port + 3))))
+        begin = 27801 + os.getpid() % 1000
+        first = next(port for port in range(begin, 32000, 3) if all(map(free, range(port, port + 3))))
         conf = CONF.format(host=host, folder=self.folder, ports=[first + 2, first, first + 1])
         (self.folder / "slurm.conf").write_text(conf)
         munge = self.folder / "munge"
@@ -133,11 +136,8 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         if (self.folder / "slurm.conf").exists():
             self.call("scancel", "--user", getpass.getuser(), check=False)
-            jobs_left = lambda: not self.call("squeue", "-h", check=False)  # noqa: E731
-            try:
-                wait_for("an empty queue", jobs_left, 45)
-            except TimeoutError:
-                pass
+            with contextlib.suppress(TimeoutError):
+                wait_for("an empty queue", lambda: not self.call("squeue", "-h", check=False), 45)
         for path in reversed(self._daemons):
             if path.exists() and (pid := path.read_text().strip()):
                 end(int(pid))
@@ -191,9 +191,11 @@ class Cluster:
 
     def ended(self, job: str, timeout_s: float) -> dict[str, str]:
         """Of a job that is over for good: neither running nor in the queue."""
-        over = lambda: self.state(job) not in ("?", "PENDING", "RUNNING", "COMPLETING", "REQUEUED", "CONFIGURING", "SUSPENDED")  # noqa: E731
-        wait_for(f"the end of job {job} ({self.job(job).get('JobState')})", lambda: over() and "" == self.call("squeue", "-h", "-j", job, check=False), timeout_s)
+        wait_for(f"the end of job {job}, which is {self.state(job)}", lambda: self._over(job), timeout_s)
         return self.job(job)
+
+    def _over(self, job: str) -> bool:
+        return self.state(job) not in GOES_ON and not self.call("squeue", "-h", "-j", job, check=False)
 
 
 def free(port: int) -> bool:

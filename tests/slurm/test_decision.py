@@ -1,4 +1,4 @@
-"""Whether a job is queued again, by what its ranks left with and by what Slurm says; how long before its limit it is warned."""
+"""Whether a job is queued again, by what its ranks left with and what Slurm says; when it is warned."""
 
 import json
 
@@ -9,7 +9,10 @@ from coca_train.runtime.errors import UserError
 from coca_train.runtime.job import End, Start
 
 WAIT_S = 100.0
-SHOWN = "JobId=7 JobName=coca_train UserId=me(1) JobState={state} Reason={reason} Dependency=(null) Requeue={may} Restarts={restarts} BatchFlag=1"
+SHOWN = (
+    "JobId=7 JobName=coca_train UserId=me(1) JobState={state} Reason={reason} Dependency=(null) "
+    "Requeue={may} Restarts={restarts} BatchFlag=1"
+)
 
 
 def shown(state="RUNNING", reason="None", may=1, restarts=0):
@@ -111,7 +114,9 @@ def preempted(number, step):
         ([lost(0, 40), lost(1, 40)], "lost", 80, ""),
         ([lost(0, 0), lost(1, 40)], "lost", 40, ""),
         ([lost(0, 40), lost(1, 40)], "preempted", 40, ""),
-        ([preempted(n, 40) for n in range(5)], "preempted", 40, "5 restarts without a new checkpoint (step 40), MAX_RESTARTS=5"),
+        ([preempted(n, 40) for n in range(4)], "preempted", 40, ""),
+        ([preempted(n, 40) for n in range(5)], "preempted", 40,
+         "5 restarts without a new checkpoint (step 40), MAX_RESTARTS=5"),
         ([preempted(n, n) for n in range(50)], "preempted", 50, ""),
     ],
 )  # fmt: skip
@@ -121,7 +126,7 @@ def test_no_more_starts_where_one_more_does_not_help(before, what, step, limit):
 
 
 def test_a_job_from_its_folder(tmp_path):
-    """Three starts of two ranks, of which one is killed at the same step each time; then a checkpoint, and once more."""
+    """Three starts of two ranks, of which one is killed at the same step each time; then a checkpoint, and a fourth."""
     folder, run_dir = tmp_path / "job", tmp_path / "run"
     (run_dir / "checkpoints/step-00000040").mkdir(parents=True)
     (run_dir / "checkpoints/.tmp-step-00000080-x").mkdir()
@@ -138,8 +143,8 @@ def test_a_job_from_its_folder(tmp_path):
         said.append(str(job.decide(folder, 2, shown(restarts=start), start, 20, WAIT_S)))
     assert said == [
         *["requeue: rank 0 was killed (exit code 137 on rank 0)"] * 2,
-        "no requeue: the same error at the same step (40) 3 times; rank 0 was killed (exit code 137 on rank 0); the last "
-        "of rank 1: E-RUN-15 rank 1: another rank is gone. Fix: look",
+        "no requeue: the same error at the same step (40) 3 times; rank 0 was killed (exit code 137 on rank 0); the "
+        "last of rank 1: E-RUN-15 rank 1: another rank is gone. Fix: look",
         "requeue: rank 0 was killed (exit code 137 on rank 0)",
     ]
     kept = [json.loads(line) for line in (folder / "starts.jsonl").read_text().splitlines()]
@@ -147,7 +152,8 @@ def test_a_job_from_its_folder(tmp_path):
 
 
 def test_nothing_in_the_folder_is_a_lost_rank_and_no_traceback(tmp_path):
-    for name, text in {"start-0/rank-0": "garbage", "starts.jsonl": "[]\n{\n{\"number\": 1}\n", "run_dir": "\0"}.items():
+    damaged = {"start-0/rank-0": "garbage", "starts.jsonl": '[]\n{\n{"number": 1}\n', "run_dir": "\0"}
+    for name, text in damaged.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     decision = job.decide(tmp_path, 12, shown(), 0, 20, WAIT_S)

@@ -15,7 +15,7 @@ from tests.slurm.cluster import ROOT, Cluster, wait_for
 
 pytestmark = pytest.mark.slurm
 SCRIPT = str(ROOT / "launch/slurm/train.sbatch")
-# A rank: says that it runs, and ends as one of the words <start>.<rank>=<end> says; without one it waits to be asked to stop.
+# A rank: says that it runs, and ends as one of the words <start>.<rank>=<end> says; else it waits to be asked to stop.
 RANK = """\
 import os, signal, sys, time
 rank, start = os.environ["RANK"], os.environ.get("SLURM_RESTART_COUNT", "0")
@@ -25,7 +25,8 @@ def leave(number, frame):
 if "deaf" not in sys.argv:
     for number in (signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, leave)
-print(f"rank {rank} of {os.environ['WORLD_SIZE']} runs, start {start}", *sys.argv[1:], os.environ.get("OF_SITE", ""), flush=True)
+told = [f"rank {rank} of {os.environ['WORLD_SIZE']} runs, start {start}", *sys.argv[1:]]
+print(*told, os.environ.get("OF_SITE", ""), flush=True)
 for word in sys.argv[1:]:
     when, _, how = word.partition("=")
     if when in (f"{start}.{rank}", f"{start}.*", f"*.{rank}", "*.*"):
@@ -43,10 +44,11 @@ class Jobs:
         (folder / "bin").mkdir()
         (folder / "rank.py").write_text(RANK)
         real, rank = shlex.quote(sys.executable), shlex.quote(str(folder / "rank.py"))
-        python = f'#!/bin/sh\ncase "$*" in *runtime.job*|*--multirun*) exec {real} "$@";; esac\nshift 2\nexec {real} -S {rank} "$@"\n'
-        (folder / "bin/python").write_text(python)
+        itself = f'case "$*" in *runtime.job*|*--multirun*) exec {real} "$@";; esac'
+        (folder / "bin/python").write_text(f'#!/bin/sh\n{itself}\nshift 2\nexec {real} -S {rank} "$@"\n')
         (folder / "bin/python").chmod(0o755)
-        self.environment = {"PATH": f"{folder}/bin:{slurm.environment['PATH']}", "PYTHONPATH": str(ROOT), "WAIT_S": "12"}
+        path = f"{folder}/bin:{slurm.environment['PATH']}"
+        self.environment = {"PATH": path, "PYTHONPATH": str(ROOT), "WAIT_S": "12"}
 
     def submit(self, *words: str, options: tuple[str, ...] = (), ranks: int = 2, **environment: str) -> str:
         layout = ("--nodes=2", f"--ntasks-per-node={ranks // 2}", "--output=%j.log", "--time=30")
@@ -60,12 +62,18 @@ class Jobs:
         """Wait until all its ranks do."""
         told = f"runs, start {start}"
         ranks = int(wait_for("ranks", lambda: re.search(r": (\d+) ranks on", self.log(job)), 60)[1])
-        logs = [self.folder / f"{job}.log", *(self.folder / f"coca_train-{job}/rank-{rank}.log" for rank in range(1, ranks))]
+        others = [f"coca_train-{job}/rank-{rank}.log" for rank in range(1, ranks)]
+        logs = [self.folder / name for name in (f"{job}.log", *others)]
         wait_for(told, lambda: all(path.exists() and told in path.read_text() for path in logs), 60)
 
-    def queued_again(self, job: str) -> None:
+    def queued_again(self, job: str, restarts: int = 1) -> None:
         """Wait for that, and let it begin at once."""
-        wait_for("the queue", lambda: self.slurm.job(job)["Restarts"] != "0" and self.slurm.state(job) == "PENDING", 60)
+
+        def waits() -> bool:
+            shown = self.slurm.job(job)
+            return (shown["Restarts"], shown["JobState"]) == (str(restarts), "PENDING")
+
+        wait_for("the queue", waits, 60)
         self.slurm.call("scontrol", "update", f"job={job}", "StartTime=now")
 
     def decisions(self, job: str) -> list[str]:
@@ -91,23 +99,22 @@ def test_a_warned_job_begins_again_and_ends(jobs: Jobs) -> None:
     assert not (jobs.folder / f"coca_train-{job}/rank-0.log").exists()
 
 
+MEND = "no requeue: what has to be mended stands above, in one line"
+EARLY = "requeue: asked to stop before there was anything to save"
 ENDS = {
-    "killed": (["0.1=kill", "0.0=76", "1.*=0"], "COMPLETED", 1, "requeue: rank 1 was killed (exit code 137 on rank 1)"),
-    "signalled early": (["0.*=143", "1.*=0"], "COMPLETED", 1,
-                        "requeue: asked to stop before there was anything to save (exit code 143 on ranks 0-1)"),
-    "hangs": (["0.0=76", "0.1=wait", "deaf", "1.*=0"], "COMPLETED", 1,
-              "requeue: a rank died or hangs (exit code 76 on rank 0)"),
-    "input": (["*.*=3"], "FAILED", 0,
-              "no requeue: what has to be mended stands above, in one line (exit code 3 on ranks 0-1)"),
-    "a mistake that one rank sees": (["*.0=2", "deaf"], "FAILED", 0,
-                                     "no requeue: what has to be mended stands above, in one line (exit code 2 on rank 0)"),
-    "bug": (["*.*=1"], "FAILED", 0, "no requeue: a bug; the same would happen again (exit code 1 on ranks 0-1)"),
-}  # fmt: skip
+    "killed": (["0.1=kill", "0.0=76", "1.*=0"], 1, "requeue: rank 1 was killed (exit code 137 on rank 1)"),
+    "signalled early": (["0.*=143", "1.*=0"], 1, f"{EARLY} (exit code 143 on ranks 0-1)"),
+    "hangs": (["0.0=76", "0.1=wait", "deaf", "1.*=0"], 1, "requeue: a rank died or hangs (exit code 76 on rank 0)"),
+    "input": (["*.*=3"], 0, f"{MEND} (exit code 3 on ranks 0-1)"),
+    "a mistake that one rank sees": (["*.0=2", "deaf"], 0, f"{MEND} (exit code 2 on rank 0)"),
+    "bug": (["*.*=1"], 0, "no requeue: a bug; the same would happen again (exit code 1 on ranks 0-1)"),
+}
 
 
 @pytest.mark.parametrize("kind", ENDS)
 def test_each_way_to_end(jobs: Jobs, kind: str) -> None:
-    words, state, restarts, decision = ENDS[kind]
+    words, restarts, decision = ENDS[kind]
+    state = "COMPLETED" if restarts else "FAILED"
     job = jobs.submit(*words)
     if restarts:
         jobs.queued_again(job)
@@ -119,11 +126,11 @@ def test_each_way_to_end(jobs: Jobs, kind: str) -> None:
 def test_the_same_error_three_times_is_the_last(jobs: Jobs) -> None:
     job = jobs.submit("*.1=kill", "*.0=76")
     for start in (1, 2):
-        wait_for("the queue", lambda s=start: jobs.slurm.job(job)["Restarts"] == str(s) and jobs.slurm.state(job) == "PENDING", 60)
-        jobs.slurm.call("scontrol", "update", f"job={job}", "StartTime=now")
+        jobs.queued_again(job, start)
     ended = jobs.slurm.ended(job, 60)
     assert (ended["JobState"], ended["Restarts"], ended["ExitCode"]) == ("FAILED", "2", "76:0")
-    assert jobs.decisions(job)[2].startswith("no requeue: the same error at the same step (0) 3 times; rank 1 was killed")
+    last = jobs.decisions(job)[2]
+    assert last.startswith("no requeue: the same error at the same step (0) 3 times; rank 1 was killed")
 
 
 def test_plain_scancel_is_the_end(jobs: Jobs) -> None:
