@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-
 from coca_train.commands import _sweep, main
 
 ROOT = Path(__file__).resolve().parents[2]
