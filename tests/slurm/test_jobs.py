@@ -19,7 +19,11 @@ SCRIPT = str(ROOT / "launch/slurm/train.sbatch")
 RANK = """\
 import os, signal, sys, time
 rank, start = os.environ["RANK"], os.environ.get("SLURM_RESTART_COUNT", "0")
+asked = []
 def leave(number, frame):
+    asked.append(number)
+    if "slow" in sys.argv and len(asked) == 1:
+        return
     time.sleep(0.2 * int(rank))
     sys.exit(75)
 if "deaf" not in sys.argv:
@@ -196,6 +200,16 @@ def test_warned_before_the_time_limit(jobs: Jobs) -> None:
     job = jobs.submit("1.*=0", options=("--time=1",), LEAD_S="55")
     jobs.queued_again(job)
     assert jobs.slurm.ended(job, 90)["JobState"] == "COMPLETED"
+    assert jobs.decisions(job)[0] == ASKED.format(1)
+
+
+def test_time_runs_out_before_all_is_saved(jobs: Jobs) -> None:
+    """Slurm ends the job, its ranks get ready in the seconds that it leaves them: queued again all the same."""
+    job = jobs.submit("slow", "1.*=0", options=("--time=1",), LEAD_S="5")
+    wait_for("its end", lambda: jobs.decisions(job), 150)
+    jobs.queued_again(job)
+    assert jobs.slurm.ended(job, 60)["JobState"] == "COMPLETED"
+    assert "DUE TO TIME LIMIT" in jobs.log(job)
     assert jobs.decisions(job)[0] == ASKED.format(1)
 
 
