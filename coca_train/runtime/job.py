@@ -3,7 +3,8 @@
 Plain Python without a package, for the host or the container a batch script runs in (launch/slurm/train.sbatch):
 
   python -m coca_train.runtime.job left FOLDER LEAD     seconds until the ranks are warned
-  python -m coca_train.runtime.job decide FOLDER RANKS  the decision, in one line
+  python -m coca_train.runtime.job decide FOLDER RANKS  the decision, in one line; a word more: who asks is no batch
+                                                        script, but a rank whose batch script was killed
 
 On stdin stand the words of Slurm: `squeue --format "%L %l"`, `scontrol show job --oneliner`. FOLDER is the job's own.
 `start-N/rank-R` has what rank R left with the N-th time, as a shell says it, and when (`137 1790000000`);
@@ -209,9 +210,17 @@ def ends_of(start: Path, ranks: int, now_s: float) -> list[End]:
     return ends
 
 
-def decide(folder: Path, ranks: int, shown: str, restarts: int, most: int, wait_s: float) -> Decision:
-    """Whether the job is queued again; kept in starts.jsonl. shown: what `scontrol show job --oneliner` says."""
-    decision = cause(ends_of(folder / f"start-{restarts}", ranks, time.time()), wait_s, restarts > 0)
+def decide(
+    folder: Path, ranks: int, shown: str, restarts: int, most: int, wait_s: float, orphaned: bool = False
+) -> Decision:
+    """Whether the job is queued again; kept in starts.jsonl.
+
+    shown: what `scontrol show job --oneliner` says. orphaned: the batch script was killed; ranks may still be saving.
+    """
+    ends = ends_of(folder / f"start-{restarts}", ranks, time.time())
+    decision = cause(ends, wait_s, restarts > 0)
+    if orphaned and any(end.code is None for end in ends) and decision.requeue:
+        decision = decision._replace(reason="the batch script was killed", what="lost", code=PeerLost.exit_code)
     before, step = history(folder), newest_step(folder)
     if decision.what != "done" and (why_not := forbidden(shown, restarts)):
         decision = decision._replace(requeue=False, reason=f"{why_not}; {decision.reason}")
@@ -314,7 +323,7 @@ def main(argv: Sequence[str]) -> int:
         print(f"{seconds_left:.0f}")
         return 0
     most, wait_s = int(_number("MAX_RESTARTS", MAX_RESTARTS)), _number("WAIT_S", WAIT_S)
-    decision = decide(folder, int(argument), sys.stdin.read(), restarts, most, wait_s)
+    decision = decide(folder, int(argument), sys.stdin.read(), restarts, most, wait_s, orphaned=len(argv) > 3)
     print(decision)
     return decision.code
 

@@ -151,6 +151,15 @@ def test_a_job_from_its_folder(tmp_path):
     assert [(each["number"], each["step"]) for each in kept] == [(0, 40), (1, 40), (2, 40), (3, 80)]
 
 
+def test_ranks_that_still_save_do_not_hold_up_an_orphaned_job(tmp_path):
+    (tmp_path / "start-0").mkdir()
+    (tmp_path / "start-0/rank-1").write_text("75 1790000000\n")
+    decision = job.decide(tmp_path, 2, shown("COMPLETING", "JobLaunchFailure"), 0, 20, WAIT_S, orphaned=True)
+    assert str(decision) == "requeue: the batch script was killed"
+    (tmp_path / "start-0/rank-1").write_text("3 1790000000\n")
+    assert not job.decide(tmp_path, 2, shown("COMPLETING", "JobLaunchFailure"), 0, 20, WAIT_S, orphaned=True).requeue
+
+
 def test_nothing_in_the_folder_is_a_lost_rank_and_no_traceback(tmp_path):
     damaged = {"start-0/rank-0": "garbage", "starts.jsonl": '[]\n{\n{"number": 1}\n', "run_dir": "\0"}
     for name, text in damaged.items():
