@@ -25,7 +25,7 @@ from coca_train.models.init import init_digests
 from coca_train.models.lora import is_adapter, named_parameters
 from coca_train.models.trainable import select_trainable
 from coca_train.models.transformer import Transformer, build_model, vocab_size
-from coca_train.runtime import dist, leaving
+from coca_train.runtime import dist, job, leaving
 from coca_train.runtime.errors import CheckpointError, DataError, DeviceMemoryError, UserError
 from coca_train.runtime.watchdog import Watchdog
 from coca_train.schedule import resolve, stage_at
@@ -96,6 +96,7 @@ def train(loaded: Loaded) -> None:
         # The lock before anything is written there: an import, run.json, the sweep of what a killed process left.
         lock = stack.enter_context(checkpoint.RunLock(run_dir))
         stack.enter_context(leaving.last_act(lock.release))
+        job.note("run_dir", str(run_dir.resolve()))
         start = None
         if begins_from is not None:
             start = find_start(config, n_tokens, run_dir, begins_from.run_dir, lock)

@@ -1,5 +1,6 @@
 """One stage, from its weights to its last checkpoint and its report: engine, data and loop put together."""
 
+import time
 from collections.abc import Container
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -19,7 +20,7 @@ from coca_train.models.certificate import certify
 from coca_train.models.init import init_parameter
 from coca_train.models.transformer import Transformer, build_model, count_parameters
 from coca_train.positions.layers import in_words
-from coca_train.runtime import dist
+from coca_train.runtime import dist, job
 from coca_train.runtime.errors import CheckpointError, DataError, Preempted, StorageError
 from coca_train.runtime.signals import StopRequest
 from coca_train.runtime.watchdog import Watchdog, waiting
@@ -276,9 +277,10 @@ class Saver:
     ) -> None:
         self.run_dir, self.runner, self.meta, self.lock, self.keep = run_dir, runner, meta, lock, keep
         self.borders, self.frozen = borders, frozen
-        self.failures = 0
+        self.failures, self.slowest_s = 0, 0.0
 
     def __call__(self, step: int) -> bool:
+        began = time.monotonic()
         error = checkpoint.save(self.run_dir, step, self.runner, self.meta, self.lock, self.frozen)
         if error is not None:
             self.failures += 1
@@ -288,4 +290,8 @@ class Saver:
             return False
         self.failures = 0
         checkpoint.prune(self.run_dir, self.keep, self.meta.run_id, self.borders)
+        # Pruning verifies, so it is part of what a preempted run must have time for.
+        if (took_s := time.monotonic() - began) > self.slowest_s:
+            self.slowest_s = took_s
+            job.note("save_s", f"{took_s:.3f}")
         return True

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from coca_train.commands import _sweep, main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,19 +61,17 @@ def test_the_commands_of_the_points_can_be_typed_as_they_are(tmp_path, capsys):
     assert len(commands) == 4
 
 
-@pytest.mark.parametrize("script", sorted((ROOT / "launch").rglob("*.s*h*")), ids=lambda path: path.name)
-def test_launch_scripts_can_be_read_by_bash(script):
-    subprocess.run(["bash", "-n", str(script)], check=True)
-
-
 def test_each_task_of_a_job_array_trains_its_point(tmp_path):
-    """Without Slurm: `srun` runs here, `scontrol` names this host, and `python` says what would be trained."""
+    """Without Slurm: `srun` runs here, `scontrol` and `squeue` know of no more, `python` says what would be trained."""
+    python = shlex.quote(sys.executable)
     tools = {
-        "srun": 'shift; exec "$@"',
+        "srun": 'while [ "${1#-}" != "$1" ]; do shift; done; exec "$@"',
         "scontrol": "echo localhost",
+        "squeue": "echo UNLIMITED UNLIMITED",
         # What the points are is the same for each task: the first to ask keeps it.
-        "python": f'case "$*" in *--multirun*) [ -f "$0.points" ] || {shlex.quote(sys.executable)} "$@" > "$0.points"; '
-        'exec cat "$0.points";; esac; printf "<%s>" "$@"',
+        "python": 'case "$*" in *--multirun*) '
+        f'[ -f "$0.points" ] || {python} "$@" > "$0.points"; exec cat "$0.points";; '
+        f'*runtime.job*) exec {python} "$@";; esac; printf \'<%s>\' "$@"',
     }
     for name, body in tools.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
@@ -83,17 +79,24 @@ def test_each_task_of_a_job_array_trains_its_point(tmp_path):
     words = [*SWEEP, "eval.sample_prompt='it is (x, y)'"]
 
     def task(number: int) -> subprocess.CompletedProcess[str]:
-        slurm = {"ARRAY_TASK_ID": number, "JOB_ID": 7, "JOB_NODELIST": "x", "PROCID": 0, "LOCALID": 0, "NTASKS": 1}
-        environment = {f"SLURM_{name}": str(value) for name, value in slurm.items()}
+        slurm = {"ARRAY_JOB_ID": 7, "ARRAY_TASK_ID": number, "JOB_ID": 7, "JOB_NODELIST": "x", "NTASKS": 1}
+        environment = {f"SLURM_{name}": str(value) for name, value in {**slurm, "PROCID": 0, "LOCALID": 0}.items()}
         path = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
-        command = ["bash", str(ROOT / "launch/slurm/sweep.sbatch"), *words]
+        command = ["bash", str(ROOT / "launch/slurm/train.sbatch"), *words]
         return subprocess.run(
-            command, cwd=ROOT, env={**os.environ, **path, **environment}, capture_output=True, text=True, check=False
+            command,
+            cwd=tmp_path,
+            env={**os.environ, **path, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
         )
 
     job = _sweep.jobs(words, ())[2]
     done = task(3)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("".join(f"<{word}>" for word in ["-m", "coca_train", *job.overrides]))
+    first, trained = done.stdout.splitlines()
+    assert first.startswith("job 7_3, start 0: 1 ranks on x, localhost:")
+    assert trained == "".join(f"<{word}>" for word in ["-m", "coca_train", *job.overrides]) + "no requeue: done"
     past = task(5)
     assert (past.returncode, past.stderr) == (2, "task 5: the sweep has 4 points\n")
