@@ -274,7 +274,7 @@ def lead_s(limit_s: float, asked: str, save_s: float | None) -> float:
     if lead is None or lead >= limit_s:
         what = "is no number of seconds" if lead is None else f"is not below the job's time limit of {limit_s:.0f} s"
         raise UserError(
-            f"E-RUN-28 LEAD_S={asked}: {what}; the ranks are warned so long before the limit, and save. "
+            f"E-RUN-32 LEAD_S={asked}: {what}; the ranks are warned so long before the limit, and save. "
             "Fix: leave LEAD_S out, which measures a save, or submit with a longer --time"
         )
     return lead

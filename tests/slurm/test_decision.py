@@ -187,8 +187,8 @@ def test_the_warning_comes_so_long_before_the_limit_as_a_save_takes(limit, asked
 @pytest.mark.parametrize(
     ("asked", "line"),
     [
-        ("600", "E-RUN-28 LEAD_S=600: is not below the job's time limit of 300 s; .*Fix: leave LEAD_S out"),
-        ("10min", "E-RUN-28 LEAD_S=10min: is no number of seconds;"),
+        ("600", "E-RUN-32 LEAD_S=600: is not below the job's time limit of 300 s; .*Fix: leave LEAD_S out"),
+        ("10min", "E-RUN-32 LEAD_S=10min: is no number of seconds;"),
     ],
 )
 def test_a_lead_that_does_not_fit_is_refused_in_words(asked, line, tmp_path):

@@ -219,7 +219,7 @@ def test_a_lead_beyond_the_limit_is_one_line(jobs: Jobs) -> None:
     job = jobs.submit(options=("--time=5",), LEAD_S="600")
     ended = jobs.slurm.ended(job, 60)
     assert (ended["JobState"], ended["ExitCode"]) == ("FAILED", "2:0")
-    assert "E-RUN-28 LEAD_S=600: is not below the job's time limit of 300 s" in jobs.log(job)
+    assert "E-RUN-32 LEAD_S=600: is not below the job's time limit of 300 s" in jobs.log(job)
     assert "runs, start" not in jobs.log(job)
 
 
