@@ -86,7 +86,7 @@ def mistyped(key: str, value: Any, needs: str, example: Any, kind: str, detail: 
     write = f"write {key}={show(example)}" if example is not None else f"give {needs}"
     if (
         kind == "finite_number"
-        or value in (math.inf, -math.inf)
+        or (isinstance(value, float) and not math.isfinite(value))
         or (needs.startswith("a number") and value in ("nan", "inf", "-inf", ".nan", ".inf"))
     ):
         return Problem("E-CFG-06", (key,), f"must be finite; it needs {needs}", f"{write}, for example")

@@ -165,6 +165,7 @@ BOMB = "a: &a [x]\n" + "".join(
 FILES = [
     ("optim:\n  lr: abc\n", "E-CFG-04", ":3 optim.lr=abc"),
     ("optim:\n  lr: .nan\n", "E-CFG-06", ":3 optim.lr"),
+    ("train:\n  max_steps: .nan\n", "E-CFG-06", ":3 train.max_steps"),
     ("engine:\n  timeout_s: 1:30:00\n", "E-CFG-09", "YAML reads 1:30:00 as 5400"),
     ("run:\n  seed: 012\n", "E-CFG-10", ":3 run.seed"),
     ("model:\n  bias: yes\n", "E-CFG-08", ":3 model.bias"),
