@@ -70,13 +70,13 @@ TRAIN = Root(
 )
 
 
-def load(overrides: list[str], config_dirs: tuple[Path, ...] = ()) -> Loaded:
+def load(overrides: list[str], config_dirs: tuple[Path, ...] = (), launch: bool = True) -> Loaded:
     """The configuration of a training from its command line, composed, checked and frozen.
 
-    config_dirs: further folders with experiments and group choices. Raises ConfigError, which names every problem and
-    who set the value.
+    config_dirs: further folders with experiments and group choices. launch: also the rules about this machine and this
+    launch. Raises ConfigError, which names every problem and who set the value.
     """
-    return loading.load(assemble(TRAIN, overrides, config_dirs))
+    return loading.load(assemble(TRAIN, overrides, config_dirs), launch)
 
 
 def load_saved(run_dir: str | Path) -> Loaded:

@@ -1,13 +1,12 @@
 """One writer per run directory: a lock file with a heartbeat, and a token that is checked before each publish."""
 
 import contextlib
-import fcntl
 import json
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +76,7 @@ class RunLock:
         if self._heart is not None:
             self._heart.join()
             try:
-                with _flocked(self._run_dir):
+                with durable.flocked(self._run_dir):
                     if self._holder().get("token") == self._token:
                         # Not the lock of a process that took over while this one was frozen.
                         os.unlink(self._path)
@@ -139,7 +138,7 @@ class RunLock:
             ) from error
 
     def _acquire(self) -> None:
-        with _flocked(self._run_dir):
+        with durable.flocked(self._run_dir):
             # Under the flock from the look at the holder to the new card: two that find the same stale lock would both
             # take it.
             if os.path.lexists(self._path):
@@ -221,15 +220,3 @@ def _named(holder: dict[str, Any]) -> str:
         return "another process"
     job = f" (SLURM job {holder['job']})" if holder.get("job") else ""
     return f"process {holder.get('pid')} on {holder.get('host')} since {holder.get('since')}{job}"
-
-
-@contextlib.contextmanager
-def _flocked(folder: Path) -> Iterator[None]:
-    """flock on a folder; without effect on file systems that have none."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

@@ -1,11 +1,10 @@
-"""Megatron / GPT-NeoX `.bin/.idx` datasets (MMapIndexedDataset): memory-mapped reader, streaming writer, block sums.
+"""Megatron / GPT-NeoX `.bin/.idx` datasets (MMapIndexedDataset): reader, streaming writer, block sums.
 
 The format is described in coca_train.data.index. `<prefix>.sums`, where data_prep left it beside the `.bin`, holds
 BLAKE2b-64 of each 4 MiB block of it, back to back.
 """
 
 import hashlib
-import mmap
 import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from coca_train.data.index import DTYPES, HEADER, MAGIC, Index
-from coca_train.data.storage import flush_to_disk, open_locked, storage
+from coca_train.data.storage import OpenFile, flush_to_disk, open_locked, storage
 from coca_train.runtime import outside
 from coca_train.runtime.durable import sync_folder
 from coca_train.runtime.errors import DataError
@@ -25,7 +24,7 @@ SUM_BYTES = 8
 CHUNK = 1 << 18  # entries written at a time
 
 
-def block_sum(block: bytes | memoryview) -> bytes:
+def block_sum(block: bytes | bytearray) -> bytes:
     """What `.sums` holds of one block."""
     return hashlib.blake2b(block, digest_size=SUM_BYTES).digest()
 
@@ -63,15 +62,13 @@ class BlockSums:
                 "Fix: copy the file again, or remove it: nothing is checked then"
             ) from error
 
-    def check(self, data: mmap.mmap, start: int, stop: int) -> None:
-        """Check the blocks that hold bytes start .. stop - 1 and were not checked yet. data: the whole .bin."""
+    def check(self, data: OpenFile, n_bytes: int, start: int, stop: int) -> None:
+        """Check the blocks that hold bytes start .. stop - 1 and were not checked yet. data: the .bin, of n_bytes."""
         for k in range(start // BLOCK_BYTES, -(-stop // BLOCK_BYTES)):
             if self._checked[k]:  # once a run: a block that is read again is in the page cache, or was good on the disk
                 continue
-            begin, end = k * BLOCK_BYTES, min((k + 1) * BLOCK_BYTES, len(data))
-            with memoryview(data) as whole, whole[begin:end] as block:
-                actual_sum = block_sum(block)
-            if actual_sum != self._sums[SUM_BYTES * k : SUM_BYTES * (k + 1)]:
+            begin, end = k * BLOCK_BYTES, min((k + 1) * BLOCK_BYTES, n_bytes)
+            if block_sum(data.read(begin, end)) != self._sums[SUM_BYTES * k : SUM_BYTES * (k + 1)]:
                 raise DataError(
                     f"E-TOK-08 {self._bin_path} block {k}, bytes {begin} to {end - 1}: do not agree with their sum in "
                     f"{sums_path(self._bin_path)}; the data is not what was written. Fix: copy the file again, or "
@@ -99,7 +96,7 @@ def best_dtype(vocab_size: int) -> type[np.integer[Any]]:
 
 
 class IndexedDataset(Index):
-    """Read-only view of one `.bin/.idx` pair; nothing but the touched pages comes into memory.
+    """Read-only view of one `.bin/.idx` pair; nothing of it stays in memory.
 
     verify_blocks: hold the blocks of the .bin against `<prefix>.sums`, where that is there, when they are read first.
 
@@ -118,23 +115,14 @@ class IndexedDataset(Index):
                     "prefix. Fix: check data.sources.*.path (a prefix, without .bin), or prepare the data again"
                 )
         try:
-            self._bin_file = open(self.bin_path, "rb")  # noqa: SIM115 (its size is looked at as long as it is read)
-            idx = open(self.idx_path, "rb")  # noqa: SIM115
+            self._bin, idx = OpenFile(self.bin_path), OpenFile(self.idx_path)
         except OSError as error:
             raise DataError(
                 f"E-TOK-01 {error.filename}: {error.strerror}; the file must be readable. Fix: check its owner and mode"
             ) from error
-        self._bin: mmap.mmap | None = None
         # Sums are checked as blocks are read, not now: reading a terabyte first would delay the first step by an hour.
         self._sums = BlockSums.of(self.bin_path) if verify_blocks else None
-        try:
-            with idx:
-                super().__init__(idx, self.bin_path, os.fstat(self._bin_file.fileno()).st_size)
-        except OSError as error:
-            raise DataError(
-                f"E-TOK-01 {self.idx_path}: {error.strerror or error}; the file must be readable. Fix: look at its "
-                "disk, or copy it again"
-            ) from error
+        super().__init__(idx, self.bin_path, self._bin.size())
 
     def document(self, i: int) -> np.ndarray:
         """int64 (tokens,): one document."""
@@ -145,19 +133,15 @@ class IndexedDataset(Index):
         assert 0 <= start <= stop <= self.n_tokens, (start, stop, self.n_tokens)
         item = self.dtype.itemsize
         needed = self.n_tokens * item
-        size = os.fstat(self._bin_file.fileno()).st_size
-        if size < needed:  # a mapped page beyond the end would kill the process with SIGBUS
+        size = self._bin.size()
+        if size < needed:  # told with the first batch, not when the lost part is come to
             raise DataError(
                 f"E-TOK-16 {self.bin_path}: shrank from {needed} to {size} bytes while it was in use; data files must "
                 "not change during a run. Fix: restore the file and start the same command again"
             )
-        if start == stop:
-            return np.empty(0, np.int64)
-        if self._bin is None:  # mapped with the first read: opening a mixture of many files costs no address space
-            self._bin = mmap.mmap(self._bin_file.fileno(), needed, access=mmap.ACCESS_READ)
         if self._sums is not None:
-            self._sums.check(self._bin, start * item, stop * item)
-        ids = np.frombuffer(self._bin, self.dtype.newbyteorder("<"), stop - start, start * item)
+            self._sums.check(self._bin, needed, start * item, stop * item)
+        ids = np.frombuffer(self._bin.read(start * item, stop * item), self.dtype.newbyteorder("<"))
         return ids.astype(np.int64)
 
 

@@ -18,13 +18,11 @@ leave out the last entry: every sequence after the last entry then counts as a d
 """
 
 import bisect
-import mmap
-import os
 import struct
-from typing import BinaryIO
 
 import numpy as np
 
+from coca_train.data.storage import OpenFile
 from coca_train.runtime.errors import DataError
 
 MAGIC = b"MMIDIDX\x00\x00"
@@ -35,8 +33,29 @@ CHUNK = 1 << 14  # entries checked at a time
 EAGER_ENTRIES = 1 << 20  # an index of up to so many is checked whole when it is opened (some 20 ms)
 
 
+class Column:
+    """Integers of one width, back to back in an open file from byte `begin` on; each is read when it is asked for."""
+
+    def __init__(self, file: OpenFile, dtype: str, begin: int, n: int) -> None:
+        self._file, self._dtype, self._begin, self._n = file, np.dtype(dtype), begin, n
+
+    def __len__(self) -> int:
+        return self._n
+
+    def at(self, i: int) -> int:
+        """One of them."""
+        at, width = self._begin + i * self._dtype.itemsize, self._dtype.itemsize
+        return int.from_bytes(self._file.read(at, at + width), "little", signed=True)
+
+    def part(self, begin: int, end: int) -> np.ndarray:
+        """int64 (n,): those from begin to end - 1; less where there are not so many."""
+        end, width = min(end, self._n), self._dtype.itemsize
+        data = self._file.read(self._begin + begin * width, self._begin + max(begin, end) * width)
+        return np.frombuffer(data, self._dtype).astype(np.int64)
+
+
 class Index:
-    """Read-only view of one .idx; nothing but the touched pages comes into memory.
+    """Read-only view of one .idx; nothing of it stays in memory.
 
     Header, sizes, totals and both ends are checked when it is opened; every entry too, unless there are more than
     EAGER_ENTRIES: then a chunk of them is checked when one of it is used for the first time.
@@ -46,8 +65,8 @@ class Index:
     Raises DataError: E-TOK-02 not this format, 03 dtype, 04 size of the .bin, 05 truncated index, 06 impossible entry.
     """
 
-    def __init__(self, idx: BinaryIO, bin_path: str, bin_bytes: int) -> None:
-        self.idx_path = idx.name
+    def __init__(self, idx: OpenFile, bin_path: str, bin_bytes: int) -> None:
+        self.idx_path = idx.path
         self._read_header(idx)
         self._checked_sequences = bytearray(-(-self.n_sequences // CHUNK))
         self._checked_entries = bytearray(-(-len(self._entries) // CHUNK))
@@ -57,9 +76,10 @@ class Index:
         )
         self._check_ends(bin_path, bin_bytes)
 
-    def _read_header(self, idx: BinaryIO) -> None:
+    def _read_header(self, idx: OpenFile) -> None:
         """Every number of the header is held against the size of the file before it is used."""
-        head, size = idx.read(HEADER.size), os.fstat(idx.fileno()).st_size
+        size = idx.size()
+        head = bytes(idx.read(0, min(HEADER.size, size)))
         if head[:9] != MAGIC:
             hint = "re-tokenize with --dataset-impl mmap" if head[:6] == b"TNTIDX" else "prepare the data again"
             raise DataError(
@@ -88,10 +108,9 @@ class Index:
             )
         self.dtype = np.dtype(DTYPES[code])
         self.n_sequences = n_sequences
-        mapped, at = mmap.mmap(idx.fileno(), 0, access=mmap.ACCESS_READ), HEADER.size
-        self._sizes = np.frombuffer(mapped, "<i4", n_sequences, at)
-        self._pointers = np.frombuffer(mapped, "<i8", n_sequences, at + 4 * n_sequences)
-        self._entries = np.frombuffer(mapped, "<i8", n_entries, at + 12 * n_sequences)
+        self._sizes = Column(idx, "<i4", HEADER.size, n_sequences)
+        self._pointers = Column(idx, "<i8", HEADER.size + 4 * n_sequences, n_sequences)
+        self._entries = Column(idx, "<i8", HEADER.size + 12 * n_sequences, n_entries)
 
     def _truncated(self, what: str) -> DataError:
         return DataError(
@@ -106,7 +125,7 @@ class Index:
                 f"E-TOK-06 {self.idx_path}: the document index is empty; it begins with 0. Fix: prepare the data again"
             )
         # Only after the size of the .bin agrees is an entry known to lie inside it: the limit comes last.
-        end = int(self._pointers[-1]) + int(self._sizes[-1]) * item if n else 0
+        end = self._pointers.at(n - 1) + self._sizes.at(n - 1) * item if n else 0
         self._limit = 2**63 - 1  # until the size of the .bin is known to be right
         if n + n_entries <= EAGER_ENTRIES:
             self._check_all()
@@ -122,7 +141,7 @@ class Index:
                 check((len(chunks) - 1) * CHUNK)
         # entries[:-1] start the documents that are closed; each sequence from `last` on is one more.
         self._n_closed = n_entries - 1
-        self._last = int(self._entries[-1])
+        self._last = self._entries.at(n_entries - 1)
         self.n_documents = self._n_closed + n - self._last
 
     def _check_all(self) -> None:
@@ -136,8 +155,8 @@ class Index:
         if self._checked_sequences[i // CHUNK]:
             return
         begin = i // CHUNK * CHUNK
-        before = slice(max(begin - 1, 0), begin + CHUNK)  # and the last one of the chunk before
-        sizes, pointers = self._sizes[before].astype(np.int64), self._pointers[before]
+        before = max(begin - 1, 0), begin + CHUNK  # and the last one of the chunk before
+        sizes, pointers = self._sizes.part(*before), self._pointers.part(*before)
         # In int64: a 32-bit sum would hide the very overflow that damaged the file.
         ends = pointers + sizes * self.dtype.itemsize
         starts = ends[:-1] if begin else np.concatenate(([0], ends[:-1]))
@@ -157,8 +176,8 @@ class Index:
         if self._checked_entries[i // CHUNK]:
             return
         begin = i // CHUNK * CHUNK
-        entries = self._entries[begin : begin + CHUNK]
-        last = int(self._entries[begin - 1]) if begin else 0
+        entries = self._entries.part(begin, begin + CHUNK)
+        last = self._entries.at(begin - 1) if begin else 0
         bad = np.flatnonzero((np.diff(entries, prepend=last) < 0) | (entries < 0) | (entries > self.n_sequences))
         if bad.size or (begin == 0 and entries[0] != 0):
             k = int(bad[0]) if bad.size else 0
@@ -171,7 +190,7 @@ class Index:
     def _first_sequence(self, document: int) -> int:
         if document < self._n_closed:
             self._check_entry(document)
-            return int(self._entries[document])
+            return self._entries.at(document)
         return self._last + document - self._n_closed
 
     def document_start(self, document: int) -> int:
@@ -180,7 +199,7 @@ class Index:
         if sequence == self.n_sequences:
             return self.n_tokens
         self._check_sequence(sequence)
-        return int(self._pointers[sequence]) // self.dtype.itemsize
+        return self._pointers.at(sequence) // self.dtype.itemsize
 
     def document_at(self, token: int) -> int:
         """The document that holds a token offset."""
@@ -202,7 +221,7 @@ class Index:
 
     def document_starts(self, first: int, stop: int) -> np.ndarray:
         """int64 (stop - first,): `document_start` of documents first .. stop - 1; n_documents may be among them."""
-        closed = self._entries[first : min(stop, self._n_closed)]
+        closed = self._entries.part(first, min(stop, self._n_closed))
         for chunk in range(first // CHUNK, -(-(first + len(closed)) // CHUNK)):
             self._check_entry(chunk * CHUNK)
         more = np.arange(max(first, self._n_closed), stop) - self._n_closed + self._last
@@ -210,9 +229,10 @@ class Index:
         starts = np.full(len(sequences), self.n_tokens)
         inside = np.searchsorted(sequences, self.n_sequences)  # they never fall; those behind all sequences are empty
         if inside:
-            for chunk in range(int(sequences[0]) // CHUNK, int(sequences[inside - 1]) // CHUNK + 1):
+            low, high = int(sequences[0]), int(sequences[inside - 1])
+            for chunk in range(low // CHUNK, high // CHUNK + 1):
                 self._check_sequence(chunk * CHUNK)
-            starts[:inside] = self._pointers[sequences[:inside]] // self.dtype.itemsize
+            starts[:inside] = self._pointers.part(low, high + 1)[sequences[:inside] - low] // self.dtype.itemsize
         return starts
 
     def document_bounds(self) -> np.ndarray:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from coca_train.runtime import outside
+from coca_train.runtime.durable import read_at
 from coca_train.runtime.errors import DataError, StorageError
 
 FULL_DIGEST_BYTES = 64 << 20
@@ -28,6 +29,33 @@ STORAGE_ERRNO = {
         errno.ENOTSUP,
     ),
 }
+
+
+class OpenFile:
+    """A data file, open as long as this object lives, and read where it is asked for. Raises OSError when opened.
+
+    Never mapped: a page that cannot be had, of a file that was cut or a disk that fails, would end the process by
+    SIGBUS and without a word.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = str(path)
+        self._file = open(path, "rb")  # noqa: SIM115 (closed with this object)
+
+    def size(self) -> int:
+        """[bytes], now."""
+        return os.fstat(self._file.fileno()).st_size
+
+    def read(self, begin: int, end: int) -> bytearray:
+        """Bytes begin .. end - 1. DataError E-TOK-16 where they cannot be had any more."""
+        try:
+            return read_at(self._file.fileno(), begin, end - begin)
+        except OSError as error:
+            raise DataError(
+                f"E-TOK-16 {self.path}: bytes {begin} to {end - 1} cannot be read while it is in use ({error}); data "
+                "files must not change during a run. Fix: restore the file, or check its disk, and start the same "
+                "command again"
+            ) from error
 
 
 @contextmanager

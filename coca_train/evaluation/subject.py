@@ -180,8 +180,8 @@ def _config(source: Source) -> Config:
 
 @cache
 def default_config() -> Config:
-    """The configuration of a training without any choice."""
-    return load([]).config
+    """The configuration of a training without any choice; nothing is trained, so any number of ranks will do."""
+    return load([], launch=False).config
 
 
 def _digest(source: Source) -> str:

@@ -1,11 +1,12 @@
 """Durable file operations: what is written is on the disk, whole or not at all, before anyone relies on it."""
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,18 @@ def sync_folder(path: Path | str) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def flocked(folder: Path) -> Iterator[None]:
+    """flock on a folder; without effect on file systems that have none."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
     finally:
         os.close(descriptor)
 
@@ -67,10 +80,13 @@ def replace(path: Path, data: bytes) -> None:
 
 
 def write_bytes(path: Path, data: bytes) -> Path:
-    """`replace`, into a folder that need not exist. Raises StorageError where the disk refuses."""
+    """`replace`, into a folder that need not exist, by one process after the other. Raises StorageError where the disk
+    refuses."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace(path, data)
+        # Two evaluations may measure the same cell: without it one would publish what the other has half written.
+        with flocked(path.parent):
+            replace(path, data)
     except OSError as error:
         raise StorageError(
             f"E-REPORT-01 report {path}: cannot be written ({error.strerror}); a place to write is needed. "

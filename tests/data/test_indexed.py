@@ -1,6 +1,8 @@
 """The .bin/.idx format, byte for byte, and what happens when a byte is wrong."""
 
+import errno
 import multiprocessing
+import os
 import struct
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coca_train.data.dataset import IndexedDataset, IndexedWriter, best_dtype
+from coca_train.data.storage import OpenFile
 from coca_train.runtime.errors import DataError, StorageError
 
 
@@ -266,6 +269,26 @@ def test_a_file_that_shrinks_is_told_not_a_bus_error(tmp_path: Path) -> None:
         file.truncate(100)
     with pytest.raises(DataError, match=r"E-TOK-16 .*20000 to 100"):
         data.tokens(9_000, 9_002)
+
+
+@pytest.mark.parametrize("end", [".bin", ".idx"])
+@pytest.mark.parametrize("fault", ["cut between the look at its size and the read", "disk"])
+def test_what_cannot_be_read_any_more_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, fault: str
+) -> None:
+    """A mapped page that cannot be had would end the process by SIGBUS."""
+    data = IndexedDataset(neox_files(tmp_path / "x", [[1] * 10_000] * 2, [0, 1, 2], "<u2", 8))
+    if fault == "disk":
+
+        def fail(*arguments: object) -> int:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        monkeypatch.setattr(os, "preadv", fail)
+    else:
+        monkeypatch.setattr(OpenFile, "size", lambda self: 40_000)
+        os.truncate(tmp_path / f"x{end}", 50)
+    with pytest.raises(DataError, match=rf"E-TOK-16 .*x\{end}: bytes \d+ to \d+ cannot be read.*Fix: "):
+        data.tokens(9_000, 9_002) if end == ".bin" else data.document_bounds()
 
 
 @pytest.mark.parametrize(("dtype", "bad"), [(np.uint16, 70_000), (np.uint16, -1), (np.int32, 1 << 31)])

@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -19,7 +18,6 @@ from tests.data_prep.tokenizing import ENVIRONMENT, bytes_of, has_ended, model, 
 
 DELAY_S = 0.01
 VANISH_S = 5.0
-N_KILLS = 30
 
 
 def words_for(raw: Path, dir: Path, **more: object) -> list[str]:
@@ -109,17 +107,6 @@ def reference(raw: Path) -> dict[str, str]:
     return digests
 
 
-@pytest.fixture(scope="module")
-def work_s(raw: Path, reference: dict[str, str]) -> float:
-    """How long a run is at work after its first part [s]."""
-    command = Command(raw, raw.parent / "timed")
-    command.wait_for_parts()
-    began = time.monotonic()
-    code, text = command.end()
-    assert code == 0, text
-    return time.monotonic() - began
-
-
 def vanish(pids: list[int]) -> bool:
     end = time.monotonic() + VANISH_S
     while time.monotonic() < end and not all(map(has_ended, pids)):
@@ -139,23 +126,6 @@ def finish(raw: Path, dir: Path, reference: dict[str, str]) -> None:
     """The same command again, in this process: the number of workers changes nothing."""
     assert main(["tokenize", *words_for(raw, dir)]) == 0
     assert bytes_of(dir) == reference
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", range(N_KILLS))
-def test_killed_at_a_random_moment(raw, tmp_path, reference, work_s, number):
-    """kill -9 while parts are made, every other time again after a while, and then to the end."""
-    drawn = random.Random(number)
-    command = Command(raw, tmp_path)
-    command.wait_for_parts(drawn.randrange(1, len(list((raw.parent / "parts").rglob("*.json")))))
-    time.sleep(drawn.uniform(0, 0.1))
-    assert command.process.poll() is None
-    kill(command)
-    if number % 2:
-        command = Command(raw, tmp_path)
-        time.sleep(drawn.uniform(0, 2 * work_s))
-        kill(command)
-    finish(raw, tmp_path, reference)
 
 
 def test_killed_the_same_command_ends_with_the_same_bytes(raw, tmp_path, reference, capsys):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from coca_train.commands import evaluate, main
+from coca_train.evaluation.subject import default_config
 
 
 @pytest.fixture
@@ -27,6 +28,13 @@ def test_help_lists_suites_and_options(capsys):
     shown = capsys.readouterr().out
     for words in ("* perplexity", "grid.checkpoints=", "eval.stride=", "torchrun"):
         assert words in shown
+
+
+@pytest.mark.parametrize("ranks", [3, 8])
+def test_any_number_of_ranks_evaluates(monkeypatch, ranks):
+    """Nothing is trained: the global batch of a training need not be divisible among them."""
+    monkeypatch.setenv("WORLD_SIZE", str(ranks))
+    assert default_config.__wrapped__().engine.kind == "deepspeed"
 
 
 def test_docs_are_up_to_date():

@@ -7,21 +7,18 @@ import builtins
 import errno
 import os
 import signal
-import threading
 from pathlib import Path
 from typing import Any
 
 ERRORS = {"enospc": errno.ENOSPC, "eio": errno.EIO}
 
 
-def install(
-    root: str, at: int = -1, mode: str = "kill", group: bool = False, delay_s: float = 0.0, named: str = ""
-) -> list[str]:
+def install(root: str, at: int = -1, mode: str = "kill", group: bool = False, named: str = "") -> list[str]:
     """Break operation number `at` (0 is the first, -1: none); the growing list of operations.
 
     named: only operations whose name begins so are counted, and listed.
     mode: "kill" before the operation, "kill_after" it, "torn" in the middle of a write (as "kill" otherwise),
-    "later" than it by delay_s, "term": SIGTERM to itself instead,
+    "term": SIGTERM to itself instead,
     "enospc" or "eio": this one and all later operations that need the disk fail.
     group: kill all ranks, not only this one.
     """
@@ -45,8 +42,6 @@ def install(
             torn()
         if number == at and mode in ("kill", "torn"):
             die()
-        if number == at and mode == "later":
-            threading.Timer(delay_s, die).start()
         if number == at and mode == "term":
             os.kill(os.getpid(), signal.SIGTERM)
         try:

@@ -1,7 +1,5 @@
-"""kill -9 the real command at any moment and run it again: the end is bit-identical to an uninterrupted run."""
+"""kill -9 the real command in a save and run it again: the end is bit-identical to an uninterrupted run."""
 
-import os
-import random
 import signal
 
 import pytest
@@ -10,9 +8,6 @@ from tests.cases import slow_unless
 from tests.faults import real
 from tests.faults.fork_server import ForkServer
 from tests.faults.runs import KilledRuns
-
-KILLS = int(os.environ.get("COCA_KILLS", "40"))
-
 
 # What a rank calls: the command as it is, or without its pictures and its measured peak, which take most of the time.
 WHOLE, BARE = "tests.faults.real:run", "tests.stages.support:run"
@@ -55,26 +50,6 @@ def test_stop_and_kill_once(runs: KilledRuns) -> None:
     assert ended[1].code == -signal.SIGKILL and ended[0].code in (76, -signal.SIGKILL), ended[0].text
     log = runs.finish()
     assert "RECOVERY: step 4" in log and "(from step 4" in log
-
-
-@of_the_whole
-@pytest.mark.slow
-@pytest.mark.timeout(7200)
-def test_killed_at_random_moments(runs: KilledRuns) -> None:
-    """Moments spread over the life of a run: up to 0.2 s after any of its file operations, on either rank or both."""
-    choose = random.Random(7)
-    outcomes: dict[str, int] = {}
-    for _ in range(KILLS):
-        runs.fresh()
-        rank = choose.choice([0, 0, 1])
-        at, delay = choose.randrange(len(runs.operations[rank])), choose.uniform(0.0, 0.2)
-        inject = {"root": str(runs.run_dir), "at": at, "ranks": [rank], "mode": "later", "delay_s": delay}
-        ended = runs.launch(inject=inject | {"group": choose.random() < 0.5})
-        log = runs.finish()
-        step = log.rpartition("(from step ")[2].partition(",")[0] if "(from step " in log else "0"
-        outcome = "too late" if all(rank.code == 0 for rank in ended) else f"from step {step}"
-        outcomes[outcome] = outcomes.get(outcome, 0) + 1
-    print(f"\n{KILLS} kills: {dict(sorted(outcomes.items()))}")
 
 
 @of_the_whole

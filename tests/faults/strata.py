@@ -1,0 +1,133 @@
+"""In a forked rank: which part of its work a command is at, and a kill at some moment of one of them.
+
+A timeline is a list of [part, seconds]; a kill is {entry of a timeline, after_s, ranks: who kills, how: "one" (itself),
+"all" (its group) or "worker" (a child), note: a file for the part that it struck}.
+"""
+
+import contextlib
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from coca_train.runtime import dist
+
+Kill = dict[str, Any]
+Timeline = list[tuple[str, float]]
+
+
+class Timer:
+    """The timeline of this process, and its end."""
+
+    def __init__(self, kill: Kill | None) -> None:
+        self._kill, self._entries = kill, list[tuple[str, float]]()
+
+    def now(self, part: str) -> None:
+        """A part begins."""
+        kill = self._kill
+        if kill is not None and len(self._entries) == kill["entry"] and dist.rank() in kill["ranks"]:
+            after = threading.Timer(kill["after_s"], self._strike)
+            after.daemon = True
+            after.start()
+        self._entries.append((part, time.monotonic()))
+
+    def timeline(self) -> Timeline:
+        ends = [*(began for _, began in self._entries[1:]), time.monotonic()]
+        return [(part, end - began) for (part, began), end in zip(self._entries, ends, strict=True)]
+
+    def _strike(self) -> None:
+        assert self._kill is not None
+        how, victim = self._kill["how"], os.getpid()
+        if how == "worker":
+            victim = random.choice([*_children(), victim])
+        Path(self._kill["note"]).write_text(self._entries[-1][0])
+        os.killpg(0, signal.SIGKILL) if how == "all" else os.kill(victim, signal.SIGKILL)
+
+
+def _children() -> list[int]:
+    """Workers of this process."""
+    numbers = [n for task in Path("/proc/self/task").iterdir() for n in (task / "children").read_text().split()]
+    with contextlib.suppress(OSError):
+        return [int(n) for n in numbers if b"spawn_main" in Path(f"/proc/{n}/cmdline").read_bytes()]
+    return []
+
+
+def train(overrides: list[str], kill: Kill | None, pictures: bool = False) -> Timeline:
+    """A training. Of two stages: training, save, training, …, stage border, training, save, …, report.
+
+    A stage border goes from the last save of a stage over its report to the first step of the next stage.
+    pictures: all that the command does; else without what `leave_out` leaves out.
+    """
+    from coca_train.training import run, stage
+    from tests.faults import real
+    from tests.stages.support import leave_out
+
+    timer, borders = Timer(kill), list[int]()
+    run_one, run_stage = run.run_one, stage.run_stage
+    save, final_report = stage.Saver.__call__, stage.final_report
+
+    def run_one_(of: Any, *arguments: Any, is_last: bool, **more: Any) -> Any:
+        borders[:] = [] if is_last else [of.last_step]
+        return run_one(of, *arguments, is_last=is_last, **more)
+
+    def run_stage_(*arguments: Any, **more: Any) -> None:
+        timer.now("training")
+        run_stage(*arguments, **more)
+
+    def save_(self: Any, step: int) -> bool:
+        border = step in borders
+        timer.now("stage border" if border else "save")
+        good = save(self, step)
+        if not border:
+            timer.now("training")
+        return good
+
+    def final_report_(*arguments: Any) -> None:
+        if not arguments[6]:
+            timer.now("report")
+        final_report(*arguments)
+
+    run.run_one, stage.run_stage = run_one_, run_stage_
+    stage.Saver.__call__, stage.final_report = save_, final_report_
+    if not pictures:
+        leave_out()
+    real.run(overrides)
+    return timer.timeline()
+
+
+def evaluate(overrides: list[str], kill: Kill | None) -> Timeline:
+    """The grid of an evaluation and its page."""
+    from coca_train.commands import main
+    from coca_train.evaluation import pipeline
+
+    timer = Timer(kill)
+    run_grid = pipeline.run_grid
+
+    def run_grid_(*arguments: Any) -> Any:
+        timer.now("evaluation")
+        return run_grid(*arguments)
+
+    pipeline.run_grid = run_grid_
+    _well(main(["evaluate", *overrides]))
+    return timer.timeline()
+
+
+def tokenize(overrides: list[str], kill: Kill | None) -> Timeline:
+    """Raw text to a mixture."""
+    from data_prep.__main__ import main
+
+    timer = Timer(kill)
+    timer.now("tokenizing")
+    for verb in ("tokenize", "mix"):
+        _well(main([verb, *overrides]))
+    return timer.timeline()
+
+
+def _well(code: int) -> None:
+    """A command that does not end well ends the process."""
+    if code:
+        sys.exit(code)
