@@ -266,7 +266,7 @@ def test_files_added_at_the_end_are_tokenized(tmp_path):
         (lambda folder: (folder / "00001.valid.bin").unlink(), "00001.valid.bin is missing"),
         (lambda folder: (folder / "00001.json").write_text("{"), "its .json cannot be read (JSONDecodeError)"),
         (lambda folder: (folder / "00001.json").write_text('{"format": 9}'), "its .json cannot be read (ValueError)"),
-        (lambda folder: (folder / "00001.json").write_text("[]"), "its .json cannot be read (TypeError)"),
+        (lambda folder: (folder / "00001.json").write_text("[]"), "its .json cannot be read (ValueError)"),
         (lambda folder: _edit(folder / "00001.json", first=None), "begins at None, the part before it ended at {"),
     ],
 )

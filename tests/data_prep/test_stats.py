@@ -148,7 +148,7 @@ def test_percent(share: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("number", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (123_456, "123 kB"), (999_600, "1.0 MB"), (5 * 10**15, "5000 TB")],
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (123_456, "123 kB"), (999_600, "1.0 MB"), (5 * 10**15, "5.0 PB")],
 )
 def test_bytes(number: int, text: str) -> None:
     assert n_bytes(number) == text

@@ -8,11 +8,12 @@ import pytest
 import torch
 import yaml
 
+from coca_train.checkpoint import manifest
 from coca_train.checkpoint.format import ShardWriter
 from coca_train.commands import compare, main
 from coca_train.evaluation import comparison
 from coca_train.evaluation.results import Evaluation
-from coca_train.runtime.durable import write_json
+from coca_train.runtime.durable import SEAL, sealed, write_json
 from coca_train.runtime.errors import DataError, UserError
 from coca_train.training.reach import SETTINGS
 from tests.evaluation.grids import evaluation, measured
@@ -29,13 +30,25 @@ def write_result(run_dir, evaluation):
     write_json(run_dir / "report" / "results.json", evaluation.to_json())
 
 
-def shard(path, shapes):
-    path.parent.mkdir(parents=True)
+def checkpoint(folder, shapes):
+    """The only shard of a checkpoint, and its manifest."""
+    folder.mkdir(parents=True)
+    path = folder / manifest.shard_name(0, 1)
     spec = {**{f"model/{name}": shape for name, shape in shapes.items()}, "exp_avg/x": (1,)}
     writer = ShardWriter(path, spec, {})
     for name, shape in spec.items():
         writer.write(name, torch.zeros(shape))
+    record = {"name": path.name, "rank": 0, **writer.finish()}
     writer.close()
+    body = {
+        "format": manifest.FORMAT,
+        "run_id": "r",
+        "step": manifest.step_of(folder),
+        "world_size": 1,
+        "zero_stage": 0,
+    }
+    body |= {"dtype": "fp32", "trainable": list(shapes), "model_digest": "", "data_fingerprint": {}, "counters": {}}
+    (folder / manifest.NAME).write_bytes(manifest.encode(body | {"progress": {}, "files": [record]}))
 
 
 @pytest.fixture
@@ -59,7 +72,7 @@ def runs(tmp_path):
             "blocks.0.attention.k.weight": (key_rows, 8),
             "blocks.0.mlp.up.weight": (32, 8),
         }
-        shard(run_dir / "checkpoints" / "step-00000003" / "state-00000-of-00001.safetensors", shapes)
+        checkpoint(run_dir / "checkpoints" / "step-00000003", shapes)
     return folders
 
 
@@ -70,7 +83,7 @@ def read(runs):
 def edit(path, change):
     data = json.loads(path.read_text())
     change(data)
-    path.write_text(json.dumps(data))
+    path.write_text(json.dumps(sealed(data) if data.pop(SEAL, None) else data))
 
 
 def test_comparable_runs(runs, tmp_path, capsys):

@@ -170,7 +170,7 @@ time.sleep(30)
 """
 PARENT = """
 import signal, sys
-from coca_train.compare import run_child
+from coca_train.commands._children import run_child
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests in the background had it ignored
 sys.exit(run_child([sys.executable, '-c', sys.argv[1]]))
 """
