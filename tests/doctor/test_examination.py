@@ -72,7 +72,7 @@ def run(server: ForkServer, target: str, ranks: int, **arguments: object) -> lis
 
 
 def left_behind(folder: Path) -> list[str]:
-    return [*os.listdir(folder), *(name for name in os.listdir("/dev/shm") if "coca" in name or "doctor" in name)]
+    return [*os.listdir(folder), *(name for name in os.listdir("/dev/shm") if "doctor" in name)]
 
 
 def test_one_process(words, capsys, monkeypatch):
