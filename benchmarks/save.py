@@ -29,9 +29,9 @@ from coca_train.training import stage
 from coca_train.training.loop import Tools
 
 SIZES = [
-    "model.d_model=640", "model.n_layers=11", "model.n_heads=10", "train.seq_len=128", "train.micro_batch_size=4",
-    "train.global_batch_size=8", "optim.warmup_steps=1", "eval.extrapolation.enabled=false", "eval.sample_tokens=0",
-    "eval.max_tokens=128", "checkpoint.save_every_steps=2", "tracking.progress_bar=false",
+    "model.d_model=640", "model.n_layers=11", "model.n_heads=10", "model.d_ff=2560", "train.seq_len=128",
+    "train.micro_batch_size=4", "train.global_batch_size=8", "optim.warmup_steps=1", "checkpoint.save_every_steps=2",
+    "eval.extrapolation.enabled=false", "eval.sample_tokens=0", "eval.max_tokens=128", "tracking.progress_bar=false",
 ]  # fmt: skip
 CASES = [(dtype, n_ranks) for dtype in ("fp32", "bf16") for n_ranks in (1, 2)]
 COLUMNS = ["precision", "ranks", "checkpoint [MiB]", "step [s]", "save [s]", "save / step", "MiB/s"]
