@@ -9,6 +9,7 @@ import json
 import os
 import random
 import shutil
+from abc import ABC, abstractmethod
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ EVALUATION = [
 ]  # fmt: skip
 
 
-class Work:
+class Work(ABC):
     """A command of so many ranks, killed and started again. folder: where its results lie, and nothing else."""
 
     parts: tuple[str, ...]
@@ -54,12 +55,13 @@ class Work:
         """As before the first start."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    @abstractmethod
     def launch(self, kill: dict[str, Any] | None) -> list[Rank]:
-        raise NotImplementedError
+        """Start it. kill: whom, when and how (tests/faults/strata.py); None: nobody."""
 
+    @abstractmethod
     def left(self) -> Any:
         """What must be the same."""
-        raise NotImplementedError
 
     def kept(self) -> dict[str, bytes]:
         """Of a killed launch, what the next one must leave as it is."""
