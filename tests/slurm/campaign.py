@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -242,19 +243,22 @@ class BusyCores:
 
 
 def drawn(jobs: int, seed: int) -> list[list[Job]]:
-    """Rounds of jobs: kinds in turn, every second round busy, one job of four with four ranks."""
-    rounds, kinds = [], [KINDS[number % len(KINDS)] for number in range(jobs)]
+    """Rounds of jobs: kinds in turn, every second round busy, one job of four of each kind with four ranks."""
+    kinds = [KINDS[number % len(KINDS)] for number in range(jobs)]
+    rounds = []
     for group in (OF_ALL_JOBS[:1], OF_ALL_JOBS[1:], [kind for kind in KINDS if kind not in OF_ALL_JOBS]):
         chosen = [kind for kind in kinds if kind in group]
         random.Random(seed).shuffle(chosen)
-        rounds += [chosen[first : first + TOGETHER] for first in range(0, len(chosen), TOGETHER)]
-    number, filled = 0, []
+        size = TOGETHER if len(group) > 1 else max(1, len(chosen) // 2)  # a quiet round of each, and a busy one
+        rounds += [chosen[first : first + size] for first in range(0, len(chosen), size)]
+    seen, filled = Counter[str](), []
     for index, each in enumerate(rounds):
         filled.append([])
         for kind in each:
-            ranks = 4 if number % 4 == 3 else 2
+            number = seen.total()
+            seen[kind] += 1
+            ranks = 4 if seen[kind] % 4 == 2 else 2
             filled[-1].append(Job(f"j{number}", kind, ranks, index % 2 == 1, seed * 1000 + number))
-            number += 1
     return filled
 
 
