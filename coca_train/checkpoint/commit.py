@@ -194,6 +194,8 @@ def prune(run_dir: Path, keep: int, run_id: str, always: Container[int] = ()) ->
     assert keep >= 2
     root = run_dir / FOLDER
     folders = dist.broadcast_object(step_folders(root) if dist.is_main() else [])
+    if all(manifest.step_of(folder) in always for folder in folders[keep:]):
+        return []  # nothing is to be verified for
     good = 0
     for number, folder in enumerate(folders):
         good += verified(folder, run_id, again=False)[0] is not None

@@ -111,6 +111,8 @@ def run_one(
             )
         )
         steps = effective_steps(stage.max_steps, loader.max_steps, start_step, run_dir)
+        if resumed:  # a kill between a save and its deletions left one too many, and there may be no further save
+            checkpoint.prune(run_dir, config.checkpoint.keep, run_id, borders)
         # Announced only now: every error of data, weights and memory has come before.
         place = f"steps {stage.first_step + 1} to {stage.last_step}"
         announce_stage(stage.name if context.n_stages > 1 else "", place, outline, stage.lora)

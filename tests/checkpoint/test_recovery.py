@@ -259,6 +259,7 @@ def test_retention_keeps_verified_ones_only(tmp_path: Path) -> None:
     for step in range(1, 6):
         save(tmp_path, step)
     os.truncate(shard(tmp_path, "step-00000005"), 3)
+    assert checkpoint.prune(tmp_path, 2, "run-1", always=range(1, 4)) == []
     assert checkpoint.prune(tmp_path, 2, "run-1") == ["step-00000002", "step-00000001"]
     assert holds(checkpoint.find(tmp_path), 4)
     save(tmp_path, 5)  # replaces the damaged one
