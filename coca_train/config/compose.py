@@ -83,6 +83,10 @@ def _merged(
         return _compose(root, dict(groups), dirs)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise _not_yaml(error, unreadable) from None
+    except ValueError:  # of a value that is not what its tag says, which was seen before
+        if not unreadable:
+            raise
+        raise unreadable[0] from None
     except (HydraException, OmegaConfBaseException) as error:
         # Hydra sees no file where there is a pipe or a folder.
         if known := next((each for each in unreadable if _names(str(error), each)), None):

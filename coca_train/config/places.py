@@ -86,7 +86,11 @@ def _look_through(text: str, place: str) -> None:
                 raise stop(Problem("E-CFG-14", (), message, "flatten the file", line))
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
-        elif isinstance(event, yaml.ScalarEvent) and not event.style and _TOO_LONG.fullmatch(event.value):
+        # Of what a tag makes of a value loaders do not agree, and what they raise is not always an error of YAML.
+        if isinstance(event, yaml.NodeEvent) and (tag := getattr(event, "tag", None)) is not None:
+            message = f"the tag {show(tag.replace('tag:yaml.org,2002:', '!!'))} before a value"
+            raise stop(Problem("E-CFG-13", (), message, "write the value alone", line))
+        if isinstance(event, yaml.ScalarEvent) and not event.style and _TOO_LONG.fullmatch(event.value):
             message = f"a number of {len(event.value):,} digits"
             raise stop(Problem("E-CFG-14", (), message, f"write at most {MOST_DIGITS} digits", line))
 
