@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry
 
 LOSS, ATTENTION, LINEAR, ELEMENTWISE, AGAIN = "loss", "attention", "linear", "elementwise", "computed again"
+OPTIMIZER, COMMUNICATION = "optimizer", "communication"
 FORWARD, BACKWARD = "forward", "backward"
 
 # Nothing is moved: another look at the same memory, or memory that nobody has written to.
@@ -97,23 +98,25 @@ class Count(TorchDispatchMode):
 
     syncs: how often the host waits for the device or sends it something, by the line of our code that asks for it.
     Counted on the meta device, where a look finds True, or `longest`: positions are contiguous, all pairs of a tile are
-    seen, and distances go that far [tokens]. around(part, name): what is entered while an operation runs.
+    seen, and distances go that far [tokens]. outside: the part of what is in no scope. around(part, name): what is
+    entered while an operation runs.
     """
 
     def __init__(
         self,
         place: str = "meta",
         longest: int = 1,
+        outside: str | None = None,
         around: Callable[[str, str], AbstractContextManager[Any]] = lambda part, name: nullcontext(),
     ) -> None:
         super().__init__()
         self.operations: list[Operation] = []
         self.syncs: Counter[str] = Counter()
         self._place, self._longest, self._around = place, longest, around
-        self._scopes = [Scope()]
+        self._scopes = [Scope(outside)]
         # Autograd numbers its nodes as they are made: by its number a node of the backward pass is found in forward.
-        self._since, self._scope_since = [0], [Scope()]
-        self._last = Scope()
+        self._since, self._scope_since = [0], [Scope(outside)]
+        self._last = Scope(outside)
         self._numbers: dict[int, tuple[int, Any]] = {}
         self._n_memories = 0
 
@@ -166,7 +169,7 @@ class Count(TorchDispatchMode):
             return func(*args, **kwargs)
         scope, phase = self._now()
         flops = FLOPS.get(func._overloadpacket)
-        part = _part(scope, phase, name, flops is not None)
+        part = COMMUNICATION if func.namespace == "c10d" else _part(scope, phase, name, flops is not None)
         with self._around(part, name):
             out = func(*args, **kwargs)
         made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
@@ -228,6 +231,8 @@ class Count(TorchDispatchMode):
             for each in (value if isinstance(value, (list, tuple)) else [value])
             if isinstance(each, Tensor)
         ]
+        if name == "_fused_adamw_":  # says it changes gradients too, which it does for a scale alone
+            changed = [x for number, each in enumerate(args[:6]) if number != 1 for x in each]
         if name in LOOKUPS:
             return self._of([*given[1:], *made]), self._of(made)
         if name in SCATTERS:

@@ -63,6 +63,7 @@ def counted(model: Transformer, count: Count, device: str) -> Iterator[None]:
         # Always: a block that is computed again stops by an exception when it has what is needed.
         hooks.append(module.register_forward_hook(leave, always_call=True))
 
+    around(model, part=None)
     for number, (kind, block) in enumerate(zip(model.kinds, model.blocks, strict=True)):
         around(block, block=number, share=model.visibilities[kind].share(model.shape.max_seq_len))
     around(model.final_norm)
@@ -73,7 +74,7 @@ def counted(model: Transformer, count: Count, device: str) -> Iterator[None]:
         with count.scope(part=ATTENTION):
             return kernel(parts, v_BSGD, scale)
 
-    model.kernel = lambda: run  # type: ignore[method-assign]
+    model.kernel = lambda: run  # type: ignore[method-assign]  # of this one instance
     try:
         yield
     finally:
