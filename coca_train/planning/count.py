@@ -8,7 +8,7 @@ import bisect
 import math
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -94,7 +94,7 @@ class Scope(NamedTuple):
 
 
 class Count(TorchDispatchMode):
-    """Counts operations on tensors of `place` (a type of device) that are dispatched inside.
+    """Counts operations on tensors of `places` (types of devices) that are dispatched inside.
 
     syncs: how often the host waits for the device or sends it something, by the line of our code that asks for it.
     Counted on the meta device, where a look finds True, or `longest`: positions are contiguous, all pairs of a tile are
@@ -104,7 +104,7 @@ class Count(TorchDispatchMode):
 
     def __init__(
         self,
-        place: str = "meta",
+        places: Collection[str] = ("meta",),
         longest: int = 1,
         outside: str | None = None,
         around: Callable[[str, str], AbstractContextManager[Any]] = lambda part, name: nullcontext(),
@@ -112,7 +112,7 @@ class Count(TorchDispatchMode):
         super().__init__()
         self.operations: list[Operation] = []
         self.syncs: Counter[str] = Counter()
-        self._place, self._longest, self._around = place, longest, around
+        self._places, self._longest, self._around = places, longest, around
         self._scopes = [Scope(outside)]
         # Autograd numbers its nodes as they are made: by its number a node of the backward pass is found in forward.
         self._since, self._scope_since = [0], [Scope(outside)]
@@ -161,11 +161,12 @@ class Count(TorchDispatchMode):
         kwargs = kwargs or {}
         name = func._schema.name.split("::")[1]
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        if self._place == "meta":
+        if "meta" in self._places:
             if (answer := self._look(name, given, kwargs)) is not None:
                 return answer[0]
             args, kwargs = self._sent(name, given, args, kwargs)
-        if name in VIEWS or func.is_view:
+        # A number that is looked at, and what the host sends, are no kernels.
+        if name in VIEWS or func.is_view or name in ("_local_scalar_dense", "item") or _sends(name, given, kwargs):
             return func(*args, **kwargs)
         scope, phase = self._now()
         flops = FLOPS.get(func._overloadpacket)
@@ -173,7 +174,7 @@ class Count(TorchDispatchMode):
         with self._around(part, name):
             out = func(*args, **kwargs)
         made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
-        if any(x.device.type == self._place for x in (*given, *made)):
+        if any(x.device.type in self._places for x in (*given, *made)):
             n_flops = 0.0 if flops is None else flops(*args, **kwargs, out_val=out)
             # The formula is of all pairs. Causality leaves half of them, a visibility a share of those.
             n_flops *= scope.share / 2 if FUSED_ATTENTION in name else 1
@@ -202,10 +203,8 @@ class Count(TorchDispatchMode):
         if name == "lift_fresh":
             if given[0].is_meta:
                 self._sync("torch.tensor")
-        elif name in ("_to_copy", "copy_"):
-            to_device = kwargs.get("device") == torch.device("meta") or (name == "copy_" and given[0].is_meta)
-            if from_host and to_device:
-                self._sync(name)
+        elif _sends(name, given, kwargs):
+            self._sync(name)
         elif any(x.ndim for x in from_host) and len(from_host) < len(given):
             self._sync("a tensor of the host")
             return tree_map_only(Tensor, lambda x: x.to("meta") if x.ndim else x, (args, kwargs))
@@ -247,7 +246,7 @@ class Count(TorchDispatchMode):
         return self._of(read), self._of([*made, *changed])
 
     def _of(self, tensors: Sequence[Tensor]) -> tuple[Access, ...]:
-        return tuple(dict.fromkeys(self._at(x) for x in tensors if x.device.type == self._place))
+        return tuple(dict.fromkeys(self._at(x) for x in tensors if x.device.type in self._places))
 
     def _at(self, tensor: Tensor, nbytes: int | None = None) -> Access:
         """nbytes: fewer than all of it."""
@@ -260,6 +259,13 @@ class Count(TorchDispatchMode):
         numel = math.prod(n for n, stride in spread if stride)  # what is expanded is there once
         size = numel * tensor.element_size() if nbytes is None else nbytes
         return Access(self._numbers[key][0], (tensor.storage_offset(), numel), size)
+
+
+def _sends(name: str, given: Sequence[Tensor], kwargs: dict[str, Any]) -> bool:
+    """Whether the host sends a tensor to the device."""
+    if name == "copy_":
+        return given[0].is_meta and not given[1].is_meta
+    return name == "_to_copy" and not given[0].is_meta and kwargs.get("device") == torch.device("meta")
 
 
 def _part(scope: Scope, phase: str, name: str, is_product: bool) -> str:

@@ -4,7 +4,7 @@ Shape legend: B sequences, T tokens, M memory, C d_model, H query heads, G key/v
 E dot-product width.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,17 +25,19 @@ from coca_train.planning.outline import Outline
 aten = torch.ops.aten
 
 
-def micro_batch(outline: Outline, device: str, with_documents: bool = False) -> Count:
+def micro_batch(
+    outline: Outline, device: str, *, with_documents: bool = False, places: Collection[str] = ("meta",)
+) -> Count:
     """Forward and backward over one micro batch, every operation as `device` (cpu or cuda) dispatches it.
 
-    with_documents: tokens do not see those of other documents.
+    with_documents: tokens do not see those of other documents. places: with `cpu`, also what the host computes.
     """
     model, train = outline.model, outline.config.train
     shape_BT = train.micro_batch_size, train.seq_len
     tokens_BT, pos_BT = (torch.empty(shape_BT, dtype=torch.int64, device="meta") for _ in range(2))
     doc_BT = torch.empty_like(pos_BT) if with_documents else None
     memory = _memory(model, *shape_BT[:1], outline.dtype)
-    count = Count(longest=train.seq_len - 1)
+    count = Count(places, train.seq_len - 1)
     model.train()
     with counted(model, count, device), count:
         model(tokens_BT, tokens_BT, pos_BT, doc_BT, memory=memory).backward()

@@ -68,7 +68,7 @@ def _timed(built: Engine, batch: Batch) -> dict[str, float]:
     """Seconds by part of one step, as the profiler saw its operations: on the device, where that is a GPU."""
     on_gpu, model = built.device.type == "cuda", built.model
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
-    count = Count(built.device.type, outside=OPTIMIZER, around=_recorded)
+    count = Count([built.device.type], outside=OPTIMIZER, around=_recorded)
     with profile(activities=activities) as profiler, counted(model, count, built.device.type), count:
         built.train_step([batch], 0.0)
     seconds: dict[str, float] = defaultdict(float)
