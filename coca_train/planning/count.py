@@ -41,15 +41,6 @@ SCATTERS = frozenset("scatter_add_ index_add_ index_put_ _index_put_impl_ scatte
 # The device has to tell the host something before it can go on.
 LOOKS = frozenset("_local_scalar_dense item is_nonzero nonzero equal masked_select _unique2".split())
 FUSED_ATTENTION = "flash_attention"  # in the names of its operations
-aten = torch.ops.aten
-FLOPS = flop_registry | {
-    aten._scaled_dot_product_flash_attention_for_cpu: flop_registry[aten._scaled_dot_product_flash_attention],
-    aten._scaled_dot_product_flash_attention_for_cpu_backward: flop_registry[
-        aten._scaled_dot_product_flash_attention_backward
-    ],
-}
-
-
 class Access(NamedTuple):
     """Some of a tensor's memory: which memory, where in it, how much."""
 
@@ -169,18 +160,19 @@ class Count(TorchDispatchMode):
         if name in VIEWS or func.is_view or name in ("_local_scalar_dense", "item") or _sends(name, given, kwargs):
             return func(*args, **kwargs)
         scope, phase = self._now()
-        flops = FLOPS.get(func._overloadpacket)
-        part = COMMUNICATION if func.namespace == "c10d" else _part(scope, phase, name, flops is not None)
+        formula = flop_registry.get(func._overloadpacket)
+        part = COMMUNICATION if func.namespace == "c10d" else _part(scope, phase, name, formula is not None)
         with self._around(part, name):
             out = func(*args, **kwargs)
         made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
         if any(x.device.type in self._places for x in (*given, *made)):
-            n_flops = 0.0 if flops is None else flops(*args, **kwargs, out_val=out)
-            # The formula is of all pairs. Causality leaves half of them, a visibility a share of those.
-            n_flops *= scope.share / 2 if FUSED_ATTENTION in name else 1
+            if FUSED_ATTENTION in name:
+                flops = scope.share / 2 * _of_pairs(name, args)  # causality leaves half of all pairs
+            else:
+                flops = 0.0 if formula is None else formula(*args, **kwargs, out_val=out)
             reads, writes = self._accesses(func, name, given, made, args)
             shapes = (tuple((x.shape, x.dtype) for x in tensors) for tensors in (given, made))
-            self.operations.append(Operation(part, scope.block, phase, name, *shapes, reads, writes, n_flops))
+            self.operations.append(Operation(part, scope.block, phase, name, *shapes, reads, writes, flops))
         return out
 
     def _look(self, name: str, given: Sequence[Tensor], kwargs: dict[str, Any]) -> tuple[Any] | None:
@@ -266,6 +258,15 @@ def _sends(name: str, given: Sequence[Tensor], kwargs: dict[str, Any]) -> bool:
     if name == "copy_":
         return given[0].is_meta and not given[1].is_meta
     return name == "_to_copy" and not given[0].is_meta and kwargs.get("device") == torch.device("meta")
+
+
+def _of_pairs(name: str, args: Sequence[Any]) -> float:
+    """FLOPs of fused attention over all pairs: q'k and the weighing of v; backward the first once more, and two
+    gradients of each."""
+    backward = "backward" in name
+    q_BHTE, k_BGSE, v_BGSD = args[1:4] if backward else args[:3]
+    products = 3 * q_BHTE.shape[-1] + 2 * v_BGSD.shape[-1] if backward else q_BHTE.shape[-1] + v_BGSD.shape[-1]
+    return 2.0 * math.prod(q_BHTE.shape[:3]) * k_BGSE.shape[2] * products
 
 
 def _part(scope: Scope, phase: str, name: str, is_product: bool) -> str:

@@ -8,15 +8,18 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from coca_train.models.attention import AttentionContext
+from coca_train.data.batch import collate
+from coca_train.data.packings.base import Row
+from coca_train.engine.base import summed_loss
 from coca_train.models.kernels import KERNELS, Kernel
 from coca_train.models.memory import Memory
-from coca_train.models.scores import Part, repeat_heads
+from coca_train.models.scores import Part
 from coca_train.models.transformer import Transformer
 from coca_train.planning.attention import resolved
 from coca_train.planning.count import ATTENTION, LOSS, Count
@@ -33,14 +36,19 @@ def micro_batch(
     with_documents: tokens do not see those of other documents. places: with `cpu`, also what the host computes.
     """
     model, train = outline.model, outline.config.train
-    shape_BT = train.micro_batch_size, train.seq_len
-    tokens_BT, pos_BT = (torch.empty(shape_BT, dtype=torch.int64, device="meta") for _ in range(2))
-    doc_BT = torch.empty_like(pos_BT) if with_documents else None
-    memory = _memory(model, *shape_BT[:1], outline.dtype)
+    ids = np.zeros(train.seq_len + 1, np.int64)
+    row = Row(ids, train.seq_len, (train.seq_len // 2,) if with_documents else None)
     count = Count(places, train.seq_len - 1)
     model.train()
-    with counted(model, count, device), count:
-        model(tokens_BT, tokens_BT, pos_BT, doc_BT, memory=memory).backward()
+
+    def run(*given: Tensor | None) -> Tensor:
+        """From where the batch is on the device."""
+        with counted(model, count, device), count:
+            loss = model(*given, memory=_memory(model, train.micro_batch_size, outline.dtype))
+            loss.backward()
+        return loss
+
+    summed_loss(run, collate([row] * train.micro_batch_size), torch.device("meta"))
     model.zero_grad(set_to_none=True)
     return count
 
