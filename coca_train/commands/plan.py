@@ -61,8 +61,8 @@ class PlanConfig:
     mfu: float | None = Field(
         gt=0,
         le=1,
-        description="model FLOPs utilisation to plan hours with, the share of the peak that a run reaches; null: of the "
-        "step as it is counted",
+        description="model FLOPs utilisation to plan hours with, the share of the peak that a run reaches; null: hours "
+        "of the step as it is counted",
     )
     measure: bool = Field(description="take a step on this machine and show its parts beside the counted ones")
 

@@ -54,7 +54,9 @@ def _basis(cluster: Cluster, costs: Sequence[Cost]) -> str:
     needs, source = f"needs {most:,.1f} of {has:,.1f} GiB each", costs[0].peak.source
     seconds = 3600 * sum(cost.hours or 0.0 for cost in costs)
     if not seconds:
-        return f"{needs}; no hours: nothing is known of how fast this GPU is; mfu=0.4 takes it to reach 40 % of its peak"
+        return (
+            f"{needs}; no hours: nothing is known of how fast this GPU is; mfu=0.4 takes it to reach 40 % of its peak"
+        )
     if cluster.mfu is not None:
         return f"{needs}; hours at {_percent(cluster.mfu)} MFU of {source}"
     flops = sum(cost.per_token.total * cost.n_tokens for cost in costs)

@@ -104,8 +104,8 @@ class Cluster:
 @dataclass(frozen=True)
 class Cost:
     """Of one stage. per_token: FLOPs. step: counted, on one GPU. measured: seconds of such a step on this machine, by
-    part; None: it was not. hours: None where nothing is known of the GPU. change: the smallest that fits; None: it fits,
-    or nothing does (see `fits`)."""
+    part; None: it was not. hours: None where nothing is known of the GPU. change: the smallest that fits; None: it
+    fits, or nothing does (see `fits`)."""
 
     stage: Stage
     outline: Outline

@@ -16,7 +16,7 @@ from weakref import ref
 
 import torch
 from torch import Tensor
-from torch.autograd import _get_sequence_nr
+from torch._C._autograd import _get_sequence_nr
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry
@@ -26,21 +26,24 @@ OPTIMIZER, COMMUNICATION = "optimizer", "communication"
 FORWARD, BACKWARD = "forward", "backward"
 
 # Nothing is moved: another look at the same memory, or memory that nobody has written to.
-VIEWS = frozenset(
-    "_unsafe_view _reshape_alias detach alias lift_fresh empty empty_like empty_strided new_empty new_empty_strided "
-    "empty_permuted set_ resize_ record_stream".split()
-)
+VIEWS = frozenset((
+    "_unsafe_view", "_reshape_alias", "detach", "alias", "lift_fresh", "empty", "empty_like", "empty_strided",
+    "new_empty", "new_empty_strided", "empty_permuted", "set_", "resize_", "record_stream",
+))  # fmt: skip
+NO_KERNELS = VIEWS | {"_local_scalar_dense", "item"}
 # Only the shape of what it is given matters.
-SHAPES = frozenset("zeros_like ones_like full_like new_zeros new_ones new_full".split())
+SHAPES = frozenset(["zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"])
 # What stood in the memory before is not read.
-OVERWRITES = frozenset("copy_ zero_ fill_".split())
+OVERWRITES = frozenset(["copy_", "zero_", "fill_"])
 # Of the first tensor only some rows, as many as come out.
-LOOKUPS = frozenset("embedding gather index_select index".split())
+LOOKUPS = frozenset(["embedding", "gather", "index_select", "index"])
 # Into the first tensor goes what the last one has.
-SCATTERS = frozenset("scatter_add_ index_add_ index_put_ _index_put_impl_ scatter_".split())
+SCATTERS = frozenset(["scatter_add_", "index_add_", "index_put_", "_index_put_impl_", "scatter_"])
 # The device has to tell the host something before it can go on.
-LOOKS = frozenset("_local_scalar_dense item is_nonzero nonzero equal masked_select _unique2".split())
+LOOKS = frozenset(["_local_scalar_dense", "item", "is_nonzero", "nonzero", "equal", "masked_select", "_unique2"])
 FUSED_ATTENTION = "flash_attention"  # in the names of its operations
+
+
 class Access(NamedTuple):
     """Some of a tensor's memory: which memory, where in it, how much."""
 
@@ -157,7 +160,7 @@ class Count(TorchDispatchMode):
                 return answer[0]
             args, kwargs = self._sent(name, given, args, kwargs)
         # A number that is looked at, and what the host sends, are no kernels.
-        if name in VIEWS or func.is_view or name in ("_local_scalar_dense", "item") or _sends(name, given, kwargs):
+        if func.is_view or name in NO_KERNELS or _sends(name, given, kwargs):
             return func(*args, **kwargs)
         scope, phase = self._now()
         formula = flop_registry.get(func._overloadpacket)
@@ -171,8 +174,10 @@ class Count(TorchDispatchMode):
             else:
                 flops = 0.0 if formula is None else formula(*args, **kwargs, out_val=out)
             reads, writes = self._accesses(func, name, given, made, args)
-            shapes = (tuple((x.shape, x.dtype) for x in tensors) for tensors in (given, made))
-            self.operations.append(Operation(part, scope.block, phase, name, *shapes, reads, writes, flops))
+            shapes = [tuple((x.shape, x.dtype) for x in tensors) for tensors in (given, made)]
+            self.operations.append(
+                Operation(part, scope.block, phase, name, shapes[0], shapes[1], reads, writes, flops)
+            )
         return out
 
     def _look(self, name: str, given: Sequence[Tensor], kwargs: dict[str, Any]) -> tuple[Any] | None:
@@ -250,7 +255,7 @@ class Count(TorchDispatchMode):
         spread = zip(tensor.shape, tensor.stride(), strict=True)
         numel = math.prod(n for n, stride in spread if stride)  # what is expanded is there once
         size = numel * tensor.element_size() if nbytes is None else nbytes
-        return Access(self._numbers[key][0], (tensor.storage_offset(), numel), size)
+        return Access(self._numbers[key][0], (int(tensor.storage_offset()), numel), size)
 
 
 def _sends(name: str, given: Sequence[Tensor], kwargs: dict[str, Any]) -> bool:

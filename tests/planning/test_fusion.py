@@ -14,7 +14,11 @@ from tests.planning.blocks import LLAMA, NEOX, block
 from tests.planning.schedules import ruled, scheduled
 
 N, C = 4 * 64, 256
-ALL, WIDTH, TOKENS = 2 * N * C, 2 * C, 4 * N  # bytes: of activations in bf16, of a weight, of a number a token in float32
+ALL, WIDTH, TOKENS = (
+    2 * N * C,
+    2 * C,
+    4 * N,
+)  # bytes: of activations in bf16, of a weight, of a number a token in float32
 
 
 def rms_norm(x: Tensor, w: Tensor) -> Tensor:

@@ -9,10 +9,10 @@ from coca_train.planning.collectives import Collective, collectives, update
 from coca_train.planning.count import ATTENTION, LOSS, Count
 from coca_train.planning.dispatch import micro_batch
 from coca_train.planning.fusion import Kernel, fused
+from coca_train.planning.gpus import GPUS
 from coca_train.planning.rates import A100, H100, ON_PAGE, RATES, rates_of
 from coca_train.planning.roofline import Step, step
 from coca_train.planning.roofline_page import page
-from coca_train.planning.gpus import GPUS
 from coca_train.planning.states import ParameterCounts
 from coca_train.planning.step import flops
 from coca_train.schedule import resolve
@@ -21,7 +21,9 @@ from tests.planning.conftest import TINY, configure, outlined
 BF16 = outlined(*TINY, "position=rope").dtype
 SMALL = (*TINY, "model.n_layers=2", "position=rope")
 FIRST_COUNT = 355e9  # bytes of a micro batch of 16 x 512 of coca_350m, as it was first counted
-WAITS = "positions and frequencies are looked at and sent in every forward; known where the batch is made, they need not"
+WAITS = (
+    "positions and frequencies are looked at and sent in every forward; known where the batch is made, they need not"
+)
 LOOKS_AT_LOSS = "loss and gradient norm are two looks; they can be one"
 CHUNKS = "the loss is cut into chunks that fit a CPU's cache, each of which reads all of the output weights"
 

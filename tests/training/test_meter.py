@@ -23,7 +23,7 @@ def metered(stage: Stage, n_tokens: int) -> float:
 
 
 def test_a_stage_that_trains_a_part_counts_what_it_computes() -> None:
-    """The paper's three: all of a step's 6 N D would be 1.42, 1.32 and 1 times that (LLaMA-7B's shapes; four layers)."""
+    """The paper's three: all of a step's 6 N D would be 1.42, 1.32 and 1 times that (LLaMA-7B's; four layers)."""
     stages = coca_llama_7b("model.n_layers=4", "model.vocab_size=32000")
     everything = metered(stages[2], 32000)
     for stage, share in zip(stages, (0.70, 0.76, 1.0), strict=True):
