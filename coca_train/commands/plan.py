@@ -1,7 +1,9 @@
 """Say what a run will cost, before it starts."""
 
 import sys
-from typing import Literal
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -15,17 +17,22 @@ from coca_train.config.schema import STRICT, Positive
 from coca_train.config.verb import FLAGS, Verb
 from coca_train.settings import TRAIN, of_training
 
+if TYPE_CHECKING:
+    from coca_train.planning.outline import Outline
+    from coca_train.schedule import Stage
+
 USAGE = """\
 What a run will cost, before it starts.
 
   python -m coca_train plan                                          the quickstart
   python -m coca_train plan +experiment=coca_llama_7b gpus=32        the CoCA paper's three stages on 32 A100
-  python -m coca_train plan model=llama_7b train.seq_len=32768 gpus=8 gpu=h100 mfu=0.5
+  python -m coca_train plan model=llama_7b train.seq_len=32768 gpus=8 gpu=h100
 
 Prints one line of it all (whether it fits, hours, tokens, FLOPs), the schedule, what differs from each stage to the
 next, and for each stage trained parameters, tokens, FLOPs, hours, memory of one GPU by component with and without
-activation checkpointing, and where it does not fit the smallest change that makes it fit. Needs no data, no weights and
-no GPU: docs/plan.md says how it knows.
+activation checkpointing, where it does not fit the smallest change that makes it fit, and a step by part (loss, attention,
+linear, elementwise, optimizer, communication): bytes, FLOPs, kernels, and from them its time and MFU on A100, H100 and
+H200, which the hours are reckoned with. Needs no data, no weights and no GPU: docs/plan.md says how it knows.
 
 All words but the options below are those of a training (python -m coca_train train --help).
 """
@@ -52,9 +59,13 @@ class PlanConfig:
         "b200",
         "cpu",
     ] = Field(description="which; cpu: this machine without one (what engine.device=cpu plans for)")
-    mfu: float = Field(
-        gt=0, le=1, description="model FLOPs utilisation to plan with: the share of the peak that a run reaches"
+    mfu: float | None = Field(
+        gt=0,
+        le=1,
+        description="model FLOPs utilisation to plan hours with, the share of the peak that a run reaches; null: hours "
+        "of the step as it is counted",
     )
+    measure: bool = Field(description="take a step on this machine and show its parts beside the counted ones")
 
 
 def _plan(loaded: Loaded, arguments: Arguments) -> None:
@@ -71,8 +82,17 @@ def _plan(loaded: Loaded, arguments: Arguments) -> None:
     for stage in stages:
         check_launch(stage.config, cluster)
     outlines = [outline(stage.config, stage.trainable, lora=stage.lora) for stage in stages]
-    costs = [cost(stage, each, cluster, stages) for stage, each in zip(stages, outlines, strict=True)]
+    costs = [
+        cost(stage, each, cluster, stages, _measure(stage) if given.measure else None)
+        for stage, each in zip(stages, outlines, strict=True)
+    ]
     print(plan(config.run.name, costs, cluster), end="")
+
+
+def _measure(stage: "Stage") -> "Callable[[Outline, int], dict[str, float]]":
+    from coca_train.planning.measured import measure
+
+    return partial(measure, trainable=stage.trainable, lora=stage.lora)
 
 
 PLAN = Root(

@@ -19,13 +19,15 @@ from coca_train.evaluation.measures.perplexity import validation_loss
 from coca_train.models.certificate import certify
 from coca_train.models.init import init_parameter
 from coca_train.models.transformer import Transformer, build_model, count_parameters
+from coca_train.planning import outline as planning
+from coca_train.planning.step import flops
 from coca_train.positions.layers import in_words
 from coca_train.runtime import dist, job
 from coca_train.runtime.errors import CheckpointError, DataError, Preempted, StorageError
 from coca_train.runtime.signals import StopRequest
 from coca_train.runtime.watchdog import Watchdog, waiting
 from coca_train.schedule import Stage
-from coca_train.tracking.throughput import PeakMemory, Throughput, flops_per_token, matmul_parameters, peak
+from coca_train.tracking.throughput import PeakMemory, Throughput, peak
 from coca_train.tracking.writers import MetricsWriter
 from coca_train.training.ending import final_report
 from coca_train.training.loop import Tools, run_stage
@@ -134,7 +136,7 @@ def run_one(
             with StopRequest() as stop:
                 tools = Tools(
                     context.metrics,
-                    meter(outline, runner, config.train.seq_len, config.engine.dtype),
+                    meter(stage, context.n_tokens, runner),
                     stop,
                     context.watchdog,
                     validate=partial(validate, runner, validation),
@@ -240,19 +242,18 @@ def announce_engine(config: EngineConfig) -> None:
     )
 
 
-def meter(outline: Transformer, runner: Engine, seq_len: int, dtype: str) -> Throughput:
-    """The throughput meter; says the peak that MFU is measured against.
+def meter(stage: Stage, n_tokens: int, runner: Engine) -> Throughput:
+    """The throughput meter of a stage: FLOPs are those that are computed, fewer where it trains a part; says the peak
+    that MFU is measured against. n_tokens: embedding rows.
 
     A CPU has none: what one product reaches there is what other work leaves of the machine at that moment, and the same
     speed was 41 % of it in one run and 88 % in the next.
     """
-    width = outline.shape.n_heads * outline.shape.head_dim
-    n_layers = sum(outline.visibilities[kind].share(seq_len) for kind in outline.kinds)
-    flops = flops_per_token(matmul_parameters(outline), n_layers, width, seq_len)
-    limit = None if runner.device.type == "cpu" else peak(runner.device, dtype)
+    limit = None if runner.device.type == "cpu" else peak(runner.device, stage.config.engine.dtype)
     if limit is not None:
         dist.log(f"MFU       against {limit.source}")
-    return Throughput(flops, limit, dist.world_size(), PeakMemory(runner.device))
+    per_token = flops(planning.outline(stage.config, stage.trainable, n_tokens, stage.lora))
+    return Throughput(per_token.total, limit, dist.world_size(), PeakMemory(runner.device))
 
 
 def validate(runner: Engine, validation: Validation) -> dict[str, float]:

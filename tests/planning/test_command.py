@@ -221,7 +221,7 @@ def test_help_is_quick_and_without_torch() -> None:
     [
         (("gpus=0",), "E-CFG-05 command line gpus=0: it needs a whole number > 0. Fix: write gpus=1"),
         (("gpus=two",), "E-CFG-04 command line gpus=two: is text; it needs a whole number > 0"),
-        (("mfu=40",), "E-CFG-05 command line mfu=40: it needs a number > 0 and <= 1. Fix: write mfu=0.4"),
+        (("mfu=40",), "E-CFG-05 command line mfu=40: it needs a number > 0 and <= 1 or null. Fix: write"),
         (("mfu=0",), "E-CFG-05 command line mfu=0"),
         (("gpu=a100",), "E-CFG-31 command line gpu=a100: it needs one of t4, v100_16gb"),
         (("gpuss=8",), "E-CFG-01 command line gpuss=8: unknown key. Fix: did you mean gpus or gpu?"),
@@ -266,7 +266,7 @@ def test_a_recipe_of_one_layer(name: str, capsys: pytest.CaptureFixture[str]) ->
     small = ("model.n_layers=1", "model.vocab_size=2000")
     text = output(f"+experiment={name}", *small, f"gpus={n_gpus}", capsys=capsys)
     assert text.startswith(f"{name} fits on {n_gpus} x NVIDIA A100-SXM4-80GB: ")
-    assert "; hours at 40 % MFU of NVIDIA A100-SXM4-80GB: 312 " in text
+    assert re.search(r"; hours by the counted step, \d+ % MFU of NVIDIA A100-SXM4-80GB: 312 ", text)
     assert of_row in text and seq_len in text
     assert [line for line in text.splitlines() if " -> " in line and not line.startswith(" ")] == list(borders)
     assert text.count("  fits into 76.7 GiB") == len(borders) + 1
@@ -276,11 +276,15 @@ def test_the_command_line_reaches_the_plan(capsys: pytest.CaptureFixture[str], t
     local = (*ONE, "engine=local")
     text = output(*local, capsys=capsys)
     assert text.startswith("quickstart fits on 1 x NVIDIA A100-SXM4-80GB: ")
-    assert "; hours at 40 % MFU of NVIDIA A100-SXM4-80GB: 19.5 TFLOP/s dense fp32" in text
+    assert re.search(r"; hours by the counted step, \d+ % MFU of NVIDIA A100-SXM4-80GB: 19.5 TFLOP/s dense fp32", text)
+    assert text.count("  roofline  a step of one GPU, counted: ") == 1
     assert "hours at 100 % MFU of NVIDIA H200" in output(
         *local, "gpu=h200", "mfu=1", "engine.device=cuda", capsys=capsys
     )
-    assert " 1 x this host's CPU: " in output(*local, "gpu=h200", "engine.device=cpu", capsys=capsys)
+    on_cpu = output(*local, "gpu=h200", "engine.device=cpu", capsys=capsys)
+    assert " 1 x this host's CPU: " in on_cpu and "; no hours: nothing is known of " in on_cpu
+    assert "  time      not known\n" in on_cpu and "hours at" not in on_cpu and "A100" not in on_cpu
+    assert "; no hours: nothing is known of " in output(*local, "gpu=t4", "engine.device=cuda", capsys=capsys)
     fp16 = (*ONE, "engine.dtype=fp16", "gpus=2")
     assert " 2 x NVIDIA A100" in output(*fp16, capsys=capsys)  # and is not refused where there is no GPU
     (tmp_path / "experiment").mkdir()
@@ -288,6 +292,21 @@ def test_the_command_line_reaches_the_plan(capsys: pytest.CaptureFixture[str], t
     (tmp_path / "experiment" / "mine.yaml").write_text(text)
     with_folder = output(*local, "+experiment=mine", f"--config-dir={tmp_path}", capsys=capsys)
     assert with_folder.startswith("mine fits on ")
+
+
+def test_a_step_of_this_machine_stands_beside_the_counted_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """By the same parts; on a CPU, of which nothing else is known, hours are by it."""
+    text = output(*ONE, "engine=local", "engine.device=cpu", "train.micro_batch_size=2", "measure=true", capsys=capsys)
+    rows = {line.split("  ")[0]: line.split() for line in (each.strip() for each in text.splitlines())}
+    parts = ("loss", "attention", "linear", "elementwise", "optimizer")
+    assert "this machine [ms]" in text and all(float(rows[part][-1].replace(",", "")) > 0 for part in parts)
+    assert "; hours by the measured step, " in text
+
+
+def test_what_this_machine_has_no_memory_for_is_not_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    words = (*ONE, "engine=local", "train.micro_batch_size=262144", "train.global_batch_size=262144", "measure=true")
+    assert main(["plan", *words]) == 2
+    assert capsys.readouterr().err.startswith("E-PLN-06 command line measure=true: a step of micro batch 262144 needs ")
 
 
 def test_every_stage_is_planned_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
