@@ -18,7 +18,7 @@ from coca_train.models.cache import Cache, InHand
 from coca_train.models.kernels import Kernel, sdpa
 from coca_train.models.layers import Block, build_norm
 from coca_train.models.logit_scale import logit_scale
-from coca_train.models.loss import summed_cross_entropy, token_nll
+from coca_train.models.loss import Score, score_in_passes, summed_cross_entropy, token_nll
 from coca_train.positions import visibilities
 from coca_train.positions.base import AttentionShape, Position
 from coca_train.positions.layers import Kind
@@ -28,14 +28,16 @@ from coca_train.positions.visibility import Keep
 class Head(nn.Module):
     """The output projection: logits, or the summed loss without ever holding all logits."""
 
-    def __init__(self, d_model: int, vocab_size: int) -> None:
+    def __init__(self, d_model: int, vocab_size: int, score: Score) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(vocab_size, d_model))
+        self.score = score
 
-    def forward(self, x_BTC: Tensor, targets_BT: Tensor | None = None) -> Tensor:
+    def forward(self, x_BTC: Tensor, targets_BT: Tensor | None = None, device: str = "") -> Tensor:
+        """device: cpu or cuda, as the loss is computed there; "": where x is."""
         if targets_BT is None:
             return (x_BTC @ self.weight.T).float()
-        return summed_cross_entropy(x_BTC.flatten(0, 1), self.weight, targets_BT.flatten())
+        return summed_cross_entropy(x_BTC.flatten(0, 1), self.weight, targets_BT.flatten(), self.score, device)
 
     def nll(self, x_BTC: Tensor, targets_BT: Tensor) -> Tensor:
         return token_nll(x_BTC.flatten(0, 1), self.weight, targets_BT.flatten()).view_as(targets_BT)
@@ -74,7 +76,7 @@ class Decoder(nn.Module):
             for layer, position in enumerate(map(self.position_of, self.kinds))
         )
         self.final_norm = build_norm(model)
-        self.head = Head(model.d_model, vocab_size)
+        self.head = Head(model.d_model, vocab_size, self.score())
         self.tie()
 
     def tie(self) -> None:
@@ -108,6 +110,10 @@ class Decoder(nn.Module):
     def kernel(self) -> Kernel:
         """What computes attention: torch's fused kernel where that can, else one that can do everything."""
         return sdpa
+
+    def score(self) -> Score:
+        """What makes losses and gradients of logits."""
+        return score_in_passes
 
     def hidden(
         self,

@@ -17,10 +17,12 @@ from torch.utils.checkpoint import checkpoint
 
 from coca_train import positions
 from coca_train.config.schema import OWN, Config, LayersConfig, LogitScaleConfig, LoraConfig, ModelConfig
+from coca_train.models import fused_loss
 from coca_train.models.attention import AttentionContext
 from coca_train.models.cache import Cache, KVCache
 from coca_train.models.decoder import Decoder, module_name
 from coca_train.models.kernels import KERNELS, Kernel
+from coca_train.models.loss import Score
 from coca_train.models.memory import Memory
 from coca_train.models.trainable import adapt
 from coca_train.positions import visibilities
@@ -66,6 +68,9 @@ class Transformer(Decoder):
 
     def kernel(self) -> Kernel:
         return KERNELS[self.attention]
+
+    def score(self) -> Score:
+        return fused_loss.score
 
     @property
     def visibility(self) -> Visibility:

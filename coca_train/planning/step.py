@@ -109,10 +109,10 @@ def activations(
         tables = watch.live  # tokens, and what the scheme makes of parameters
         # Before the step: `peak` only rises, and reading needs less than forward and backward do.
         with torch.no_grad():
-            model.head(_hidden(outline, tokens_BT, contexts, device, checkpointing=False), targets_BT)
+            model.head(_hidden(outline, tokens_BT, contexts, device, checkpointing=False), targets_BT, device)
         reading = watch.peak
         x_BTC = _hidden(outline, tokens_BT, contexts, device, checkpointing)
-        loss = model.head(x_BTC, targets_BT)
+        loss = model.head(x_BTC, targets_BT, device)
         del x_BTC  # autograd keeps what it needs of it; the name would keep the rest
         kept = watch.live - tables
         loss.backward()
@@ -161,7 +161,8 @@ def flops(outline: Outline) -> Flops:
             of_pairs = flops_per_token(0, share, width, seq_len) / 3
             of_attention[kind] = of_pairs + counted.of_hooks / counted.forward * share * seq_len / 2
         with FlopCounterMode(display=False) as step:
-            model.head(hidden(), tokens_BT).backward()
+            # As on a CPU: the same FLOPs, and the counter does not know the product that adds to another dtype in place.
+            model.head(hidden(), tokens_BT, "cpu").backward()
     model.zero_grad(set_to_none=True)
     once, both = (counter.get_total_flops() / seq_len for counter in (forward, step))
     return Flops(

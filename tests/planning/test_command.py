@@ -145,7 +145,7 @@ def test_only_what_a_run_can_have_counts_and_validations_too() -> None:
 
 
 def test_it_must_fit_as_it_is_set() -> None:
-    (stage,) = stages_of(*ONE, "train.global_batch_size=16", "train.seq_len=512")
+    (stage,) = stages_of(*ONE, "model.n_layers=2", "train.global_batch_size=16", "train.seq_len=512")
     needed = of(stage, Cluster(1, gpu(1), 0.4)).memory
     assert needed[True].total < needed[False].total
     cost = of(stage, Cluster(1, gpu((needed[True].total + needed[False].total) / 2), 0.4))
