@@ -21,6 +21,7 @@ from coca_train.models.logit_scale import logit_scale
 from coca_train.models.loss import Score, score_in_passes, summed_cross_entropy, token_nll
 from coca_train.positions import visibilities
 from coca_train.positions.base import AttentionShape, Position
+from coca_train.positions.known import Extent, note
 from coca_train.positions.layers import Kind
 from coca_train.positions.visibility import Keep
 
@@ -148,7 +149,8 @@ class Decoder(nn.Module):
     def places(self, tokens_BT: Tensor, cache: Cache | None) -> Tensor:
         """Positions that count on from the cache's end, (1, T)."""
         start = 0 if cache is None else cache.length
-        return torch.arange(start, start + tokens_BT.shape[1], device=tokens_BT.device)[None]
+        end = start + tokens_BT.shape[1]
+        return note(torch.arange(start, end, device=tokens_BT.device)[None], Extent(start, end - 1), rising=True)
 
     def embedded(self, tokens_BT: Tensor, pos_BT: Tensor) -> Tensor:
         """What goes into the first layer, x_BTC."""

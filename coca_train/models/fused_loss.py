@@ -50,7 +50,7 @@ def kernel() -> Any:
     import triton.language as tl
 
     @triton.jit
-    def cross_entropy(logits, targets, nll, n_words, IGNORE: tl.constexpr, BLOCK: tl.constexpr):  # noqa: N803
+    def cross_entropy(logits, targets, nll, n_words, IGNORE: tl.constexpr, BLOCK: tl.constexpr):
         row = tl.program_id(0).to(tl.int64)
         logits += row * n_words
         target = tl.load(targets + row)

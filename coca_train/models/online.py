@@ -85,7 +85,7 @@ def _visits(layouts: Sequence[Layout], queries: slice) -> Iterator[Visit]:
             if may_see(layout, queries, keys):
                 tile = Tile(layout, queries, keys, layout.contiguous)
                 hidden_B1ts = hidden(tile)
-                if hidden_B1ts is None or not bool(hidden_B1ts.all()):
+                if hidden_B1ts is None or not (hidden_B1ts.is_cpu and bool(hidden_B1ts.all())):
                     yield number, tile, hidden_B1ts
 
 

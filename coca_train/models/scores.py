@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from coca_train.positions.base import Hook, Hooked, Mapped, Pairs, Terms
-from coca_train.positions.visibility import Layout, seen
+from coca_train.positions.visibility import Layout, all_seen, seen
 
 
 class Part(NamedTuple):
@@ -238,9 +238,12 @@ def weigh(p_BHts: Tensor, v_BGsD: Tensor, value_RD: Tensor | None, tile: Tile) -
 
 def hidden(tile: Tile) -> Tensor | None:
     """Pairs of a tile that are not seen, (B, 1, t, s); None: all are."""
-    # Most tiles lie below the diagonal, where all is seen: one look at a tile saves the masking of its scores.
+    # Most tiles lie below the diagonal, where all is seen: that saves the masking of their scores.
+    if all_seen(tile.layout, tile.queries, tile.keys):
+        return None
     seen_Bts = seen(tile.layout, tile.queries, tile.keys)
-    return None if bool(seen_Bts.all()) else ~seen_Bts[:, None]
+    # Indices do not tell it where there are documents. Looking costs nothing on the CPU; a device would be waited for.
+    return None if seen_Bts.is_cpu and bool(seen_Bts.all()) else ~seen_Bts[:, None]
 
 
 def _wide(x: Tensor) -> Tensor:

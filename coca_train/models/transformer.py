@@ -25,7 +25,7 @@ from coca_train.models.kernels import KERNELS, Kernel
 from coca_train.models.loss import Score
 from coca_train.models.memory import Memory
 from coca_train.models.trainable import adapt
-from coca_train.positions import visibilities
+from coca_train.positions import known, visibilities
 from coca_train.positions.base import Position
 from coca_train.positions.layers import UNIFORM, Kind, kinds, kinds_of
 from coca_train.positions.visibility import Visibility
@@ -213,13 +213,14 @@ def _exchanged(position: Position, settings: Any) -> Position:
 
 def _behind(memory: Memory, pos_BT: Tensor, doc_BT: Tensor | None) -> tuple[Tensor, Tensor]:
     """Positions and documents of memory and segment; memory that is not there is a document nobody is in."""
-    valid_BM = memory.valid_BM
+    valid_BM, rose = memory.valid_BM, known.rising(pos_BT, doc_BT)
     before_M = torch.arange(-memory.memory_len, 0, device=pos_BT.device)
     pos_BS = torch.cat((pos_BT[:, :1] + before_M, pos_BT), dim=1)
     if doc_BT is None:
         doc_BT = torch.zeros(valid_BM.shape[0], pos_BT.shape[1], dtype=torch.long, device=pos_BT.device)
-    doc_BM = torch.where(valid_BM, doc_BT[:, :1], -1)
-    return pos_BS, torch.cat((doc_BM, doc_BT), dim=1)
+    doc_BS = torch.cat((torch.where(valid_BM, doc_BT[:, :1], -1), doc_BT), dim=1)
+    first, last = known.extent(pos_BT)
+    return known.note(pos_BS, known.Extent(first - memory.memory_len, last), rose, doc_BS), doc_BS
 
 
 def count_parameters(model: nn.Module) -> tuple[int, int]:

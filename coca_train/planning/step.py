@@ -161,7 +161,7 @@ def flops(outline: Outline) -> Flops:
             of_pairs = flops_per_token(0, share, width, seq_len) / 3
             of_attention[kind] = of_pairs + counted.of_hooks / counted.forward * share * seq_len / 2
         with FlopCounterMode(display=False) as step:
-            # As on a CPU: the same FLOPs, and the counter does not know the product that adds to another dtype in place.
+            # As on a CPU: the same FLOPs, and the counter knows all its products.
             model.head(hidden(), tokens_BT, "cpu").backward()
     model.zero_grad(set_to_none=True)
     once, both = (counter.get_total_flops() / seq_len for counter in (forward, step))

@@ -21,7 +21,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from coca_train.config.schema import STRICT, ModelConfig
-from coca_train.positions import frequencies, rotary
+from coca_train.positions import frequencies, known, rotary
 from coca_train.positions.base import Problem
 from coca_train.runtime.errors import UserError
 
@@ -63,7 +63,10 @@ class Scheme(rotary.Rotary):
         """length: the sequence length that dynamic frequencies adapt to [tokens]."""
         spectrum = self.frequencies(length)
         place_BT, place_BS = (rotary.places(pos, spectrum).double() for pos in (pos_BT, pos_BS))
-        first, last = float(min(place_BT.min(), place_BS.min())), float(max(place_BT.max(), place_BS.max()))
+        query_extent, key_extent = known.extent(pos_BT), known.extent(pos_BS)
+        first, last = float(min(query_extent.first, key_extent.first)), float(max(query_extent.last, key_extent.last))
+        if spectrum.positions_N is not None:
+            first, last = 0.0, spectrum.end
         centre = (first + last) // 2
         query, key = rotary.turns(pos_BT, pos_BS, spectrum)
         query = _scaled(query, self._powers(place_BT - centre))
