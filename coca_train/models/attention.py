@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coca_train.config.schema import ModelConfig
+from coca_train.config.schema import OWN, ModelConfig
 from coca_train.models.cache import Cache
 from coca_train.models.kernels import Kernel
 from coca_train.models.scores import part_of
@@ -27,6 +27,7 @@ class AttentionContext(NamedTuple):
     views: Sequence[tuple[Any, Layout]]  # the scheme's tables and the layout of each view
     cache: Cache | None
     scale_BT: Tensor | None = None  # of every query's scores, float32; None: one
+    kind: str = OWN  # of the layers
 
 
 class Attention(nn.Module):

@@ -187,7 +187,7 @@ class Decoder(nn.Module):
         # Any of the layouts: they differ in what is seen and how far it seems, the place in the text is the same in
         # all.
         scale_BT = logit_scale(self.logit_scales[kind], layouts[0].text_BT, self.shape.max_seq_len)
-        return AttentionContext(position, self.kernel(), views, cache, scale_BT)
+        return AttentionContext(position, self.kernel(), views, cache, scale_BT, kind)
 
 
 def module_name(kind: str) -> str:

@@ -242,8 +242,13 @@ def hidden(tile: Tile) -> Tensor | None:
     if all_seen(tile.layout, tile.queries, tile.keys):
         return None
     seen_Bts = seen(tile.layout, tile.queries, tile.keys)
-    # Indices do not tell it where there are documents. Looking costs nothing on the CPU; a device would be waited for.
-    return None if seen_Bts.is_cpu and bool(seen_Bts.all()) else ~seen_Bts[:, None]
+    # Indices do not tell it where there are documents.
+    return None if may_be_asked(seen_Bts) and bool(seen_Bts.all()) else ~seen_Bts[:, None]
+
+
+def may_be_asked(tensor: Tensor) -> bool:
+    """Whether looking at values costs nothing: a device would be waited for, and a graph has none yet."""
+    return tensor.is_cpu and not torch.compiler.is_compiling()
 
 
 def _wide(x: Tensor) -> Tensor:

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
-from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from coca_train.models.attention import AttentionContext
 from coca_train.models.kernels import KERNELS, Kernel
+from coca_train.models.recompute import WAYS
 from coca_train.models.transformer import Transformer
 from coca_train.planning.attention import Calls, FusedOperations, kernel_for
 from coca_train.planning.outline import Outline
@@ -89,7 +89,7 @@ class Activations:
 
 
 def activations(
-    outline: Outline, micro_batch_size: int, device: str, *, checkpointing: bool, keeps_gradients: bool
+    outline: Outline, micro_batch_size: int, device: str, *, checkpointing: str, keeps_gradients: bool
 ) -> Activations:
     """Watch a forward and backward over micro_batch_size sequences on `device` (cpu or cuda).
 
@@ -109,7 +109,7 @@ def activations(
         tables = watch.live  # tokens, and what the scheme makes of parameters
         # Before the step: `peak` only rises, and reading needs less than forward and backward do.
         with torch.no_grad():
-            model.head(_hidden(outline, tokens_BT, contexts, device, checkpointing=False), targets_BT, device)
+            model.head(_hidden(outline, tokens_BT, contexts, device), targets_BT, device)
         reading = watch.peak
         x_BTC = _hidden(outline, tokens_BT, contexts, device, checkpointing)
         loss = model.head(x_BTC, targets_BT, device)
@@ -152,7 +152,7 @@ def flops(outline: Outline) -> Flops:
             kind: context._replace(kernel=kernel_for(outline.config.engine.attention, "cpu", calls[kind]))
             for kind, context in _contexts(model, 1, seq_len, KERNELS["eager"]).items()
         }
-        hidden = partial(_hidden, outline, tokens_BT, contexts, "cpu", checkpointing=False)
+        hidden = partial(_hidden, outline, tokens_BT, contexts, "cpu")
         with FlopCounterMode(display=False) as forward, torch.no_grad():
             model.head(hidden())  # logits: the loss makes its gradients as it goes
         n_forward, of_attention = {}, {}
@@ -184,7 +184,7 @@ def _hidden(
     tokens_BT: Tensor,
     contexts: dict[str, AttentionContext],
     device: str,
-    checkpointing: bool,
+    checkpointing: str = "none",
 ) -> Tensor:
     """Final hidden states: `Transformer.hidden`, with the kernels of planning/attention.py."""
     model, n_before = outline.model, outline.model.position.memory_len
@@ -198,10 +198,7 @@ def _hidden(
             return block(x_BTC, *rest)
 
     for kind, block in zip(model.kinds, model.blocks, strict=True):
-        if checkpointing:
-            x_BTC = checkpoint(run, block, x_BTC, contexts[kind], past_BMC, use_reentrant=False)
-        else:
-            x_BTC = run(block, x_BTC, contexts[kind], past_BMC)
+        x_BTC = WAYS[checkpointing](run, block, x_BTC, contexts[kind], past_BMC)
     return run(model.final_norm, x_BTC)
 
 

@@ -53,6 +53,11 @@ def rising(pos_BS: Tensor, doc_BS: Tensor | None) -> bool:
     return rose
 
 
+def is_noted_rising(pos_BS: Tensor) -> bool:
+    """Whether it is noted that they rise, with whatever documents."""
+    return getattr(pos_BS, DOCUMENTS, (False, None))[0] is True
+
+
 def moved(pos_BS: Tensor, doc_BS: Tensor | None, device: torch.device) -> tuple[Tensor, Tensor | None]:
     """Both on a device, with their notes."""
     there_BS, docs_BS = (None if x is None else x.to(device, non_blocking=True) for x in (pos_BS, doc_BS))
