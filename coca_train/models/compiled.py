@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._dynamo.exc import Unsupported
 
 from coca_train.models.attention import AttentionContext
 from coca_train.runtime import dist
@@ -46,12 +45,22 @@ class CompiledBlocks:
                 x_new_BTC = compiled(block, x_BTC, context, past_BMC)
                 self._compiled[kind] = compiled
                 return x_new_BTC
-            except Unsupported as error:
+            except Exception as error:
+                if not _of_compiler(error):
+                    raise
                 reason = str(error).strip().splitlines()[0]
         if kind not in self.eager:
             self.eager[kind] = reason
             dist.log(f"WARNING engine.compile: layers of the kind {kind} are not compiled: {reason}")
         return self._call(block, x_BTC, context, past_BMC)
+
+
+def _of_compiler(error: Exception) -> bool:
+    """Whether it is torch.compile that cannot, and not what is compiled."""
+    from torch._dynamo.exc import TorchDynamoException  # here: a second of imports that few runs need
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    return isinstance(error, TorchDynamoException | GuardOnDataDependentSymNode)
 
 
 def no_compiler(device: str) -> str | None:

@@ -118,9 +118,8 @@ def _verdict(cost: Cost, cluster: Cluster) -> str:
     has = cluster.gpu.usable / GIB
     if cost.fits:
         way, as_set = cost.cheapest(cluster.gpu.usable), cost.stage.config.engine.activation_checkpointing
-        faster = f"; engine.activation_checkpointing={way} fits too, and computes less again" * (
-            way not in (as_set, None)
-        )
+        other = way is not None and way != as_set
+        faster = f"; engine.activation_checkpointing={way} fits too, and computes less again" * other
         late = _memory_as_set(cost).report > cluster.gpu.usable
         return f"fits into {has:,.1f} GiB{faster}" + f"; ITS REPORT DOES NOT: shorter {WINDOWS}" * late
     if cost.change is None:
