@@ -105,7 +105,7 @@ def activations(
         tokens_BT, targets_BT, _pos_BT = (
             torch.empty(micro_batch_size, config.train.seq_len, dtype=torch.int64, device="meta") for _ in range(3)
         )
-        contexts = _contexts(model, micro_batch_size, config.train.seq_len, kernel)
+        contexts = _contexts(model, micro_batch_size, config.train.seq_len, kernel, device)
         tables = watch.live  # tokens, and what the scheme makes of parameters
         # Before the step: `peak` only rises, and reading needs less than forward and backward do.
         with torch.no_grad():
@@ -171,12 +171,16 @@ def flops(outline: Outline) -> Flops:
     )
 
 
-def _contexts(model: Transformer, n_rows: int, seq_len: int, kernel: Kernel) -> dict[str, AttentionContext]:
+def _contexts(
+    model: Transformer, n_rows: int, seq_len: int, kernel: Kernel, device: str = "cpu"
+) -> dict[str, AttentionContext]:
     """Positions of the host, and the tables the schemes make of them; with the memory's, where there is one."""
     n_before = model.position.memory_len
     pos_BS = torch.arange(n_before + seq_len).expand(n_rows, -1)  # every row has its own, as the data gives them
     pos_BT = pos_BS[:, n_before:] if n_before else pos_BS
-    return {kind: context._replace(kernel=kernel) for kind, context in model.contexts(pos_BT, pos_BS).items()}
+    return {
+        kind: context._replace(kernel=kernel, device=device) for kind, context in model.contexts(pos_BT, pos_BS).items()
+    }
 
 
 def _hidden(
