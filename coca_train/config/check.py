@@ -168,6 +168,10 @@ def _engine(engine: EngineConfig, world: World) -> Iterator[Problem]:
         wrong = "silently wrong (it starts with a phantom optimizer step)"
         text, keys = f"DeepSpeed without ZeRO computes {engine.dtype} {wrong}", ("engine.zero_stage", "engine.dtype")
         yield Problem("E-CFG-35", keys, text, "write engine.zero_stage=1, or engine.dtype=fp32")
+    if engine.compile == "blocks" and engine.zero_stage == 3:
+        text = "ZeRO 3 lends a layer its weights by hooks, which no graph can hold"
+        fix = "write engine.compile=none, or engine.zero_stage=2"
+        yield Problem("E-CFG-77", ("engine.compile", "engine.zero_stage"), text, fix)
     if engine.kind == "local" and engine.dtype == "fp16":
         text = "the local engine scales no losses, which fp16 needs"
         yield Problem("E-CFG-42", ("engine.dtype", "engine.kind"), text, "write engine.dtype=bf16")

@@ -28,6 +28,7 @@ ADDED = {
     "eval.extrapolation.every_steps": 0,
     "eval.extrapolation.probe_documents": 2,
     "start.parity_tokens": 2048,
+    "engine.compile": "auto",
 }
 # The same of what older runs may have done in either way: their records are not compared in it.
 UNKNOWN = {"start.convert": []}
@@ -41,6 +42,10 @@ RENAMED = {
 }
 
 
+# The same of values of one option, whatever else is chosen.
+CALLED = {"engine.activation_checkpointing": {False: "none", True: "full"}}
+
+
 def renamed(settings: dict[str, Any]) -> dict[str, Any]:
     """Settings of a run's record, by dotted key, in today's words. Sections are typed in them (positions/)."""
     now = {
@@ -48,6 +53,7 @@ def renamed(settings: dict[str, Any]) -> dict[str, Any]:
         for (key, name, value), called in RENAMED.items()
         if settings.get(key) == value and settings.get(f"{key.rpartition('.')[0]}.name") == name
     }
+    now |= {key: called[settings[key]] for key, called in CALLED.items() if isinstance(settings.get(key), bool)}
     return settings | now
 
 

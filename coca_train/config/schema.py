@@ -16,6 +16,11 @@ OWN = "own"  # the kind of layers that are as the run says
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 
 
+def _way(value: Any) -> Any:
+    """Runs of before there was `selective` said false or true."""
+    return {False: "none", True: "full"}[value] if isinstance(value, bool) else value
+
+
 def _whole(value: Any) -> Any:
     """pydantic takes 1.0 and true where 1 is one of the choices; we do not."""
     if type(value) is not int:
@@ -174,7 +179,7 @@ class StageConfig:
     position: dict[str, Any] = Field(description="e.g. {frequencies: {name: linear, factor: 16}}")
     visibility: dict[str, Any] = Field(description="e.g. {name: sliding_window, window: 4096}")
     layers: dict[str, Any] = Field(description="e.g. {kinds: {local: {visibility: {window: 1024}}}}")
-    engine: dict[str, Any] = Field(description="e.g. {zero_stage: 3, activation_checkpointing: true}")
+    engine: dict[str, Any] = Field(description="e.g. {zero_stage: 3, activation_checkpointing: full}")
     eval: dict[str, Any] = Field(description="e.g. {every_steps: 50}")
 
 
@@ -252,7 +257,13 @@ class EngineConfig:
     attention: Literal["auto", "eager", "sdpa", "blocked"] = Field(
         description="attention kernel; auto picks the fastest"
     )
-    activation_checkpointing: bool = Field(description="recompute activations in the backward pass")
+    activation_checkpointing: Annotated[Literal["none", "selective", "full"], BeforeValidator(_way)] = Field(
+        description="what is computed again in the backward pass: none; selective: all but products with weights and "
+        "fused attention; full: all but a block's input"
+    )
+    compile: Literal["auto", "none", "blocks"] = Field(
+        description="blocks: torch.compile, block by block, in training; auto: none, until it is measured on a GPU"
+    )
     bucket_size: Positive = Field(description="ZeRO reduce and all-gather bucket [elements]")
     timeout_s: UpToAMillion = Field(description="a collective that takes longer means a dead or hung rank [seconds]")
     max_skipped_steps: Positive = Field(

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from coca_train.engine.optim import MOMENTS
 from coca_train.models.lora import named_parameters
 from coca_train.models.memory import Memory
+from coca_train.positions import known
 from coca_train.runtime import IGNORE
 from coca_train.runtime.watchdog import waiting
 
@@ -193,9 +194,10 @@ def spec_of(model: nn.Module, trainable: Sequence[str]) -> dict[str, tuple[int, 
 
 def summed_loss(model: Callable[..., Tensor], batch: MicroBatch, device: torch.device) -> Tensor:
     """The model on a micro batch, whose tensors go to the device."""
-    tensors = (batch.tokens_BT, batch.targets_BT, batch.pos_BT, batch.doc_BT)
-    moved = [None if tensor is None else tensor.to(device, non_blocking=True) for tensor in tensors]
-    return model(*moved) if batch.memory is None else model(*moved, memory=batch.memory)
+    tokens_BT, targets_BT = (x.to(device, non_blocking=True) for x in (batch.tokens_BT, batch.targets_BT))
+    placed = known.moved(batch.pos_BT, batch.doc_BT, device)
+    memory = {} if batch.memory is None else {"memory": batch.memory}
+    return model(tokens_BT, targets_BT, *placed, **memory)
 
 
 def count_targets(micro_batches: Sequence[MicroBatch]) -> int:

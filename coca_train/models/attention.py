@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coca_train.config.schema import ModelConfig
+from coca_train.config.schema import OWN, ModelConfig
 from coca_train.models.cache import Cache
 from coca_train.models.kernels import Kernel
+from coca_train.models.products import products
 from coca_train.models.scores import part_of
 from coca_train.positions.base import LayerPosition, Position, Projections
 from coca_train.positions.visibility import Layout
@@ -27,6 +28,8 @@ class AttentionContext(NamedTuple):
     views: Sequence[tuple[Any, Layout]]  # the scheme's tables and the layout of each view
     cache: Cache | None
     scale_BT: Tensor | None = None  # of every query's scores, float32; None: one
+    kind: str = OWN  # of the layers
+    device: str = ""  # cpu or cuda, as a step is done there; "": where the tensors are
 
 
 class Attention(nn.Module):
@@ -49,17 +52,30 @@ class Attention(nn.Module):
 
     def project_q(self, x_C: Tensor) -> Tensor:
         """Queries, (..., H, D)."""
-        return self.q_norm(self.q(x_C).unflatten(-1, (self.n_heads, self.head_dim)))
+        return self._queries(self.q(x_C))
 
     def project_k(self, x_C: Tensor) -> Tensor:
         """Keys as the cache holds them, (..., G, K)."""
-        return self.position.condense(self.k_norm(self.k(x_C).unflatten(-1, (self.n_kv_heads, -1))))
+        return self._keys(self.k(x_C))
+
+    def _queries(self, projected: Tensor) -> Tensor:
+        return self.q_norm(projected.unflatten(-1, (self.n_heads, self.head_dim)))
+
+    def _keys(self, projected: Tensor) -> Tensor:
+        return self.position.condense(self.k_norm(projected.unflatten(-1, (self.n_kv_heads, -1))))
+
+    def _projected(self, x_BTC: Tensor, x_BSC: Tensor, device: str) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys as the cache holds them, values."""
+        if x_BSC is x_BTC:
+            q, k, v = products(x_BTC, (self.q, self.k, self.v), device)
+        else:
+            (q,), (k, v) = products(x_BTC, (self.q,), device), products(x_BSC, (self.k, self.v), device)
+        return self._queries(q), self._keys(k), v.unflatten(-1, (self.n_kv_heads, self.head_dim))
 
     def forward(self, x_BTC: Tensor, context: AttentionContext, past_BMC: Tensor | None = None) -> Tensor:
         """past_BMC: hidden states of positions that are no queries, in front of the keys."""
         x_BSC = x_BTC if past_BMC is None else torch.cat((past_BMC, x_BTC), dim=1)
-        q_BTHD, k_BSGK = self.project_q(x_BTC), self.project_k(x_BSC)
-        v_BSGD = self.v(x_BSC).unflatten(-1, (self.n_kv_heads, self.head_dim))
+        q_BTHD, k_BSGK, v_BSGD = self._projected(x_BTC, x_BSC, context.device)
         tokens = self.position.tokens(x_BSC)
         # Before the scheme maps them: frequencies that change with the length are applied to all keys anew, so the
         # cache holds what the projection gave.

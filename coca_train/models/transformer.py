@@ -13,17 +13,20 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from coca_train import positions
 from coca_train.config.schema import OWN, Config, LayersConfig, LogitScaleConfig, LoraConfig, ModelConfig
+from coca_train.models import fused_loss
 from coca_train.models.attention import AttentionContext
 from coca_train.models.cache import Cache, KVCache
+from coca_train.models.compiled import CompiledBlocks
 from coca_train.models.decoder import Decoder, module_name
 from coca_train.models.kernels import KERNELS, Kernel
+from coca_train.models.loss import Score
 from coca_train.models.memory import Memory
+from coca_train.models.recompute import WAYS
 from coca_train.models.trainable import adapt
-from coca_train.positions import visibilities
+from coca_train.positions import known, visibilities
 from coca_train.positions.base import Position
 from coca_train.positions.layers import UNIFORM, Kind, kinds, kinds_of
 from coca_train.positions.visibility import Visibility
@@ -37,7 +40,8 @@ class Transformer(Decoder):
 
     model: shape of the network. position: the scheme's settings. visibility: which keys are seen, its settings.
     layers: which layers differ from these two, and how (positions/layers.py). max_seq_len: training window [tokens].
-    attention: name of the kernel (models/kernels.py). Weights are not initialised here: see models/init.py.
+    attention: name of the kernel (models/kernels.py). activation_checkpointing: models/recompute.py. compile_blocks:
+    in training (models/compiled.py). Weights are not initialised here: see models/init.py.
     """
 
     def __init__(
@@ -50,7 +54,8 @@ class Transformer(Decoder):
         max_seq_len: int,
         layers: LayersConfig = UNIFORM,
         attention: str = "auto",
-        activation_checkpointing: bool = False,
+        activation_checkpointing: str = "none",
+        compile_blocks: bool = False,
     ) -> None:
         own = {OWN: Kind(position, visibility, model.logit_scale)}
         super().__init__(
@@ -63,9 +68,13 @@ class Transformer(Decoder):
         self.layers, self.built_with = layers, model
         self.attention = attention
         self.activation_checkpointing = activation_checkpointing
+        self.compiled = CompiledBlocks(WAYS[activation_checkpointing]) if compile_blocks else None
 
     def kernel(self) -> Kernel:
         return KERNELS[self.attention]
+
+    def score(self) -> Score:
+        return fused_loss.score
 
     @property
     def visibility(self) -> Visibility:
@@ -142,17 +151,17 @@ class Transformer(Decoder):
         """
         assert not (memory and cache), "a memory and a cache both stand before the segment"
         assert not (wanted and (memory or cache)), "both need every position of every layer"
-        checkpointed = self.activation_checkpointing and self.training
+        call = WAYS[self.activation_checkpointing if self.training else "none"]
+        if self.compiled is not None and self.training and torch.is_grad_enabled() and cache is None:
+            call = self.compiled
         pos_BT = self.places(tokens_BT, cache) if pos_BT is None else pos_BT
         pos_BS, doc_BS = (pos_BT, doc_BT) if memory is None else _behind(memory, pos_BT, doc_BT)
         contexts = self.contexts(pos_BT, pos_BS, doc_BS, length, cache)
 
         def run(block: nn.Module, x_BTC: Tensor, context: AttentionContext) -> Tensor:
+            # Here, as what is computed again in the backward pass must not leave its memory a second time.
             past_BMC = None if memory is None else memory.exchange(x_BTC)
-            if checkpointed:
-                # Not in here: what is recomputed in the backward pass must not leave its memory a second time.
-                return checkpoint(block, x_BTC, context, past_BMC, use_reentrant=False)
-            return block(x_BTC, context, past_BMC)
+            return call(block, x_BTC, context, past_BMC)
 
         x_BTC = self.through(self.embedded(tokens_BT, pos_BT), contexts, -1 if wanted else None, run)
         if wanted:
@@ -208,13 +217,14 @@ def _exchanged(position: Position, settings: Any) -> Position:
 
 def _behind(memory: Memory, pos_BT: Tensor, doc_BT: Tensor | None) -> tuple[Tensor, Tensor]:
     """Positions and documents of memory and segment; memory that is not there is a document nobody is in."""
-    valid_BM = memory.valid_BM
+    valid_BM, rose = memory.valid_BM, known.rising(pos_BT, doc_BT)
     before_M = torch.arange(-memory.memory_len, 0, device=pos_BT.device)
     pos_BS = torch.cat((pos_BT[:, :1] + before_M, pos_BT), dim=1)
     if doc_BT is None:
         doc_BT = torch.zeros(valid_BM.shape[0], pos_BT.shape[1], dtype=torch.long, device=pos_BT.device)
-    doc_BM = torch.where(valid_BM, doc_BT[:, :1], -1)
-    return pos_BS, torch.cat((doc_BM, doc_BT), dim=1)
+    doc_BS = torch.cat((torch.where(valid_BM, doc_BT[:, :1], -1), doc_BT), dim=1)
+    first, last = known.extent(pos_BT)
+    return known.note(pos_BS, known.Extent(first - memory.memory_len, last), rose, doc_BS), doc_BS
 
 
 def count_parameters(model: nn.Module) -> tuple[int, int]:
@@ -259,6 +269,7 @@ def build_model(
         layers=config.layers,
         attention=config.engine.attention,
         activation_checkpointing=config.engine.activation_checkpointing,
+        compile_blocks=config.engine.compile == "blocks",  # auto: not before it was measured on a GPU
     )
     if lora is not None:
         adapt(model, trainable, lora)

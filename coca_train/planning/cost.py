@@ -19,6 +19,7 @@ from coca_train.schedule import Stage
 from coca_train.tracking.throughput import Peak
 
 MOST_GPUS = 4096
+CHEAPEST = ("none", "selective", "full")  # ways of activation checkpointing, the fastest first
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Change:
     """What is set otherwise; None: as it is."""
 
     micro_batch_size: int | None = None
-    activation_checkpointing: bool | None = None
+    activation_checkpointing: str | None = None
     zero_stage: int | None = None
     n_gpus: int | None = None
 
@@ -35,7 +36,7 @@ class Change:
         place = f"stages.{stage}." if stage else ""
         words = {
             f"{place}train.micro_batch_size": self.micro_batch_size,
-            f"{place}engine.activation_checkpointing": "true" if self.activation_checkpointing else None,
+            f"{place}engine.activation_checkpointing": self.activation_checkpointing,
             f"{place}engine.zero_stage": self.zero_stage,
             "gpus": self.n_gpus,
         }
@@ -50,7 +51,8 @@ class Change:
 
 def smallest_change(config: Config, n_gpus: int, fits: Callable[[Config, int], bool]) -> Change | None:
     """The first that fits: changes of one kind before changes of two, in each the order of DESIGN: a smaller micro
-    batch, activation checkpointing, a higher ZeRO stage, more GPUs. None: nothing does, or only more than MOST_GPUS.
+    batch, activation checkpointing (selective before full), a higher ZeRO stage, more GPUs. None: nothing does, or only
+    more than MOST_GPUS.
 
     None of them changes what is learned: the global batch stays as it is.
     """
@@ -64,7 +66,15 @@ def _size(change: Change) -> tuple[object, ...]:
     """Kinds of change, then which kinds, then how far each goes."""
     kinds = (change.n_gpus, change.zero_stage, change.activation_checkpointing, change.micro_batch_size)
     changed = [kind is not None for kind in kinds]
-    return sum(changed), changed, change.n_gpus or 0, change.zero_stage or 0, -(change.micro_batch_size or 0)
+    recomputed = CHEAPEST.index(change.activation_checkpointing or "none")
+    return (
+        sum(changed),
+        changed,
+        change.n_gpus or 0,
+        change.zero_stage or 0,
+        recomputed,
+        -(change.micro_batch_size or 0),
+    )
 
 
 def _changes(config: Config, n_gpus: int) -> Iterator[Change]:
@@ -76,13 +86,13 @@ def _changes(config: Config, n_gpus: int) -> Iterator[Change]:
         doubled = [n_gpus * 2**k for k in range(1, 13)]
         gpus += [n for n in doubled if n <= MOST_GPUS and train.global_batch_size % n == 0]
         zero += list(range(engine.zero_stage + 1, 4))
-    checkpointing = [None] if engine.activation_checkpointing else [None, True]
+    ways: list[str | None] = [None, *CHEAPEST[CHEAPEST.index(engine.activation_checkpointing) + 1 :]]
     for n in gpus:
         rows = train.global_batch_size // (n or n_gpus)
         micro = [m for m in range(1, train.micro_batch_size) if rows % m == 0]
         sizes: list[int | None] = [*([None] if rows % train.micro_batch_size == 0 else []), *micro]
         for z in zero:
-            for recompute in checkpointing:
+            for recompute in ways:
                 for m in sizes:
                     if (m, recompute, z, n) != (None, None, None, None):
                         yield Change(m, recompute, z, n)
@@ -115,9 +125,13 @@ class Cost:
     step: Step
     measured: dict[str, float] | None
     hours: float | None
-    memory: dict[bool, GpuMemory]  # activation checkpointing -> memory
+    memory: dict[str, GpuMemory]  # activation checkpointing -> memory
     fits: bool
     change: Change | None
+
+    def cheapest(self, usable: float) -> str | None:
+        """The fastest way of activation checkpointing that fits into so much [bytes]; None: none does."""
+        return next((way for way in CHEAPEST if self.memory[way].total <= usable), None)
 
 
 def cost(
@@ -143,7 +157,7 @@ def cost(
         return memory(replace(outline, config=changed), n_gpus, cluster.gpu.kind, watch).total <= cluster.gpu.usable
 
     by_checkpointing = {}
-    for checkpointing in (False, True):
+    for checkpointing in CHEAPEST:
         engine = replace(config.engine, activation_checkpointing=checkpointing)
         other = replace(outline, config=replace(config, engine=engine))
         by_checkpointing[checkpointing] = memory(other, cluster.n_gpus, cluster.gpu.kind, watch)

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
-from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from coca_train.models.attention import AttentionContext
 from coca_train.models.kernels import KERNELS, Kernel
+from coca_train.models.recompute import WAYS
 from coca_train.models.transformer import Transformer
 from coca_train.planning.attention import Calls, FusedOperations, kernel_for
 from coca_train.planning.outline import Outline
@@ -89,7 +89,7 @@ class Activations:
 
 
 def activations(
-    outline: Outline, micro_batch_size: int, device: str, *, checkpointing: bool, keeps_gradients: bool
+    outline: Outline, micro_batch_size: int, device: str, *, checkpointing: str, keeps_gradients: bool
 ) -> Activations:
     """Watch a forward and backward over micro_batch_size sequences on `device` (cpu or cuda).
 
@@ -105,14 +105,14 @@ def activations(
         tokens_BT, targets_BT, _pos_BT = (
             torch.empty(micro_batch_size, config.train.seq_len, dtype=torch.int64, device="meta") for _ in range(3)
         )
-        contexts = _contexts(model, micro_batch_size, config.train.seq_len, kernel)
+        contexts = _contexts(model, micro_batch_size, config.train.seq_len, kernel, device)
         tables = watch.live  # tokens, and what the scheme makes of parameters
         # Before the step: `peak` only rises, and reading needs less than forward and backward do.
         with torch.no_grad():
-            model.head(_hidden(outline, tokens_BT, contexts, device, checkpointing=False), targets_BT)
+            model.head(_hidden(outline, tokens_BT, contexts, device), targets_BT, device)
         reading = watch.peak
         x_BTC = _hidden(outline, tokens_BT, contexts, device, checkpointing)
-        loss = model.head(x_BTC, targets_BT)
+        loss = model.head(x_BTC, targets_BT, device)
         del x_BTC  # autograd keeps what it needs of it; the name would keep the rest
         kept = watch.live - tables
         loss.backward()
@@ -152,7 +152,7 @@ def flops(outline: Outline) -> Flops:
             kind: context._replace(kernel=kernel_for(outline.config.engine.attention, "cpu", calls[kind]))
             for kind, context in _contexts(model, 1, seq_len, KERNELS["eager"]).items()
         }
-        hidden = partial(_hidden, outline, tokens_BT, contexts, "cpu", checkpointing=False)
+        hidden = partial(_hidden, outline, tokens_BT, contexts, "cpu")
         with FlopCounterMode(display=False) as forward, torch.no_grad():
             model.head(hidden())  # logits: the loss makes its gradients as it goes
         n_forward, of_attention = {}, {}
@@ -161,7 +161,8 @@ def flops(outline: Outline) -> Flops:
             of_pairs = flops_per_token(0, share, width, seq_len) / 3
             of_attention[kind] = of_pairs + counted.of_hooks / counted.forward * share * seq_len / 2
         with FlopCounterMode(display=False) as step:
-            model.head(hidden(), tokens_BT).backward()
+            # As on a CPU: the same FLOPs, and the counter knows all its products.
+            model.head(hidden(), tokens_BT, "cpu").backward()
     model.zero_grad(set_to_none=True)
     once, both = (counter.get_total_flops() / seq_len for counter in (forward, step))
     return Flops(
@@ -170,12 +171,16 @@ def flops(outline: Outline) -> Flops:
     )
 
 
-def _contexts(model: Transformer, n_rows: int, seq_len: int, kernel: Kernel) -> dict[str, AttentionContext]:
+def _contexts(
+    model: Transformer, n_rows: int, seq_len: int, kernel: Kernel, device: str = "cpu"
+) -> dict[str, AttentionContext]:
     """Positions of the host, and the tables the schemes make of them; with the memory's, where there is one."""
     n_before = model.position.memory_len
     pos_BS = torch.arange(n_before + seq_len).expand(n_rows, -1)  # every row has its own, as the data gives them
     pos_BT = pos_BS[:, n_before:] if n_before else pos_BS
-    return {kind: context._replace(kernel=kernel) for kind, context in model.contexts(pos_BT, pos_BS).items()}
+    return {
+        kind: context._replace(kernel=kernel, device=device) for kind, context in model.contexts(pos_BT, pos_BS).items()
+    }
 
 
 def _hidden(
@@ -183,7 +188,7 @@ def _hidden(
     tokens_BT: Tensor,
     contexts: dict[str, AttentionContext],
     device: str,
-    checkpointing: bool,
+    checkpointing: str = "none",
 ) -> Tensor:
     """Final hidden states: `Transformer.hidden`, with the kernels of planning/attention.py."""
     model, n_before = outline.model, outline.model.position.memory_len
@@ -197,10 +202,7 @@ def _hidden(
             return block(x_BTC, *rest)
 
     for kind, block in zip(model.kinds, model.blocks, strict=True):
-        if checkpointing:
-            x_BTC = checkpoint(run, block, x_BTC, contexts[kind], past_BMC, use_reentrant=False)
-        else:
-            x_BTC = run(block, x_BTC, contexts[kind], past_BMC)
+        x_BTC = WAYS[checkpointing](run, block, x_BTC, contexts[kind], past_BMC)
     return run(model.final_norm, x_BTC)
 
 

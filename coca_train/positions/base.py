@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from coca_train.positions.known import extent, is_noted_rising
+
 # (config key, what is wrong and the rule, one action that mends it); `Settings.problems(model)` returns a list.
 Problem = tuple[str, str, str]
 
@@ -243,5 +245,10 @@ class Position(nn.Module):
 
 
 def n_distances(pos_BT: Tensor, pos_BS: Tensor) -> int:
-    """How many rows a table over all distances of these queries and keys has: the largest distance + 1."""
-    return max(0, int(pos_BT.max() - pos_BS.min())) + 1
+    """How many rows a table over all distances of these queries and keys has: at least the largest distance + 1.
+
+    Where it is noted that positions rise, one for each key: however long its documents are, every batch has as many.
+    """
+    if is_noted_rising(pos_BS):
+        return pos_BS.shape[1]
+    return max(0, extent(pos_BT).last - extent(pos_BS).first) + 1

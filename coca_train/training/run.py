@@ -138,7 +138,7 @@ def out_of_memory(error: BaseException) -> DeviceMemoryError | None:
     return DeviceMemoryError(
         f"E-RUN-16 rank {dist.rank()}: out of memory ({(str(error) or 'host memory').splitlines()[0][:200]}). "
         "Fix: halve train.micro_batch_size (the global batch, and so the training, stays the same), or "
-        "engine.activation_checkpointing=true, or more sharding: engine.zero_stage=3"
+        "engine.activation_checkpointing=full, or more sharding: engine.zero_stage=3"
     )
 
 

@@ -23,7 +23,7 @@ LAYOUTS = {
     "ZeRO 2, 2 processes": (["engine.zero_stage=2"], 2),
     "ZeRO 3, 2 processes": (["engine.zero_stage=3"], 2),
     "ZeRO 3, 2 processes, activation checkpointing": (
-        ["engine.zero_stage=3", "engine.activation_checkpointing=true"],
+        ["engine.zero_stage=3", "engine.activation_checkpointing=full"],
         2,
     ),
     "ZeRO 3, 2 processes, accumulation 1": (["engine.zero_stage=3", "train.micro_batch_size=4"], 2),

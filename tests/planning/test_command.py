@@ -65,21 +65,23 @@ def test_what_fits_is_said_to_fit(costs: list[Cost]) -> None:
 
 
 def test_the_table_is_the_memory_as_set(costs: list[Cost]) -> None:
-    """Left all activations, right with checkpointing, in GiB; what is nothing is left out."""
+    """All activations, then both ways of checkpointing, in GiB; what is nothing is left out."""
     lines = page("two layers", costs[:1], A100).splitlines()
     assert not any(line.startswith("all stages") for line in lines)
-    by_checkpointing = costs[0].memory
-    assert by_checkpointing[True].activations.kept < by_checkpointing[False].activations.kept
+    ways = [costs[0].memory[way] for way in ("none", "selective", "full")]
+    kept = [way.activations.kept for way in ways]
+    assert kept[2] < kept[1] < kept[0]
     assert "ZeRO gathered weights" not in "".join(lines)
-    for name, without, with_it in (
-        ("Adam's moments", by_checkpointing[False].states.moments, by_checkpointing[True].states.moments),
-        ("activations kept", by_checkpointing[False].activations.kept, by_checkpointing[True].activations.kept),
-        ("a step needs", by_checkpointing[False].training, by_checkpointing[True].training),
-        ("most in optimizer step", *(by_checkpointing[on].phases["optimizer step"] for on in (False, True))),
-        ("most in the final report", by_checkpointing[False].report, by_checkpointing[True].report),
+    for name, *sizes in (
+        ("Adam's moments", *(way.states.moments for way in ways)),
+        ("activations kept", *kept),
+        ("a step needs", *(way.training for way in ways)),
+        ("most in optimizer step", *(way.phases["optimizer step"] for way in ways)),
+        ("most in the final report", *(way.report for way in ways)),
     ):
-        assert f"{name} {without / 2**30:,.2f} {with_it / 2**30:,.2f}" in [" ".join(line.split()) for line in lines]
-    assert "component all activations (as set) checkpointing" in [" ".join(line.split()) for line in lines]
+        shown = " ".join(f"{size / 2**30:,.2f}" for size in sizes)
+        assert f"{name} {shown}" in [" ".join(line.split()) for line in lines]
+    assert "component all activations (as set) selective full" in [" ".join(line.split()) for line in lines]
     tokens, per_token = costs[0].n_tokens, costs[0].per_token
     assert lines[lines.index("stage t") + 3].endswith(
         f"; in all {tokens * (per_token.forward + per_token.backward):.2e}"
@@ -88,11 +90,12 @@ def test_the_table_is_the_memory_as_set(costs: list[Cost]) -> None:
 
 
 def test_what_checkpointing_computes_again_is_not_in_the_hours() -> None:
-    (stage,) = stages_of(*ONE, "engine=local", "engine.activation_checkpointing=true", "train.global_batch_size=16")
+    (stage,) = stages_of(*ONE, "engine=local", "engine.activation_checkpointing=full", "train.global_batch_size=16")
     cost = of(stage, Cluster(1, GPUS["a100_80gb"], 0.4))
     text = page("small", [cost], Cluster(1, GPUS["a100_80gb"], 0.4))
     assert "; MFU leaves out the forward that checkpointing computes again\n" in text
-    assert "local engine\n" in text and "checkpointing (as set)" in text
+    assert "local engine\n" in text and "full (as set)" in text
+    assert "GiB; engine.activation_checkpointing=none fits too, and computes less again\n" in text
 
 
 def test_long_runs_are_told_in_days_too(costs: list[Cost]) -> None:
@@ -117,7 +120,7 @@ def test_what_does_not_fit_is_said_with_a_change_that_fits() -> None:
     assert again.memory[changed.engine.activation_checkpointing].total <= cluster.gpu.usable
 
 
-SHARDED = ("engine.zero_stage=3", "engine.bucket_size=1000", "engine.activation_checkpointing=true")
+SHARDED = ("engine.zero_stage=3", "engine.bucket_size=1000", "engine.activation_checkpointing=full")
 SMALL = (*ONE, *SHARDED, "train.micro_batch_size=1", "train.global_batch_size=64")
 
 
@@ -130,7 +133,7 @@ def test_only_what_a_run_can_have_counts_and_validations_too() -> None:
     words = (*SHARDED, "model.n_layers=1", "model.d_ff=120000", "train.seq_len=8", "train.micro_batch_size=1")
     words = (*words, "train.global_batch_size=64")
     (stage,) = stages_of("model=llama_7b", *words)
-    needed = of(stage).memory[True]
+    needed = of(stage).memory["full"]
     assert needed.training < needed.total == needed.phases["validation"]
     for share, fits in ((1.0001, True), (0.9999, False), (0.98, False)):
         cost = of(stage, Cluster(32, gpu(share * needed.total), 0.4))
@@ -139,22 +142,23 @@ def test_only_what_a_run_can_have_counts_and_validations_too() -> None:
     cost = of(stage, little)
     assert (cost.fits, cost.change) == (False, None)
     shown = " ".join(page("small", [cost], little).split())
-    assert f"a step needs {of(stage).memory[False].training / 2**30:,.2f} {needed.training / 2**30:,.2f} most" in shown
+    sizes = " ".join(f"{of(stage).memory[way].training / 2**30:,.2f}" for way in ("none", "selective", "full"))
+    assert f"a step needs {sizes} most" in shown
     has = f"{1.001 * needed.training / 2**30:,.1f} GiB"
     assert f"DOES NOT FIT into {has}, whatever is changed of micro batch, check" in page("small", [cost], little)
 
 
 def test_it_must_fit_as_it_is_set() -> None:
-    (stage,) = stages_of(*ONE, "train.global_batch_size=16", "train.seq_len=512")
+    (stage,) = stages_of(*ONE, "model.n_layers=2", "train.global_batch_size=16", "train.seq_len=512")
     needed = of(stage, Cluster(1, gpu(1), 0.4)).memory
-    assert needed[True].total < needed[False].total
-    cost = of(stage, Cluster(1, gpu((needed[True].total + needed[False].total) / 2), 0.4))
+    assert needed["full"].total < needed["none"].total
+    cost = of(stage, Cluster(1, gpu((needed["full"].total + needed["none"].total) / 2), 0.4))
     assert not cost.fits
 
 
 def test_more_gpus_where_nothing_else_is_left_and_every_stage_can_have_them() -> None:
     (stage,) = stages_of(*SMALL)
-    needed = {n: of(stage, Cluster(n, gpu(1), 0.4)).memory[True].total for n in (8, 16, 32)}
+    needed = {n: of(stage, Cluster(n, gpu(1), 0.4)).memory["full"].total for n in (8, 16, 32)}
     cluster = Cluster(8, gpu(needed[16]), 0.4)
     assert of(stage, cluster).change == Change(n_gpus=16)
     assert of(stage, Cluster(8, gpu(needed[16] - 1), 0.4)).change == Change(n_gpus=32)
@@ -168,11 +172,11 @@ def test_more_gpus_where_nothing_else_is_left_and_every_stage_can_have_them() ->
 
 def test_a_report_that_does_not_fit_is_said_and_costs_no_change() -> None:
     (stage,) = stages_of(*SMALL, "eval.extrapolation.multiples=[1,1024]")
-    cluster = Cluster(1, gpu(1.01 * of(stage, Cluster(1, gpu(1), 0.4)).memory[True].total), 0.4)
+    cluster = Cluster(1, gpu(1.01 * of(stage, Cluster(1, gpu(1), 0.4)).memory["full"].total), 0.4)
     cost = of(stage, cluster)
-    assert cost.fits and cost.memory[True].report > cluster.gpu.usable
+    assert cost.fits and cost.memory["full"].report > cluster.gpu.usable
     text = page("small", [cost], cluster)
-    assert "GiB; ITS REPORT DOES NOT: shorter eval.extrapolation.multiples, or" in text
+    assert "; ITS REPORT DOES NOT: shorter eval.extrapolation.multiples, or" in text
     assert text.startswith("small fits, BUT NOT ITS REPORT, on 1 x ")
 
 

@@ -20,22 +20,22 @@ def test_a_smaller_micro_batch_comes_first_and_no_smaller_than_needed() -> None:
 
 
 def test_then_checkpointing_then_zero_then_gpus() -> None:
-    assert change(lambda c, n: c.engine.activation_checkpointing) == Change(activation_checkpointing=True)
+    assert change(lambda c, n: c.engine.activation_checkpointing == "full") == Change(activation_checkpointing="full")
     assert change(lambda c, n: c.engine.zero_stage >= 2) == Change(zero_stage=2)
     assert change(lambda c, n: n >= 8) == Change(n_gpus=8)
     assert change(lambda c, n: n >= 16) == Change(n_gpus=16, micro_batch_size=4)  # 64 rows, 4 each: 8 is too many
 
 
 def test_one_change_comes_before_two() -> None:
-    assert change(lambda c, n: n > 4 or (c.engine.activation_checkpointing and c.engine.zero_stage == 2)) == Change(
-        n_gpus=8
-    )
+    assert change(
+        lambda c, n: n > 4 or (c.engine.activation_checkpointing == "full" and c.engine.zero_stage == 2)
+    ) == Change(n_gpus=8)
 
 
 def test_two_changes_where_one_does_not_do() -> None:
-    smallest = change(lambda c, n: c.engine.activation_checkpointing and c.train.micro_batch_size == 2)
-    assert smallest == Change(micro_batch_size=2, activation_checkpointing=True)
-    assert smallest and smallest.typed() == "train.micro_batch_size=2 engine.activation_checkpointing=true"
+    smallest = change(lambda c, n: c.engine.activation_checkpointing == "full" and c.train.micro_batch_size == 2)
+    assert smallest == Change(micro_batch_size=2, activation_checkpointing="full")
+    assert smallest and smallest.typed() == "train.micro_batch_size=2 engine.activation_checkpointing=full"
     smallest = change(lambda c, n: n == 8 and c.engine.zero_stage == 3)
     assert smallest and smallest.typed() == "engine.zero_stage=3 gpus=8"
 
@@ -58,10 +58,12 @@ def test_what_is_set_already_is_no_change_and_nothing_may_do() -> None:
 
 def test_every_change_changes_something() -> None:
     seen: list[tuple[Any, int]] = []
-    config = replace(CONFIG, engine=replace(CONFIG.engine, zero_stage=2, activation_checkpointing=True))
+    config = replace(CONFIG, engine=replace(CONFIG.engine, zero_stage=2, activation_checkpointing="full"))
     assert smallest_change(config, 4, lambda c, n: bool(seen.append((c, n)))) is None
     assert (config, 4) not in seen and len({(c.train, c.engine, n) for c, n in seen}) == len(seen)
-    assert {c.engine.zero_stage for c, _ in seen} == {2, 3} and all(c.engine.activation_checkpointing for c, _ in seen)
+    assert {c.engine.zero_stage for c, _ in seen} == {2, 3} and all(
+        c.engine.activation_checkpointing == "full" for c, _ in seen
+    )
 
 
 def test_as_many_gpus_as_there_may_be_and_no_more() -> None:
@@ -74,8 +76,8 @@ def test_as_many_gpus_as_there_may_be_and_no_more() -> None:
 
 
 def test_a_change_for_one_stage_is_typed_for_it() -> None:
-    change = Change(2, True, 3, 64)
+    change = Change(2, "full", 3, 64)
     assert change.typed("all") == (
-        "stages.all.train.micro_batch_size=2 stages.all.engine.activation_checkpointing=true "
+        "stages.all.train.micro_batch_size=2 stages.all.engine.activation_checkpointing=full "
         "stages.all.engine.zero_stage=3 gpus=64"
     )

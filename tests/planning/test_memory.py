@@ -111,7 +111,7 @@ def test_local_float32_by_hand() -> None:
     """16 bytes a parameter and the activations; the gradients come while these go."""
     plan = planned("engine=local", "train.global_batch_size=4")
     outline = outlined(*WORDS, "engine=local", "train.global_batch_size=4")
-    seen = activations(outline, 4, "cpu", checkpointing=False, keeps_gradients=True)
+    seen = activations(outline, 4, "cpu", checkpointing="none", keeps_gradients=True)
     assert plan.phases["forward and backward"] == 12 * outline.n_parameters + seen.peak
     assert plan.phases["optimizer step"] == 16 * outline.n_parameters
 
@@ -120,7 +120,7 @@ def test_accumulated_gradients_are_there_from_the_start() -> None:
     once, twice = (planned("engine=local", f"train.global_batch_size={n}") for n in (4, 8))
     n_bytes = 4 * outlined(*WORDS).n_parameters
     assert 0 < twice.training - once.training <= n_bytes
-    released = activations(outlined(*WORDS, "engine=local"), 4, "cpu", checkpointing=False, keeps_gradients=False)
+    released = activations(outlined(*WORDS, "engine=local"), 4, "cpu", checkpointing="none", keeps_gradients=False)
     assert twice.activations.peak == released.peak + n_bytes
 
 
@@ -131,7 +131,7 @@ def test_a_gpu_takes_some_for_itself() -> None:
 
 
 def test_checkpointing_keeps_less() -> None:
-    without, with_it = (planned(f"engine.activation_checkpointing={on}") for on in ("false", "true"))
+    without, with_it = (planned(f"engine.activation_checkpointing={way}") for way in ("none", "full"))
     assert with_it.activations.kept < without.activations.kept / 3
 
 
