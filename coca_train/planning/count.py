@@ -75,8 +75,13 @@ class Operation(NamedTuple):
 
     @property
     def dtype(self) -> torch.dtype:
-        """What it computes in."""
-        return (self.given or self.made)[0][1]
+        """What it computes in: a product of narrow numbers may be added to a wide sum."""
+        tensors = self.given or self.made
+        return min((dtype for _, dtype in tensors if dtype.is_floating_point), default=tensors[0][1], key=_width)
+
+
+def _width(dtype: torch.dtype) -> int:
+    return dtype.itemsize
 
 
 class Scope(NamedTuple):
@@ -172,7 +177,8 @@ class Count(TorchDispatchMode):
             if FUSED_ATTENTION in name:
                 flops = scope.share / 2 * _of_pairs(name, args)  # causality leaves half of all pairs
             else:
-                flops = 0.0 if formula is None else formula(*args, **kwargs, out_val=out)
+                shapes_of = [each for each in args if not isinstance(each, torch.dtype)]  # of the result: no formula asks
+                flops = 0.0 if formula is None else formula(*shapes_of, **kwargs, out_val=out)
             reads, writes = self._accesses(func, name, given, made, args)
             shapes = [tuple((x.shape, x.dtype) for x in tensors) for tensors in (given, made)]
             self.operations.append(

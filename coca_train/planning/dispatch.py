@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from coca_train.data.batch import collate
 from coca_train.data.packings.base import Row
 from coca_train.engine.base import summed_loss
+from coca_train.models.attention import AttentionContext
 from coca_train.models.kernels import KERNELS, Kernel
 from coca_train.models.memory import Memory
 from coca_train.models.scores import Part
@@ -42,7 +43,10 @@ def micro_batch(
     model.train()
 
     def run(*given: Tensor | None) -> Tensor:
-        """From where the batch is on the device."""
+        """From where the batch is on the device, and what schemes send there once and keep."""
+        tokens_BT, _, pos_BT, doc_BT = given
+        assert tokens_BT is not None and pos_BT is not None
+        model.contexts(pos_BT, pos_BT, doc_BT)
         with counted(model, count, device), count:
             loss = model(*given, memory=_memory(model, train.micro_batch_size, outline.dtype))
             loss.backward()
@@ -84,11 +88,21 @@ def counted(model: Transformer, count: Count, device: str) -> Iterator[None]:
         with count.scope(part=ATTENTION):
             return kernel(parts, v_BSGD, scale)
 
-    model.kernel = lambda: run  # type: ignore[method-assign]  # of this one instance
+    contexts = model.contexts
+
+    def of_device(*given: Any) -> dict[str, AttentionContext]:
+        return {kind: context._replace(device=device) for kind, context in contexts(*given).items()}
+
+    def scored(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return given, {**named, "device": device}
+
+    hooks.append(model.head.register_forward_pre_hook(scored, with_kwargs=True))
+    # Of this one instance.
+    model.kernel, model.contexts = lambda: run, of_device  # type: ignore[method-assign]
     try:
         yield
     finally:
-        del model.kernel
+        del model.kernel, model.contexts
         for hook in hooks:
             hook.remove()
 
