@@ -28,6 +28,8 @@ ADDED = {
     "eval.extrapolation.every_steps": 0,
     "eval.extrapolation.probe_documents": 2,
     "start.parity_tokens": 2048,
+    "optim.cooldown": 0.1,
+    "optim.cooldown_shape": "linear",
 }
 # The same of what older runs may have done in either way: their records are not compared in it.
 UNKNOWN = {"start.convert": []}

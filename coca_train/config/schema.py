@@ -230,7 +230,13 @@ class OptimConfig:
     min_lr: float = Field(ge=0, description="learning rate at the last step")
     warmup_steps: int = Field(ge=0, description="linear warm-up [steps]")
     warmup_init_lr: float = Field(ge=0, description="learning rate at step 0 of the warm-up")
-    schedule: Literal["linear", "cosine", "constant"] = Field(description="decay after the warm-up")
+    schedule: Literal["linear", "cosine", "constant", "wsd"] = Field(
+        description="decay after the warm-up; wsd: constant, then down in the last `cooldown` of the steps"
+    )
+    cooldown: float = Field(gt=0, le=1, description="part of the steps in which the rate falls (wsd only)")
+    cooldown_shape: Literal["linear", "sqrt"] = Field(
+        description="how it falls: linear, or 1 - sqrt of the part that is done (wsd only)"
+    )
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = Field(
         description="Adam's moment decay rates"
     )

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from coca_train.config.schema import OptimConfig
+from coca_train.config.sizes import cooldown_steps
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -16,15 +17,27 @@ def lr_at(step: int, optim: OptimConfig, max_steps: int) -> float:
     """Learning rate of optimizer step `step` (0 is the first).
 
     Linear from warmup_init_lr over warmup_steps, then linear or cosine from lr to min_lr, which the last
-    step has; `constant` stays at lr.
+    step has; `constant` stays at lr; `wsd` does until its cooldown begins (MiniCPM, arXiv 2404.06395, section 4.2),
+    and then falls from lr to min_lr, linearly or as 1 - sqrt (arXiv 2405.18392, Eq. 1 and section 3).
     """
     if step < optim.warmup_steps:
         return optim.warmup_init_lr + (optim.lr - optim.warmup_init_lr) * step / optim.warmup_steps
-    if optim.schedule == "constant":
+    falls_from = optim.warmup_steps
+    if optim.schedule == "wsd":
+        falls_from = max(falls_from, max_steps - 1 - cooldown_steps(optim.cooldown, max_steps))
+    if optim.schedule == "constant" or step < falls_from:
         return optim.lr
-    progress = min(1.0, (step - optim.warmup_steps) / max(1, max_steps - 1 - optim.warmup_steps))
-    shape = 1.0 - progress if optim.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * progress))
-    return optim.min_lr + (optim.lr - optim.min_lr) * shape
+    progress = min(1.0, (step - falls_from) / max(1, max_steps - 1 - falls_from))
+    return optim.min_lr + (optim.lr - optim.min_lr) * _left(progress, optim)
+
+
+def _left(progress: float, optim: OptimConfig) -> float:
+    """Part of the way from lr to min_lr that is still to go, `progress` of the decay being done."""
+    if optim.schedule == "cosine":
+        return 0.5 * (1.0 + math.cos(math.pi * progress))
+    if optim.schedule == "wsd" and optim.cooldown_shape == "sqrt":
+        return 1.0 - math.sqrt(progress)
+    return 1.0 - progress
 
 
 def parameter_groups(parameters: Iterable[tuple[str, Tensor]], weight_decay: float) -> list[dict[str, Any]]:

@@ -19,10 +19,16 @@ from coca_train.runtime import dist
 
 VOCAB, LENGTH, GLOBAL_BATCH = 61, 12, 8
 
-OPTIM = OptimConfig(
-    lr=3e-3, min_lr=0.0, warmup_steps=0, warmup_init_lr=0.0, schedule="constant",
-    betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, max_grad_norm=1.0,
-)  # fmt: skip
+
+def optim_config(**changes: Any) -> OptimConfig:
+    values: dict[str, Any] = {
+        "lr": 3e-3, "min_lr": 0.0, "warmup_steps": 0, "warmup_init_lr": 0.0, "schedule": "constant", "cooldown": 0.1,
+        "cooldown_shape": "linear", "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1, "max_grad_norm": 1.0,
+    }  # fmt: skip
+    return OptimConfig(**(values | changes))
+
+
+OPTIM = optim_config()
 
 
 @dataclass(frozen=True)
@@ -213,10 +219,7 @@ def group_timeouts(stage: int) -> list[float]:
 def groups_after_load(load: str) -> dict[str, Any]:
     """What the optimizer runs with after a resume under other hyper-parameters."""
     torch.set_num_threads(1)
-    optim = OptimConfig(
-        lr=0.5, min_lr=0.0, warmup_steps=0, warmup_init_lr=0.0, schedule="constant",
-        betas=(0.8, 0.9), eps=1e-8, weight_decay=0.3, max_grad_norm=0.25,
-    )  # fmt: skip
+    optim = optim_config(lr=0.5, betas=(0.8, 0.9), weight_decay=0.3, max_grad_norm=0.25)
     built = engine.build(engine_config(), optim, TinyGPT, init, trainable=["*"], micro_batch_size=8, accumulation=1)
     checkpoint.load(checkpoint.find(Path(load)), built, meta())
     inner = built._engine

@@ -47,6 +47,35 @@ def test_schedules_by_hand(schedule, middle):
     assert rates[2] == pytest.approx(fifth[schedule], rel=ROUNDED)
 
 
+# Constant and cooldown, 2405.18392 Eq. 1, with N = 100 (steps 0 to 100), N_decay = 20: by n, f(n, N, N_decay).
+COOLDOWNS = {
+    "linear": {80: 1.0, 85: 0.75, 90: 0.5, 96: 0.2, 100: 0.0},
+    "sqrt": {80: 1.0, 85: 0.5, 90: 0.2928932188134524, 96: 0.10557280900008414, 100: 0.0},
+}
+
+
+@pytest.mark.parametrize("shape", list(COOLDOWNS))
+def test_warmup_stable_decay_by_hand(shape):
+    """MiniCPM's three parts (2404.06395): s/W of the rate, the rate, f of it; here f ends at min_lr."""
+    words = ["optim.schedule=wsd", "optim.lr=0.5", "optim.warmup_steps=10", "optim.warmup_init_lr=0"]
+    words += ["optim.cooldown=0.2", f"optim.cooldown_shape={shape}"]
+    optim = load([*words, "optim.min_lr=0"]).config.optim
+    assert [lr_at(step, optim, 101) for step in (0, 1, 5)] == pytest.approx([0, 0.05, 0.25], rel=ROUNDED)
+    assert {lr_at(step, optim, 101) for step in range(10, 81)} == {0.5}
+    for step, part in COOLDOWNS[shape].items():
+        assert lr_at(step, optim, 101) == pytest.approx(0.5 * part, rel=ROUNDED, abs=1e-16)
+    above = load([*words, "optim.min_lr=0.1"]).config.optim
+    for step, part in COOLDOWNS[shape].items():
+        assert lr_at(step, above, 101) == pytest.approx(0.1 + 0.4 * part, rel=ROUNDED)
+
+
+def test_a_longer_run_stays_at_the_rate():
+    """What the schedule is for: the steps before the cooldown are the same whatever the length of the run."""
+    optim = load(["optim.schedule=wsd", "optim.cooldown=0.25"]).config.optim
+    short, long = ([lr_at(step, optim, length) for step in range(74)] for length in (100, 1000))
+    assert short == long
+
+
 def test_a_step_of_adamw_by_hand():
     """Decay is apart from the gradient (1711.05101): p - lr·wd·p - lr·g/(|g| + eps) in the first step; vectors do
     not decay."""
