@@ -28,6 +28,10 @@ ADDED = {
     "eval.extrapolation.every_steps": 0,
     "eval.extrapolation.probe_documents": 2,
     "start.parity_tokens": 2048,
+    "optim.name": "adamw",
+    "optim.muon.lr": None,
+    "optim.muon.momentum": 0.95,
+    "optim.muon.adjust_lr": "match_rms_adamw",
     "optim.cooldown": 0.1,
     "optim.cooldown_shape": "linear",
 }

@@ -223,8 +223,22 @@ class DataConfig:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
+class MuonConfig:
+    """Muon (Jordan 2024; Moonlight, arXiv 2502.16982); weight decay is `optim.weight_decay`."""
+
+    lr: Annotated[float, Field(gt=0)] | None = Field(
+        description="peak learning rate of the blocks' matrices, which falls as optim.lr does; null = optim.lr"
+    )
+    momentum: float = Field(ge=0, lt=1, description="Nesterov momentum")
+    adjust_lr: Literal["match_rms_adamw", "original"] = Field(
+        description="what a step is multiplied by; match_rms_adamw: 0.2 sqrt(max(rows, columns)), so that AdamW's rate "
+        "serves (Moonlight); original: sqrt(max(1, rows / columns))"
+    )
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class OptimConfig:
-    """AdamW and its schedule (Loshchilov & Hutter, arXiv 1711.05101)."""
+    """AdamW (Loshchilov & Hutter, arXiv 1711.05101), Muon beside it, and the schedule."""
 
     lr: float = Field(gt=0, description="peak learning rate")
     min_lr: float = Field(ge=0, description="learning rate at the last step")
@@ -243,6 +257,10 @@ class OptimConfig:
     eps: float = Field(gt=0, description="Adam's epsilon")
     weight_decay: float = Field(ge=0, description="decoupled weight decay, on matrices only")
     max_grad_norm: float = Field(gt=0, description="gradient clipping, global L2 norm")
+    name: Literal["adamw", "muon"] = Field(
+        description="muon: the blocks' matrices by Muon, all other parameters by AdamW"
+    )
+    muon: MuonConfig = Field(description="of the blocks' matrices (name=muon only)")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from coca_train.engine.optim import MOMENTS
+from coca_train.engine.optim import Moments
 from coca_train.models.lora import named_parameters
 from coca_train.models.memory import Memory
 from coca_train.runtime import IGNORE
@@ -183,12 +183,12 @@ def persistent_buffers(model: nn.Module) -> dict[str, Tensor]:
     return {name: buffer for name, buffer in model.named_buffers() if name in saved}
 
 
-def spec_of(model: nn.Module, trainable: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of a state: weights and buffers, then both moments of each trained parameter."""
+def spec_of(model: nn.Module, moments: Moments) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a state: weights and buffers, then the moments of each trained parameter."""
     shapes = {name: tuple(getattr(p, "ds_shape", p.shape)) for name, p in named_parameters(model)}
     spec = {f"model/{name}": shape for name, shape in shapes.items()}
     spec |= {f"model/{name}": tuple(buffer.shape) for name, buffer in persistent_buffers(model).items()}
-    return spec | {f"{key}/{name}": shapes[name] for name in trainable for key in MOMENTS}
+    return spec | {f"{key}/{name}": shapes[name] for name, kept in moments.items() for key in kept}
 
 
 def summed_loss(model: Callable[..., Tensor], batch: MicroBatch, device: torch.device) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coca_train import checkpoint, engine
-from coca_train.config.schema import EngineConfig, OptimConfig
+from coca_train.config.schema import EngineConfig, MuonConfig, OptimConfig
 from coca_train.engine.base import Engine
 from coca_train.models.memory import Memory
 from coca_train.runtime import dist
@@ -23,6 +23,7 @@ VOCAB, LENGTH, GLOBAL_BATCH = 61, 12, 8
 def optim_config(**changes: Any) -> OptimConfig:
     values: dict[str, Any] = {
         "lr": 3e-3, "min_lr": 0.0, "warmup_steps": 0, "warmup_init_lr": 0.0, "schedule": "constant", "cooldown": 0.1,
+        "name": "adamw", "muon": MuonConfig(lr=None, momentum=0.95, adjust_lr="match_rms_adamw"),
         "cooldown_shape": "linear", "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1, "max_grad_norm": 1.0,
     }  # fmt: skip
     return OptimConfig(**(values | changes))
@@ -108,13 +109,19 @@ def engine_config(**changes: Any) -> EngineConfig:
     return EngineConfig(**(values | changes))
 
 
-def build(micro: int = 2, trainable: tuple[str, ...] = ("*",), tied: bool = False, **changes: Any) -> Engine:
+def build(
+    micro: int = 2,
+    trainable: tuple[str, ...] = ("*",),
+    tied: bool = False,
+    optim: dict[str, Any] | None = None,
+    **changes: Any,
+) -> Engine:
     torch.set_num_threads(1)
     if changes.get("dtype") == "fp16":
         _allow_fp16_on_cpu()
     accumulation = GLOBAL_BATCH // dist.world_size() // micro
     return engine.build(
-        engine_config(**changes), OPTIM, lambda: TinyGPT(tied), init,
+        engine_config(**changes), optim_config(**(optim or {})), lambda: TinyGPT(tied), init,
         trainable=list(trainable), micro_batch_size=micro, accumulation=accumulation,
     )  # fmt: skip
 

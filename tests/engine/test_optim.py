@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from coca_train.engine.optim import adamw, lr_at
+from coca_train.engine.optim import ADAM, build_optimizer, lr_at
 from coca_train.settings import load
 
 ROUNDED = 1e-12
@@ -82,7 +82,7 @@ def test_a_step_of_adamw_by_hand():
     words = ["optim.lr=0.01", "optim.min_lr=0", "optim.weight_decay=0.1", "optim.betas=[0.9,0.95]"]
     optim = load(words).config.optim
     matrix, vector = (torch.nn.Parameter(torch.full(shape, 2.0)) for shape in ((1, 1), (1,)))
-    optimizer = adamw(iter([("a", matrix), ("b", vector)]), optim)
+    optimizer = build_optimizer([("a", matrix), ("b", vector)], optim, {"a": ADAM, "b": ADAM})
     for gradient in (4.0, -1.0):
         matrix.grad, vector.grad = torch.full((1, 1), gradient), torch.full((1,), gradient)
         optimizer.step()
