@@ -168,6 +168,10 @@ def _engine(engine: EngineConfig, world: World) -> Iterator[Problem]:
         wrong = "silently wrong (it starts with a phantom optimizer step)"
         text, keys = f"DeepSpeed without ZeRO computes {engine.dtype} {wrong}", ("engine.zero_stage", "engine.dtype")
         yield Problem("E-CFG-35", keys, text, "write engine.zero_stage=1, or engine.dtype=fp32")
+    if engine.kind == "deepspeed" and engine.zero_stage < 2 and engine.overlap_communication:
+        text = f"ZeRO {engine.zero_stage} sends gradients when all micro batches are added up, after the backward pass"
+        keys = ("engine.overlap_communication", "engine.zero_stage")
+        yield Problem("E-CFG-80", keys, text, "write engine.zero_stage=2, or engine.overlap_communication=null")
     if engine.kind == "local" and engine.dtype == "fp16":
         text = "the local engine scales no losses, which fp16 needs"
         yield Problem("E-CFG-42", ("engine.dtype", "engine.kind"), text, "write engine.dtype=bf16")

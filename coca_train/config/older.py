@@ -28,6 +28,11 @@ ADDED = {
     "eval.extrapolation.every_steps": 0,
     "eval.extrapolation.probe_documents": 2,
     "start.parity_tokens": 2048,
+    "engine.gradient_reduction": "all_reduce",
+    "engine.communication_dtype": "auto",
+    "engine.overlap_communication": None,
+    "engine.prefetch_size": None,  # these two decide when weights travel, and change no bit
+    "engine.persistence_threshold": None,
     "optim.name": "adamw",
     "optim.muon.lr": None,
     "optim.muon.momentum": 0.95,

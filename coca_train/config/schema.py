@@ -278,6 +278,22 @@ class EngineConfig:
     )
     activation_checkpointing: bool = Field(description="recompute activations in the backward pass")
     bucket_size: Positive = Field(description="ZeRO reduce and all-gather bucket [elements]")
+    gradient_reduction: Literal["all_reduce", "owner"] = Field(
+        description="of ZeRO 1 (but in bf16) and 2; all_reduce: every rank gets all sums and keeps its part; owner: "
+        "each part goes to the rank that keeps it, half the bytes. ZeRO 3 always scatters them"
+    )
+    communication_dtype: Literal["auto", "fp32", "bf16"] = Field(
+        description="of gradients on their way between ranks; auto: fp32, and fp16 where dtype=fp16"
+    )
+    overlap_communication: bool | None = Field(
+        description="send gradients while the backward pass runs; null = in ZeRO 2 and 3"
+    )
+    prefetch_size: Annotated[int, Field(ge=0)] | None = Field(
+        description="weights that ZeRO 3 gathers ahead of their use [elements]; null = 0.9 d_model^2"
+    )
+    persistence_threshold: Annotated[int, Field(ge=0)] | None = Field(
+        description="parameters up to this size are not cut by ZeRO 3 [elements]; null = 10 d_model"
+    )
     timeout_s: UpToAMillion = Field(description="a collective that takes longer means a dead or hung rank [seconds]")
     max_skipped_steps: Positive = Field(
         description="consecutive non-finite steps skipped before the run gives up [steps]"

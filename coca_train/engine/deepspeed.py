@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from coca_train.config.schema import EngineConfig, OptimConfig
 from coca_train.engine import base, process
 from coca_train.engine.base import InitParameter, Keep, MicroBatch, ReadTensor, StepResult
+from coca_train.engine.deepspeed_settings import settings_of, width_of
 from coca_train.engine.muon import Matrix, MuonAndAdamW
 from coca_train.engine.optim import ADAM, MUON, adam_step, build_optimizer, moments_of, set_lr, start_moments
 from coca_train.models.lora import named_parameters
@@ -39,35 +40,6 @@ from coca_train.runtime import dist
 from coca_train.runtime.watchdog import waiting
 
 LOSS_SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
-NEVER = 10**12
-
-
-def deepspeed_config(config: EngineConfig, max_grad_norm: float, micro_batch_size: int, accumulation: int) -> dict:
-    """DeepSpeed's own settings. Its schedulers, optimizers and checkpoints are not used."""
-    settings: dict[str, Any] = {
-        "train_micro_batch_size_per_gpu": micro_batch_size,
-        "gradient_accumulation_steps": accumulation,
-        "gradient_clipping": max_grad_norm if config.zero_stage else 0.0,  # ZeRO 0: `_guarded_step` clips
-        "steps_per_print": NEVER,
-        "zero_allow_untested_optimizer": True,  # ours (engine/muon.py): it is told how ZeRO cuts what it steps
-        "zero_optimization": {
-            "stage": config.zero_stage,
-            "reduce_bucket_size": config.bucket_size,
-            "allgather_bucket_size": config.bucket_size,
-            # Else ZeRO 3 puts a function of its own in place of torch.nn.functional.linear, for the whole process: the
-            # module that evaluation is lent would compute with it too.
-            "memory_efficient_linear": False,
-        },
-    }
-    if config.dtype == "bf16":
-        settings |= {
-            "bf16": {"enabled": True},
-            "data_types": {"grad_accum_dtype": "fp32"},
-            "communication_data_type": "fp32",  # else the float32 sums are rounded to bf16 on their way
-        }
-    if config.dtype == "fp16":
-        settings |= {"fp16": {"enabled": True, "loss_scale": 0, "initial_scale_power": 16}}
-    return settings
 
 
 class DeepSpeedEngine:
@@ -96,9 +68,9 @@ class DeepSpeedEngine:
         self._model_fn = model_fn
         self._max_grad_norm = optim.max_grad_norm
         self._accumulation = accumulation
-        settings = deepspeed_config(config, optim.max_grad_norm, micro_batch_size, accumulation)
         with base.parameters_on_meta():
             module = model_fn()
+        settings = settings_of(config, optim.max_grad_norm, micro_batch_size, accumulation, width_of(module))
         self.trainable = select_trainable(module, trainable)
         self._moments = moments_of(module, self.trainable, optim)
         # ZeRO 3 cuts the weights as they are made, in the dtype that computes; below that DeepSpeed casts the module.

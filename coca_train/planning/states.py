@@ -130,13 +130,14 @@ def _zero_1(engine: EngineConfig, counts: ParameterCounts, n_gpus: int, accumula
 def _zero_2(engine: EngineConfig, counts: ParameterCounts, n_gpus: int, accumulates: bool) -> States:
     b, shard = BYTES[engine.dtype], _shard(counts.trained, n_gpus)
     wide = engine.dtype == "bf16"  # sums in float32, in place of the flat copy
+    overlapped = engine.overlap_communication is not False  # one bucket is filled while the other is sent
     afterwards = {"bf16": 0, "fp16": (b + 4) * shard, "fp32": b * shard}[engine.dtype]
     return States(
         weights=b * counts.all,
         masters=4 * shard,
         moments=MOMENTS * shard,
         summed_gradients=4 * shard if wide else b * shard * (2 if accumulates else 1),
-        buckets=(b + 4 if wide else b) * engine.bucket_size,
+        buckets=(b * (2 if overlapped else 1) + (4 if wide else 0)) * engine.bucket_size,
         afterwards=afterwards,
         starting=_made_in_float32(b, counts),
     )

@@ -102,14 +102,14 @@ BY_HAND = {
         "starting": 4808,
     },
     ("deepspeed", "bf16", 2): {
-        "weights": 2002, "masters": 104, "moments": 208, "summed_gradients": 104, "buckets": 6000, "starting": 4004,
+        "weights": 2002, "masters": 104, "moments": 208, "summed_gradients": 104, "buckets": 8000, "starting": 4004,
     },
     ("deepspeed", "fp16", 2): {
-        "weights": 2002, "masters": 104, "moments": 208, "summed_gradients": 52, "buckets": 2000, "afterwards": 156,
+        "weights": 2002, "masters": 104, "moments": 208, "summed_gradients": 52, "buckets": 4000, "afterwards": 156,
         "starting": 4004,
     },
     ("deepspeed", "fp32", 2): {
-        "weights": 4004, "masters": 104, "moments": 208, "summed_gradients": 104, "buckets": 4000, "afterwards": 104,
+        "weights": 4004, "masters": 104, "moments": 208, "summed_gradients": 104, "buckets": 8000, "afterwards": 104,
         "starting": 4808,
     },
     ("deepspeed", "bf16", 3): {
