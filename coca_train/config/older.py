@@ -28,6 +28,7 @@ ADDED = {
     "eval.extrapolation.every_steps": 0,
     "eval.extrapolation.probe_documents": 2,
     "start.parity_tokens": 2048,
+    "engine.deterministic": False,
     "engine.gradient_reduction": "all_reduce",
     "engine.communication_dtype": "auto",
     "engine.overlap_communication": None,

@@ -294,6 +294,10 @@ class EngineConfig:
     persistence_threshold: Annotated[int, Field(ge=0)] | None = Field(
         description="parameters up to this size are not cut by ZeRO 3 [elements]; null = 10 d_model"
     )
+    deterministic: bool = Field(
+        description="on GPUs: the same bits in every run of the same layout, slower (docs/operations.md, Resume); CPUs "
+        "always give them"
+    )
     timeout_s: UpToAMillion = Field(description="a collective that takes longer means a dead or hung rank [seconds]")
     max_skipped_steps: Positive = Field(
         description="consecutive non-finite steps skipped before the run gives up [steps]"

@@ -16,6 +16,7 @@ from coca_train.engine.optim import Moments
 from coca_train.models.lora import named_parameters
 from coca_train.models.memory import Memory
 from coca_train.runtime import IGNORE
+from coca_train.runtime.staging import placed
 from coca_train.runtime.watchdog import waiting
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -194,7 +195,7 @@ def spec_of(model: nn.Module, moments: Moments) -> dict[str, tuple[int, ...]]:
 def summed_loss(model: Callable[..., Tensor], batch: MicroBatch, device: torch.device) -> Tensor:
     """The model on a micro batch, whose tensors go to the device."""
     tensors = (batch.tokens_BT, batch.targets_BT, batch.pos_BT, batch.doc_BT)
-    moved = [None if tensor is None else tensor.to(device, non_blocking=True) for tensor in tensors]
+    moved = [None if tensor is None else placed(tensor, device) for tensor in tensors]
     return model(*moved) if batch.memory is None else model(*moved, memory=batch.memory)
 
 
