@@ -172,6 +172,10 @@ def _engine(engine: EngineConfig, world: World) -> Iterator[Problem]:
         text = "ZeRO 3 lends a layer its weights by hooks, which no graph can hold"
         fix = "write engine.compile=none, or engine.zero_stage=2"
         yield Problem("E-CFG-77", ("engine.compile", "engine.zero_stage"), text, fix)
+    if engine.kind == "deepspeed" and engine.zero_stage < 2 and engine.overlap_communication:
+        text = f"ZeRO {engine.zero_stage} sends gradients when all micro batches are added up, after the backward pass"
+        keys = ("engine.overlap_communication", "engine.zero_stage")
+        yield Problem("E-CFG-80", keys, text, "write engine.zero_stage=2, or engine.overlap_communication=null")
     if engine.kind == "local" and engine.dtype == "fp16":
         text = "the local engine scales no losses, which fp16 needs"
         yield Problem("E-CFG-42", ("engine.dtype", "engine.kind"), text, "write engine.dtype=bf16")

@@ -29,6 +29,18 @@ ADDED = {
     "eval.extrapolation.probe_documents": 2,
     "start.parity_tokens": 2048,
     "engine.compile": "auto",
+    "engine.deterministic": False,
+    "engine.gradient_reduction": "all_reduce",
+    "engine.communication_dtype": "auto",
+    "engine.overlap_communication": None,
+    "engine.prefetch_size": None,  # these two decide when weights travel, and change no bit
+    "engine.persistence_threshold": None,
+    "optim.name": "adamw",
+    "optim.muon.lr": None,
+    "optim.muon.momentum": 0.95,
+    "optim.muon.adjust_lr": "match_rms_adamw",
+    "optim.cooldown": 0.1,
+    "optim.cooldown_shape": "linear",
 }
 # The same of what older runs may have done in either way: their records are not compared in it.
 UNKNOWN = {"start.convert": []}

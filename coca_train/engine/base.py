@@ -12,11 +12,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from coca_train.engine.optim import MOMENTS
+from coca_train.engine.optim import Moments
 from coca_train.models.lora import named_parameters
 from coca_train.models.memory import Memory
 from coca_train.positions import known
 from coca_train.runtime import IGNORE
+from coca_train.runtime.staging import placed
 from coca_train.runtime.watchdog import waiting
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -184,20 +185,20 @@ def persistent_buffers(model: nn.Module) -> dict[str, Tensor]:
     return {name: buffer for name, buffer in model.named_buffers() if name in saved}
 
 
-def spec_of(model: nn.Module, trainable: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of a state: weights and buffers, then both moments of each trained parameter."""
+def spec_of(model: nn.Module, moments: Moments) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a state: weights and buffers, then the moments of each trained parameter."""
     shapes = {name: tuple(getattr(p, "ds_shape", p.shape)) for name, p in named_parameters(model)}
     spec = {f"model/{name}": shape for name, shape in shapes.items()}
     spec |= {f"model/{name}": tuple(buffer.shape) for name, buffer in persistent_buffers(model).items()}
-    return spec | {f"{key}/{name}": shapes[name] for name in trainable for key in MOMENTS}
+    return spec | {f"{key}/{name}": shapes[name] for name, kept in moments.items() for key in kept}
 
 
 def summed_loss(model: Callable[..., Tensor], batch: MicroBatch, device: torch.device) -> Tensor:
     """The model on a micro batch, whose tensors go to the device."""
-    tokens_BT, targets_BT = (x.to(device, non_blocking=True) for x in (batch.tokens_BT, batch.targets_BT))
-    placed = known.moved(batch.pos_BT, batch.doc_BT, device)
+    tokens_BT, targets_BT = (placed(x, device) for x in (batch.tokens_BT, batch.targets_BT))
+    positions = known.moved(batch.pos_BT, batch.doc_BT, device)
     memory = {} if batch.memory is None else {"memory": batch.memory}
-    return model(tokens_BT, targets_BT, *placed, **memory)
+    return model(tokens_BT, targets_BT, *positions, **memory)
 
 
 def count_targets(micro_batches: Sequence[MicroBatch]) -> int:

@@ -31,41 +31,15 @@ from torch import Tensor, nn
 from coca_train.config.schema import EngineConfig, OptimConfig
 from coca_train.engine import base, process
 from coca_train.engine.base import InitParameter, Keep, MicroBatch, ReadTensor, StepResult
-from coca_train.engine.optim import adamw, start_moments
+from coca_train.engine.deepspeed_settings import settings_of, width_of
+from coca_train.engine.muon import Matrix, MuonAndAdamW
+from coca_train.engine.optim import ADAM, MUON, adam_step, build_optimizer, moments_of, set_lr, start_moments
 from coca_train.models.lora import named_parameters
 from coca_train.models.trainable import select_trainable
 from coca_train.runtime import dist
 from coca_train.runtime.watchdog import waiting
 
 LOSS_SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
-NEVER = 10**12
-
-
-def deepspeed_config(config: EngineConfig, max_grad_norm: float, micro_batch_size: int, accumulation: int) -> dict:
-    """DeepSpeed's own settings. Its schedulers, optimizers and checkpoints are not used."""
-    settings: dict[str, Any] = {
-        "train_micro_batch_size_per_gpu": micro_batch_size,
-        "gradient_accumulation_steps": accumulation,
-        "gradient_clipping": max_grad_norm if config.zero_stage else 0.0,  # ZeRO 0: `_guarded_step` clips
-        "steps_per_print": NEVER,
-        "zero_optimization": {
-            "stage": config.zero_stage,
-            "reduce_bucket_size": config.bucket_size,
-            "allgather_bucket_size": config.bucket_size,
-            # Else ZeRO 3 puts a function of its own in place of torch.nn.functional.linear, for the whole process: the
-            # module that evaluation is lent would compute with it too.
-            "memory_efficient_linear": False,
-        },
-    }
-    if config.dtype == "bf16":
-        settings |= {
-            "bf16": {"enabled": True},
-            "data_types": {"grad_accum_dtype": "fp32"},
-            "communication_data_type": "fp32",  # else the float32 sums are rounded to bf16 on their way
-        }
-    if config.dtype == "fp16":
-        settings |= {"fp16": {"enabled": True, "loss_scale": 0, "initial_scale_power": 16}}
-    return settings
 
 
 class DeepSpeedEngine:
@@ -94,10 +68,11 @@ class DeepSpeedEngine:
         self._model_fn = model_fn
         self._max_grad_norm = optim.max_grad_norm
         self._accumulation = accumulation
-        settings = deepspeed_config(config, optim.max_grad_norm, micro_batch_size, accumulation)
         with base.parameters_on_meta():
             module = model_fn()
+        settings = settings_of(config, optim.max_grad_norm, micro_batch_size, accumulation, width_of(module))
         self.trainable = select_trainable(module, trainable)
+        self._moments = moments_of(module, self.trainable, optim)
         # ZeRO 3 cuts the weights as they are made, in the dtype that computes; below that DeepSpeed casts the module.
         dtype = base.DTYPES[config.dtype]
         with contextlib.redirect_stdout(io.StringIO()):  # memory reports that no setting turns off
@@ -109,7 +84,7 @@ class DeepSpeedEngine:
                 base.materialise(module, init, self.device, dtype, shard)
             else:
                 base.materialise(module, init, self.device, torch.float32)
-            optimizer = adamw(module.named_parameters(), optim)
+            optimizer = build_optimizer(named_parameters(module), optim, self._moments, sliced=config.zero_stage > 0)
             self._engine: Any = deepspeed.initialize(
                 model=module, optimizer=optimizer, config=settings, dist_init_required=False
             )[0]
@@ -117,13 +92,14 @@ class DeepSpeedEngine:
         self.model: nn.Module = self._engine.module
         self._parameters: dict[str, Any] = dict(named_parameters(self.model))
         self._start_moments(0.0)
+        if isinstance(optimizer, MuonAndAdamW) and self.zero_stage:
+            self._cut(optimizer)
 
     # ---- training
 
     def train_step(self, micro_batches: Sequence[MicroBatch], lr: float) -> StepResult:
         assert len(micro_batches) == self._accumulation
-        for group in self._engine.basic_optimizer.param_groups:
-            group["lr"] = lr
+        set_lr(self._engine.basic_optimizer, lr)
         world = torch_dist.get_world_size()
         tokens = torch.tensor(base.count_targets(micro_batches), dtype=torch.float64, device=self.device)
         torch_dist.all_reduce(tokens)
@@ -195,7 +171,7 @@ class DeepSpeedEngine:
     # ---- state, by name
 
     def state_spec(self) -> dict[str, tuple[int, ...]]:
-        return base.spec_of(self.model, self.trainable)
+        return base.spec_of(self.model, self._moments)
 
     def named_state(self, keep: Keep = lambda index: True) -> Iterator[tuple[str, Tensor | None]]:
         buffers = base.persistent_buffers(self.model)
@@ -219,8 +195,7 @@ class DeepSpeedEngine:
         return _joined(parameter, key)
 
     def counters(self) -> dict[str, Any]:
-        state = next(iter(self._engine.basic_optimizer.state.values()))
-        counters = {"adam_step": float(state["step"]), "skipped_steps": self.skipped_steps}
+        counters = {"adam_step": adam_step(self._engine.basic_optimizer), "skipped_steps": self.skipped_steps}
         if self.dtype == "fp16":
             scaler = self._engine.optimizer.loss_scaler
             counters |= {"loss_scaler": {name: getattr(scaler, name) for name in LOSS_SCALER}}
@@ -268,20 +243,47 @@ class DeepSpeedEngine:
     def _start_moments(self, step: float) -> None:
         """Make Adam's state now, and link each parameter to its part of it (private: DeepSpeed links it after the
         first step, and only for the first parameter group)."""
-        optimizer = self._engine.optimizer
+        optimizer, inner = self._engine.optimizer, self._engine.basic_optimizer
+        inner.state.clear()
         if self.zero_stage == 0:
-            masters = [self._parameters[name] for name in self.trainable]
-        elif self.zero_stage == 3:
-            masters = optimizer.fp32_partitioned_groups_flat
-        elif hasattr(optimizer, "single_partition_of_fp32_groups"):
-            masters = optimizer.single_partition_of_fp32_groups
+            kept = ((self._parameters[name], moments) for name, moments in self._moments.items())
         else:
-            masters = optimizer.fp32_groups_flat_partition
-        self._engine.basic_optimizer.state.clear()
-        start_moments(self._engine.basic_optimizer, list(masters), step)
+            kept = ((flat, MUON if group.get("muon") else ADAM) for flat, group in self._flats())
+        start_moments(inner, kept, step)
         if self.zero_stage in (1, 2):
             optimizer._hp_optimizer_states_linked = False
             optimizer._lazy_init_hp_params_optimizer_state()
+
+    def _flats(self) -> list[tuple[Tensor, dict[str, Any]]]:
+        """The flat masters of this rank, each with the parameter group it belongs to."""
+        optimizer, groups = self._engine.optimizer, self._engine.basic_optimizer.param_groups
+        if self.zero_stage == 3:
+            of = optimizer.sub_group_to_group_id
+            return [(flat, groups[of[number]]) for number, flat in enumerate(optimizer.fp32_partitioned_groups_flat)]
+        if hasattr(optimizer, "single_partition_of_fp32_groups"):
+            return list(zip(optimizer.single_partition_of_fp32_groups, groups, strict=True))
+        return list(zip(optimizer.fp32_groups_flat_partition, groups, strict=True))
+
+    def _cut(self, optimizer: MuonAndAdamW) -> None:
+        """COLLECTIVE. Tell Muon where the parts of its matrices lie."""
+        names = [name for name, kept in self._moments.items() if kept == MUON]
+        flats = self._flats()
+        group = self._engine.seq_data_parallel_group
+        of_muon = next((flat for flat, settings in flats if settings["muon"]), torch.empty(0))
+        matrices = {}
+        for name in names:
+            parameter = self._parameters[name]
+            if self.zero_stage == 3:
+                number, offset, size = self._engine.optimizer.grad_position[parameter.ds_id]
+                start = size * torch_dist.get_rank(group)
+                size = max(0, min(size, parameter.ds_numel - start))  # the last rank's part is padded
+                matrices[name] = Matrix(parameter.ds_shape, flats[number][0], offset, start, size)
+            elif (mapping := parameter._hp_mapping) is None:
+                matrices[name] = Matrix(parameter.shape, of_muon, 0, 0, 0)
+            else:
+                own, flat = mapping.lp_fragment_address, mapping.hp_fragment_address
+                matrices[name] = Matrix(parameter.shape, of_muon, flat.start, own.start, own.numel)
+        optimizer.cut(matrices, group)
 
     def release(self) -> None:
         self._engine.destroy()

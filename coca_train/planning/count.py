@@ -177,7 +177,9 @@ class Count(TorchDispatchMode):
             if FUSED_ATTENTION in name:
                 flops = scope.share / 2 * _of_pairs(name, args)  # causality leaves half of all pairs
             else:
-                shapes_of = [each for each in args if not isinstance(each, torch.dtype)]  # of the result: no formula asks
+                shapes_of = [
+                    each for each in args if not isinstance(each, torch.dtype)
+                ]  # of the result: no formula asks
                 flops = 0.0 if formula is None else formula(*shapes_of, **kwargs, out_val=out)
             reads, writes = self._accesses(func, name, given, made, args)
             shapes = [tuple((x.shape, x.dtype) for x in tensors) for tensors in (given, made)]

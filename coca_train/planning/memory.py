@@ -7,6 +7,7 @@ from functools import cached_property
 import torch
 
 from coca_train.config.schema import Config
+from coca_train.engine.optim import MUON, moments_of
 from coca_train.models.lora import named_parameters
 from coca_train.planning.outline import Outline
 from coca_train.planning.states import ParameterCounts, States, states
@@ -84,7 +85,9 @@ def memory(outline: Outline, n_gpus: int, device: str, watch: Callable[..., Acti
     config = outline.config
     parameters = dict(named_parameters(outline.model))
     vectors = sum(parameters[name].numel() for name in outline.trained if parameters[name].ndim < 2)
-    counts = ParameterCounts(outline.n_parameters, outline.n_trained, vectors)
+    kept = moments_of(outline.model, outline.trained, config.optim)
+    of_muon = sum(parameters[name].numel() for name, moments in kept.items() if moments == MUON)
+    counts = ParameterCounts(outline.n_parameters, outline.n_trained, vectors, of_muon)
     rows = config.train.global_batch_size // n_gpus  # sequences of this GPU
     accumulates = rows > config.train.micro_batch_size
     held = states(config.engine, counts, n_gpus, accumulates)

@@ -12,6 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from coca_train.runtime.staging import placed
+
 NOTE, DOCUMENTS, COPIES = "known_extent", "known_rising", "known_copies"
 
 
@@ -60,7 +62,7 @@ def is_noted_rising(pos_BS: Tensor) -> bool:
 
 def moved(pos_BS: Tensor, doc_BS: Tensor | None, device: torch.device) -> tuple[Tensor, Tensor | None]:
     """Both on a device, with their notes."""
-    there_BS, docs_BS = (None if x is None else x.to(device, non_blocking=True) for x in (pos_BS, doc_BS))
+    there_BS, docs_BS = (None if x is None else placed(x, device) for x in (pos_BS, doc_BS))
     assert there_BS is not None
     noted, of_documents = getattr(pos_BS, DOCUMENTS, (None, None))
     known = noted if of_documents is doc_BS else None

@@ -25,6 +25,7 @@ from coca_train.positions.layers import in_words
 from coca_train.runtime import dist, job
 from coca_train.runtime.errors import CheckpointError, DataError, Preempted, StorageError
 from coca_train.runtime.signals import StopRequest
+from coca_train.runtime.staging import Staging
 from coca_train.runtime.watchdog import Watchdog, waiting
 from coca_train.schedule import Stage
 from coca_train.tracking.throughput import PeakMemory, Throughput, peak
@@ -110,6 +111,7 @@ def run_one(
                 start_step,
                 config.data.prefetch_steps,
                 stage.first_sample,
+                Staging.to(runner.device),
             )
         )
         steps = effective_steps(stage.max_steps, loader.max_steps, start_step, run_dir)

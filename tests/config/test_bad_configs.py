@@ -95,7 +95,9 @@ run.name=größe | E-CFG-16 | run.name=größe | write "run.name='größe'"
 run.root='~/runs' | E-CFG-29 | run.root | $HOME/runs
 data.sources.text.valid_path=${data.sources.text.path} | E-CFG-30 | valid_path | also trained on
 data.sources.code.path=${data.sources.text.path} | E-CFG-30 | data.sources.code.path | same file
-optim.schedule=cos | E-CFG-31 | optim.schedule=cos | linear, cosine, constant | optim.schedule=cosine
+optim.schedule=cos | E-CFG-31 | optim.schedule=cos | linear, cosine, constant, wsd | optim.schedule=cosine
+optim.schedule=wsd optim.warmup_steps=300 optim.cooldown=0.5 | E-CFG-23 | optim.cooldown=0.5 | 250 do not fit
+engine.overlap_communication=true | E-CFG-80 | engine.overlap_communication=true | engine.zero_stage=1 | ZeRO 1 sends
 engine.zero_stage=4 | E-CFG-31 | engine.zero_stage=4 | 0, 1, 2, 3
 engine.zero_stage=true | E-CFG-31 | engine.zero_stage=true | 0, 1, 2, 3
 position.variant=loose | E-CFG-31 | position.variant=loose | slack, strict

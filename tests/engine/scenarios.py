@@ -12,17 +12,24 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coca_train import checkpoint, engine
-from coca_train.config.schema import EngineConfig, OptimConfig
+from coca_train.config.schema import EngineConfig, MuonConfig, OptimConfig
 from coca_train.engine.base import Engine
 from coca_train.models.memory import Memory
 from coca_train.runtime import dist
 
 VOCAB, LENGTH, GLOBAL_BATCH = 61, 12, 8
 
-OPTIM = OptimConfig(
-    lr=3e-3, min_lr=0.0, warmup_steps=0, warmup_init_lr=0.0, schedule="constant",
-    betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, max_grad_norm=1.0,
-)  # fmt: skip
+
+def optim_config(**changes: Any) -> OptimConfig:
+    values: dict[str, Any] = {
+        "lr": 3e-3, "min_lr": 0.0, "warmup_steps": 0, "warmup_init_lr": 0.0, "schedule": "constant", "cooldown": 0.1,
+        "name": "adamw", "muon": MuonConfig(lr=None, momentum=0.95, adjust_lr="match_rms_adamw"),
+        "cooldown_shape": "linear", "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1, "max_grad_norm": 1.0,
+    }  # fmt: skip
+    return OptimConfig(**(values | changes))
+
+
+OPTIM = optim_config()
 
 
 @dataclass(frozen=True)
@@ -98,17 +105,25 @@ def engine_config(**changes: Any) -> EngineConfig:
     values: dict[str, Any] = {
         "kind": "deepspeed", "device": "cpu", "dtype": "fp32", "zero_stage": 1, "attention": "auto",
         "activation_checkpointing": "none", "bucket_size": 1_000_000, "timeout_s": 60, "max_skipped_steps": 3,
+        "gradient_reduction": "all_reduce", "communication_dtype": "auto", "overlap_communication": None,
+        "prefetch_size": None, "persistence_threshold": None, "deterministic": False,
     }  # fmt: skip
     return EngineConfig(**(values | changes))
 
 
-def build(micro: int = 2, trainable: tuple[str, ...] = ("*",), tied: bool = False, **changes: Any) -> Engine:
+def build(
+    micro: int = 2,
+    trainable: tuple[str, ...] = ("*",),
+    tied: bool = False,
+    optim: dict[str, Any] | None = None,
+    **changes: Any,
+) -> Engine:
     torch.set_num_threads(1)
     if changes.get("dtype") == "fp16":
         _allow_fp16_on_cpu()
     accumulation = GLOBAL_BATCH // dist.world_size() // micro
     return engine.build(
-        engine_config(**changes), OPTIM, lambda: TinyGPT(tied), init,
+        engine_config(**changes), optim_config(**(optim or {})), lambda: TinyGPT(tied), init,
         trainable=list(trainable), micro_batch_size=micro, accumulation=accumulation,
     )  # fmt: skip
 
@@ -213,10 +228,7 @@ def group_timeouts(stage: int) -> list[float]:
 def groups_after_load(load: str) -> dict[str, Any]:
     """What the optimizer runs with after a resume under other hyper-parameters."""
     torch.set_num_threads(1)
-    optim = OptimConfig(
-        lr=0.5, min_lr=0.0, warmup_steps=0, warmup_init_lr=0.0, schedule="constant",
-        betas=(0.8, 0.9), eps=1e-8, weight_decay=0.3, max_grad_norm=0.25,
-    )  # fmt: skip
+    optim = optim_config(lr=0.5, betas=(0.8, 0.9), weight_decay=0.3, max_grad_norm=0.25)
     built = engine.build(engine_config(), optim, TinyGPT, init, trainable=["*"], micro_batch_size=8, accumulation=1)
     checkpoint.load(checkpoint.find(Path(load)), built, meta())
     inner = built._engine

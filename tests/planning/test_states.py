@@ -51,6 +51,15 @@ def test_bytes_a_parameter_on_one_gpu(kind: str, dtype: str, zero: int, per_para
     assert kept(held(kind, dtype, zero, 1)) == per_parameter * N
 
 
+@pytest.mark.parametrize(("kind", "zero"), [("local", 0), ("deepspeed", 0), ("deepspeed", 2), ("deepspeed", 3)])
+def test_muon_keeps_one_moment(kind: str, zero: int) -> None:
+    """4 bytes of a matrix of a block, 8 of everything else."""
+    counts, cut = replace(ALL, of_muon=6_000_000_000), 8 if zero else 1
+    own = held(kind, "fp32", zero, 8, counts)
+    assert own.moments == (4 * 6_000_000_000 + 8 * 1_500_000_000) / cut
+    assert zero < 2 or own.afterwards >= 6 * 6_000_000_000 / cut
+
+
 @pytest.mark.parametrize("zero", [1, 2, 3])
 def test_what_n_gpus_share(zero: int) -> None:
     one, many = (held("deepspeed", "bf16", zero, n) for n in (1, 8))
@@ -93,14 +102,14 @@ BY_HAND = {
         "starting": 4808,
     },
     ("deepspeed", "bf16", 2): {
-        "weights": 2002, "masters": 104, "moments": 208, "summed_gradients": 104, "buckets": 6000, "starting": 4004,
+        "weights": 2002, "masters": 104, "moments": 208, "summed_gradients": 104, "buckets": 8000, "starting": 4004,
     },
     ("deepspeed", "fp16", 2): {
-        "weights": 2002, "masters": 104, "moments": 208, "summed_gradients": 52, "buckets": 2000, "afterwards": 156,
+        "weights": 2002, "masters": 104, "moments": 208, "summed_gradients": 52, "buckets": 4000, "afterwards": 156,
         "starting": 4004,
     },
     ("deepspeed", "fp32", 2): {
-        "weights": 4004, "masters": 104, "moments": 208, "summed_gradients": 104, "buckets": 4000, "afterwards": 104,
+        "weights": 4004, "masters": 104, "moments": 208, "summed_gradients": 104, "buckets": 8000, "afterwards": 104,
         "starting": 4808,
     },
     ("deepspeed", "bf16", 3): {
