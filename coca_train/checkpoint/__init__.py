@@ -1,6 +1,6 @@
 """What a run must remember, committed atomically and verified before it is trusted."""
 
-from coca_train.checkpoint.commit import MAX_FAILURES, prune, save
+from coca_train.checkpoint.commit import MAX_FAILURES, Saves, prune
 from coca_train.checkpoint.lock import RunLock
 from coca_train.checkpoint.manifest import Checkpoint, Meta
 from coca_train.checkpoint.recovery import begin, find, load, load_weights, newest, sweep
@@ -12,6 +12,7 @@ __all__ = [
     "Frozen",
     "Meta",
     "RunLock",
+    "Saves",
     "Weights",
     "begin",
     "find",
@@ -20,6 +21,5 @@ __all__ = [
     "newest",
     "open_weights",
     "prune",
-    "save",
     "sweep",
 ]

@@ -4,10 +4,12 @@ The model an engine runs maps (tokens_BT, targets_BT, pos_BT, doc_BT) to the flo
 next-token losses [nats] over the targets that are not -100. A micro batch with a memory hands it on as `memory`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from itertools import accumulate
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,14 +17,23 @@ from torch import Tensor, nn
 from coca_train.engine.optim import MOMENTS
 from coca_train.models.lora import named_parameters
 from coca_train.models.memory import Memory
-from coca_train.runtime import IGNORE
+from coca_train.runtime import IGNORE, dist
 from coca_train.runtime.watchdog import waiting
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 InitParameter = Callable[[str, Tensor], None]
-ReadTensor = Callable[[str], Tensor]
-Keep = Callable[[int], bool]
+# Elements [start, stop) of a tensor of a state, by its name: flat, float32, on the CPU. Waits for no other rank.
+ReadRange = Callable[[str, int, int], Tensor]
+
+
+class Slice(NamedTuple):
+    """The part of a tensor of the state that a rank has. values: flat, from element `start` on, in any precision; they
+    are the engine's own and change with its next step."""
+
+    name: str
+    start: int
+    values: Tensor
 
 
 class MicroBatch(Protocol):
@@ -80,19 +91,20 @@ class Engine(Protocol):
         ...
 
     def state_spec(self) -> dict[str, tuple[int, ...]]:
-        """Shape of every tensor of `named_state`, in its order."""
+        """Shape of every tensor of the state."""
         ...
 
-    def named_state(self, keep: Keep = lambda index: True) -> Iterator[tuple[str, Tensor | None]]:
-        """COLLECTIVE. Full float32 CPU tensors one at a time; None where keep(index) is false."""
+    def slices(self) -> list[Slice]:
+        """What this rank has of the state. Every element of it is in one slice of one rank, and a rank has one slice
+        of a tensor at most."""
         ...
 
     def counters(self) -> dict[str, Any]:
         """The rest of the state, as JSON: Adam's step, skipped steps, the loss scale."""
         ...
 
-    def load_state(self, read: ReadTensor, counters: dict[str, Any]) -> None:
-        """COLLECTIVE. Take over a state; every rank calls `read` with the same names in the same order."""
+    def load_state(self, read: ReadRange, counters: dict[str, Any]) -> None:
+        """COLLECTIVE. Take over a state, of which each rank reads what it needs."""
         ...
 
     def release(self) -> None:
@@ -189,6 +201,30 @@ def spec_of(model: nn.Module, trainable: Sequence[str]) -> dict[str, tuple[int, 
     spec = {f"model/{name}": shape for name, shape in shapes.items()}
     spec |= {f"model/{name}": tuple(buffer.shape) for name, buffer in persistent_buffers(model).items()}
     return spec | {f"{key}/{name}": shapes[name] for name in trainable for key in MOMENTS}
+
+
+def even_share(spec: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, int, int]]:
+    """(name, start, stop): this rank's part of tensors that all ranks have, laid end to end and cut into equal parts.
+    A tensor without elements is rank 0's."""
+    ends = list(accumulate((math.prod(shape) for shape in spec.values()), initial=0))
+    first, last = (ends[-1] * rank // dist.world_size() for rank in (dist.rank(), dist.rank() + 1))
+    for name, begin, end in zip(spec, ends, ends[1:], strict=False):
+        start, stop = max(first, begin) - begin, min(last, end) - begin
+        if begin == end and dist.is_main():
+            yield name, 0, 0
+        elif start < stop:
+            yield name, start, stop
+
+
+def read_together(read: ReadRange, name: str, shape: Sequence[int], device: torch.device) -> Tensor:
+    """COLLECTIVE. A whole tensor on every rank, of which each has read an equal part."""
+    n, world = math.prod(shape), dist.world_size()
+    size = -(-n // world)
+    start, stop = (min(size * rank, n) for rank in (dist.rank(), dist.rank() + 1))
+    part = read(name, start, stop)
+    if world > 1:
+        part = dist.all_gather_equal(torch.cat([part, part.new_zeros(size - len(part))]).to(device))
+    return part[:n].view(tuple(shape)).to(device)
 
 
 def summed_loss(model: Callable[..., Tensor], batch: MicroBatch, device: torch.device) -> Tensor:

@@ -118,15 +118,11 @@ def broadcast_object(value: T) -> T:
     return box[0]
 
 
-def broadcast_tensor(tensor: "Tensor | None", shape: tuple[int, ...], source: int) -> "Tensor":
-    """The source rank's float32 CPU tensor, on every rank (the others pass None and its shape)."""
+def all_gather_equal(tensor: "Tensor") -> "Tensor":
+    """Flat tensors of one size from every rank, one after the other. They lie where collectives are."""
     if (group := _group()) is None:
-        assert tensor is not None
         return tensor
-    import torch
-
-    device = _device(group)
-    box = torch.empty(shape, dtype=torch.float32, device=device) if tensor is None else tensor.to(device)
-    with waiting("a broadcast"):
-        group.broadcast(box, src=source)
-        return box.cpu()
+    out = tensor.new_empty(world_size() * len(tensor))
+    with waiting("a gathering"):
+        group.all_gather_into_tensor(out, tensor)
+    return out

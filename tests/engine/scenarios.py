@@ -16,6 +16,8 @@ from coca_train.config.schema import EngineConfig, OptimConfig
 from coca_train.engine.base import Engine
 from coca_train.models.memory import Memory
 from coca_train.runtime import dist
+from tests import states
+from tests.states import full_state
 
 VOCAB, LENGTH, GLOBAL_BATCH = 61, 12, 8
 
@@ -124,7 +126,7 @@ def _allow_fp16_on_cpu() -> None:
 def digest(built: Engine) -> str:
     """SHA-256 over every bit of the state."""
     total = hashlib.sha256()
-    for name, tensor in built.named_state():
+    for name, tensor in full_state(built).items():
         total.update(name.encode() + tensor.contiguous().numpy().tobytes())
     return total.hexdigest()
 
@@ -167,13 +169,13 @@ def train(
         norms.append(result.grad_norm if math.isfinite(result.grad_norm) else None)
         skips.append(result.skipped)
         if save is not None and step + 1 == (save_at or steps):
-            error = checkpoint.save(Path(save), step + 1, built, meta(step + 1))
+            error = states.save(Path(save), step + 1, built, meta(step + 1))
             assert error is None, error
             saved_digest = digest(built)
     with built.eval_module() as module, torch.no_grad():
         batch = batches(999, micro)[0]
         validation = float(module(batch.tokens_BT, batch.targets_BT, batch.pos_BT, None))
-    state = {name: tensor.clone() for name, tensor in built.named_state()}
+    state = full_state(built)
     if export is not None and dist.is_main():
         save_file(state, export)
     answer = {
