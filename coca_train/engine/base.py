@@ -159,13 +159,14 @@ def parameters_on_meta() -> Iterator[None]:
 @torch.no_grad()
 def materialise(
     model: nn.Module,
-    init: InitParameter,
+    init: InitParameter | None,
     device: torch.device,
     dtype: torch.dtype,
     shard: Callable[[list[nn.Parameter]], None] = lambda parameters: None,
 ) -> None:
     """Give a model from `parameters_on_meta` its parameters, module by module; shared ones stay shared.
 
+    init: None: zeros, where a state is loaded next.
     shard: called with the new parameters of each module (ZeRO 3 keeps its part of them at once).
     """
     # By identity: a shared parameter (a tied head) has one name, is filled once, and stays one tensor.
@@ -177,9 +178,10 @@ def materialise(
             if meta is None:
                 continue
             if id(meta) not in real:
-                values = torch.empty(meta.shape, dtype=dtype, device=device)
-                with waiting("the next weight"):  # one more of many is a sign of life
-                    init(names[id(meta)], values)
+                values = torch.zeros(meta.shape, dtype=dtype, device=device)
+                if init is not None:
+                    with waiting("the next weight"):  # one more of many is a sign of life
+                        init(names[id(meta)], values)
                 real[id(meta)] = nn.Parameter(values, requires_grad=meta.requires_grad)
                 fresh.append(real[id(meta)])
             module._parameters[key] = real[id(meta)]
@@ -187,6 +189,38 @@ def materialise(
             module._buffers[key] = None if buffer is None else buffer.to(device)
         if fresh:
             shard(fresh)
+
+
+class DrawnTogether:
+    """COLLECTIVE. Fills parameters as `init` does, each drawn by one rank and sent to the others.
+
+    Every rank asks for all parameters of the model in their order. One of each rank's is drawn at a time, on all ranks
+    at once.
+    """
+
+    def __init__(self, model: nn.Module, init: InitParameter, device: torch.device, dtype: torch.dtype) -> None:
+        self._shapes = {name: tuple(parameter.shape) for name, parameter in named_parameters(model)}
+        self._order = {name: number for number, name in enumerate(self._shapes)}
+        self._init, self._device, self._dtype = init, device, dtype
+        self._mine: tuple[str, Tensor] | None = None
+
+    def __call__(self, name: str, tensor: Tensor) -> None:
+        first, owner = divmod(self._order[name], dist.world_size())
+        if owner == 0:
+            self._draw(first * dist.world_size() + dist.rank())
+        if owner == dist.rank():
+            assert self._mine is not None and self._mine[0] == name, "in the order of the model"
+            tensor.copy_(self._mine[1])
+        dist.broadcast_tensor(tensor, owner)
+
+    def _draw(self, number: int) -> None:
+        """This rank's parameter of the next so many; there may be none left for it."""
+        self._mine = None
+        if number < len(self._order):
+            name = list(self._shapes)[number]
+            values = torch.empty(self._shapes[name], dtype=self._dtype, device=self._device)
+            self._init(name, values)
+            self._mine = name, values
 
 
 def persistent_buffers(model: nn.Module) -> dict[str, Tensor]:

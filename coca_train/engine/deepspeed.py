@@ -75,7 +75,7 @@ class DeepSpeedEngine:
         config: EngineConfig,
         optim: OptimConfig,
         model_fn: Callable[[], nn.Module],
-        init: InitParameter,
+        init: InitParameter | None,
         trainable: Sequence[str],
         micro_batch_size: int,
         accumulation: int,
@@ -99,15 +99,17 @@ class DeepSpeedEngine:
         self.trainable = select_trainable(module, trainable)
         # ZeRO 3 cuts the weights as they are made, in the dtype that computes; below that DeepSpeed casts the module.
         dtype = base.DTYPES[config.dtype]
+        made = dtype if config.zero_stage == 3 else torch.float32
+        init = init and base.DrawnTogether(module, init, self.device, made)
         with contextlib.redirect_stdout(io.StringIO()):  # memory reports that no setting turns off
             if config.zero_stage == 3:
 
                 def shard(fresh: list[nn.Parameter]) -> None:
                     deepspeed.zero.Init(module=nn.ParameterList(fresh), config_dict_or_path=settings, dtype=dtype)
 
-                base.materialise(module, init, self.device, dtype, shard)
+                base.materialise(module, init, self.device, made, shard)
             else:
-                base.materialise(module, init, self.device, torch.float32)
+                base.materialise(module, init, self.device, made)
             optimizer = adamw(module.named_parameters(), optim)
             self._engine: Any = deepspeed.initialize(
                 model=module, optimizer=optimizer, config=settings, dist_init_required=False

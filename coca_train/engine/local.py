@@ -30,7 +30,7 @@ class LocalEngine:
         config: EngineConfig,
         optim: OptimConfig,
         model_fn: Callable[[], nn.Module],
-        init: InitParameter,
+        init: InitParameter | None,
         trainable: Sequence[str],
     ) -> None:
         assert dist.world_size() == 1 and config.dtype != "fp16", "config/check.py refuses both"

@@ -118,6 +118,16 @@ def broadcast_object(value: T) -> T:
     return box[0]
 
 
+def broadcast_tensor(tensor: "Tensor", source: int) -> None:
+    """The source rank's contiguous tensor, in place on every rank. It lies where collectives are."""
+    if (group := _group()) is None or not tensor.numel():
+        return
+    import torch
+
+    with waiting("a broadcast"):
+        group.broadcast(tensor.view(-1).view(torch.uint8), src=source)  # bits: gloo does not know every precision
+
+
 def all_gather_equal(tensor: "Tensor") -> "Tensor":
     """Flat tensors of one size from every rank, one after the other. They lie where collectives are."""
     if (group := _group()) is None:

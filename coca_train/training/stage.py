@@ -81,7 +81,7 @@ def run_one(
                 config.engine,
                 config.optim,
                 partial(build_model, config, context.n_tokens, stage.trainable, stage.lora),
-                init,
+                init if origin is None else None,
                 trainable=stage.trainable,
                 micro_batch_size=config.train.micro_batch_size,
                 accumulation=config.train.global_batch_size // (config.train.micro_batch_size * dist.world_size()),
