@@ -16,6 +16,7 @@ from coca_train.checkpoint.format import ShardReader, ShardWriter
 from coca_train.runtime.errors import DeviceMemoryError, DivergedError, StorageError
 from coca_train.training.saving import Saver
 from tests.faults.fake import FakeEngine, holds, meta, save
+from tests.faults.fork_server import ForkServer, values
 
 Gate = threading.Event
 ROOT = "checkpoints"
@@ -227,3 +228,12 @@ def test_blocks_of_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
             assert torch.equal(torch.cat([torch.zeros(0), *part.values]), engine.state[part.name].flatten())
         n = sum(tensor.numel() for tensor in engine.state.values())
         assert len(copy._blocks) == -(-n // 7)
+
+
+def test_ranks_write_at_the_same_time(server: ForkServer, tmp_path: Path) -> None:
+    """Each waits in its first tensor for all others to be in theirs."""
+    (tmp_path / "marks").mkdir()
+    (tmp_path / "run").mkdir()
+    ended = server.run("tests.faults.fake:save_together", {"run_dir": str(tmp_path / "run")}, ranks=3)
+    assert values(ended) == [None] * 3
+    assert holds(checkpoint.find(tmp_path / "run", "run-1"), 30)

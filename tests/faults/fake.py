@@ -2,14 +2,17 @@
 
 import itertools
 import math
+import time
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 
 from coca_train import checkpoint
+from coca_train.checkpoint.format import ShardWriter
 from coca_train.engine import start
 from coca_train.engine.base import ReadRange, Slice, even_share
+from coca_train.runtime import dist
 from tests import states
 
 SHAPES: dict[str, tuple[int, ...]] = {"embed.weight": (7, 5), "norm.weight": (5,), "scale": (), "none": (0, 3)}
@@ -86,3 +89,27 @@ def recover(run_dir: str) -> int:
         newest = checkpoint.find(Path(run_dir), "run-1", clean=True)
         assert newest is None or holds(newest, newest.step)
     return -1 if newest is None else newest.step
+
+
+def save_together(run_dir: str) -> str | None:
+    """In a forked rank: a save whose threads wait for each other, as the main threads do meanwhile. Its error."""
+    from tests.engine.scenarios import engine_config
+
+    start(engine_config())
+    write, marks = ShardWriter.write, Path(run_dir).with_name("marks")
+
+    def meeting(self: ShardWriter, name: str, *parts: torch.Tensor) -> None:
+        (marks / str(dist.rank())).touch()
+        end = time.monotonic() + 60
+        while len(list(marks.iterdir())) < dist.world_size():
+            if time.monotonic() > end:
+                raise OSError("the other ranks do not write")
+            time.sleep(0.01)
+        write(self, name, *parts)
+
+    ShardWriter.write = meeting
+    saves = checkpoint.Saves(Path(run_dir), cast(Any, FakeEngine(30)))
+    assert saves.begin(30, meta(30)) is None
+    assert dist.all_reduce([1.0]) == [float(dist.world_size())]  # a step
+    error = saves.finish()
+    return None if error is None else str(error)
