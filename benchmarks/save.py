@@ -95,7 +95,7 @@ def train(words: list[str]) -> int:
         engine.train_step = timed(engine.train_step, seconds["step"])
         saver = tools.save
         assert isinstance(saver, Saver)
-        saver._finish = noting(saver._finish, lambda: seconds["written"].append(saver.saves.written_s))
+        saver._tell = noting(saver._tell, lambda: seconds["written"].append(saver.saves.beside_s))
         run_stage(config, engine, batches, tools._replace(save=timed(saver, seconds["save"])), **steps)
         seconds["copy"] = copies(engine)
         if dist.is_main():

@@ -36,5 +36,6 @@ def save(
     saves = checkpoint.Saves(run_dir, engine, lock, frozen)
     error = saves.begin(step, meta)
     if error is None and saves.in_flight:
-        error = saves.finish()
+        assert saves.proceed(wait=True)
+        error = saves.error
     return None if error is None else str(error)

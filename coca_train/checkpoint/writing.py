@@ -3,9 +3,10 @@
 import math
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from threading import Event
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,7 +16,8 @@ from coca_train.checkpoint.weights import Frozen, Spec
 from coca_train.engine.base import Slice
 
 BLOCK = 1 << 24  # [elements] of memory that is taken at once: torch rounds pinned memory up to a power of two
-ABANDON_S = 5.0  # for a thread to see that nobody wants its shard any more
+
+T = TypeVar("T")
 
 
 class Part(NamedTuple):
@@ -69,17 +71,12 @@ class HostCopy:
             first, n = first + len(piece), n - len(piece)
 
 
-class Writing:
-    """A shard that is being written: tensors, digest, sync. `frozen` stays open meanwhile.
+class Task(Generic[T]):
+    """Work of a thread, which waits for no other rank. seconds: that it took, once it is done."""
 
-    spec: the whole tensors that the parts are of. seconds: that it took, once it is done.
-    """
-
-    def __init__(
-        self, path: Path, parts: list[Part], spec: Spec, identity: dict[str, str], frozen: Frozen | None
-    ) -> None:
-        self._path, self._parts, self._spec, self._identity, self._frozen = path, parts, spec, identity, frozen
-        self._abandoned, self._record, self._error = False, dict[str, Any](), None
+    def __init__(self, action: Callable[[], T]) -> None:
+        self._action, self._result = action, list[T]()
+        self._error: BaseException | None = None
         self.seconds = 0.0
         self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
         self._thread.start()
@@ -87,38 +84,42 @@ class Writing:
     def _run(self) -> None:
         began = time.monotonic()
         try:
-            self._record = self._write()
+            self._result.append(self._action())
         except BaseException as error:  # told where it can be: in the main thread
             self._error = error
         self.seconds = time.monotonic() - began
 
-    def _write(self) -> dict[str, Any]:
-        writer = ShardWriter(self._path, shapes(self._parts, self._spec), self._identity)
-        try:
-            for part in self._parts:
-                if self._abandoned:
-                    return {}
-                values = part.values
-                if values is None:
-                    assert self._frozen is not None
-                    values = [self._frozen.values(part.name, part.start, part.stop)]
-                writer.write(part.name, *values)
-            return writer.finish()
-        finally:
-            writer.close()
-
     def is_done(self) -> bool:
         return not self._thread.is_alive()
 
-    def result(self) -> dict[str, Any]:
-        """{bytes, sha256}, after a wait where it is not done. Raises what the thread did: OSError, NonFinite, and what
-        says that memory ran out."""
+    def join(self, timeout_s: float | None = None) -> None:
+        self._thread.join(timeout_s)
+
+    def result(self) -> T:
+        """After a wait where it is not done. Raises what the thread did."""
         self._thread.join()
         if self._error is not None:
             raise self._error
-        return self._record
+        return self._result[0]
 
-    def abandon(self) -> None:
-        """Nobody wants it any more."""
-        self._abandoned = True
-        self._thread.join(ABANDON_S)
+
+def write_shard(
+    path: Path, parts: list[Part], spec: Spec, identity: dict[str, str], frozen: Frozen | None, abandoned: Event
+) -> dict[str, Any]:
+    """Tensors, digest, sync; {bytes, sha256}. `frozen` stays open meanwhile. Raises OSError and NonFinite.
+
+    spec: the whole tensors that the parts are of. abandoned: set: nobody wants it any more.
+    """
+    writer = ShardWriter(path, shapes(parts, spec), identity)
+    try:
+        for part in parts:
+            if abandoned.is_set():
+                return {}
+            values = part.values
+            if values is None:
+                assert frozen is not None
+                values = [frozen.values(part.name, part.start, part.stop)]
+            writer.write(part.name, *values)
+        return writer.finish()
+    finally:
+        writer.close()

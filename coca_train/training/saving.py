@@ -6,8 +6,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from coca_train import checkpoint
+from coca_train.checkpoint.commit import ABANDON_S
+from coca_train.checkpoint.writing import Task
 from coca_train.engine.base import Engine
-from coca_train.runtime import dist, job
+from coca_train.runtime import dist, durable, job
 from coca_train.runtime.errors import DivergedError, UserError
 
 
@@ -31,44 +33,62 @@ class Saver:
         self.run_dir, self.meta, self.keep, self.borders = run_dir, meta, keep, borders
         self.saves = checkpoint.Saves(run_dir, runner, lock, frozen)
         self.failures, self.slowest_s = 0, 0.0
-        # Of the save in flight: for how long the training stood still for it, and since when it goes on.
-        self._step, self._stall_s, self._since = 0, 0.0, 0.0
+        # Of the save in flight: for how long the training stood still for it, and how much of that was a wait for it.
+        self._step, self._stall_s, self._waited_s = 0, 0.0, 0.0
+        self._deleting: list[Task[None]] = []
 
     def __call__(self, step: int, due: bool, wait: bool) -> bool:
         """COLLECTIVE, after every step. due: a save is; one at a time is in flight, so that before it is waited for.
         wait: for this one as well. False: a save has failed, and the last good checkpoint is untouched."""
-        good = True
-        if self.saves.in_flight and (due or self.saves.is_written()):
-            good = self._finish()
+        good = self._proceed(wait=due)
         if due:
             began = time.monotonic()
+            self._clear()  # the room that it gives back is counted on
             error = self.saves.begin(step, self.meta)
-            self._step, self._since = step, time.monotonic()
-            self._stall_s = self._since - began
-            good = self._judged(error)
-            if good and wait and self.saves.in_flight:
-                good = self._finish()
-            if wait and not self.saves.in_flight:
-                self.saves.free()  # the last one: what comes now may need the memory
+            self._step, self._stall_s, self._waited_s = step, time.monotonic() - began, 0.0
+            good = self._judged(error) and (not wait or self._proceed(wait))
+            if wait:  # the last one: what comes now may need the memory, and look at the folder
+                self.saves.free()
+                self._clear()
         return good
 
-    def _finish(self) -> bool:
+    def _proceed(self, wait: bool) -> bool:
+        """Take the save in flight on; False: it has failed."""
+        if not self.saves.in_flight:
+            return True
         began = time.monotonic()
-        if not self._judged(self.saves.finish()):
-            return False
-        checkpoint.prune(self.run_dir, self.keep, self.meta.run_id, self.borders)
+        ended = self.saves.proceed(wait)
+        if wait:
+            self._waited_s = time.monotonic() - began
+        if ended and self.saves.error is None:
+            checkpoint.prune(self.run_dir, self.keep, self.meta.run_id, self.borders, self._delete)
         self._stall_s += time.monotonic() - began
+        if not ended:
+            return True
+        if good := self._judged(self.saves.error):
+            self._tell()
+        return good
+
+    def _tell(self) -> None:
         self.failures = 0
-        beside_s = min(self.saves.written_s, began - self._since)
+        beside_s = max(0.0, self.saves.beside_s - self._waited_s)
         dist.log(
             f"save      step {self._step}: the training stood still for {self._stall_s:.2f} s; "
-            f"{beside_s:.2f} of {self.saves.written_s:.2f} s of writing went on beside it"
+            f"{beside_s:.2f} of {self.saves.beside_s:.2f} s of writing went on beside it"
         )
         # A preempted run must have time for all of it, whatever a training has hidden.
         if (took_s := self._stall_s + beside_s) > self.slowest_s:
             self.slowest_s = took_s
             job.note("save_s", f"{took_s:.3f}")
-        return True
+
+    def _delete(self, trash: Path) -> None:
+        self._deleting.append(Task(lambda: durable.remove_tree(trash)))
+
+    def _clear(self, timeout_s: float | None = None) -> None:
+        """Wait for what is being deleted; what a disk does not let go of the next start sweeps."""
+        for task in self._deleting:
+            task.join(timeout_s)
+        self._deleting.clear()
 
     def _judged(self, error: UserError | None) -> bool:
         """Whether there is none; the last of too many is raised."""
@@ -89,5 +109,6 @@ class Saver:
         alone = kind is not None and issubclass(kind, Exception) and dist.world_size() == 1
         if self.saves.in_flight and (together or alone):
             with suppress(UserError):  # there is an error already
-                self._finish()
+                self._proceed(wait=True)
         self.saves.abandon()
+        self._clear(ABANDON_S)

@@ -3,6 +3,7 @@
 import errno
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from coca_train import checkpoint
-from coca_train.checkpoint import Saves, writing
+from coca_train.checkpoint import Saves, commit, writing
 from coca_train.checkpoint.format import ShardReader, ShardWriter
 from coca_train.runtime.errors import DeviceMemoryError, DivergedError, StorageError
 from coca_train.training.saving import Saver
@@ -58,10 +59,18 @@ class Training:
         return sorted(int(name[5:]) for name in os.listdir(self.run / ROOT) if name.startswith("step-"))
 
     def settled(self) -> None:
-        """All that is to be written is."""
+        """All that is to be written is, but for the manifest."""
         one = self.saver.saves._in_flight
         assert one is not None and one.writing is not None
-        one.writing._thread.join()
+        one.writing.join()
+
+    def steps(self, first: int) -> int:
+        """Steps until no save is in flight; the last of them."""
+        while self.saver.saves.in_flight:
+            assert self.step(first)
+            first += 1
+            time.sleep(0.005)
+        return first - 1
 
 
 def test_the_training_goes_on_and_is_not_in_the_checkpoint(tmp_path: Path, gate: Gate) -> None:
@@ -71,7 +80,7 @@ def test_the_training_goes_on_and_is_not_in_the_checkpoint(tmp_path: Path, gate:
     assert training.published() == [] and not list((tmp_path / ROOT).glob("step-*"))
     gate.set()
     training.settled()
-    assert training.step(13)
+    training.steps(13)
     assert training.published() == [10]
     assert holds(checkpoint.find(tmp_path, "run-1"), 10)
 
@@ -128,7 +137,8 @@ def test_no_memory_for_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, e
     monkeypatch.setattr(writing.HostCopy, "_room", refuse)
     one = saves(tmp_path, FakeEngine(20))
     assert one.begin(20, meta(20)) is None
-    told = one.finish()
+    assert one.proceed(wait=True)
+    told = one.error
     assert isinstance(told, DeviceMemoryError) and str(told).startswith("E-RUN-33 ") and told.exit_code == 8
     assert sorted(os.listdir(tmp_path / ROOT)) == ["latest", "step-00000010"]
 
@@ -138,7 +148,7 @@ def test_a_bug_of_the_thread_is_a_bug(tmp_path: Path, monkeypatch: pytest.Monkey
     one = saves(tmp_path, FakeEngine(20))
     one.begin(20, meta(20))
     with pytest.raises(ZeroDivisionError, match="here"):
-        one.finish()
+        one.proceed(wait=True)
 
 
 def test_a_state_that_is_not_finite_ends_the_run_after_the_next_step(tmp_path: Path) -> None:
@@ -181,7 +191,7 @@ def test_a_file_is_read_twice_only_where_it_has_changed(tmp_path: Path, monkeypa
 def test_a_process_that_ends_leaves_what_the_next_sweeps(
     tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writing, "ABANDON_S", 0.1)
+    monkeypatch.setattr(commit, "ABANDON_S", 0.1)
     save_10 = Training(tmp_path)
     gate.set()
     save_10.step(10, due=True, wait=True)
@@ -210,7 +220,7 @@ def test_a_save_says_what_it_cost(tmp_path: Path, gate: Gate, capfd: pytest.Capt
     training.step(10, due=True)
     threading.Timer(0.3, gate.set).start()
     training.settled()
-    training.step(11)
+    training.steps(11)
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("save      step 10: the training stood still for 0.0")
     beside, total = (float(word) for word in line.split("; ")[1].split(" s of writing")[0].split(" of "))

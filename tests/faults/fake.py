@@ -111,5 +111,5 @@ def save_together(run_dir: str) -> str | None:
     saves = checkpoint.Saves(Path(run_dir), cast(Any, FakeEngine(30)))
     assert saves.begin(30, meta(30)) is None
     assert dist.all_reduce([1.0]) == [float(dist.world_size())]  # a step
-    error = saves.finish()
-    return None if error is None else str(error)
+    assert saves.proceed(wait=True)
+    return None if saves.error is None else str(saves.error)

@@ -60,10 +60,11 @@ def _children() -> list[int]:
 def train(overrides: list[str], kill: Kill | None, pictures: bool = False) -> Timeline:
     """A training. Of two stages: training, save, background, save, training, …, stage border, training, …, report.
 
-    The first "save" of each copies, the second commits; between them steps go on, and the threads write, more slowly
-    than they would. A stage border goes from the last save of a stage over its report to the first step of the next
-    stage. pictures: all that the command does; else without what `leave_out` leaves out.
+    The first "save" of each copies, the second deletes older ones; between them steps go on, the threads write, more
+    slowly than they would, and rank 0 publishes. A stage border goes from the last save of a stage over its report to
+    the first step of the next stage. pictures: all that the command does; else without what `leave_out` leaves out.
     """
+    from coca_train import checkpoint
     from coca_train.checkpoint.commit import Saves
     from coca_train.checkpoint.format import ShardWriter
     from coca_train.training import run, stage
@@ -73,7 +74,7 @@ def train(overrides: list[str], kill: Kill | None, pictures: bool = False) -> Ti
 
     timer, borders = Timer(kill), list[int]()
     run_one, run_stage = run.run_one, stage.run_stage
-    save, begin, finish, final_report = Saver.__call__, Saves.begin, Saver._finish, stage.final_report
+    save, begin, prune, final_report = Saver.__call__, Saves.begin, checkpoint.prune, stage.final_report
     write = ShardWriter.write
     at_border = False
 
@@ -102,11 +103,11 @@ def train(overrides: list[str], kill: Kill | None, pictures: bool = False) -> Ti
         now("background")
         return error
 
-    def finish_(*arguments: Any) -> bool:
+    def prune_(*arguments: Any) -> Any:
         now("save")
-        good = finish(*arguments)
+        names = prune(*arguments)
         now("training")
-        return good
+        return names
 
     def write_(*arguments: Any) -> None:
         time.sleep(WRITE_S)
@@ -118,7 +119,7 @@ def train(overrides: list[str], kill: Kill | None, pictures: bool = False) -> Ti
         final_report(*arguments)
 
     run.run_one, stage.run_stage = run_one_, run_stage_
-    Saver.__call__, Saves.begin, Saver._finish, stage.final_report = save_, begin_, finish_, final_report_
+    Saver.__call__, Saves.begin, checkpoint.prune, stage.final_report = save_, begin_, prune_, final_report_
     ShardWriter.write = write_
     if not pictures:
         leave_out()
