@@ -34,7 +34,7 @@ from coca_train.checkpoint.manifest import FOLDER, Meta
 from coca_train.checkpoint.publishing import body_of, open_folder, publish, with_files
 from coca_train.checkpoint.recovery import first_verified, trust
 from coca_train.checkpoint.weights import Frozen, Spec
-from coca_train.checkpoint.writing import HostCopy, Part, Task, shapes, write_shard
+from coca_train.checkpoint.writing import HostCopy, Part, Task, room, shapes, write_shard
 from coca_train.engine.base import Engine
 from coca_train.engine.process import ran_out
 from coca_train.runtime import dist, durable
@@ -85,6 +85,7 @@ class Saves:
     ) -> None:
         self._root, self._engine, self._lock, self._frozen = run_dir / FOLDER, engine, lock, frozen
         self._copy = HostCopy(engine.device)
+        self._reserving: Task[None] | None = None
         self._abandoned = Event()
         self._in_flight: _InFlight | None = None
         self.error: UserError | None = None  # of the last one that has ended
@@ -94,6 +95,10 @@ class Saves:
     def in_flight(self) -> bool:
         """Whether one has begun and not ended: the same on every rank."""
         return self._in_flight is not None
+
+    def reserve(self) -> None:
+        """Take the memory for the copies in a thread, so that the first save need not. What is too much, it says."""
+        self._reserving = Task(partial(self._copy.reserve, room(self._engine.slices(), self._frozen)))
 
     def begin(self, step: int, meta: Meta) -> UserError | None:
         """COLLECTIVE. Copy the engine's state and begin to write it as checkpoints/step-XXXXXXXX. None is in flight."""
@@ -107,6 +112,8 @@ class Saves:
             return _told(failure)
         body, folder = body_of(step, self._engine, meta), self._root / name
         self._in_flight = one = _InFlight(target, folder, spec, [], body)
+        if self._reserving is not None:
+            self._reserving.join()
         try:
             one.parts = self._copy.take(self._engine.slices(), self._frozen)
             identity = {"run_id": meta.run_id, "step": str(step)}

@@ -36,15 +36,30 @@ def shapes(parts: Iterable[Part], spec: Spec) -> dict[str, tuple[int, ...]]:
     return {part.name: spec[part.name] if whole[part.name] else (part.stop - part.start,) for part in parts}
 
 
+def room(slices: Iterable[Slice], frozen: Frozen | None) -> int:
+    """Elements of those that are copied."""
+    return sum(len(values) for name, _, values in slices if frozen is None or not frozen.holds(name))
+
+
 class HostCopy:
     """Memory for a copy of this rank's slices, in float32. Taken once and kept: taking it is slower than the copy."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._blocks = device, list[Tensor]()
 
+    def reserve(self, n: int) -> None:
+        """Take the memory for n elements. Raises as `take`."""
+        if sum(map(len, self._blocks)) >= n:
+            return
+        self._blocks = self._blocks[: n // BLOCK]
+        while (left := n - BLOCK * len(self._blocks)) > 0:  # all but the last are full
+            block = torch.empty(min(BLOCK, left), dtype=torch.float32, pin_memory=self._device.type == "cuda")
+            self._blocks.append(block.zero_())  # the machine gives memory when it is written to
+
     def take(self, slices: Iterable[Slice], frozen: Frozen | None) -> list[Part]:
         """Copy them; what was copied before is overwritten. Raises MemoryError, and RuntimeError as torch does."""
-        parts, used = [], 0
+        slices, parts, used = list(slices), [], 0
+        self.reserve(room(slices, frozen))
         for name, start, values in slices:
             copied = None
             if frozen is None or not frozen.holds(name):
@@ -63,9 +78,6 @@ class HostCopy:
         """n elements from number `first` on, as pieces of blocks."""
         while n:
             number, offset = divmod(first, BLOCK)
-            if number == len(self._blocks):
-                pinned = self._device.type == "cuda"
-                self._blocks.append(torch.empty(BLOCK, dtype=torch.float32, pin_memory=pinned))
             piece = self._blocks[number][offset : offset + n]
             yield piece
             first, n = first + len(piece), n - len(piece)

@@ -101,6 +101,7 @@ class Saver:
         return False
 
     def __enter__(self) -> "Saver":
+        self.saves.reserve()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
