@@ -129,3 +129,17 @@ def test_even_shares(monkeypatch: pytest.MonkeyPatch, world: int) -> None:
         (name, element) for name, shape in spec.items() for element in range(math.prod(shape))
     )
     assert max(sizes) - min(sizes) <= 1 and sum(sizes) == n
+
+
+@pytest.mark.parametrize("by", [-1, 1])
+def test_parts_that_fit_the_files_and_not_each_other(tmp_path: Path, by: int) -> None:
+    """An element twice, or not at all."""
+    save(tmp_path, 10)
+    newest = write(tmp_path, 3, n_files=2)
+    body = json.loads((newest.path / manifest.NAME).read_text())
+    name, entry = next(iter(body[CUT].items()))
+    file, start, stop = entry["parts"][-1]
+    entry["parts"][-1] = [file, start + by, stop + by]
+    entry["shape"] = [stop + by]
+    (newest.path / manifest.NAME).write_bytes(manifest.encode(body))
+    assert holds(checkpoint.find(tmp_path, "run-1"), 10), name
