@@ -16,7 +16,7 @@ def build(
     config: EngineConfig,
     optim: OptimConfig,
     model_fn: Callable[[], nn.Module],
-    init: InitParameter,
+    init: InitParameter | None,
     *,
     trainable: Sequence[str],
     micro_batch_size: int,
@@ -26,7 +26,8 @@ def build(
     """The configured engine over a fresh model. COLLECTIVE.
 
     model_fn builds the module (its own initial values are not used); init(name, tensor) fills one full
-    parameter in place and must depend on the name only, so that all engines start from the same weights.
+    parameter in place and must depend on the name only, so that all engines start from the same weights, whichever rank
+    draws them; None: a state is loaded next, and nothing is drawn.
     trainable: shell patterns over parameter names. accumulation: micro batches per rank and step. memory: of a model
     that remembers the segment before; None: it remembers nothing.
     """

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from coca_train.config.schema import EngineConfig, OptimConfig
 from coca_train.engine import base, process
-from coca_train.engine.base import InitParameter, Keep, MicroBatch, ReadTensor, StepResult
+from coca_train.engine.base import InitParameter, MicroBatch, ReadRange, Slice, StepResult
 from coca_train.engine.optim import adam_step, build_optimizer, moments_of, set_lr, start_moments
 from coca_train.models.lora import named_parameters
 from coca_train.models.trainable import select_trainable
@@ -30,7 +30,7 @@ class LocalEngine:
         config: EngineConfig,
         optim: OptimConfig,
         model_fn: Callable[[], nn.Module],
-        init: InitParameter,
+        init: InitParameter | None,
         trainable: Sequence[str],
     ) -> None:
         assert dist.world_size() == 1 and config.dtype != "fp16", "config/check.py refuses both"
@@ -104,12 +104,16 @@ class LocalEngine:
     def state_spec(self) -> dict[str, tuple[int, ...]]:
         return base.spec_of(self.model, self._moments)
 
-    def named_state(self, keep: Keep = lambda index: True) -> Iterator[tuple[str, Tensor | None]]:
+    def _state(self) -> Iterator[tuple[str, Tensor]]:
+        """Every tensor of the state, the engine's own."""
         held = dict(named_parameters(self.model)) | base.persistent_buffers(self.model) | self._masters
-        for index, key in enumerate(self.state_spec()):
+        for key in self.state_spec():
             part, name = key.split("/", 1)
             tensor = held[name] if part == "model" else self._optimizer.state[self._masters[name]][part]
-            yield key, tensor.detach().float().cpu() if keep(index) else None
+            yield key, tensor.detach()
+
+    def slices(self) -> list[Slice]:
+        return [Slice(key, 0, tensor.flatten()) for key, tensor in self._state()]
 
     def counters(self) -> dict[str, Any]:
         return {"adam_step": adam_step(self._optimizer), "skipped_steps": self.skipped_steps}
@@ -118,13 +122,10 @@ class LocalEngine:
         start_moments(self._optimizer, ((self._masters[name], kept) for name, kept in self._moments.items()), step)
 
     @torch.no_grad()
-    def load_state(self, read: ReadTensor, counters: dict[str, Any]) -> None:
+    def load_state(self, read: ReadRange, counters: dict[str, Any]) -> None:
         self._start_moments(counters["adam_step"])
-        held = dict(named_parameters(self.model)) | base.persistent_buffers(self.model) | self._masters
-        for key in self.state_spec():
-            part, name = key.split("/", 1)
-            target = held[name] if part == "model" else self._optimizer.state[self._masters[name]][part]
-            target.copy_(read(key))
+        for key, tensor in self._state():
+            tensor.copy_(read(key, 0, tensor.numel()).view(tensor.shape))
         self._round_weights()
         self.skipped_steps = counters["skipped_steps"]
 

@@ -28,7 +28,7 @@ class Tools(NamedTuple):
     stop: StopRequest
     watchdog: Watchdog
     validate: Callable[[], dict[str, float]]
-    save: Callable[[int], bool]  # False: the save failed, and the last good checkpoint is untouched
+    save: Callable[[int, bool, bool], bool]  # training/saving.py
     probe: Callable[[int], dict[str, float]] | None = None  # how far context reaches; empty: nothing to tell
 
 
@@ -87,13 +87,14 @@ def run_stage(
 
         # Asked after the step's records, so that a stopped run has all of them, and before the save, which it needs.
         stopping = tools.stop.requested()
-        if is_last or stopping or done % config.checkpoint.save_every_steps == 0:
-            with tools.watchdog.section(f"checkpoint at step {done}", limit):
-                saved = tools.save(done)
-                while is_last and not saved:  # raises StorageError when it cannot be
-                    saved = tools.save(done)
-            if stopping and saved:
-                raise Preempted(f"stopped at step {done}, checkpoint saved; the same command goes on from there")
+        ends = is_last or stopping
+        with tools.watchdog.section(f"checkpoint at step {done}", limit):
+            # After every step: a save goes on beside the training, and is published after a step, by all ranks.
+            saved = tools.save(done, ends or done % config.checkpoint.save_every_steps == 0, ends)
+            while is_last and not saved:  # raises StorageError when it cannot be
+                saved = tools.save(done, True, True)
+        if stopping and saved:
+            raise Preempted(f"stopped at step {done}, checkpoint saved; the same command goes on from there")
 
 
 def batch_digest(micro_batches: Sequence[Batch]) -> str:

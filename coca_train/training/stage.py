@@ -1,6 +1,5 @@
 """One stage, from its weights to its last checkpoint and its report: engine, data and loop put together."""
 
-import time
 from collections.abc import Container
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -22,8 +21,8 @@ from coca_train.models.transformer import Transformer, build_model, count_parame
 from coca_train.planning import outline as planning
 from coca_train.planning.step import flops
 from coca_train.positions.layers import in_words
-from coca_train.runtime import dist, job
-from coca_train.runtime.errors import CheckpointError, DataError, Preempted, StorageError
+from coca_train.runtime import dist
+from coca_train.runtime.errors import CheckpointError, DataError, Preempted
 from coca_train.runtime.signals import StopRequest
 from coca_train.runtime.staging import Staging
 from coca_train.runtime.watchdog import Watchdog, waiting
@@ -33,6 +32,7 @@ from coca_train.tracking.writers import MetricsWriter
 from coca_train.training.ending import final_report
 from coca_train.training.loop import Tools, run_stage
 from coca_train.training.probe import Probe
+from coca_train.training.saving import Saver
 
 
 class RunContext(NamedTuple):
@@ -84,7 +84,7 @@ def run_one(
                 config.engine,
                 config.optim,
                 partial(build_model, config, context.n_tokens, stage.trainable, stage.lora),
-                init,
+                init if origin is None else None,
                 trainable=stage.trainable,
                 micro_batch_size=config.train.micro_batch_size,
                 accumulation=config.train.global_batch_size // (config.train.micro_batch_size * dist.world_size()),
@@ -101,6 +101,8 @@ def run_one(
         frozen = None
         if origin is not None and config.engine.dtype != "fp32":
             frozen = stack.enter_context(checkpoint.Frozen(origin, runner.trainable, resumed))
+        saver = Saver(run_dir, runner, meta, context.lock, config.checkpoint.keep, borders, frozen)
+        stack.enter_context(saver)
         loader = stack.enter_context(
             Loader(
                 mixture,
@@ -142,7 +144,7 @@ def run_one(
                     stop,
                     context.watchdog,
                     validate=partial(validate, runner, validation),
-                    save=Saver(run_dir, runner, meta, context.lock, config.checkpoint.keep, borders, frozen),
+                    save=saver,
                     probe=Probe(
                         config, runner, context.tokenizer, validation.held_out.files, stage.first_step + start_step
                     )
@@ -262,41 +264,3 @@ def validate(runner: Engine, validation: Validation) -> dict[str, float]:
     """Loss on held-out windows by source [nats per token]. COLLECTIVE."""
     with runner.eval_module() as module:
         return {f"valid/{name}": loss for name, loss in validation_loss(module, validation.batches()).items()}
-
-
-class Saver:
-    """Saves a checkpoint; a failed save costs nothing that is already safe, three in a row end the run.
-
-    borders: steps whose checkpoints are never deleted. frozen: the weights that are not trained, exactly.
-    """
-
-    def __init__(
-        self,
-        run_dir: Path,
-        runner: Engine,
-        meta: checkpoint.Meta,
-        lock: checkpoint.RunLock,
-        keep: int,
-        borders: Container[int] = (),
-        frozen: checkpoint.Frozen | None = None,
-    ) -> None:
-        self.run_dir, self.runner, self.meta, self.lock, self.keep = run_dir, runner, meta, lock, keep
-        self.borders, self.frozen = borders, frozen
-        self.failures, self.slowest_s = 0, 0.0
-
-    def __call__(self, step: int) -> bool:
-        began = time.monotonic()
-        error = checkpoint.save(self.run_dir, step, self.runner, self.meta, self.lock, self.frozen)
-        if error is not None:
-            self.failures += 1
-            if self.failures >= checkpoint.MAX_FAILURES:
-                raise StorageError(error)
-            dist.log(f"WARNING: {error} (save {self.failures} of {checkpoint.MAX_FAILURES} that may fail in a row)")
-            return False
-        self.failures = 0
-        checkpoint.prune(self.run_dir, self.keep, self.meta.run_id, self.borders)
-        # Pruning verifies, so it is part of what a preempted run must have time for.
-        if (took_s := time.monotonic() - began) > self.slowest_s:
-            self.slowest_s = took_s
-            job.note("save_s", f"{took_s:.3f}")
-        return True

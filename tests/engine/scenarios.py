@@ -16,6 +16,9 @@ from coca_train.config.schema import EngineConfig, MuonConfig, OptimConfig
 from coca_train.engine.base import Engine
 from coca_train.models.memory import Memory
 from coca_train.runtime import dist
+from tests import states
+from tests.checkpoint import old_layout as layout
+from tests.states import full_state
 
 VOCAB, LENGTH, GLOBAL_BATCH = 61, 12, 8
 
@@ -139,7 +142,7 @@ def _allow_fp16_on_cpu() -> None:
 def digest(built: Engine) -> str:
     """SHA-256 over every bit of the state."""
     total = hashlib.sha256()
-    for name, tensor in built.named_state():
+    for name, tensor in full_state(built).items():
         total.update(name.encode() + tensor.contiguous().numpy().tobytes())
     return total.hexdigest()
 
@@ -160,11 +163,13 @@ def train(
     export: str | None = None,
     poison: dict[str, Any] | None = None,
     micro: int = 2,
+    old_layout: bool = False,
     **changes: Any,
 ) -> dict[str, Any]:
     """Train up to step `steps`, from 0 or from the checkpoint in run directory `load`; save into `save` after
     `save_at` steps (default: at the end).
 
+    old_layout: save as it was done before.
     poison: {step, rank, what: loss | grad} makes a NaN there. export: write the final state as one safetensors file.
     """
     built = build(micro=micro, **changes)
@@ -182,13 +187,18 @@ def train(
         norms.append(result.grad_norm if math.isfinite(result.grad_norm) else None)
         skips.append(result.skipped)
         if save is not None and step + 1 == (save_at or steps):
-            error = checkpoint.save(Path(save), step + 1, built, meta(step + 1))
-            assert error is None, error
+            full = full_state(built)
+            if old_layout:
+                if dist.is_main():
+                    layout.write(Path(save), step + 1, built, full, meta(step + 1), dist.world_size())
+            else:
+                error = states.save(Path(save), step + 1, built, meta(step + 1))
+                assert error is None, error
             saved_digest = digest(built)
     with built.eval_module() as module, torch.no_grad():
         batch = batches(999, micro)[0]
         validation = float(module(batch.tokens_BT, batch.targets_BT, batch.pos_BT, None))
-    state = {name: tensor.clone() for name, tensor in built.named_state()}
+    state = full_state(built)
     if export is not None and dist.is_main():
         save_file(state, export)
     answer = {
@@ -235,6 +245,18 @@ def groups_after_load(load: str) -> dict[str, Any]:
     keys = ("lr", "weight_decay", "betas")
     answer = {"groups": [{k: g[k] for k in keys} for g in inner.basic_optimizer.param_groups]}
     answer["clip"] = inner.optimizer.clip_grad
+    built.close()
+    return answer
+
+
+def beginning(**changes: Any) -> dict[str, Any]:
+    """Of an engine that has begun: digest of its state, how many parameters this rank has drawn, and the elements of
+    the state that each rank has."""
+    drawn, whole = [], globals()["init"]
+    globals()["init"] = lambda name, tensor: drawn.append(name) or whole(name, tensor)
+    built = build(**changes)
+    sizes = dist.all_gather_object(sum(len(values) for _, _, values in built.slices()))
+    answer = {"digest": digest(built), "drawn": drawn, "sizes": sizes, "n": len(built.state_spec()) // 3}
     built.close()
     return answer
 
