@@ -168,10 +168,9 @@ class Count(TorchDispatchMode):
             out = func(*args, **kwargs)
         made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
         if any(x.device.type in self._places for x in (*given, *made)):
-            if FUSED_ATTENTION in name:
-                flops = scope.share / 2 * _of_pairs(name, args)  # causality leaves half of all pairs
-            else:
-                flops = _of_product(name, args)
+            # Causality leaves half of all pairs, a visibility a share of those.
+            of_pairs = scope.share / 2 * _of_pairs(name, args) if FUSED_ATTENTION in name else 0.0
+            flops = of_pairs or _of_product(name, args)
             reads, writes = self._accesses(func, name, given, made, args, kwargs)
             shapes = [tuple((x.shape, x.dtype) for x in tensors) for tensors in (given, made)]
             self.operations.append(
