@@ -130,10 +130,14 @@ def test_the_loss_moves_at_most_a_quarter() -> None:
 
 
 @pytest.mark.xfail(strict=True, raises=AssertionError, reason=CHUNKS)
-def test_bytes_and_kernels_before_fusion() -> None:
-    operations = of_350m().operations
-    assert sum(each.nbytes for each in operations) <= 0.45 * FIRST_COUNT
-    assert len(operations) <= 1500
+def test_bytes_before_fusion() -> None:
+    assert sum(each.nbytes for each in of_350m().operations) <= 0.45 * FIRST_COUNT
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason=CHUNKS)
+def test_kernels_before_fusion() -> None:
+    """One an operation, as they were first counted."""
+    assert len(of_350m().operations) <= 1500
 
 
 @pytest.mark.xfail(strict=True, raises=AssertionError, reason=CHUNKS)
