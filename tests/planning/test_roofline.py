@@ -76,7 +76,7 @@ def test_what_is_sent() -> None:
     assert sent(("engine.dtype=fp32", "engine.zero_stage=0")) == [("all-reduce", 4, 1, False)]
     assert sent(stage[1]) == [("all-reduce", 4, 1, False), ("all-gather", 2, 1, False)]
     assert sent(stage[2]) == [("all-reduce", 4, 2, False), ("all-gather", 2, 1, False)]
-    assert sent(stage[3]) == [("all-gather", 2, 1, True), ("reduce-scatter", 4, 2, True)]
+    assert sent(stage[3]) == [("all-gather", 2, 2, True), ("reduce-scatter", 4, 2, True)]
     assert sent(stage[3], n_all=2 * 10**9)[0] == ("all-gather", 2, 4, True)
     assert sent(("engine=local",)) == []
     assert Collective("all-reduce", "", 4, 1, 800.0, False).sent(8) == 2 * 700
