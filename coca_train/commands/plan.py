@@ -30,9 +30,10 @@ What a run will cost, before it starts.
 
 Prints one line of it all (whether it fits, hours, tokens, FLOPs), the schedule, what differs from each stage to the
 next, and for each stage trained parameters, tokens, FLOPs, hours, memory of one GPU by component with and without
-activation checkpointing, where it does not fit the smallest change that makes it fit, and a step by part (loss, attention,
-linear, elementwise, optimizer, communication): bytes, FLOPs, kernels, and from them its time and MFU on A100, H100 and
-H200, which the hours are reckoned with. Needs no data, no weights and no GPU: docs/plan.md says how it knows.
+activation checkpointing, where it does not fit the smallest change that makes it fit, and a step by part (loss,
+attention, linear, elementwise, optimizer, communication): bytes, FLOPs, kernels, and from them its time and MFU on
+A100, H100 and H200, which the hours are reckoned with. Needs no data, no weights and no GPU: docs/plan.md says how it
+knows.
 
 All words but the options below are those of a training (python -m coca_train train --help).
 """

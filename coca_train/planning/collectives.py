@@ -10,7 +10,7 @@ said; M micro batches a step.
 | ZeRO 1        | all-reduce, 4 (fp16: b), after the last one   | all-gather, b, after the update               |
 | ZeRO 2        | all-reduce, 4 (fp16: b), in each backward     | all-gather, b, after the update               |
 | ZeRO 3        | reduce-scatter, 4 (fp16: b), in each backward | all-gather of all, b: 2 M times, forward and  |
-|               |                                               | backward; once where all stay gathered (LIVE) |
+|               |                                               | backward; M times where all stay so (LIVE)    |
 """
 
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ def collectives(engine: EngineConfig, counts: ParameterCounts, n_gpus: int, n_mi
     if engine.zero_stage == 2:
         reduced = of(ALL_REDUCE, "gradients", wide, trained, n_micro_batches)
         return [reduced, of(ALL_GATHER, "weights", b, trained)]
-    gathers = 1 if counts.all <= LIVE else 2 * n_micro_batches
+    gathers = n_micro_batches * (1 if counts.all <= LIVE else 2)
     return [
         of(ALL_GATHER, "weights", b, counts.all, gathers, overlapped=True),
         of(REDUCE_SCATTER, "gradients", wide, trained, n_micro_batches, overlapped=True),

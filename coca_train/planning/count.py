@@ -19,7 +19,6 @@ from torch import Tensor
 from torch._C._autograd import _get_sequence_nr
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
-from torch.utils.flop_counter import flop_registry
 
 LOSS, ATTENTION, LINEAR, ELEMENTWISE, AGAIN = "loss", "attention", "linear", "elementwise", "computed again"
 OPTIMIZER, COMMUNICATION = "optimizer", "communication"
@@ -41,6 +40,7 @@ LOOKUPS = frozenset(["embedding", "gather", "index_select", "index"])
 SCATTERS = frozenset(["scatter_add_", "index_add_", "index_put_", "_index_put_impl_", "scatter_"])
 # The device has to tell the host something before it can go on.
 LOOKS = frozenset(["_local_scalar_dense", "item", "is_nonzero", "nonzero", "equal", "masked_select", "_unique2"])
+PRODUCTS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "addmm_": 1, "baddbmm_": 1}  # where their factors begin
 FUSED_ATTENTION = "flash_attention"  # in the names of its operations
 
 
@@ -168,20 +168,15 @@ class Count(TorchDispatchMode):
         if func.is_view or name in NO_KERNELS or _sends(name, given, kwargs):
             return func(*args, **kwargs)
         scope, phase = self._now()
-        formula = flop_registry.get(func._overloadpacket)
-        part = COMMUNICATION if func.namespace == "c10d" else _part(scope, phase, name, formula is not None)
+        part = COMMUNICATION if func.namespace == "c10d" else _part(scope, phase, name)
         with self._around(part, name):
             out = func(*args, **kwargs)
         made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
         if any(x.device.type in self._places for x in (*given, *made)):
-            if FUSED_ATTENTION in name:
-                flops = scope.share / 2 * _of_pairs(name, args)  # causality leaves half of all pairs
-            else:
-                shapes_of = [
-                    each for each in args if not isinstance(each, torch.dtype)
-                ]  # of the result: no formula asks
-                flops = 0.0 if formula is None else formula(*shapes_of, **kwargs, out_val=out)
-            reads, writes = self._accesses(func, name, given, made, args)
+            # Causality leaves half of all pairs, a visibility a share of those.
+            of_pairs = scope.share / 2 * _of_pairs(name, args) if FUSED_ATTENTION in name else 0.0
+            flops = of_pairs or _of_product(name, args)
+            reads, writes = self._accesses(func, name, given, made, args, kwargs)
             shapes = [tuple((x.shape, x.dtype) for x in tensors) for tensors in (given, made)]
             self.operations.append(
                 Operation(part, scope.block, phase, name, shapes[0], shapes[1], reads, writes, flops)
@@ -225,7 +220,7 @@ class Count(TorchDispatchMode):
         self.syncs[f"{place} {name}"] += 1
 
     def _accesses(
-        self, func: Any, name: str, given: Sequence[Tensor], made: Sequence[Tensor], args: Any
+        self, func: Any, name: str, given: Sequence[Tensor], made: Sequence[Tensor], args: Any, kwargs: dict[str, Any]
     ) -> tuple[tuple[Access, ...], tuple[Access, ...]]:
         """What an operation reads and writes, the same memory once."""
         changed = [
@@ -245,7 +240,7 @@ class Count(TorchDispatchMode):
         if name == "embedding_dense_backward":
             rows = self._at(made[0], given[0].nbytes)
             return self._of(given), (*self._of(made), rows)
-        read = [] if name in SHAPES else given
+        read = [] if name in SHAPES else [x for x in given if x is not kwargs.get("out")]
         if name in OVERWRITES:
             read = given[1:]
         return self._of(read), self._of([*made, *changed])
@@ -282,9 +277,17 @@ def _of_pairs(name: str, args: Sequence[Any]) -> float:
     return 2.0 * math.prod(q_BHTE.shape[:3]) * k_BGSE.shape[2] * products
 
 
-def _part(scope: Scope, phase: str, name: str, is_product: bool) -> str:
+def _of_product(name: str, args: Sequence[Any]) -> float:
+    """FLOPs of a product of matrices; 0 of everything else."""
+    if name not in PRODUCTS:
+        return 0.0
+    a, b = args[PRODUCTS[name] : PRODUCTS[name] + 2]
+    return 2.0 * a.numel() * b.shape[-1]
+
+
+def _part(scope: Scope, phase: str, name: str) -> str:
     if phase == AGAIN:
         return AGAIN
     if FUSED_ATTENTION in name:
         return ATTENTION
-    return scope.part or (LINEAR if is_product else ELEMENTWISE)
+    return scope.part or (LINEAR if name in PRODUCTS else ELEMENTWISE)

@@ -42,13 +42,14 @@ def micro_batch(
     count = Count(places, train.seq_len - 1)
     model.train()
 
-    def run(*given: Tensor | None) -> Tensor:
-        """From where the batch is on the device, and what schemes send there once and keep."""
-        tokens_BT, _, pos_BT, doc_BT = given
-        assert tokens_BT is not None and pos_BT is not None
-        model.contexts(pos_BT, pos_BT, doc_BT)
+    def run(tokens_BT: Tensor, targets_BT: Tensor, pos_BT: Tensor, doc_BT: Tensor | None) -> Tensor:
+        """From where the batch is on the device."""
+        with Count(longest=train.seq_len - 1):  # what is sent once and kept is sent here
+            model.contexts(pos_BT, pos_BT, doc_BT)
+            model.embedded(tokens_BT, pos_BT)
+        memory = _memory(model, train.micro_batch_size, outline.dtype)
         with counted(model, count, device), count:
-            loss = model(*given, memory=_memory(model, train.micro_batch_size, outline.dtype))
+            loss = model(tokens_BT, targets_BT, pos_BT, doc_BT, memory=memory)
             loss.backward()
         return loss
 

@@ -32,7 +32,8 @@ def test_a_rank_of_eight_sends_what_is_said(server: ForkServer, zero: int, dtype
         for each in collectives(engine, ParameterCounts(1, 1, 0), 8, n_micro_batches)
     }
     assert seen["sent"] == pytest.approx(said, rel=0.01)
-    assert update(engine).nbytes(1, 8, n_micro_batches) == pytest.approx(seen["update"], rel=0.08, abs=2)
+    if zero < 2:  # from then on gradients are added up in the backward pass, where they are not told from its own
+        assert update(engine).nbytes(1, 8, n_micro_batches) == pytest.approx(seen["update"], rel=0.08, abs=2)
 
 
 @pytest.mark.slow

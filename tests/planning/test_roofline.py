@@ -76,7 +76,7 @@ def test_what_is_sent() -> None:
     assert sent(("engine.dtype=fp32", "engine.zero_stage=0")) == [("all-reduce", 4, 1, False)]
     assert sent(stage[1]) == [("all-reduce", 4, 1, False), ("all-gather", 2, 1, False)]
     assert sent(stage[2]) == [("all-reduce", 4, 2, False), ("all-gather", 2, 1, False)]
-    assert sent(stage[3]) == [("all-gather", 2, 1, True), ("reduce-scatter", 4, 2, True)]
+    assert sent(stage[3]) == [("all-gather", 2, 2, True), ("reduce-scatter", 4, 2, True)]
     assert sent(stage[3], n_all=2 * 10**9)[0] == ("all-gather", 2, 4, True)
     assert sent(("engine=local",)) == []
     assert Collective("all-reduce", "", 4, 1, 800.0, False).sent(8) == 2 * 700
@@ -130,10 +130,14 @@ def test_the_loss_moves_at_most_a_quarter() -> None:
 
 
 @pytest.mark.xfail(strict=True, raises=AssertionError, reason=CHUNKS)
-def test_bytes_and_kernels_before_fusion() -> None:
-    operations = of_350m().operations
-    assert sum(each.nbytes for each in operations) <= 0.45 * FIRST_COUNT
-    assert len(operations) <= 1500
+def test_bytes_before_fusion() -> None:
+    assert sum(each.nbytes for each in of_350m().operations) <= 0.45 * FIRST_COUNT
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason=CHUNKS)
+def test_kernels_before_fusion() -> None:
+    """One an operation, as they were first counted."""
+    assert len(of_350m().operations) <= 1500
 
 
 @pytest.mark.xfail(strict=True, raises=AssertionError, reason=CHUNKS)
