@@ -8,6 +8,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as torch_dist
 from torch._C._distributed_c10d import HashStore
+from torch.nn.attention import SDPBackend
 
 from coca_train.config.schema import EngineConfig
 from coca_train.runtime import dist, lifeline
@@ -42,6 +43,7 @@ def start(config: EngineConfig) -> torch.device:
     os.environ["DS_ACCELERATOR"] = device.type  # read when deepspeed is imported; else it guesses and warns
     if device.type == "cuda":
         torch.cuda.set_device(device)
+        order_attention(torch.cuda.get_device_capability(device))
     if torch_dist.is_initialized() or (config.kind == "local" and dist.world_size() == 1):
         return device
     backend = "nccl" if device.type == "cuda" else "gloo"
@@ -60,6 +62,15 @@ def start(config: EngineConfig) -> torch.device:
         raise _not_met(error, config.timeout_s) from None
     lifeline.connect()
     return device
+
+
+def order_attention(capability: tuple[int, int]) -> None:
+    """Which of its fused kernels torch tries first: on Hopper cuDNN's, as the FlashAttention 2 that torch has knows
+    nothing of that generation's units and reaches about half the rate there. Elsewhere torch's own order."""
+    if capability[0] == 9:
+        order = [int(backend) for backend in torch._C._get_sdp_priority_order()]
+        cudnn = int(SDPBackend.CUDNN_ATTENTION)
+        torch._C._set_sdp_priority_order([cudnn, *(backend for backend in order if backend != cudnn)])
 
 
 def _check_launch() -> None:

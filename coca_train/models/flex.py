@@ -95,8 +95,8 @@ def _key(part: Part) -> Hashable:
 
 @cache
 def _compiled(key: Hashable, backend: str = "inductor") -> Any:
-    """A kernel of its own for every kind of scheme and rule. Crossing torch's limit of recompilations, by more lengths than it
-    takes to make them dynamic, is an error: else dense attention, T x S, would run and nothing say so."""
+    """A kernel of its own for every kind of scheme and rule. Crossing torch's limit of recompilations (lengths become
+    dynamic long before) is an error: else dense attention, T x S, would run and nothing say so."""
     return torch.compile(flex_attention, fullgraph=True, backend=backend, isolate_recompiles=True)
 
 
