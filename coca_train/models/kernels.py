@@ -118,7 +118,7 @@ def sdpa(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
             q_BHTE, k_BHSE, v_BHSD, is_causal=n_queries > 1, scale=scale, enable_gqa=grouped
         )
     else:
-        out_BHTE = _behind_cache(q_BHTE, *(repeat_heads(x, n_heads) for x in (k_BHSE, v_BHSD)), scale)
+        out_BHTE = _behind_cache(q_BHTE, repeat_heads(k_BHSE, n_heads), repeat_heads(v_BHSD, n_heads), scale)
     return out_BHTE[..., :width].transpose(1, 2)
 
 

@@ -21,7 +21,7 @@ def products(x_BTC: Tensor, layers: Sequence[nn.Module], device: str = "") -> li
     if not gains or not can_join(layers):
         return [layer(x_BTC) for layer in layers]
     linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
-    biases = [layer.bias for layer in linear if layer.bias is not None]
+    biases: list[Tensor] = [layer.bias for layer in linear if layer.bias is not None]
     bias = torch.cat(biases) if biases else None
     joined: Any = _Joined.apply(x_BTC, bias, *(layer.weight for layer in linear))
     return list(joined.split([layer.out_features for layer in linear], -1))

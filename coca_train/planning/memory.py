@@ -85,7 +85,7 @@ def memory(outline: Outline, n_gpus: int, device: str, watch: Callable[..., Acti
     config = outline.config
     parameters = dict(named_parameters(outline.model))
     vectors = sum(parameters[name].numel() for name in outline.trained if parameters[name].ndim < 2)
-    kept = moments_of(outline.model, outline.trained, config.optim)
+    kept = outline.moments
     of_muon = sum(parameters[name].numel() for name, moments in kept.items() if moments == MUON)
     counts = ParameterCounts(outline.n_parameters, outline.n_trained, vectors, of_muon)
     rows = config.train.global_batch_size // n_gpus  # sequences of this GPU

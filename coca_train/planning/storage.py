@@ -29,5 +29,5 @@ def storage(outlines: Sequence[Outline], keep: int) -> Storage:
     float32 weights and persistent buffers, and Adam's two moments of what is trained. While one is written, `keep` are
     there, and that at the end of each stage before stays.
     """
-    largest = max(file_size(spec_of(outline.model, outline.trained)) for outline in outlines)
+    largest = max(file_size(spec_of(outline.model, outline.moments)) for outline in outlines)
     return Storage(largest, keep + 1 + len(outlines) - 1)

@@ -73,9 +73,8 @@ def on(tensor: Tensor, device: torch.device) -> Tensor:
     """A constant of the host on a device: copied the first time, then kept with it."""
     if tensor.device == device:
         return tensor
-    if not hasattr(tensor, COPIES):
-        setattr(tensor, COPIES, {})
-    copies = getattr(tensor, COPIES)
+    copies = getattr(tensor, COPIES, {})
+    setattr(tensor, COPIES, copies)
     if device not in copies:
         copies[device] = tensor.to(device)
     return copies[device]

@@ -53,6 +53,7 @@ class Layout(NamedTuple):
     rising: bool  # text positions rise by one from key to key of a document
     as_text: bool  # the scheme sees the positions of the text
     extent: Extent  # of text_BS
+    made: dict[str, Any]  # by a kernel, for all layers of a forward
 
     @property
     def contiguous(self) -> bool:
@@ -111,7 +112,7 @@ class Visibility:
             elif query_limit is not None:
                 limited = known.Extent(*(min(end, query_limit) for end in queries))
                 seen_BT = known.note(text_BT.clamp(max=query_limit), limited)
-            layouts.append(Layout(rule, text_BT, text_BS, seen_BT, seen_BS, doc_BS, rose, as_text, keys))
+            layouts.append(Layout(rule, text_BT, text_BS, seen_BT, seen_BS, doc_BS, rose, as_text, keys, {}))
         return tuple(layouts)
 
 

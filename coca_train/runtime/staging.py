@@ -60,7 +60,7 @@ class Staging:
 
 def placed(tensor: Tensor, device: torch.device) -> Tensor:
     """A tensor on a device: the copy that was begun ahead, handed out once, or one made now."""
-    if (staged := tensor.__dict__.pop(COPY, None)) is None:
+    if (staged := vars(tensor).pop(COPY, None)) is None:
         return tensor.to(device, non_blocking=True)
     lane, copied, ready = staged
     lane.arrive(copied, ready)

@@ -68,9 +68,9 @@ def test_what_every_scheme_keeps(scheme: str) -> None:
 @pytest.mark.parametrize("trained", ["head", "blocks.1.attention.k", "attention.k", "mlp.down", "embed"])
 def test_what_frozen_parts_do_not_keep(trained: str) -> None:
     patterns = (f"*{trained}*",)
-    assert planned(*SMALL, "position=rope", trainable=patterns).kept == pytest.approx(
-        kept(*SMALL, "position=rope", trained=trained), rel=0.03
-    )
+    plan = planned(*SMALL, "position=rope", trainable=patterns)
+    tables = plan.tables if "attention" in trained else 0  # a rotation's backward is given its angles
+    assert plan.kept + tables == pytest.approx(kept(*SMALL, "position=rope", trained=trained), rel=0.03)
 
 
 def test_float32_and_what_checkpointing_keeps() -> None:
@@ -168,7 +168,7 @@ def attended(name: str, device: str, n: int, rows: int = 1) -> tuple[int, int]:
     with Watch() as watch:
         q, k, v = (torch.empty(heads, dtype=torch.bfloat16, device="meta", requires_grad=True) for _ in range(3))
         pos_BT = torch.arange(n)[None]
-        layout = Layout(Rule(window=8), pos_BT, pos_BT, pos_BT, pos_BT, None, True, True, extent(pos_BT))
+        layout = Layout(Rule(window=8), pos_BT, pos_BT, pos_BT, pos_BT, None, True, True, extent(pos_BT), {})
         out = kernel_for(name, device)([Part(q, k, Terms(), layout)], v, 1.0)
         held = watch.live
         grad = torch.empty_like(out)

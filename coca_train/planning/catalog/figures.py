@@ -220,7 +220,7 @@ def _mapped(model: Transformer, q_BTHD: Tensor, k_BSHK: Tensor, pos_BT: Tensor, 
 
 
 def _part(model: Transformer, q_BTHD: Tensor, k_BSHK: Tensor, pos_BT: Tensor, pos_BS: Tensor) -> Part:
-    layout = Layout(Rule(), pos_BT, pos_BS, pos_BT, pos_BS, None, False, False, extent(pos_BS))
+    layout = Layout(Rule(), pos_BT, pos_BS, pos_BT, pos_BS, None, False, False, extent(pos_BS), {})
     return part_of(_mapped(model, q_BTHD, k_BSHK, pos_BT, pos_BS), layout)
 
 
