@@ -17,8 +17,8 @@ from coca_train.runtime.staging import Staging
 class Loader:
     """Iterator over steps: next(loader) is the list of this rank's micro batches of one optimizer step.
 
-    first_sample: where in the mixture step 0 begins. staging: begins to copy a step's tensors when the step before it is
-    handed out, if it has been read by then; one step ahead and no more.
+    first_sample: where in the mixture step 0 begins. staging: begins to copy a step's tensors when the step before it
+    is handed out, if it has been read by then; one step ahead and no more.
 
     Begins at start_step (nothing has to be skipped: the order is computed). Ends (StopIteration) when a
     source with on_exhausted=stop cannot fill another global batch. prefetch_steps=0: no thread.

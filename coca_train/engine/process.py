@@ -16,8 +16,8 @@ from coca_train.runtime.errors import LaunchError, PeerLost, UserError
 from coca_train.runtime.peers import reason
 from coca_train.runtime.watchdog import waiting
 
-# What torch and NCCL are told where the user has told them nothing; both read it when they start. Segments that grow: or
-# memory is left in pieces by tensors of many sizes (ZeRO 3 gathers, long windows). WARN: NCCL says why it fails.
+# What torch and NCCL are told where the user has told them nothing; both read it when they start. Segments that grow:
+# or memory is left in pieces by tensors of many sizes (ZeRO 3's gathers, long windows). WARN: NCCL says why it fails.
 CUDA_DEFAULTS = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "NCCL_DEBUG": "WARN"}
 # Of a deterministic run: cuBLAS needs a workspace of its own for each stream; a tree of ranks, or sums inside a switch,
 # may be chosen anew by every start.

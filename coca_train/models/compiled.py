@@ -40,7 +40,8 @@ class CompiledBlocks:
             reason = no_compiler(x_BTC.device.type)
         if reason is None:
             # Isolated: kinds do not share torch's limit of recompilations, nor do models of one process.
-            compiled = torch.compile(self._call, fullgraph=True, backend=self._backend, isolate_recompiles=True)
+            # The stubs of torch 2.13 do not know that argument.
+            compiled = torch.compile(self._call, fullgraph=True, backend=self._backend, isolate_recompiles=True)  # pyright: ignore
             try:
                 x_new_BTC = compiled(block, x_BTC, context, past_BMC)
                 self._compiled[kind] = compiled

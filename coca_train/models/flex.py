@@ -97,7 +97,7 @@ def _key(part: Part) -> Hashable:
 def _compiled(key: Hashable, backend: str = "inductor") -> Any:
     """A kernel of its own for every kind of scheme and rule. Crossing torch's limit of recompilations (lengths become
     dynamic long before) is an error: else dense attention, T x S, would run and nothing say so."""
-    return torch.compile(flex_attention, fullgraph=True, backend=backend, isolate_recompiles=True)
+    return torch.compile(flex_attention, fullgraph=True, backend=backend, isolate_recompiles=True)  # pyright: ignore
 
 
 def score_mod(part: Part, scale: float) -> Modify | None:

@@ -46,8 +46,8 @@ def _(logits_nV: Tensor, targets_n: Tensor) -> Tensor:
 @cache
 def kernel() -> Any:
     """The Triton kernel, a program for each row: nll and, over the logits, softmax - onehot(target)."""
-    import triton
-    import triton.language as tl
+    import triton  # pyright: ignore[reportMissingImports]
+    import triton.language as tl  # pyright: ignore[reportMissingImports]
 
     @triton.jit
     def cross_entropy(logits, targets, nll, n_words, IGNORE: tl.constexpr, BLOCK: tl.constexpr):

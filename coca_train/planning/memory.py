@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 
 from coca_train.config.schema import Config
-from coca_train.engine.optim import MUON, moments_of
+from coca_train.engine.optim import MUON
 from coca_train.models.lora import named_parameters
 from coca_train.planning.outline import Outline
 from coca_train.planning.states import ParameterCounts, States, states

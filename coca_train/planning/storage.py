@@ -26,8 +26,8 @@ class Storage:
 def storage(outlines: Sequence[Outline], keep: int) -> Storage:
     """Of a run with these stages. keep: checkpoint.keep.
 
-    float32 weights and persistent buffers, and Adam's two moments of what is trained. While one is written, `keep` are
-    there, and that at the end of each stage before stays.
+    float32 weights and persistent buffers, and what the optimizer keeps of what is trained. While one is written,
+    `keep` are there, and that at the end of each stage before stays.
     """
     largest = max(file_size(spec_of(outline.model, outline.moments)) for outline in outlines)
     return Storage(largest, keep + 1 + len(outlines) - 1)

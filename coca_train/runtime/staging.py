@@ -60,8 +60,9 @@ class Staging:
 
 def placed(tensor: Tensor, device: torch.device) -> Tensor:
     """A tensor on a device: the copy that was begun ahead, handed out once, or one made now."""
-    if (staged := vars(tensor).pop(COPY, None)) is None:
+    if not hasattr(tensor, COPY):
         return tensor.to(device, non_blocking=True)
-    lane, copied, ready = staged
+    lane, copied, ready = getattr(tensor, COPY)
+    delattr(tensor, COPY)
     lane.arrive(copied, ready)
     return copied

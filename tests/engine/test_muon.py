@@ -43,7 +43,7 @@ QUICK = [(0, "fp32", 2), (1, "fp32", 2), (2, "fp32", 4), (3, "fp32", 2), (1, "bf
 
 @pytest.mark.parametrize(("stage", "dtype", "ranks"), slow_unless(QUICK, EVERY))
 def test_every_stage_equals_local(server: ForkServer, reference: dict, stage: int, dtype: str, ranks: int) -> None:
-    """float32: 1e-5 relative (1e-6 seen: Newton-Schulz is computed in bfloat16, where roundings may differ)."""
+    """float32: 1e-5 relative (2e-6 seen: Newton-Schulz is computed in bfloat16, where roundings may differ)."""
     job: dict[str, Any] = {"steps": STEPS, "zero_stage": stage, "dtype": dtype, "optim": OPTIM}
     results = values(server.run(RUN, job, ranks=ranks))
     gap = relative(results[0]["losses"], reference[dtype]["losses"])
@@ -101,7 +101,9 @@ def cut_against_whole() -> list[str]:
     ]
 
 
-@pytest.mark.parametrize(("stage", "dtype"), slow_unless([(3, "fp32"), (1, "bf16")], LAYOUTS))
+@pytest.mark.parametrize(
+    ("stage", "dtype"), slow_unless([(3, "fp32"), (1, "bf16")], [*LAYOUTS, (2, "fp16"), (3, "fp16")])
+)
 def test_resumed_bit_for_bit(server: ForkServer, tmp_path: Path, stage: int, dtype: str) -> None:
     """The state has one momentum for each matrix, two moments for the rest."""
     job = {"steps": 6, "zero_stage": stage, "dtype": dtype, "optim": OPTIM}
