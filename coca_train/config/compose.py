@@ -83,16 +83,16 @@ def _merged(
         return _compose(root, dict(groups), dirs)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise _not_yaml(error, unreadable) from None
-    except ValueError:  # of a value that is not what its tag says, which was seen before
-        if not unreadable:
-            raise
-        raise unreadable[0] from None
     except (HydraException, OmegaConfBaseException) as error:
         # Hydra sees no file where there is a pipe or a folder.
         if known := next((each for each in unreadable if _names(str(error), each)), None):
             raise known from None
         text = show(str(error).splitlines()[0])
         raise stop(Problem("E-CFG-15", (), text, "mend the defaults list", "configs")) from None
+    except ValueError:  # behind the errors above, which are such too: of a value that is not what its tag says
+        if not unreadable:
+            raise
+        raise unreadable[0] from None
 
 
 def _names(text: str, unreadable: ConfigError) -> bool:

@@ -190,6 +190,7 @@ FILES = [
     ("\n".join(" " * level + "a:" for level in range(60)), "E-CFG-14", "nested deeper than 50 levels"),
     ("train:\n  max_steps: " + "1" * 5000, "E-CFG-14", "mine.yaml:3: a number of 5,000 digits"),
     ("train:\n  max_steps: !!int x\n", "E-CFG-13", "mine.yaml:3: the tag !!int before a value"),
+    ("train:\n  max_steps: 3\n  ~: 2\n", "E-CFG-13", "mine.yaml:4: a key without a name"),
     ("42\n", "E-CFG-13", "mine.yaml: holds 42, and no options"),
     ("- 1\n", "E-CFG-13", "mine.yaml: holds a list, and no options"),
 ]
