@@ -109,7 +109,7 @@ def engine_config(**changes: Any) -> EngineConfig:
         "kind": "deepspeed", "device": "cpu", "dtype": "fp32", "zero_stage": 1, "attention": "auto",
         "activation_checkpointing": "none", "bucket_size": 1_000_000, "timeout_s": 60, "max_skipped_steps": 3,
         "gradient_reduction": "all_reduce", "communication_dtype": "auto", "overlap_communication": None,
-        "prefetch_size": None, "persistence_threshold": None, "deterministic": False,
+        "prefetch_size": None, "persistence_threshold": None, "deterministic": False, "compile": "none",
     }  # fmt: skip
     return EngineConfig(**(values | changes))
 
