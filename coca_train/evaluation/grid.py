@@ -145,18 +145,21 @@ def _measured(slot: Slot, material: Any, setup: Setup, store: Store | None) -> C
 
 def on_all_ranks(action: Callable[[], T]) -> tuple[list[T], str]:
     """Every rank's result of what calls no collective; or why there is none: memory that ran out on any of them.
-    COLLECTIVE."""
-    result, reason = None, ""
-    try:
-        result = action()
-    except Exception as error:
-        if not ran_out(error):
-            raise
-        reason = f"out of memory on rank {dist.rank()}: {(str(error) or 'host memory').splitlines()[0][:200]}"
+    COLLECTIVE. A DataError of one rank is raised on all."""
+
+    def share() -> tuple[T | None, str]:
+        try:
+            return action(), ""
+        except Exception as error:
+            if not ran_out(error):
+                raise
+            return None, f"out of memory on rank {dist.rank()}: {(str(error) or 'host memory').splitlines()[0][:200]}"
+
+    # Its handler is left before anything is freed: the error's traceback keeps the tensors that filled the memory
+    # alive. All ranks come here, whatever became of their share: one that left before would leave the others waiting.
+    result, reason = dist.on_each(share)
     if reason:
         _free()
-    # Only now, outside the handler, as the error's traceback keeps the tensors that filled the memory alive. All ranks
-    # come here, whatever became of their share: one that left before would leave the others waiting.
     gathered: Any = dist.all_gather_object((result, reason))
     return [result for result, _ in gathered], next((reason for _, reason in gathered if reason), "")
 

@@ -4,20 +4,22 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
-SHORT_OF_MEMORY = """
+FAILS = """
 import os, sys
 from coca_train.commands import main
+from coca_train.runtime.errors import DataError
 from coca_train.evaluation.suites import perplexity
 measure = perplexity.measure
 def small(settings, subject, point, material, around):
     if point == 24 and os.environ["RANK"] == "1":
-        raise MemoryError
+        raise {error}
     return measure(settings, subject, point, material, around)
 perplexity.measure = small
 sys.exit(main(["evaluate", *sys.argv[1:]]))
@@ -26,13 +28,21 @@ sys.exit(main(["evaluate", *sys.argv[1:]]))
 
 @pytest.fixture
 def started(tmp_path, folders, books):
-    """started(processes, script=None): the results of an evaluation in processes of its own."""
+    """started(processes, script, words of torchrun): the results of an evaluation in processes of its own."""
 
-    def run(processes: int, script: str = "") -> list[dict]:
+    def run(processes: int, script: str = "", launcher: Sequence[str] = ()) -> list[dict]:
         name = f"made{processes}"
         words = [f"checkpoint={folders('one')}", f"text.files=[{books}]", "grid.lengths=[12,24,48]", "eval.stride=7"]
         words += [f"work.root={tmp_path}", f"work.name={name}", "work.device=cpu", "work.micro_batch_tokens=96"]
-        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+        launch = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            str(processes),
+            *launcher,
+        ]
         (tmp_path / "script.py").write_text(script)
         target = [str(tmp_path / "script.py")] if script else ["-m", "coca_train", "evaluate"]
         environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -57,6 +67,16 @@ def test_two_ranks_give_what_one_gives(started):
 
 
 def test_one_rank_short_of_memory(started):
-    cells = {cell["point"]: cell for cell in started(2, SHORT_OF_MEMORY)}
+    cells = {cell["point"]: cell for cell in started(2, FAILS.replace("{error}", "MemoryError"))}
     assert [cells[point]["status"] for point in (12, 24, 48)] == ["done", "out_of_memory", "done"]
     assert "rank 1" in cells[24]["reason"]
+
+
+def test_data_that_one_rank_cannot_read_is_told_in_the_same_words_by_all(started, tmp_path):
+    """Exit code 3 on both, not a lost peer on the other."""
+    logs = tmp_path / "logs"
+    words = ["--log-dir", str(logs), "--redirects", "3"]
+    with pytest.raises(subprocess.CalledProcessError):
+        started(2, FAILS.replace("{error}", 'DataError("E-TOK-16 this block is gone")'), words)
+    told = [next(logs.rglob(f"*/{rank}/stderr.log")).read_text() for rank in (0, 1)]
+    assert "E-TOK-16 this block is gone" in told[0] and "another rank" not in told[0] + told[1], told
