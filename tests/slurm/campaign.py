@@ -21,6 +21,9 @@ SCRIPT = ROOT / "launch/slurm/train.sbatch"
 STEPS = 160
 TOGETHER = 4  # jobs at a time: the ranks of one leave a core idle while they wait for each other
 PATIENCE_S = 900
+# A node takes no job whose credential is of the second in which it revoked the last one: that is what Slurm's own two
+# minutes before a queued job starts again are for.
+REVOKED_S = 5
 OVERSUBSCRIBED = 4  # busy loops for each core
 
 KINDS = (
@@ -94,15 +97,16 @@ class Campaign:
         self.reference[ranks] = real.final_state(self.folder / "runs" / f"reference-{ranks}")
 
     def follow(self, job: Job) -> dict[str, str]:
-        """Until it is over for good. What waits to begin again begins at once, in place of after two minutes."""
-        until = time.monotonic() + PATIENCE_S
+        """Until it is over for good. What waits to begin again begins soon, in place of after two minutes."""
+        until, waits = time.monotonic() + PATIENCE_S, dict[str, float]()
         while time.monotonic() < until:
             with self._calls:
                 shown = self.slurm.job(job.id)
             state = shown.get("JobState", "?")
             if state == "PENDING" and shown.get("Restarts", "0") != "0":
                 more = ["TimeLimit=60"] if job.kind == "time limit" else []
-                if shown.get("Reason") == "BeginTime" or more:
+                since = waits.setdefault(shown["Restarts"], time.monotonic())
+                if (shown.get("Reason") == "BeginTime" or more) and time.monotonic() > since + REVOKED_S:
                     self.call("scontrol", "update", f"job={job.id}", "StartTime=now", *more)
             elif state not in GOES_ON:
                 return shown
@@ -167,14 +171,10 @@ class Campaign:
 
     def _strike(self, job: Job, choose: random.Random) -> None:
         before = self.slurm.state(job.id)
-        if job.kind == "scancel --signal":
-            name = choose.choice(["TERM", "USR1"])
-            wait_for("a step to signal", lambda: ".0" in self.call("squeue", "-h", "-s", "-j", job.id), 120)
-            self.call("scancel", f"--signal={name}", job.id)
+        if job.kind in ("scancel --signal", "TERM in the first 10 s"):
+            name = "TERM" if job.kind != "scancel --signal" else choose.choice(["TERM", "USR1"])
+            wait_for("a step to signal", lambda: self._signalled(job.id, name), 120)
             job.struck = f"{name} {job.struck}"
-        elif job.kind == "TERM in the first 10 s":
-            wait_for("a step to signal", lambda: ".0" in self.call("squeue", "-h", "-s", "-j", job.id), 120)
-            self.call("scancel", "--signal=TERM", job.id)
         elif job.kind == "plain scancel":
             self.call("scancel", job.id)
         elif job.kind == "partition preemption":
@@ -195,6 +195,13 @@ class Campaign:
             if job.kind != "launcher SIGKILL":
                 job.struck = f"rank {rank} {job.struck}"
         job.struck += f" ({before})"
+
+    def _signalled(self, job: str, name: str) -> bool:
+        """Whether there is nothing left to wait for: its ranks have the signal, or it is over already."""
+        if ".0" not in self.call("squeue", "-h", "-s", "-j", job):
+            return self.slurm.state(job) not in GOES_ON
+        self.call("scancel", f"--signal={name}", job)
+        return True
 
     def _rank(self, job: Job, rank: int) -> list[int]:
         """The python of a rank, from the moment its shell has started it."""
