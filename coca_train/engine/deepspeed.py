@@ -94,6 +94,7 @@ class DeepSpeedEngine:
         self._model_fn = model_fn
         self._max_grad_norm = optim.max_grad_norm
         self._accumulation = accumulation
+        self._sequence_parallel = config.sequence_parallel
         settings = deepspeed_config(config, optim.max_grad_norm, micro_batch_size, accumulation)
         with base.parameters_on_meta():
             module = model_fn()
@@ -127,6 +128,7 @@ class DeepSpeedEngine:
         world = torch_dist.get_world_size()
         tokens = torch.tensor(base.count_targets(micro_batches), dtype=torch.float64, device=self.device)
         torch_dist.all_reduce(tokens)
+        tokens /= self._sequence_parallel  # the ranks of a sequence have all counted it; their losses are of their slices
         scale = (world / tokens.clamp(min=1)).float()  # DeepSpeed averages over the ranks
         # In float64, so that the loss of a step does not show in how many micro batches and on how many ranks it was
         # added up.

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+def reader(sequence_parallel: int) -> tuple[int, int]:
+    """Which of the groups of ranks that share sequences this rank is in, and how many there are: each has batches of its
+    own."""
+    return rank() // sequence_parallel, world_size() // sequence_parallel
+
+
 def local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK", "0"))
 

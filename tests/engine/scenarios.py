@@ -97,7 +97,8 @@ def batches(step: int, micro: int, poison: str | None = None) -> list[Batch]:
 def engine_config(**changes: Any) -> EngineConfig:
     values: dict[str, Any] = {
         "kind": "deepspeed", "device": "cpu", "dtype": "fp32", "zero_stage": 1, "attention": "auto",
-        "activation_checkpointing": "none", "bucket_size": 1_000_000, "timeout_s": 60, "max_skipped_steps": 3,
+        "activation_checkpointing": "none", "compile": "none", "sequence_parallel": 1, "mlp_tile": None,
+        "bucket_size": 1_000_000, "timeout_s": 60, "max_skipped_steps": 3,
     }  # fmt: skip
     return EngineConfig(**(values | changes))
 

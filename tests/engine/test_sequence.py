@@ -1,0 +1,132 @@
+"""Ranks that share sequences learn what one process learns (engine/sequence.py): every ZeRO stage, over gloo."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from coca_train import checkpoint, engine, positions
+from coca_train.config.schema import OptimConfig
+from coca_train.engine.base import Engine
+from coca_train.extending.parts import MODEL, packed
+from coca_train.models.init import init_parameter
+from coca_train.models.transformer import Transformer
+from coca_train.positions import visibilities
+from coca_train.runtime import IGNORE, dist
+from tests.cases import sampled
+from tests.engine.scenarios import OPTIM, Batch, digest, engine_config, lr_of, meta
+from tests.faults.fork_server import ForkServer, values
+from tests.models.conftest import SCHEMES
+
+VOCAB, LENGTH, GLOBAL_BATCH = 101, 24, 4
+CASES = {name: SCHEMES[name] for name in ("coca", "coca_strict", "rope", "alibi_folded", "t5", "fox", "fire", "tupe")}
+CASES["clex"] = {
+    "scheme": "rope",
+    "rotary_pct": 1.0,
+    "frequencies": {
+        "name": "clex", "theta": 100.0, "original_seq_len": 12, "max_factor": 4, "param_factor": 1, "ode_step": 0.5,
+    },
+}  # fmt: skip
+TIGHT = OptimConfig(**{**OPTIM.__dict__, "max_grad_norm": 1e6})  # so that Adam's first moment is the gradient
+
+
+def batches(step: int, sequence_parallel: int, micro: int, documents: bool) -> list[Batch]:
+    """This reader's micro batches: whole rows, whatever the slice."""
+    reader, n_readers = dist.reader(sequence_parallel)
+    generator = torch.Generator().manual_seed(step)
+    rows = torch.randint(0, VOCAB, (GLOBAL_BATCH, LENGTH + 1), generator=generator)
+    tokens, targets = rows[:, :-1], rows[:, 1:].clone()
+    for row in range(GLOBAL_BATCH):
+        targets[row, : 5 * row] = IGNORE  # slices with few targets, and with none
+    pos, doc = torch.arange(LENGTH).expand(GLOBAL_BATCH, -1), None
+    if documents:
+        pos, doc = packed([5, 13, 6], [24], [11, 2, 11], [1, 23])
+    share, out = GLOBAL_BATCH // n_readers, []
+    for first in range(reader * share, (reader + 1) * share, micro):
+        some = slice(first, first + micro)
+        out.append(Batch(tokens[some], targets[some], pos[some], None if doc is None else doc[some]))
+    return out
+
+
+def build(scheme: str, sequence_parallel: int, micro: int, optim: OptimConfig = OPTIM, **changes: Any) -> Engine:
+    torch.set_num_threads(1)
+    settings, seen = positions.settings(CASES[scheme]), visibilities.settings({"name": "causal"})
+    return engine.build(
+        engine_config(sequence_parallel=sequence_parallel, **changes),
+        optim,
+        lambda: Transformer(MODEL, settings, seen, vocab_size=VOCAB, max_seq_len=LENGTH),
+        partial(init_parameter, model=MODEL, position=settings, seed=1),
+        trainable=["*"],
+        micro_batch_size=micro,
+        accumulation=GLOBAL_BATCH // dist.reader(sequence_parallel)[1] // micro,
+    )
+
+
+def train(
+    scheme: str = "coca",
+    sequence_parallel: int = 1,
+    steps: int = 1,
+    micro: int = 1,
+    documents: bool = True,
+    export: str = "",
+    load: str = "",
+    save: str = "",
+    **changes: Any,
+) -> dict[str, Any]:
+    """Train from initial weights or the newest checkpoint in `load`. export: the gradient of the last step, by name."""
+    built = build(scheme, sequence_parallel, micro, TIGHT if export else OPTIM, **changes)
+    first = 0
+    if load:
+        first = checkpoint.load(checkpoint.find(Path(load), "run-1"), built, meta())["step"]
+    losses, norms, tokens = [], [], []
+    for step in range(first, steps):
+        torch.manual_seed(step)
+        result = built.train_step(batches(step, sequence_parallel, micro, documents), lr_of(step))
+        losses.append(result.loss)
+        norms.append(result.grad_norm)
+        tokens.append(result.tokens)
+    if save:
+        assert checkpoint.save(Path(save), steps, built, meta(steps)) is None
+    if export:
+        moments = {name: x.clone() for name, x in built.named_state() if name.startswith("exp_avg/")}
+        if dist.is_main():
+            save_file(moments, export)
+    answer = {"losses": losses, "norms": norms, "tokens": tokens, "digest": digest(built)}
+    built.close()
+    return answer
+
+
+def error(ours: Path, theirs: Path) -> float:
+    """The largest difference of two gradients, over the largest number of the tensor it is in."""
+    mine, other = load_file(ours), load_file(theirs)
+    assert mine.keys() == other.keys()
+    return max(float((mine[name] - x).abs().max() / x.abs().max().clamp(min=1e-3)) for name, x in other.items())
+
+
+RUN = "tests.engine.test_sequence:train"
+LAYOUTS = {"2 of 2": (2, 2, 1), "2 of 4": (2, 4, 1), "4 of 4": (4, 4, 1), "2 of 2, no accumulation": (2, 2, 4)}
+
+
+@pytest.mark.parametrize(
+    ("scheme", "stage", "documents", "layout"), sampled(CASES, (0, 1, 2, 3), (True, False), LAYOUTS, strength=1)
+)
+def test_a_step_equals_one_process(
+    server: ForkServer, tmp_path: Path, scheme: str, stage: int, documents: bool, layout: str
+) -> None:
+    """Loss, and every gradient, in float32 from the same state."""
+    size, ranks, micro = LAYOUTS[layout]
+    job = {"scheme": scheme, "documents": documents}
+    one, micro_of_one = {"kind": "local", "export": str(tmp_path / "one")}, 4 if micro == 4 else 1
+    whole = values(server.run(RUN, job | one | {"micro": micro_of_one}))[0]
+    shared = {"sequence_parallel": size, "zero_stage": stage, "micro": micro, "export": str(tmp_path / "shared")}
+    results = values(server.run(RUN, job | shared, ranks=ranks))
+    assert all(result == results[0] for result in results)
+    assert results[0]["tokens"] == whole["tokens"]
+    if scheme == "clex" and ranks != size:
+        return  # it draws for every micro batch, and two readers have fewer of them
+    assert results[0]["losses"] == pytest.approx(whole["losses"], rel=1e-5)
+    assert results[0]["norms"] == pytest.approx(whole["norms"], rel=1e-5)
+    assert error(tmp_path / "shared", tmp_path / "one") < 1e-5
