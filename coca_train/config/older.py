@@ -29,6 +29,8 @@ ADDED = {
     "eval.extrapolation.probe_documents": 2,
     "start.parity_tokens": 2048,
     "engine.compile": "auto",
+    "engine.sequence_parallel": 1,
+    "engine.mlp_tile": None,
 }
 # The same of what older runs may have done in either way: their records are not compared in it.
 UNKNOWN = {"start.convert": []}

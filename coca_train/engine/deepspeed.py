@@ -128,7 +128,7 @@ class DeepSpeedEngine:
         world = torch_dist.get_world_size()
         tokens = torch.tensor(base.count_targets(micro_batches), dtype=torch.float64, device=self.device)
         torch_dist.all_reduce(tokens)
-        tokens /= self._sequence_parallel  # the ranks of a sequence have all counted it; their losses are of their slices
+        tokens /= self._sequence_parallel  # its ranks have all counted a sequence; their losses are of their slices
         scale = (world / tokens.clamp(min=1)).float()  # DeepSpeed averages over the ranks
         # In float64, so that the loss of a step does not show in how many micro batches and on how many ranks it was
         # added up.

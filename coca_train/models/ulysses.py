@@ -86,9 +86,7 @@ class SequenceShare:
         more_m = torch.arange(1, missing + 1, device=x_BT.device) * rise
         return torch.cat((x_BT, x_BT[:, -1:] + more_m), 1)
 
-    def rows(
-        self, tokens_BT: Tensor, pos_BT: Tensor, doc_BT: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
+    def rows(self, tokens_BT: Tensor, pos_BT: Tensor, doc_BT: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """Whole rows, filled up: the last document goes on."""
         return self.filled(tokens_BT), self.filled(pos_BT, rise=1), None if doc_BT is None else self.filled(doc_BT)
 
@@ -185,9 +183,9 @@ class SequenceShare:
         )
         if not tokens_of_heads:
             return q, k, v, tuple(self.gathered(x) for x in tokens)
-        by_rank = [self._by_rank(x[..., None] if x.ndim == 3 else x) for x in tokens]
-        got = [self._joined(self.exchange(part)) for part in by_rank]
-        return q, k, v, tuple(x.reshape(*x.shape[:2], -1, *before.shape[3:]) for x, before in zip(got, tokens, strict=True))
+        # (B, t, H, …) as one width to each rank, and back.
+        got = [self._joined(self.exchange(self._by_rank(x.flatten(2)[..., None]))) for x in tokens]
+        return q, k, v, tuple(x.unflatten(-1, (-1, *before.shape[3:])) for x, before in zip(got, tokens, strict=True))
 
     def to_tokens(self, out_BThD: Tensor, n_heads: int) -> Tensor:
         """The way back: from some heads of the whole row to all heads of a slice."""

@@ -5,9 +5,10 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import cache, partial
 from typing import Any
 
-from coca_train.config.check import RULES, World
+from coca_train.config.check import RULES
 from coca_train.config.messages import ConfigError, Problem, show
 from coca_train.config.schema import Config
+from coca_train.config.world import World
 from coca_train.planning.gpus import Gpu, peak_of
 from coca_train.planning.memory import GpuMemory, memory
 from coca_train.planning.outline import Outline

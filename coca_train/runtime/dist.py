@@ -22,8 +22,8 @@ T = TypeVar("T")
 
 
 def reader(sequence_parallel: int) -> tuple[int, int]:
-    """Which of the groups of ranks that share sequences this rank is in, and how many there are: each has batches of its
-    own."""
+    """Of the groups of ranks that share sequences, each with batches of its own, which this rank is in; how many there
+    are."""
     return rank() // sequence_parallel, world_size() // sequence_parallel
 
 

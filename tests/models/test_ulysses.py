@@ -9,8 +9,8 @@ from torch import Tensor
 
 from coca_train.config.schema import KindConfig, LayersConfig, LogitScaleConfig
 from coca_train.extending.definition import VISIBILITIES
-from coca_train.extending.parts import packed, refused
 from coca_train.extending.parts import build as build_scheme
+from coca_train.extending.parts import packed, refused
 from coca_train.models.transformer import Transformer
 from coca_train.models.ulysses import SequenceShare
 from coca_train.positions import settings as position_settings

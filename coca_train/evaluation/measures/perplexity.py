@@ -54,8 +54,8 @@ def score_share(
     """This rank's share of the sums of every row: those of all ranks, added up, are the whole.
 
     model: has .score(tokens_BT, targets_BT, pos_BT=, length=, wanted=) -> nll_Bn of some stretches of positions, in
-    float32, and .sequence, what it has of sequences that ranks share. Several rows share passes: only for models that treat
-    them alike (windows.same_at). Passes of equal shape go through the model together, up to micro_batch_tokens,
+    float32, and .sequence, its share where ranks share sequences. Several rows share passes: only for models that
+    treat them alike (windows.same_at). Passes of equal shape go through the model together, up to micro_batch_tokens,
     CPU_TOKENS on a CPU (at least one). progress: told the tokens that all ranks read, batch by batch.
     """
     device = next(model.parameters()).device
