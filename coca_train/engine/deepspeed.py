@@ -52,8 +52,7 @@ def deepspeed_config(config: EngineConfig, max_grad_norm: float, micro_batch_siz
             "stage": config.zero_stage,
             "reduce_bucket_size": config.bucket_size,
             "allgather_bucket_size": config.bucket_size,
-            # Else ZeRO 3 puts a function of its own in place of torch.nn.functional.linear, for the whole process: the
-            # module that evaluation is lent would compute with it too.
+            # Else ZeRO 3 puts a function of its own in place of torch.nn.functional.linear, for the whole process.
             "memory_efficient_linear": False,
         },
     }
@@ -91,7 +90,6 @@ class DeepSpeedEngine:
         self.dtype = config.dtype
         self.zero_stage = config.zero_stage
         self.skipped_steps = 0
-        self._model_fn = model_fn
         self._max_grad_norm = optim.max_grad_norm
         self._accumulation = accumulation
         self._sequence_parallel = config.sequence_parallel
@@ -167,32 +165,13 @@ class DeepSpeedEngine:
 
     @contextlib.contextmanager
     def eval_module(self) -> Iterator[nn.Module]:
-        """ZeRO 3 lends an unsharded copy in the compute dtype, freed afterwards: hooks of a sharded module gather
-        in `forward` only, and would need all ranks in step."""
-        module = self.model
-        if self.zero_stage == 3:
-            with waiting("gathering the weights"):
-                module = self._unsharded()
-        module.eval()
+        """The module itself. With ZeRO 3 it stays sharded: each part's weights are gathered while it runs, which takes
+        all ranks, and no rank needs room for a second copy of them all."""
+        self.model.eval()
         try:
-            yield module
+            yield self.model
         finally:
-            module.train()
-
-    @torch.no_grad()
-    def _unsharded(self) -> nn.Module:
-        with base.parameters_on_meta():
-            module = self._model_fn()
-        buffers = base.persistent_buffers(self.model)
-
-        def gather(name: str, out: Tensor) -> None:
-            with deepspeed.zero.GatheredParameters([self._parameters[name]]):
-                out.copy_(self._parameters[name])
-
-        base.materialise(module, gather, self.device, base.DTYPES[self.dtype])
-        for name, buffer in base.persistent_buffers(module).items():
-            buffer.copy_(buffers[name])
-        return module
+            self.model.train()
 
     # ---- state, by name
 

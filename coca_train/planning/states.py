@@ -42,7 +42,7 @@ class States:
     own_gradients: those of the parameters as autograd leaves them, which stay until the step. summed_gradients: where
     micro batches are added up, sharded or not. between: what of gradients and buckets is there from the start on, and
     stays between steps. afterwards: what is needed for a moment after backward. starting: the most that is held while
-    the model is made. validating: a full copy of sharded weights, in validations.
+    the model is made. gathered: of sharded weights, while what they are of runs.
     """
 
     weights: int
@@ -55,7 +55,6 @@ class States:
     between: int = 0
     gathered: int = 0
     afterwards: int = 0
-    validating: int = 0
 
     @property
     def lasting(self) -> int:
@@ -144,7 +143,6 @@ def _zero_3(engine: EngineConfig, counts: ParameterCounts, n_gpus: int, accumula
         gathered=b * min(counts.all, LIVE) if n_gpus > 1 else 0,
         afterwards=(sums + (4 if engine.dtype == "fp16" else 0)) * at_once,
         starting=b * _shard(counts.all, n_gpus),
-        validating=b * counts.all,
     )
 
 
