@@ -35,7 +35,6 @@ from coca_train.engine.optim import adamw, start_moments
 from coca_train.models.lora import named_parameters
 from coca_train.models.trainable import select_trainable
 from coca_train.runtime import dist
-from coca_train.runtime.watchdog import waiting
 
 LOSS_SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 NEVER = 10**12
@@ -114,6 +113,7 @@ class DeepSpeedEngine:
             )[0]
         process.bound_waits(config.timeout_s)  # after initialize, which makes groups of its own
         self.model: nn.Module = self._engine.module
+        setattr(self.model, "in_step", config.zero_stage == 3)  # noqa: B010
         self._parameters: dict[str, Any] = dict(named_parameters(self.model))
         self._start_moments(0.0)
 

@@ -30,10 +30,10 @@ class MLP(nn.Module):
     def forward(self, x_BTC: Tensor) -> Tensor:
         """In tiles of long sequences, where a tile's inner activations are recomputed in the backward pass: of width
         d_ff, all of them would be the most that a block keeps."""
-        if self.tile is None or x_BTC.shape[1] <= self.tile:
+        # Without gradients nothing is kept. And there windows differ, where ranks that gather weights together must ask
+        # for them equally often.
+        if self.tile is None or x_BTC.shape[1] <= self.tile or not torch.is_grad_enabled():
             return self._feed(x_BTC)
-        if not torch.is_grad_enabled():
-            return torch.cat([self._feed(x_BtC) for x_BtC in x_BTC.split(self.tile, 1)], 1)
         tiles = [checkpoint(self._feed, x_BtC, use_reentrant=False) for x_BtC in x_BTC.split(self.tile, 1)]
         return torch.cat(tiles, 1)
 

@@ -73,6 +73,7 @@ class Transformer(Decoder):
         self.activation_checkpointing = activation_checkpointing
         self.compiled = CompiledBlocks(WAYS[activation_checkpointing]) if compile_blocks else None
         self.sequence: SequenceShare | None = None  # set where several ranks share each sequence (engine/sequence.py)
+        self.in_step = False  # set where ranks gather sharded weights: each runs the same modules as often
         for module in self.modules():
             if isinstance(module, MLP):
                 module.tile = mlp_tile
@@ -217,13 +218,15 @@ class Transformer(Decoder):
         """Float32 logits_BTV, or with targets the float32 sum of the losses [nats]; target -100 is ignored. Of a
         sequence that ranks share, the sum is that of this rank's slice. by_token: see `score`."""
         shared = self.sequence if cache is None else None
+        # Later, where the last layer cannot be run for some positions only, or not as often on every rank.
+        now, later = (None, wanted) if shared is not None or self.in_step else (wanted, None)
         if targets_BT is not None:
-            targets_BT = _taken(targets_BT, wanted) if shared is None else shared.targets(targets_BT)
-        x_BTC = self.hidden(tokens_BT, pos_BT, doc_BT, length, cache, memory, None if shared else wanted)
+            targets_BT = _taken(targets_BT, now) if shared is None else shared.targets(targets_BT)
+        x_BTC = self.hidden(tokens_BT, pos_BT, doc_BT, length, cache, memory, now)
         out = self.head(x_BTC, targets_BT, by_token=by_token)
-        if shared is None or (targets_BT is not None and not by_token):
+        if targets_BT is not None and not by_token:
             return out
-        return _taken(shared.gathered(out)[:, : tokens_BT.shape[1]], wanted)
+        return _taken(out if shared is None else shared.gathered(out)[:, : tokens_BT.shape[1]], later)
 
     @torch.no_grad()
     def score(

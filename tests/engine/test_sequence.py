@@ -1,5 +1,6 @@
 """Ranks that share sequences learn what one process learns (engine/sequence.py): every ZeRO stage, over gloo."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -158,3 +159,56 @@ def test_bf16_equals_one_process(server: ForkServer) -> None:
         one = values(server.run(RUN, job))[0]
         shared = values(server.run(RUN, job | {"sequence_parallel": 2}, ranks=2))[0]
         assert shared["losses"] == pytest.approx(one["losses"], rel=2e-3)
+
+
+def score_sharded() -> dict[str, Any]:
+    """Losses of windows of other lengths and stretches on each rank, without a copy of the weights; and once more after
+    memory ran out on all ranks in the middle of a forward."""
+    wide = replace(MODEL, d_model=320, d_ff=640)  # matrices that ZeRO 3 does not keep whole
+    settings, seen = positions.settings(CASES["coca"]), visibilities.settings({"name": "causal"})
+    torch.set_num_threads(1)
+    init = partial(init_parameter, model=wide, position=settings, seed=1)
+
+    def model() -> Transformer:
+        return Transformer(wide, settings, seen, vocab_size=VOCAB, max_seq_len=LENGTH, mlp_tile=4)
+
+    built = engine.build(
+        engine_config(zero_stage=3), OPTIM, model, init, trainable=["*"], micro_batch_size=1, accumulation=2
+    )
+    whole = model()
+    for name, parameter in whole.named_parameters():
+        init(name, parameter.data)
+    tokens = torch.randint(0, VOCAB, (1, 25), generator=torch.Generator().manual_seed(dist.rank()))
+    wanted = [[(2, 5), (9, 13), (15, 16)], [(0, 20 - 2 * dist.rank())]][dist.rank()]
+    errors, held, full = [], [], sum(p.numel() for p in whole.parameters())
+
+    def gathered() -> int:
+        return sum(p.numel() for p in built.model.parameters() if p.numel() > 100_000)
+
+    watch = built.model.blocks[1].mlp.register_forward_hook(lambda *_: held.append(gathered()))
+    for attempt in range(3):
+        with built.eval_module() as module:
+            given = (tokens[:, : 24 - 4 * dist.rank()], tokens[:, 1 : 25 - 4 * dist.rank()])
+            if attempt == 1:
+                fails = module.blocks[1].mlp.up.register_forward_pre_hook(_out_of_memory)
+                with pytest.raises(MemoryError):
+                    module.score(*given)
+                fails.remove()
+            got = module.score(*given, wanted=wanted)
+            errors.append(float((got - whole.eval().score(*given, wanted=wanted)).abs().max()))
+            assert module is built.model and gathered() == 0
+    watch.remove()
+    loss = built.train_step(batches(0, 1, 1, documents=False), 1e-3).loss
+    built.close()
+    return {"errors": errors, "share": max(held) / full, "loss": loss}
+
+
+def _out_of_memory(*_: Any) -> None:
+    raise MemoryError
+
+
+def test_zero_3_evaluates_without_a_copy_of_the_weights(server: ForkServer) -> None:
+    for result in values(server.run("tests.engine.test_sequence:score_sharded", {}, ranks=2)):
+        assert max(result["errors"]) < 1e-5
+        assert result["share"] < 0.5
+        assert result["loss"] > 0
