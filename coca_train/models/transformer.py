@@ -216,7 +216,7 @@ class Transformer(Decoder):
         by_token: bool = False,
     ) -> Tensor:
         """Float32 logits_BTV, or with targets the float32 sum of the losses [nats]; target -100 is ignored. Of a
-        sequence that ranks share, the sum is that of this rank's slice. by_token: see `score`."""
+        sequence that ranks share, the sum is that of this rank's slice. by_token: see `losses`."""
         shared = self.sequence if cache is None else None
         # Later, where the last layer cannot be run for some positions only, or not as often on every rank.
         now, later = (None, wanted) if shared is not None or self.in_step else (wanted, None)
@@ -229,7 +229,7 @@ class Transformer(Decoder):
         return _taken(out if shared is None else shared.gathered(out)[:, : tokens_BT.shape[1]], later)
 
     @torch.no_grad()
-    def score(
+    def losses(
         self,
         tokens_BT: Tensor,
         targets_BT: Tensor,

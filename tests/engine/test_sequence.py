@@ -13,7 +13,9 @@ from coca_train import checkpoint, engine, positions
 from coca_train.config.schema import OptimConfig
 from coca_train.engine.base import Engine
 from coca_train.extending.parts import MODEL, packed
+from coca_train.models.compiled import CompiledBlocks
 from coca_train.models.init import init_parameter
+from coca_train.models.recompute import WAYS
 from coca_train.models.transformer import Transformer
 from coca_train.positions import visibilities
 from coca_train.runtime import IGNORE, dist
@@ -75,11 +77,14 @@ def train(
     export: str = "",
     load: str = "",
     save: str = "",
+    compiled: bool = False,
     **changes: Any,
 ) -> dict[str, Any]:
     """Train from initial weights or the newest checkpoint in `load`. export: the gradient of the last step, by name."""
     built = build(scheme, sequence_parallel, micro, TIGHT if export else OPTIM, **changes)
     first = 0
+    if compiled:
+        built.model.compiled = CompiledBlocks(WAYS[changes.get("activation_checkpointing", "none")], "aot_eager")
     if load:
         first = checkpoint.load(checkpoint.find(Path(load), "run-1"), built, meta())["step"]
     losses, norms, tokens = [], [], []
@@ -96,6 +101,8 @@ def train(
         if dist.is_main():
             save_file(moments, export)
     answer = {"losses": losses, "norms": norms, "tokens": tokens, "digest": digest(built)}
+    if compiled:
+        answer["eager"] = built.model.compiled.eager
     built.close()
     return answer
 
@@ -192,10 +199,10 @@ def score_sharded() -> dict[str, Any]:
             if attempt == 1:
                 fails = module.blocks[1].mlp.up.register_forward_pre_hook(_out_of_memory)
                 with pytest.raises(MemoryError):
-                    module.score(*given)
+                    module.losses(*given)
                 fails.remove()
-            got = module.score(*given, wanted=wanted)
-            errors.append(float((got - whole.eval().score(*given, wanted=wanted)).abs().max()))
+            got = module.losses(*given, wanted=wanted)
+            errors.append(float((got - whole.eval().losses(*given, wanted=wanted)).abs().max()))
             assert module is built.model and gathered() == 0
     watch.remove()
     loss = built.train_step(batches(0, 1, 1, documents=False), 1e-3).loss
@@ -212,3 +219,13 @@ def test_zero_3_evaluates_without_a_copy_of_the_weights(server: ForkServer) -> N
         assert max(result["errors"]) < 1e-5
         assert result["share"] < 0.5
         assert result["loss"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["none", "selective", "full"])
+def test_compiled_blocks_keep_the_exchange_in_their_graph(server: ForkServer, way: str) -> None:
+    """One graph, or there would be a reason in `eager`; every way of recomputing exchanges again."""
+    job = {"scheme": "coca", "sequence_parallel": 2, "steps": 3, "activation_checkpointing": way, "zero_stage": 2}
+    plain, compiled = (values(server.run(RUN, job | {"compiled": on}, ranks=2))[0] for on in (False, True))
+    assert compiled["eager"] == {}
+    assert compiled["losses"] == pytest.approx(plain["losses"], rel=1e-5)

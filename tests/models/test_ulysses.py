@@ -88,7 +88,7 @@ def test_layers_of_several_kinds_logit_scales_and_checkpointing() -> None:
     config = replace(LLAMA, n_layers=3, qk_norm="head", logit_scale=LogitScaleConfig(name="log", length=6, beta=0.1))
     layers = LayersConfig(pattern=["own", *kinds], kinds=kinds)
     for attention in ("eager", "blocked"):
-        model = build(config, "coca", layers=layers, attention=attention, activation_checkpointing=True, mlp_tile=3)
+        model = build(config, "coca", layers=layers, attention=attention, activation_checkpointing="full", mlp_tile=3)
         check(model.double().train(), 4, batch("packed"))
 
 
@@ -97,8 +97,8 @@ def test_scores_and_logits_are_whole_on_every_rank() -> None:
     model, given = build(LLAMA, CASES["rope_dynamic"]).double().eval(), batch("one")
     tokens, targets = given["tokens_BT"][:, :26], given["targets_BT"][:, :26]
     for wanted in (None, [(2, 9), (20, 26)]):
-        expected = model.score(tokens, targets, wanted=wanted)
-        for got in on_ranks(model, 4, lambda own: own.score(tokens, targets, wanted=wanted))[0]:  # noqa: B023
+        expected = model.losses(tokens, targets, wanted=wanted)
+        for got in on_ranks(model, 4, lambda own: own.losses(tokens, targets, wanted=wanted))[0]:  # noqa: B023
             torch.testing.assert_close(got, expected)
     with torch.no_grad():
         expected = model(tokens)

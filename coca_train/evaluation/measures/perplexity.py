@@ -53,7 +53,7 @@ def score_share(
 ) -> list[Scores]:
     """This rank's share of the sums of every row: those of all ranks, added up, are the whole.
 
-    model: has .score(tokens_BT, targets_BT, pos_BT=, length=, wanted=) -> nll_Bn of some stretches of positions, in
+    model: has .losses(tokens_BT, targets_BT, pos_BT=, length=, wanted=) -> nll_Bn of some stretches of positions, in
     float32, and .sequence, its share where ranks share sequences. Several rows share passes: only for models that
     treat them alike (windows.same_at). Passes of equal shape go through the model together, up to micro_batch_tokens,
     CPU_TOKENS on a CPU (at least one). progress: told the tokens that all ranks read, batch by batch.
@@ -95,7 +95,7 @@ def _score(
     tokens_BT = torch.from_numpy(np.stack(read).astype(np.int64)).to(device)
     pos_1T = torch.arange(length, device=device)[None]
     wanted, window = stretches(parts), max(rows[part.row].window for part in parts)
-    nll_Bn = model.score(tokens_BT[:, :-1], tokens_BT[:, 1:], pos_BT=pos_1T, length=window, wanted=wanted)
+    nll_Bn = model.losses(tokens_BT[:, :-1], tokens_BT[:, 1:], pos_BT=pos_1T, length=window, wanted=wanted)
     wanted_n = np.concatenate([np.arange(*stretch) for stretch in wanted])
     nll_BT = np.full((len(batch), length), np.nan)
     nll_BT[:, wanted_n] = nll_Bn.double().cpu().numpy()
@@ -161,7 +161,7 @@ def validation_loss(model: Any, batches: Mapping[str, Iterable[Batch]]) -> dict[
                 doc_BT = None if batch.doc_BT is None else batch.doc_BT.to(device)
                 targets_BT = batch.targets_BT.to(device)
                 # Where ranks share sequences all have the whole rows, and count them as often as they add their losses.
-                nll_BT = model.score(batch.tokens_BT.to(device), targets_BT, batch.pos_BT.to(device), doc_BT)
+                nll_BT = model.losses(batch.tokens_BT.to(device), targets_BT, batch.pos_BT.to(device), doc_BT)
                 nll += float(nll_BT.double().sum())
                 count += batch.n_targets
             nll, count = dist.all_reduce([nll, count])
