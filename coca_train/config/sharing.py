@@ -45,9 +45,7 @@ def batches(train: TrainConfig, engine: EngineConfig, world: World) -> Iterator[
     each = whole // n if whole % n == 0 else 0
     legal += [(whole, m) for m in divisors(each, micro)[: 3 - len(legal)]]
     sets = ", ".join(f"{size} with {m}" for size, m in legal)
-    devices = "devices" if shared == 1 else f"groups of {shared} devices"
-    text = f"{whole} sequences are not a multiple of {micro} per device x {n} {devices} = {unit}"
-    if shared > 1:
-        text = text.replace("per device", "per group")
+    each_of, devices = ("device", "devices") if shared == 1 else ("group", f"groups of {shared} devices")
+    text = f"{whole} sequences are not a multiple of {micro} per {each_of} x {n} {devices} = {unit}"
     keys = ("train.global_batch_size", "train.micro_batch_size")
     yield Problem("E-CFG-19", keys, text, f"nearest legal (global with micro): {sets}")

@@ -24,11 +24,11 @@ from coca_train.models.decoder import Decoder, module_name
 from coca_train.models.kernels import KERNELS, Kernel
 from coca_train.models.layers import MLP
 from coca_train.models.loss import Score
-from coca_train.models.memory import Memory
+from coca_train.models.memory import Memory, behind
 from coca_train.models.recompute import WAYS
 from coca_train.models.trainable import adapt
 from coca_train.models.ulysses import SequenceShare
-from coca_train.positions import known, visibilities
+from coca_train.positions import visibilities
 from coca_train.positions.base import Position
 from coca_train.positions.layers import UNIFORM, Kind, kinds, kinds_of
 from coca_train.positions.visibility import Visibility
@@ -169,11 +169,11 @@ class Transformer(Decoder):
             assert not (wanted or memory), "both cut sequences in their own way"
             length = length or tokens_BT.shape[1]
             tokens_BT, pos_BT, doc_BT = shared.rows(tokens_BT, pos_BT, doc_BT)
-        pos_BS, doc_BS = (pos_BT, doc_BT) if memory is None else _behind(memory, pos_BT, doc_BT)
+        pos_BS, doc_BS = (pos_BT, doc_BT) if memory is None else behind(memory, pos_BT, doc_BT)
         contexts = self.contexts(pos_BT, pos_BS, doc_BS, length, cache)
         if shared is not None:
             contexts = {kind: shared.context(context) for kind, context in contexts.items()}
-            tokens_BT, pos_BT = shared.slice(tokens_BT), shared.slice(pos_BT)
+            tokens_BT, pos_BT = shared.own(tokens_BT), shared.own(pos_BT)
 
         def run(block: nn.Module, x_BTC: Tensor, context: AttentionContext) -> Tensor:
             # Here, as what is computed again in the backward pass must not leave its memory a second time.
@@ -269,18 +269,6 @@ def _exchanged(position: Position, settings: Any) -> Position:
 def _taken(x_BT: Tensor, wanted: Sequence[tuple[int, int]] | None) -> Tensor:
     """The wanted stretches, one after the other; None: everything."""
     return x_BT if wanted is None else torch.cat([x_BT[:, begin:end] for begin, end in wanted], dim=1)
-
-
-def _behind(memory: Memory, pos_BT: Tensor, doc_BT: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Positions and documents of memory and segment; memory that is not there is a document nobody is in."""
-    valid_BM, rose = memory.valid_BM, known.rising(pos_BT, doc_BT)
-    before_M = torch.arange(-memory.memory_len, 0, device=pos_BT.device)
-    pos_BS = torch.cat((pos_BT[:, :1] + before_M, pos_BT), dim=1)
-    if doc_BT is None:
-        doc_BT = torch.zeros(valid_BM.shape[0], pos_BT.shape[1], dtype=torch.long, device=pos_BT.device)
-    doc_BS = torch.cat((torch.where(valid_BM, doc_BT[:, :1], -1), doc_BT), dim=1)
-    first, last = known.extent(pos_BT)
-    return known.note(pos_BS, known.Extent(first - memory.memory_len, last), rose, doc_BS), doc_BS
 
 
 def count_parameters(model: nn.Module) -> tuple[int, int]:

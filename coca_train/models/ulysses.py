@@ -90,7 +90,7 @@ class SequenceShare:
         """Whole rows, filled up: the last document goes on."""
         return self.filled(tokens_BT), self.filled(pos_BT, rise=1), None if doc_BT is None else self.filled(doc_BT)
 
-    def slice(self, x_BT: Tensor) -> Tensor:
+    def own(self, x_BT: Tensor) -> Tensor:
         """This rank's tokens of whole rows that divide evenly (a view)."""
         size = x_BT.shape[1] // self.size
         return x_BT.narrow(1, self.rank * size, size)
@@ -98,7 +98,7 @@ class SequenceShare:
     def targets(self, targets_BT: Tensor) -> Tensor:
         """Those of this rank's tokens; what rows are filled up with is not scored."""
         missing = self.whole(targets_BT.shape[1]) - targets_BT.shape[1]
-        return self.slice(F.pad(targets_BT, (0, missing), value=IGNORE))
+        return self.own(F.pad(targets_BT, (0, missing), value=IGNORE))
 
     def gathered(self, x_Bt: Tensor) -> Tensor:
         """The whole rows of what every rank has of its slice, on every rank."""
@@ -118,9 +118,9 @@ class SequenceShare:
     def heads(self, n_heads: int, n_kv_heads: int) -> Heads:
         """Of that many heads those of this rank."""
         n_shared = math.lcm(n_kv_heads, self.size)
-        return Heads(self._own(n_heads), self._own(n_shared), n_shared // n_kv_heads)
+        return Heads(self._heads(n_heads), self._heads(n_shared), n_shared // n_kv_heads)
 
-    def _own(self, n_heads: int) -> slice:
+    def _heads(self, n_heads: int) -> slice:
         own = n_heads // self.size
         return slice(self.rank * own, (self.rank + 1) * own)
 
@@ -142,19 +142,19 @@ class SequenceShare:
     def mapped(self, mapped: Mapped, heads: Heads, n_heads: int) -> Mapped:
         """What a layer has made of the heads of this rank: of tables over all n_heads, their rows."""
 
-        def own(x: Tensor, dim: int) -> Tensor:
+        def rows(x: Tensor, dim: int) -> Tensor:
             return x.narrow(dim, heads.query.start, n_heads // self.size) if x.shape[dim] == n_heads else x
 
         terms, hooked = mapped.terms, mapped.hooked
         if terms.distance_HR is not None:
-            terms = terms._replace(distance_HR=own(terms.distance_HR, 0))
+            terms = terms._replace(distance_HR=rows(terms.distance_HR, 0))
         if terms.query is not None:
-            terms = terms._replace(query=(terms.query[0], own(terms.query[1], 1)))
+            terms = terms._replace(query=(terms.query[0], rows(terms.query[1], 1)))
         if terms.key is not None:
-            terms = terms._replace(key=(terms.key[0], own(terms.key[1], 1)))
+            terms = terms._replace(key=(terms.key[0], rows(terms.key[1], 1)))
         if hooked is not None:
             of_heads = hooked.by.of_heads
-            parameters = (own(x, 0) if i in of_heads else x for i, x in enumerate(hooked.parameters))
+            parameters = (rows(x, 0) if i in of_heads else x for i, x in enumerate(hooked.parameters))
             hooked = hooked._replace(parameters=tuple(parameters))
         return mapped._replace(terms=terms, hooked=hooked)
 

@@ -45,7 +45,7 @@ class Perplexity:
 
 
 def score_share(
-    model: nn.Module,
+    model: Any,
     documents: Sequence[np.ndarray],
     rows: Sequence[Windowing],
     micro_batch_tokens: int,
