@@ -65,7 +65,7 @@ class GpuMemory:
 
     def _reading(self, batches: float) -> float:
         s = self.states
-        held = s.lasting + s.between + s.gathered + self.recurrent + self.of_device
+        held = s.lasting + s.between + s.gathered + s.arriving + self.recurrent + self.of_device
         return held + self.activations.reading * batches
 
     @property
