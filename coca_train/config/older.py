@@ -41,6 +41,8 @@ ADDED = {
     "optim.muon.adjust_lr": "match_rms_adamw",
     "optim.cooldown": 0.1,
     "optim.cooldown_shape": "linear",
+    "engine.sequence_parallel": 1,
+    "engine.mlp_tile": None,
 }
 # The same of what older runs may have done in either way: their records are not compared in it.
 UNKNOWN = {"start.convert": []}

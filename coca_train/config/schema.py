@@ -288,6 +288,13 @@ class EngineConfig:
     compile: Literal["auto", "none", "blocks"] = Field(
         description="blocks: torch.compile, block by block, in training; auto: none, until it is measured on a GPU"
     )
+    sequence_parallel: Annotated[int, Field(ge=1, le=1024)] = Field(
+        description="processes that share each sequence: slices of its tokens, in attention some of the heads; 1 = none"
+    )
+    mlp_tile: Positive | None = Field(
+        description="positions that a feed-forward layer computes at a time, again in the backward pass [tokens]; "
+        "null = all at once"
+    )
     bucket_size: Positive = Field(description="ZeRO reduce and all-gather bucket [elements]")
     gradient_reduction: Literal["all_reduce", "owner"] = Field(
         description="of ZeRO 1 (but in bf16) and 2; all_reduce: every rank gets all sums and keeps its part; owner: "

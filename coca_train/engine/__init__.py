@@ -8,6 +8,7 @@ from coca_train.config.schema import EngineConfig, OptimConfig
 from coca_train.engine.base import Engine, InitParameter, StepResult
 from coca_train.engine.process import start, stop
 from coca_train.engine.recurrence import RecurrentEngine, SegmentMemorySize
+from coca_train.engine.sequence import shared
 
 __all__ = ["Engine", "SegmentMemorySize", "StepResult", "build", "start", "stop"]
 
@@ -32,6 +33,7 @@ def build(
     that remembers the segment before; None: it remembers nothing.
     """
     start(config)  # before deepspeed is imported
+    model_fn = shared(model_fn, config.sequence_parallel)
     if config.kind == "local":
         from coca_train.engine.local import LocalEngine
 

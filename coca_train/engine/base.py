@@ -89,7 +89,8 @@ class Engine(Protocol):
         ...
 
     def eval_module(self) -> AbstractContextManager[nn.Module]:
-        """COLLECTIVE to enter. A plain module with the current weights in eval mode; inside, ranks are independent."""
+        """A plain module with the current weights in eval mode. COLLECTIVE: every rank calls it, and modules in it, as
+        often as all others and in the same order; weights that are sharded are gathered as they are needed."""
         ...
 
     def state_spec(self) -> dict[str, tuple[int, ...]]:

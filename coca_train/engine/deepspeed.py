@@ -36,7 +36,6 @@ from coca_train.engine.muon import Matrix, MuonAndAdamW
 from coca_train.engine.optim import ADAM, MUON, adam_step, build_optimizer, moments_of, set_lr, start_moments
 from coca_train.models.lora import named_parameters
 from coca_train.models.trainable import select_trainable
-from coca_train.runtime.watchdog import waiting
 
 LOSS_SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 
@@ -64,9 +63,9 @@ class DeepSpeedEngine:
         self.dtype = config.dtype
         self.zero_stage = config.zero_stage
         self.skipped_steps = 0
-        self._model_fn = model_fn
         self._max_grad_norm = optim.max_grad_norm
         self._accumulation = accumulation
+        self._sequence_parallel = config.sequence_parallel
         with base.parameters_on_meta():
             module = model_fn()
         settings = settings_of(config, optim.max_grad_norm, micro_batch_size, accumulation, width_of(module))
@@ -91,6 +90,7 @@ class DeepSpeedEngine:
             )[0]
         process.bound_waits(config.timeout_s)  # after initialize, which makes groups of its own
         self.model: nn.Module = self._engine.module
+        setattr(self.model, "in_step", config.zero_stage == 3)  # noqa: B010
         self._parameters: dict[str, Any] = dict(named_parameters(self.model))
         self._start_moments(0.0)
         if isinstance(optimizer, MuonAndAdamW) and self.zero_stage:
@@ -104,6 +104,7 @@ class DeepSpeedEngine:
         world = torch_dist.get_world_size()
         tokens = torch.tensor(base.count_targets(micro_batches), dtype=torch.float64, device=self.device)
         torch_dist.all_reduce(tokens)
+        tokens /= self._sequence_parallel  # its ranks have all counted a sequence; their losses are of their slices
         scale = (world / tokens.clamp(min=1)).float()  # DeepSpeed averages over the ranks
         # In float64, so that the loss of a step does not show in how many micro batches and on how many ranks it was
         # added up.
@@ -142,32 +143,13 @@ class DeepSpeedEngine:
 
     @contextlib.contextmanager
     def eval_module(self) -> Iterator[nn.Module]:
-        """ZeRO 3 lends an unsharded copy in the compute dtype, freed afterwards: hooks of a sharded module gather
-        in `forward` only, and would need all ranks in step."""
-        module = self.model
-        if self.zero_stage == 3:
-            with waiting("gathering the weights"):
-                module = self._unsharded()
-        module.eval()
+        """The module itself. With ZeRO 3 it stays sharded: each part's weights are gathered while it runs, which takes
+        all ranks, and no rank needs room for a second copy of them all."""
+        self.model.eval()
         try:
-            yield module
+            yield self.model
         finally:
-            module.train()
-
-    @torch.no_grad()
-    def _unsharded(self) -> nn.Module:
-        with base.parameters_on_meta():
-            module = self._model_fn()
-        buffers = base.persistent_buffers(self.model)
-
-        def gather(name: str, out: Tensor) -> None:
-            with deepspeed.zero.GatheredParameters([self._parameters[name]]):
-                out.copy_(self._parameters[name])
-
-        base.materialise(module, gather, self.device, base.DTYPES[self.dtype])
-        for name, buffer in base.persistent_buffers(module).items():
-            buffer.copy_(buffers[name])
-        return module
+            self.model.train()
 
     # ---- state, by name
 

@@ -16,6 +16,7 @@ from coca_train.models.cache import Cache
 from coca_train.models.kernels import Kernel
 from coca_train.models.products import products
 from coca_train.models.scores import part_of
+from coca_train.models.ulysses import SequenceShare
 from coca_train.positions.base import LayerPosition, Position, Projections
 from coca_train.positions.visibility import Layout
 
@@ -30,6 +31,7 @@ class AttentionContext(NamedTuple):
     scale_BT: Tensor | None = None  # of every query's scores, float32; None: one
     kind: str = OWN  # of the layers
     device: str = ""  # cpu or cuda, as a step is done there; "": where the tensors are
+    sequence: SequenceShare | None = None  # what this rank has of a sequence that several share; None: all of it
 
 
 class Attention(nn.Module):
@@ -82,13 +84,22 @@ class Attention(nn.Module):
         if context.cache is not None:
             # In the dtype of the model: what a scheme condenses may be wider than that.
             k_BSGK, v_BSGD, *tokens = context.cache.extend(self.layer, k_BSGK.to(v_BSGD.dtype), v_BSGD, *tokens)
-        project = Projections(self.project_q, self.project_k)
-        parts = [
-            part_of(mapped, layout, context.scale_BT)
-            for tables, layout in context.views
-            for mapped in [self.position(context.position, q_BTHD, k_BSGK, tables, project, tuple(tokens))]
-        ]
+        project, shared = Projections(self.project_q, self.project_k), context.sequence
+        if shared is not None:
+            # From here on all tokens of some heads: layouts, tables and logit scales are those of the whole row.
+            heads = shared.heads(self.n_heads, self.n_kv_heads)
+            of_heads = self.position.tokens_of_heads
+            q_BTHD, k_BSGK, v_BSGD, tokens = shared.to_heads(q_BTHD, k_BSGK, v_BSGD, tokens, of_heads, heads)
+            project = shared.projections(project, heads)
+        parts = []
+        for tables, layout in context.views:
+            mapped = self.position(context.position, q_BTHD, k_BSGK, tables, project, tuple(tokens))
+            if shared is not None:
+                mapped = shared.mapped(mapped, project.heads, self.n_heads)
+            parts.append(part_of(mapped, layout, context.scale_BT))
         # By the width of the values: a scheme may make queries and keys wider, and that must not make the scores
         # smaller.
         out_BTHD = context.kernel(parts, v_BSGD, self.head_dim**-0.5)
+        if shared is not None:
+            out_BTHD = shared.to_tokens(out_BTHD, self.n_heads)
         return F.dropout(self.out(out_BTHD.flatten(-2)), self.dropout, self.training)

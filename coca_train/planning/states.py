@@ -28,6 +28,7 @@ MUON_STEP = 6  # its update, in float32 and in bfloat16
 REDUCED_AT_ONCE = 500_000_000  # parameters DeepSpeed all-reduces in one go without ZeRO 2 (MEMORY_OPT_ALLREDUCE_SIZE)
 SUB_GROUP = 1_000_000_000  # parameters ZeRO 3 steps at once (sub_group_size)
 LIVE = 1_000_000_000  # parameters ZeRO 3 keeps gathered (stage3_max_live_parameters)
+PREFETCHED = 50_000_000  # parameters it gathers at once ahead of their use (stage3_prefetch_bucket_size)
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ class States:
     own_gradients: those of the parameters as autograd leaves them, which stay until the step. summed_gradients: where
     micro batches are added up, sharded or not. between: what of gradients and buckets is there from the start on, and
     stays between steps. afterwards: what is needed for a moment after backward. starting: the most that is held while
-    the model is made. validating: a full copy of sharded weights, in validations.
+    the model is made. gathered: of sharded weights, while what they are of runs. arriving: those
+    that come from other ranks, before they are put together: hidden in a step, where more is needed at another moment.
     """
 
     weights: int
@@ -59,8 +61,8 @@ class States:
     buckets: int = 0
     between: int = 0
     gathered: int = 0
+    arriving: int = 0
     afterwards: int = 0
-    validating: int = 0
 
     @property
     def lasting(self) -> int:
@@ -155,9 +157,9 @@ def _zero_3(engine: EngineConfig, counts: ParameterCounts, n_gpus: int, accumula
         buckets=buffer + sums * min(engine.bucket_size, counts.trained),
         between=sums * shard + buffer,
         gathered=b * min(counts.all, LIVE) if n_gpus > 1 else 0,
+        arriving=b * min(counts.all, PREFETCHED) if n_gpus > 1 else 0,
         afterwards=(sums + (4 if engine.dtype == "fp16" else 0)) * at_once,
         starting=b * _shard(counts.all, n_gpus),
-        validating=b * counts.all,
     )
 
 

@@ -19,6 +19,7 @@ from coca_train.models.attention import AttentionContext
 from coca_train.models.kernels import KERNELS, Kernel
 from coca_train.models.recompute import WAYS
 from coca_train.models.transformer import Transformer
+from coca_train.models.ulysses import SequenceShare
 from coca_train.planning.attention import Calls, FusedOperations, kernel_for
 from coca_train.planning.outline import Outline
 from coca_train.tracking.throughput import flops_per_token
@@ -89,9 +90,16 @@ class Activations:
 
 
 def activations(
-    outline: Outline, micro_batch_size: int, device: str, *, checkpointing: str, keeps_gradients: bool
+    outline: Outline,
+    micro_batch_size: int,
+    device: str,
+    *,
+    checkpointing: str,
+    keeps_gradients: bool,
+    sequence_parallel: int = 1,
 ) -> Activations:
-    """Watch a forward and backward over micro_batch_size sequences on `device` (cpu or cuda).
+    """Watch a forward and backward over micro_batch_size sequences on `device` (cpu or cuda), or over slices of
+    them where sequence_parallel ranks share each.
 
     keeps_gradients: whether the gradients of parameters stay until backward has ended (they count in `peak`), or are
     taken away one by one.
@@ -100,12 +108,16 @@ def activations(
     kernel = kernel_for(config.engine.attention, device)
     model.train()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    share = SequenceShare(0, sequence_parallel, _sent)
+    n_tokens = config.train.seq_len // share.size
     hooks = [] if keeps_gradients else [each.register_post_accumulate_grad_hook(_release) for each in trained]
     with Watch(model.parameters()) as watch:
         tokens_BT, targets_BT, _pos_BT = (
-            torch.empty(micro_batch_size, config.train.seq_len, dtype=torch.int64, device="meta") for _ in range(3)
+            torch.empty(micro_batch_size, n_tokens, dtype=torch.int64, device="meta") for _ in range(3)
         )
         contexts = _contexts(model, micro_batch_size, config.train.seq_len, kernel, device)
+        if share.size > 1:
+            contexts = {kind: share.context(context) for kind, context in contexts.items()}
         tables = watch.live  # tokens, and what the scheme makes of parameters
         # Before the step: `peak` only rises, and reading needs less than forward and backward do.
         with torch.no_grad():
@@ -195,7 +207,7 @@ def _hidden(
     past_BMC = None
     if n_before:
         past_BMC = torch.empty(len(tokens_BT), n_before, model.config.d_model, dtype=outline.dtype, device="meta")
-    x_BTC = model.embedded(tokens_BT, torch.arange(outline.config.train.seq_len).expand(len(tokens_BT), -1))
+    x_BTC = model.embedded(tokens_BT, torch.arange(tokens_BT.shape[1]).expand(len(tokens_BT), -1))
 
     def run(block: nn.Module, x_BTC: Tensor, *rest: object) -> Tensor:
         with FusedOperations(device):  # here, so that a block that is computed again runs under it too
@@ -204,6 +216,23 @@ def _hidden(
     for kind, block in zip(model.kinds, model.blocks, strict=True):
         x_BTC = WAYS[checkpointing](run, block, x_BTC, contexts[kind], past_BMC)
     return run(model.final_norm, x_BTC)
+
+
+class _Sent(torch.autograd.Function):
+    """What goes to other ranks and comes from them: as much, in another tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, x_PBtW: Tensor) -> Tensor:
+        return torch.empty_like(x_PBtW.contiguous())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return torch.empty_like(grads[0].contiguous())
+
+
+def _sent(x_PBtW: Tensor) -> Tensor:
+    sent: Any = _Sent.apply(x_PBtW)
+    return sent
 
 
 def _release(parameter: Tensor) -> None:

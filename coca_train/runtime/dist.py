@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+def reader(sequence_parallel: int) -> tuple[int, int]:
+    """Of the groups of ranks that share sequences, each with batches of its own, which this rank is in; how many there
+    are."""
+    return rank() // sequence_parallel, world_size() // sequence_parallel
+
+
 def local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK", "0"))
 

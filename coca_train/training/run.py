@@ -149,8 +149,7 @@ def validation_of(config: Config, n_tokens: int) -> Validation:
         config.eval.max_tokens,
         config.train.micro_batch_size,
         n_tokens,
-        dist.rank(),
-        dist.world_size(),
+        *dist.reader(config.engine.sequence_parallel),
     )
 
 

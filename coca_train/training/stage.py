@@ -78,6 +78,7 @@ def run_one(
             layers=config.layers,
             seed=config.run.seed,
         )
+        reader, n_readers = dist.reader(config.engine.sequence_parallel)
         memory = engine.SegmentMemorySize(config.model.n_layers, outline.position.memory_len, config.model.d_model)
         with waiting("the start of the engine"):
             runner = engine.build(
@@ -87,7 +88,7 @@ def run_one(
                 init if origin is None else None,
                 trainable=stage.trainable,
                 micro_batch_size=config.train.micro_batch_size,
-                accumulation=config.train.global_batch_size // (config.train.micro_batch_size * dist.world_size()),
+                accumulation=config.train.global_batch_size // (config.train.micro_batch_size * n_readers),
                 memory=memory if memory.memory_len else None,
             )
         start_step = 0
@@ -108,8 +109,8 @@ def run_one(
                 mixture,
                 config.train.global_batch_size,
                 config.train.micro_batch_size,
-                dist.rank(),
-                dist.world_size(),
+                reader,
+                n_readers,
                 start_step,
                 config.data.prefetch_steps,
                 stage.first_sample,
@@ -240,8 +241,9 @@ def announce_data(train: TrainConfig, mixture: Mixture, first_sample: int, steps
 
 
 def announce_engine(config: EngineConfig) -> None:
+    shared = f", {config.sequence_parallel} to a sequence" if config.sequence_parallel > 1 else ""
     dist.log(
-        f"engine    {config.kind}, {dist.world_size()} process(es), {config.dtype}, "
+        f"engine    {config.kind}, {dist.world_size()} process(es){shared}, {config.dtype}, "
         f"ZeRO {config.zero_stage if config.kind == 'deepspeed' else '-'}"
     )
 

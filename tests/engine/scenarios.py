@@ -110,6 +110,7 @@ def engine_config(**changes: Any) -> EngineConfig:
         "activation_checkpointing": "none", "bucket_size": 1_000_000, "timeout_s": 60, "max_skipped_steps": 3,
         "gradient_reduction": "all_reduce", "communication_dtype": "auto", "overlap_communication": None,
         "prefetch_size": None, "persistence_threshold": None, "deterministic": False, "compile": "none",
+        "sequence_parallel": 1, "mlp_tile": None,
     }  # fmt: skip
     return EngineConfig(**(values | changes))
 

@@ -128,24 +128,23 @@ def stages_of(*words: str) -> tuple[Stage, ...]:
     return resolve(configure(*words))
 
 
-def test_only_what_a_run_can_have_counts_and_validations_too() -> None:
-    """ZeRO 3 makes a full copy of the weights then, of which a step holds 1e9 at most."""
+def test_only_what_a_run_can_have_counts() -> None:
+    """And validations need no more than a step: ZeRO 3 gathers weights as they are needed."""
     words = (*SHARDED, "model.n_layers=1", "model.d_ff=120000", "train.seq_len=8", "train.micro_batch_size=1")
     words = (*words, "train.global_batch_size=64")
     (stage,) = stages_of("model=llama_7b", *words)
     needed = of(stage).memory["full"]
-    assert needed.training < needed.total == needed.phases["validation"]
+    assert needed.phases["validation"] < needed.training == needed.total
     for share, fits in ((1.0001, True), (0.9999, False), (0.98, False)):
         cost = of(stage, Cluster(32, gpu(share * needed.total), 0.4))
         assert cost.fits is fits
-    little = Cluster(32, gpu(1.001 * needed.training), 0.4)  # more of them would not help: the copy stays
-    cost = of(stage, little)
+    little = Cluster(1, gpu(0.5 * of(stage, Cluster(4096, gpu(1e15), 0.4)).memory["full"].total), 0.4)
+    cost = of(stage, little)  # not even with as many GPUs as there may be
     assert (cost.fits, cost.change) == (False, None)
     shown = " ".join(page("small", [cost], little).split())
-    sizes = " ".join(f"{of(stage).memory[way].training / 2**30:,.2f}" for way in ("none", "selective", "full"))
+    sizes = " ".join(f"{cost.memory[way].training / 2**30:,.2f}" for way in ("none", "selective", "full"))
     assert f"a step needs {sizes} most" in shown
-    has = f"{1.001 * needed.training / 2**30:,.1f} GiB"
-    assert f"DOES NOT FIT into {has}, whatever is changed of micro batch, check" in page("small", [cost], little)
+    assert "whatever is changed of micro batch, check" in page("small", [cost], little)
 
 
 def test_it_must_fit_as_it_is_set() -> None:
