@@ -1,6 +1,7 @@
 """Where a sample comes from: source, window, documents, and the line of the raw file each was read from."""
 
 import os
+import tokenize
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,7 +65,10 @@ class Rows:
         version = np.lib.format.read_magic(self._file)
         if version != (1, 0):
             raise ValueError(f"an .npy file of version {version}; 1.0 is needed")
-        self.shape, _, self.dtype = np.lib.format.read_array_header_1_0(self._file)
+        try:
+            self.shape, _, self.dtype = np.lib.format.read_array_header_1_0(self._file)
+        except (tokenize.TokenError, SyntaxError, TypeError) as error:  # numpy reads it as Python does its sources
+            raise ValueError(f"its header is none ({error})") from error
         if self.dtype.hasobject:
             raise ValueError(f"Python objects in dtype {self.dtype}, which only a pickle has")
         self._first = self._file.tell()

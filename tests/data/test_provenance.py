@@ -84,6 +84,20 @@ def test_a_pipe_is_refused_without_waiting(folder: Path) -> None:
         Origins(IndexedDataset(folder / "text_train"))
 
 
+def test_a_header_with_a_gap_is_told_as_damage(folder: Path) -> None:
+    give_origins(folder, "text_train")
+    path = folder / "text_train.origins.npy"
+    data = bytearray(path.read_bytes())
+    data[20:120] = bytes(100)
+    path.write_bytes(data)
+    with pytest.raises(DataError, match="E-TOK-22"):
+        Origins(IndexedDataset(folder / "text_train"))
+    data[20:120] = b" " * 100
+    path.write_bytes(data)
+    with pytest.raises(DataError, match="E-TOK-22"):
+        Origins(IndexedDataset(folder / "text_train"))
+
+
 def test_rows_that_are_cut_while_they_are_read(folder: Path) -> None:
     """A mapped file would end the process without a word."""
     give_origins(folder, "text_train")
