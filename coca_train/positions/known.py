@@ -71,7 +71,7 @@ def moved(pos_BS: Tensor, doc_BS: Tensor | None, device: torch.device) -> tuple[
 
 def on(tensor: Tensor, device: torch.device) -> Tensor:
     """A constant of the host on a device: copied the first time, then kept with it."""
-    if tensor.device == device:
+    if tensor.device == device or tensor.is_meta:  # of a model without memory: what it meets goes there
         return tensor
     copies = getattr(tensor, COPIES, {})
     setattr(tensor, COPIES, copies)
