@@ -19,6 +19,7 @@ from coca_train.models.recompute import WAYS
 from coca_train.models.transformer import Transformer
 from coca_train.positions import visibilities
 from coca_train.runtime import IGNORE, dist
+from tests import states
 from tests.cases import sampled
 from tests.engine.scenarios import OPTIM, Batch, digest, engine_config, lr_of, meta
 from tests.faults.fork_server import ForkServer, values
@@ -95,9 +96,9 @@ def train(
         norms.append(result.grad_norm)
         tokens.append(result.tokens)
     if save:
-        assert checkpoint.save(Path(save), steps, built, meta(steps)) is None
+        assert states.save(Path(save), steps, built, meta(steps)) is None
     if export:
-        moments = {name: x.clone() for name, x in built.named_state() if name.startswith("exp_avg/")}
+        moments = {name: x.clone() for name, x in states.full_state(built).items() if name.startswith("exp_avg/")}
         if dist.is_main():
             save_file(moments, export)
     answer = {"losses": losses, "norms": norms, "tokens": tokens, "digest": digest(built)}
