@@ -1,7 +1,9 @@
 """Say what a run will cost, before it starts."""
 
 import sys
-from typing import Literal
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -14,6 +16,10 @@ from coca_train.config.root import Root
 from coca_train.config.schema import STRICT, Positive
 from coca_train.config.verb import FLAGS, Verb
 from coca_train.settings import TRAIN, of_training
+
+if TYPE_CHECKING:
+    from coca_train.planning.outline import Outline
+    from coca_train.schedule import Stage
 
 USAGE = """\
 What a run will cost, before it starts.
@@ -52,9 +58,13 @@ class PlanConfig:
         "b200",
         "cpu",
     ] = Field(description="which; cpu: this machine without one (what engine.device=cpu plans for)")
-    mfu: float = Field(
-        gt=0, le=1, description="model FLOPs utilisation to plan with: the share of the peak that a run reaches"
+    mfu: float | None = Field(
+        gt=0,
+        le=1,
+        description="model FLOPs utilisation to plan hours with, the share of the peak that a run reaches; null: of the "
+        "step as it is counted",
     )
+    measure: bool = Field(description="take a step on this machine and show its parts beside the counted ones")
 
 
 def _plan(loaded: Loaded, arguments: Arguments) -> None:
@@ -71,8 +81,17 @@ def _plan(loaded: Loaded, arguments: Arguments) -> None:
     for stage in stages:
         check_launch(stage.config, cluster)
     outlines = [outline(stage.config, stage.trainable, lora=stage.lora) for stage in stages]
-    costs = [cost(stage, each, cluster, stages) for stage, each in zip(stages, outlines, strict=True)]
+    costs = [
+        cost(stage, each, cluster, stages, _measure(stage) if given.measure else None)
+        for stage, each in zip(stages, outlines, strict=True)
+    ]
     print(plan(config.run.name, costs, cluster), end="")
+
+
+def _measure(stage: "Stage") -> "Callable[[Outline, int], dict[str, float]]":
+    from coca_train.planning.measured import measure
+
+    return partial(measure, trainable=stage.trainable, lora=stage.lora)
 
 
 PLAN = Root(

@@ -10,6 +10,8 @@ from coca_train.planning.cost import Cluster, Cost, n_tokens
 from coca_train.planning.gpus import GIB
 from coca_train.planning.memory import GpuMemory
 from coca_train.planning.outline import Outline, outline
+from coca_train.planning.rates import ON_PAGE, rates_of
+from coca_train.planning.roofline_page import page
 from coca_train.positions.layers import in_words
 from coca_train.runtime import printing
 from coca_train.runtime.printing import percent, short
@@ -34,9 +36,10 @@ def summary(name: str, costs: Sequence[Cost], cluster: Cluster) -> str:
     if fits == "fits on" and any(_memory_as_set(cost).report > cluster.gpu.usable for cost in costs):
         fits = "fits, BUT NOT ITS REPORT, on"
     tokens, flops = sum(c.n_tokens for c in costs), sum(c.per_token.total * c.n_tokens for c in costs)
+    hours = _hours(costs, cluster)
     line = (
         f"{name} {fits} {cluster.n_gpus} x {cluster.gpu.device}: "
-        f"{_hours(costs, cluster)}, {short(tokens)} tokens, {flops:.2e} FLOPs"
+        f"{f'{hours}, ' if hours else ''}{short(tokens)} tokens, {flops:.2e} FLOPs"
     )
     return textwrap.fill(line, printing.WIDTH, subsequent_indent="  ")
 
@@ -46,14 +49,30 @@ def _memory_as_set(cost: Cost) -> GpuMemory:
 
 
 def _basis(cluster: Cluster, costs: Sequence[Cost]) -> str:
-    """Memory of the stage that needs most, and the rate behind the hours."""
+    """Memory of the stage that needs most, and where the hours come from."""
     most, has = max(_memory_as_set(cost).total for cost in costs) / GIB, cluster.gpu.usable / GIB
-    mfu = f"{cluster.mfu:.0%}".replace("%", " %")
-    return f"needs {most:,.1f} of {has:,.1f} GiB each; hours at {mfu} MFU of {costs[0].peak.source}"
+    needs, source = f"needs {most:,.1f} of {has:,.1f} GiB each", costs[0].peak.source
+    seconds = 3600 * sum(cost.hours or 0.0 for cost in costs)
+    if not seconds:
+        return f"{needs}; no hours: nothing is known of how fast this GPU is; mfu=0.4 takes it to reach 40 % of its peak"
+    if cluster.mfu is not None:
+        return f"{needs}; hours at {_percent(cluster.mfu)} MFU of {source}"
+    flops = sum(cost.per_token.total * cost.n_tokens for cost in costs)
+    mfu = _percent(flops / (seconds * cluster.n_gpus * costs[0].peak.flops))
+    how = "measured" if rates_of(cluster.gpu) is None else "counted"
+    return f"{needs}; hours by the {how} step, {mfu} MFU of {source}"
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}".replace("%", " %")
 
 
 def _hours(costs: Sequence[Cost], cluster: Cluster) -> str:
-    hours = sum(cost.hours for cost in costs)
+    """Of all of them; "" where nothing is known."""
+    known = [cost.hours for cost in costs if cost.hours is not None]
+    if not known:
+        return ""
+    hours = sum(known)
     days = f" ({hours / 24:.1f} days)" if hours >= 48 else ""
     return f"{_number(hours)} hours{days}, {_number(hours * cluster.n_gpus)} GPU hours"
 
@@ -74,13 +93,15 @@ def _stage(cost: Cost, cluster: Cluster) -> str:
         f"{train.global_batch_size:,} x {train.seq_len:,}",
         f"  FLOPs     a token: {short(per_token.forward)} forward + {short(per_token.backward)} backward; "
         f"in all {per_token.total * cost.n_tokens:.2e}",
-        f"  time      {_hours([cost], cluster)}{_again(cost)}",
+        f"  time      {_hours([cost], cluster) or 'not known'}{_again(cost)}",
         f"  memory    of one GPU [GiB], micro batch {train.micro_batch_size} x {train.seq_len:,}, "
         f"{config.engine.dtype}, {_engine(cost)}",
         "",
         *(f"    {line}" for line in _memory(cost).splitlines()),
         "",
         f"  {_verdict(cost, cluster)}",
+        "",
+        *page(cost.step, ON_PAGE if cluster.gpu.kind == "cuda" else (), cost.measured),
     ]
     return "\n".join(lines) + "\n"
 

@@ -41,11 +41,7 @@ def kernel_for(configured: str, device: str, calls: Calls | None = None) -> Kern
 
     def kernel(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
         n_queries, n_keys = parts[0].q_BTHE.shape[1], v_BSGD.shape[1]
-        name = choose(parts, n_keys, device) if configured == "auto" else configured
-        if name == "sdpa" and not (is_plain(parts) and n_queries in (1, n_keys)):
-            name = "blocked"
-        if name == "flex" and not flex.serves(parts):
-            name = "blocked"
+        name = resolved(configured, device, parts, v_BSGD)
         tiled = name == "blocked" and n_keys > RECOMPUTE_ABOVE and n_queries > 1
         if calls is None and not tiled and name != "flex":
             return KERNELS[name](parts, v_BSGD, scale)
@@ -58,6 +54,15 @@ def kernel_for(configured: str, device: str, calls: Calls | None = None) -> Kern
         return out
 
     return kernel
+
+
+def resolved(configured: str, device: str, parts: Sequence[Part], v_BSGD: Tensor) -> str:
+    """The kernel that runs in the end where engine.attention names one."""
+    n_queries, n_keys = parts[0].q_BTHE.shape[1], v_BSGD.shape[1]
+    name = choose(parts, n_keys, device) if configured == "auto" else configured
+    if name == "sdpa" and not (is_plain(parts) and n_queries in (1, n_keys)):
+        name = "blocked"
+    return "blocked" if name == "flex" and not flex.serves(parts) else name
 
 
 def _tile_work(part: Part) -> Callable[[], None]:

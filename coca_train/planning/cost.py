@@ -8,9 +8,12 @@ from typing import Any
 from coca_train.config.check import RULES, World
 from coca_train.config.messages import ConfigError, Problem, show
 from coca_train.config.schema import Config
+from coca_train.planning import roofline
 from coca_train.planning.gpus import Gpu, peak_of
 from coca_train.planning.memory import GpuMemory, memory
 from coca_train.planning.outline import Outline
+from coca_train.planning.rates import rates_of
+from coca_train.planning.roofline import Step
 from coca_train.planning.step import Activations, Flops, activations, flops
 from coca_train.schedule import Stage
 from coca_train.tracking.throughput import Peak
@@ -90,30 +93,42 @@ OF_THIS_MACHINE = ("E-RUN-04", "E-CFG-27")  # a plan is for another one: what GP
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where a run would be. mfu: model FLOPs utilisation it is taken to reach (throughput.py says what that is)."""
+    """Where a run would be. mfu: model FLOPs utilisation it is taken to reach (throughput.py says what that is); None:
+    what the counted step says."""
 
     n_gpus: int
     gpu: Gpu
-    mfu: float
+    mfu: float | None = None
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one stage. per_token: FLOPs. change: the smallest that fits; None: it fits, or nothing does (see `fits`)."""
+    """Of one stage. per_token: FLOPs. step: counted, on one GPU. measured: seconds of such a step on this machine, by
+    part; None: it was not. hours: None where nothing is known of the GPU. change: the smallest that fits; None: it fits,
+    or nothing does (see `fits`)."""
 
     stage: Stage
     outline: Outline
     per_token: Flops
     n_tokens: int
     peak: Peak
-    hours: float
+    step: Step
+    measured: dict[str, float] | None
+    hours: float | None
     memory: dict[bool, GpuMemory]  # activation checkpointing -> memory
     fits: bool
     change: Change | None
 
 
-def cost(stage: Stage, outline: Outline, cluster: Cluster, stages: Sequence[Stage] = ()) -> Cost:
-    """Plan one stage, which `check_launch` has let through. stages: of the whole run, which has as many GPUs."""
+def cost(
+    stage: Stage,
+    outline: Outline,
+    cluster: Cluster,
+    stages: Sequence[Stage] = (),
+    measure: Callable[[Outline, int], dict[str, float]] | None = None,
+) -> Cost:
+    """Plan one stage, which `check_launch` has let through. stages: of the whole run, which has as many GPUs. measure:
+    takes a step of so many micro batches on this machine; None: nothing is measured."""
     config = stage.config
     others = [other.config.train for other in stages if other.name != stage.name]
     remembered = cache(partial(activations, outline))  # what is changed below leaves the model as it is
@@ -135,9 +150,21 @@ def cost(stage: Stage, outline: Outline, cluster: Cluster, stages: Sequence[Stag
     as_set = by_checkpointing[config.engine.activation_checkpointing].total <= cluster.gpu.usable
     per_token, tokens = flops(outline), n_tokens(stage)
     peak = peak_of(cluster.gpu, config.engine.dtype)
-    seconds = tokens * per_token.total / (cluster.n_gpus * peak.flops * cluster.mfu)
+    step = roofline.step(outline, per_token, cluster.n_gpus, cluster.gpu.kind)
+    measured = None if measure is None else measure(outline, step.n_micro_batches)
+    seconds = _step_seconds(step, cluster, peak, measured)
+    hours = None if seconds is None else stage.max_steps * seconds / 3600
     change = None if as_set else smallest_change(config, cluster.n_gpus, fits)
-    return Cost(stage, outline, per_token, tokens, peak, seconds / 3600, by_checkpointing, as_set, change)
+    return Cost(stage, outline, per_token, tokens, peak, step, measured, hours, by_checkpointing, as_set, change)
+
+
+def _step_seconds(step: Step, cluster: Cluster, peak: Peak, measured: dict[str, float] | None) -> float | None:
+    """As told by mfu, else as counted, else as measured here; None: nobody knows."""
+    if cluster.mfu is not None:
+        return step.n_tokens * step.per_token.total / (peak.flops * cluster.mfu)
+    if (rates := rates_of(cluster.gpu)) is not None:
+        return step.seconds(rates)
+    return sum(measured.values()) if measured and cluster.gpu.kind == "cpu" else None
 
 
 def n_tokens(stage: Stage) -> int:

@@ -1,0 +1,135 @@
+"""A micro batch on the meta device, counted as the model itself runs it, with the choices of another device.
+
+Shape legend: B sequences, T tokens, M memory, C d_model, H query heads, G key/value heads, S keys, D value width,
+E dot-product width.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from coca_train.models.attention import AttentionContext
+from coca_train.models.kernels import KERNELS, Kernel
+from coca_train.models.memory import Memory
+from coca_train.models.scores import Part, repeat_heads
+from coca_train.models.transformer import Transformer
+from coca_train.planning.attention import resolved
+from coca_train.planning.count import ATTENTION, LOSS, Count
+from coca_train.planning.outline import Outline
+
+aten = torch.ops.aten
+
+
+def micro_batch(outline: Outline, device: str, with_documents: bool = False) -> Count:
+    """Forward and backward over one micro batch, every operation as `device` (cpu or cuda) dispatches it.
+
+    with_documents: tokens do not see those of other documents.
+    """
+    model, train = outline.model, outline.config.train
+    shape_BT = train.micro_batch_size, train.seq_len
+    tokens_BT, pos_BT = (torch.empty(shape_BT, dtype=torch.int64, device="meta") for _ in range(2))
+    doc_BT = torch.empty_like(pos_BT) if with_documents else None
+    memory = _memory(model, *shape_BT[:1], outline.dtype)
+    count = Count(longest=train.seq_len - 1)
+    model.train()
+    with counted(model, count, device), count:
+        model(tokens_BT, tokens_BT, pos_BT, doc_BT, memory=memory).backward()
+    model.zero_grad(set_to_none=True)
+    return count
+
+
+@contextmanager
+def counted(model: Transformer, count: Count, device: str) -> Iterator[None]:
+    """Tells `count` where the model is: in which block, its attention, the loss. device: the one that chooses."""
+    hooks, entered = [], []
+
+    def around(module: nn.Module, **scope: Any) -> None:
+        def enter(*_: object) -> None:
+            # In here, not around the step: autograd leaves such modes, and blocks that are computed again need it.
+            entered.append(DeviceChoices(device))
+            entered[-1].__enter__()
+            count.enter(**scope)
+
+        def leave(*_: object) -> None:
+            count.leave()
+            entered.pop().__exit__(None, None, None)
+
+        hooks.append(module.register_forward_pre_hook(enter))
+        # Always: a block that is computed again stops by an exception when it has what is needed.
+        hooks.append(module.register_forward_hook(leave, always_call=True))
+
+    around(model, part=None)
+    for number, (kind, block) in enumerate(zip(model.kinds, model.blocks, strict=True)):
+        around(block, block=number, share=model.visibilities[kind].share(model.shape.max_seq_len))
+    around(model.final_norm)
+    around(model.head, part=LOSS)
+    kernel = _kernel(model.attention, device)
+
+    def run(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
+        with count.scope(part=ATTENTION):
+            return kernel(parts, v_BSGD, scale)
+
+    model.kernel = lambda: run  # type: ignore[method-assign]  # of this one instance
+    try:
+        yield
+    finally:
+        del model.kernel
+        for hook in hooks:
+            hook.remove()
+
+
+def _kernel(configured: str, device: str) -> Kernel:
+    """What engine.attention does on `device`: the project's own kernels themselves, in place of a compiled one fused
+    attention over the same tensors."""
+
+    def kernel(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
+        name = resolved(configured, device, parts, v_BSGD)
+        if name != "flex" or not v_BSGD.is_meta:
+            return KERNELS[name](parts, v_BSGD, scale)
+        v_BGSD = v_BSGD.transpose(1, 2)
+        views = [
+            aten._scaled_dot_product_flash_attention(
+                part.q_BTHE.transpose(1, 2), part.k_BSGE.transpose(1, 2), v_BGSD, is_causal=True, scale=scale
+            )[0]
+            for part in parts
+        ]
+        out_BHTE = views[0] if len(views) == 1 else torch.stack(views).sum(0)
+        return out_BHTE[..., : v_BSGD.shape[-1]].transpose(1, 2)
+
+    return kernel
+
+
+class DeviceChoices(TorchFunctionMode):
+    """What torch runs on `device` for tensors of the meta device."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self._cuda = device == "cuda"
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is F.scaled_dot_product_attention and args[0].is_meta and kwargs.get("attn_mask") is None:
+            causal = {"is_causal": kwargs["is_causal"], "scale": kwargs["scale"]}
+            flash = aten._scaled_dot_product_flash_attention if self._cuda else _CPU_FLASH
+            return flash(*args, **causal)[0]
+        if func is F.rms_norm and args[0].is_meta and self._cuda:
+            # One kernel there, many on the meta device. LayerNorm is one everywhere and moves the same, a mean apart.
+            return F.layer_norm(args[0], args[1], kwargs["weight"], None, kwargs["eps"])
+        return func(*args, **kwargs)
+
+
+_CPU_FLASH = aten._scaled_dot_product_flash_attention_for_cpu
+
+
+def _memory(model: Transformer, n_rows: int, dtype: torch.dtype) -> Memory | None:
+    """As a scheme with recurrence is given it; None for the others."""
+    n_before, width = model.position.memory_len, model.config.d_model
+    if not n_before:
+        return None
+    hidden = [torch.empty(n_rows, n_before, width, dtype=dtype, device="meta") for _ in model.kinds]
+    return Memory(hidden, torch.empty(n_rows, dtype=torch.int64, device="meta"))

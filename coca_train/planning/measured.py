@@ -1,0 +1,95 @@
+"""A step of this machine, taken for real and timed by torch's profiler, by the parts that `count` tells apart."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from coca_train import engine
+from coca_train.config.schema import LoraConfig
+from coca_train.data.batch import Batch
+from coca_train.engine.base import Engine
+from coca_train.models.transformer import build_model
+from coca_train.planning.count import COMMUNICATION, OPTIMIZER, Count
+from coca_train.planning.dispatch import counted
+from coca_train.planning.gpus import GIB, Gpu, find
+from coca_train.planning.memory import memory
+from coca_train.planning.outline import Outline
+from coca_train.runtime.errors import UserError
+
+MARK = "coca_train: "  # before a part, in the profiler's records
+
+
+def measure(
+    outline: Outline, n_micro_batches: int, *, trainable: Sequence[str] = ("*",), lora: LoraConfig | None = None
+) -> dict[str, float]:
+    """Seconds of a step of so many micro batches, by part: one micro batch and its update are run, by one process.
+
+    trainable, lora: the stage's. Raises UserError where this machine has not got the memory.
+    """
+    config = outline.config
+    train = config.train
+    device = engine.start(config.engine)
+    needed, here = memory(outline, 1, device.type).total, _here(device)
+    if needed > here.usable:
+        raise UserError(
+            f"E-PLN-06 command line measure=true: a step of micro batch {train.micro_batch_size} needs "
+            f"{needed / GIB:,.1f} GiB in one process, {here.device} has {here.usable / GIB:,.1f}. Fix: measure=false, or "
+            "a smaller train.micro_batch_size"
+        )
+    model = outline.model
+    size = engine.SegmentMemorySize(config.model.n_layers, model.position.memory_len, config.model.d_model)
+    built = engine.build(
+        config.engine,
+        config.optim,
+        partial(build_model, config, model.embed.num_embeddings, trainable, lora),
+        _fill,
+        trainable=trainable,
+        micro_batch_size=train.micro_batch_size,
+        accumulation=1,
+        memory=size if size.memory_len else None,
+    )
+    tokens_BT = torch.randint(model.embed.num_embeddings, (train.micro_batch_size, train.seq_len))
+    batch = Batch(tokens_BT, tokens_BT, torch.arange(train.seq_len).expand_as(tokens_BT).clone(), None)
+    try:
+        built.train_step([batch], 0.0)  # pays for set-up
+        seconds = _timed(built, batch)
+    finally:
+        built.release()
+    once = (OPTIMIZER, COMMUNICATION)
+    return {part: taken * (1 if part in once else n_micro_batches) for part, taken in seconds.items()}
+
+
+def _timed(built: Engine, batch: Batch) -> dict[str, float]:
+    """Seconds by part of one step, as the profiler saw its operations: on the device, where that is a GPU."""
+    on_gpu, model = built.device.type == "cuda", built.model
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
+    count = Count(built.device.type, outside=OPTIMIZER, around=_recorded)
+    with profile(activities=activities) as profiler, counted(model, count, built.device.type), count:
+        built.train_step([batch], 0.0)
+    seconds: dict[str, float] = defaultdict(float)
+    for event in profiler.key_averages():
+        if event.key.startswith(MARK):
+            taken_us = event.device_time_total if on_gpu else event.cpu_time_total
+            seconds[event.key.removeprefix(MARK)] += taken_us / 1e6
+    return dict(seconds)
+
+
+def _recorded(part: str, name: str) -> AbstractContextManager[Any]:
+    return record_function(f"{MARK}{part}")
+
+
+def _fill(name: str, tensor: torch.Tensor) -> None:
+    tensor.normal_(std=0.02)
+
+
+def _here(device: torch.device) -> Gpu:
+    """What this machine has of memory."""
+    if device.type == "cpu":
+        return find("cpu")
+    properties = torch.cuda.get_device_properties(device)
+    return Gpu(properties.name, properties.total_memory)

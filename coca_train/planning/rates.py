@@ -1,0 +1,85 @@
+"""What GPUs reach, as published and as assumed: the rates that a counted step is timed with.
+
+Kernels: bandwidth and the shares of the data sheet's FLOP/s that matrix products and fused attention (FlashAttention 2)
+reach. The H200 has the H100's chip: the same shares, and of its memory's bandwidth the share that the H100 reaches of
+its own; so has the smaller A100. Links: assumed, what a collective reaches of NVLink's data sheet (one direction) among
+8 GPUs of a node, and beyond of the network cards of a DGX node together.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cache
+
+import torch
+
+from coca_train.planning.fusion import Kernel
+from coca_train.planning.gpus import GPUS, Gpu
+from coca_train.tracking.throughput import gpu_peak
+
+SHORTEST_S = 2.5e-6  # a kernel that has next to nothing to do
+PER_NODE = 8  # GPUs
+OF_LINKS = 0.75  # share of their data sheet that collectives reach: assumed
+
+
+@dataclass(frozen=True)
+class Rates:
+    """gpu: its name in planning/gpus.py. bandwidth, nvlink, network: bytes/s. products, attention: shares of the peak."""
+
+    gpu: str
+    bandwidth: float
+    products: float
+    attention: float
+    nvlink: float
+    network: float
+
+    @property
+    def name(self) -> str:
+        return self.gpu.split("_")[0].upper()
+
+    def seconds(self, kernel: Kernel) -> float:
+        """The longer of moving its bytes and of computing its FLOPs."""
+        share = self.attention if kernel.is_attention else self.products
+        computing = kernel.flops / (_peak(self.gpu, kernel.dtype) * share) if kernel.flops else 0.0
+        return max(kernel.nbytes / self.bandwidth, computing, SHORTEST_S)
+
+    def moving(self, nbytes: float, n_kernels: int) -> float:
+        """Seconds of kernels that compute next to nothing."""
+        return max(nbytes / self.bandwidth, n_kernels * SHORTEST_S)
+
+    def link(self, n_gpus: int) -> float:
+        """What a GPU sends while all n_gpus take part [bytes/s]."""
+        return OF_LINKS * (self.nvlink if n_gpus <= PER_NODE else min(self.nvlink, self.network))
+
+    @property
+    def text(self) -> str:
+        """All of it, to be printed."""
+        tera = f"{self.bandwidth / 1e12:.2f} TB/s"
+        shares = f"products {self.products:.0%}, attention {self.attention:.0%}".replace("%", " %")
+        links = f"links {OF_LINKS * self.nvlink / 1e9:.0f}, {OF_LINKS * self.network / 1e9:.0f} GB/s"
+        return f"{self.name} {tera}, {shares}, {links}"
+
+
+A100 = Rates("a100_80gb", 1.75e12, 0.78, 0.60, 300e9, 200e9)
+H100 = Rates("h100", 2.9e12, 0.72, 0.45, 450e9, 400e9)
+DATA_SHEET = {"a100_80gb": 2.039e12, "a100_40gb": 1.555e12, "h100": 3.35e12, "h200": 4.8e12}  # of memory, bytes/s
+
+
+def _scaled(known: Rates, gpu: str) -> Rates:
+    return replace(known, gpu=gpu, bandwidth=known.bandwidth / DATA_SHEET[known.gpu] * DATA_SHEET[gpu])
+
+
+ON_PAGE = (A100, H100, _scaled(H100, "h200"))
+RATES = {rates.gpu: rates for rates in (*ON_PAGE, _scaled(A100, "a100_40gb"))}
+
+
+@cache
+def _peak(gpu: str, dtype: torch.dtype) -> float:
+    """Of the data sheet [FLOP/s]; what has no rate of its own (float64) at that of float32."""
+    name = {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype, "fp32")
+    peak = gpu_peak(GPUS[gpu].device, name, tf32=False)
+    assert peak is not None, "these GPUs have all of them"
+    return peak.flops
+
+
+def rates_of(gpu: Gpu) -> Rates | None:
+    """Of a GPU by its device; None: nothing is known of it."""
+    return next((each for each in RATES.values() if GPUS[each.gpu].device == gpu.device), None)

@@ -1,0 +1,147 @@
+"""A whole optimizer step of one GPU, counted operation by operation, and how long it takes at known rates.
+
+Forward and backward are those of the model itself (dispatch.py), fused by rules that a compiled schedule shows
+(fusion.py); update and communication are the engine's (collectives.py). Times are sums of the longer of moving a
+kernel's bytes and computing its FLOPs: no more than what can be counted, and no less.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from coca_train.checkpoint.format import file_size
+from coca_train.engine.base import spec_of
+from coca_train.models.lora import named_parameters
+from coca_train.planning.collectives import Collective, collectives, update
+from coca_train.planning.count import AGAIN, ATTENTION, COMMUNICATION, ELEMENTWISE, LINEAR, LOSS, OPTIMIZER
+from coca_train.planning.dispatch import micro_batch
+from coca_train.planning.fusion import RULES, Kernel, fused, unfused
+from coca_train.planning.gpus import GPUS, peak_of
+from coca_train.planning.outline import Outline
+from coca_train.planning.rates import Rates
+from coca_train.planning.states import ParameterCounts
+from coca_train.planning.step import Flops
+
+PARTS = (LOSS, ATTENTION, LINEAR, ELEMENTWISE, AGAIN)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A part of a step on one GPU, of all its micro batches. kernels: of communication, collectives."""
+
+    kernels: float = 0
+    nbytes: float = 0
+    flops: float = 0
+    seconds: tuple[float, ...] = ()  # at each of the rates asked for
+
+    def __add__(self, other: "Row") -> "Row":
+        seconds = tuple(a + b for a, b in zip(self.seconds, other.seconds, strict=True))
+        return Row(self.kernels + other.kernels, self.nbytes + other.nbytes, self.flops + other.flops, seconds)
+
+    def __sub__(self, other: "Row") -> "Row":
+        seconds = tuple(a - b for a, b in zip(self.seconds, other.seconds, strict=True))
+        return Row(self.kernels - other.kernels, self.nbytes - other.nbytes, self.flops - other.flops, seconds)
+
+
+@dataclass(frozen=True)
+class Step:
+    """On each of n_gpus. eager, compiled: kernels of one micro batch. saved: bytes of a checkpoint."""
+
+    outline: Outline
+    n_gpus: int
+    eager: tuple[Kernel, ...]
+    compiled: tuple[Kernel, ...]
+    collectives: tuple[Collective, ...]
+    syncs: Counter[str]
+    per_token: Flops
+    saved: int
+
+    @property
+    def n_micro_batches(self) -> int:
+        train = self.outline.config.train
+        return train.global_batch_size // (train.micro_batch_size * self.n_gpus)
+
+    @property
+    def n_tokens(self) -> int:
+        """Of a step, on one GPU."""
+        train = self.outline.config.train
+        return train.global_batch_size // self.n_gpus * train.seq_len
+
+    def rows(self, rates: Iterable[Rates]) -> dict[str, Row]:
+        """By part; what is not there is left out."""
+        rates = tuple(rates)
+        rows = {part: self._row([kernel for kernel in self.eager if kernel.part == part], rates) for part in PARTS}
+        rows[OPTIMIZER] = self._optimizer(rates)
+        rows[COMMUNICATION] = self._communication(rates)
+        return {name: row for name, row in rows.items() if row.kernels}
+
+    def savings(self, rates: Iterable[Rates]) -> dict[str, Row]:
+        """What compiled blocks would save, by rule."""
+        rates, saved = tuple(rates), {}
+        for rule in RULES:
+            kernels = [kernel for kernel in self.compiled if kernel.rule == rule]
+            replaced = [kernel._replace(nbytes=nbytes) for kernel in kernels for nbytes in kernel.replaces]
+            saved[rule] = self._row(replaced, rates) - self._row(kernels, rates)
+        return {name: row for name, row in saved.items() if row.kernels}
+
+    def seconds(self, rates: Rates, compiled: bool = False) -> float:
+        """One step, blocks compiled or not."""
+        total = sum(row.seconds[0] for row in self.rows([rates]).values())
+        return total - sum(row.seconds[0] for row in self.savings([rates]).values()) * compiled
+
+    def mfu(self, rates: Rates, seconds: float) -> float:
+        """FLOPs that the model needs (what is computed again is not), as a share of the peak."""
+        peak = peak_of(GPUS[rates.gpu], self.outline.config.engine.dtype).flops
+        return self.per_token.total * self.n_tokens / (seconds * peak)
+
+    @cached_property
+    def nbytes(self) -> tuple[int, int]:
+        """Of a micro batch, before and after the rules."""
+        before, after = (sum(kernel.nbytes for kernel in kernels) for kernels in (self.eager, self.compiled))
+        return before, after
+
+    def _row(self, kernels: list[Kernel], rates: tuple[Rates, ...]) -> Row:
+        n = self.n_micro_batches
+        return Row(
+            n * len(kernels),
+            n * sum(kernel.nbytes for kernel in kernels),
+            n * sum(kernel.flops for kernel in kernels),
+            tuple(n * sum(each.seconds(kernel) for kernel in kernels) for each in rates),
+        )
+
+    def _optimizer(self, rates: tuple[Rates, ...]) -> Row:
+        moved = update(self.outline.config.engine)
+        nbytes = moved.nbytes(self.outline.n_trained, self.n_gpus, self.n_micro_batches)
+        n_kernels = moved.n_kernels(len(self.outline.trained), self.n_micro_batches)
+        return Row(n_kernels, nbytes, 0, tuple(each.moving(nbytes, n_kernels) for each in rates))
+
+    def _communication(self, rates: tuple[Rates, ...]) -> Row:
+        """What is overlapped costs time only where it takes longer than what it is overlapped with."""
+        sent = {on: sum(c.sent(self.n_gpus) for c in self.collectives if c.overlapped == on) for on in (True, False)}
+        seconds = []
+        for each in rates:
+            computing = self.n_micro_batches * sum(each.seconds(kernel) for kernel in self.eager)
+            link = each.link(self.n_gpus)
+            seconds.append(sent[False] / link + max(0.0, sent[True] / link - computing))
+        return Row(len(self.collectives), sent[True] + sent[False], 0, tuple(seconds))
+
+
+def step(outline: Outline, per_token: Flops, n_gpus: int, device: str) -> Step:
+    """Count a stage's step on each of n_gpus. device: cpu or cuda, whose choices are made."""
+    config, count = outline.config, micro_batch(outline, device)
+    parameters = dict(named_parameters(outline.model))
+    vectors = sum(parameters[name].numel() for name in outline.trained if parameters[name].ndim < 2)
+    counts = ParameterCounts(outline.n_parameters, outline.n_trained, vectors)
+    train = config.train
+    n_micro_batches = train.global_batch_size // (train.micro_batch_size * n_gpus)
+    return Step(
+        outline,
+        n_gpus,
+        tuple(unfused(count.operations)),
+        tuple(fused(count.operations)),
+        tuple(collectives(config.engine, counts, n_gpus, n_micro_batches)),
+        count.syncs,
+        per_token,
+        file_size(spec_of(outline.model, outline.trained)),
+    )
