@@ -12,7 +12,7 @@ T = TypeVar("T")
 # A recipe in miniature: its scheme, stages and dtype stay.
 TOY = (
     *("model.n_layers=2", "model.d_model=32", "model.n_heads=2", "model.n_kv_heads=null", "model.d_ff=48"),
-    *("model.vocab_size=512", "train.seq_len=32", "train.micro_batch_size=2", "train.global_batch_size=4"),
+    *("model.vocab_size=4096", "train.seq_len=32", "train.micro_batch_size=2", "train.global_batch_size=4"),
 )
 
 

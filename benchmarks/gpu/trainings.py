@@ -1,6 +1,6 @@
 """Whole trainings through the command line, each in a process of its own, and what they leave."""
 
-import json
+import hashlib
 import os
 import re
 import subprocess
@@ -12,11 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import ROOT
-from coca_train.checkpoint.format import ShardReader
+from coca_train.checkpoint.manifest import FOLDER
 from coca_train.tracking.writers import read_jsonl
 
 QUIET = (
-    *("eval.sample_tokens=0", "eval.extrapolation.enabled=false", "tracking.progress_bar=false", "data.prepare=embedded"),
+    *(
+        "eval.sample_tokens=0",
+        "eval.extrapolation.enabled=false",
+        "tracking.progress_bar=false",
+        "data.prepare=embedded",
+    ),
     *("tracking.log_every_steps=1", "eval.max_tokens=1024"),
 )
 
@@ -33,19 +38,19 @@ class Trained:
     def losses(self) -> dict[int, float]:
         return {record["step"]: record["loss"] for record in self.records if "loss" in record}
 
-    def tensors(self) -> dict[str, bytes]:
-        """The newest checkpoint, bit by bit."""
-        folder = max((self.run_dir / "checkpoints").glob("step-*"))
-        reader = ShardReader(folder)
-        return {name: reader.read(name).numpy().tobytes() for name in reader.names()}
+    def state(self) -> dict[str, str]:
+        """SHA-256 of every file of tensors of the newest checkpoint."""
+        newest = max((self.run_dir / FOLDER).glob("step-*"))
+        return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in newest.glob("*.safetensors")}
 
 
 def train(folder: Path, name: str, words: Sequence[str], limit_s: float = 600) -> Trained:
-    """`python -m coca_train` with these words; runs of the same folder share its corpus. Raises RuntimeError."""
+    """`python -m coca_train` with these words; the parts of an hour share a corpus beside their folders. Raises
+    RuntimeError."""
     command = [sys.executable, "-m", "coca_train", *words, *QUIET, f"run.root={folder}", f"run.name={name}"]
     began = time.monotonic()
     done = subprocess.run(
-        command, cwd=folder, env=os.environ | {"PYTHONPATH": _python_path()}, capture_output=True, text=True,
+        command, cwd=folder.parent, env=os.environ | {"PYTHONPATH": _python_path()}, capture_output=True, text=True,
         timeout=limit_s, check=False,
     )  # fmt: skip
     if done.returncode:
@@ -61,7 +66,3 @@ def stalls(text: str) -> list[float]:
 
 def _python_path() -> str:
     return os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-
-
-def digest(values: Any) -> str:
-    return json.dumps(values, sort_keys=True)

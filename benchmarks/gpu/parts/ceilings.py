@@ -28,16 +28,20 @@ def run(scale: Scale, folder: Path) -> Iterator[Figure]:
         tera = 2e-9 * rows * columns * inner / milliseconds(lambda x=x, w=w: x @ w.T, device, times)
         low = rates.products * peak.flops / 1e12 if rates and peak and rows == columns == inner else None
         what = f"product {rows:,} x {columns:,} x {inner:,}"
-        yield Figure("ceilings", what, tera, "TFLOP/s") if low is None else Figure(
-            "ceilings", what, tera, "TFLOP/s", low=0.95 * low, by=BY
+        yield (
+            Figure("ceilings", what, tera, "TFLOP/s")
+            if low is None
+            else Figure("ceilings", what, tera, "TFLOP/s", low=0.95 * low, by=BY)
         )
     source = torch.empty(scale.pick(1 << 31, 1 << 10), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    moved = 2e-9 * source.numel() / milliseconds(lambda: target.copy_(source), device, times)
-    yield Figure("ceilings", "copy", moved, "TB/s") if rates is None else Figure(
-        "ceilings", "copy", moved, "TB/s", low=0.9 * rates.bandwidth / 1e12, by=BY
+    moved = 2e-9 * source.numel() / milliseconds(lambda to=target, of=source: to.copy_(of), device, times)
+    yield (
+        Figure("ceilings", "copy", moved, "TB/s")
+        if rates is None
+        else Figure("ceilings", "copy", moved, "TB/s", low=0.9 * rates.bandwidth / 1e12, by=BY)
     )
-    del source, target
+    source = target = torch.empty(0)  # the memory is needed
     n_tokens, heads = scale.pick((32768, 32), (64, 2))
     for name, backend in BACKENDS.items():
         q = torch.randn(1, heads, n_tokens, 128, device=device, dtype=torch.bfloat16, requires_grad=True)
@@ -54,6 +58,8 @@ def run(scale: Scale, folder: Path) -> Iterator[Figure]:
         tera = 7e-9 * heads * n_tokens**2 * 128 / taken_ms
         low = rates.attention * peak.flops / 1e12 if rates and peak and name == "FlashAttention" else None
         what = f"{name}, {n_tokens:,} tokens, forward and backward"
-        yield Figure("ceilings", what, tera, "TFLOP/s") if low is None else Figure(
-            "ceilings", what, tera, "TFLOP/s", low=0.9 * low, by=BY
+        yield (
+            Figure("ceilings", what, tera, "TFLOP/s")
+            if low is None
+            else Figure("ceilings", what, tera, "TFLOP/s", low=0.9 * low, by=BY)
         )

@@ -12,8 +12,8 @@ NEAR = {"fp32": 0.005, "bf16": 0.05}  # nats a token, after 40 steps
 
 
 def run(scale: Scale, folder: Path) -> Iterator[Figure]:
-    steps = scale.pick(STEPS, (1, 2))
-    words = [f"train.max_steps={steps[-1]}", "optim.warmup_steps=2", "checkpoint.save_every_steps=1000"]
+    steps = scale.pick(STEPS, (1, 3))
+    words = [f"train.max_steps={steps[-1]}", "optim.warmup_steps=1", "checkpoint.save_every_steps=1000"]
     words += scale.pick([], ["model.n_layers=2", "model.d_model=32", "model.n_heads=2", "model.d_ff=48"])
     words += scale.pick([], ["train.seq_len=32", "train.micro_batch_size=2", "train.global_batch_size=4"])
     wanted = train(folder, "cpu", [*words, "engine.device=cpu", "engine.dtype=fp32"]).losses()

@@ -15,7 +15,7 @@ def run(scale: Scale, folder: Path) -> Iterator[Figure]:
     steps, every = scale.pick((STEPS, EVERY), (4, 2))
     for stage in scale.pick((1, 2), (1,)):
         words = scale.words("+experiment=coca_350m", f"engine.zero_stage={stage}", f"train.max_steps={steps}")
-        words += [f"checkpoint.save_every_steps={every}", "optim.warmup_steps=2", "data=embedded"]
+        words += [f"checkpoint.save_every_steps={every}", "optim.warmup_steps=1", "data=embedded"]
         words += scale.pick(["train.micro_batch_size=16", "train.global_batch_size=32"], [])
         done = train(folder, f"zero-{stage}", words)
         speeds = [record["tokens_per_s"] for record in done.records if "tokens_per_s" in record][steps // 4 :]
