@@ -18,7 +18,7 @@ from coca_train.config.messages import Problem
 from coca_train.config.root import Root
 from coca_train.config.schema import Config, EvalConfig, TrainConfig
 from coca_train.positions import FREQUENCIES, SCHEMES, VISIBILITIES
-from coca_train.positions.rules import layers_fit, visibility_fits, visibility_trains
+from coca_train.positions.rules import heads_shared, layers_fit, visibility_fits, visibility_trains
 from coca_train.runtime.trees import copied
 
 
@@ -56,7 +56,9 @@ TRAIN = Root(
         "eval",
         "experiment",
     ),
-    check=partial(problems, rules=(*RULES, visibility_fits, visibility_trains, layers_fit, tried_options)),
+    check=partial(
+        problems, rules=(*RULES, visibility_fits, visibility_trains, layers_fit, heads_shared, tried_options)
+    ),
     command="coca_train",
     examples="train.max_steps=100, or group=choice, e.g. position=coca",
     place="run.root and run.name",

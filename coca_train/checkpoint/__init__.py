@@ -1,8 +1,9 @@
 """What a run must remember, committed atomically and verified before it is trusted."""
 
-from coca_train.checkpoint.commit import MAX_FAILURES, prune, save
+from coca_train.checkpoint.commit import MAX_FAILURES, Saves
 from coca_train.checkpoint.lock import RunLock
 from coca_train.checkpoint.manifest import Checkpoint, Meta
+from coca_train.checkpoint.publishing import prune
 from coca_train.checkpoint.recovery import begin, find, load, load_weights, newest, sweep
 from coca_train.checkpoint.weights import Frozen, Weights, open_weights
 
@@ -12,6 +13,7 @@ __all__ = [
     "Frozen",
     "Meta",
     "RunLock",
+    "Saves",
     "Weights",
     "begin",
     "find",
@@ -20,6 +22,5 @@ __all__ = [
     "newest",
     "open_weights",
     "prune",
-    "save",
     "sweep",
 ]

@@ -1,4 +1,4 @@
-"""safetensors files, written tensor by tensor and read tensor by tensor: never a whole state in memory.
+"""safetensors files, written tensor by tensor and read range by range: never a whole state in memory.
 
 Layout (github.com/huggingface/safetensors, "Format"): uint64 LE header length, JSON header
 {name: {dtype, shape, data_offsets}}, raw little-endian data. States of a training are float32; files of weights
@@ -11,10 +11,12 @@ import math
 import os
 import struct
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,6 +26,11 @@ HEADER_LIMIT = 100 << 20  # [bytes], the official library's limit
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 ALL_FLOAT32: Mapping[str, torch.dtype] = {}
+# A file that was changed less than that ago may change again and look as it did: clocks of files are coarse.
+SETTLED_S = 2.0
+
+# Digests of files that this process has read or written, by what the file system says of them then.
+_digests: dict[tuple[int, ...], str] = {}
 
 assert sys.byteorder == "little"
 
@@ -67,15 +74,16 @@ class ShardWriter:
         self._descriptor = durable.create(path)
         self._write(struct.pack("<Q", len(text)) + text)
 
-    def write(self, name: str, tensor: Tensor) -> None:
-        """Append one CPU tensor. Raises NonFinite before anything of it is written."""
+    def write(self, name: str, *parts: Tensor) -> None:
+        """Append a CPU tensor, whole or in parts one after the other. Raises NonFinite before any of it is written."""
         # In the order of the header, which is on the disk already: it says where each tensor lies.
-        expected = self._pending.pop(0)
-        assert (name, tuple(tensor.shape), tensor.dtype) == expected, (name, expected)
-        extremes = torch.aminmax(tensor) if tensor.numel() else ()  # one pass; NaN wins
-        if not all(math.isfinite(value) for value in extremes):
+        expected, shape, dtype = self._pending.pop(0)
+        assert name == expected and sum(part.numel() for part in parts) == math.prod(shape), (name, expected, shape)
+        assert all(part.dtype == dtype for part in parts), (name, dtype)
+        if not all(_is_finite(part) for part in parts):
             raise NonFinite(name)
-        self._write(tensor.reshape(-1).view(torch.uint8).numpy())
+        for part in parts:
+            self._write(part.reshape(-1).view(torch.uint8).numpy())
 
     def _write(self, data: Any) -> None:
         view = memoryview(data)
@@ -93,6 +101,17 @@ class ShardWriter:
 
     def close(self) -> None:
         os.close(self._descriptor)
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Whether no element is NaN or infinite."""
+    if not tensor.numel():
+        return True
+    if tensor.dtype == torch.float32:
+        # By numpy: torch would start threads of its own for it, in a thread that works beside a training.
+        values = tensor.numpy()
+        return bool(np.isfinite(values.min()) and np.isfinite(values.max()))  # NaN wins
+    return all(math.isfinite(value) for value in torch.aminmax(tensor))
 
 
 class ShardReader:
@@ -131,18 +150,32 @@ class ShardReader:
     def dtypes(self) -> dict[str, torch.dtype]:
         return {name: dtype for name, (_, _, dtype) in self._entries.items()}
 
-    def sha256(self) -> str:
-        """Digest of the whole file, read through the same descriptor as the tensors."""
+    def sha256(self, again: bool = False) -> str:
+        """Digest of the whole file, read through the same descriptor as the tensors. again: also where this process has
+        read it before and the file system says that it is as it was."""
+        stat = os.fstat(self._descriptor)
+        identity = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+        if not again and identity in _digests:
+            return _digests[identity]
         digest = hashlib.sha256()
         for offset in range(0, self.bytes, durable.CHUNK):
             digest.update(durable.read_at(self._descriptor, offset, min(durable.CHUNK, self.bytes - offset)))
+        if time.time() - max(stat.st_mtime, stat.st_ctime) > SETTLED_S:
+            _digests[identity] = digest.hexdigest()
         return digest.hexdigest()
+
+    def values(self, name: str, start: int, stop: int) -> Tensor:
+        """Elements [start, stop) of a tensor: flat, on the CPU, in the precision of the file. From any thread."""
+        shape, begin, dtype = self._entries[name]
+        assert 0 <= start <= stop <= math.prod(shape), (name, start, stop)
+        size = dtype.itemsize
+        data = durable.read_at(self._descriptor, self._start + begin + size * start, size * (stop - start))
+        return torch.frombuffer(data, dtype=dtype) if data else torch.zeros(0, dtype=dtype)
 
     def tensor(self, name: str) -> Tensor:
         """One CPU tensor, in the precision of the file."""
-        shape, start, dtype = self._entries[name]
-        data = durable.read_at(self._descriptor, self._start + start, dtype.itemsize * math.prod(shape))
-        return torch.frombuffer(data, dtype=dtype).view(shape) if data else torch.zeros(shape, dtype=dtype)
+        shape = self._entries[name][0]
+        return self.values(name, 0, math.prod(shape)).view(shape)
 
     def close(self) -> None:
         os.close(self._descriptor)

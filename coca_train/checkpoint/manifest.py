@@ -5,7 +5,10 @@ import json
 import math
 import re
 import stat
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from coca_train.runtime import outside
 NAME = "MANIFEST.json"
 FORMAT = 1
 LIMIT = 64 << 20  # [bytes]
+THREADS = 4  # that read files at the same time
 FOLDER = "checkpoints"
 STEP_FOLDER = re.compile(r"step-(\d{8})")
 SHARD = re.compile(r"state-\d{5}-of-\d{5}\.safetensors")
@@ -27,6 +31,9 @@ TYPES: dict[str, type] = {
     "model_digest": str, "data_fingerprint": dict, "counters": dict, "progress": dict, "files": list,
 }  # fmt: skip
 LORA = "lora"  # a further key of checkpoints with adapters: programs that know none refuse them
+# Another one, of checkpoints with tensors that lie in several files: {name: {shape, parts: [[file, start, stop], …]}},
+# elements [start, stop) by the number of the file that has them, under the tensor's own name and flat.
+CUT = "cut"
 
 
 class Refused(ValueError):
@@ -94,7 +101,7 @@ def read(path: Path) -> dict[str, Any]:
         raise Refused(f"E-CKP-08 {NAME} cannot be read: {error}") from None
     if not isinstance(manifest, dict) or manifest.get("digest") != digest_of(manifest):
         raise Refused(f"E-CKP-08 {NAME} is damaged: its digest differs")
-    if manifest.get("format") != FORMAT or set(manifest) - {LORA} != KEYS:
+    if manifest.get("format") != FORMAT or set(manifest) - {LORA, CUT} != KEYS:
         raise Refused(f"E-CKP-09 format {manifest.get('format')!r}, this version reads {FORMAT}")
     if (key := _mistyped(manifest)) is not None:
         raise Refused(f"E-CKP-08 {NAME} is damaged: {key} is {str(manifest.get(key))[:80]!r}")
@@ -131,6 +138,8 @@ def _mistyped(manifest: dict[str, Any]) -> str | None:
     lora = manifest.get(LORA, {"rank": 1, "alpha": 1.0})
     if not isinstance(lora, dict) or not all(_is_above_0(lora.get(key)) for key in ("rank", "alpha")):
         return LORA
+    if not _is_cut(manifest.get(CUT, {}), len(manifest["files"])):
+        return CUT
     counters = manifest["counters"]
     # None at all in a run that was imported: no step was ever done in it.
     if counters and not all(_is_number(counters.get(key)) for key in ("adam_step", "skipped_steps")):
@@ -148,23 +157,59 @@ def _is_above_0(value: Any) -> bool:
     return _is_number(value) and value > 0
 
 
-def open_shard(path: Path, entry: dict[str, Any], verified: bool = True) -> ShardReader:
-    """A shard whose bytes are those of the manifest's entry (verified=False: which nobody has looked at). Raises
-    Refused, saying whose file it is."""
+def _is_cut(cut: Any, n_files: int) -> bool:
+    """Whether each tensor that is cut has all of its elements, each once."""
+    if not isinstance(cut, dict):
+        return False
+    for entry in cut.values():
+        if not isinstance(entry, dict) or entry.keys() != {"shape", "parts"}:
+            return False
+        shape, parts = entry["shape"], entry["parts"]
+        if not isinstance(parts, list) or not all(_are_counts(one) for one in (shape, *parts)):
+            return False
+        if any(len(part) != 3 or part[0] >= n_files for part in parts):
+            return False
+        ends = [0, *(stop for _, _, stop in parts)]
+        if [start for _, start, _ in parts] != ends[:-1] or ends != sorted(ends) or ends[-1] != math.prod(shape):
+            return False
+    return True
+
+
+def _are_counts(value: Any) -> bool:
+    return isinstance(value, list) and all(type(one) is int and 0 <= one < 2**63 for one in value)
+
+
+def miscut(cut: Mapping[str, Any], readers: Mapping[int, ShardReader]) -> str:
+    """Why some shards, by their numbers, have not the parts of tensors that the manifest says; empty: they have."""
+    for name, entry in cut.items():
+        for file, start, stop in entry["parts"]:
+            if file in readers and readers[file].spec().get(name) != (stop - start,):
+                return f"E-CKP-08 {NAME} is damaged: {name} is not cut as it says"
+    return ""
+
+
+def open_shard(path: Path, entry: dict[str, Any]) -> ShardReader:
+    """A shard, whose bytes nobody has looked at. Raises Refused, saying whose file it is."""
+    try:
+        return ShardReader(path / entry["name"])
+    except (OSError, ValueError) as error:
+        raise Refused(f"E-CKP-06 {entry['name']} cannot be read: {error}") from None
+
+
+def damage(readers: Sequence[ShardReader], entries: Sequence[dict[str, Any]], again: bool = False) -> str:
+    """Why the bytes of some shards are not those of the manifest's entries; empty: they are. again: as
+    `ShardReader.sha256`. The files are read at the same time."""
+    with ThreadPoolExecutor(THREADS, "digest") as threads:
+        return next(filter(None, threads.map(partial(_damage, again=again), readers, entries)), "")
+
+
+def _damage(reader: ShardReader, entry: dict[str, Any], again: bool) -> str:
     name = entry["name"]
     try:
-        reader = ShardReader(path / name)
-    except (OSError, ValueError) as error:
-        raise Refused(f"E-CKP-06 {name} cannot be read: {error}") from None
-    if not verified:
-        return reader
-    try:
-        digest = reader.sha256()
+        digest = reader.sha256(again)
     except OSError as error:
-        reader.close()
-        raise Refused(f"E-CKP-06 {name} cannot be read: {error}") from None
-    if digest != entry["sha256"]:
-        reader.close()
-        claim = ", ".join(f"{key} {value}" for key, value in sorted(reader.metadata.items()))
-        raise Refused(f"E-CKP-06 {name} has sha256 {digest[:12]}, not {entry['sha256'][:12]} (it says: {claim})")
-    return reader
+        return f"E-CKP-06 {name} cannot be read: {error}"
+    if digest == entry["sha256"]:
+        return ""
+    claim = ", ".join(f"{key} {value}" for key, value in sorted(reader.metadata.items()))
+    return f"E-CKP-06 {name} has sha256 {digest[:12]}, not {entry['sha256'][:12]} (it says: {claim})"

@@ -6,7 +6,7 @@ import os
 import platform
 import subprocess
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -41,23 +41,21 @@ def open_record(
     stages: Sequence[Stage],
     fingerprints: Mapping[str, dict[str, Any]],
     held_out: Mapping[str, dict[str, Any]],
-    init_digests: Callable[[], dict[str, str]],
+    init_digests: Mapping[str, str],
     start: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Rank 0: the run's record, made on the first start.
 
     fingerprints: of the training data, by stage; held_out: of the held-out files of each source, by stage.
-    init_digests: called on the first start only; digests of the initial weights by name, for comparisons. start: where
-    the first weights came from, and what was made of them; kept on the first start only.
+    init_digests: of the initial weights by name, for comparisons. start: where the first weights came from, and what
+    was made of them. Both are kept where the run begins anew only.
 
     Raises DataError when the data of a stage that has begun is not what it began with, CheckpointError when a setting
     was changed that the state in the directory depends on. Other changed settings are announced.
     """
     path = run_dir / NAME
     settings = flatten(asdict(loaded.config))
-    # A directory without a checkpoint begins anew, with a run_id of its own: nothing in it was computed with the old
-    # settings.
-    if not path.exists() or not step_folders(run_dir / FOLDER):  # nothing depends on the old settings
+    if begins_anew(run_dir):
         first = stages[0]
         record = {
             "run_id": uuid.uuid4().hex,
@@ -71,7 +69,7 @@ def open_record(
             "schedule": words_of(loaded.overrides),
             "folder": os.getcwd(),
             "versions": versions(),
-            "init_digests": init_digests(),
+            "init_digests": dict(init_digests),
         } | ({} if start is None else {"start": start})
     else:
         record = _read(path, stages[0].name)
@@ -101,6 +99,12 @@ def open_record(
     write_text(run_dir / "config.yaml", loaded.yaml)
     write_text(path, json.dumps(record, indent=1) + "\n")
     return record
+
+
+def begins_anew(run_dir: Path) -> bool:
+    """Whether a run has nothing to go on from. A directory without a checkpoint begins anew, with a run_id of its own:
+    nothing in it was computed with the old settings."""
+    return not (run_dir / NAME).exists() or not step_folders(run_dir / FOLDER)
 
 
 def begin_stage(

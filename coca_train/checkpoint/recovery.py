@@ -1,7 +1,9 @@
 """Start-up: find the newest checkpoint that verifies, say what was passed over, never start at 0 silently."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from coca_train.checkpoint import manifest
-from coca_train.checkpoint.format import ShardReader
-from coca_train.checkpoint.manifest import FOLDER, STEP_FOLDER, Checkpoint, Meta, Refused
+from coca_train.checkpoint.manifest import CUT, FOLDER, STEP_FOLDER, Checkpoint, Meta, Refused
+from coca_train.checkpoint.stored import Stored
 from coca_train.checkpoint.weights import MODEL, Spec, open_weights, plain, read_merged
-from coca_train.engine.base import Engine, InitParameter
+from coca_train.engine.base import Engine, InitParameter, ReadRange
 from coca_train.models.lora import adapter_of, is_adapter
 from coca_train.runtime import dist, durable, outside
 from coca_train.runtime.errors import CheckpointError, DataError
@@ -104,14 +106,14 @@ def first_verified(folders: Sequence[Path], run_id: str | None) -> tuple[Checkpo
 def verified(folder: Path, run_id: str | None, again: bool = True) -> tuple[Checkpoint | None, str]:
     """COLLECTIVE. Check manifest and bytes of one folder, each rank some of the files; or the reason against it.
 
-    again=False trusts the bytes of what this process has verified before.
+    again=False trusts the bytes of what this run has written or verified before.
     """
     body, reason = dist.broadcast_object(_inspect(folder, run_id) if dist.is_main() else (None, ""))
     if body is None:
         return None, reason
     known = (str(folder), body["digest"])
-    # Pruning looks at the same folders after every save. What this process has verified it need not hash again to
-    # delete an older one; what it goes on from, it does.
+    # Pruning looks at the same folders after every save. What this run has written or verified it need not hash again
+    # to delete an older one; what it goes on from, it does.
     if again or known not in _verified:
         reasons = dist.all_gather_object(_damage(folder, body))
         if any(reasons):
@@ -119,6 +121,12 @@ def verified(folder: Path, run_id: str | None, again: bool = True) -> tuple[Chec
             return None, "; ".join(reason for reason in reasons if reason)
         _verified.add(known)
     return Checkpoint(folder, body["step"], body), ""
+
+
+def trust(folder: Path, digest: str) -> None:
+    """COLLECTIVE. A checkpoint that this run has just written, its bytes digested on their way to the disk. digest: of
+    its manifest."""
+    _verified.add((str(folder), digest))
 
 
 def _inspect(folder: Path, run_id: str | None) -> tuple[dict[str, Any] | None, str]:
@@ -135,29 +143,29 @@ def _inspect(folder: Path, run_id: str | None) -> tuple[dict[str, Any] | None, s
 
 def _damage(folder: Path, body: dict[str, Any]) -> str:
     """What is wrong with this rank's share of the files; empty: nothing."""
-    try:
-        for entry in body["files"][dist.rank() :: dist.world_size()]:
-            manifest.open_shard(folder, entry).close()
-    except Refused as refusal:
-        return str(refusal)
-    return ""
+    share = range(len(body["files"]))[dist.rank() :: dist.world_size()]
+    entries = [body["files"][number] for number in share]
+    with ExitStack() as stack:
+        try:
+            readers = [stack.enter_context(closing(manifest.open_shard(folder, entry))) for entry in entries]
+        except Refused as refusal:
+            return str(refusal)
+        wrong = manifest.damage(readers, entries, again=True)
+        return wrong or manifest.miscut(body.get(CUT, {}), dict(zip(share, readers, strict=True)))
 
 
 def load(checkpoint: Checkpoint, engine: Engine, meta: Meta) -> dict[str, Any]:
     """COLLECTIVE. Put a checkpoint into the engine; the `progress` it was saved with.
 
     World size and ZeRO stage may differ from those of the save. Raises CheckpointError when precision,
-    model or trained parameters differ, DataError when the data does. Every file is verified again
-    through the descriptor its tensors are then read from; it is read once and broadcast.
+    model or trained parameters differ, DataError when the data does. Each rank verifies its share of the files, where
+    they have changed since it did so last, and then reads of all of them what it needs.
     """
     _agree(checkpoint, engine, meta)
-    opened = _Shards(checkpoint)
-    try:
+    with _opened(checkpoint) as source:
         # Before the first tensor is read: afterwards the engine would hold half of another state.
-        _same_tensors(checkpoint, opened.spec, engine.state_spec())
-        engine.load_state(opened.read, checkpoint.manifest["counters"])
-    finally:
-        opened.close()
+        _same_tensors(checkpoint, source.stored.spec, engine.state_spec())
+        engine.load_state(source.read, checkpoint.manifest["counters"])
     return checkpoint.manifest["progress"]
 
 
@@ -169,31 +177,29 @@ def begin(checkpoint: Checkpoint, engine: Engine, init: InitParameter, keep_opti
     begin at zero.
     Raises CheckpointError where the model is another one.
     """
-    opened = _Shards(checkpoint)
-    try:
-        spec = engine.state_spec()
-        _same_tensors(checkpoint, plain(opened.spec), plain(spec))
+    with _opened(checkpoint) as source:
+        spec, stored = engine.state_spec(), source.stored
+        _same_tensors(checkpoint, plain(stored.spec), plain(spec))
 
-        def read(name: str) -> Tensor:
+        @lru_cache(maxsize=1)  # a rank asks for parts of the same one in a row
+        def merged(name: str) -> Tensor:
+            return read_merged(name, checkpoint, stored.spec, stored.tensor).float().flatten()
+
+        def read(name: str, start: int, stop: int) -> Tensor:
             if name.startswith(MODEL) and is_adapter(name):
                 init(name.removeprefix(MODEL), fresh := torch.empty(spec[name]))
-                return fresh
-            if name.startswith(MODEL):
-                weight = read_merged(name, checkpoint, opened.spec, opened.read)
-                if adapter_of(name)[0] not in opened.spec:
-                    return weight
-                return dist.broadcast_tensor(weight if dist.is_main() else None, spec[name], 0)  # one rank's rounding
-            kept = keep_optimizer and opened.spec.get(name) == spec[name]
-            return opened.read(name) if kept else torch.zeros(spec[name])
+                return fresh.flatten()[start:stop]
+            if name.startswith(MODEL) and adapter_of(name)[0] in stored.spec:
+                return merged(name)[start:stop]
+            kept = name.startswith(MODEL) or (keep_optimizer and stored.spec.get(name) == spec[name])
+            return stored.values(name, start, stop).float() if kept else torch.zeros(stop - start)
 
         counters = checkpoint.manifest["counters"]
         counters = {key: counters[key] for key in ("loss_scaler",) if keep_optimizer and key in counters} | {
             "adam_step": counters.get("adam_step", 0.0) if keep_optimizer else 0.0,
             "skipped_steps": 0,
         }
-        engine.load_state(read, counters)
-    finally:
-        opened.close()
+        engine.load_state(source.guarded(read), counters)
 
 
 def load_weights(checkpoint: Checkpoint, module: nn.Module) -> None:
@@ -248,44 +254,46 @@ def _same_tensors(checkpoint: Checkpoint, stored: Spec, model: Spec) -> None:
         raise _other_model(checkpoint, shown)
 
 
-class _Shards:
-    """COLLECTIVE. A checkpoint's files, dealt out to the ranks; each tensor is read by one rank and broadcast."""
+class _Source:
+    """A checkpoint's tensors, of which this rank reads what it needs; what cannot be read is told at the end.
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        self._path = checkpoint.path
-        self._readers: dict[str, ShardReader] = {}
-        problem = ""
-        for entry in checkpoint.manifest["files"][dist.rank() :: dist.world_size()]:
+    Not at once: the other ranks would wait for this one in a collective of the engine.
+    """
+
+    def __init__(self, stored: Stored) -> None:
+        self.stored, self.problem = stored, ""
+        self.read = self.guarded(lambda name, start, stop: stored.values(name, start, stop).float())
+
+    def guarded(self, read: ReadRange) -> ReadRange:
+        """The same, and zeros where the disk refuses."""
+
+        def values(name: str, start: int, stop: int) -> Tensor:
             try:
-                reader = manifest.open_shard(checkpoint.path, entry)
-            except Refused as refusal:
-                problem = str(refusal)
-                break
-            self._readers |= dict.fromkeys(reader.spec(), reader)
-        # All ranks report before any raises: one that left here would leave the others in this very collective.
-        reports = dist.all_gather_object((problem, {name: r.spec()[name] for name, r in self._readers.items()}))
-        self._fail_on([problem for problem, _ in reports])
-        self.spec = {name: shape for _, spec in reports for name, shape in spec.items()}
-        self._owner = {name: rank for rank, (_, spec) in enumerate(reports) for name in spec}
-
-    def _fail_on(self, problems: list[str]) -> None:
-        if any(problems):
-            reasons = "; ".join(problem for problem in problems if problem)
-            raise CheckpointError(f"E-CKP-01 {self._path}: {reasons}. Fix: run the same command again")
-
-    def read(self, name: str) -> Tensor:
-        """COLLECTIVE. One full float32 tensor, on every rank."""
-        tensor, problem = None, ""
-        # A failure is told before the broadcast, which the other ranks would wait in for ever.
-        if self._owner[name] == dist.rank():
-            try:
-                tensor = self._readers[name].tensor(name).float()
+                return read(name, start, stop)
             except OSError as error:
-                problem = f"{name} cannot be read: {error}"
-        if dist.all_reduce([float(bool(problem))], "max")[0]:
-            self._fail_on(dist.all_gather_object(problem))
-        return dist.broadcast_tensor(tensor, self.spec[name], self._owner[name])
+                self.problem = self.problem or f"{name} cannot be read: {error}"
+                return torch.zeros(stop - start)
 
-    def close(self) -> None:
-        for reader in set(self._readers.values()):
-            reader.close()
+        return values
+
+
+@contextmanager
+def _opened(checkpoint: Checkpoint) -> Iterator[_Source]:
+    """COLLECTIVE. The files of a checkpoint, each verified by one rank and open on all. Raises CheckpointError, the
+    same on every rank, when one is not as it should be, and at the end when one could not be read."""
+    stored, problem = None, ""
+    n_files = len(checkpoint.manifest["files"])
+    try:
+        stored = Stored(checkpoint, range(n_files)[dist.rank() :: dist.world_size()])
+    except Refused as refusal:
+        problem = str(refusal)
+    # All ranks report before any raises: one that left here would leave the others in this very collective.
+    problems = dist.all_gather_object(problem)
+    if stored is not None:
+        with stored:
+            if not any(problems):
+                yield (source := _Source(stored))
+                problems = dist.all_gather_object(source.problem)
+    if any(problems):
+        reasons = "; ".join(dict.fromkeys(filter(None, problems)))
+        raise CheckpointError(f"E-CKP-01 {checkpoint.path}: {reasons}. Fix: run the same command again")

@@ -26,12 +26,14 @@ What a run will cost, before it starts.
 
   python -m coca_train plan                                          the quickstart
   python -m coca_train plan +experiment=coca_llama_7b gpus=32        the CoCA paper's three stages on 32 A100
-  python -m coca_train plan model=llama_7b train.seq_len=32768 gpus=8 gpu=h100 mfu=0.5
+  python -m coca_train plan model=llama_7b train.seq_len=32768 gpus=8 gpu=h100
 
 Prints one line of it all (whether it fits, hours, tokens, FLOPs), the schedule, what differs from each stage to the
 next, and for each stage trained parameters, tokens, FLOPs, hours, memory of one GPU by component with and without
-activation checkpointing, and where it does not fit the smallest change that makes it fit. Needs no data, no weights and
-no GPU: docs/plan.md says how it knows.
+activation checkpointing, where it does not fit the smallest change that makes it fit, and a step by part (loss,
+attention, linear, elementwise, optimizer, communication): bytes, FLOPs, kernels, and from them its time and MFU on
+A100, H100 and H200, which the hours are reckoned with. Needs no data, no weights and no GPU: docs/plan.md says how it
+knows.
 
 All words but the options below are those of a training (python -m coca_train train --help).
 """
@@ -61,8 +63,8 @@ class PlanConfig:
     mfu: float | None = Field(
         gt=0,
         le=1,
-        description="model FLOPs utilisation to plan hours with, the share of the peak that a run reaches; null: of the "
-        "step as it is counted",
+        description="model FLOPs utilisation to plan hours with, the share of the peak that a run reaches; null: hours "
+        "of the step as it is counted",
     )
     measure: bool = Field(description="take a step on this machine and show its parts beside the counted ones")
 

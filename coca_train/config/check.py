@@ -5,14 +5,13 @@ makes it one about a launch, which a saved run that is only read does not have.
 """
 
 import inspect
-import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 
-from coca_train.config import sizes
+from coca_train.config import sharing, sizes
 from coca_train.config.files import choices, config_dir
 from coca_train.config.messages import Problem
 from coca_train.config.schema import (
@@ -29,19 +28,11 @@ from coca_train.config.schema import (
     TrackingConfig,
     TrainConfig,
 )
+from coca_train.config.world import World, divisors
 
 MAX_SEED = 2**63 - 1  # what torch.manual_seed takes
-FAR = 1_000_000
 LONGEST_PATH, LONGEST_PART = 3500, 255  # [bytes] Linux allows 4,096 in all; below a run's folder others follow
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-
-
-class World(NamedTuple):
-    """The processes of this launch, as the launcher's environment tells."""
-
-    rank: int
-    size: int
-    local_rank: int
 
 
 Rule = Callable[..., Iterable[Problem]]
@@ -77,26 +68,11 @@ def _world() -> tuple[World | None, list[Problem]]:
     return World(int(values["RANK"]), int(values["WORLD_SIZE"]), int(values["LOCAL_RANK"])), []
 
 
-def _batch(train: TrainConfig, world: World) -> Iterator[Problem]:
-    whole, micro = train.global_batch_size, train.micro_batch_size
-    unit = micro * world.size
-    if whole % unit == 0:
-        return
-    below, above = max(whole // unit, 1) * unit, (whole // unit + 1) * unit
-    legal = [(size, micro) for size in list(dict.fromkeys((below, above, above + unit)))[:2]]
-    each = whole // world.size if whole % world.size == 0 else 0
-    legal += [(whole, m) for m in _divisors(each, micro)[: 3 - len(legal)]]
-    sets = ", ".join(f"{size} with {m}" for size, m in legal)
-    text = f"{whole} sequences are not a multiple of {micro} per device x {world.size} devices = {unit}"
-    keys = ("train.global_batch_size", "train.micro_batch_size")
-    yield Problem("E-CFG-19", keys, text, f"nearest legal (global with micro): {sets}")
-
-
 def heads(model: ModelConfig) -> list[Problem]:
     if model.head_dim is not None or model.d_model % model.n_heads == 0:
         return []
     text = f"{model.n_heads} heads do not divide a width of {model.d_model}"
-    fix = f"write model.n_heads={_divisor(model.d_model, model.n_heads)}, or set model.head_dim"
+    fix = f"write model.n_heads={divisors(model.d_model, model.n_heads)[0]}, or set model.head_dim"
     return [Problem("E-CFG-20", ("model.n_heads", "model.d_model"), text, fix)]
 
 
@@ -104,18 +80,8 @@ def kv_heads(model: ModelConfig) -> list[Problem]:
     if model.n_kv_heads is None or model.n_heads % model.n_kv_heads == 0:
         return []
     text = f"{model.n_heads} query heads cannot share {model.n_kv_heads} key/value heads evenly"
-    fix = f"write model.n_kv_heads={_divisor(model.n_heads, model.n_kv_heads)}"
+    fix = f"write model.n_kv_heads={divisors(model.n_heads, model.n_kv_heads)[0]}"
     return [Problem("E-CFG-21", ("model.n_kv_heads", "model.n_heads"), text, fix)]
-
-
-def _divisor(of: int, near: int) -> int:
-    return _divisors(of, near)[0]
-
-
-def _divisors(of: int, near: int) -> list[int]:
-    """Divisors, the nearest first; of numbers beyond a million only what a million is enough to find."""
-    small = [n for n in range(1, min(math.isqrt(of), FAR) + 1) if of % n == 0]
-    return sorted({*small, *(of // n for n in small)}, key=lambda n: (abs(n - near), n))
 
 
 def pattern(layers: LayersConfig) -> list[Problem]:
@@ -168,6 +134,14 @@ def _engine(engine: EngineConfig, world: World) -> Iterator[Problem]:
         wrong = "silently wrong (it starts with a phantom optimizer step)"
         text, keys = f"DeepSpeed without ZeRO computes {engine.dtype} {wrong}", ("engine.zero_stage", "engine.dtype")
         yield Problem("E-CFG-35", keys, text, "write engine.zero_stage=1, or engine.dtype=fp32")
+    if engine.compile == "blocks" and engine.zero_stage == 3:
+        text = "ZeRO 3 lends a layer its weights by hooks, which no graph can hold"
+        fix = "write engine.compile=none, or engine.zero_stage=2"
+        yield Problem("E-CFG-77", ("engine.compile", "engine.zero_stage"), text, fix)
+    if engine.kind == "deepspeed" and engine.zero_stage < 2 and engine.overlap_communication:
+        text = f"ZeRO {engine.zero_stage} sends gradients when all micro batches are added up, after the backward pass"
+        keys = ("engine.overlap_communication", "engine.zero_stage")
+        yield Problem("E-CFG-83", keys, text, "write engine.zero_stage=2, or engine.overlap_communication=null")
     if engine.kind == "local" and engine.dtype == "fp16":
         text = "the local engine scales no losses, which fp16 needs"
         yield Problem("E-CFG-42", ("engine.dtype", "engine.kind"), text, "write engine.dtype=bf16")
@@ -309,10 +283,11 @@ RULES = (
     sizes.window,
     sizes.evaluation,
     sizes.steps,
-    _batch,
+    sharing.batches,
     heads,
     kv_heads,
     scheme,
+    sharing.slices,
     _memory,
     _device,
     _engine,

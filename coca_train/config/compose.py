@@ -89,6 +89,10 @@ def _merged(
             raise known from None
         text = show(str(error).splitlines()[0])
         raise stop(Problem("E-CFG-15", (), text, "mend the defaults list", "configs")) from None
+    except ValueError:  # behind the errors above, which are such too: of a value that is not what its tag says
+        if not unreadable:
+            raise
+        raise unreadable[0] from None
 
 
 def _names(text: str, unreadable: ConfigError) -> bool:

@@ -28,6 +28,21 @@ ADDED = {
     "eval.extrapolation.every_steps": 0,
     "eval.extrapolation.probe_documents": 2,
     "start.parity_tokens": 2048,
+    "engine.compile": "auto",
+    "engine.deterministic": False,
+    "engine.gradient_reduction": "all_reduce",
+    "engine.communication_dtype": "auto",
+    "engine.overlap_communication": None,
+    "engine.prefetch_size": None,  # these two decide when weights travel, and change no bit
+    "engine.persistence_threshold": None,
+    "optim.name": "adamw",
+    "optim.muon.lr": None,
+    "optim.muon.momentum": 0.95,
+    "optim.muon.adjust_lr": "match_rms_adamw",
+    "optim.cooldown": 0.1,
+    "optim.cooldown_shape": "linear",
+    "engine.sequence_parallel": 1,
+    "engine.mlp_tile": None,
 }
 # The same of what older runs may have done in either way: their records are not compared in it.
 UNKNOWN = {"start.convert": []}
@@ -41,6 +56,10 @@ RENAMED = {
 }
 
 
+# The same of values of one option, whatever else is chosen.
+CALLED = {"engine.activation_checkpointing": {False: "none", True: "full"}}
+
+
 def renamed(settings: dict[str, Any]) -> dict[str, Any]:
     """Settings of a run's record, by dotted key, in today's words. Sections are typed in them (positions/)."""
     now = {
@@ -48,6 +67,7 @@ def renamed(settings: dict[str, Any]) -> dict[str, Any]:
         for (key, name, value), called in RENAMED.items()
         if settings.get(key) == value and settings.get(f"{key.rpartition('.')[0]}.name") == name
     }
+    now |= {key: called[settings[key]] for key, called in CALLED.items() if isinstance(settings.get(key), bool)}
     return settings | now
 
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from coca_train.config import sizes
 from coca_train.config.exchange import GROUPS, NAMED, exchanged, over
 from coca_train.config.files import choices, config_dir
 from coca_train.config.messages import Problem
@@ -118,11 +119,8 @@ def part_problems(root: Root, config: Config, launch: bool) -> list[Problem]:
             kinds = complete.layers.kinds if not wrong else ()
             wrong += [each for kind in kinds for each in _kind_problems(root, complete, kind)]
         # Not among the rules of the run: its length is that of its stages.
-        warmup_steps, steps = complete.optim.warmup_steps, complete.train.max_steps
-        if {"train", "optim"} <= right and warmup_steps >= steps:
-            text = f"a warm-up of {warmup_steps} steps does not fit into {steps}"
-            fix = f"write optim.warmup_steps={steps // 10}"
-            wrong.append(Problem("E-CFG-23", ("optim.warmup_steps", "train.max_steps"), text, fix))
+        if {"train", "optim"} <= right:
+            wrong += sizes.schedule(complete.train, complete.optim)
         words = f"in stage {name}: " if len(config.stages) > 1 else ""
         length = "tokens" if stage.tokens is not None else "max_steps"
         names = {"train.max_steps": f"stages.{name}.{length}"} if getattr(stage, length) is not None else {}

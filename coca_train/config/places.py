@@ -5,7 +5,7 @@ Known traps: `1:30:00` is the number 5400, `012` is 10, `yes` is true, aliases m
 
 import errno
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,27 @@ def _nodes(path: Path, state: tuple[int, int]) -> yaml.Node | None:
     if root is not None and _count(root, {}) > MAX_NODES:
         text = f"more than {MAX_NODES} values once its aliases are expanded"
         raise stop(Problem("E-CFG-14", (), text, "write without aliases", place))
+    for key in _keys(root):
+        if key.tag == "tag:yaml.org,2002:null":
+            line = f"{place}:{key.start_mark.line + 1}"
+            raise stop(Problem("E-CFG-13", (), "a key without a name", "write the name of an option", line))
     return root
+
+
+def _keys(root: yaml.Node | None) -> Iterator[yaml.Node]:
+    """Of every section, once."""
+    todo, seen = [root], set[int]()
+    while todo:
+        node = todo.pop()
+        if id(node) in seen or not isinstance(node, yaml.CollectionNode):
+            continue
+        seen.add(id(node))
+        for each in node.value:
+            if isinstance(each, tuple):
+                yield each[0]
+                todo.append(each[1])
+            else:
+                todo.append(each)
 
 
 def _look_through(text: str, place: str) -> None:
@@ -86,7 +106,11 @@ def _look_through(text: str, place: str) -> None:
                 raise stop(Problem("E-CFG-14", (), message, "flatten the file", line))
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
-        elif isinstance(event, yaml.ScalarEvent) and not event.style and _TOO_LONG.fullmatch(event.value):
+        # Of what a tag makes of a value loaders do not agree, and what they raise is not always an error of YAML.
+        if isinstance(event, yaml.NodeEvent) and (tag := getattr(event, "tag", None)) is not None:
+            message = f"the tag {show(tag.replace('tag:yaml.org,2002:', '!!'))} before a value"
+            raise stop(Problem("E-CFG-13", (), message, "write the value alone", line))
+        if isinstance(event, yaml.ScalarEvent) and not event.style and _TOO_LONG.fullmatch(event.value):
             message = f"a number of {len(event.value):,} digits"
             raise stop(Problem("E-CFG-14", (), message, f"write at most {MOST_DIGITS} digits", line))
 

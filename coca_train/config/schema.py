@@ -16,6 +16,11 @@ OWN = "own"  # the kind of layers that are as the run says
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 
 
+def _way(value: Any) -> Any:
+    """Runs of before there was `selective` said false or true."""
+    return {False: "none", True: "full"}[value] if isinstance(value, bool) else value
+
+
 def _whole(value: Any) -> Any:
     """pydantic takes 1.0 and true where 1 is one of the choices; we do not."""
     if type(value) is not int:
@@ -174,7 +179,7 @@ class StageConfig:
     position: dict[str, Any] = Field(description="e.g. {frequencies: {name: linear, factor: 16}}")
     visibility: dict[str, Any] = Field(description="e.g. {name: sliding_window, window: 4096}")
     layers: dict[str, Any] = Field(description="e.g. {kinds: {local: {visibility: {window: 1024}}}}")
-    engine: dict[str, Any] = Field(description="e.g. {zero_stage: 3, activation_checkpointing: true}")
+    engine: dict[str, Any] = Field(description="e.g. {zero_stage: 3, activation_checkpointing: full}")
     eval: dict[str, Any] = Field(description="e.g. {every_steps: 50}")
 
 
@@ -223,20 +228,44 @@ class DataConfig:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
+class MuonConfig:
+    """Muon (Jordan 2024; Moonlight, arXiv 2502.16982); weight decay is `optim.weight_decay`."""
+
+    lr: Annotated[float, Field(gt=0)] | None = Field(
+        description="peak learning rate of the blocks' matrices, which falls as optim.lr does; null = optim.lr"
+    )
+    momentum: float = Field(ge=0, lt=1, description="Nesterov momentum")
+    adjust_lr: Literal["match_rms_adamw", "original"] = Field(
+        description="what a step is multiplied by; match_rms_adamw: 0.2 sqrt(max(rows, columns)), so that AdamW's rate "
+        "serves (Moonlight); original: sqrt(max(1, rows / columns))"
+    )
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class OptimConfig:
-    """AdamW and its schedule (Loshchilov & Hutter, arXiv 1711.05101)."""
+    """AdamW (Loshchilov & Hutter, arXiv 1711.05101), Muon beside it, and the schedule."""
 
     lr: float = Field(gt=0, description="peak learning rate")
     min_lr: float = Field(ge=0, description="learning rate at the last step")
     warmup_steps: int = Field(ge=0, description="linear warm-up [steps]")
     warmup_init_lr: float = Field(ge=0, description="learning rate at step 0 of the warm-up")
-    schedule: Literal["linear", "cosine", "constant"] = Field(description="decay after the warm-up")
+    schedule: Literal["linear", "cosine", "constant", "wsd"] = Field(
+        description="decay after the warm-up; wsd: constant, then down in the last `cooldown` of the steps"
+    )
+    cooldown: float = Field(gt=0, le=1, description="part of the steps in which the rate falls (wsd only)")
+    cooldown_shape: Literal["linear", "sqrt"] = Field(
+        description="how it falls: linear, or 1 - sqrt of the part that is done (wsd only)"
+    )
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = Field(
         description="Adam's moment decay rates"
     )
     eps: float = Field(gt=0, description="Adam's epsilon")
     weight_decay: float = Field(ge=0, description="decoupled weight decay, on matrices only")
     max_grad_norm: float = Field(gt=0, description="gradient clipping, global L2 norm")
+    name: Literal["adamw", "muon"] = Field(
+        description="muon: the blocks' matrices by Muon, all other parameters by AdamW"
+    )
+    muon: MuonConfig = Field(description="of the blocks' matrices (name=muon only)")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -252,8 +281,41 @@ class EngineConfig:
     attention: Literal["auto", "eager", "sdpa", "blocked"] = Field(
         description="attention kernel; auto picks the fastest"
     )
-    activation_checkpointing: bool = Field(description="recompute activations in the backward pass")
+    activation_checkpointing: Annotated[Literal["none", "selective", "full"], BeforeValidator(_way)] = Field(
+        description="what is computed again in the backward pass: none; selective: all but products with weights and "
+        "fused attention; full: all but a block's input"
+    )
+    compile: Literal["auto", "none", "blocks"] = Field(
+        description="blocks: torch.compile, block by block, in training; auto: none, until it is measured on a GPU"
+    )
+    sequence_parallel: Annotated[int, Field(ge=1, le=1024)] = Field(
+        description="processes that share each sequence: slices of its tokens, in attention some of the heads; 1 = none"
+    )
+    mlp_tile: Positive | None = Field(
+        description="positions that a feed-forward layer computes at a time, again in the backward pass [tokens]; "
+        "null = all at once"
+    )
     bucket_size: Positive = Field(description="ZeRO reduce and all-gather bucket [elements]")
+    gradient_reduction: Literal["all_reduce", "owner"] = Field(
+        description="of ZeRO 1 (but in bf16) and 2; all_reduce: every rank gets all sums and keeps its part; owner: "
+        "each part goes to the rank that keeps it, half the bytes. ZeRO 3 always scatters them"
+    )
+    communication_dtype: Literal["auto", "fp32", "bf16"] = Field(
+        description="of gradients on their way between ranks; auto: fp32, and fp16 where dtype=fp16"
+    )
+    overlap_communication: bool | None = Field(
+        description="send gradients while the backward pass runs; null = in ZeRO 2 and 3"
+    )
+    prefetch_size: Annotated[int, Field(ge=0)] | None = Field(
+        description="weights that ZeRO 3 gathers ahead of their use [elements]; null = 0.9 d_model^2"
+    )
+    persistence_threshold: Annotated[int, Field(ge=0)] | None = Field(
+        description="parameters up to this size are not cut by ZeRO 3 [elements]; null = 10 d_model"
+    )
+    deterministic: bool = Field(
+        description="on GPUs: the same bits in every run of the same layout, slower (docs/operations.md, Resume); CPUs "
+        "always give them"
+    )
     timeout_s: UpToAMillion = Field(description="a collective that takes longer means a dead or hung rank [seconds]")
     max_skipped_steps: Positive = Field(
         description="consecutive non-finite steps skipped before the run gives up [steps]"

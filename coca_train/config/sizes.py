@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 
 from coca_train.config.messages import Problem
-from coca_train.config.schema import EngineConfig, EvalConfig, ModelConfig, StageConfig, TrainConfig
+from coca_train.config.schema import EngineConfig, EvalConfig, ModelConfig, OptimConfig, StageConfig, TrainConfig
 from coca_train.runtime.printing import n_bytes, short
 
 CLUSTER_BYTES = 10**16  # 100,000 GPUs of 100 GB
@@ -102,6 +102,26 @@ def steps(train: TrainConfig, stages: dict[str, StageConfig]) -> Iterator[Proble
         key = f"stages.{name}.{own}" if own else "train.max_steps"
         text = f"{total:,} steps in all stages; a checkpoint counts to {MOST_STEPS:,}"
         yield Problem("E-CFG-73", (key,), text, f"write {key}=100000, for example, or larger batches")
+
+
+def schedule(train: TrainConfig, optim: OptimConfig) -> Iterator[Problem]:
+    """Of a stage: warm-up and cooldown fit into its length."""
+    warmup, n_steps = optim.warmup_steps, train.max_steps
+    if warmup >= n_steps:
+        text, fix = (
+            f"a warm-up of {warmup} steps does not fit into {n_steps}",
+            f"write optim.warmup_steps={n_steps // 10}",
+        )
+        yield Problem("E-CFG-23", ("optim.warmup_steps", "train.max_steps"), text, fix)
+    elif optim.schedule == "wsd" and warmup + (falling := cooldown_steps(optim.cooldown, n_steps)) > n_steps:
+        text = f"a warm-up of {warmup} steps and a cooldown of {falling} do not fit into {n_steps}"
+        fix = f"write optim.warmup_steps={n_steps // 10} or optim.cooldown=0.1"
+        yield Problem("E-CFG-23", ("optim.warmup_steps", "optim.cooldown", "train.max_steps"), text, fix)
+
+
+def cooldown_steps(cooldown: float, max_steps: int) -> int:
+    """Steps of a wsd schedule in which the learning rate falls."""
+    return max(1, round(cooldown * max_steps))
 
 
 def here(model: ModelConfig, train: TrainConfig, engine: EngineConfig) -> Iterator[Problem]:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from coca_train.data.packings.base import Row
+from coca_train.positions.known import Extent, note
 from coca_train.runtime import IGNORE
 
 
@@ -59,11 +60,13 @@ def collate(rows: Sequence[Row]) -> Batch:
             begins[starts] = starts
             pos_BT[b] -= np.maximum.accumulate(begins[:-1])
             doc_BT[b] = np.cumsum(begins[:-1] > 0)
+    documents = torch.from_numpy(doc_BT) if document_mask else None
     return Batch(
         tokens_BT=torch.from_numpy(ids_BT1[:, :-1].copy()),
         targets_BT=torch.from_numpy(targets_BT),
-        pos_BT=torch.from_numpy(pos_BT),
-        doc_BT=torch.from_numpy(doc_BT) if document_mask else None,
+        # Here it is known how they count; a GPU that has them would have to be asked, and waited for.
+        pos_BT=note(torch.from_numpy(pos_BT), Extent(0, int(pos_BT.max())), rising=True, doc_BS=documents),
+        doc_BT=documents,
     )
 
 

@@ -4,18 +4,21 @@ The global batch of step s is samples s*G .. (s+1)*G - 1 of the mixture, from fi
 and the accumulation; rank r takes the r-th stretch of G / world_size of them, cut into micro batches.
 """
 
+import contextlib
 import queue
 import threading
 from collections.abc import Iterator
 
 from coca_train.data.batch import Batch
 from coca_train.data.mixture import Mixture
+from coca_train.runtime.staging import Staging
 
 
 class Loader:
     """Iterator over steps: next(loader) is the list of this rank's micro batches of one optimizer step.
 
-    first_sample: where in the mixture step 0 begins.
+    first_sample: where in the mixture step 0 begins. staging: begins to copy a step's tensors when the step before it
+    is handed out, if it has been read by then; one step ahead and no more.
 
     Begins at start_step (nothing has to be skipped: the order is computed). Ends (StopIteration) when a
     source with on_exhausted=stop cannot fill another global batch. prefetch_steps=0: no thread.
@@ -32,6 +35,7 @@ class Loader:
         start_step: int,
         prefetch_steps: int,
         first_sample: int = 0,
+        staging: Staging | None = None,
     ) -> None:
         assert 0 <= rank < world_size, (rank, world_size)
         assert global_batch_size % (micro_batch_size * world_size) == 0, (
@@ -47,6 +51,8 @@ class Loader:
         self.max_steps = None if end is None else max(0, end - first_sample) // global_batch_size
         self._steps = self._read(start_step)
         self._queue: queue.Queue[list[Batch] | BaseException] = queue.Queue(maxsize=max(prefetch_steps, 1))
+        self._staging = staging
+        self._next: list[Batch] | BaseException | None = None  # taken from the queue, and on its way to the device
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
         if prefetch_steps:
@@ -88,11 +94,21 @@ class Loader:
         if self._thread is None:
             return next(self._steps)
         assert not self._closed.is_set(), "the loader is closed"
-        item = self._queue.get()
+        item = self._queue.get() if self._next is None else self._next
         if isinstance(item, BaseException):
-            self._queue.put(item)  # asked again, it says the same again
+            self._next = item  # asked again, it says the same again
             raise item
+        self._next = None
+        if self._staging is not None:
+            self._stage(self._staging)
         return item
+
+    def _stage(self, staging: Staging) -> None:
+        with contextlib.suppress(queue.Empty):  # the disk is behind: the step will copy what it needs itself
+            self._next = self._queue.get_nowait()
+        for batch in self._next if isinstance(self._next, list) else ():
+            for tensor in (batch.tokens_BT, batch.targets_BT, batch.pos_BT, batch.doc_BT):
+                staging.ahead(tensor)
 
     def close(self) -> None:
         """Stop reading ahead and wait for the thread. May be called twice."""

@@ -1,5 +1,7 @@
 """Where a sample comes from: source, window, documents, and the line of the raw file each was read from."""
 
+import os
+import tokenize
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,10 +54,37 @@ class Provenance:
     parts: tuple[Passage, ...]
 
 
+class Rows:
+    """The rows of an .npy file, each read when it is asked for. Raises OSError and ValueError.
+
+    Not mapped: of a mapped file that somebody cuts, the process would die without a word.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.fdopen(outside.open_file(path), "rb", buffering=0)
+        version = np.lib.format.read_magic(self._file)
+        if version != (1, 0):
+            raise ValueError(f"an .npy file of version {version}; 1.0 is needed")
+        try:
+            self.shape, _, self.dtype = np.lib.format.read_array_header_1_0(self._file)
+        except (tokenize.TokenError, SyntaxError, TypeError) as error:  # numpy reads it as Python does its sources
+            raise ValueError(f"its header is none ({error})") from error
+        if self.dtype.hasobject:
+            raise ValueError(f"Python objects in dtype {self.dtype}, which only a pickle has")
+        self._first = self._file.tell()
+
+    def __getitem__(self, number: int) -> np.void:
+        size = self.dtype.itemsize
+        row = os.pread(self._file.fileno(), size, self._first + number * size)
+        if len(row) < size:
+            raise ValueError(f"it ends before its row {number}")
+        return np.frombuffer(row, self.dtype)[0]
+
+
 class Origins:
     """`<prefix>.origins.npy`: for each document its input and line; the manifest beside it names the inputs.
 
-    Memory-mapped. A dataset need not have one. Raises DataError E-TOK-22 when it is not of this dataset.
+    A dataset need not have one. Raises DataError E-TOK-22 when it is not of this dataset.
     """
 
     def __init__(self, dataset: IndexedDataset) -> None:
@@ -65,10 +94,12 @@ class Origins:
             self._rows = self._read(dataset.n_documents)
             self._inputs = self._names(self.path.name.removesuffix(".origins.npy"))
 
-    def _read(self, n_documents: int) -> np.ndarray:
+    def _read(self, n_documents: int) -> Rows:
         try:
-            rows = np.load(self.path, mmap_mode="r", allow_pickle=False)
+            rows = Rows(self.path)
             if rows.shape == (n_documents,) and {"input", "line"} <= set(rows.dtype.names or ()):
+                if n_documents:
+                    rows[n_documents - 1]  # they are all there
                 return rows
             what = f"{str(rows.dtype)[:80]} {rows.shape}"
         except (ValueError, EOFError, OSError) as error:
@@ -94,7 +125,11 @@ class Origins:
         """Where a document comes from; None when the dataset does not say."""
         if self._rows is None:
             return None
-        number, line = int(self._rows["input"][document]), int(self._rows["line"][document])
+        try:
+            row = self._rows[document]
+        except (OSError, ValueError) as error:
+            raise self._damaged(str(error)) from error
+        number, line = int(row["input"]), int(row["line"])
         if not self._inputs:
             return Origin(f"input {number}", line)
         if number >= len(self._inputs):

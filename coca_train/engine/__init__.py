@@ -8,6 +8,7 @@ from coca_train.config.schema import EngineConfig, OptimConfig
 from coca_train.engine.base import Engine, InitParameter, StepResult
 from coca_train.engine.process import start, stop
 from coca_train.engine.recurrence import RecurrentEngine, SegmentMemorySize
+from coca_train.engine.sequence import shared
 
 __all__ = ["Engine", "SegmentMemorySize", "StepResult", "build", "start", "stop"]
 
@@ -16,7 +17,7 @@ def build(
     config: EngineConfig,
     optim: OptimConfig,
     model_fn: Callable[[], nn.Module],
-    init: InitParameter,
+    init: InitParameter | None,
     *,
     trainable: Sequence[str],
     micro_batch_size: int,
@@ -26,11 +27,13 @@ def build(
     """The configured engine over a fresh model. COLLECTIVE.
 
     model_fn builds the module (its own initial values are not used); init(name, tensor) fills one full
-    parameter in place and must depend on the name only, so that all engines start from the same weights.
+    parameter in place and must depend on the name only, so that all engines start from the same weights, whichever rank
+    draws them; None: a state is loaded next, and nothing is drawn.
     trainable: shell patterns over parameter names. accumulation: micro batches per rank and step. memory: of a model
     that remembers the segment before; None: it remembers nothing.
     """
     start(config)  # before deepspeed is imported
+    model_fn = shared(model_fn, config.sequence_parallel)
     if config.kind == "local":
         from coca_train.engine.local import LocalEngine
 

@@ -4,25 +4,38 @@ The model an engine runs maps (tokens_BT, targets_BT, pos_BT, doc_BT) to the flo
 next-token losses [nats] over the targets that are not -100. A micro batch with a memory hands it on as `memory`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from itertools import accumulate
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from coca_train.engine.optim import MOMENTS
+from coca_train.engine.optim import Moments
 from coca_train.models.lora import named_parameters
 from coca_train.models.memory import Memory
-from coca_train.runtime import IGNORE
+from coca_train.positions import known
+from coca_train.runtime import IGNORE, dist
+from coca_train.runtime.staging import placed
 from coca_train.runtime.watchdog import waiting
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 InitParameter = Callable[[str, Tensor], None]
-ReadTensor = Callable[[str], Tensor]
-Keep = Callable[[int], bool]
+# Elements [start, stop) of a tensor of a state, by its name: flat, float32, on the CPU. Waits for no other rank.
+ReadRange = Callable[[str, int, int], Tensor]
+
+
+class Slice(NamedTuple):
+    """The part of a tensor of the state that a rank has. values: flat, from element `start` on, in any precision; they
+    are the engine's own and change with its next step."""
+
+    name: str
+    start: int
+    values: Tensor
 
 
 class MicroBatch(Protocol):
@@ -76,23 +89,25 @@ class Engine(Protocol):
         ...
 
     def eval_module(self) -> AbstractContextManager[nn.Module]:
-        """COLLECTIVE to enter. A plain module with the current weights in eval mode; inside, ranks are independent."""
+        """A plain module with the current weights in eval mode. COLLECTIVE: every rank calls it, and modules in it, as
+        often as all others and in the same order; weights that are sharded are gathered as they are needed."""
         ...
 
     def state_spec(self) -> dict[str, tuple[int, ...]]:
-        """Shape of every tensor of `named_state`, in its order."""
+        """Shape of every tensor of the state."""
         ...
 
-    def named_state(self, keep: Keep = lambda index: True) -> Iterator[tuple[str, Tensor | None]]:
-        """COLLECTIVE. Full float32 CPU tensors one at a time; None where keep(index) is false."""
+    def slices(self) -> list[Slice]:
+        """What this rank has of the state. Every element of it is in one slice of one rank, and a rank has one slice
+        of a tensor at most."""
         ...
 
     def counters(self) -> dict[str, Any]:
         """The rest of the state, as JSON: Adam's step, skipped steps, the loss scale."""
         ...
 
-    def load_state(self, read: ReadTensor, counters: dict[str, Any]) -> None:
-        """COLLECTIVE. Take over a state; every rank calls `read` with the same names in the same order."""
+    def load_state(self, read: ReadRange, counters: dict[str, Any]) -> None:
+        """COLLECTIVE. Take over a state, of which each rank reads what it needs."""
         ...
 
     def release(self) -> None:
@@ -147,13 +162,14 @@ def parameters_on_meta() -> Iterator[None]:
 @torch.no_grad()
 def materialise(
     model: nn.Module,
-    init: InitParameter,
+    init: InitParameter | None,
     device: torch.device,
     dtype: torch.dtype,
     shard: Callable[[list[nn.Parameter]], None] = lambda parameters: None,
 ) -> None:
     """Give a model from `parameters_on_meta` its parameters, module by module; shared ones stay shared.
 
+    init: None: zeros, where a state is loaded next.
     shard: called with the new parameters of each module (ZeRO 3 keeps its part of them at once).
     """
     # By identity: a shared parameter (a tied head) has one name, is filled once, and stays one tensor.
@@ -165,9 +181,10 @@ def materialise(
             if meta is None:
                 continue
             if id(meta) not in real:
-                values = torch.empty(meta.shape, dtype=dtype, device=device)
-                with waiting("the next weight"):  # one more of many is a sign of life
-                    init(names[id(meta)], values)
+                values = torch.zeros(meta.shape, dtype=dtype, device=device)
+                if init is not None:
+                    with waiting("the next weight"):  # one more of many is a sign of life
+                        init(names[id(meta)], values)
                 real[id(meta)] = nn.Parameter(values, requires_grad=meta.requires_grad)
                 fresh.append(real[id(meta)])
             module._parameters[key] = real[id(meta)]
@@ -177,25 +194,82 @@ def materialise(
             shard(fresh)
 
 
+class DrawnTogether:
+    """COLLECTIVE. Fills parameters as `init` does, each drawn by one rank and sent to the others.
+
+    Every rank asks for all parameters of the model in their order. One of each rank's is drawn at a time, on all ranks
+    at once.
+    """
+
+    def __init__(self, model: nn.Module, init: InitParameter, device: torch.device, dtype: torch.dtype) -> None:
+        self._shapes = {name: tuple(parameter.shape) for name, parameter in named_parameters(model)}
+        self._order = {name: number for number, name in enumerate(self._shapes)}
+        self._init, self._device, self._dtype = init, device, dtype
+        self._mine: tuple[str, Tensor] | None = None
+
+    def __call__(self, name: str, tensor: Tensor) -> None:
+        first, owner = divmod(self._order[name], dist.world_size())
+        if owner == 0:
+            self._draw(first * dist.world_size() + dist.rank())
+        if owner == dist.rank():
+            assert self._mine is not None and self._mine[0] == name, "in the order of the model"
+            tensor.copy_(self._mine[1])
+        dist.broadcast_tensor(tensor, owner)
+
+    def _draw(self, number: int) -> None:
+        """This rank's parameter of the next so many; there may be none left for it."""
+        self._mine = None
+        if number < len(self._order):
+            name = list(self._shapes)[number]
+            values = torch.empty(self._shapes[name], dtype=self._dtype, device=self._device)
+            self._init(name, values)
+            self._mine = name, values
+
+
 def persistent_buffers(model: nn.Module) -> dict[str, Tensor]:
     """The buffers that belong to the state (derived tables are non-persistent)."""
     saved = model.state_dict(keep_vars=True).keys()
     return {name: buffer for name, buffer in model.named_buffers() if name in saved}
 
 
-def spec_of(model: nn.Module, trainable: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of a state: weights and buffers, then both moments of each trained parameter."""
+def spec_of(model: nn.Module, moments: Moments) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a state: weights and buffers, then the moments of each trained parameter."""
     shapes = {name: tuple(getattr(p, "ds_shape", p.shape)) for name, p in named_parameters(model)}
     spec = {f"model/{name}": shape for name, shape in shapes.items()}
     spec |= {f"model/{name}": tuple(buffer.shape) for name, buffer in persistent_buffers(model).items()}
-    return spec | {f"{key}/{name}": shapes[name] for name in trainable for key in MOMENTS}
+    return spec | {f"{key}/{name}": shapes[name] for name, kept in moments.items() for key in kept}
+
+
+def even_share(spec: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, int, int]]:
+    """(name, start, stop): this rank's part of tensors that all ranks have, laid end to end and cut into equal parts.
+    A tensor without elements is rank 0's."""
+    ends = list(accumulate((math.prod(shape) for shape in spec.values()), initial=0))
+    first, last = (ends[-1] * rank // dist.world_size() for rank in (dist.rank(), dist.rank() + 1))
+    for name, begin, end in zip(spec, ends, ends[1:], strict=False):
+        start, stop = max(first, begin) - begin, min(last, end) - begin
+        if begin == end and dist.is_main():
+            yield name, 0, 0
+        elif start < stop:
+            yield name, start, stop
+
+
+def read_together(read: ReadRange, name: str, shape: Sequence[int], device: torch.device) -> Tensor:
+    """COLLECTIVE. A whole tensor on every rank, of which each has read an equal part."""
+    n, world = math.prod(shape), dist.world_size()
+    size = -(-n // world)
+    start, stop = (min(size * rank, n) for rank in (dist.rank(), dist.rank() + 1))
+    part = read(name, start, stop)
+    if world > 1:
+        part = dist.all_gather_equal(torch.cat([part, part.new_zeros(size - len(part))]).to(device))
+    return part[:n].view(tuple(shape)).to(device)
 
 
 def summed_loss(model: Callable[..., Tensor], batch: MicroBatch, device: torch.device) -> Tensor:
     """The model on a micro batch, whose tensors go to the device."""
-    tensors = (batch.tokens_BT, batch.targets_BT, batch.pos_BT, batch.doc_BT)
-    moved = [None if tensor is None else tensor.to(device, non_blocking=True) for tensor in tensors]
-    return model(*moved) if batch.memory is None else model(*moved, memory=batch.memory)
+    tokens_BT, targets_BT = (placed(x, device) for x in (batch.tokens_BT, batch.targets_BT))
+    positions = known.moved(batch.pos_BT, batch.doc_BT, device)
+    memory = {} if batch.memory is None else {"memory": batch.memory}
+    return model(tokens_BT, targets_BT, *positions, **memory)
 
 
 def count_targets(micro_batches: Sequence[MicroBatch]) -> int:

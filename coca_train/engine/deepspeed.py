@@ -6,8 +6,8 @@ optimizer states of a second parameter group stay unlinked; setting a ZeRO-3 sta
 
 DeepSpeed's private names, which a new version may change (pyproject.toml pins it, tests/engine/test_resume.py tells):
 
-* of a parameter: `_hp_mapping` and `_dp_group` (ZeRO 1, 2: where its part of the flat float32 master lies);
-  `_z3_optimizer`, `ds_tensor`, `ds_shape` and `ds_process_group` (the same in ZeRO 3);
+* of a parameter: `_hp_mapping` (ZeRO 1, 2: where its part of the flat float32 master lies); `_z3_optimizer`,
+  `ds_tensor`, `ds_numel`, `ds_shape`, `ds_status` and `ds_process_group` (the same in ZeRO 3);
 * of an optimizer: `fp32_partitioned_groups_flat` (the masters in ZeRO 3), `single_partition_of_fp32_groups` (in 1 and
   2), `fp32_groups_flat_partition` (in 1 with bf16); `_hp_optimizer_states_linked` and
   `_lazy_init_hp_params_optimizer_state` (the way from a parameter to its moments).
@@ -30,42 +30,14 @@ from torch import Tensor, nn
 
 from coca_train.config.schema import EngineConfig, OptimConfig
 from coca_train.engine import base, process
-from coca_train.engine.base import InitParameter, Keep, MicroBatch, ReadTensor, StepResult
-from coca_train.engine.optim import adamw, start_moments
+from coca_train.engine.base import InitParameter, MicroBatch, ReadRange, Slice, StepResult
+from coca_train.engine.deepspeed_settings import settings_of, width_of
+from coca_train.engine.muon import Matrix, MuonAndAdamW
+from coca_train.engine.optim import ADAM, MUON, adam_step, build_optimizer, moments_of, set_lr, start_moments
 from coca_train.models.lora import named_parameters
 from coca_train.models.trainable import select_trainable
-from coca_train.runtime import dist
-from coca_train.runtime.watchdog import waiting
 
 LOSS_SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
-NEVER = 10**12
-
-
-def deepspeed_config(config: EngineConfig, max_grad_norm: float, micro_batch_size: int, accumulation: int) -> dict:
-    """DeepSpeed's own settings. Its schedulers, optimizers and checkpoints are not used."""
-    settings: dict[str, Any] = {
-        "train_micro_batch_size_per_gpu": micro_batch_size,
-        "gradient_accumulation_steps": accumulation,
-        "gradient_clipping": max_grad_norm if config.zero_stage else 0.0,  # ZeRO 0: `_guarded_step` clips
-        "steps_per_print": NEVER,
-        "zero_optimization": {
-            "stage": config.zero_stage,
-            "reduce_bucket_size": config.bucket_size,
-            "allgather_bucket_size": config.bucket_size,
-            # Else ZeRO 3 puts a function of its own in place of torch.nn.functional.linear, for the whole process: the
-            # module that evaluation is lent would compute with it too.
-            "memory_efficient_linear": False,
-        },
-    }
-    if config.dtype == "bf16":
-        settings |= {
-            "bf16": {"enabled": True},
-            "data_types": {"grad_accum_dtype": "fp32"},
-            "communication_data_type": "fp32",  # else the float32 sums are rounded to bf16 on their way
-        }
-    if config.dtype == "fp16":
-        settings |= {"fp16": {"enabled": True, "loss_scale": 0, "initial_scale_power": 16}}
-    return settings
 
 
 class DeepSpeedEngine:
@@ -76,7 +48,7 @@ class DeepSpeedEngine:
         config: EngineConfig,
         optim: OptimConfig,
         model_fn: Callable[[], nn.Module],
-        init: InitParameter,
+        init: InitParameter | None,
         trainable: Sequence[str],
         micro_batch_size: int,
         accumulation: int,
@@ -91,42 +63,48 @@ class DeepSpeedEngine:
         self.dtype = config.dtype
         self.zero_stage = config.zero_stage
         self.skipped_steps = 0
-        self._model_fn = model_fn
         self._max_grad_norm = optim.max_grad_norm
         self._accumulation = accumulation
-        settings = deepspeed_config(config, optim.max_grad_norm, micro_batch_size, accumulation)
+        self._sequence_parallel = config.sequence_parallel
         with base.parameters_on_meta():
             module = model_fn()
+        settings = settings_of(config, optim.max_grad_norm, micro_batch_size, accumulation, width_of(module))
         self.trainable = select_trainable(module, trainable)
+        self._moments = moments_of(module, self.trainable, optim)
         # ZeRO 3 cuts the weights as they are made, in the dtype that computes; below that DeepSpeed casts the module.
         dtype = base.DTYPES[config.dtype]
+        made = dtype if config.zero_stage == 3 else torch.float32
+        init = init and base.DrawnTogether(module, init, self.device, made)
         with contextlib.redirect_stdout(io.StringIO()):  # memory reports that no setting turns off
             if config.zero_stage == 3:
 
                 def shard(fresh: list[nn.Parameter]) -> None:
                     deepspeed.zero.Init(module=nn.ParameterList(fresh), config_dict_or_path=settings, dtype=dtype)
 
-                base.materialise(module, init, self.device, dtype, shard)
+                base.materialise(module, init, self.device, made, shard)
             else:
-                base.materialise(module, init, self.device, torch.float32)
-            optimizer = adamw(module.named_parameters(), optim)
+                base.materialise(module, init, self.device, made)
+            optimizer = build_optimizer(named_parameters(module), optim, self._moments, sliced=config.zero_stage > 0)
             self._engine: Any = deepspeed.initialize(
                 model=module, optimizer=optimizer, config=settings, dist_init_required=False
             )[0]
         process.bound_waits(config.timeout_s)  # after initialize, which makes groups of its own
         self.model: nn.Module = self._engine.module
+        setattr(self.model, "in_step", config.zero_stage == 3)  # noqa: B010
         self._parameters: dict[str, Any] = dict(named_parameters(self.model))
         self._start_moments(0.0)
+        if isinstance(optimizer, MuonAndAdamW) and self.zero_stage:
+            self._cut(optimizer)
 
     # ---- training
 
     def train_step(self, micro_batches: Sequence[MicroBatch], lr: float) -> StepResult:
         assert len(micro_batches) == self._accumulation
-        for group in self._engine.basic_optimizer.param_groups:
-            group["lr"] = lr
+        set_lr(self._engine.basic_optimizer, lr)
         world = torch_dist.get_world_size()
         tokens = torch.tensor(base.count_targets(micro_batches), dtype=torch.float64, device=self.device)
         torch_dist.all_reduce(tokens)
+        tokens /= self._sequence_parallel  # its ranks have all counted a sequence; their losses are of their slices
         scale = (world / tokens.clamp(min=1)).float()  # DeepSpeed averages over the ranks
         # In float64, so that the loss of a step does not show in how many micro batches and on how many ranks it was
         # added up.
@@ -165,123 +143,139 @@ class DeepSpeedEngine:
 
     @contextlib.contextmanager
     def eval_module(self) -> Iterator[nn.Module]:
-        """ZeRO 3 lends an unsharded copy in the compute dtype, freed afterwards: hooks of a sharded module gather
-        in `forward` only, and would need all ranks in step."""
-        module = self.model
-        if self.zero_stage == 3:
-            with waiting("gathering the weights"):
-                module = self._unsharded()
-        module.eval()
+        """The module itself. With ZeRO 3 it stays sharded: each part's weights are gathered while it runs, which takes
+        all ranks, and no rank needs room for a second copy of them all."""
+        self.model.eval()
         try:
-            yield module
+            yield self.model
         finally:
-            module.train()
-
-    @torch.no_grad()
-    def _unsharded(self) -> nn.Module:
-        with base.parameters_on_meta():
-            module = self._model_fn()
-        buffers = base.persistent_buffers(self.model)
-
-        def gather(name: str, out: Tensor) -> None:
-            with deepspeed.zero.GatheredParameters([self._parameters[name]]):
-                out.copy_(self._parameters[name])
-
-        base.materialise(module, gather, self.device, base.DTYPES[self.dtype])
-        for name, buffer in base.persistent_buffers(module).items():
-            buffer.copy_(buffers[name])
-        return module
+            self.model.train()
 
     # ---- state, by name
 
     def state_spec(self) -> dict[str, tuple[int, ...]]:
-        return base.spec_of(self.model, self.trainable)
+        return base.spec_of(self.model, self._moments)
 
-    def named_state(self, keep: Keep = lambda index: True) -> Iterator[tuple[str, Tensor | None]]:
-        buffers = base.persistent_buffers(self.model)
-        for index, key in enumerate(self.state_spec()):
+    def slices(self) -> list[Slice]:
+        # Where ZeRO has cut the state, each rank gives the part it has; what all ranks have is cut for the save.
+        own, shared = [], {}
+        for key in self.state_spec():
             part, name = key.split("/", 1)
-            tensor = buffers[name] if name in buffers else self._full(name, part)
-            yield key, tensor.detach().float().cpu() if keep(index) else None
+            if (tensor := self._shared(name, part)) is not None:
+                shared[key] = tensor
+            elif (fragment := self._fragment(name, part)) is not None:
+                own.append(Slice(key, *fragment))
+        cut = base.even_share({key: tuple(tensor.shape) for key, tensor in shared.items()})
+        return own + [Slice(key, start, shared[key].flatten()[start:stop]) for key, start, stop in cut]
+
+    def _shared(self, name: str, part: str) -> Tensor | None:
+        """A tensor of the state that every rank has in full, the engine's own; None: ZeRO has cut it."""
+        if (buffer := base.persistent_buffers(self.model).get(name)) is not None:
+            return buffer.detach()
+        parameter = self._parameters[name]
+        if self.zero_stage == 3 or (self.zero_stage and parameter.requires_grad):
+            return None
+        return parameter.detach() if part == "model" else self._engine.basic_optimizer.state[parameter][part]
 
     @torch.no_grad()
-    def _full(self, name: str, part: str) -> Tensor:
-        """A master weight (part "model") or a moment, in full, on every rank."""
-        parameter = self._parameters[name]
-        if not parameter.requires_grad or self.zero_stage == 0:
-            if part != "model":
-                return self._engine.basic_optimizer.state[parameter][part]
-            with deepspeed.zero.GatheredParameters([parameter], enabled=self.zero_stage == 3):
-                return parameter.detach().clone()
-        key = None if part == "model" else part
+    def _fragment(self, name: str, part: str) -> tuple[int, Tensor] | None:
+        """This rank's part of a master weight (part "model"), a moment, or a frozen weight of ZeRO 3: where it begins,
+        and the values, the engine's own; None: it has none."""
+        parameter, key = self._parameters[name], None if part == "model" else part
         if self.zero_stage == 3:
-            return parameter._z3_optimizer.get_full_hp_param(parameter, key)
-        return _joined(parameter, key)
+            size = parameter.ds_tensor.numel()
+            start = size * torch_dist.get_rank(parameter.ds_process_group)
+            own = min(size, parameter.ds_numel - start)  # what is beyond is padding
+            local = parameter.ds_tensor
+            if parameter.requires_grad:
+                local = parameter._z3_optimizer.get_local_fp32_param(parameter, key)
+            return (start, local.detach()[:own]) if own > 0 or start == parameter.ds_numel == 0 else None
+        if (mapping := parameter._hp_mapping) is None:
+            return None
+        return mapping.lp_fragment_address.start, mapping.get_hp_fragment(key).detach()
 
     def counters(self) -> dict[str, Any]:
-        state = next(iter(self._engine.basic_optimizer.state.values()))
-        counters = {"adam_step": float(state["step"]), "skipped_steps": self.skipped_steps}
+        counters = {"adam_step": adam_step(self._engine.basic_optimizer), "skipped_steps": self.skipped_steps}
         if self.dtype == "fp16":
             scaler = self._engine.optimizer.loss_scaler
             counters |= {"loss_scaler": {name: getattr(scaler, name) for name in LOSS_SCALER}}
         return counters
 
     @torch.no_grad()
-    def load_state(self, read: ReadTensor, counters: dict[str, Any]) -> None:
+    def load_state(self, read: ReadRange, counters: dict[str, Any]) -> None:
         # First: it makes Adam's state anew and links the parameters to it; what is read below goes through these links.
         self._start_moments(counters["adam_step"])
-        buffers = base.persistent_buffers(self.model)
-        for key in self.state_spec():
+        for key, shape in self.state_spec().items():
             part, name = key.split("/", 1)
-            # On every rank, also where this rank keeps no part of it: `read` is a collective.
-            value = read(key).to(self.device)
-            if name in buffers:
-                buffers[name].copy_(value)
-            else:
-                self._set(name, part, value)
+            shared = self._shared(name, part)
+            if shared is None and part == "model":
+                self._set_computing(self._parameters[name], read, key)
+            if shared is not None:
+                shared.copy_(base.read_together(read, key, shape, self.device))
+            elif (fragment := self._fragment(name, part)) is not None:
+                start, values = fragment
+                values.copy_(read(key, start, start + len(values)))
         self.skipped_steps = counters["skipped_steps"]
         if self.dtype == "fp16" and "loss_scaler" in counters:
             for name in LOSS_SCALER:
                 setattr(self._engine.optimizer.loss_scaler, name, counters["loss_scaler"][name])
 
-    def _set(self, name: str, part: str, value: Tensor) -> None:
-        """The inverse of `_full`: the weight that computes, and the master or moment behind it."""
-        parameter = self._parameters[name]
-        if part == "model":
-            sharded = self.zero_stage == 3
-            # On leaving, ZeRO 3 broadcasts what rank 0 has written and cuts it into parts again.
-            with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0, enabled=sharded):
-                if not sharded or dist.is_main():
-                    parameter.data.copy_(value)
-        if not parameter.requires_grad:
-            return  # nothing behind it: a frozen weight has no master
-        if self.zero_stage == 0:
-            if part != "model":
-                self._engine.basic_optimizer.state[parameter][part].copy_(value)
-            return
-        key = None if part == "model" else part
+    def _set_computing(self, parameter: Any, read: ReadRange, key: str) -> None:
+        """The weight that computes, before which a master stands or which ZeRO 3 has cut."""
+        if self.zero_stage < 3 or parameter.ds_status.name == "AVAILABLE":  # small ones stay in full beside the parts
+            shape = getattr(parameter, "ds_shape", parameter.shape)
+            parameter.data.copy_(base.read_together(read, key, shape, self.device))
         if self.zero_stage == 3:
-            parameter._z3_optimizer.set_local_hp_param(_slice(parameter, value), parameter, key)
-        else:
-            parameter.set_full_hp_param(value, key)
+            local = parameter.ds_tensor
+            start = min(local.numel() * torch_dist.get_rank(parameter.ds_process_group), parameter.ds_numel)
+            stop = min(start + local.numel(), parameter.ds_numel)
+            local.zero_()
+            local[: stop - start].copy_(read(key, start, stop))
 
     def _start_moments(self, step: float) -> None:
         """Make Adam's state now, and link each parameter to its part of it (private: DeepSpeed links it after the
         first step, and only for the first parameter group)."""
-        optimizer = self._engine.optimizer
+        optimizer, inner = self._engine.optimizer, self._engine.basic_optimizer
+        inner.state.clear()
         if self.zero_stage == 0:
-            masters = [self._parameters[name] for name in self.trainable]
-        elif self.zero_stage == 3:
-            masters = optimizer.fp32_partitioned_groups_flat
-        elif hasattr(optimizer, "single_partition_of_fp32_groups"):
-            masters = optimizer.single_partition_of_fp32_groups
+            kept = ((self._parameters[name], moments) for name, moments in self._moments.items())
         else:
-            masters = optimizer.fp32_groups_flat_partition
-        self._engine.basic_optimizer.state.clear()
-        start_moments(self._engine.basic_optimizer, list(masters), step)
+            kept = ((flat, MUON if group.get("muon") else ADAM) for flat, group in self._flats())
+        start_moments(inner, kept, step)
         if self.zero_stage in (1, 2):
             optimizer._hp_optimizer_states_linked = False
             optimizer._lazy_init_hp_params_optimizer_state()
+
+    def _flats(self) -> list[tuple[Tensor, dict[str, Any]]]:
+        """The flat masters of this rank, each with the parameter group it belongs to."""
+        optimizer, groups = self._engine.optimizer, self._engine.basic_optimizer.param_groups
+        if self.zero_stage == 3:
+            of = optimizer.sub_group_to_group_id
+            return [(flat, groups[of[number]]) for number, flat in enumerate(optimizer.fp32_partitioned_groups_flat)]
+        if hasattr(optimizer, "single_partition_of_fp32_groups"):
+            return list(zip(optimizer.single_partition_of_fp32_groups, groups, strict=True))
+        return list(zip(optimizer.fp32_groups_flat_partition, groups, strict=True))
+
+    def _cut(self, optimizer: MuonAndAdamW) -> None:
+        """COLLECTIVE. Tell Muon where the parts of its matrices lie."""
+        names = [name for name, kept in self._moments.items() if kept == MUON]
+        flats = self._flats()
+        group = self._engine.seq_data_parallel_group
+        of_muon = next((flat for flat, settings in flats if settings["muon"]), torch.empty(0))
+        matrices = {}
+        for name in names:
+            parameter = self._parameters[name]
+            if self.zero_stage == 3:
+                number, offset, size = self._engine.optimizer.grad_position[parameter.ds_id]
+                start = size * torch_dist.get_rank(group)
+                size = max(0, min(size, parameter.ds_numel - start))  # the last rank's part is padded
+                matrices[name] = Matrix(parameter.ds_shape, flats[number][0], offset, start, size)
+            elif (mapping := parameter._hp_mapping) is None:
+                matrices[name] = Matrix(parameter.shape, of_muon, 0, 0, 0)
+            else:
+                own, flat = mapping.lp_fragment_address, mapping.hp_fragment_address
+                matrices[name] = Matrix(parameter.shape, of_muon, flat.start, own.start, own.numel)
+        optimizer.cut(matrices, group)
 
     def release(self) -> None:
         self._engine.destroy()
@@ -291,28 +285,3 @@ class DeepSpeedEngine:
 
     def close(self) -> None:
         process.stop()
-
-
-def _joined(parameter: Any, key: str | None) -> Tensor:
-    """ZeRO 1 and 2: the parts of a master weight (key None) or moment from all ranks.
-
-    Like DeepSpeed's get_full_hp_param, but the bits are summed as integers: adding the other ranks'
-    zeros as floats would turn -0.0 into 0.0 and a resumed run would not be bit-identical.
-    """
-    bits = torch.zeros(parameter.numel(), dtype=torch.int32, device=parameter.device)
-    mapping = parameter._hp_mapping
-    if mapping is not None:
-        address = mapping.lp_fragment_address
-        part = mapping.get_hp_fragment(key).detach()
-        bits.narrow(0, address.start, address.numel).copy_(part.view(torch.int32))
-    torch_dist.all_reduce(bits, group=parameter._dp_group)
-    return bits.view(torch.float32).view(parameter.shape)
-
-
-def _slice(parameter: Any, value: Tensor) -> Tensor:
-    """ZeRO 3: this rank's part of a full tensor, zero-padded (DeepSpeed's own setter fails on uneven sizes)."""
-    group = parameter.ds_process_group
-    size = parameter.ds_tensor.numel()
-    padded = value.new_zeros(size * torch_dist.get_world_size(group))
-    padded[: value.numel()] = value.flatten()
-    return padded.narrow(0, size * torch_dist.get_rank(group), size)

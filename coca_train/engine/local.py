@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from coca_train.config.schema import EngineConfig, OptimConfig
 from coca_train.engine import base, process
-from coca_train.engine.base import InitParameter, Keep, MicroBatch, ReadTensor, StepResult
-from coca_train.engine.optim import adamw, start_moments
+from coca_train.engine.base import InitParameter, MicroBatch, ReadRange, Slice, StepResult
+from coca_train.engine.optim import adam_step, build_optimizer, moments_of, set_lr, start_moments
 from coca_train.models.lora import named_parameters
 from coca_train.models.trainable import select_trainable
 from coca_train.runtime import dist
@@ -20,7 +20,7 @@ from coca_train.runtime import dist
 class LocalEngine:
     """fp32: the parameters are the master weights. bf16: what DeepSpeed's BF16 optimizer does, written out.
 
-    bf16 weights compute; each micro batch's bf16 gradients are added up in float32; norm, clipping and AdamW
+    bf16 weights compute; each micro batch's bf16 gradients are added up in float32; norm, clipping and the optimizer
     work on float32 masters, which start as the rounded weights and are rounded back after each step.
     (Autocast over float32 weights would round elsewhere and agree less closely with DeepSpeed.)
     """
@@ -30,7 +30,7 @@ class LocalEngine:
         config: EngineConfig,
         optim: OptimConfig,
         model_fn: Callable[[], nn.Module],
-        init: InitParameter,
+        init: InitParameter | None,
         trainable: Sequence[str],
     ) -> None:
         assert dist.world_size() == 1 and config.dtype != "fp16", "config/check.py refuses both"
@@ -47,12 +47,12 @@ class LocalEngine:
         self._masters = self._weights
         if config.dtype != "fp32":
             self._masters = {name: p.detach().float().requires_grad_() for name, p in self._weights.items()}
-        self._optimizer = adamw(iter(self._masters.items()), optim)
-        start_moments(self._optimizer, list(self._masters.values()))
+        self._moments = moments_of(self.model, self.trainable, optim)
+        self._optimizer = build_optimizer(self._masters.items(), optim, self._moments)
+        self._start_moments(0.0)
 
     def train_step(self, micro_batches: Sequence[MicroBatch], lr: float) -> StepResult:
-        for group in self._optimizer.param_groups:
-            group["lr"] = lr
+        set_lr(self._optimizer, lr)
         tokens = base.count_targets(micro_batches)
         scale = 1.0 / max(1, tokens)
         total = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -102,27 +102,30 @@ class LocalEngine:
             self.model.train()
 
     def state_spec(self) -> dict[str, tuple[int, ...]]:
-        return base.spec_of(self.model, self.trainable)
+        return base.spec_of(self.model, self._moments)
 
-    def named_state(self, keep: Keep = lambda index: True) -> Iterator[tuple[str, Tensor | None]]:
-        held = dict(named_parameters(self.model)) | base.persistent_buffers(self.model) | self._masters
-        for index, key in enumerate(self.state_spec()):
-            part, name = key.split("/", 1)
-            tensor = held[name] if part == "model" else self._optimizer.state[self._masters[name]][part]
-            yield key, tensor.detach().float().cpu() if keep(index) else None
-
-    def counters(self) -> dict[str, Any]:
-        first = self._optimizer.state[next(iter(self._masters.values()))]
-        return {"adam_step": float(first["step"]), "skipped_steps": self.skipped_steps}
-
-    @torch.no_grad()
-    def load_state(self, read: ReadTensor, counters: dict[str, Any]) -> None:
-        start_moments(self._optimizer, list(self._masters.values()), counters["adam_step"])
+    def _state(self) -> Iterator[tuple[str, Tensor]]:
+        """Every tensor of the state, the engine's own."""
         held = dict(named_parameters(self.model)) | base.persistent_buffers(self.model) | self._masters
         for key in self.state_spec():
             part, name = key.split("/", 1)
-            target = held[name] if part == "model" else self._optimizer.state[self._masters[name]][part]
-            target.copy_(read(key))
+            tensor = held[name] if part == "model" else self._optimizer.state[self._masters[name]][part]
+            yield key, tensor.detach()
+
+    def slices(self) -> list[Slice]:
+        return [Slice(key, 0, tensor.flatten()) for key, tensor in self._state()]
+
+    def counters(self) -> dict[str, Any]:
+        return {"adam_step": adam_step(self._optimizer), "skipped_steps": self.skipped_steps}
+
+    def _start_moments(self, step: float) -> None:
+        start_moments(self._optimizer, ((self._masters[name], kept) for name, kept in self._moments.items()), step)
+
+    @torch.no_grad()
+    def load_state(self, read: ReadRange, counters: dict[str, Any]) -> None:
+        self._start_moments(counters["adam_step"])
+        for key, tensor in self._state():
+            tensor.copy_(read(key, 0, tensor.numel()).view(tensor.shape))
         self._round_weights()
         self.skipped_steps = counters["skipped_steps"]
 

@@ -1,30 +1,45 @@
-"""AdamW for every engine, its state from the first moment on, and its learning rate as a function of the step."""
+"""The optimizer of every engine, its state from the first moment on, its learning rate as a function of the step."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coca_train.config.schema import OptimConfig
+from coca_train.config.sizes import cooldown_steps
+from coca_train.engine.muon import MuonAndAdamW, block_matrices
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
+ADAM, MUON = ("exp_avg", "exp_avg_sq"), ("momentum_buffer",)
+Moments = dict[str, tuple[str, ...]]
 
 
 def lr_at(step: int, optim: OptimConfig, max_steps: int) -> float:
     """Learning rate of optimizer step `step` (0 is the first).
 
     Linear from warmup_init_lr over warmup_steps, then linear or cosine from lr to min_lr, which the last
-    step has; `constant` stays at lr.
+    step has; `constant` stays at lr; `wsd` does until its cooldown begins (MiniCPM, arXiv 2404.06395, section 4.2),
+    and then falls from lr to min_lr, linearly or as 1 - sqrt (arXiv 2405.18392, Eq. 1 and section 3).
     """
     if step < optim.warmup_steps:
         return optim.warmup_init_lr + (optim.lr - optim.warmup_init_lr) * step / optim.warmup_steps
-    if optim.schedule == "constant":
+    falls_from = optim.warmup_steps
+    if optim.schedule == "wsd":
+        falls_from = max(falls_from, max_steps - 1 - cooldown_steps(optim.cooldown, max_steps))
+    if optim.schedule == "constant" or step < falls_from:
         return optim.lr
-    progress = min(1.0, (step - optim.warmup_steps) / max(1, max_steps - 1 - optim.warmup_steps))
-    shape = 1.0 - progress if optim.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * progress))
-    return optim.min_lr + (optim.lr - optim.min_lr) * shape
+    progress = min(1.0, (step - falls_from) / max(1, max_steps - 1 - falls_from))
+    return optim.min_lr + (optim.lr - optim.min_lr) * _left(progress, optim)
+
+
+def _left(progress: float, optim: OptimConfig) -> float:
+    """Part of the way from lr to min_lr that is still to go, `progress` of the decay being done."""
+    if optim.schedule == "cosine":
+        return 0.5 * (1.0 + math.cos(math.pi * progress))
+    if optim.schedule == "wsd" and optim.cooldown_shape == "sqrt":
+        return 1.0 - math.sqrt(progress)
+    return 1.0 - progress
 
 
 def parameter_groups(parameters: Iterable[tuple[str, Tensor]], weight_decay: float) -> list[dict[str, Any]]:
@@ -36,16 +51,44 @@ def parameter_groups(parameters: Iterable[tuple[str, Tensor]], weight_decay: flo
     return [group for group in groups if group["params"]]
 
 
-def adamw(parameters: Iterator[tuple[str, Tensor]], optim: OptimConfig) -> torch.optim.AdamW:
-    """AdamW (arXiv 1711.05101): matrices decay, embeddings among them as in GPT-NeoX; norms and biases do not."""
-    groups = parameter_groups(parameters, optim.weight_decay)
+def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """The learning rate of the next step; Muon's follows the same schedule at its own height."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group.get("lr_factor", 1.0)
+
+
+def moments_of(model: nn.Module, trainable: Iterable[str], optim: OptimConfig) -> Moments:
+    """What the optimizer keeps of each trained parameter, by name."""
+    matrices = set(block_matrices(model)) if optim.name == "muon" else set()
+    return {name: MUON if name in matrices else ADAM for name in trainable}
+
+
+def build_optimizer(
+    parameters: Iterable[tuple[str, Tensor]], optim: OptimConfig, moments: Moments, sliced: bool = False
+) -> torch.optim.Optimizer:
+    """AdamW (arXiv 1711.05101): matrices decay, embeddings among them as in GPT-NeoX; norms and biases do not. Or
+    Muon beside it (engine/muon.py). sliced: an engine will put parts of matrices in their place."""
+    named = dict(parameters)
+    matrices = [named.pop(name) for name, kept in moments.items() if kept == MUON]
+    groups = parameter_groups(named.items(), optim.weight_decay)
+    if optim.name == "muon":
+        return MuonAndAdamW(groups, matrices, optim, sliced)
     return torch.optim.AdamW(groups, lr=optim.lr, betas=optim.betas, eps=optim.eps, fused=True)
 
 
-def start_moments(optimizer: torch.optim.Optimizer, tensors: Sequence[Tensor], step: float = 0.0) -> None:
-    """Zero Adam state for `tensors`, as AdamW's first step would make it (memory is taken now, not later)."""
+def start_moments(
+    optimizer: torch.optim.Optimizer, tensors: Iterable[tuple[Tensor, Collection[str]]], step: float = 0.0
+) -> None:
+    """Zero state for `tensors`, each with what is kept of it, as a first step would make it (memory is taken now)."""
     # Not left to the first step: a run that does not fit should fail before it has trained, and a resumed state is read
     # into tensors that must be there.
-    for tensor in tensors:
-        moments = {key: torch.zeros_like(tensor, requires_grad=False) for key in MOMENTS}
-        optimizer.state[tensor] = {"step": torch.tensor(step, dtype=torch.float32, device=tensor.device), **moments}
+    for tensor, kept in tensors:
+        state: dict[str, Tensor] = {key: torch.zeros_like(tensor, requires_grad=False) for key in kept}
+        if kept == ADAM:
+            state["step"] = torch.tensor(step, dtype=torch.float32, device=tensor.device)
+        optimizer.state[tensor] = state
+
+
+def adam_step(optimizer: torch.optim.Optimizer) -> float:
+    """Steps that AdamW has done; 0 where it trains nothing."""
+    return next((float(state["step"]) for state in optimizer.state.values() if "step" in state), 0.0)

@@ -8,6 +8,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as torch_dist
 from torch._C._distributed_c10d import HashStore
+from torch.nn.attention import SDPBackend
 
 from coca_train.config.schema import EngineConfig
 from coca_train.runtime import dist, lifeline
@@ -15,6 +16,12 @@ from coca_train.runtime.errors import LaunchError, PeerLost, UserError
 from coca_train.runtime.peers import reason
 from coca_train.runtime.watchdog import waiting
 
+# What torch and NCCL are told where the user has told them nothing; both read it when they start. Segments that grow:
+# or memory is left in pieces by tensors of many sizes (ZeRO 3's gathers, long windows). WARN: NCCL says why it fails.
+CUDA_DEFAULTS = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "NCCL_DEBUG": "WARN"}
+# Of a deterministic run: cuBLAS needs a workspace of its own for each stream; a tree of ranks, or sums inside a switch,
+# may be chosen anew by every start.
+DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NCCL_ALGO": "Ring"}
 NEEDED = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 RESOLVE_S = 10.0
 LOOK_S = 0.1
@@ -40,8 +47,10 @@ def start(config: EngineConfig) -> torch.device:
     """
     device = choose_device(config)
     os.environ["DS_ACCELERATOR"] = device.type  # read when deepspeed is imported; else it guesses and warns
+    prepare(device, config.deterministic)
     if device.type == "cuda":
         torch.cuda.set_device(device)
+        order_attention(torch.cuda.get_device_capability(device))
     if torch_dist.is_initialized() or (config.kind == "local" and dist.world_size() == 1):
         return device
     backend = "nccl" if device.type == "cuda" else "gloo"
@@ -60,6 +69,29 @@ def start(config: EngineConfig) -> torch.device:
         raise _not_met(error, config.timeout_s) from None
     lifeline.connect()
     return device
+
+
+def prepare(device: torch.device, deterministic: bool) -> None:
+    """What must be said before anything runs on the device: the environment, and whether algorithms are to be exact."""
+    if device.type == "cuda":
+        told = CUDA_DEFAULTS | (DETERMINISTIC if deterministic else {})
+        if "PYTORCH_ALLOC_CONF" in os.environ:  # the same, by its newer name
+            told.pop("PYTORCH_CUDA_ALLOC_CONF", None)
+        for name, value in told.items():
+            os.environ.setdefault(name, value)
+    # SDPA asks this too: its backward pass adds in a fixed order then, where it would use atomics, and cuDNN's is out.
+    torch.use_deterministic_algorithms(deterministic)
+    # Else every empty tensor is filled (ZeRO's buckets above all), which only hides reads of what was never written.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def order_attention(capability: tuple[int, int]) -> None:
+    """Which of its fused kernels torch tries first: on Hopper cuDNN's, as the FlashAttention 2 that torch has knows
+    nothing of that generation's units and reaches about half the rate there. Elsewhere torch's own order."""
+    if capability[0] == 9:
+        order = [int(backend) for backend in torch._C._get_sdp_priority_order()]
+        cudnn = int(SDPBackend.CUDNN_ATTENTION)  # pyright: ignore[reportArgumentType]
+        torch._C._set_sdp_priority_order([cudnn, *(backend for backend in order if backend != cudnn)])
 
 
 def _check_launch() -> None:

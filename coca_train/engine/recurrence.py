@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from coca_train.engine.base import DTYPES, Engine, Keep, MicroBatch, ReadTensor, StepResult
+from coca_train.engine.base import DTYPES, Engine, MicroBatch, ReadRange, Slice, StepResult
 from coca_train.models.memory import Memory
 from coca_train.runtime import dist
 
@@ -130,30 +130,23 @@ class RecurrentEngine:
         names, shape = self._names(), tuple(self.memory.hidden_RLMC.shape[1:])
         return self._engine.state_spec() | dict.fromkeys(names, shape) | {LENGTHS: (len(names),)}
 
-    def named_state(self, keep: Keep = lambda index: True) -> Iterator[tuple[str, Tensor | None]]:
-        yield from self._engine.named_state(keep)
-        first, mine, shape = len(self._engine.state_spec()), self._rows(), tuple(self.memory.hidden_RLMC.shape[1:])
+    def slices(self) -> list[Slice]:
+        mine, names = self._rows(), self._names()
         # Row by row, each from the rank that has it: the memory of a global batch need not fit into one rank.
-        for row, name in enumerate(self._names()):
-            own = self.memory.hidden_RLMC[row - mine.start].float().cpu() if row in mine else None
-            row_LMC = dist.broadcast_tensor(own, shape, source=row // len(mine))
-            yield name, row_LMC if keep(first + row) else None
-        lengths = torch.tensor(dist.all_gather_object(self.memory.length_R.tolist()), dtype=torch.float32).flatten()
-        yield LENGTHS, lengths if keep(first + len(lengths)) else None
+        rows = [Slice(names[row], 0, self.memory.hidden_RLMC[row - mine.start].flatten()) for row in mine]
+        return [*self._engine.slices(), *rows, Slice(LENGTHS, mine.start, self.memory.length_R.float())]
 
     def counters(self) -> dict[str, Any]:
         return self._engine.counters()
 
     @torch.no_grad()
-    def load_state(self, read: ReadTensor, counters: dict[str, Any]) -> None:
+    def load_state(self, read: ReadRange, counters: dict[str, Any]) -> None:
         self._engine.load_state(read, counters)
         self.skipped_steps = self._engine.skipped_steps
-        mine = self._rows()
-        for row, name in enumerate(self._names()):
-            row_LMC = read(name)
-            if row in mine:
-                self.memory.hidden_RLMC[row - mine.start] = row_LMC
-        self.memory.length_R.copy_(read(LENGTHS)[mine.start : mine.stop])
+        mine, names = self._rows(), self._names()
+        for row_LMC, row in zip(self.memory.hidden_RLMC, mine, strict=True):
+            row_LMC.copy_(read(names[row], 0, row_LMC.numel()).view(row_LMC.shape))
+        self.memory.length_R.copy_(read(LENGTHS, mine.start, mine.stop))
 
     def release(self) -> None:
         self._engine.release()

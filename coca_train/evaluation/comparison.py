@@ -9,8 +9,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from coca_train.checkpoint.format import ShardReader
 from coca_train.checkpoint.recovery import newest
+from coca_train.checkpoint.stored import Stored
 from coca_train.config.places import plain
 from coca_train.evaluation.results import RESULTS, Evaluation
 from coca_train.runtime import outside
@@ -83,12 +83,8 @@ def parameter_shapes(run_dir: Path) -> dict[str, tuple[int, ...]]:
     last = newest(run_dir, None)
     if last is None:
         raise ValueError("none of its checkpoints has a manifest that can be trusted")
-    shapes = {}
-    for path in sorted(last.path / entry["name"] for entry in last.manifest["files"]):
-        reader = ShardReader(path)
-        shapes |= reader.spec()
-        reader.close()
-    return {name.removeprefix("model/"): shape for name, shape in shapes.items() if name.startswith("model/")}
+    with Stored(last, verified=()) as stored:
+        return {name.removeprefix("model/"): shape for name, shape in stored.spec.items() if name.startswith("model/")}
 
 
 def checks(runs: Mapping[str, FinishedRun]) -> tuple[list[str], list[str]]:

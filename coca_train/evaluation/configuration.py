@@ -85,6 +85,10 @@ class WorkConfig:
     micro_batch_tokens: Positive = Field(
         description="tokens a forward pass may hold, all rows together; memory against speed"
     )
+    sequence_parallel: Annotated[int, Field(ge=1, le=1024)] = Field(
+        description="processes that share each window, one too long for a GPU (suites perplexity and position_loss); "
+        "1 = none"
+    )
     seed: int = Field(ge=0, description="of everything drawn at random: places, keys, bootstrap")
     timeout_s: Positive = Field(description="how long one rank waits for the others at the end of a cell [s]")
     progress_bar: bool = Field(description="show a bar with the time left; lines, where stderr is no terminal")

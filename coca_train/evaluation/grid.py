@@ -5,6 +5,7 @@ is gathered before anything is concluded, so that a rank that runs out of memory
 """
 
 import gc
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 import torch
 
 from coca_train.engine.process import ran_out
+from coca_train.engine.sequence import share_of
 from coca_train.evaluation.configuration import EvaluateConfig
 from coca_train.evaluation.progress import Progress
 from coca_train.evaluation.results import Cell, Measured, Point
@@ -21,7 +23,9 @@ from coca_train.evaluation.store import Store
 from coca_train.evaluation.subject import Setup, Subject, open_folder, subject_of
 from coca_train.evaluation.suites import suite_module
 from coca_train.evaluation.variants import Variant, described
+from coca_train.models.transformer import Transformer
 from coca_train.runtime import dist
+from coca_train.runtime.errors import UserError
 
 T = TypeVar("T")
 
@@ -31,10 +35,14 @@ def run_grid(
 ) -> tuple[list[Measured], list[Cell]]:
     """Measure, or find among what was measured, every cell. COLLECTIVE. names: of the checkpoints."""
     grid, subjects, cells = config.grid, [], []
+    _check_sharing(config.eval.suite, config.work.sequence_parallel)
+    share = share_of(config.work.sequence_parallel)
     progress = Progress(config.work.progress_bar)
     try:
         for number, (path, name) in enumerate(zip(grid.checkpoints, names, strict=True)):
             opened = open_folder(path, config.work.device, config.work.dtype)
+            _check_heads(opened.model, path, config.work.sequence_parallel)
+            opened.model.sequence = share
             subject = subject_of(opened, path, name, grid.frequencies, grid.visibilities, grid.logit_scales)
             cells += measure_cells(config.eval, subject, setup, store, progress, len(names) - number)
             subjects.append(subject.facts)
@@ -43,6 +51,31 @@ def run_grid(
     finally:
         progress.close()
     return subjects, cells
+
+
+def _check_sharing(suite: str, n_ranks: int) -> None:
+    """UserError E-EVAL-08 where no windows can be shared by so many ranks."""
+    if n_ranks > 1 and not suite_module(suite).SHARES:
+        raise UserError(
+            f"E-EVAL-08 work.sequence_parallel={n_ranks}: the suite {suite} reads each text on one process. Fix: "
+            "work.sequence_parallel=1, or +eval=perplexity or position_loss"
+        )
+    if dist.world_size() % n_ranks:
+        raise UserError(
+            f"E-EVAL-08 work.sequence_parallel={n_ranks}: {dist.world_size()} processes are no groups of {n_ranks}. "
+            f"Fix: start a multiple of {n_ranks}"
+        )
+
+
+def _check_heads(model: Transformer, path: str, n_ranks: int) -> None:
+    """UserError E-EVAL-08 where the ranks cannot share the heads of a model."""
+    mixing = [kind for kind in dict.fromkeys(model.kinds) if model.position_of(kind).mixes_heads]
+    if n_ranks > 1 and (mixing or model.shape.n_heads % n_ranks):
+        why = "its position scheme mixes all heads" if mixing else f"it has {model.shape.n_heads} heads"
+        raise UserError(
+            f"E-EVAL-08 work.sequence_parallel={n_ranks}: the ranks share the heads of {path}, and {why}. Fix: "
+            f"work.sequence_parallel={1 if mixing else math.gcd(model.shape.n_heads, n_ranks)}"
+        )
 
 
 def measure_cells(

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coca_train.config.schema import ModelConfig
+from coca_train.config.schema import OWN, ModelConfig
 from coca_train.models.cache import Cache
 from coca_train.models.kernels import Kernel
+from coca_train.models.products import products
 from coca_train.models.scores import part_of
+from coca_train.models.ulysses import SequenceShare
 from coca_train.positions.base import LayerPosition, Position, Projections
 from coca_train.positions.visibility import Layout
 
@@ -27,6 +29,9 @@ class AttentionContext(NamedTuple):
     views: Sequence[tuple[Any, Layout]]  # the scheme's tables and the layout of each view
     cache: Cache | None
     scale_BT: Tensor | None = None  # of every query's scores, float32; None: one
+    kind: str = OWN  # of the layers
+    device: str = ""  # cpu or cuda, as a step is done there; "": where the tensors are
+    sequence: SequenceShare | None = None  # what this rank has of a sequence that several share; None: all of it
 
 
 class Attention(nn.Module):
@@ -49,30 +54,52 @@ class Attention(nn.Module):
 
     def project_q(self, x_C: Tensor) -> Tensor:
         """Queries, (..., H, D)."""
-        return self.q_norm(self.q(x_C).unflatten(-1, (self.n_heads, self.head_dim)))
+        return self._queries(self.q(x_C))
 
     def project_k(self, x_C: Tensor) -> Tensor:
         """Keys as the cache holds them, (..., G, K)."""
-        return self.position.condense(self.k_norm(self.k(x_C).unflatten(-1, (self.n_kv_heads, -1))))
+        return self._keys(self.k(x_C))
+
+    def _queries(self, projected: Tensor) -> Tensor:
+        return self.q_norm(projected.unflatten(-1, (self.n_heads, self.head_dim)))
+
+    def _keys(self, projected: Tensor) -> Tensor:
+        return self.position.condense(self.k_norm(projected.unflatten(-1, (self.n_kv_heads, -1))))
+
+    def _projected(self, x_BTC: Tensor, x_BSC: Tensor, device: str) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys as the cache holds them, values."""
+        if x_BSC is x_BTC:
+            q, k, v = products(x_BTC, (self.q, self.k, self.v), device)
+        else:
+            (q,), (k, v) = products(x_BTC, (self.q,), device), products(x_BSC, (self.k, self.v), device)
+        return self._queries(q), self._keys(k), v.unflatten(-1, (self.n_kv_heads, self.head_dim))
 
     def forward(self, x_BTC: Tensor, context: AttentionContext, past_BMC: Tensor | None = None) -> Tensor:
         """past_BMC: hidden states of positions that are no queries, in front of the keys."""
         x_BSC = x_BTC if past_BMC is None else torch.cat((past_BMC, x_BTC), dim=1)
-        q_BTHD, k_BSGK = self.project_q(x_BTC), self.project_k(x_BSC)
-        v_BSGD = self.v(x_BSC).unflatten(-1, (self.n_kv_heads, self.head_dim))
+        q_BTHD, k_BSGK, v_BSGD = self._projected(x_BTC, x_BSC, context.device)
         tokens = self.position.tokens(x_BSC)
         # Before the scheme maps them: frequencies that change with the length are applied to all keys anew, so the
         # cache holds what the projection gave.
         if context.cache is not None:
             # In the dtype of the model: what a scheme condenses may be wider than that.
             k_BSGK, v_BSGD, *tokens = context.cache.extend(self.layer, k_BSGK.to(v_BSGD.dtype), v_BSGD, *tokens)
-        project = Projections(self.project_q, self.project_k)
-        parts = [
-            part_of(mapped, layout, context.scale_BT)
-            for tables, layout in context.views
-            for mapped in [self.position(context.position, q_BTHD, k_BSGK, tables, project, tuple(tokens))]
-        ]
+        project, shared = Projections(self.project_q, self.project_k), context.sequence
+        if shared is not None:
+            # From here on all tokens of some heads: layouts, tables and logit scales are those of the whole row.
+            heads = shared.heads(self.n_heads, self.n_kv_heads)
+            of_heads = self.position.tokens_of_heads
+            q_BTHD, k_BSGK, v_BSGD, tokens = shared.to_heads(q_BTHD, k_BSGK, v_BSGD, tokens, of_heads, heads)
+            project = shared.projections(project, heads)
+        parts = []
+        for tables, layout in context.views:
+            mapped = self.position(context.position, q_BTHD, k_BSGK, tables, project, tuple(tokens))
+            if shared is not None:
+                mapped = shared.mapped(mapped, project.heads, self.n_heads)
+            parts.append(part_of(mapped, layout, context.scale_BT))
         # By the width of the values: a scheme may make queries and keys wider, and that must not make the scores
         # smaller.
         out_BTHD = context.kernel(parts, v_BSGD, self.head_dim**-0.5)
+        if shared is not None:
+            out_BTHD = shared.to_tokens(out_BTHD, self.n_heads)
         return F.dropout(self.out(out_BTHD.flatten(-2)), self.dropout, self.training)

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from coca_train.positions.known import Extent, extent, note, rising
 from coca_train.positions.visibility import Keep
 
 
@@ -66,7 +67,7 @@ class KVCache:
         in_hand = {}
         for keep in dict.fromkeys(self.keeps):
             held = self._held.get(keep)
-            now_BS = pos_BT if held is None else torch.cat([held.pos_BS, pos_BT], dim=1)
+            now_BS = pos_BT if held is None else _joined(held.pos_BS, pos_BT)
             in_hand[keep], self._held[keep] = InHand(now_BS, None), _Held(now_BS, None)
             if keep is not None:
                 n_keys = now_BS.shape[1]
@@ -120,3 +121,10 @@ class KVCache:
     def n_bytes(self) -> int:
         """Memory of what is held [bytes]."""
         return sum(x.numel() * x.element_size() for held in self._layers for x in held)
+
+
+def _joined(held_BS: Tensor, pos_BT: Tensor) -> Tensor:
+    """Positions held and new ones, with what is known of them."""
+    before, new = extent(held_BS), extent(pos_BT)
+    rose = before.last + 1 == new.first and rising(held_BS, None) and rising(pos_BT, None)
+    return note(torch.cat([held_BS, pos_BT], dim=1), Extent(before.first, new.last), rose)

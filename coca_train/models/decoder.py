@@ -18,9 +18,10 @@ from coca_train.models.cache import Cache, InHand
 from coca_train.models.kernels import Kernel, sdpa
 from coca_train.models.layers import Block, build_norm
 from coca_train.models.logit_scale import logit_scale
-from coca_train.models.loss import summed_cross_entropy, token_nll
+from coca_train.models.loss import Score, score_in_passes, summed_cross_entropy, token_nll
 from coca_train.positions import visibilities
 from coca_train.positions.base import AttentionShape, Position
+from coca_train.positions.known import Extent, note
 from coca_train.positions.layers import Kind
 from coca_train.positions.visibility import Keep
 
@@ -28,14 +29,23 @@ from coca_train.positions.visibility import Keep
 class Head(nn.Module):
     """The output projection: logits, or the summed loss without ever holding all logits."""
 
-    def __init__(self, d_model: int, vocab_size: int) -> None:
+    def __init__(self, d_model: int, vocab_size: int, score: Score) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(vocab_size, d_model))
+        self.score = score
 
-    def forward(self, x_BTC: Tensor, targets_BT: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x_BTC: Tensor, targets_BT: Tensor | None = None, device: str = "", by_token: bool = False
+    ) -> Tensor:
+        """Logits; or the sum of the losses; or by_token each of them, without gradients.
+
+        device: cpu or cuda, as the loss is computed there; "": where x is.
+        """
         if targets_BT is None:
             return (x_BTC @ self.weight.T).float()
-        return summed_cross_entropy(x_BTC.flatten(0, 1), self.weight, targets_BT.flatten())
+        if by_token:
+            return self.nll(x_BTC, targets_BT)
+        return summed_cross_entropy(x_BTC.flatten(0, 1), self.weight, targets_BT.flatten(), self.score, device)
 
     def nll(self, x_BTC: Tensor, targets_BT: Tensor) -> Tensor:
         return token_nll(x_BTC.flatten(0, 1), self.weight, targets_BT.flatten()).view_as(targets_BT)
@@ -74,7 +84,7 @@ class Decoder(nn.Module):
             for layer, position in enumerate(map(self.position_of, self.kinds))
         )
         self.final_norm = build_norm(model)
-        self.head = Head(model.d_model, vocab_size)
+        self.head = Head(model.d_model, vocab_size, self.score())
         self.tie()
 
     def tie(self) -> None:
@@ -109,6 +119,10 @@ class Decoder(nn.Module):
         """What computes attention: torch's fused kernel where that can, else one that can do everything."""
         return sdpa
 
+    def score(self) -> Score:
+        """What makes losses and gradients of logits."""
+        return score_in_passes
+
     def hidden(
         self,
         tokens_BT: Tensor,
@@ -142,7 +156,8 @@ class Decoder(nn.Module):
     def places(self, tokens_BT: Tensor, cache: Cache | None) -> Tensor:
         """Positions that count on from the cache's end, (1, T)."""
         start = 0 if cache is None else cache.length
-        return torch.arange(start, start + tokens_BT.shape[1], device=tokens_BT.device)[None]
+        end = start + tokens_BT.shape[1]
+        return note(torch.arange(start, end, device=tokens_BT.device)[None], Extent(start, end - 1), rising=True)
 
     def embedded(self, tokens_BT: Tensor, pos_BT: Tensor) -> Tensor:
         """What goes into the first layer, x_BTC."""
@@ -179,7 +194,7 @@ class Decoder(nn.Module):
         # Any of the layouts: they differ in what is seen and how far it seems, the place in the text is the same in
         # all.
         scale_BT = logit_scale(self.logit_scales[kind], layouts[0].text_BT, self.shape.max_seq_len)
-        return AttentionContext(position, self.kernel(), views, cache, scale_BT)
+        return AttentionContext(position, self.kernel(), views, cache, scale_BT, kind)
 
 
 def module_name(kind: str) -> str:

@@ -8,14 +8,15 @@ On the CPU the same call runs uncompiled and forward only (torch has no CPU back
 Shape legend: B batch, T queries, S keys, H query heads, G key/value heads, D value width, R rows of a table.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
 
+from coca_train.models.blocks import block_mask
 from coca_train.models.scores import Part, repeat_heads, tensors_of
 from coca_train.positions.base import Pair
 from coca_train.positions.visibility import Layout
@@ -56,17 +57,13 @@ def flex(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
 def _attend(part: Part, v_BGSD: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """out_BHTD and log-sum-exp lse_BHT (natural; -inf where a query sees nothing) of one view."""
     q_BHTE, k_BGSE = (x.transpose(1, 2) for x in (part.q_BTHE, part.k_BSGE))
-    mask, layout = mask_mod(part.layout), part.layout
-    shared = layout.text_BS.shape[0] == 1 and (layout.doc_BS is None or layout.doc_BS.shape[0] == 1)
-    rows = None if shared else q_BHTE.shape[0]
-    block_mask = create_block_mask(mask, rows, None, q_BHTE.shape[2], k_BGSE.shape[2], device=str(q_BHTE.device))
-    run = _compiled() if q_BHTE.is_cuda else flex_attention
+    run = _compiled(_key(part)) if _compiles(q_BHTE) else flex_attention
     out_BHTD, aux = run(
         q_BHTE,
         k_BGSE,
         v_BGSD,
         score_mod=score_mod(part, scale),
-        block_mask=block_mask,
+        block_mask=_blocks(part.layout),
         scale=scale,
         enable_gqa=q_BHTE.shape[1] != k_BGSE.shape[1],
         return_aux=AuxRequest(lse=True),
@@ -75,9 +72,32 @@ def _attend(part: Part, v_BGSD: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     return out_BHTD, aux.lse
 
 
+def _compiles(q_BHTE: Tensor) -> bool:
+    """The CPU has no kernel to compile to; a compiled block has this one in its own graph."""
+    return q_BHTE.is_cuda and not torch.compiler.is_compiling()
+
+
+def _blocks(layout: Layout) -> BlockMask:
+    """The block mask of a layout, made once in a forward for all its layers; a compiled block's graph has its own."""
+    if torch.compiler.is_compiling():
+        return block_mask(layout, mask_mod(layout))
+    if "block_mask" not in layout.made:
+        layout.made["block_mask"] = block_mask(layout, mask_mod(layout))
+    return layout.made["block_mask"]
+
+
+def _key(part: Part) -> Hashable:
+    """What the code of a kernel depends on: the scheme's hook and which terms it has, and the rule of the view."""
+    terms = tuple(None if term is None else len(term) for term in part.terms)
+    shape = part.scale_BT is not None, part.layout.doc_BS is not None, part.q_BTHE.shape[2] != part.k_BSGE.shape[2]
+    return part.hook, terms, part.layout.rule, shape
+
+
 @cache
-def _compiled() -> Any:
-    return torch.compile(flex_attention)
+def _compiled(key: Hashable, backend: str = "inductor") -> Any:
+    """A kernel of its own for every kind of scheme and rule. Crossing torch's limit of recompilations (lengths become
+    dynamic long before) is an error: else dense attention, T x S, would run and nothing say so."""
+    return torch.compile(flex_attention, fullgraph=True, backend=backend, isolate_recompiles=True)  # pyright: ignore
 
 
 def score_mod(part: Part, scale: float) -> Modify | None:

@@ -31,6 +31,7 @@ from coca_train.positions.visibility import may_see
 QUERY_BLOCK = 128  # rows of scores alive at once in `blocked` [queries]
 MASK_BLOCK = 512  # rows of the mask alive at once in `sdpa` behind a cache [queries]
 RECOMPUTE_ABOVE = 1024  # `blocked` keeps no scores for the backward pass beyond this many keys
+HALF = (torch.bfloat16, torch.float16)
 BLOCKED_BELOW = 1024  # on CPU in bfloat16, blocked products beat the fused kernel up to this many keys
 
 Kernel = Callable[[Sequence[Part], Tensor, float], Tensor]
@@ -105,13 +106,19 @@ def sdpa(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
     if part.scale_BT is not None:  # without terms the same as scaling the scores
         q_BTHE = (q_BTHE * part.scale_BT[:, :, None, None]).to(q_BTHE.dtype)
     q_BHTE = q_BTHE.transpose(1, 2)
-    k_BHSE, v_BHSD = (repeat_heads(x.transpose(1, 2), n_heads) for x in (part.k_BSGE, v_BSGD))
+    k_BHSE, v_BHSD = (x.transpose(1, 2) for x in (part.k_BSGE, v_BSGD))
+    # torch's kernels for float32 on CUDA know no groups, and what it takes instead holds T x S scores.
+    grouped = k_BHSE.shape[1] != n_heads and q_BHTE.dtype in HALF
+    if not grouped:
+        k_BHSE, v_BHSD = repeat_heads(k_BHSE, n_heads), repeat_heads(v_BHSD, n_heads)
     if q_BHTE.shape[-1] != width:  # fused kernels want one width for q, k and v
         v_BHSD = F.pad(v_BHSD, (0, q_BHTE.shape[-1] - width))
     if n_queries in (1, n_keys):
-        out_BHTE = F.scaled_dot_product_attention(q_BHTE, k_BHSE, v_BHSD, is_causal=n_queries > 1, scale=scale)
+        out_BHTE = F.scaled_dot_product_attention(
+            q_BHTE, k_BHSE, v_BHSD, is_causal=n_queries > 1, scale=scale, enable_gqa=grouped
+        )
     else:
-        out_BHTE = _behind_cache(q_BHTE, k_BHSE, v_BHSD, scale)
+        out_BHTE = _behind_cache(q_BHTE, repeat_heads(k_BHSE, n_heads), repeat_heads(v_BHSD, n_heads), scale)
     return out_BHTE[..., :width].transpose(1, 2)
 
 

@@ -1,7 +1,9 @@
 """Normalisation, feed-forward and block. Shape legend: B batch, T time, M memory, C d_model, F d_ff."""
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from coca_train.config.schema import ModelConfig
 from coca_train.models.attention import Attention, AttentionContext
@@ -23,8 +25,19 @@ class MLP(nn.Module):
         self.up = nn.Linear(model.d_model, model.d_ff, bias=model.bias)
         self.gate = nn.Linear(model.d_model, model.d_ff, bias=model.bias) if model.activation == "swiglu" else None
         self.down = nn.Linear(model.d_ff, model.d_model, bias=model.bias)
+        self.tile: int | None = None  # positions computed at a time [tokens]; None: all
 
     def forward(self, x_BTC: Tensor) -> Tensor:
+        """In tiles of long sequences, where a tile's inner activations are recomputed in the backward pass: of width
+        d_ff, all of them would be the most that a block keeps."""
+        # Without gradients nothing is kept. And there windows differ, where ranks that gather weights together must ask
+        # for them equally often.
+        if self.tile is None or x_BTC.shape[1] <= self.tile or not torch.is_grad_enabled():
+            return self._feed(x_BTC)
+        tiles = [checkpoint(self._feed, x_BtC, use_reentrant=False) for x_BtC in x_BTC.split(self.tile, 1)]
+        return torch.cat(tiles, 1)
+
+    def _feed(self, x_BTC: Tensor) -> Tensor:
         h_BTF = self.up(x_BTC)
         if self.gate is not None:
             h_BTF = F.silu(self.gate(x_BTC)) * h_BTF

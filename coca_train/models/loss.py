@@ -1,8 +1,12 @@
 """Cross-entropy from hidden states, in chunks: the float32 logits of a long sequence are never held.
 
-Shape legend: N tokens (batch times time), C d_model, V vocab_size.
+Every chunk reads the output matrix W twice and adds to dW once, so on a GPU, whose caches hold neither, chunks are as
+long as memory allows; on a CPU they are as short as keeps a chunk's logits in the cache.
+
+Shape legend: N tokens (batch times time), n tokens of a chunk, C d_model, V vocab_size.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,66 +15,106 @@ from torch.nn import functional as F
 
 from coca_train.runtime import IGNORE
 
-LOGITS_PER_CHUNK = 2**23  # float32 logits alive at once: 32 MiB
+# Logits alive at once, by device: 32 MiB in float32; half a GiB in bfloat16.
+LOGITS_PER_CHUNK = {"cpu": 2**23, "cuda": 2**28}
+LEAST_TOKENS = {"cpu": 64, "cuda": 2048}
 CACHED_LOGITS = 2**19  # without gradients on the CPU: small enough that buffers are reused, twice as fast as 2**23
 
+# (logits_nV, targets_n, device) -> nll_n, float32 or wider and 0 where the target is -100, and their gradient with
+# respect to the logits, in the logits' dtype. It may write over the logits.
+Score = Callable[[Tensor, Tensor, str], tuple[Tensor, Tensor]]
 
-def chunk_size(vocab_size: int, n_logits: int = LOGITS_PER_CHUNK) -> int:
-    """Tokens scored at a time."""
-    return max(64, n_logits // vocab_size)
+
+def chunk_size(n_tokens: int, vocab_size: int, device: str) -> int:
+    """Tokens scored at a time, so many that all chunks are about as long. device: cpu or cuda."""
+    kind = "cpu" if device == "cpu" else "cuda"
+    most = max(LEAST_TOKENS[kind], LOGITS_PER_CHUNK[kind] // vocab_size)
+    return most if kind == "cpu" else -(-n_tokens // -(-n_tokens // most))
+
+
+def score_in_passes(logits_nV: Tensor, targets_n: Tensor, device: str) -> tuple[Tensor, Tensor]:
+    """The definition, a pass over the logits at a time."""
+    scored_n1 = (targets_n != IGNORE)[:, None]
+    index_n1 = targets_n.clamp_min(0)[:, None]
+    wide = torch.promote_types(logits_nV.dtype, torch.float32)
+    log_p_nV = F.log_softmax(logits_nV, dim=-1, dtype=wide)
+    nll_n1 = -log_p_nV.gather(1, index_n1) * scored_n1
+    one_n1 = torch.ones_like(index_n1, dtype=wide)
+    grad_nV = log_p_nV.exp_().scatter_add_(1, index_n1, -one_n1)  # p - onehot(target)
+    # Asking costs nothing on the CPU, where mostly all are scored; elsewhere the host would wait for the answer.
+    if not (scored_n1.is_cpu and bool(scored_n1.all())):
+        grad_nV.mul_(scored_n1)
+    return nll_n1[:, 0], grad_nV.to(logits_nV.dtype)
 
 
 class _SummedCrossEntropy(torch.autograd.Function):
     """Sum of -log p(target). The gradients that are wanted are formed chunk by chunk in the forward pass."""
 
     @staticmethod
-    def forward(ctx: Any, x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor) -> Tensor:
+    def forward(ctx: Any, x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor, score: Score, device: str) -> Tensor:
         wants_x, wants_weight = ctx.needs_input_grad[:2]
         grad_x_NC = torch.empty_like(x_NC) if wants_x else None
-        grad_weight_VC = None
-        total = x_NC.new_zeros((), dtype=torch.float32)
         wide = torch.promote_types(x_NC.dtype, torch.float32)
-        for start in range(0, x_NC.shape[0], chunk_size(weight_VC.shape[0])):
-            rows = slice(start, start + chunk_size(weight_VC.shape[0]))
-            x_nC, targets_n = x_NC[rows], targets_N[rows]
-            scored_n1 = (targets_n != IGNORE)[:, None]
-            index_n1 = targets_n.clamp_min(0)[:, None]
-            log_p_nV = F.log_softmax(x_nC @ weight_VC.T, dim=-1, dtype=wide)
-            total = total - (log_p_nV.gather(1, index_n1) * scored_n1).sum().to(total.dtype)
+        grad_weight_VC = torch.empty_like(weight_VC, dtype=wide) if wants_weight else None
+        total = x_NC.new_zeros((), dtype=torch.float32)
+        size = chunk_size(x_NC.shape[0], weight_VC.shape[0], device)
+        for start in range(0, x_NC.shape[0], size):
+            rows = slice(start, start + size)
+            x_nC = x_NC[rows]
             # Now, while the probabilities are at hand: backward only multiplies by the gradient of a scalar, and all
             # logits never have to be held for it.
-            if not (wants_x or wants_weight):
-                continue
-            one_n1 = torch.ones_like(index_n1, dtype=wide)
-            grad_nV = log_p_nV.exp_().scatter_add_(1, index_n1, -one_n1).to(x_NC.dtype)  # p - onehot(target)
+            nll_n, grad_nV = score(x_nC @ weight_VC.T, targets_N[rows], device)
+            total += nll_n.sum().to(total.dtype)
             if grad_x_NC is not None:
-                grad_x_NC[rows] = (grad_nV @ weight_VC) * scored_n1
-            if wants_weight:
-                part_VC = (grad_nV.T @ (x_nC * scored_n1)).to(wide)
-                grad_weight_VC = part_VC if grad_weight_VC is None else grad_weight_VC.add_(part_VC)
+                torch.mm(grad_nV, weight_VC, out=grad_x_NC[rows])
+            if grad_weight_VC is not None:
+                _add_product(grad_weight_VC, grad_nV.T, x_nC, first=start == 0, device=device)
         ctx.save_for_backward(grad_x_NC, None if grad_weight_VC is None else grad_weight_VC.to(weight_VC.dtype))
         return total
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         scaled = [None if saved is None else saved * grads[0].to(saved.dtype) for saved in ctx.saved_tensors]
-        return scaled[0], scaled[1], None
+        return scaled[0], scaled[1], None, None, None
 
 
-def summed_cross_entropy(x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor) -> Tensor:
-    """Sum over tokens of -log softmax(x W^T)[target] as a float32 scalar; targets of -100 do not count."""
+def _add_product(total_VC: Tensor, grad_Vn: Tensor, x_nC: Tensor, first: bool, device: str) -> None:
+    """total += grad @ x in place; the first time it takes the place of what was there."""
+    beta = 0.0 if first else 1.0
+    if total_VC.dtype == grad_Vn.dtype:
+        total_VC.addmm_(grad_Vn, x_nC, beta=beta)
+    elif device == "cpu":  # has no product of bfloat16 that ends in float32
+        part_VC = grad_Vn @ x_nC
+        total_VC.copy_(part_VC) if first else total_VC.add_(part_VC)
+    else:
+        torch.addmm(total_VC, grad_Vn, x_nC, out_dtype=total_VC.dtype, beta=beta, out=total_VC)
+
+
+def summed_cross_entropy(
+    x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor, score: Score = score_in_passes, device: str = ""
+) -> Tensor:
+    """Sum over tokens of -log softmax(x W^T)[target] as a float32 scalar; targets of -100 do not count.
+
+    device: cpu or cuda, as it is computed there; "": where the tensors are.
+    """
     if x_NC.shape[0] == 0:
         return (x_NC.sum() + weight_VC.sum()).float() * 0.0
-    result: Any = _SummedCrossEntropy.apply(x_NC, weight_VC, targets_N)
+    device = device or x_NC.device.type
+    if not torch.is_grad_enabled() or not (x_NC.requires_grad or weight_VC.requires_grad):
+        return token_nll(x_NC, weight_VC, targets_N, device).sum()
+    result: Any = _SummedCrossEntropy.apply(x_NC, weight_VC, targets_N, score, device)
     return result
 
 
 @torch.no_grad()
-def token_nll(x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor) -> Tensor:
-    """-log p(target) of every token in float32 [nats], 0 where the target is -100; no gradient."""
+def token_nll(x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor, device: str = "") -> Tensor:
+    """-log p(target) of every token in float32 [nats], 0 where the target is -100; no gradient. device: as above."""
     out = [x_NC.new_zeros(0, dtype=torch.float32)]
     wide = torch.promote_types(x_NC.dtype, torch.float32)
-    size = chunk_size(weight_VC.shape[0], CACHED_LOGITS if x_NC.is_cpu else LOGITS_PER_CHUNK)
+    device, vocab_size = device or x_NC.device.type, weight_VC.shape[0]
+    size = chunk_size(x_NC.shape[0], vocab_size, device)
+    if device == "cpu":
+        size = max(LEAST_TOKENS["cpu"], CACHED_LOGITS // vocab_size)
     for x_nC, targets_n in zip(x_NC.split(size), targets_N.split(size), strict=True):
         log_p_nV = F.log_softmax(x_nC @ weight_VC.T, dim=-1, dtype=wide)
         out.append(F.nll_loss(log_p_nV, targets_n, ignore_index=IGNORE, reduction="none").float())

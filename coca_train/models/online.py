@@ -27,6 +27,7 @@ from coca_train.models.scores import (
     cut,
     hidden,
     leaves,
+    may_be_asked,
     place,
     refilled,
     scores,
@@ -85,7 +86,7 @@ def _visits(layouts: Sequence[Layout], queries: slice) -> Iterator[Visit]:
             if may_see(layout, queries, keys):
                 tile = Tile(layout, queries, keys, layout.contiguous)
                 hidden_B1ts = hidden(tile)
-                if hidden_B1ts is None or not bool(hidden_B1ts.all()):
+                if hidden_B1ts is None or not (may_be_asked(hidden_B1ts) and bool(hidden_B1ts.all())):
                     yield number, tile, hidden_B1ts
 
 

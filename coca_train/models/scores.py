@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from coca_train.positions.base import Hook, Hooked, Mapped, Pairs, Terms
-from coca_train.positions.visibility import Layout, seen
+from coca_train.positions.visibility import Layout, all_seen, seen
 
 
 class Part(NamedTuple):
@@ -165,6 +165,16 @@ def repeat_heads(x_BGsD: Tensor, n_heads: int) -> Tensor:
     return x_BGsD if n_groups == n_heads else x_BGsD.repeat_interleave(n_heads // n_groups, dim=1)
 
 
+def grouped(x_BHtN: Tensor, y_BGNs: Tensor) -> Tensor:
+    """x @ y of every query head with the head that serves it, (B, H, t, s): nothing is repeated, the rows of the query
+    heads of a group stand below one another."""
+    n_heads, n_groups = x_BHtN.shape[1], y_BGNs.shape[1]
+    if n_heads == n_groups:
+        return x_BHtN @ y_BGNs
+    rows = x_BHtN.unflatten(1, (n_groups, -1)).flatten(2, 3)
+    return (rows @ y_BGNs).unflatten(2, (n_heads // n_groups, -1)).flatten(1, 2)
+
+
 def scores(
     hook: Hook | None,
     cut: Tensors,
@@ -204,7 +214,7 @@ def _compiled(function: Callable[..., Any]) -> Any:
 def _sums(cut: Tensors, tile: Tile, scale: float) -> Tensor:
     """q'·k' and the terms of every pair, (B, H, t, s)."""
     n_heads = cut.q_BHtE.shape[1]
-    total = (cut.q_BHtE * scale) @ repeat_heads(cut.k_BGsE, n_heads).transpose(-1, -2)
+    total = grouped(cut.q_BHtE * scale, cut.k_BGsE.transpose(-1, -2))
     if cut.query_q_BHtD is not None and cut.query_e_HRD is not None:
         by_distance = (cut.query_q_BHtD * scale) @ cut.query_e_HRD.transpose(-1, -2)
         total = _wide(total) + _spread(by_distance, tile, tile.distance_Bts if not tile.shifted else None)
@@ -225,7 +235,7 @@ def _sums(cut: Tensors, tile: Tile, scale: float) -> Tensor:
 
 def weigh(p_BHts: Tensor, v_BGsD: Tensor, value_RD: Tensor | None, tile: Tile) -> Tensor:
     """Σ_s p·(v_s + value[r]): what a tile adds to the output, out_BHtD in the dtype of v."""
-    out = p_BHts.to(v_BGsD.dtype) @ repeat_heads(v_BGsD, p_BHts.shape[1])
+    out = grouped(p_BHts.to(v_BGsD.dtype), v_BGsD)
     if value_RD is None:
         return out
     if tile.shifted:
@@ -238,9 +248,17 @@ def weigh(p_BHts: Tensor, v_BGsD: Tensor, value_RD: Tensor | None, tile: Tile) -
 
 def hidden(tile: Tile) -> Tensor | None:
     """Pairs of a tile that are not seen, (B, 1, t, s); None: all are."""
-    # Most tiles lie below the diagonal, where all is seen: one look at a tile saves the masking of its scores.
+    # Most tiles lie below the diagonal, where all is seen: that saves the masking of their scores.
+    if all_seen(tile.layout, tile.queries, tile.keys):
+        return None
     seen_Bts = seen(tile.layout, tile.queries, tile.keys)
-    return None if bool(seen_Bts.all()) else ~seen_Bts[:, None]
+    # Indices do not tell it where there are documents.
+    return None if may_be_asked(seen_Bts) and bool(seen_Bts.all()) else ~seen_Bts[:, None]
+
+
+def may_be_asked(tensor: Tensor) -> bool:
+    """Whether looking at values costs nothing: a device would be waited for, and a graph has none yet."""
+    return tensor.is_cpu and not torch.compiler.is_compiling()
 
 
 def _wide(x: Tensor) -> Tensor:

@@ -7,22 +7,27 @@ Shape legend: B batch, T time, S all positions with the cache's or the memory's,
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from coca_train import positions
 from coca_train.config.schema import OWN, Config, LayersConfig, LogitScaleConfig, LoraConfig, ModelConfig
+from coca_train.models import fused_loss
 from coca_train.models.attention import AttentionContext
 from coca_train.models.cache import Cache, KVCache
+from coca_train.models.compiled import CompiledBlocks
 from coca_train.models.decoder import Decoder, module_name
 from coca_train.models.kernels import KERNELS, Kernel
-from coca_train.models.memory import Memory
+from coca_train.models.layers import MLP
+from coca_train.models.loss import Score
+from coca_train.models.memory import Memory, behind
+from coca_train.models.recompute import WAYS
 from coca_train.models.trainable import adapt
+from coca_train.models.ulysses import SequenceShare
 from coca_train.positions import visibilities
 from coca_train.positions.base import Position
 from coca_train.positions.layers import UNIFORM, Kind, kinds, kinds_of
@@ -37,7 +42,8 @@ class Transformer(Decoder):
 
     model: shape of the network. position: the scheme's settings. visibility: which keys are seen, its settings.
     layers: which layers differ from these two, and how (positions/layers.py). max_seq_len: training window [tokens].
-    attention: name of the kernel (models/kernels.py). Weights are not initialised here: see models/init.py.
+    attention: name of the kernel (models/kernels.py). activation_checkpointing: models/recompute.py. compile_blocks:
+    in training (models/compiled.py). Weights are not initialised here: see models/init.py.
     """
 
     def __init__(
@@ -50,7 +56,9 @@ class Transformer(Decoder):
         max_seq_len: int,
         layers: LayersConfig = UNIFORM,
         attention: str = "auto",
-        activation_checkpointing: bool = False,
+        activation_checkpointing: str = "none",
+        compile_blocks: bool = False,
+        mlp_tile: int | None = None,
     ) -> None:
         own = {OWN: Kind(position, visibility, model.logit_scale)}
         super().__init__(
@@ -63,9 +71,18 @@ class Transformer(Decoder):
         self.layers, self.built_with = layers, model
         self.attention = attention
         self.activation_checkpointing = activation_checkpointing
+        self.compiled = CompiledBlocks(WAYS[activation_checkpointing]) if compile_blocks else None
+        self.sequence: SequenceShare | None = None  # set where several ranks share each sequence (engine/sequence.py)
+        self.in_step = False  # set where ranks gather sharded weights: each runs the same modules as often
+        for module in self.modules():
+            if isinstance(module, MLP):
+                module.tile = mlp_tile
 
     def kernel(self) -> Kernel:
         return KERNELS[self.attention]
+
+    def score(self) -> Score:
+        return fused_loss.score
 
     @property
     def visibility(self) -> Visibility:
@@ -134,7 +151,8 @@ class Transformer(Decoder):
         memory: Memory | None = None,
         wanted: Sequence[tuple[int, int]] | None = None,
     ) -> Tensor:
-        """Final hidden states x_BTC, as the decoder's.
+        """Final hidden states x_BTC, as the decoder's; of a sequence that ranks share those of this rank's slice (with
+        a cache every rank has all of it).
 
         memory: the previous segment's hidden states, and where the next ones are left; its tokens stand directly before
         this segment's, in the same document. wanted: stretches [begin, end) of the sequence, None: all of it; x_BTC are
@@ -142,22 +160,35 @@ class Transformer(Decoder):
         """
         assert not (memory and cache), "a memory and a cache both stand before the segment"
         assert not (wanted and (memory or cache)), "both need every position of every layer"
-        checkpointed = self.activation_checkpointing and self.training
+        call = WAYS[self.activation_checkpointing if self.training else "none"]
+        if self.compiled is not None and self.training and torch.is_grad_enabled() and cache is None:
+            call = self.compiled
         pos_BT = self.places(tokens_BT, cache) if pos_BT is None else pos_BT
-        pos_BS, doc_BS = (pos_BT, doc_BT) if memory is None else _behind(memory, pos_BT, doc_BT)
+        shared = self.sequence if cache is None else None
+        if shared is not None:
+            assert not (wanted or memory), "both cut sequences in their own way"
+            length = length or tokens_BT.shape[1]
+            tokens_BT, pos_BT, doc_BT = shared.rows(tokens_BT, pos_BT, doc_BT)
+        pos_BS, doc_BS = (pos_BT, doc_BT) if memory is None else behind(memory, pos_BT, doc_BT)
         contexts = self.contexts(pos_BT, pos_BS, doc_BS, length, cache)
+        if shared is not None:
+            contexts = {kind: shared.context(context) for kind, context in contexts.items()}
+            tokens_BT, pos_BT = shared.own(tokens_BT), shared.own(pos_BT)
 
         def run(block: nn.Module, x_BTC: Tensor, context: AttentionContext) -> Tensor:
+            # Here, as what is computed again in the backward pass must not leave its memory a second time.
             past_BMC = None if memory is None else memory.exchange(x_BTC)
-            if checkpointed:
-                # Not in here: what is recomputed in the backward pass must not leave its memory a second time.
-                return checkpoint(block, x_BTC, context, past_BMC, use_reentrant=False)
-            return block(x_BTC, context, past_BMC)
+            return call(block, x_BTC, context, past_BMC)
 
-        x_BTC = self.through(self.embedded(tokens_BT, pos_BT), contexts, -1 if wanted else None, run)
+        with shared.own_randomness(tokens_BT.device) if shared and self._drops else nullcontext():
+            x_BTC = self.through(self.embedded(tokens_BT, pos_BT), contexts, -1 if wanted else None, run)
         if wanted:
             x_BTC = self._stretches(x_BTC, wanted, pos_BT, doc_BT, length or pos_BT.shape[1])
         return self.final_norm(x_BTC)
+
+    @property
+    def _drops(self) -> bool:
+        return self.training and self.config.dropout > 0
 
     def _stretches(
         self, x_BTC: Tensor, wanted: Sequence[tuple[int, int]], pos_BT: Tensor, doc_BT: Tensor | None, length: int
@@ -181,9 +212,38 @@ class Transformer(Decoder):
         length: int | None = None,
         cache: Cache | None = None,
         memory: Memory | None = None,
+        wanted: Sequence[tuple[int, int]] | None = None,
+        by_token: bool = False,
     ) -> Tensor:
-        """Float32 logits_BTV, or with targets the float32 sum of the losses [nats]; target -100 is ignored."""
-        return self.head(self.hidden(tokens_BT, pos_BT, doc_BT, length, cache, memory), targets_BT)
+        """Float32 logits_BTV, or with targets the float32 sum of the losses [nats]; target -100 is ignored. Of a
+        sequence that ranks share, the sum is that of this rank's slice. by_token: see `losses`."""
+        shared = self.sequence if cache is None else None
+        # Later, where the last layer cannot be run for some positions only, or not as often on every rank.
+        now, later = (None, wanted) if shared is not None or self.in_step else (wanted, None)
+        if targets_BT is not None:
+            targets_BT = _taken(targets_BT, now) if shared is None else shared.targets(targets_BT)
+        x_BTC = self.hidden(tokens_BT, pos_BT, doc_BT, length, cache, memory, now)
+        out = self.head(x_BTC, targets_BT, by_token=by_token)
+        if targets_BT is not None and not by_token:
+            return out
+        return _taken(out if shared is None else shared.gathered(out)[:, : tokens_BT.shape[1]], later)
+
+    @torch.no_grad()
+    def losses(
+        self,
+        tokens_BT: Tensor,
+        targets_BT: Tensor,
+        pos_BT: Tensor | None = None,
+        doc_BT: Tensor | None = None,
+        length: int | None = None,
+        wanted: Sequence[tuple[int, int]] | None = None,
+    ) -> Tensor:
+        """Loss of every token, nll_BT in float32 [nats]; 0 where the target is -100. wanted: as in `hidden`. On every
+        rank all of it, where ranks share sequences.
+
+        A call of the module itself, as `forward` is: where a sharded engine lends the weights.
+        """
+        return self(tokens_BT, targets_BT, pos_BT, doc_BT, length, wanted=wanted, by_token=True)
 
     @torch.no_grad()
     def nll(self, hidden_BTC: Tensor, targets_BT: Tensor) -> Tensor:
@@ -206,15 +266,9 @@ def _exchanged(position: Position, settings: Any) -> Position:
     return other.train(position.training)
 
 
-def _behind(memory: Memory, pos_BT: Tensor, doc_BT: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Positions and documents of memory and segment; memory that is not there is a document nobody is in."""
-    valid_BM = memory.valid_BM
-    before_M = torch.arange(-memory.memory_len, 0, device=pos_BT.device)
-    pos_BS = torch.cat((pos_BT[:, :1] + before_M, pos_BT), dim=1)
-    if doc_BT is None:
-        doc_BT = torch.zeros(valid_BM.shape[0], pos_BT.shape[1], dtype=torch.long, device=pos_BT.device)
-    doc_BM = torch.where(valid_BM, doc_BT[:, :1], -1)
-    return pos_BS, torch.cat((doc_BM, doc_BT), dim=1)
+def _taken(x_BT: Tensor, wanted: Sequence[tuple[int, int]] | None) -> Tensor:
+    """The wanted stretches, one after the other; None: everything."""
+    return x_BT if wanted is None else torch.cat([x_BT[:, begin:end] for begin, end in wanted], dim=1)
 
 
 def count_parameters(model: nn.Module) -> tuple[int, int]:
@@ -259,6 +313,8 @@ def build_model(
         layers=config.layers,
         attention=config.engine.attention,
         activation_checkpointing=config.engine.activation_checkpointing,
+        compile_blocks=config.engine.compile == "blocks",  # auto: not before it was measured on a GPU
+        mlp_tile=config.engine.mlp_tile,
     )
     if lora is not None:
         adapt(model, trainable, lora)

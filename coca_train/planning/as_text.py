@@ -17,6 +17,7 @@ from coca_train.runtime import printing
 from coca_train.runtime.printing import percent, short
 from coca_train.schedule import Stage
 
+SHORT = {"none": "all activations", "selective": "selective", "full": "full"}
 SHOWN = 0.005 * GIB  # a component below this is not listed
 WINDOWS = "eval.extrapolation.multiples, or a smaller eval.extrapolation.micro_batch_tokens"
 HEADER = ("stage", "steps", "trains", "seq_len", "batch", "tokens", "lr", "frequencies", "data")
@@ -54,7 +55,9 @@ def _basis(cluster: Cluster, costs: Sequence[Cost]) -> str:
     needs, source = f"needs {most:,.1f} of {has:,.1f} GiB each", costs[0].peak.source
     seconds = 3600 * sum(cost.hours or 0.0 for cost in costs)
     if not seconds:
-        return f"{needs}; no hours: nothing is known of how fast this GPU is; mfu=0.4 takes it to reach 40 % of its peak"
+        return (
+            f"{needs}; no hours: nothing is known of how fast this GPU is; mfu=0.4 takes it to reach 40 % of its peak"
+        )
     if cluster.mfu is not None:
         return f"{needs}; hours at {_percent(cluster.mfu)} MFU of {source}"
     flops = sum(cost.per_token.total * cost.n_tokens for cost in costs)
@@ -107,8 +110,9 @@ def _stage(cost: Cost, cluster: Cluster) -> str:
 
 
 def _again(cost: Cost) -> str:
-    checkpoints = cost.stage.config.engine.activation_checkpointing
-    return "; MFU leaves out the forward that checkpointing computes again" if checkpoints else ""
+    way = cost.stage.config.engine.activation_checkpointing
+    again = {"none": "", "selective": "what is elementwise", "full": "the forward"}[way]
+    return f"; MFU leaves out {again} that checkpointing computes again" if again else ""
 
 
 def _engine(cost: Cost) -> str:
@@ -117,11 +121,10 @@ def _engine(cost: Cost) -> str:
 
 
 def _memory(cost: Cost) -> str:
-    """Components with and without activation checkpointing, their sum, then the most in each phase of a run."""
+    """Components by activation checkpointing, their sum, then the most in each phase of a run."""
     as_set = cost.stage.config.engine.activation_checkpointing
-    marks = {way: " (as set)" if way == as_set else "" for way in (False, True)}
-    header = ("component", f"all activations{marks[False]}", f"checkpointing{marks[True]}")
-    ways = [cost.memory[way] for way in (False, True)]
+    ways = list(cost.memory.values())
+    header = ("component", *(f"{SHORT[way]}{' (as set)' * (way == as_set)}" for way in cost.memory))
     rows = [
         (name, *(f"{memory.rows[name] / GIB:,.2f}" for memory in ways))
         for name in ways[0].rows
@@ -137,8 +140,11 @@ def _memory(cost: Cost) -> str:
 def _verdict(cost: Cost, cluster: Cluster) -> str:
     has = cluster.gpu.usable / GIB
     if cost.fits:
+        way, as_set = cost.cheapest(cluster.gpu.usable), cost.stage.config.engine.activation_checkpointing
+        other = way is not None and way != as_set
+        faster = f"; engine.activation_checkpointing={way} fits too, and computes less again" * other
         late = _memory_as_set(cost).report > cluster.gpu.usable
-        return f"fits into {has:,.1f} GiB" + f"; ITS REPORT DOES NOT: shorter {WINDOWS}" * late
+        return f"fits into {has:,.1f} GiB{faster}" + f"; ITS REPORT DOES NOT: shorter {WINDOWS}" * late
     if cost.change is None:
         return f"DOES NOT FIT into {has:,.1f} GiB, whatever is changed of micro batch, checkpointing, ZeRO and GPUs"
     stage, own = cost.stage, cost.stage.config.stages.get(cost.stage.name)

@@ -4,14 +4,13 @@ Read from DeepSpeed 0.19.8 as `engine/deepspeed.py` sets it up, and held against
 (tests/planning/test_collectives.py). b: bytes of the compute dtype; parameters are the trained ones but where all is
 said; M micro batches a step.
 
-| engine        | gradients                                          | weights                                           |
-|---------------|----------------------------------------------------|---------------------------------------------------|
-| ZeRO 0 (fp32) | all-reduce, 4, after the last backward             |                                                   |
-| ZeRO 1, bf16  | all-reduce, 4, after the last backward             | all-gather, b, after the update                   |
-| ZeRO 1, others| all-reduce, b, after the last backward             | all-gather, b, after the update                   |
-| ZeRO 2        | all-reduce, 4 (fp16: b), in each backward          | all-gather, b, after the update                   |
-| ZeRO 3        | reduce-scatter, 4 (fp16: b), in each backward      | all-gather of all, b: 2 M times, forward and      |
-|               |                                                    | backward; once where all stay gathered (LIVE)     |
+| engine        | gradients                                     | weights                                       |
+|---------------|-----------------------------------------------|-----------------------------------------------|
+| ZeRO 0 (fp32) | all-reduce, 4, after the last backward        |                                               |
+| ZeRO 1        | all-reduce, 4 (fp16: b), after the last one   | all-gather, b, after the update               |
+| ZeRO 2        | all-reduce, 4 (fp16: b), in each backward     | all-gather, b, after the update               |
+| ZeRO 3        | reduce-scatter, 4 (fp16: b), in each backward | all-gather of all, b: 2 M times, forward and  |
+|               |                                               | backward; M times where all stay so (LIVE)    |
 """
 
 from dataclasses import dataclass
@@ -65,7 +64,7 @@ def collectives(engine: EngineConfig, counts: ParameterCounts, n_gpus: int, n_mi
     if engine.zero_stage == 2:
         reduced = of(ALL_REDUCE, "gradients", wide, trained, n_micro_batches)
         return [reduced, of(ALL_GATHER, "weights", b, trained)]
-    gathers = 1 if counts.all <= LIVE else 2 * n_micro_batches
+    gathers = n_micro_batches * (1 if counts.all <= LIVE else 2)
     return [
         of(ALL_GATHER, "weights", b, counts.all, gathers, overlapped=True),
         of(REDUCE_SCATTER, "gradients", wide, trained, n_micro_batches, overlapped=True),

@@ -3,11 +3,14 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache, partial
+from itertools import product
 from typing import Any
 
-from coca_train.config.check import RULES, World
+from coca_train.config.check import RULES
 from coca_train.config.messages import ConfigError, Problem, show
 from coca_train.config.schema import Config
+from coca_train.config.sharing import batches, slices
+from coca_train.config.world import World
 from coca_train.planning import roofline
 from coca_train.planning.gpus import Gpu, peak_of
 from coca_train.planning.memory import GpuMemory, memory
@@ -15,10 +18,12 @@ from coca_train.planning.outline import Outline
 from coca_train.planning.rates import rates_of
 from coca_train.planning.roofline import Step
 from coca_train.planning.step import Activations, Flops, activations, flops
+from coca_train.positions.rules import heads_shared
 from coca_train.schedule import Stage
 from coca_train.tracking.throughput import Peak
 
 MOST_GPUS = 4096
+CHEAPEST = ("none", "selective", "full")  # ways of activation checkpointing, the fastest first
 
 
 @dataclass(frozen=True)
@@ -26,17 +31,19 @@ class Change:
     """What is set otherwise; None: as it is."""
 
     micro_batch_size: int | None = None
-    activation_checkpointing: bool | None = None
+    activation_checkpointing: str | None = None
     zero_stage: int | None = None
     n_gpus: int | None = None
+    sequence_parallel: int | None = None
 
     def typed(self, stage: str = "") -> str:
         """As it would be typed. stage: for this stage alone."""
         place = f"stages.{stage}." if stage else ""
         words = {
             f"{place}train.micro_batch_size": self.micro_batch_size,
-            f"{place}engine.activation_checkpointing": "true" if self.activation_checkpointing else None,
+            f"{place}engine.activation_checkpointing": self.activation_checkpointing,
             f"{place}engine.zero_stage": self.zero_stage,
+            f"{place}engine.sequence_parallel": self.sequence_parallel,
             "gpus": self.n_gpus,
         }
         return " ".join(f"{key}={value}" for key, value in words.items() if value is not None)
@@ -50,7 +57,8 @@ class Change:
 
 def smallest_change(config: Config, n_gpus: int, fits: Callable[[Config, int], bool]) -> Change | None:
     """The first that fits: changes of one kind before changes of two, in each the order of DESIGN: a smaller micro
-    batch, activation checkpointing, a higher ZeRO stage, more GPUs. None: nothing does, or only more than MOST_GPUS.
+    batch, activation checkpointing (selective before full), a higher ZeRO stage, GPUs that share sequences, more GPUs.
+    None: nothing does, or only more than MOST_GPUS.
 
     None of them changes what is learned: the global batch stays as it is.
     """
@@ -62,9 +70,23 @@ def smallest_change(config: Config, n_gpus: int, fits: Callable[[Config, int], b
 
 def _size(change: Change) -> tuple[object, ...]:
     """Kinds of change, then which kinds, then how far each goes."""
-    kinds = (change.n_gpus, change.zero_stage, change.activation_checkpointing, change.micro_batch_size)
+    kinds = (
+        change.n_gpus,
+        change.sequence_parallel,
+        change.zero_stage,
+        change.activation_checkpointing,
+        change.micro_batch_size,
+    )
     changed = [kind is not None for kind in kinds]
-    return sum(changed), changed, change.n_gpus or 0, change.zero_stage or 0, -(change.micro_batch_size or 0)
+    return (
+        sum(changed),
+        changed,
+        change.n_gpus or 0,
+        change.sequence_parallel or 0,
+        change.zero_stage or 0,
+        CHEAPEST.index(change.activation_checkpointing or "none"),
+        -(change.micro_batch_size or 0),
+    )
 
 
 def _changes(config: Config, n_gpus: int) -> Iterator[Change]:
@@ -72,20 +94,30 @@ def _changes(config: Config, n_gpus: int) -> Iterator[Change]:
     train, engine = config.train, config.engine
     gpus: list[int | None] = [None]
     zero: list[int | None] = [None]
+    shared: list[int | None] = [None]
     if engine.kind == "deepspeed":
         doubled = [n_gpus * 2**k for k in range(1, 13)]
-        gpus += [n for n in doubled if n <= MOST_GPUS and train.global_batch_size % n == 0]
+        gpus += [n for n in doubled if n <= MOST_GPUS]
         zero += list(range(engine.zero_stage + 1, 4))
-    checkpointing = [None] if engine.activation_checkpointing else [None, True]
-    for n in gpus:
-        rows = train.global_batch_size // (n or n_gpus)
+        shared += [n for n in (2, 4, 8, 16, 32) if n > engine.sequence_parallel and _can_share(config, n)]
+    ways: list[str | None] = [None, *CHEAPEST[CHEAPEST.index(engine.activation_checkpointing) + 1 :]]
+    for n, together in product(gpus, shared):
+        n_readers, rest = divmod(n or n_gpus, together or engine.sequence_parallel)
+        if rest or not n_readers or train.global_batch_size % n_readers:
+            continue
+        rows = train.global_batch_size // n_readers
         micro = [m for m in range(1, train.micro_batch_size) if rows % m == 0]
         sizes: list[int | None] = [*([None] if rows % train.micro_batch_size == 0 else []), *micro]
-        for z in zero:
-            for recompute in checkpointing:
-                for m in sizes:
-                    if (m, recompute, z, n) != (None, None, None, None):
-                        yield Change(m, recompute, z, n)
+        for z, recompute, m in product(zero, ways, sizes):
+            if (change := Change(m, recompute, z, n, together)) != Change():
+                yield change
+
+
+def _can_share(config: Config, n_ranks: int) -> bool:
+    """Whether so many ranks can share each sequence."""
+    engine = replace(config.engine, sequence_parallel=n_ranks)
+    of_scheme = heads_shared(engine, config.layers, config.position, config.visibility, config.model)
+    return not [*slices(engine, config.model, config.train), *of_scheme]
 
 
 OF_THIS_MACHINE = ("E-RUN-04", "E-CFG-27")  # a plan is for another one: what GPUs are here does not matter
@@ -104,8 +136,8 @@ class Cluster:
 @dataclass(frozen=True)
 class Cost:
     """Of one stage. per_token: FLOPs. step: counted, on one GPU. measured: seconds of such a step on this machine, by
-    part; None: it was not. hours: None where nothing is known of the GPU. change: the smallest that fits; None: it fits,
-    or nothing does (see `fits`)."""
+    part; None: it was not. hours: None where nothing is known of the GPU. change: the smallest that fits; None: it
+    fits, or nothing does (see `fits`)."""
 
     stage: Stage
     outline: Outline
@@ -115,9 +147,13 @@ class Cost:
     step: Step
     measured: dict[str, float] | None
     hours: float | None
-    memory: dict[bool, GpuMemory]  # activation checkpointing -> memory
+    memory: dict[str, GpuMemory]  # activation checkpointing -> memory
     fits: bool
     change: Change | None
+
+    def cheapest(self, usable: float) -> str | None:
+        """The fastest way of activation checkpointing that fits into so much [bytes]; None: none does."""
+        return next((way for way in CHEAPEST if self.memory[way].total <= usable), None)
 
 
 def cost(
@@ -130,7 +166,7 @@ def cost(
     """Plan one stage, which `check_launch` has let through. stages: of the whole run, which has as many GPUs. measure:
     takes a step of so many micro batches on this machine; None: nothing is measured."""
     config = stage.config
-    others = [other.config.train for other in stages if other.name != stage.name]
+    others = [other.config for other in stages if other.name != stage.name]
     remembered = cache(partial(activations, outline))  # what is changed below leaves the model as it is
 
     def watch(_: Outline, *what: object, **how: object) -> Activations:
@@ -138,12 +174,12 @@ def cost(
 
     def fits(changed: Config, n_gpus: int) -> bool:
         # A run has one number of GPUs: what helps this stage must still divide the batches of the others.
-        if any(train.global_batch_size % (train.micro_batch_size * n_gpus) for train in others):
+        if any(any(batches(other.train, other.engine, World(0, n_gpus, 0))) for other in others):
             return False
         return memory(replace(outline, config=changed), n_gpus, cluster.gpu.kind, watch).total <= cluster.gpu.usable
 
     by_checkpointing = {}
-    for checkpointing in (False, True):
+    for checkpointing in CHEAPEST:
         engine = replace(config.engine, activation_checkpointing=checkpointing)
         other = replace(outline, config=replace(config, engine=engine))
         by_checkpointing[checkpointing] = memory(other, cluster.n_gpus, cluster.gpu.kind, watch)

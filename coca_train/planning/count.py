@@ -8,7 +8,7 @@ import bisect
 import math
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,38 +16,32 @@ from weakref import ref
 
 import torch
 from torch import Tensor
-from torch.autograd import _get_sequence_nr
+from torch._C._autograd import _get_sequence_nr
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
-from torch.utils.flop_counter import flop_registry
 
 LOSS, ATTENTION, LINEAR, ELEMENTWISE, AGAIN = "loss", "attention", "linear", "elementwise", "computed again"
 OPTIMIZER, COMMUNICATION = "optimizer", "communication"
 FORWARD, BACKWARD = "forward", "backward"
 
 # Nothing is moved: another look at the same memory, or memory that nobody has written to.
-VIEWS = frozenset(
-    "_unsafe_view _reshape_alias detach alias lift_fresh empty empty_like empty_strided new_empty new_empty_strided "
-    "empty_permuted set_ resize_ record_stream".split()
-)
+VIEWS = frozenset((
+    "_unsafe_view", "_reshape_alias", "detach", "alias", "lift_fresh", "empty", "empty_like", "empty_strided",
+    "new_empty", "new_empty_strided", "empty_permuted", "set_", "resize_", "record_stream",
+))  # fmt: skip
+NO_KERNELS = VIEWS | {"_local_scalar_dense", "item"}
 # Only the shape of what it is given matters.
-SHAPES = frozenset("zeros_like ones_like full_like new_zeros new_ones new_full".split())
+SHAPES = frozenset(["zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"])
 # What stood in the memory before is not read.
-OVERWRITES = frozenset("copy_ zero_ fill_".split())
+OVERWRITES = frozenset(["copy_", "zero_", "fill_"])
 # Of the first tensor only some rows, as many as come out.
-LOOKUPS = frozenset("embedding gather index_select index".split())
+LOOKUPS = frozenset(["embedding", "gather", "index_select", "index"])
 # Into the first tensor goes what the last one has.
-SCATTERS = frozenset("scatter_add_ index_add_ index_put_ _index_put_impl_ scatter_".split())
+SCATTERS = frozenset(["scatter_add_", "index_add_", "index_put_", "_index_put_impl_", "scatter_"])
 # The device has to tell the host something before it can go on.
-LOOKS = frozenset("_local_scalar_dense item is_nonzero nonzero equal masked_select _unique2".split())
+LOOKS = frozenset(["_local_scalar_dense", "item", "is_nonzero", "nonzero", "equal", "masked_select", "_unique2"])
+PRODUCTS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "addmm_": 1, "baddbmm_": 1}  # where their factors begin
 FUSED_ATTENTION = "flash_attention"  # in the names of its operations
-aten = torch.ops.aten
-FLOPS = flop_registry | {
-    aten._scaled_dot_product_flash_attention_for_cpu: flop_registry[aten._scaled_dot_product_flash_attention],
-    aten._scaled_dot_product_flash_attention_for_cpu_backward: flop_registry[
-        aten._scaled_dot_product_flash_attention_backward
-    ],
-}
 
 
 class Access(NamedTuple):
@@ -81,8 +75,13 @@ class Operation(NamedTuple):
 
     @property
     def dtype(self) -> torch.dtype:
-        """What it computes in."""
-        return (self.given or self.made)[0][1]
+        """What it computes in: a product of narrow numbers may be added to a wide sum."""
+        tensors = self.given or self.made
+        return min((dtype for _, dtype in tensors if dtype.is_floating_point), default=tensors[0][1], key=_width)
+
+
+def _width(dtype: torch.dtype) -> int:
+    return dtype.itemsize
 
 
 class Scope(NamedTuple):
@@ -94,7 +93,7 @@ class Scope(NamedTuple):
 
 
 class Count(TorchDispatchMode):
-    """Counts operations on tensors of `place` (a type of device) that are dispatched inside.
+    """Counts operations on tensors of `places` (types of devices) that are dispatched inside.
 
     syncs: how often the host waits for the device or sends it something, by the line of our code that asks for it.
     Counted on the meta device, where a look finds True, or `longest`: positions are contiguous, all pairs of a tile are
@@ -104,7 +103,7 @@ class Count(TorchDispatchMode):
 
     def __init__(
         self,
-        place: str = "meta",
+        places: Collection[str] = ("meta",),
         longest: int = 1,
         outside: str | None = None,
         around: Callable[[str, str], AbstractContextManager[Any]] = lambda part, name: nullcontext(),
@@ -112,7 +111,7 @@ class Count(TorchDispatchMode):
         super().__init__()
         self.operations: list[Operation] = []
         self.syncs: Counter[str] = Counter()
-        self._place, self._longest, self._around = place, longest, around
+        self._places, self._longest, self._around = places, longest, around
         self._scopes = [Scope(outside)]
         # Autograd numbers its nodes as they are made: by its number a node of the backward pass is found in forward.
         self._since, self._scope_since = [0], [Scope(outside)]
@@ -161,25 +160,27 @@ class Count(TorchDispatchMode):
         kwargs = kwargs or {}
         name = func._schema.name.split("::")[1]
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        if self._place == "meta":
+        if "meta" in self._places:
             if (answer := self._look(name, given, kwargs)) is not None:
                 return answer[0]
             args, kwargs = self._sent(name, given, args, kwargs)
-        if name in VIEWS or func.is_view:
+        # A number that is looked at, and what the host sends, are no kernels.
+        if func.is_view or name in NO_KERNELS or _sends(name, given, kwargs):
             return func(*args, **kwargs)
         scope, phase = self._now()
-        flops = FLOPS.get(func._overloadpacket)
-        part = COMMUNICATION if func.namespace == "c10d" else _part(scope, phase, name, flops is not None)
+        part = COMMUNICATION if func.namespace == "c10d" else _part(scope, phase, name)
         with self._around(part, name):
             out = func(*args, **kwargs)
         made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
-        if any(x.device.type == self._place for x in (*given, *made)):
-            n_flops = 0.0 if flops is None else flops(*args, **kwargs, out_val=out)
-            # The formula is of all pairs. Causality leaves half of them, a visibility a share of those.
-            n_flops *= scope.share / 2 if FUSED_ATTENTION in name else 1
-            reads, writes = self._accesses(func, name, given, made, args)
-            shapes = (tuple((x.shape, x.dtype) for x in tensors) for tensors in (given, made))
-            self.operations.append(Operation(part, scope.block, phase, name, *shapes, reads, writes, n_flops))
+        if any(x.device.type in self._places for x in (*given, *made)):
+            # Causality leaves half of all pairs, a visibility a share of those.
+            of_pairs = scope.share / 2 * _of_pairs(name, args) if FUSED_ATTENTION in name else 0.0
+            flops = of_pairs or _of_product(name, args)
+            reads, writes = self._accesses(func, name, given, made, args, kwargs)
+            shapes = [tuple((x.shape, x.dtype) for x in tensors) for tensors in (given, made)]
+            self.operations.append(
+                Operation(part, scope.block, phase, name, shapes[0], shapes[1], reads, writes, flops)
+            )
         return out
 
     def _look(self, name: str, given: Sequence[Tensor], kwargs: dict[str, Any]) -> tuple[Any] | None:
@@ -202,10 +203,8 @@ class Count(TorchDispatchMode):
         if name == "lift_fresh":
             if given[0].is_meta:
                 self._sync("torch.tensor")
-        elif name in ("_to_copy", "copy_"):
-            to_device = kwargs.get("device") == torch.device("meta") or (name == "copy_" and given[0].is_meta)
-            if from_host and to_device:
-                self._sync(name)
+        elif _sends(name, given, kwargs):
+            self._sync(name)
         elif any(x.ndim for x in from_host) and len(from_host) < len(given):
             self._sync("a tensor of the host")
             return tree_map_only(Tensor, lambda x: x.to("meta") if x.ndim else x, (args, kwargs))
@@ -221,7 +220,7 @@ class Count(TorchDispatchMode):
         self.syncs[f"{place} {name}"] += 1
 
     def _accesses(
-        self, func: Any, name: str, given: Sequence[Tensor], made: Sequence[Tensor], args: Any
+        self, func: Any, name: str, given: Sequence[Tensor], made: Sequence[Tensor], args: Any, kwargs: dict[str, Any]
     ) -> tuple[tuple[Access, ...], tuple[Access, ...]]:
         """What an operation reads and writes, the same memory once."""
         changed = [
@@ -241,13 +240,13 @@ class Count(TorchDispatchMode):
         if name == "embedding_dense_backward":
             rows = self._at(made[0], given[0].nbytes)
             return self._of(given), (*self._of(made), rows)
-        read = [] if name in SHAPES else given
+        read = [] if name in SHAPES else [x for x in given if x is not kwargs.get("out")]
         if name in OVERWRITES:
             read = given[1:]
         return self._of(read), self._of([*made, *changed])
 
     def _of(self, tensors: Sequence[Tensor]) -> tuple[Access, ...]:
-        return tuple(dict.fromkeys(self._at(x) for x in tensors if x.device.type == self._place))
+        return tuple(dict.fromkeys(self._at(x) for x in tensors if x.device.type in self._places))
 
     def _at(self, tensor: Tensor, nbytes: int | None = None) -> Access:
         """nbytes: fewer than all of it."""
@@ -259,12 +258,36 @@ class Count(TorchDispatchMode):
         spread = zip(tensor.shape, tensor.stride(), strict=True)
         numel = math.prod(n for n, stride in spread if stride)  # what is expanded is there once
         size = numel * tensor.element_size() if nbytes is None else nbytes
-        return Access(self._numbers[key][0], (tensor.storage_offset(), numel), size)
+        return Access(self._numbers[key][0], (int(tensor.storage_offset()), numel), size)
 
 
-def _part(scope: Scope, phase: str, name: str, is_product: bool) -> str:
+def _sends(name: str, given: Sequence[Tensor], kwargs: dict[str, Any]) -> bool:
+    """Whether the host sends a tensor to the device."""
+    if name == "copy_":
+        return given[0].is_meta and not given[1].is_meta
+    return name == "_to_copy" and not given[0].is_meta and kwargs.get("device") == torch.device("meta")
+
+
+def _of_pairs(name: str, args: Sequence[Any]) -> float:
+    """FLOPs of fused attention over all pairs: q'k and the weighing of v; backward the first once more, and two
+    gradients of each."""
+    backward = "backward" in name
+    q_BHTE, k_BGSE, v_BGSD = args[1:4] if backward else args[:3]
+    products = 3 * q_BHTE.shape[-1] + 2 * v_BGSD.shape[-1] if backward else q_BHTE.shape[-1] + v_BGSD.shape[-1]
+    return 2.0 * math.prod(q_BHTE.shape[:3]) * k_BGSE.shape[2] * products
+
+
+def _of_product(name: str, args: Sequence[Any]) -> float:
+    """FLOPs of a product of matrices; 0 of everything else."""
+    if name not in PRODUCTS:
+        return 0.0
+    a, b = args[PRODUCTS[name] : PRODUCTS[name] + 2]
+    return 2.0 * a.numel() * b.shape[-1]
+
+
+def _part(scope: Scope, phase: str, name: str) -> str:
     if phase == AGAIN:
         return AGAIN
     if FUSED_ATTENTION in name:
         return ATTENTION
-    return scope.part or (LINEAR if is_product else ELEMENTWISE)
+    return scope.part or (LINEAR if name in PRODUCTS else ELEMENTWISE)

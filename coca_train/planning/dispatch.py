@@ -4,19 +4,23 @@ Shape legend: B sequences, T tokens, M memory, C d_model, H query heads, G key/v
 E dot-product width.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from coca_train.data.batch import collate
+from coca_train.data.packings.base import Row
+from coca_train.engine.base import summed_loss
 from coca_train.models.attention import AttentionContext
 from coca_train.models.kernels import KERNELS, Kernel
 from coca_train.models.memory import Memory
-from coca_train.models.scores import Part, repeat_heads
+from coca_train.models.scores import Part
 from coca_train.models.transformer import Transformer
 from coca_train.planning.attention import resolved
 from coca_train.planning.count import ATTENTION, LOSS, Count
@@ -25,20 +29,31 @@ from coca_train.planning.outline import Outline
 aten = torch.ops.aten
 
 
-def micro_batch(outline: Outline, device: str, with_documents: bool = False) -> Count:
+def micro_batch(
+    outline: Outline, device: str, *, with_documents: bool = False, places: Collection[str] = ("meta",)
+) -> Count:
     """Forward and backward over one micro batch, every operation as `device` (cpu or cuda) dispatches it.
 
-    with_documents: tokens do not see those of other documents.
+    with_documents: tokens do not see those of other documents. places: with `cpu`, also what the host computes.
     """
     model, train = outline.model, outline.config.train
-    shape_BT = train.micro_batch_size, train.seq_len
-    tokens_BT, pos_BT = (torch.empty(shape_BT, dtype=torch.int64, device="meta") for _ in range(2))
-    doc_BT = torch.empty_like(pos_BT) if with_documents else None
-    memory = _memory(model, *shape_BT[:1], outline.dtype)
-    count = Count(longest=train.seq_len - 1)
+    ids = np.zeros(train.seq_len + 1, np.int64)
+    row = Row(ids, train.seq_len, (train.seq_len // 2,) if with_documents else None)
+    count = Count(places, train.seq_len - 1)
     model.train()
-    with counted(model, count, device), count:
-        model(tokens_BT, tokens_BT, pos_BT, doc_BT, memory=memory).backward()
+
+    def run(tokens_BT: Tensor, targets_BT: Tensor, pos_BT: Tensor, doc_BT: Tensor | None) -> Tensor:
+        """From where the batch is on the device."""
+        with Count(longest=train.seq_len - 1):  # what is sent once and kept is sent here
+            model.contexts(pos_BT, pos_BT, doc_BT)
+            model.embedded(tokens_BT, pos_BT)
+        memory = _memory(model, train.micro_batch_size, outline.dtype)
+        with counted(model, count, device), count:
+            loss = model(tokens_BT, targets_BT, pos_BT, doc_BT, memory=memory)
+            loss.backward()
+        return loss
+
+    summed_loss(run, collate([row] * train.micro_batch_size), torch.device("meta"))
     model.zero_grad(set_to_none=True)
     return count
 
@@ -74,11 +89,21 @@ def counted(model: Transformer, count: Count, device: str) -> Iterator[None]:
         with count.scope(part=ATTENTION):
             return kernel(parts, v_BSGD, scale)
 
-    model.kernel = lambda: run  # type: ignore[method-assign]  # of this one instance
+    contexts = model.contexts
+
+    def of_device(*given: Any) -> dict[str, AttentionContext]:
+        return {kind: context._replace(device=device) for kind, context in contexts(*given).items()}
+
+    def scored(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return given, {**named, "device": device}
+
+    hooks.append(model.head.register_forward_pre_hook(scored, with_kwargs=True))
+    # Of this one instance.
+    model.kernel, model.contexts = lambda: run, of_device  # type: ignore[method-assign]
     try:
         yield
     finally:
-        del model.kernel
+        del model.kernel, model.contexts
         for hook in hooks:
             hook.remove()
 

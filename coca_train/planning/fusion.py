@@ -21,16 +21,18 @@ RULES = {
     ROWS: "so are norms, with what is computed number by number before and after them",
     COLUMNS: "sums over all tokens (gradients of norms and biases) are one more, with what only they use",
 }
-ROW_WISE = frozenset("native_layer_norm native_layer_norm_backward _softmax _log_softmax".split())
+ROW_WISE = frozenset(["native_layer_norm", "native_layer_norm_backward", "_softmax", "_log_softmax"])
 SUMS = "native_layer_norm_backward, sums"  # the gradients of a norm's parameters
-REDUCTIONS = frozenset("sum mean amax amin linalg_vector_norm".split())
-NUMBER_BY_NUMBER = frozenset(
-    "add add_ sub sub_ rsub mul mul_ div div_ neg pow sqrt rsqrt exp exp_ log log1p sin cos sigmoid tanh relu silu gelu "
-    "silu_backward gelu_backward sigmoid_backward tanh_backward threshold_backward addcmul addcmul_ where clamp clamp_min "
-    "masked_fill masked_fill_ maximum minimum lt le gt ge eq ne logical_and logical_not bitwise_and bitwise_not "
-    "_to_copy copy_ clone constant_pad_nd slice_backward select_backward zeros zeros_like ones_like fill_ zero_ "
-    "full full_like new_zeros new_ones new_full scalar_tensor".split()
-)
+REDUCTIONS = frozenset(["sum", "mean", "amax", "amin", "linalg_vector_norm"])
+NUMBER_BY_NUMBER = frozenset((
+    "add", "add_", "sub", "sub_", "rsub", "mul", "mul_", "div", "div_", "neg", "pow", "sqrt", "rsqrt", "exp",
+    "exp_", "log", "log1p", "sin", "cos", "sigmoid", "tanh", "relu", "silu", "gelu", "silu_backward",
+    "gelu_backward", "sigmoid_backward", "tanh_backward", "threshold_backward", "addcmul", "addcmul_", "where",
+    "clamp", "clamp_min", "masked_fill", "masked_fill_", "maximum", "minimum", "lt", "le", "gt", "ge", "eq",
+    "ne", "logical_and", "logical_not", "bitwise_and", "bitwise_not", "_to_copy", "copy_", "clone",
+    "constant_pad_nd", "slice_backward", "select_backward", "zeros", "zeros_like", "ones_like", "fill_",
+    "zero_", "full", "full_like", "new_zeros", "new_ones", "new_full", "scalar_tensor",
+))  # fmt: skip
 
 
 class Kernel(NamedTuple):
@@ -75,7 +77,9 @@ def fused(operations: Sequence[Operation]) -> list[Kernel]:
             blocks[operation.block, operation.phase].append(index)
     last_read = {access.memory: index for index, each in enumerate(operations) for access in each.reads}
     for indices in blocks.values():
-        kernels += _Block([_Node(index, part, _rule(part)) for index in indices for part in _split(operations[index])], last_read).kernels()
+        kernels += _Block(
+            [_Node(index, part, _rule(part)) for index in indices for part in _split(operations[index])], last_read
+        ).kernels()
     return kernels
 
 
@@ -97,7 +101,11 @@ def _rule(operation: Operation) -> str:
     if operation.name in REDUCTIONS:
         given, made = operation.given[0][0], operation.made[0][0]
         n_rows = given[:-1].numel() if given else 1
-        return ROWS if made.numel() == n_rows and given[-1] > 1 and tuple(made[: len(given) - 1]) == given[:-1] else COLUMNS
+        return (
+            ROWS
+            if made.numel() == n_rows and given[-1] > 1 and tuple(made[: len(given) - 1]) == given[:-1]
+            else COLUMNS
+        )
     return POINTWISE if operation.name in NUMBER_BY_NUMBER else ""
 
 

@@ -13,7 +13,7 @@ from coca_train import engine
 from coca_train.config.schema import LoraConfig
 from coca_train.data.batch import Batch
 from coca_train.engine.base import Engine
-from coca_train.models.transformer import build_model
+from coca_train.models.transformer import Transformer, build_model
 from coca_train.planning.count import COMMUNICATION, OPTIMIZER, Count
 from coca_train.planning.dispatch import counted
 from coca_train.planning.gpus import GIB, Gpu, find
@@ -38,8 +38,8 @@ def measure(
     if needed > here.usable:
         raise UserError(
             f"E-PLN-06 command line measure=true: a step of micro batch {train.micro_batch_size} needs "
-            f"{needed / GIB:,.1f} GiB in one process, {here.device} has {here.usable / GIB:,.1f}. Fix: measure=false, or "
-            "a smaller train.micro_batch_size"
+            f"{needed / GIB:,.1f} GiB in one process, {here.device} has {here.usable / GIB:,.1f}. Fix: measure=false, "
+            "or a smaller train.micro_batch_size"
         )
     model = outline.model
     size = engine.SegmentMemorySize(config.model.n_layers, model.position.memory_len, config.model.d_model)
@@ -67,8 +67,9 @@ def measure(
 def _timed(built: Engine, batch: Batch) -> dict[str, float]:
     """Seconds by part of one step, as the profiler saw its operations: on the device, where that is a GPU."""
     on_gpu, model = built.device.type == "cuda", built.model
+    assert isinstance(model, Transformer)
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
-    count = Count(built.device.type, outside=OPTIMIZER, around=_recorded)
+    count = Count([built.device.type], outside=OPTIMIZER, around=_recorded)
     with profile(activities=activities) as profiler, counted(model, count, built.device.type), count:
         built.train_step([batch], 0.0)
     seconds: dict[str, float] = defaultdict(float)

@@ -7,6 +7,7 @@ from functools import cached_property
 import torch
 
 from coca_train.config.schema import Config
+from coca_train.engine.optim import MUON
 from coca_train.models.lora import named_parameters
 from coca_train.planning.outline import Outline
 from coca_train.planning.states import ParameterCounts, States, states
@@ -65,7 +66,7 @@ class GpuMemory:
 
     def _reading(self, batches: float) -> float:
         s = self.states
-        held = s.lasting + s.between + s.validating + self.recurrent + self.of_device
+        held = s.lasting + s.between + s.gathered + s.arriving + self.recurrent + self.of_device
         return held + self.activations.reading * batches
 
     @property
@@ -84,8 +85,11 @@ def memory(outline: Outline, n_gpus: int, device: str, watch: Callable[..., Acti
     config = outline.config
     parameters = dict(named_parameters(outline.model))
     vectors = sum(parameters[name].numel() for name in outline.trained if parameters[name].ndim < 2)
-    counts = ParameterCounts(outline.n_parameters, outline.n_trained, vectors)
-    rows = config.train.global_batch_size // n_gpus  # sequences of this GPU
+    kept = outline.moments
+    of_muon = sum(parameters[name].numel() for name, moments in kept.items() if moments == MUON)
+    counts = ParameterCounts(outline.n_parameters, outline.n_trained, vectors, of_muon)
+    # Sequences of this GPU, whole or in slices.
+    rows = config.train.global_batch_size * config.engine.sequence_parallel // n_gpus
     accumulates = rows > config.train.micro_batch_size
     held = states(config.engine, counts, n_gpus, accumulates)
     # Where micro batches are added up in place, gradients are there all the time from the second one on.
@@ -96,6 +100,7 @@ def memory(outline: Outline, n_gpus: int, device: str, watch: Callable[..., Acti
         device,
         checkpointing=config.engine.activation_checkpointing,
         keeps_gradients=bool(held.own_gradients) and not stays,
+        sequence_parallel=config.engine.sequence_parallel,
     )
     if stays:
         seen = replace(seen, peak=seen.peak + held.own_gradients)

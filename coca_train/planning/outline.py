@@ -9,6 +9,7 @@ import torch
 from coca_train.config.schema import Config, LoraConfig
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import DTYPES, parameters_on_meta
+from coca_train.engine.optim import Moments, moments_of
 from coca_train.models.lora import named_parameters
 from coca_train.models.trainable import select_trainable
 from coca_train.models.transformer import Transformer, build_model, vocab_size
@@ -43,6 +44,11 @@ class Outline:
     def share(self) -> float:
         """Trained parameters as a share of all."""
         return self.n_trained / self.n_parameters
+
+    @property
+    def moments(self) -> Moments:
+        """What its optimizer remembers of each of them."""
+        return moments_of(self.model, self.trained, self.config.optim)
 
     @property
     def dtype(self) -> torch.dtype:

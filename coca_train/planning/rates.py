@@ -22,7 +22,7 @@ OF_LINKS = 0.75  # share of their data sheet that collectives reach: assumed
 
 @dataclass(frozen=True)
 class Rates:
-    """gpu: its name in planning/gpus.py. bandwidth, nvlink, network: bytes/s. products, attention: shares of the peak."""
+    """gpu: its name in gpus.py. bandwidth, nvlink, network: bytes/s. products, attention: shares of the peak."""
 
     gpu: str
     bandwidth: float

@@ -143,5 +143,5 @@ def step(outline: Outline, per_token: Flops, n_gpus: int, device: str) -> Step:
         tuple(collectives(config.engine, counts, n_gpus, n_micro_batches)),
         count.syncs,
         per_token,
-        file_size(spec_of(outline.model, outline.trained)),
+        file_size(spec_of(outline.model, outline.moments)),
     )

@@ -17,7 +17,8 @@ def page(step: Step, rates: Sequence[Rates], measured: dict[str, float] | None =
     train = step.outline.config.train
     n = step.n_micro_batches
     lines = [
-        f"  roofline  a step of one of {step.n_gpus} GPUs, counted: {n} micro batch{'es' * (n > 1)} of "
+        f"  roofline  a step of one {f'of {step.n_gpus} GPUs' if step.n_gpus > 1 else 'GPU'}, counted: "
+        f"{n} micro batch{'es' * (n > 1)} of "
         f"{train.micro_batch_size} x {train.seq_len:,}",
         "",
         *(f"    {line}" for line in _table(step, rates, measured).splitlines()),
@@ -61,7 +62,9 @@ def _own(measured: dict[str, float] | None, part: str | None) -> list[str]:
 
 
 def _mfu(name: str, step: Step, rates: Sequence[Rates], total: Row, own: Sequence[str]) -> list[str]:
-    shares = [f"{step.mfu(each, seconds):.0%}".replace("%", " %") for each, seconds in zip(rates, total.seconds, strict=True)]
+    shares = [
+        f"{step.mfu(each, seconds):.0%}".replace("%", " %") for each, seconds in zip(rates, total.seconds, strict=True)
+    ]
     return [name, "", "", "", *shares, *("" for _ in own)]
 
 

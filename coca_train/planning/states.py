@@ -13,26 +13,32 @@ parameter for Adam in mixed precision, and with ZeRO 1, 2, 3 on 64 GPUs 31.4, 16
 | ZeRO 1, others | bP      | 4T/N    | 8T/N | bT                          | a flat copy, bT/N; fp16: + 4T/N         |
 | ZeRO 2         | bP      | 4T/N    | 8T/N | bT/N; bf16: 4T/N            | a flat copy, bT/N; fp16: + 4T/N; bf16: - |
 | ZeRO 3         | bP/N    | 4T/N    | 8T/N | bT/N; bf16: 4T/N            | a flat copy of at most 1e9; fp16: + 4   |
+
+Muon keeps 4 bytes where Adam keeps 8; where ZeRO cuts its matrices, a step takes 6 of its part for a moment.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coca_train.config.schema import EngineConfig
 
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 MOMENTS = 8  # Adam's two, float32
+MOMENTUM = 4  # Muon's one, float32
+MUON_STEP = 6  # its update, in float32 and in bfloat16
 REDUCED_AT_ONCE = 500_000_000  # parameters DeepSpeed all-reduces in one go without ZeRO 2 (MEMORY_OPT_ALLREDUCE_SIZE)
 SUB_GROUP = 1_000_000_000  # parameters ZeRO 3 steps at once (sub_group_size)
 LIVE = 1_000_000_000  # parameters ZeRO 3 keeps gathered (stage3_max_live_parameters)
+PREFETCHED = 50_000_000  # parameters it gathers at once ahead of their use (stage3_prefetch_bucket_size)
 
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """Parameters of a stage: all, those trained, and those trained that are no matrices (norms, biases)."""
+    """Parameters of a stage: all, those trained, those trained that are no matrices (norms, biases), and Muon's."""
 
     all: int
     trained: int
     trained_vectors: int
+    of_muon: int = 0
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,8 @@ class States:
     own_gradients: those of the parameters as autograd leaves them, which stay until the step. summed_gradients: where
     micro batches are added up, sharded or not. between: what of gradients and buckets is there from the start on, and
     stays between steps. afterwards: what is needed for a moment after backward. starting: the most that is held while
-    the model is made. validating: a full copy of sharded weights, in validations.
+    the model is made. gathered: of sharded weights, while what they are of runs. arriving: those
+    that come from other ranks, before they are put together: hidden in a step, where more is needed at another moment.
     """
 
     weights: int
@@ -54,8 +61,8 @@ class States:
     buckets: int = 0
     between: int = 0
     gathered: int = 0
+    arriving: int = 0
     afterwards: int = 0
-    validating: int = 0
 
     @property
     def lasting(self) -> int:
@@ -66,7 +73,14 @@ class States:
 def states(engine: EngineConfig, counts: ParameterCounts, n_gpus: int, accumulates: bool) -> States:
     """By the table on top. accumulates: whether a step has more than one micro batch."""
     held = _local if engine.kind == "local" else (_zero_0, _zero_1, _zero_2, _zero_3)[engine.zero_stage]
-    return held(engine, counts, n_gpus, accumulates)
+    with_adam = held(engine, counts, n_gpus, accumulates)
+    cut = engine.kind == "deepspeed" and engine.zero_stage > 0
+    of_muon = _shard(counts.of_muon, n_gpus) if cut else counts.of_muon
+    return replace(
+        with_adam,
+        moments=with_adam.moments - (MOMENTS - MOMENTUM) * of_muon,
+        afterwards=max(with_adam.afterwards, MUON_STEP * of_muon if cut else 0),
+    )
 
 
 def _local(engine: EngineConfig, counts: ParameterCounts, n_gpus: int, accumulates: bool) -> States:
@@ -118,13 +132,14 @@ def _zero_1(engine: EngineConfig, counts: ParameterCounts, n_gpus: int, accumula
 def _zero_2(engine: EngineConfig, counts: ParameterCounts, n_gpus: int, accumulates: bool) -> States:
     b, shard = BYTES[engine.dtype], _shard(counts.trained, n_gpus)
     wide = engine.dtype == "bf16"  # sums in float32, in place of the flat copy
+    overlapped = engine.overlap_communication is not False  # one bucket is filled while the other is sent
     afterwards = {"bf16": 0, "fp16": (b + 4) * shard, "fp32": b * shard}[engine.dtype]
     return States(
         weights=b * counts.all,
         masters=4 * shard,
         moments=MOMENTS * shard,
         summed_gradients=4 * shard if wide else b * shard * (2 if accumulates else 1),
-        buckets=(b + 4 if wide else b) * engine.bucket_size,
+        buckets=(b * (2 if overlapped else 1) + (4 if wide else 0)) * engine.bucket_size,
         afterwards=afterwards,
         starting=_made_in_float32(b, counts),
     )
@@ -142,9 +157,9 @@ def _zero_3(engine: EngineConfig, counts: ParameterCounts, n_gpus: int, accumula
         buckets=buffer + sums * min(engine.bucket_size, counts.trained),
         between=sums * shard + buffer,
         gathered=b * min(counts.all, LIVE) if n_gpus > 1 else 0,
+        arriving=b * min(counts.all, PREFETCHED) if n_gpus > 1 else 0,
         afterwards=(sums + (4 if engine.dtype == "fp16" else 0)) * at_once,
         starting=b * _shard(counts.all, n_gpus),
-        validating=b * counts.all,
     )
 
 

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
-from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from coca_train.models.attention import AttentionContext
 from coca_train.models.kernels import KERNELS, Kernel
+from coca_train.models.recompute import WAYS
 from coca_train.models.transformer import Transformer
+from coca_train.models.ulysses import SequenceShare
 from coca_train.planning.attention import Calls, FusedOperations, kernel_for
 from coca_train.planning.outline import Outline
 from coca_train.tracking.throughput import flops_per_token
@@ -89,9 +90,16 @@ class Activations:
 
 
 def activations(
-    outline: Outline, micro_batch_size: int, device: str, *, checkpointing: bool, keeps_gradients: bool
+    outline: Outline,
+    micro_batch_size: int,
+    device: str,
+    *,
+    checkpointing: str,
+    keeps_gradients: bool,
+    sequence_parallel: int = 1,
 ) -> Activations:
-    """Watch a forward and backward over micro_batch_size sequences on `device` (cpu or cuda).
+    """Watch a forward and backward over micro_batch_size sequences on `device` (cpu or cuda), or over slices of
+    them where sequence_parallel ranks share each.
 
     keeps_gradients: whether the gradients of parameters stay until backward has ended (they count in `peak`), or are
     taken away one by one.
@@ -100,19 +108,23 @@ def activations(
     kernel = kernel_for(config.engine.attention, device)
     model.train()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    share = SequenceShare(0, sequence_parallel, _sent)
+    n_tokens = config.train.seq_len // share.size
     hooks = [] if keeps_gradients else [each.register_post_accumulate_grad_hook(_release) for each in trained]
     with Watch(model.parameters()) as watch:
         tokens_BT, targets_BT, _pos_BT = (
-            torch.empty(micro_batch_size, config.train.seq_len, dtype=torch.int64, device="meta") for _ in range(3)
+            torch.empty(micro_batch_size, n_tokens, dtype=torch.int64, device="meta") for _ in range(3)
         )
-        contexts = _contexts(model, micro_batch_size, config.train.seq_len, kernel)
+        contexts = _contexts(model, micro_batch_size, config.train.seq_len, kernel, device)
+        if share.size > 1:
+            contexts = {kind: share.context(context) for kind, context in contexts.items()}
         tables = watch.live  # tokens, and what the scheme makes of parameters
         # Before the step: `peak` only rises, and reading needs less than forward and backward do.
         with torch.no_grad():
-            model.head(_hidden(outline, tokens_BT, contexts, device, checkpointing=False), targets_BT)
+            model.head(_hidden(outline, tokens_BT, contexts, device), targets_BT, device)
         reading = watch.peak
         x_BTC = _hidden(outline, tokens_BT, contexts, device, checkpointing)
-        loss = model.head(x_BTC, targets_BT)
+        loss = model.head(x_BTC, targets_BT, device)
         del x_BTC  # autograd keeps what it needs of it; the name would keep the rest
         kept = watch.live - tables
         loss.backward()
@@ -152,7 +164,7 @@ def flops(outline: Outline) -> Flops:
             kind: context._replace(kernel=kernel_for(outline.config.engine.attention, "cpu", calls[kind]))
             for kind, context in _contexts(model, 1, seq_len, KERNELS["eager"]).items()
         }
-        hidden = partial(_hidden, outline, tokens_BT, contexts, "cpu", checkpointing=False)
+        hidden = partial(_hidden, outline, tokens_BT, contexts, "cpu")
         with FlopCounterMode(display=False) as forward, torch.no_grad():
             model.head(hidden())  # logits: the loss makes its gradients as it goes
         n_forward, of_attention = {}, {}
@@ -161,7 +173,8 @@ def flops(outline: Outline) -> Flops:
             of_pairs = flops_per_token(0, share, width, seq_len) / 3
             of_attention[kind] = of_pairs + counted.of_hooks / counted.forward * share * seq_len / 2
         with FlopCounterMode(display=False) as step:
-            model.head(hidden(), tokens_BT).backward()
+            # As on a CPU: the same FLOPs, and the counter knows all its products.
+            model.head(hidden(), tokens_BT, "cpu").backward()
     model.zero_grad(set_to_none=True)
     once, both = (counter.get_total_flops() / seq_len for counter in (forward, step))
     return Flops(
@@ -170,12 +183,16 @@ def flops(outline: Outline) -> Flops:
     )
 
 
-def _contexts(model: Transformer, n_rows: int, seq_len: int, kernel: Kernel) -> dict[str, AttentionContext]:
+def _contexts(
+    model: Transformer, n_rows: int, seq_len: int, kernel: Kernel, device: str = "cpu"
+) -> dict[str, AttentionContext]:
     """Positions of the host, and the tables the schemes make of them; with the memory's, where there is one."""
     n_before = model.position.memory_len
     pos_BS = torch.arange(n_before + seq_len).expand(n_rows, -1)  # every row has its own, as the data gives them
     pos_BT = pos_BS[:, n_before:] if n_before else pos_BS
-    return {kind: context._replace(kernel=kernel) for kind, context in model.contexts(pos_BT, pos_BS).items()}
+    return {
+        kind: context._replace(kernel=kernel, device=device) for kind, context in model.contexts(pos_BT, pos_BS).items()
+    }
 
 
 def _hidden(
@@ -183,25 +200,39 @@ def _hidden(
     tokens_BT: Tensor,
     contexts: dict[str, AttentionContext],
     device: str,
-    checkpointing: bool,
+    checkpointing: str = "none",
 ) -> Tensor:
     """Final hidden states: `Transformer.hidden`, with the kernels of planning/attention.py."""
     model, n_before = outline.model, outline.model.position.memory_len
     past_BMC = None
     if n_before:
         past_BMC = torch.empty(len(tokens_BT), n_before, model.config.d_model, dtype=outline.dtype, device="meta")
-    x_BTC = model.embedded(tokens_BT, torch.arange(outline.config.train.seq_len).expand(len(tokens_BT), -1))
+    x_BTC = model.embedded(tokens_BT, torch.arange(tokens_BT.shape[1]).expand(len(tokens_BT), -1))
 
     def run(block: nn.Module, x_BTC: Tensor, *rest: object) -> Tensor:
         with FusedOperations(device):  # here, so that a block that is computed again runs under it too
             return block(x_BTC, *rest)
 
     for kind, block in zip(model.kinds, model.blocks, strict=True):
-        if checkpointing:
-            x_BTC = checkpoint(run, block, x_BTC, contexts[kind], past_BMC, use_reentrant=False)
-        else:
-            x_BTC = run(block, x_BTC, contexts[kind], past_BMC)
+        x_BTC = WAYS[checkpointing](run, block, x_BTC, contexts[kind], past_BMC)
     return run(model.final_norm, x_BTC)
+
+
+class _Sent(torch.autograd.Function):
+    """What goes to other ranks and comes from them: as much, in another tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, x_PBtW: Tensor) -> Tensor:
+        return torch.empty_like(x_PBtW.contiguous())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return torch.empty_like(grads[0].contiguous())
+
+
+def _sent(x_PBtW: Tensor) -> Tensor:
+    sent: Any = _Sent.apply(x_PBtW)
+    return sent
 
 
 def _release(parameter: Tensor) -> None:

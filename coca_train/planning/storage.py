@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coca_train.checkpoint.commit import SPARE
 from coca_train.checkpoint.format import file_size
+from coca_train.checkpoint.publishing import SPARE
 from coca_train.engine.base import spec_of
 from coca_train.planning.outline import Outline
 
@@ -26,8 +26,8 @@ class Storage:
 def storage(outlines: Sequence[Outline], keep: int) -> Storage:
     """Of a run with these stages. keep: checkpoint.keep.
 
-    float32 weights and persistent buffers, and Adam's two moments of what is trained. While one is written, `keep` are
-    there, and that at the end of each stage before stays.
+    float32 weights and persistent buffers, and what the optimizer keeps of what is trained. While one is written,
+    `keep` are there, and that at the end of each stage before stays.
     """
-    largest = max(file_size(spec_of(outline.model, outline.trained)) for outline in outlines)
+    largest = max(file_size(spec_of(outline.model, outline.moments)) for outline in outlines)
     return Storage(largest, keep + 1 + len(outlines) - 1)

@@ -15,7 +15,7 @@ from coca_train.positions.frequencies._shared import base_frequencies
 
 def waves(pos: Tensor, theta: float, width: int) -> Tensor:
     """float32 (..., width); angles are float32 and start from integers."""
-    w_J = base_frequencies(theta, width).float().to(pos.device)
+    w_J = base_frequencies(theta, width, pos.device).float()
     angle = pos[..., None].float() * w_J
     return torch.cat((angle.sin(), angle.cos()), -1)
 

@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from coca_train.positions.known import extent, is_noted_rising
+
 # (config key, what is wrong and the rule, one action that mends it); `Settings.problems(model)` returns a list.
 Problem = tuple[str, str, str]
 
@@ -95,12 +97,15 @@ class Hook(NamedTuple):
 
     pointwise(hooked): the same thing for one pair, `(score, pair) -> score`, for FlexAttention; None where heads are
     mixed, where the carry depends on scores, or where it would be slower than a loop over tiles.
+
+    of_heads: which parameters have a row for each head, by number: of them a rank that has some heads gets its own.
     """
 
     scores: Callable[[Pairs, Tensor], tuple[Tensor, Tensor]]
     carried: int = 0
     mixes_heads: bool = False
     pointwise: Callable[["Hooked"], Callable[[Tensor, Pair], Tensor]] | None = None
+    of_heads: tuple[int, ...] = ()
 
 
 class Hooked(NamedTuple):
@@ -121,11 +126,20 @@ class Mapped(NamedTuple):
     hooked: Hooked | None = None
 
 
+class Heads(NamedTuple):
+    """Which heads are in hand: all, or of a sequence that ranks share those of a rank."""
+
+    query: slice = slice(None)
+    key: slice = slice(None)  # of the key/value heads, each of them `repeats` times
+    repeats: int = 1
+
+
 class Projections(NamedTuple):
-    """The layer's own W_Q and W_K, for schemes that send positions through them: x_..C -> heads."""
+    """The layer's own W_Q and W_K, for schemes that send positions through them: x_..C -> the heads in hand."""
 
     query: Callable[[Tensor], Tensor]  # (..., C) -> (..., H, D)
     key: Callable[[Tensor], Tensor]  # (..., C) -> (..., G, K)
+    heads: Heads = Heads()
 
 
 class LayerPosition(nn.Module):
@@ -134,6 +148,8 @@ class LayerPosition(nn.Module):
     Its parameters are used in its forward, which hands on results (a sharded engine takes them back afterwards). Those
     that `tokens` uses stand in a module of their own, whose call is where that engine lends them.
     """
+
+    tokens_of_heads = False  # what `tokens` gives has the query heads as its third dimension
 
     def __init__(self, settings: Any, shape: AttentionShape) -> None:
         super().__init__()
@@ -185,6 +201,7 @@ class Position(nn.Module):
     sees_positions = True  # scores depend on where tokens stand; False: at most on which tokens stand between them
     by_pairs = True  # positions act on pairs of tokens, so a visibility may place far pairs elsewhere
     carries = False  # its hook does: all that a query sees must be one view, as the carry runs along it
+    mixes_heads = False  # its hook does: no rank can have some of the heads only
     layer_class: type[LayerPosition] = LayerPosition
 
     def __init__(self, settings: Any, shape: AttentionShape) -> None:
@@ -237,11 +254,20 @@ class Position(nn.Module):
         """Map queries and cached keys to what the dot product takes: q_BTHE, k_BSGE."""
         return q_BTHD, k_BSGK
 
+    def of_heads(self, tables: Any, heads: Heads) -> Any:
+        """The tables that `rotate` takes, for some of the heads. Tables without heads, and `Terms`, are left."""
+        return tables
+
     def terms(self, tables: Any) -> Terms:
         """What is added to the scaled scores, the same in every layer: the tables, where they are such terms."""
         return tables if isinstance(tables, Terms) else Terms()
 
 
 def n_distances(pos_BT: Tensor, pos_BS: Tensor) -> int:
-    """How many rows a table over all distances of these queries and keys has: the largest distance + 1."""
-    return max(0, int(pos_BT.max() - pos_BS.min())) + 1
+    """How many rows a table over all distances of these queries and keys has: at least the largest distance + 1.
+
+    Where it is noted that positions rise, one for each key: however long its documents are, every batch has as many.
+    """
+    if is_noted_rising(pos_BS):
+        return pos_BS.shape[1]
+    return max(0, extent(pos_BT).last - extent(pos_BS).first) + 1

@@ -15,6 +15,7 @@ from coca_train.config.schema import ModelConfig
 from coca_train.positions import frequencies
 from coca_train.positions.base import AttentionShape, Position, Problem
 from coca_train.positions.frequencies import Spectrum
+from coca_train.positions.known import on
 
 PIECE = 2**17  # elements of float32 work alive at once: half a MiB, which stays in the cache
 
@@ -35,12 +36,12 @@ def places(pos_BT: Tensor, spectrum: Spectrum) -> Tensor:
     assert not pos_BT.is_floating_point(), "positions must be integers: half precision merges them"
     if spectrum.positions_N is None:
         return pos_BT.to(torch.float32)
-    return spectrum.positions_N.to(pos_BT.device)[pos_BT]
+    return on(spectrum.positions_N, pos_BT.device)[pos_BT]
 
 
 def angles(pos_BT: Tensor, spectrum: Spectrum) -> Tensor:
     """Places times inverse frequencies [radians], float32 (B, T, J)."""
-    return places(pos_BT, spectrum)[..., None] * spectrum.inv_freq_J.to(pos_BT.device)
+    return places(pos_BT, spectrum)[..., None] * on(spectrum.inv_freq_J, pos_BT.device)
 
 
 def turn(pos_BT: Tensor, spectrum: Spectrum) -> Turn:

@@ -4,9 +4,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from coca_train.config.check import World, heads, kv_heads, pattern, scheme
+from coca_train.config.check import heads, kv_heads, pattern, scheme
 from coca_train.config.messages import Problem
-from coca_train.config.schema import OWN, LayersConfig, ModelConfig
+from coca_train.config.schema import OWN, EngineConfig, LayersConfig, ModelConfig
+from coca_train.config.world import World
 from coca_train.positions.layers import kinds
 from coca_train.runtime.errors import UserError
 
@@ -39,6 +40,33 @@ def layers_fit(layers: LayersConfig, position: Any, visibility: Any, model: Mode
         issues.append(Problem("E-CFG-67", keys, text, "write position.memory_len=0"))
     if schemes and OWN not in schemes and any(True for _ in visibilities.outline(position, model).parameters()):
         issues.append(_untrained(position))
+    return issues
+
+
+def heads_shared(
+    engine: EngineConfig, layers: LayersConfig, position: Any, visibility: Any, model: ModelConfig
+) -> list[Problem]:
+    """Schemes of which a rank cannot have some heads, or some tokens, by itself."""
+    key = "engine.sequence_parallel"
+    if engine.sequence_parallel == 1 or layers_fit(layers, position, visibility, model):
+        return []
+    if heads(model) or kv_heads(model):
+        return []
+    from coca_train.positions import visibilities
+
+    issues = []
+    for name, kind in kinds(layers, model, position, visibility).items():
+        if scheme(model, kind.position):
+            return []
+        where = "position.scheme" if name == OWN else f"layers.kinds.{name}.position.scheme"
+        built, called = visibilities.outline(kind.position, model), kind.position.scheme
+        if built.mixes_heads:
+            text = f"{called} mixes all heads of a pair of tokens, and each process would have some of them only"
+            issues.append(Problem("E-CFG-82", (key, where), text, f"write {key}=1, or choose another scheme"))
+        if built.memory_len:
+            text = "the memory of the text before belongs to whole sequences, and each process has a slice"
+            fix = f"write position.memory_len=0, or {key}=1"
+            issues.append(Problem("E-CFG-82", (key, "position.memory_len"), text, fix))
     return issues
 
 

@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from coca_train.positions import known
 from coca_train.positions.base import Problem
+from coca_train.positions.known import Extent
 
 
 class Rule(NamedTuple):
@@ -50,6 +52,8 @@ class Layout(NamedTuple):
     doc_BS: Tensor | None  # document of every key; None: one document
     rising: bool  # text positions rise by one from key to key of a document
     as_text: bool  # the scheme sees the positions of the text
+    extent: Extent  # of text_BS
+    made: dict[str, Any]  # by a kernel, for all layers of a forward
 
     @property
     def contiguous(self) -> bool:
@@ -97,16 +101,18 @@ class Visibility:
     def layouts(self, pos_BT: Tensor, pos_BS: Tensor, doc_BS: Tensor | None = None) -> tuple[Layout, ...]:
         """The views of actual tokens."""
         text_BT, text_BS, doc_BS = self.place(pos_BT, pos_BS, doc_BS)
-        rising = is_contiguous(text_BS, doc_BS)
-        layouts = []
+        rose, layouts = known.rising(text_BS, doc_BS), []
+        queries, keys = known.extent(text_BT), known.extent(text_BS)
         for rule, cap, query_limit in self.views():
             as_text = cap is None and query_limit is None
             seen_BT, seen_BS = text_BT, text_BS
             if cap is not None:
-                seen_BT, seen_BS = torch.full_like(text_BT, cap), torch.zeros_like(text_BS)
+                seen_BT = known.note(torch.full_like(text_BT, cap), known.Extent(cap, cap))
+                seen_BS = known.note(torch.zeros_like(text_BS), known.Extent(0, 0))
             elif query_limit is not None:
-                seen_BT = text_BT.clamp(max=query_limit)
-            layouts.append(Layout(rule, text_BT, text_BS, seen_BT, seen_BS, doc_BS, rising, as_text))
+                limited = known.Extent(*(min(end, query_limit) for end in queries))
+                seen_BT = known.note(text_BT.clamp(max=query_limit), limited)
+            layouts.append(Layout(rule, text_BT, text_BS, seen_BT, seen_BS, doc_BS, rose, as_text, keys, {}))
         return tuple(layouts)
 
 
@@ -116,16 +122,6 @@ def _n_pairs(rule: Rule, length: int) -> int:
     nearest_T = (query_T - rule.beyond).clamp(max=length if rule.first is None else rule.first - 1)
     farthest_T = torch.zeros_like(query_T) if rule.window is None else (query_T - rule.window + 1).clamp(min=0)
     return int((nearest_T - farthest_T + 1).clamp(min=0).sum())
-
-
-def is_contiguous(pos_BS: Tensor, doc_BS: Tensor | None) -> bool:
-    """Whether positions rise by one from key to key, but where another document starts; documents in rising order,
-    so that none comes back later."""
-    rises = pos_BS[:, 1:] - pos_BS[:, :-1] == 1
-    if doc_BS is not None:
-        step_BS = doc_BS[:, 1:] - doc_BS[:, :-1]
-        rises = (rises & (step_BS == 0)) | (step_BS > 0)
-    return bool(rises.all())
 
 
 def seen(layout: Layout, queries: slice, keys: slice) -> Tensor:
@@ -164,4 +160,19 @@ def may_see(layout: Layout, queries: slice, keys: slice) -> bool:
         return False
     if layout.rule.first is None or layout.doc_BS is not None:  # every document has its own first tokens
         return True
-    return bool((layout.text_BS[:, keys.start] < layout.rule.first).any())
+    return layout.extent.first + keys.start < layout.rule.first
+
+
+def all_seen(layout: Layout, queries: slice, keys: slice) -> bool:
+    """True where all of these pairs are seen, as far as indices alone can tell; cheap."""
+    n_queries, n_keys = layout.text_BT.shape[1], layout.text_BS.shape[1]
+    first_query, last_query = (n_keys - n_queries + at for at in (queries.start, queries.stop - 1))
+    if not layout.rising or layout.doc_BS is not None or keys.stop - 1 > first_query:
+        return False
+    nearest, farthest = first_query - keys.stop + 1, last_query - keys.start
+    if layout.rule.window is not None and farthest >= layout.rule.window:
+        return False
+    if nearest < layout.rule.beyond:
+        return False
+    # The last key of the tile stands no further than this, in whichever row.
+    return layout.rule.first is None or layout.extent.last - (n_keys - keys.stop) < layout.rule.first

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+def reader(sequence_parallel: int) -> tuple[int, int]:
+    """Of the groups of ranks that share sequences, each with batches of its own, which this rank is in; how many there
+    are."""
+    return rank() // sequence_parallel, world_size() // sequence_parallel
+
+
 def local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK", "0"))
 
@@ -118,15 +124,21 @@ def broadcast_object(value: T) -> T:
     return box[0]
 
 
-def broadcast_tensor(tensor: "Tensor | None", shape: tuple[int, ...], source: int) -> "Tensor":
-    """The source rank's float32 CPU tensor, on every rank (the others pass None and its shape)."""
-    if (group := _group()) is None:
-        assert tensor is not None
-        return tensor
+def broadcast_tensor(tensor: "Tensor", source: int) -> None:
+    """The source rank's contiguous tensor, in place on every rank. It lies where collectives are."""
+    if (group := _group()) is None or not tensor.numel():
+        return
     import torch
 
-    device = _device(group)
-    box = torch.empty(shape, dtype=torch.float32, device=device) if tensor is None else tensor.to(device)
     with waiting("a broadcast"):
-        group.broadcast(box, src=source)
-        return box.cpu()
+        group.broadcast(tensor.view(-1).view(torch.uint8), src=source)  # bits: gloo does not know every precision
+
+
+def all_gather_equal(tensor: "Tensor") -> "Tensor":
+    """Flat tensors of one size from every rank, one after the other. They lie where collectives are."""
+    if (group := _group()) is None:
+        return tensor
+    out = tensor.new_empty(world_size() * len(tensor))
+    with waiting("a gathering"):
+        group.all_gather_into_tensor(out, tensor)
+    return out

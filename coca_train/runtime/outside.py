@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 MAX_BYTES = 64 << 20  # of a file that is read whole
+MOST_LINES = 4 << 30  # of one that is read line by line: the records of ten million steps, and some seconds [bytes]
 DEEPEST = 100  # sections inside sections; results and configurations have about ten
 CHUNK = 1 << 20  # [bytes]
 KINDS = {
@@ -58,10 +59,16 @@ def read_text(path: Path | str, limit: int = MAX_BYTES, errors: str = "strict") 
 
 
 def lines(path: Path | str, longest: int = CHUNK) -> Iterator[bytes]:
-    """The lines of a regular file, one at a time; what is longer than `longest` bytes is none. Raises OSError."""
+    """The lines of a regular file, one at a time; what is longer than `longest` bytes is none.
+
+    Raises OSError, of a file of more than MOST_LINES bytes too.
+    """
     with os.fdopen(open_file(path), "rb") as file:
-        whole = True
+        whole, size = True, os.fstat(file.fileno()).st_size
         while line := file.readline(longest):
+            # Its size by itself says nothing (some files have none), and all that it holds may take a day to come.
+            if max(size, file.tell()) > MOST_LINES:
+                raise OSError(errno.EFBIG, f"has more than {MOST_LINES:,} bytes", str(path))
             if whole and (line.endswith(b"\n") or len(line) < longest):
                 yield line
             whole = line.endswith(b"\n")

@@ -28,7 +28,7 @@ class Tools(NamedTuple):
     stop: StopRequest
     watchdog: Watchdog
     validate: Callable[[], dict[str, float]]
-    save: Callable[[int], bool]  # False: the save failed, and the last good checkpoint is untouched
+    save: Callable[[int, bool, bool], bool]  # training/saving.py
     probe: Callable[[int], dict[str, float]] | None = None  # how far context reaches; empty: nothing to tell
 
 
@@ -49,14 +49,14 @@ def run_stage(
     Raises Preempted after a saved checkpoint when a stop was asked for, DivergedError after
     engine.max_skipped_steps non-finite steps in a row.
     """
-    skipped_in_a_row, limit = 0, config.engine.timeout_s
+    skipped_in_a_row, limit, n_slices = 0, config.engine.timeout_s, config.engine.sequence_parallel
     for step in range(start_step, max_steps):
         done = first_step + step + 1
         with tools.watchdog.section(f"step {done}", limit):
             started = time.perf_counter()
             # Seeded anew for each step and rank, so a resumed run draws what it would have drawn, and there is no
-            # state of the generator to save.
-            torch.manual_seed(seed_of(config.run.seed, first_step + step, dist.rank()))
+            # state of the generator to save. Alike on ranks that share sequences: where positions stand may be drawn.
+            torch.manual_seed(seed_of(config.run.seed, first_step + step, dist.reader(n_slices)[0]))
             # Every step, though it costs a reduction: a rank without a batch would leave the others waiting for its
             # gradients.
             micro_batches = dist.on_each(partial(next, batches))
@@ -74,7 +74,7 @@ def run_stage(
             )
         if is_last or result.skipped or step == start_step or done % config.tracking.log_every_steps == 0:
             record = {"loss": result.loss, "lr": lr, "grad_norm": result.grad_norm, **tools.throughput.recent()}
-            record |= {"skipped_steps": engine.skipped_steps, "batch_digest": batch_digest(micro_batches)}
+            record |= {"skipped_steps": engine.skipped_steps, "batch_digest": batch_digest(micro_batches, n_slices)}
             tools.metrics.log(done, record)
         if is_last or done % config.eval.every_steps == 0:
             with tools.watchdog.section(f"validation at step {done}", limit):
@@ -87,15 +87,18 @@ def run_stage(
 
         # Asked after the step's records, so that a stopped run has all of them, and before the save, which it needs.
         stopping = tools.stop.requested()
-        if is_last or stopping or done % config.checkpoint.save_every_steps == 0:
-            with tools.watchdog.section(f"checkpoint at step {done}", limit):
-                saved = tools.save(done)
-                while is_last and not saved:  # raises StorageError when it cannot be
-                    saved = tools.save(done)
-            if stopping and saved:
-                raise Preempted(f"stopped at step {done}, checkpoint saved; the same command goes on from there")
+        ends = is_last or stopping
+        with tools.watchdog.section(f"checkpoint at step {done}", limit):
+            # After every step: a save goes on beside the training, and is published after a step, by all ranks.
+            saved = tools.save(done, ends or done % config.checkpoint.save_every_steps == 0, ends)
+            while is_last and not saved:  # raises StorageError when it cannot be
+                saved = tools.save(done, True, True)
+        if stopping and saved:
+            raise Preempted(f"stopped at step {done}, checkpoint saved; the same command goes on from there")
 
 
-def batch_digest(micro_batches: Sequence[Batch]) -> str:
-    """Fingerprint of the global batch: the same for every world size, micro batch and accumulation. Collective."""
-    return joined(dist.all_gather_object(sum(digest_of(batch) for batch in micro_batches)))
+def batch_digest(micro_batches: Sequence[Batch], sequence_parallel: int = 1) -> str:
+    """Fingerprint of the global batch: the same for every world size, micro batch, accumulation and number of ranks
+    that share a sequence. Collective."""
+    digests = dist.all_gather_object(sum(digest_of(batch) for batch in micro_batches))
+    return joined(digests[::sequence_parallel])

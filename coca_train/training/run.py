@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from coca_train import checkpoint, engine
-from coca_train.checkpoint.record import begin_stage, open_record
+from coca_train.checkpoint.record import begin_stage, begins_anew, open_record
 from coca_train.config.load import Loaded
 from coca_train.config.schema import Config
 from coca_train.config.sizes import here
@@ -21,7 +21,6 @@ from coca_train.data.tokenizer import Tokenizer
 from coca_train.doctor import short
 from coca_train.engine.base import without_initial_values
 from coca_train.engine.process import ran_out
-from coca_train.models.init import init_digests
 from coca_train.models.lora import is_adapter, named_parameters
 from coca_train.models.trainable import select_trainable
 from coca_train.models.transformer import Transformer, build_model, vocab_size
@@ -31,7 +30,7 @@ from coca_train.runtime.watchdog import Watchdog
 from coca_train.schedule import resolve, stage_at
 from coca_train.tracking.writers import MetricsWriter, shared_config
 from coca_train.training.stage import RunContext, run_one
-from coca_train.training.start import check_start, find_start
+from coca_train.training.start import check_start, find_start, initial_digests
 from coca_train.training.tokens import commands_for_missing, commands_for_own_tokens
 
 
@@ -103,7 +102,7 @@ def train(loaded: Loaded) -> None:
         fingerprints = {name: mixture.fingerprint() for name, mixture in mixtures.items()}
         held_out = {name: each.held_out.fingerprint() for name, each in validations.items()}
         # The record before the checkpoints: it says which run they must belong to.
-        digests = partial(init_digests, initial, config.run.seed)
+        digests = initial_digests(initial, config.run.seed) if dist.on_main(lambda: begins_anew(run_dir)) else {}
         note = begins_from.note if begins_from is not None else None
         record = dist.on_main(lambda: open_record(run_dir, loaded, stages, fingerprints, held_out, digests, note))
         newest = newest_checkpoint(config.run.resume, run_dir, record["run_id"])
@@ -138,7 +137,7 @@ def out_of_memory(error: BaseException) -> DeviceMemoryError | None:
     return DeviceMemoryError(
         f"E-RUN-16 rank {dist.rank()}: out of memory ({(str(error) or 'host memory').splitlines()[0][:200]}). "
         "Fix: halve train.micro_batch_size (the global batch, and so the training, stays the same), or "
-        "engine.activation_checkpointing=true, or more sharding: engine.zero_stage=3"
+        "engine.activation_checkpointing=full, or more sharding: engine.zero_stage=3"
     )
 
 
@@ -150,8 +149,7 @@ def validation_of(config: Config, n_tokens: int) -> Validation:
         config.eval.max_tokens,
         config.train.micro_batch_size,
         n_tokens,
-        dist.rank(),
-        dist.world_size(),
+        *dist.reader(config.engine.sequence_parallel),
     )
 
 

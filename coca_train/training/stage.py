@@ -1,6 +1,5 @@
 """One stage, from its weights to its last checkpoint and its report: engine, data and loop put together."""
 
-import time
 from collections.abc import Container
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -19,17 +18,21 @@ from coca_train.evaluation.measures.perplexity import validation_loss
 from coca_train.models.certificate import certify
 from coca_train.models.init import init_parameter
 from coca_train.models.transformer import Transformer, build_model, count_parameters
+from coca_train.planning import outline as planning
+from coca_train.planning.step import flops
 from coca_train.positions.layers import in_words
-from coca_train.runtime import dist, job
-from coca_train.runtime.errors import CheckpointError, DataError, Preempted, StorageError
+from coca_train.runtime import dist
+from coca_train.runtime.errors import CheckpointError, DataError, Preempted
 from coca_train.runtime.signals import StopRequest
+from coca_train.runtime.staging import Staging
 from coca_train.runtime.watchdog import Watchdog, waiting
 from coca_train.schedule import Stage
-from coca_train.tracking.throughput import PeakMemory, Throughput, flops_per_token, matmul_parameters, peak
+from coca_train.tracking.throughput import PeakMemory, Throughput, peak
 from coca_train.tracking.writers import MetricsWriter
 from coca_train.training.ending import final_report
 from coca_train.training.loop import Tools, run_stage
 from coca_train.training.probe import Probe
+from coca_train.training.saving import Saver
 
 
 class RunContext(NamedTuple):
@@ -75,16 +78,17 @@ def run_one(
             layers=config.layers,
             seed=config.run.seed,
         )
+        reader, n_readers = dist.reader(config.engine.sequence_parallel)
         memory = engine.SegmentMemorySize(config.model.n_layers, outline.position.memory_len, config.model.d_model)
         with waiting("the start of the engine"):
             runner = engine.build(
                 config.engine,
                 config.optim,
                 partial(build_model, config, context.n_tokens, stage.trainable, stage.lora),
-                init,
+                init if origin is None else None,
                 trainable=stage.trainable,
                 micro_batch_size=config.train.micro_batch_size,
-                accumulation=config.train.global_batch_size // (config.train.micro_batch_size * dist.world_size()),
+                accumulation=config.train.global_batch_size // (config.train.micro_batch_size * n_readers),
                 memory=memory if memory.memory_len else None,
             )
         start_step = 0
@@ -98,19 +102,24 @@ def run_one(
         frozen = None
         if origin is not None and config.engine.dtype != "fp32":
             frozen = stack.enter_context(checkpoint.Frozen(origin, runner.trainable, resumed))
+        saver = Saver(run_dir, runner, meta, context.lock, config.checkpoint.keep, borders, frozen)
+        stack.enter_context(saver)
         loader = stack.enter_context(
             Loader(
                 mixture,
                 config.train.global_batch_size,
                 config.train.micro_batch_size,
-                dist.rank(),
-                dist.world_size(),
+                reader,
+                n_readers,
                 start_step,
                 config.data.prefetch_steps,
                 stage.first_sample,
+                Staging.to(runner.device),
             )
         )
         steps = effective_steps(stage.max_steps, loader.max_steps, start_step, run_dir)
+        if resumed:  # a kill between a save and its deletions left one too many, and there may be no further save
+            checkpoint.prune(run_dir, config.checkpoint.keep, run_id, borders)
         # Announced only now: every error of data, weights and memory has come before.
         place = f"steps {stage.first_step + 1} to {stage.last_step}"
         announce_stage(stage.name if context.n_stages > 1 else "", place, outline, stage.lora)
@@ -132,11 +141,11 @@ def run_one(
             with StopRequest() as stop:
                 tools = Tools(
                     context.metrics,
-                    meter(outline, runner, config.train.seq_len, config.engine.dtype),
+                    meter(stage, context.n_tokens, runner),
                     stop,
                     context.watchdog,
                     validate=partial(validate, runner, validation),
-                    save=Saver(run_dir, runner, meta, context.lock, config.checkpoint.keep, borders, frozen),
+                    save=saver,
                     probe=Probe(
                         config, runner, context.tokenizer, validation.held_out.files, stage.first_step + start_step
                     )
@@ -232,66 +241,28 @@ def announce_data(train: TrainConfig, mixture: Mixture, first_sample: int, steps
 
 
 def announce_engine(config: EngineConfig) -> None:
+    shared = f", {config.sequence_parallel} to a sequence" if config.sequence_parallel > 1 else ""
     dist.log(
-        f"engine    {config.kind}, {dist.world_size()} process(es), {config.dtype}, "
+        f"engine    {config.kind}, {dist.world_size()} process(es){shared}, {config.dtype}, "
         f"ZeRO {config.zero_stage if config.kind == 'deepspeed' else '-'}"
     )
 
 
-def meter(outline: Transformer, runner: Engine, seq_len: int, dtype: str) -> Throughput:
-    """The throughput meter; says the peak that MFU is measured against.
+def meter(stage: Stage, n_tokens: int, runner: Engine) -> Throughput:
+    """The throughput meter of a stage: FLOPs are those that are computed, fewer where it trains a part; says the peak
+    that MFU is measured against. n_tokens: embedding rows.
 
     A CPU has none: what one product reaches there is what other work leaves of the machine at that moment, and the same
     speed was 41 % of it in one run and 88 % in the next.
     """
-    width = outline.shape.n_heads * outline.shape.head_dim
-    n_layers = sum(outline.visibilities[kind].share(seq_len) for kind in outline.kinds)
-    flops = flops_per_token(matmul_parameters(outline), n_layers, width, seq_len)
-    limit = None if runner.device.type == "cpu" else peak(runner.device, dtype)
+    limit = None if runner.device.type == "cpu" else peak(runner.device, stage.config.engine.dtype)
     if limit is not None:
         dist.log(f"MFU       against {limit.source}")
-    return Throughput(flops, limit, dist.world_size(), PeakMemory(runner.device))
+    per_token = flops(planning.outline(stage.config, stage.trainable, n_tokens, stage.lora))
+    return Throughput(per_token.total, limit, dist.world_size(), PeakMemory(runner.device))
 
 
 def validate(runner: Engine, validation: Validation) -> dict[str, float]:
     """Loss on held-out windows by source [nats per token]. COLLECTIVE."""
     with runner.eval_module() as module:
         return {f"valid/{name}": loss for name, loss in validation_loss(module, validation.batches()).items()}
-
-
-class Saver:
-    """Saves a checkpoint; a failed save costs nothing that is already safe, three in a row end the run.
-
-    borders: steps whose checkpoints are never deleted. frozen: the weights that are not trained, exactly.
-    """
-
-    def __init__(
-        self,
-        run_dir: Path,
-        runner: Engine,
-        meta: checkpoint.Meta,
-        lock: checkpoint.RunLock,
-        keep: int,
-        borders: Container[int] = (),
-        frozen: checkpoint.Frozen | None = None,
-    ) -> None:
-        self.run_dir, self.runner, self.meta, self.lock, self.keep = run_dir, runner, meta, lock, keep
-        self.borders, self.frozen = borders, frozen
-        self.failures, self.slowest_s = 0, 0.0
-
-    def __call__(self, step: int) -> bool:
-        began = time.monotonic()
-        error = checkpoint.save(self.run_dir, step, self.runner, self.meta, self.lock, self.frozen)
-        if error is not None:
-            self.failures += 1
-            if self.failures >= checkpoint.MAX_FAILURES:
-                raise StorageError(error)
-            dist.log(f"WARNING: {error} (save {self.failures} of {checkpoint.MAX_FAILURES} that may fail in a row)")
-            return False
-        self.failures = 0
-        checkpoint.prune(self.run_dir, self.keep, self.meta.run_id, self.borders)
-        # Pruning verifies, so it is part of what a preempted run must have time for.
-        if (took_s := time.monotonic() - began) > self.slowest_s:
-            self.slowest_s = took_s
-            job.note("save_s", f"{took_s:.3f}")
-        return True

@@ -1,7 +1,14 @@
-"""The weights a run begins with: those of another run, or of a Hugging Face folder. Refused before they are read."""
+"""The weights a run begins with: its own, or those of another run or of a Hugging Face folder, refused before they are
+read."""
 
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
 
 from coca_train import checkpoint
 from coca_train.checkpoint.manifest import FOLDER
@@ -12,12 +19,40 @@ from coca_train.data.storage import digest
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.hub import starting, tokenizer_files
 from coca_train.hub.starting import Start
+from coca_train.models.init import init_digests
+from coca_train.models.transformer import Transformer
 from coca_train.runtime import dist
 from coca_train.runtime.errors import CheckpointError, DataError, Preempted, UserError
 from coca_train.runtime.signals import StopRequest
 from coca_train.schedule import resolve
 from coca_train.settings import load_saved
 from coca_train.training.tokens import commands_for_own_tokens
+
+THREADS = 4  # of a rank, that draw
+
+
+class _One(NamedTuple):
+    """An outline with one of its parameters, as `init_digests` looks at one."""
+
+    outline: Transformer
+    name: str
+    parameter: Tensor
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.outline, name)
+
+    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        yield self.name, self.parameter
+
+
+def initial_digests(outline: Transformer, seed: int) -> dict[str, str]:
+    """`init_digests` of a model, of which each rank draws a part, several parameters at once. COLLECTIVE."""
+    ones = [_One(outline, name, parameter) for name, parameter in outline.named_parameters()]
+    with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as threads:
+        parts = list(threads.map(lambda one: init_digests(one, seed), ones[dist.rank() :: dist.world_size()]))
+    drawn = {name: digest for part in parts for name, digest in part.items()}
+    everyones = {name: digest for part in dist.all_gather_object(drawn) for name, digest in part.items()}
+    return {one.name: everyones[one.name] for one in ones}
 
 
 def check_start(config: Config, run_dir: Path, tokenizer: Tokenizer, n_tokens: int) -> Start | None:

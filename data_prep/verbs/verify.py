@@ -15,6 +15,7 @@ import numpy as np
 
 from coca_train.data.dataset import SUM_BYTES, IndexedDataset, block_sum
 from coca_train.data.index import HEADER
+from coca_train.data.provenance import Rows
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.printing import plain
@@ -265,11 +266,11 @@ class _Dataset:
         if len(blocks) > NAMED:
             self.fault(f"E-TOK-08 {self.path('.bin')}: {len(blocks) - NAMED} more blocks are damaged. Fix: as above")
 
-    def _origins(self) -> np.ndarray | None:
-        """The rows, mapped; a fault when there is not one for each document."""
+    def _origins(self) -> Rows | None:
+        """The rows; a fault when there is not one for each document."""
         path = self.path(".origins.npy")
         try:
-            rows = np.load(path, mmap_mode="r", allow_pickle=False)
+            rows = Rows(path)
             if rows.dtype == ORIGINS and rows.shape == (self.checked.n_documents,):
                 return rows
             what = f"{str(rows.dtype)[:80]} {rows.shape}"
@@ -281,7 +282,7 @@ class _Dataset:
         )
         return None
 
-    def _texts(self, tokenizer: Tokenizer, origins: np.ndarray, documents: int) -> None:
+    def _texts(self, tokenizer: Tokenizer, origins: Rows, documents: int) -> None:
         """Decoded documents against the digests of the texts that were read."""
         assert self.data is not None
         n = self.data.n_documents
@@ -289,9 +290,9 @@ class _Dataset:
         for i in (k * n // looked_at for k in range(looked_at)):
             text = tokenizer.decode(self.data.document(i)[:-1].tolist())
             self.checked.n_texts += 1
-            if digest_of(text) != origins["digest"][i].tobytes():
+            if digest_of(text) != (row := origins[i])["digest"].tobytes():
                 self.fault(
-                    f"E-TOK-26 {self.prefix} document {i} (input {origins['input'][i]}, line {origins['line'][i]}): "
+                    f"E-TOK-26 {self.prefix} document {i} (input {row['input']}, line {row['line']}): "
                     "its text is not the one that was read. Fix: make the corpus again"
                 )
                 return

@@ -6,6 +6,7 @@ import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ import torch
 from coca_train import checkpoint
 from coca_train.checkpoint import manifest
 from coca_train.runtime.errors import CheckpointError, DataError, DivergedError, LockedError
+from tests import states
 from tests.faults.fake import FakeEngine, holds, meta, save
 
 NEWEST, OLDER = "step-00000020", "step-00000010"
@@ -259,6 +261,7 @@ def test_retention_keeps_verified_ones_only(tmp_path: Path) -> None:
     for step in range(1, 6):
         save(tmp_path, step)
     os.truncate(shard(tmp_path, "step-00000005"), 3)
+    assert checkpoint.prune(tmp_path, 2, "run-1", always=range(1, 4)) == []
     assert checkpoint.prune(tmp_path, 2, "run-1") == ["step-00000002", "step-00000001"]
     assert holds(checkpoint.find(tmp_path), 4)
     save(tmp_path, 5)  # replaces the damaged one
@@ -286,7 +289,7 @@ def test_a_run_taken_over_cannot_publish(run: Path) -> None:
         card = json.loads((run / "run.lock").read_text())
         (run / "run.lock").write_text(json.dumps(card | {"token": "another", "pid": 4242}))
         with pytest.raises(LockedError, match=r"E-RUN-08 .*4242"):
-            checkpoint.save(run, 30, FakeEngine(30), meta(30), lock)
+            states.save(run, 30, cast(Any, FakeEngine(30)), meta(30), lock)
     assert sorted(os.listdir(run / "checkpoints")) == ["latest", OLDER, NEWEST]
 
 

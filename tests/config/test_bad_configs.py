@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from coca_train.config.check import _divisors
 from coca_train.config.messages import show
+from coca_train.config.world import divisors
 from coca_train.settings import load
 from tests.config.support import has, refused, table
 
@@ -49,7 +49,7 @@ model.n_layers=1000000 | E-CFG-05 | model.n_layers=1000000 | <= 2000
 train.global_batch_size=1000000000000001 | E-CFG-05 | <= 1000000
 train.max_steps=1.5 | E-CFG-07 | train.max_steps=1.5 | whole number
 train.max_steps=1e3 | E-CFG-07 | train.max_steps=1e3 | write train.max_steps=1000
-engine.activation_checkpointing=2 | E-CFG-08 | engine.activation_checkpointing=2 | true or false
+engine.activation_checkpointing=2 | E-CFG-31 | engine.activation_checkpointing=2 | none, selective, full
 model.bias=yes | E-CFG-08 | model.bias=yes | write model.bias=true
 engine.timeout_s=1:30:00 | E-CFG-09 | engine.timeout_s=1:30:00 | whole number
 run.seed=012 | E-CFG-10 | run.seed=012 | write run.seed=12
@@ -95,7 +95,10 @@ run.name=größe | E-CFG-16 | run.name=größe | write "run.name='größe'"
 run.root='~/runs' | E-CFG-29 | run.root | $HOME/runs
 data.sources.text.valid_path=${data.sources.text.path} | E-CFG-30 | valid_path | also trained on
 data.sources.code.path=${data.sources.text.path} | E-CFG-30 | data.sources.code.path | same file
-optim.schedule=cos | E-CFG-31 | optim.schedule=cos | linear, cosine, constant | optim.schedule=cosine
+optim.schedule=cos | E-CFG-31 | optim.schedule=cos | linear, cosine, constant, wsd | optim.schedule=cosine
+optim.schedule=wsd optim.warmup_steps=300 optim.cooldown=0.5 | E-CFG-23 | optim.cooldown=0.5 | 250 do not fit
+engine.overlap_communication=true | E-CFG-83 | engine.overlap_communication=true | engine.zero_stage=1 | ZeRO 1 sends
+engine=local engine.sequence_parallel=2 | E-CFG-80 | engine.sequence_parallel=2 | engine.kind=local | engine=deepspeed
 engine.zero_stage=4 | E-CFG-31 | engine.zero_stage=4 | 0, 1, 2, 3
 engine.zero_stage=true | E-CFG-31 | engine.zero_stage=true | 0, 1, 2, 3
 position.variant=loose | E-CFG-31 | position.variant=loose | slack, strict
@@ -187,6 +190,8 @@ FILES = [
     ("run: " + "[" * 100_000, "E-CFG-14", "mine.yaml:2: sections are nested deeper than 50 levels"),
     ("\n".join(" " * level + "a:" for level in range(60)), "E-CFG-14", "nested deeper than 50 levels"),
     ("train:\n  max_steps: " + "1" * 5000, "E-CFG-14", "mine.yaml:3: a number of 5,000 digits"),
+    ("train:\n  max_steps: !!int x\n", "E-CFG-13", "mine.yaml:3: the tag !!int before a value"),
+    ("train:\n  max_steps: 3\n  ~: 2\n", "E-CFG-13", "mine.yaml:4: a key without a name"),
     ("42\n", "E-CFG-13", "mine.yaml: holds 42, and no options"),
     ("- 1\n", "E-CFG-13", "mine.yaml: holds a list, and no options"),
 ]
@@ -246,8 +251,8 @@ def test_a_path_that_no_system_takes():
 
 
 def test_divisors_are_found_without_counting_to_a_trillion():
-    assert _divisors(10**12 + 39, 3) == [1, 10**12 + 39]
-    assert _divisors(48, 7)[:3] == [6, 8, 4] and _divisors(0, 3) == []
+    assert divisors(10**12 + 39, 3) == [1, 10**12 + 39]
+    assert divisors(48, 7)[:3] == [6, 8, 4] and divisors(0, 3) == []
 
 
 def test_all_problems_at_once():
@@ -281,6 +286,37 @@ def test_control_characters_are_escaped():
         ("RANK=x WORLD_SIZE=2", [], "E-RUN-01 environment: RANK='x' is not", ""),
         ("WORLD_SIZE=0", [], "E-RUN-01 environment: WORLD_SIZE='0' is not", ""),
         ("WORLD_SIZE=3", [], "E-CFG-19", "x 3 devices = 48: nearest legal (global with micro): 48 with 16, 96 with 16"),
+        (
+            "WORLD_SIZE=3",
+            ["engine.sequence_parallel=2"],
+            "E-CFG-81",
+            "3 processes are no groups of 2",
+        ),
+        (
+            "WORLD_SIZE=6",
+            ["engine.sequence_parallel=2"],
+            "E-CFG-19",
+            "16 per group x 3 groups of 2 devices = 48",
+        ),
+        (
+            "WORLD_SIZE=3",
+            ["engine.sequence_parallel=3", "train.seq_len=126", "train.global_batch_size=48"],
+            "E-CFG-80",
+            "8 heads cannot be shared evenly by 3 processes: write engine.sequence_parallel=1",
+        ),
+        (
+            "WORLD_SIZE=4",
+            ["engine.sequence_parallel=4", "train.seq_len=126", "train.global_batch_size=48"],
+            "E-CFG-80",
+            "slices of one length by 4 processes: write engine.sequence_parallel=2",
+        ),
+        ("WORLD_SIZE=2", ["engine.sequence_parallel=2", "position=dape"], "E-CFG-82", "dape mixes all heads"),
+        (
+            "WORLD_SIZE=2",
+            ["engine.sequence_parallel=2", "position=transformer_xl", "data.order=stream", "position.memory_len=8"],
+            "E-CFG-82",
+            "the text before belongs to whole sequences",
+        ),
         ("WORLD_SIZE=2", ["engine=local"], "E-CFG-36", "2 were started"),
         ("RANK=0", ["engine.device=cuda"], "E-RUN-04", "0 are visible to torch"),
     ],

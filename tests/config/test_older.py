@@ -52,7 +52,7 @@ def test_of_stages_too() -> None:
 def test_a_run_goes_on_with_the_words_that_its_refusal_names(tmp_path: Path, words: list[str], fix: str) -> None:
     def start(*more: str) -> None:
         loaded = load([*words, *more])
-        open_record(tmp_path, loaded, resolve(loaded.config), {"all": {"data": "same"}}, {"all": {}}, dict)
+        open_record(tmp_path, loaded, resolve(loaded.config), {"all": {"data": "same"}}, {"all": {}}, {})
 
     start(fix)
     record = json.loads((tmp_path / "run.json").read_text())

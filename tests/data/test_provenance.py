@@ -1,6 +1,7 @@
 """Where a sample comes from: documents, and the line of the raw file, where the dataset says so."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +76,36 @@ def test_an_input_that_the_manifest_does_not_have(folder: Path) -> None:
     assert origins.of(1) == Origin("someone/books[train] shard 3", 10, ", row ")
     with pytest.raises(DataError, match=r"E-TOK-22 .*origins.npy: names input 2; .*manifest.json has 2. Fix"):
         origins.of(2)
+
+
+def test_a_pipe_is_refused_without_waiting(folder: Path) -> None:
+    os.mkfifo(folder / "text_train.origins.npy")
+    with pytest.raises(DataError, match=r"E-TOK-22 .*is a pipe; a regular file is needed"):
+        Origins(IndexedDataset(folder / "text_train"))
+
+
+def test_a_header_with_a_gap_is_told_as_damage(folder: Path) -> None:
+    give_origins(folder, "text_train")
+    path = folder / "text_train.origins.npy"
+    data = bytearray(path.read_bytes())
+    data[20:120] = bytes(100)
+    path.write_bytes(data)
+    with pytest.raises(DataError, match="E-TOK-22"):
+        Origins(IndexedDataset(folder / "text_train"))
+    data[20:120] = b" " * 100
+    path.write_bytes(data)
+    with pytest.raises(DataError, match="E-TOK-22"):
+        Origins(IndexedDataset(folder / "text_train"))
+
+
+def test_rows_that_are_cut_while_they_are_read(folder: Path) -> None:
+    """A mapped file would end the process without a word."""
+    give_origins(folder, "text_train")
+    origins = Origins(IndexedDataset(folder / "text_train"))
+    assert origins.of(4) == Origin("raw/*.txt", 40, ", file ")
+    os.truncate(folder / "text_train.origins.npy", 200)
+    with pytest.raises(DataError, match=r"E-TOK-22 .*it ends before its row 4"):
+        origins.of(4)
 
 
 class Attack:

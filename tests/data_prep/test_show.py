@@ -74,7 +74,7 @@ def train(*overrides: str) -> Mixture:
     mixture = Mixture(loaded.config.data, T, None, ROWS, Edges(tokenizer.bos, tokenizer.eod))
     run = Path("runs/r")
     run.mkdir(parents=True)
-    open_record(run, loaded, resolve(loaded.config), {"all": mixture.fingerprint()}, {"all": {}}, dict)
+    open_record(run, loaded, resolve(loaded.config), {"all": mixture.fingerprint()}, {"all": {}}, {})
     with Loader(mixture, ROWS, 2, 0, 1, 0, 0) as loader:
         lines = [json.dumps({"step": s, "batch_digest": batch_digest(loader.step(s - 1))}) for s in range(1, 7)]
     (run / "metrics.jsonl").write_text("\n".join(lines) + '\n{"step": 6, "valid/a": 2.5}\n{"step": 7, "ba')

@@ -12,17 +12,27 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coca_train import checkpoint, engine
-from coca_train.config.schema import EngineConfig, OptimConfig
+from coca_train.config.schema import EngineConfig, MuonConfig, OptimConfig
 from coca_train.engine.base import Engine
 from coca_train.models.memory import Memory
 from coca_train.runtime import dist
+from tests import states
+from tests.checkpoint import old_layout as layout
+from tests.states import full_state
 
 VOCAB, LENGTH, GLOBAL_BATCH = 61, 12, 8
 
-OPTIM = OptimConfig(
-    lr=3e-3, min_lr=0.0, warmup_steps=0, warmup_init_lr=0.0, schedule="constant",
-    betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, max_grad_norm=1.0,
-)  # fmt: skip
+
+def optim_config(**changes: Any) -> OptimConfig:
+    values: dict[str, Any] = {
+        "lr": 3e-3, "min_lr": 0.0, "warmup_steps": 0, "warmup_init_lr": 0.0, "schedule": "constant", "cooldown": 0.1,
+        "name": "adamw", "muon": MuonConfig(lr=None, momentum=0.95, adjust_lr="match_rms_adamw"),
+        "cooldown_shape": "linear", "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1, "max_grad_norm": 1.0,
+    }  # fmt: skip
+    return OptimConfig(**(values | changes))
+
+
+OPTIM = optim_config()
 
 
 @dataclass(frozen=True)
@@ -97,18 +107,27 @@ def batches(step: int, micro: int, poison: str | None = None) -> list[Batch]:
 def engine_config(**changes: Any) -> EngineConfig:
     values: dict[str, Any] = {
         "kind": "deepspeed", "device": "cpu", "dtype": "fp32", "zero_stage": 1, "attention": "auto",
-        "activation_checkpointing": False, "bucket_size": 1_000_000, "timeout_s": 60, "max_skipped_steps": 3,
+        "activation_checkpointing": "none", "bucket_size": 1_000_000, "timeout_s": 60, "max_skipped_steps": 3,
+        "gradient_reduction": "all_reduce", "communication_dtype": "auto", "overlap_communication": None,
+        "prefetch_size": None, "persistence_threshold": None, "deterministic": False, "compile": "none",
+        "sequence_parallel": 1, "mlp_tile": None,
     }  # fmt: skip
     return EngineConfig(**(values | changes))
 
 
-def build(micro: int = 2, trainable: tuple[str, ...] = ("*",), tied: bool = False, **changes: Any) -> Engine:
+def build(
+    micro: int = 2,
+    trainable: tuple[str, ...] = ("*",),
+    tied: bool = False,
+    optim: dict[str, Any] | None = None,
+    **changes: Any,
+) -> Engine:
     torch.set_num_threads(1)
     if changes.get("dtype") == "fp16":
         _allow_fp16_on_cpu()
     accumulation = GLOBAL_BATCH // dist.world_size() // micro
     return engine.build(
-        engine_config(**changes), OPTIM, lambda: TinyGPT(tied), init,
+        engine_config(**changes), optim_config(**(optim or {})), lambda: TinyGPT(tied), init,
         trainable=list(trainable), micro_batch_size=micro, accumulation=accumulation,
     )  # fmt: skip
 
@@ -124,7 +143,7 @@ def _allow_fp16_on_cpu() -> None:
 def digest(built: Engine) -> str:
     """SHA-256 over every bit of the state."""
     total = hashlib.sha256()
-    for name, tensor in built.named_state():
+    for name, tensor in full_state(built).items():
         total.update(name.encode() + tensor.contiguous().numpy().tobytes())
     return total.hexdigest()
 
@@ -145,11 +164,13 @@ def train(
     export: str | None = None,
     poison: dict[str, Any] | None = None,
     micro: int = 2,
+    old_layout: bool = False,
     **changes: Any,
 ) -> dict[str, Any]:
     """Train up to step `steps`, from 0 or from the checkpoint in run directory `load`; save into `save` after
     `save_at` steps (default: at the end).
 
+    old_layout: save as it was done before.
     poison: {step, rank, what: loss | grad} makes a NaN there. export: write the final state as one safetensors file.
     """
     built = build(micro=micro, **changes)
@@ -167,13 +188,18 @@ def train(
         norms.append(result.grad_norm if math.isfinite(result.grad_norm) else None)
         skips.append(result.skipped)
         if save is not None and step + 1 == (save_at or steps):
-            error = checkpoint.save(Path(save), step + 1, built, meta(step + 1))
-            assert error is None, error
+            full = full_state(built)
+            if old_layout:
+                if dist.is_main():
+                    layout.write(Path(save), step + 1, built, full, meta(step + 1), dist.world_size())
+            else:
+                error = states.save(Path(save), step + 1, built, meta(step + 1))
+                assert error is None, error
             saved_digest = digest(built)
     with built.eval_module() as module, torch.no_grad():
         batch = batches(999, micro)[0]
         validation = float(module(batch.tokens_BT, batch.targets_BT, batch.pos_BT, None))
-    state = {name: tensor.clone() for name, tensor in built.named_state()}
+    state = full_state(built)
     if export is not None and dist.is_main():
         save_file(state, export)
     answer = {
@@ -213,16 +239,25 @@ def group_timeouts(stage: int) -> list[float]:
 def groups_after_load(load: str) -> dict[str, Any]:
     """What the optimizer runs with after a resume under other hyper-parameters."""
     torch.set_num_threads(1)
-    optim = OptimConfig(
-        lr=0.5, min_lr=0.0, warmup_steps=0, warmup_init_lr=0.0, schedule="constant",
-        betas=(0.8, 0.9), eps=1e-8, weight_decay=0.3, max_grad_norm=0.25,
-    )  # fmt: skip
+    optim = optim_config(lr=0.5, betas=(0.8, 0.9), weight_decay=0.3, max_grad_norm=0.25)
     built = engine.build(engine_config(), optim, TinyGPT, init, trainable=["*"], micro_batch_size=8, accumulation=1)
     checkpoint.load(checkpoint.find(Path(load)), built, meta())
     inner = built._engine
     keys = ("lr", "weight_decay", "betas")
     answer = {"groups": [{k: g[k] for k in keys} for g in inner.basic_optimizer.param_groups]}
     answer["clip"] = inner.optimizer.clip_grad
+    built.close()
+    return answer
+
+
+def beginning(**changes: Any) -> dict[str, Any]:
+    """Of an engine that has begun: digest of its state, how many parameters this rank has drawn, and the elements of
+    the state that each rank has."""
+    drawn, whole = [], globals()["init"]
+    globals()["init"] = lambda name, tensor: drawn.append(name) or whole(name, tensor)
+    built = build(**changes)
+    sizes = dist.all_gather_object(sum(len(values) for _, _, values in built.slices()))
+    answer = {"digest": digest(built), "drawn": drawn, "sizes": sizes, "n": len(built.state_spec()) // 3}
     built.close()
     return answer
 

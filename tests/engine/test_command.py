@@ -23,13 +23,13 @@ LAYOUTS = {
     "ZeRO 2, 2 processes": (["engine.zero_stage=2"], 2),
     "ZeRO 3, 2 processes": (["engine.zero_stage=3"], 2),
     "ZeRO 3, 2 processes, activation checkpointing": (
-        ["engine.zero_stage=3", "engine.activation_checkpointing=true"],
+        ["engine.zero_stage=3", "engine.activation_checkpointing=full"],
         2,
     ),
     "ZeRO 3, 2 processes, accumulation 1": (["engine.zero_stage=3", "train.micro_batch_size=4"], 2),
 }
 LLAMA = ["model=llama_tiny", "model.n_kv_heads=1", "model.tie_embeddings=true", "position=rope"]
-MODELS = {"neox coca": [], "llama rope": LLAMA}
+MODELS = {"neox coca": [], "llama rope": LLAMA, "neox coca, muon": ["optim=muon", "engine.gradient_reduction=owner"]}
 
 
 def losses(server: ForkServer, folder: Path, name: str, settings: list[str], ranks: int) -> list[tuple[float, float]]:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from coca_train.engine.optim import adamw, lr_at
+from coca_train.engine.optim import ADAM, build_optimizer, lr_at
 from coca_train.settings import load
 
 ROUNDED = 1e-12
@@ -47,13 +47,42 @@ def test_schedules_by_hand(schedule, middle):
     assert rates[2] == pytest.approx(fifth[schedule], rel=ROUNDED)
 
 
+# Constant and cooldown, 2405.18392 Eq. 1, with N = 100 (steps 0 to 100), N_decay = 20: by n, f(n, N, N_decay).
+COOLDOWNS = {
+    "linear": {80: 1.0, 85: 0.75, 90: 0.5, 96: 0.2, 100: 0.0},
+    "sqrt": {80: 1.0, 85: 0.5, 90: 0.2928932188134524, 96: 0.10557280900008414, 100: 0.0},
+}
+
+
+@pytest.mark.parametrize("shape", list(COOLDOWNS))
+def test_warmup_stable_decay_by_hand(shape):
+    """MiniCPM's three parts (2404.06395): s/W of the rate, the rate, f of it; here f ends at min_lr."""
+    words = ["optim.schedule=wsd", "optim.lr=0.5", "optim.warmup_steps=10", "optim.warmup_init_lr=0"]
+    words += ["optim.cooldown=0.2", f"optim.cooldown_shape={shape}"]
+    optim = load([*words, "optim.min_lr=0"]).config.optim
+    assert [lr_at(step, optim, 101) for step in (0, 1, 5)] == pytest.approx([0, 0.05, 0.25], rel=ROUNDED)
+    assert {lr_at(step, optim, 101) for step in range(10, 81)} == {0.5}
+    for step, part in COOLDOWNS[shape].items():
+        assert lr_at(step, optim, 101) == pytest.approx(0.5 * part, rel=ROUNDED, abs=1e-16)
+    above = load([*words, "optim.min_lr=0.1"]).config.optim
+    for step, part in COOLDOWNS[shape].items():
+        assert lr_at(step, above, 101) == pytest.approx(0.1 + 0.4 * part, rel=ROUNDED)
+
+
+def test_a_longer_run_stays_at_the_rate():
+    """What the schedule is for: the steps before the cooldown are the same whatever the length of the run."""
+    optim = load(["optim.schedule=wsd", "optim.cooldown=0.25"]).config.optim
+    short, long = ([lr_at(step, optim, length) for step in range(74)] for length in (100, 1000))
+    assert short == long
+
+
 def test_a_step_of_adamw_by_hand():
     """Decay is apart from the gradient (1711.05101): p - lr·wd·p - lr·g/(|g| + eps) in the first step; vectors do
     not decay."""
     words = ["optim.lr=0.01", "optim.min_lr=0", "optim.weight_decay=0.1", "optim.betas=[0.9,0.95]"]
     optim = load(words).config.optim
     matrix, vector = (torch.nn.Parameter(torch.full(shape, 2.0)) for shape in ((1, 1), (1,)))
-    optimizer = adamw(iter([("a", matrix), ("b", vector)]), optim)
+    optimizer = build_optimizer([("a", matrix), ("b", vector)], optim, {"a": ADAM, "b": ADAM})
     for gradient in (4.0, -1.0):
         matrix.grad, vector.grad = torch.full((1, 1), gradient), torch.full((1,), gradient)
         optimizer.step()

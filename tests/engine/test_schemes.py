@@ -21,6 +21,7 @@ from tests.cases import slow_unless
 from tests.engine.scenarios import GLOBAL_BATCH, OPTIM, VOCAB, batches, engine_config, lr_of
 from tests.faults.fork_server import ForkServer, values
 from tests.models.conftest import LLAMA
+from tests.states import full_state
 
 PLAIN = {"name": "plain", "theta": 10000.0}
 CLEX = {"name": "clex", "theta": 10000.0, "original_seq_len": 6, "max_factor": 4, "param_factor": 1, "ode_step": 0.5}
@@ -44,7 +45,7 @@ def train_model(
     steps: int,
     scheme: dict[str, Any],
     micro: int = 2,
-    activation_checkpointing: bool = False,
+    activation_checkpointing: str = "none",
     layers: dict[str, Any] | None = None,
     **changes: Any,
 ) -> dict[str, Any]:
@@ -69,12 +70,12 @@ def train_model(
         engine_config(**changes), OPTIM, model, init,
         trainable=["*"], micro_batch_size=micro, accumulation=GLOBAL_BATCH // dist.world_size() // micro,
     )  # fmt: skip
-    own = {name: tensor.clone() for name, tensor in built.named_state() if _of_position(name)}
+    own = {name: tensor.clone() for name, tensor in full_state(built).items() if _of_position(name)}
     losses = []
     for step in range(steps):
         torch.manual_seed(step)  # the same draw on every rank and engine, for schemes that sample
         losses.append(built.train_step(batches(step, micro), lr_of(step)).loss)
-    moved = {name: float((tensor - own[name]).abs().max()) for name, tensor in built.named_state() if name in own}
+    moved = {name: float((tensor - own[name]).abs().max()) for name, tensor in full_state(built).items() if name in own}
     built.close()
     return {"losses": losses, "moved": moved}
 
@@ -89,7 +90,7 @@ def _of_position(name: str) -> bool:
 def test_zero_3_equals_local(server: ForkServer, name: str) -> None:
     run, job = "tests.engine.test_schemes:train_model", {"steps": 3, "micro": 4, "scheme": SCHEMES[name]}
     local = values(server.run(run, job | {"kind": "local"}))[0]
-    sharded = values(server.run(run, job | {"zero_stage": 3, "activation_checkpointing": True}, ranks=2))
+    sharded = values(server.run(run, job | {"zero_stage": 3, "activation_checkpointing": "full"}, ranks=2))
     assert all(result["losses"] == sharded[0]["losses"] for result in sharded)
     for ours, theirs in zip(sharded[0]["losses"], local["losses"], strict=True):
         # clex draws per micro batch, and two ranks have another number of them; the first draw is the same

@@ -30,10 +30,10 @@ sys.exit(main(["evaluate", *sys.argv[1:]]))
 def started(tmp_path, folders, books):
     """started(processes, script, words of torchrun): the results of an evaluation in processes of its own."""
 
-    def run(processes: int, script: str = "", launcher: Sequence[str] = ()) -> list[dict]:
+    def run(processes: int, script: str = "", launcher: Sequence[str] = (), more: Sequence[str] = ()) -> list[dict]:
         name = f"made{processes}"
         words = [f"checkpoint={folders('one')}", f"text.files=[{books}]", "grid.lengths=[12,24,48]", "eval.stride=7"]
-        words += [f"work.root={tmp_path}", f"work.name={name}", "work.device=cpu", "work.micro_batch_tokens=96"]
+        words += [*more, f"work.root={tmp_path}", f"work.name={name}", "work.device=cpu", "work.micro_batch_tokens=96"]
         launch = [
             sys.executable,
             "-m",
@@ -63,6 +63,19 @@ def test_two_ranks_give_what_one_gives(started):
         for key in ("perplexity", "n_tokens", "ci_low", "loss_by_position"):
             assert two["result"]["sources"]["books"][key] == pytest.approx(
                 one["result"]["sources"]["books"][key], rel=1e-6
+            )
+
+
+def test_two_ranks_share_each_window(started):
+    """Of 12, 24 and 48 tokens, and shorter ones at the ends of documents, which do not divide evenly; a third rank and
+    a fourth have windows of their own."""
+    more = ["work.sequence_parallel=2", "eval.document_tokens=whole", "eval.min_document_tokens=20"]
+    alone, together = started(1, more=more[1:]), started(4, more=more)
+    for one, two in zip(alone, together, strict=True):
+        assert one["status"] == two["status"] == "done"
+        for key in ("perplexity", "n_tokens", "ci_low", "loss_by_position"):
+            assert two["result"]["sources"]["books"][key] == pytest.approx(
+                one["result"]["sources"]["books"][key], rel=1e-5
             )
 
 

@@ -13,6 +13,7 @@ import torch
 
 from coca_train import checkpoint
 from coca_train import commands as cli
+from coca_train.checkpoint.stored import Stored
 from coca_train.data.dataset import IndexedWriter
 
 TINY = [
@@ -56,8 +57,9 @@ def final_state(run_dir: Path) -> tuple[int, str, list]:
     newest = checkpoint.find(run_dir)
     assert newest is not None
     total = hashlib.sha256(json.dumps(newest.manifest["counters"], sort_keys=True).encode())
-    for entry in newest.manifest["files"]:
-        total.update((newest.path / entry["name"]).read_bytes().split(b"}}", 1)[1])
+    with Stored(newest) as stored:
+        for name in sorted(stored.spec):
+            total.update(name.encode() + stored.tensor(name).numpy().tobytes())
     losses = {}
     for line in (run_dir / "metrics.jsonl").read_text().splitlines():
         record = json.loads(line)

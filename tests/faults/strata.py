@@ -16,6 +16,7 @@ from typing import Any
 
 from coca_train.runtime import dist
 
+WRITE_S = 0.002  # that a tensor takes longer to write: a save of these small models is then about as long as a step
 Kill = dict[str, Any]
 Timeline = list[tuple[str, float]]
 
@@ -57,18 +58,25 @@ def _children() -> list[int]:
 
 
 def train(overrides: list[str], kill: Kill | None, pictures: bool = False) -> Timeline:
-    """A training. Of two stages: training, save, training, …, stage border, training, save, …, report.
+    """A training. Of two stages: training, save, background, save, training, …, stage border, training, …, report.
 
-    A stage border goes from the last save of a stage over its report to the first step of the next stage.
-    pictures: all that the command does; else without what `leave_out` leaves out.
+    The first "save" of each copies, the second deletes older ones; between them steps go on, the threads write, more
+    slowly than they would, and rank 0 publishes. A stage border goes from the last save of a stage over its report to
+    the first step of the next stage. pictures: all that the command does; else without what `leave_out` leaves out.
     """
+    from coca_train import checkpoint
+    from coca_train.checkpoint.commit import Saves
+    from coca_train.checkpoint.format import ShardWriter
     from coca_train.training import run, stage
+    from coca_train.training.saving import Saver
     from tests.faults import real
     from tests.stages.support import leave_out
 
     timer, borders = Timer(kill), list[int]()
     run_one, run_stage = run.run_one, stage.run_stage
-    save, final_report = stage.Saver.__call__, stage.final_report
+    save, begin, prune, final_report = Saver.__call__, Saves.begin, checkpoint.prune, stage.final_report
+    write = ShardWriter.write
+    at_border = False
 
     def run_one_(of: Any, *arguments: Any, is_last: bool, **more: Any) -> Any:
         borders[:] = [] if is_last else [of.last_step]
@@ -78,13 +86,32 @@ def train(overrides: list[str], kill: Kill | None, pictures: bool = False) -> Ti
         timer.now("training")
         run_stage(*arguments, **more)
 
-    def save_(self: Any, step: int) -> bool:
-        border = step in borders
-        timer.now("stage border" if border else "save")
-        good = save(self, step)
-        if not border:
-            timer.now("training")
-        return good
+    def save_(self: Any, step: int, due: bool, wait: bool) -> bool:
+        nonlocal at_border
+        at_border = step in borders
+        if at_border:
+            timer.now("stage border")
+        return save(self, step, due, wait)
+
+    def now(part: str) -> None:
+        if not at_border:
+            timer.now(part)
+
+    def begin_(*arguments: Any) -> Any:
+        now("save")
+        error = begin(*arguments)
+        now("background")
+        return error
+
+    def prune_(*arguments: Any) -> Any:
+        now("save")
+        names = prune(*arguments)
+        now("training")
+        return names
+
+    def write_(*arguments: Any) -> None:
+        time.sleep(WRITE_S)
+        write(*arguments)
 
     def final_report_(*arguments: Any) -> None:
         if not arguments[6]:
@@ -92,7 +119,8 @@ def train(overrides: list[str], kill: Kill | None, pictures: bool = False) -> Ti
         final_report(*arguments)
 
     run.run_one, stage.run_stage = run_one_, run_stage_
-    stage.Saver.__call__, stage.final_report = save_, final_report_
+    Saver.__call__, Saves.begin, checkpoint.prune, stage.final_report = save_, begin_, prune_, final_report_
+    ShardWriter.write = write_
     if not pictures:
         leave_out()
     real.run(overrides)

@@ -17,7 +17,12 @@ RUN = "tests.faults.phases:run"
 TIMEOUT_S = 5
 ASKED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 LOST = ("SIGKILL", "SIGSTOP")
-KEPT = ("loop", "validation", "save")  # where a request to stop waits for the step, and is answered with a checkpoint
+KEPT = (
+    "loop",
+    "validation",
+    "save",
+    "between copy and commit",
+)  # where a request to stop waits for the step, and is answered with a checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +67,7 @@ def check_end(ended: list[Rank], phase: str, event: str, rank: int) -> None:
 
 
 EVERY = list(itertools.product([name for name in PHASES if name != "weights"], (*ASKED, *LOST), (0, 1)))
-QUICK = [("initialize", "SIGKILL", 1), ("save", "SIGHUP", 1)]
+QUICK = [("initialize", "SIGKILL", 1), ("save", "SIGHUP", 1), ("between copy and commit", "SIGKILL", 1)]
 
 
 @pytest.mark.parametrize(("phase", "event", "rank"), slow_unless(QUICK, EVERY))

@@ -24,7 +24,7 @@ from tests.faults.fork_server import ForkServer, Rank, values
 from tests.stages.support import saved, schedule, stage, state, steps
 
 KILLS = int(os.environ.get("COCA_KILLS", "36"))
-PARTS = ("training", "save", "stage border", "report", "evaluation", "tokenizing")
+PARTS = ("training", "save", "background", "stage border", "report", "evaluation", "tokenizing")
 N_RANKS = (1, 2, 4)
 ZERO = (1, 3)
 MORE_S = 300.0  # a machine that is busy with other things is slow, not stuck
@@ -132,7 +132,7 @@ def files_of(folder: Path) -> dict[str, Any]:
 class Training(Work):
     """Two stages and their reports, without pictures."""
 
-    parts = ("training", "save", "stage border")
+    parts = ("training", "save", "background", "stage border")
     pictures = False
 
     def __init__(self, server: ForkServer, folder: Path, ranks: int, words: list[str]) -> None:

@@ -13,6 +13,7 @@ from coca_train.data.tokenizer import Tokenizer
 from coca_train.models.init import init_parameter
 from coca_train.models.transformer import build_model, vocab_size
 from coca_train.settings import load
+from tests import states
 
 TEXT = [
     "the quick brown fox jumps over the lazy dog",
@@ -46,7 +47,7 @@ def write_run(folder: Path, name: str) -> tuple[Path, dict[str, Tensor]]:
         micro_batch_size=1,
         accumulation=1,
     )
-    error = checkpoint.save(run_dir, 7, trainer, checkpoint.Meta("r", "m", fingerprint, {}))
+    error = states.save(run_dir, 7, trainer, checkpoint.Meta("r", "m", fingerprint, {}))
     assert error is None
     weights = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
     trainer.close()

@@ -9,6 +9,7 @@ import os
 import random
 import socket
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -362,9 +363,9 @@ def _exchange(tree: Any, draw: random.Random) -> None:
         if how < 0.15:
             del node[key]
         elif how < 0.25 and isinstance(node, dict):
-            node[draw.choice(["", "x", "format", "__metadata__", "auto_map", "a.b"])] = draw.choice(JUNK)
+            node[draw.choice(["", "x", "format", "__metadata__", "auto_map", "a.b"])] = deepcopy(draw.choice(JUNK))
         else:
-            node[key] = draw.choice(JUNK)
+            node[key] = deepcopy(draw.choice(JUNK))
 
 
 def _nodes(tree: Any) -> list[Any]:

@@ -8,6 +8,7 @@ import pytest
 
 from coca_train.runtime import outside
 from coca_train.runtime.durable import sealed, unsealed
+from coca_train.runtime.errors import DataError
 from coca_train.runtime.printing import LONGEST_LINE, bounded, escaped
 from coca_train.tracking.writers import read_jsonl
 
@@ -46,6 +47,13 @@ def test_size_is_what_is_read_and_not_what_is_claimed(tmp_path: Path) -> None:
     os.truncate(tmp_path / "x", 1 << 40)
     with pytest.raises(OSError, match="more than 100 bytes"):
         outside.read_bytes(tmp_path / "x", 100)
+
+
+def test_lines_of_a_terabyte_are_refused_before_they_are_read(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
+    os.truncate(tmp_path / "metrics.jsonl", 1 << 40)
+    with pytest.raises(DataError, match=r"E-RUN-31 .*: cannot be read \(has more than 4,294,967,296 bytes"):
+        read_jsonl(tmp_path / "metrics.jsonl")
 
 
 @pytest.mark.parametrize("levels", [101, 900, 100_000])

@@ -21,6 +21,7 @@ from coca_train.models.init import init_parameter
 from coca_train.models.transformer import build_model, vocab_size
 from coca_train.runtime.errors import DataError
 from coca_train.settings import load, load_saved
+from tests import states
 from tests.data.vocabularies import byte_level, sentencepiece_model
 from tests.hub import models
 
@@ -197,7 +198,7 @@ def trained(tmp_path_factory):
     build = partial(build_model, config, vocab_size(config.model, Tokenizer(tokenizer).vocab_size, ""))
     init = partial(init_parameter, model=config.model, position=config.position, seed=5)
     runner = engine.build(config.engine, config.optim, build, init, trainable=["*"], micro_batch_size=1, accumulation=1)
-    assert checkpoint.save(run, 3, runner, checkpoint.Meta("r", "m", fingerprint, {})) is None
+    assert states.save(run, 3, runner, checkpoint.Meta("r", "m", fingerprint, {})) is None
     weights = {name: parameter.detach().clone() for name, parameter in runner.model.named_parameters()}
     runner.close()
     return run, weights

@@ -34,7 +34,8 @@ class FakePosition(SimpleNamespace):
 
 
 class FakeModel(nn.Module):
-    """hidden: running mean of the tokens seen, the position, the length; nll: a function of those and the target.
+    """losses: nll of hidden. hidden: running mean of the tokens seen, the position, the length; nll: a function of
+    those and the target.
 
     limit: max_positions, which a window may not exceed.
     """
@@ -43,7 +44,7 @@ class FakeModel(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(1))
         self.limit = self.max_positions = limit
-        self.kinds = ("own",)
+        self.kinds, self.sequence = ("own",), None
         self.shapes: list[tuple[int, int]] = []
         self.set_position(fake_variant().position)
         self.set_visibility(fake_variant().visibility)
@@ -92,6 +93,11 @@ class FakeModel(nn.Module):
         nll = (seen - targets_BT).abs() / 100 + 1 / (1 + pos) + length / 1000 + self.position.settings.boost
         nll = nll + SEGMENT_BOOST * (self.visibility.settings.name == "segments")
         return nll.float() * (targets_BT != -100)
+
+    def losses(self, tokens_BT: Tensor, targets_BT: Tensor, pos_BT=None, doc_BT=None, length=None, wanted=None):
+        stretches = wanted or [(0, targets_BT.shape[1])]
+        targets_Bn = torch.cat([targets_BT[:, begin:end] for begin, end in stretches], dim=1)
+        return self.nll(self.hidden(tokens_BT, pos_BT, doc_BT, length=length, wanted=wanted), targets_Bn)
 
 
 @pytest.fixture

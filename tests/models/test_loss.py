@@ -11,7 +11,7 @@ from tests.models.watching import Largest
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch):
-    monkeypatch.setattr(loss, "chunk_size", lambda vocab_size, n_logits=0: 5)
+    monkeypatch.setattr(loss, "chunk_size", lambda n_tokens, vocab_size, device: 5)
 
 
 def example(dtype=torch.float64):
@@ -23,9 +23,10 @@ def example(dtype=torch.float64):
     return x, w, targets
 
 
-def test_sum_and_gradients_equal_full_logits():
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_sum_and_gradients_equal_full_logits(device):
     x, w, targets = example()
-    total = summed_cross_entropy(x, w, targets)
+    total = summed_cross_entropy(x, w, targets, device=device)
     (total * 0.25).backward()
     x2, w2, _ = example()
     expected = F.cross_entropy(x2 @ w2.T, targets, ignore_index=-100, reduction="sum")
@@ -55,10 +56,31 @@ def test_nothing_scored_is_zero_with_zero_gradients():
     assert not x.grad.any()
 
 
+@pytest.mark.parametrize("trained", ["x", "w"])
+def test_gradients_that_are_not_wanted_change_nothing(trained):
+    tensors = dict(zip("xw", example()[:2], strict=True))
+    wanted = tensors[trained]
+    expected = torch.autograd.grad(summed_cross_entropy(*tensors.values(), example()[2]), wanted)
+    (frozen,) = (tensor for name, tensor in tensors.items() if name != trained)
+    frozen.requires_grad_(False)
+    torch.testing.assert_close(
+        torch.autograd.grad(summed_cross_entropy(*tensors.values(), example()[2]), wanted), expected, rtol=0, atol=0
+    )
+
+
+def test_chunks_are_a_caches_on_a_cpu_and_long_and_even_on_a_gpu(monkeypatch):
+    monkeypatch.undo()
+    assert loss.chunk_size(8192, 100_864, "cpu") == 83  # 2**23 logits
+    assert loss.chunk_size(8192, 100_864, "cuda") == 2048
+    assert loss.chunk_size(2048, 1_000_000, "cuda") == 2048  # never fewer, but where there are fewer
+    assert loss.chunk_size(8500, 32_000, "cuda") == 4250
+    assert loss.chunk_size(100, 32_000, "cuda") == 100
+
+
 def test_full_logits_are_never_held(monkeypatch):
     monkeypatch.undo()
     x = torch.randn(4096, 8, requires_grad=True)
     w = torch.randn(50000, 8, requires_grad=True)
     with Largest() as largest:
         summed_cross_entropy(x, w, torch.zeros(4096, dtype=torch.int64)).backward()
-    assert largest.numel <= 2 * loss.LOGITS_PER_CHUNK < 4096 * 50000 / 4
+    assert largest.numel <= 2 * loss.LOGITS_PER_CHUNK["cpu"] < 4096 * 50000 / 4

@@ -10,7 +10,6 @@ from coca_train.engine.base import parameters_on_meta
 from coca_train.models.scores import Part
 from coca_train.models.transformer import build_model
 from coca_train.planning.dispatch import DeviceChoices
-from coca_train.positions import rotary
 from tests.planning.conftest import configure
 
 LLAMA = ("model=llama_tiny", "model.vocab_size=320", "train.seq_len=128", "model.n_layers=1", "engine.dtype=bf16")

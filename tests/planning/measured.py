@@ -61,7 +61,7 @@ WIDE = {stage: (f"engine.zero_stage={stage}", "engine.dtype=fp32") for stage in 
 ENGINES = {
     "local fp32": once(*FP32),
     "local fp32, two micro batches": twice(*FP32),
-    "local fp32, checkpointing, coca": once(*FP32, "position=coca", "engine.activation_checkpointing=true"),
+    "local fp32, checkpointing, coca": once(*FP32, "position=coca", "engine.activation_checkpointing=full"),
     "local bf16": once(*BF16),
     "local bf16, two micro batches": twice(*BF16),
     "ZeRO 1 bf16, two micro batches": twice(*ZERO[1]),

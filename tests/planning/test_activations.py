@@ -15,6 +15,7 @@ from coca_train.planning import step
 from coca_train.planning.attention import kernel_for
 from coca_train.planning.step import Activations, Watch, activations
 from coca_train.positions.base import Terms
+from coca_train.positions.known import extent
 from coca_train.positions.visibility import Layout, Rule
 from tests.planning.conftest import TINY, configure, outlined
 
@@ -22,7 +23,7 @@ SMALL = (*TINY, "model.n_layers=2", "train.micro_batch_size=2")
 
 
 def planned(*words: str, trainable: tuple[str, ...] = ("*",), device: str = "cpu", **how: bool) -> Activations:
-    given = {"checkpointing": False, "keeps_gradients": False} | how
+    given = {"checkpointing": "none", "keeps_gradients": False} | how
     outline = outlined(*words, trainable=trainable)
     return activations(outline, outline.config.train.micro_batch_size, device, **given)
 
@@ -67,21 +68,21 @@ def test_what_every_scheme_keeps(scheme: str) -> None:
 @pytest.mark.parametrize("trained", ["head", "blocks.1.attention.k", "attention.k", "mlp.down", "embed"])
 def test_what_frozen_parts_do_not_keep(trained: str) -> None:
     patterns = (f"*{trained}*",)
-    assert planned(*SMALL, "position=rope", trainable=patterns).kept == pytest.approx(
-        kept(*SMALL, "position=rope", trained=trained), rel=0.03
-    )
+    plan = planned(*SMALL, "position=rope", trainable=patterns)
+    tables = plan.tables if "attention" in trained else 0  # a rotation's backward is given its angles
+    assert plan.kept + tables == pytest.approx(kept(*SMALL, "position=rope", trained=trained), rel=0.03)
 
 
 def test_float32_and_what_checkpointing_keeps() -> None:
     words = (*SMALL, "position=coca", "engine.dtype=fp32")
     assert planned(*words).kept == pytest.approx(kept(*words), rel=0.06)
     tokens, layers, width = 2 * 64, 2, 256
-    plan, less = planned(*words, checkpointing=True), planned(*words, "model.n_layers=1", checkpointing=True)
+    plan, less = planned(*words, checkpointing="full"), planned(*words, "model.n_layers=1", checkpointing="full")
     assert plan.kept - less.kept == (layers - 1) * tokens * width * 4  # the input of a block, nothing else
     assert planned(*words).kept > 3 * plan.kept
 
 
-def per_layer(*words: str, checkpointing: bool = False) -> float:
+def per_layer(*words: str, checkpointing: str = "none") -> float:
     counts = [planned(*words, f"model.n_layers={n}", device="cuda", checkpointing=checkpointing).kept for n in (2, 3)]
     return counts[1] - counts[0]
 
@@ -102,7 +103,7 @@ def test_a_gpt_layer_keeps_what_korthikanti_counts() -> None:
     s, b, h, a = 512, 4, 256, 8
     small = 4 * s * b * a + 2 * 2 * 4 * s * b
     assert per_layer(*words) == pytest.approx(32 * s * b * h + small, rel=0.0005)
-    assert per_layer(*words, checkpointing=True) == 2 * s * b * h  # the input of the block, nothing else
+    assert per_layer(*words, checkpointing="full") == 2 * s * b * h  # the input of the block, nothing else
 
 
 def test_a_llama_layer_by_hand() -> None:
@@ -123,12 +124,12 @@ def test_gradients_that_stay_are_counted_once_each() -> None:
 def test_one_model_may_be_watched_in_every_way() -> None:
     """What is watched leaves nothing behind: no hook, no gradient, no table."""
     outline = outlined(*SMALL, "position=rope", "engine.dtype=bf16", "train.seq_len=16")
-    ways = [(checkpointing, keeps) for checkpointing in (False, True) for keeps in (False, True)]
+    ways = [(checkpointing, keeps) for checkpointing in ("none", "selective", "full") for keeps in (False, True)]
     seen = [
         [activations(outline, 2, "cpu", checkpointing=way, keeps_gradients=keeps) for way, keeps in ways]
         for _ in range(2)
     ]
-    assert seen[0] == seen[1] and len(set(seen[0])) == 4
+    assert seen[0] == seen[1] and len(set(seen[0])) == 6
     assert {each.reading for each in seen[0]} == {seen[0][0].reading}
 
 
@@ -167,7 +168,7 @@ def attended(name: str, device: str, n: int, rows: int = 1) -> tuple[int, int]:
     with Watch() as watch:
         q, k, v = (torch.empty(heads, dtype=torch.bfloat16, device="meta", requires_grad=True) for _ in range(3))
         pos_BT = torch.arange(n)[None]
-        layout = Layout(Rule(window=8), pos_BT, pos_BT, pos_BT, pos_BT, None, True, True)
+        layout = Layout(Rule(window=8), pos_BT, pos_BT, pos_BT, pos_BT, None, True, True, extent(pos_BT), {})
         out = kernel_for(name, device)([Part(q, k, Terms(), layout)], v, 1.0)
         held = watch.live
         grad = torch.empty_like(out)

@@ -61,8 +61,8 @@ def test_a_mixture_is_told_in_shares() -> None:
 
 
 def test_switches_seeds_and_nothing() -> None:
-    lines = between((), ("engine.activation_checkpointing=true", "engine.zero_stage=3", "run.seed=99999"))
-    assert lines == ["run.seed 1234 -> 99999", "ZeRO 1 -> 3", "activation checkpointing false -> true"]
+    lines = between((), ("engine.activation_checkpointing=full", "engine.zero_stage=3", "run.seed=99999"))
+    assert lines == ["run.seed 1234 -> 99999", "ZeRO 1 -> 3", "activation checkpointing none -> full"]
     packed = ("data.packing=documents", "data.document_mask=true")
     lines = between(packed, (*packed, "data.upsample_from_tokens=4096", "data.upsample_factor=5"))
     assert lines == ["data.upsample_from_tokens null -> 4,096", "data.upsample_factor 1 -> 5"]

@@ -13,6 +13,7 @@ from coca_train.models.init import init_parameter
 from coca_train.models.transformer import build_model
 from coca_train.runtime import dist
 from coca_train.settings import load as load_config
+from tests import states
 from tests.engine import scenarios
 from tests.engine.scenarios import Batch, digest, meta
 
@@ -91,14 +92,14 @@ def train(
         if isinstance(built, RecurrentEngine):
             lengths.append(list(chain.from_iterable(dist.all_gather_object(built.memory.length_R.tolist()))))
         if save is not None and step + 1 == save_at:
-            assert checkpoint.save(Path(save), step + 1, built, meta(step + 1)) is None
+            assert states.save(Path(save), step + 1, built, meta(step + 1)) is None
             saved = digest(built)
     before = digest(built)
     with built.eval_module() as module, torch.no_grad():
         batch = batches(0, micro)[0]
         validation = float(module(batch.tokens_BT, batch.targets_BT, batch.pos_BT, None))
     assert digest(built) == before, "evaluation has changed the state"
-    finite = all(bool(tensor.isfinite().all()) for _, tensor in built.named_state() if tensor is not None)
+    finite = all(bool(tensor.isfinite().all()) for tensor in states.full_state(built).values())
     answer = {"losses": [loss if loss == loss else None for loss in losses], "lengths": lengths, "skips": skips}
     answer |= {"digest": before, "saved": saved, "loaded": loaded, "validation": validation, "finite": finite}
     built.close()

@@ -94,7 +94,7 @@ def test_rows_without_a_past_are_as_if_alone() -> None:
     assert torch.equal(model(tokens_BT, memory=other), logits)
 
 
-@pytest.mark.parametrize("checkpointing", ["false", "true"])
+@pytest.mark.parametrize("checkpointing", ["none", "selective", "full"])
 def test_no_gradient_reaches_the_segment_before(checkpointing: str) -> None:
     """The gradient with a carried memory is that with the same numbers as constants."""
     model = build(T, f"engine.activation_checkpointing={checkpointing}").train()
@@ -137,7 +137,7 @@ def test_keys_and_values_of_the_memory_are_trained() -> None:
 
 def test_activation_checkpointing_computes_the_same() -> None:
     plain = build(T).train()
-    again = build(T, "engine.activation_checkpointing=true").train()
+    again = build(T, "engine.activation_checkpointing=full").train()
     gradients = []
     for model in (plain, again):
         memory = Memory([torch.ones(B, T, C, dtype=torch.float64) for _ in range(LAYERS)], torch.full((B,), T))

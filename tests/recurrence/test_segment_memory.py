@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from coca_train.engine.base import StepResult
+from coca_train.engine.base import Slice, StepResult
 from coca_train.engine.recurrence import RecurrentEngine, SegmentMemorySize
 from coca_train.models.memory import Memory
+from tests.states import full_state
 
 ROWS, LAYERS, M, C, T = 4, 2, 6, 3, 4
 
@@ -45,11 +46,11 @@ class Recorder:
     def state_spec(self) -> dict[str, tuple[int, ...]]:
         return {"model/w": (2,)}
 
-    def named_state(self, keep: Any) -> Any:
-        yield "model/w", self.weight if keep(0) else None
+    def slices(self) -> list[Slice]:
+        return [Slice("model/w", 0, self.weight)]
 
     def load_state(self, read: Any, counters: Any) -> None:
-        self.weight = read("model/w")
+        self.weight = read("model/w", 0, 2)
 
 
 def build() -> tuple[Recorder, RecurrentEngine]:
@@ -125,18 +126,10 @@ def test_the_state_is_that_of_the_engine_and_the_memory() -> None:
     spec = engine.state_spec()
     rows = {f"memory/row.{row}": (LAYERS, M, C) for row in range(ROWS)}
     assert spec == {"model/w": (2,), **rows, "memory/lengths": (ROWS,)}
-    state = {name: tensor.clone() for name, tensor in engine.named_state()}
+    state = full_state(engine)
     assert {name: tuple(tensor.shape) for name, tensor in state.items()} == spec
-    assert all(tensor.dtype == torch.float32 for tensor in state.values())
-    for number, name in enumerate(spec):
-        kept = dict(engine.named_state(keep=lambda index, number=number: index == number))
-        assert [key for key, tensor in kept.items() if tensor is not None] == [name]
-        assert list(kept) == list(spec)
-
-    order = []
     other, again = build()
-    again.load_state(lambda name: order.append(name) or state[name], {})
-    assert order == list(spec)
+    again.load_state(lambda name, start, stop: state[name].flatten()[start:stop], {})
     assert torch.equal(again.memory.hidden_RLMC, engine.memory.hidden_RLMC)
     assert torch.equal(again.memory.length_R, engine.memory.length_R)
     step(engine, 3, [True, False, True, True])
@@ -150,8 +143,8 @@ def test_low_precision_survives_a_checkpoint_exactly() -> None:
     inner.dtype = "bf16"
     engine, again = (RecurrentEngine(cast(Any, inner), ROWS, SegmentMemorySize(LAYERS, M, C)) for _ in range(2))
     engine.memory.hidden_RLMC = torch.randn(ROWS, LAYERS, M, C).bfloat16()
-    state = {name: tensor.clone() for name, tensor in engine.named_state()}
-    again.load_state(state.__getitem__, {})
+    state = full_state(engine)
+    again.load_state(lambda name, start, stop: state[name].flatten()[start:stop], {})
     assert again.memory.hidden_RLMC.dtype == torch.bfloat16
     assert torch.equal(again.memory.hidden_RLMC, engine.memory.hidden_RLMC)
 

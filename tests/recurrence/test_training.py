@@ -55,7 +55,7 @@ def test_another_world_size_takes_the_same_memory(server: ForkServer, tmp_path: 
 EVERY = [(1, 1), (1, 2), (2, 1), (2, 2), (2, 4), (3, 2), (3, 4)]
 
 
-CHECKPOINTED = {"settings": ["engine.activation_checkpointing=true"]}
+CHECKPOINTED = {"settings": ["engine.activation_checkpointing=full"]}
 LOCAL = [({"kind": "local"} | change, 1) for change in ({"micro": 8}, {"micro": 1}, CHECKPOINTED)]
 SHARDED = [({"zero_stage": 3, "micro": 4} | CHECKPOINTED, 2)]
 ENGINES = [({"zero_stage": stage}, ranks) for stage, ranks in EVERY]

@@ -10,7 +10,8 @@ import pytest
 
 from coca_train import checkpoint
 from coca_train.checkpoint import record as run_record
-from coca_train.checkpoint.format import ShardReader
+from coca_train.checkpoint.manifest import Checkpoint
+from coca_train.checkpoint.stored import Stored
 from coca_train.hub import importing
 from coca_train.hub.options import IMPORT, given
 from coca_train.settings import load
@@ -19,6 +20,7 @@ from coca_train.tracking.writers import MetricsWriter
 from coca_train.training import ending as final
 from coca_train.training import stage as stage_run
 from coca_train.training.run import train
+from coca_train.training.saving import Saver
 from tests.faults import real
 
 HEADS = "blocks.*.attention"
@@ -89,6 +91,8 @@ class Runs:
         with self.monkeypatch.context() as patch:
             if crash_at is not None:
                 patch.setattr(MetricsWriter, "log", self._log_until(crash_at))
+                call = Saver.__call__  # each is waited for: which are there when it ends is then known
+                patch.setattr(Saver, "__call__", lambda self, step, due, wait: call(self, step, due, due))
                 with pytest.raises(Crash):
                     train(loaded)
             else:
@@ -109,12 +113,9 @@ class Runs:
 
 def state(run_dir: Path, step: int) -> dict[str, bytes]:
     """Every tensor of a checkpoint, as its bytes on the disk."""
-    tensors: dict[str, bytes] = {}
-    for path in sorted((run_dir / "checkpoints" / f"step-{step:08d}").glob("*.safetensors")):
-        reader = ShardReader(path)
-        tensors |= {name: reader.tensor(name).numpy().tobytes() for name in reader.spec()}
-        reader.close()
-    return tensors
+    saved = Checkpoint(run_dir / "checkpoints" / f"step-{step:08d}", step, manifest(run_dir, step))
+    with Stored(saved, verified=()) as stored:
+        return {name: stored.tensor(name).numpy().tobytes() for name in sorted(stored.spec)}
 
 
 def weights(run_dir: Path, step: int) -> dict[str, bytes]:

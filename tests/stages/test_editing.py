@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from coca_train import checkpoint
 from coca_train.config.older import ADDED
 from coca_train.runtime.errors import CheckpointError, DataError, UserError
 from coca_train.settings import load_saved
@@ -55,6 +56,17 @@ def test_an_older_run_of_one_stage_goes_on_without_a_word(runs: Runs, capsys: py
     capsys.readouterr()
     runs.train("r", *words)
     assert "CHANGED" not in capsys.readouterr().err
+
+
+def test_a_checkpoint_too_many_goes_when_the_run_goes_on(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill came between the last save and its deletions."""
+    words = ["train.max_steps=3", "checkpoint.save_every_steps=1"]
+    with monkeypatch.context() as unkilled:
+        unkilled.setattr(checkpoint, "prune", lambda *_: [])
+        run = runs.train("r", *words)
+    assert saved(run) == [1, 2, 3]
+    runs.train("r", *words)
+    assert saved(run) == [2, 3]
 
 
 REFUSED = [

@@ -101,7 +101,7 @@ def test_memory_that_runs_out_is_said_once_and_no_record(monkeypatch, tmp_path, 
 
     model, probe = probe_of("rope", monkeypatch, tmp_path, {"text": [range(2 * WINDOW + 1)]})
     with monkeypatch.context() as patch:
-        patch.setattr(model, "nll", full)
+        patch.setattr(model.head, "nll", full)
         assert [probe(10), probe(20)] == [{}, {}]
     assert capsys.readouterr().err.count("WARNING: no extrapolation probe: out of memory on rank 0") == 1
     assert probe(30)["probe/plain/32"] > 0

@@ -30,7 +30,7 @@ def _empty_pictures(monkeypatch):
 def test_settings_are_fixed_once_a_checkpoint_depends_on_them(tmp_path):
     def start(*overrides, data="same"):
         loaded = load(list(overrides))
-        return open_record(tmp_path, loaded, resolve(loaded.config), {"all": {"data": data}}, {"all": {}}, dict)
+        return open_record(tmp_path, loaded, resolve(loaded.config), {"all": {"data": data}}, {"all": {}}, {})
 
     first = start()
     assert start()["settings"] == first["settings"]
@@ -53,7 +53,7 @@ def test_a_run_begun_with_another_default_is_told_the_words_that_keep_it(tmp_pat
 
     def start(*overrides):
         loaded = load(["position=coca", *overrides])
-        return open_record(tmp_path, loaded, resolve(loaded.config), {"all": {"data": "same"}}, {"all": {}}, dict)
+        return open_record(tmp_path, loaded, resolve(loaded.config), {"all": {"data": "same"}}, {"all": {}}, {})
 
     start("position.t_width=half")
     (tmp_path / "checkpoints" / "step-00000001").mkdir(parents=True)
@@ -67,7 +67,7 @@ def test_a_run_older_than_the_name_of_a_value_goes_on_without_a_word(tmp_path, c
 
     def start(convention):
         loaded = load([word.format(convention) for word in by_parts])
-        return open_record(tmp_path, loaded, resolve(loaded.config), {"all": {"data": "same"}}, {"all": {}}, dict)
+        return open_record(tmp_path, loaded, resolve(loaded.config), {"all": {"data": "same"}}, {"all": {}}, {})
 
     record = start("indices")
     (tmp_path / "checkpoints" / "step-00000001").mkdir(parents=True)
@@ -85,7 +85,7 @@ def test_a_run_older_than_an_option_goes_on_without_a_word(tmp_path, monkeypatch
 
     def start(*overrides):
         loaded = load(list(overrides))
-        return open_record(tmp_path, loaded, resolve(loaded.config), {"all": {"data": "same"}}, {"all": {}}, dict)
+        return open_record(tmp_path, loaded, resolve(loaded.config), {"all": {"data": "same"}}, {"all": {}}, {})
 
     record = start()
     assert record["folder"] == os.getcwd()

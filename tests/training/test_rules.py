@@ -45,7 +45,7 @@ class Recorder:
     """Everything the loop asks of its tools, without doing it."""
 
     def __init__(self, saves: list[bool]) -> None:
-        self.saves, self.saved, self.records = saves, [], []
+        self.saves, self.saved, self.asked, self.records = saves, [], [], []
 
     def log(self, step: int, record: dict[str, Any]) -> None:
         self.records.append((step, record))
@@ -63,7 +63,10 @@ class Recorder:
 
         return nullcontext()
 
-    def save(self, step: int) -> bool:
+    def save(self, step: int, due: bool, wait: bool) -> bool:
+        self.asked.append((step, due, wait))
+        if not due:
+            return True
         self.saved.append(step)
         if not self.saves:
             raise StorageError("E-RUN-09 full")
@@ -87,7 +90,7 @@ def drive(saves: list[bool], losses: list[float] | None = None, *words: str) -> 
 
 def test_saves_validations_and_records_come_when_they_are_due():
     tool = drive([True, True])
-    assert tool.saved == [2, 4]
+    assert tool.asked == [(1, False, False), (2, True, False), (3, False, False), (4, True, True)]
     assert [step for step, record in tool.records if "valid/x" in record] == [3, 4]
     assert [step for step, record in tool.records if "loss" in record] == [1, 4]
 

@@ -45,8 +45,7 @@ def first_window_nll(model: Any, documents: Sequence[np.ndarray], length: int) -
     window_BT = torch.from_numpy(np.stack([d[: length + 1] for d in documents]).astype(np.int64)).to(device)
     with evaluating(model):
         pos_1T = torch.arange(length, device=device)[None]
-        x_BTC = model.hidden(window_BT[:, :-1], pos_BT=pos_1T, length=length)
-        return model.nll(x_BTC, window_BT[:, 1:]).double().cpu().numpy()
+        return model.losses(window_BT[:, :-1], window_BT[:, 1:], pos_BT=pos_1T, length=length).double().cpu().numpy()
 
 
 def reduced(nll_T: np.ndarray, block: int) -> list[float]:

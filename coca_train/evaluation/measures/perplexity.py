@@ -45,7 +45,7 @@ class Perplexity:
 
 
 def score_share(
-    model: nn.Module,
+    model: Any,
     documents: Sequence[np.ndarray],
     rows: Sequence[Windowing],
     micro_batch_tokens: int,
@@ -53,9 +53,9 @@ def score_share(
 ) -> list[Scores]:
     """This rank's share of the sums of every row: those of all ranks, added up, are the whole.
 
-    model: has .hidden(tokens_BT, pos_BT=, length=, wanted=) -> x_BnC of some stretches of positions, and
-    .nll(x_BnC, targets_Bn) -> float32. Several rows share passes: only for models that treat
-    them alike (windows.same_at). Passes of equal shape go through the model together, up to micro_batch_tokens,
+    model: has .losses(tokens_BT, targets_BT, pos_BT=, length=, wanted=) -> nll_Bn of some stretches of positions, in
+    float32, and .sequence, its share where ranks share sequences. Several rows share passes: only for models that
+    treat them alike (windows.same_at). Passes of equal shape go through the model together, up to micro_batch_tokens,
     CPU_TOKENS on a CPU (at least one). progress: told the tokens that all ranks read, batch by batch.
     """
     device = next(model.parameters()).device
@@ -66,14 +66,16 @@ def score_share(
     work = batches(passes([len(d) - 1 for d in documents], rows), micro_batch_tokens)
     sums = [np.zeros((len(documents), 2)) for _ in rows]
     by_position = [np.zeros((row.window, 2)) for row in rows]
-    n_ranks, rank = dist.world_size(), dist.rank()
+    shared = model.sequence
+    rank, n_ranks = dist.reader(1 if shared is None else shared.size)
     with evaluating(model):
         for begin in range(0, len(work), n_ranks):
             # Every rank makes the same number of forwards (ZeRO-3's are collective); what is over counts nothing.
             mine = begin + rank
             batch = work[min(mine, len(work) - 1)]
             nll_BT = _score(model, documents, batch, rows, device)
-            if mine < len(work):
+            # Ranks that share a sequence all have its losses; the first of them counts them.
+            if mine < len(work) and (shared is None or shared.rank == 0):
                 for each, nll_T in zip(batch, nll_BT, strict=True):
                     for part in each.parts:
                         nll_P = nll_T[part.begin : part.end]
@@ -93,10 +95,10 @@ def _score(
     tokens_BT = torch.from_numpy(np.stack(read).astype(np.int64)).to(device)
     pos_1T = torch.arange(length, device=device)[None]
     wanted, window = stretches(parts), max(rows[part.row].window for part in parts)
-    x_BnC = model.hidden(tokens_BT[:, :-1], pos_BT=pos_1T, length=window, wanted=wanted)
+    nll_Bn = model.losses(tokens_BT[:, :-1], tokens_BT[:, 1:], pos_BT=pos_1T, length=window, wanted=wanted)
     wanted_n = np.concatenate([np.arange(*stretch) for stretch in wanted])
     nll_BT = np.full((len(batch), length), np.nan)
-    nll_BT[:, wanted_n] = model.nll(x_BnC, tokens_BT[:, wanted_n + 1]).double().cpu().numpy()
+    nll_BT[:, wanted_n] = nll_Bn.double().cpu().numpy()
     return nll_BT
 
 
@@ -158,8 +160,9 @@ def validation_loss(model: Any, batches: Mapping[str, Iterable[Batch]]) -> dict[
             for batch in stream:
                 doc_BT = None if batch.doc_BT is None else batch.doc_BT.to(device)
                 targets_BT = batch.targets_BT.to(device)
-                x_BTC = model.hidden(batch.tokens_BT.to(device), pos_BT=batch.pos_BT.to(device), doc_BT=doc_BT)
-                nll += float(model.nll(x_BTC, targets_BT).double().sum())
+                # Where ranks share sequences all have the whole rows, and count them as often as they add their losses.
+                nll_BT = model.losses(batch.tokens_BT.to(device), targets_BT, batch.pos_BT.to(device), doc_BT)
+                nll += float(nll_BT.double().sum())
                 count += batch.n_targets
             nll, count = dist.all_reduce([nll, count])
             if count:

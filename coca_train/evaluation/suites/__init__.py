@@ -4,6 +4,7 @@ Each module holds
 * `Settings`: a frozen pydantic dataclass, its own options, `suite: Literal["<name>"]` among them;
 * `VERSION`: counted up whenever the same inputs would give other numbers; cells of older versions are measured anew;
 * `CACHED`: False where the same cell measured again is another measurement (times); left out: True;
+* `SHARES`: True where it asks a model for `losses` alone, so that ranks may share each window; left out: False;
 * `AXIS`: options that only list the points; a cell does not depend on them; left out: none;
 * `of_cell(options, point) -> dict`: of its options without AXIS, as plain values, what a cell depends on, as it was
   written when the cell's kind was first measured: a cell is known again by it; left out: all of them;
@@ -37,6 +38,7 @@ SUITES = Registry(
 
 DEFAULTS = {
     "CACHED": True,
+    "SHARES": False,
     "AXIS": (),
     "of_cell": lambda options, point: options,
     "points": lambda settings, lengths: tuple(lengths),

@@ -43,10 +43,11 @@ class Prefixes:
         size, n = max(1, micro_batch_tokens // length), len(self.texts)
         return [list(range(i, min(i + size, n))) for i in range(0, n, size)]
 
-    def share(self, length: int, setup: Setup) -> Iterator[list[int]]:
+    def share(self, length: int, setup: Setup, ranks_of_a_window: int = 1) -> Iterator[list[int]]:
         """This rank's batches, and word of each when it is done."""
         # Whole batches are dealt out, not texts: cut the same for every number of ranks, all of them round alike.
-        mine = self.batches(length, setup.micro_batch_tokens)[dist.rank() :: dist.world_size()]
+        first, step = dist.reader(ranks_of_a_window)
+        mine = self.batches(length, setup.micro_batch_tokens)[first::step]
         for done, batch in enumerate(mine, 1):
             yield batch
             setup.progress(done / len(mine))
@@ -56,7 +57,8 @@ class Prefixes:
     ) -> dict[str, list[float]]:
         """Of this rank's documents, by index: what `kept` keeps of the NLL of the first `length` predictions, nll_T."""
         documents: dict[str, list[float]] = {}
-        for batch in self.share(length, setup):
+        shared = model.sequence
+        for batch in self.share(length, setup, 1 if shared is None else shared.size):
             nll_BT = first_window_nll(model, [self.texts[i] for i in batch], length)
             documents |= {str(i): kept(nll_T) for i, nll_T in zip(batch, nll_BT, strict=True)}
         return documents

@@ -53,6 +53,7 @@ from coca_train.report.blocks import Block, Document, Line, Lines, Table, Value
 from coca_train.report.render.plain import terminal_text
 
 VERSION = 1
+SHARES = True
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -26,6 +26,7 @@ from coca_train.evaluation.suites._one_window import work as work
 from coca_train.report.blocks import Document, Line, Table, Value
 
 VERSION = 1
+SHARES = True
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -28,6 +28,7 @@ from coca_train.planning.catalog.entries import Entry, entries
 from coca_train.planning.catalog.reference import ReferenceModel, reference
 from coca_train.positions import visibilities
 from coca_train.positions.base import Mapped, Projections, Terms
+from coca_train.positions.known import extent
 from coca_train.positions.visibility import Layout, Rule, seen
 from coca_train.report.render.scales import COLOURS
 from coca_train.runtime.durable import write_text
@@ -219,7 +220,7 @@ def _mapped(model: Transformer, q_BTHD: Tensor, k_BSHK: Tensor, pos_BT: Tensor, 
 
 
 def _part(model: Transformer, q_BTHD: Tensor, k_BSHK: Tensor, pos_BT: Tensor, pos_BS: Tensor) -> Part:
-    layout = Layout(Rule(), pos_BT, pos_BS, pos_BT, pos_BS, None, rising=False, as_text=False)
+    layout = Layout(Rule(), pos_BT, pos_BS, pos_BT, pos_BS, None, False, False, extent(pos_BS), {})
     return part_of(_mapped(model, q_BTHD, k_BSHK, pos_BT, pos_BS), layout)
 
 

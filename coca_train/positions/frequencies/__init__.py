@@ -27,6 +27,7 @@ class Spectrum(NamedTuple):
     inv_freq_J: Tensor  # radians per position, float32; J = rotary_dim / 2; fixed ones are on the CPU
     temperature: float  # multiplied into both q' and k', hence squared into the score
     positions_N: Tensor | None = None  # float32: where position 0, 1, … of N is put instead; None: where it is
+    end: float = 0.0  # the last of positions_N
 
 
 def rounded(inv_freq_J: Tensor, temperature: float = 1.0) -> Spectrum:
@@ -41,10 +42,15 @@ class Fixed(nn.Module):
         super().__init__()
         self.settings = settings
         self.rotary_dim = rotary_dim
+        self._last: tuple[int, Spectrum] | None = None
 
     def forward(self, length: int) -> Spectrum:
         """length: the sequence in hand [tokens], used by the dynamic ones."""
-        return frequency_module(self.settings.name).spectrum(self.settings, self.rotary_dim, length)
+        # The same object while the length is the same: its copy on a device is kept with it (positions/known.py).
+        if self._last is None or self._last[0] != length:
+            made = frequency_module(self.settings.name).spectrum(self.settings, self.rotary_dim, length)
+            self._last = length, made
+        return self._last[1]
 
 
 def frequency_module(name: str) -> ModuleType:

@@ -47,9 +47,9 @@ PartsConvention = Annotated[
 ]
 
 
-def base_frequencies(theta: float, rotary_dim: int) -> Tensor:
-    """θ_j = theta^(-2j/D) for j < D/2, float64 (RoFormer, arXiv 2104.09864, Eq. 15)."""
-    return theta ** (-torch.arange(0, rotary_dim, 2, dtype=torch.float64) / rotary_dim)
+def base_frequencies(theta: float, rotary_dim: int, device: torch.device | None = None) -> Tensor:
+    """θ_j = theta^(-2j/D) for j < D/2, float64 (RoFormer, arXiv 2104.09864, Eq. 15). device: None, torch's default."""
+    return theta ** (-torch.arange(0, rotary_dim, 2, dtype=torch.float64, device=device) / rotary_dim)
 
 
 def ntk_theta(theta: float, factor: float, rotary_dim: int) -> float:

@@ -67,12 +67,13 @@ class Learned(nn.Module):
             _warn_of_end(original, most)
         if self.training:
             factor = int(torch.randint(1, most + 1, ()))
-            positions_N = spread(length, factor) / max(1, length // original)
+            shrink = max(1, length // original)
+            positions_N, end = spread(length, factor, self.up.device) / shrink, (length * factor - 1) / shrink
         else:
-            factor, positions_N = max(1, min(math.ceil(length / original), most)), None
+            factor, positions_N, end = max(1, min(math.ceil(length / original), most)), None, 0.0
         theta = _shared.ntk_theta(self.settings.theta, 2 * factor - 1, self.rotary_dim)
-        ntk_J = _shared.base_frequencies(theta, self.rotary_dim).to(self.up.device, torch.float32)
-        return Spectrum(ntk_J * self.departure(factor).exp().to(torch.float32), 1.0, positions_N)
+        ntk_J = _shared.base_frequencies(theta, self.rotary_dim, self.up.device).to(torch.float32)
+        return Spectrum(ntk_J * self.departure(factor).exp().to(torch.float32), 1.0, positions_N, end)
 
     def departure(self, factor: float) -> Tensor:
         """u_J at t = factor: how far log θ has left the NTK-aware one. Float32 or wider, whatever the weights are.
@@ -82,8 +83,9 @@ class Learned(nn.Module):
         """
         wide = torch.promote_types(self.up.dtype, torch.float32)
         up_JF, down_FJ = self.up.to(wide), self.down.to(wide) / self.down.shape[0]
-        log_theta_J = _shared.base_frequencies(self.settings.theta, self.rotary_dim).log().to(up_JF)
-        pace_J = torch.arange(0, self.rotary_dim, 2).to(up_JF) / (self.rotary_dim - 2)
+        device = self.up.device
+        log_theta_J = _shared.base_frequencies(self.settings.theta, self.rotary_dim, device).log().to(up_JF)
+        pace_J = torch.arange(0, self.rotary_dim, 2, device=device).to(up_JF) / (self.rotary_dim - 2)
 
         def slope_J(t: float, u_J: Tensor) -> Tensor:
             log_ntk_J = log_theta_J - pace_J * math.log(2 * t - 1)
@@ -110,11 +112,11 @@ def _warn_of_end(original: int, most: int) -> None:
     )
 
 
-def spread(length: int, factor: int) -> Tensor:
+def spread(length: int, factor: int, device: torch.device | None = None) -> Tensor:
     """positions_N: `length` different integers below length·factor, increasing, both ends included; random."""
     end = length * factor - 1
-    inner = torch.randperm(max(0, end - 1))[: max(0, length - 2)].sort().values + 1
-    return torch.cat((torch.tensor([0]), inner, torch.tensor([end])))[:length].to(torch.float32)
+    inner = torch.randperm(max(0, end - 1), device=device)[: max(0, length - 2)].sort().values + 1
+    return torch.cat((inner.new_zeros(1), inner, inner.new_full((1,), end)))[:length].to(torch.float32)
 
 
 # As in the authors' code: W_up as nn.Linear's default start, W_down zero.

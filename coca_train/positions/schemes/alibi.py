@@ -25,7 +25,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from coca_train.config.schema import STRICT
-from coca_train.positions.base import Position, Terms, n_distances
+from coca_train.positions.base import Heads, Position, Terms, n_distances
 
 PLAIN_UP_TO = 1024  # [tokens] on the CPU; beyond, the fused kernel on folded features is faster than a bias
 UNIT = 256.0  # positions are held in this unit: keeps slope·√D·m within float16
@@ -80,6 +80,12 @@ class Scheme(Position):
             return Terms(distance_HR=-slope_H[:, None] * distance_R)
         slope_H = slope_H.double() * math.sqrt(self.shape.head_dim)
         return Folded(slope_H, pos_BT[..., None] * slope_H, pos_BS)
+
+    def of_heads(self, tables: Folded | Terms, heads: Heads) -> Folded | Terms:
+        """Slopes of the heads, where they are folded."""
+        if isinstance(tables, Terms):
+            return tables
+        return tables._replace(slope_H=tables.slope_H[heads.query], shift_BTH=tables.shift_BTH[..., heads.query])
 
     def rotate(self, q_BTHD: Tensor, k_BSGK: Tensor, tables: Folded | Terms) -> tuple[Tensor, Tensor]:
         """E = D when plain, D + 8 when folded."""

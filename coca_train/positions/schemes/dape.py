@@ -117,6 +117,7 @@ class Layer(LayerPosition):
 class Scheme(Position):
     """Heads that agree on what a distance means here."""
 
+    mixes_heads = True
     layer_class = Layer
 
     def __init__(self, settings: Settings, shape: AttentionShape) -> None:

@@ -44,8 +44,8 @@ class Layer(LayerPosition):
     def terms(self, position: Position, q_BTHD: Tensor, k_BSGK: Tensor, tables: Any, project: Projections) -> Terms:
         """tables: p_RC."""
         p_RC = tables.to(q_BTHD.dtype)
-        group = self.shape.n_heads // self.shape.n_kv_heads
-        key_RHD = project.key(p_RC).repeat_interleave(group, -2)
+        key_RGD = project.key(p_RC)
+        key_RHD = key_RGD.repeat_interleave(q_BTHD.shape[2] // key_RGD.shape[1], -2)
         return Terms(query=(q_BTHD, key_RHD), key=(k_BSGK, project.query(p_RC)))
 
 

@@ -68,7 +68,7 @@ def _psi(x: Tensor, c_1: Tensor) -> Tensor:
     return (c_1 * x).abs().log1p()
 
 
-FIRE = Hook(interpolate)
+FIRE = Hook(interpolate, of_heads=(4,))  # w2
 
 
 class Function(nn.Module):

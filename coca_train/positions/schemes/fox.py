@@ -63,6 +63,8 @@ FORGET = Hook(forget, carried=1, pointwise=pointwise)
 class Layer(LayerPosition):
     """One layer's gates."""
 
+    tokens_of_heads = True
+
     def __init__(self, settings: Settings, shape: AttentionShape) -> None:
         super().__init__(settings, shape)
         self.gate = nn.Linear(shape.d_model, shape.n_heads)

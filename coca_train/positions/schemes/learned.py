@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from coca_train.config.schema import STRICT
 from coca_train.positions.base import AttentionShape, Position
+from coca_train.positions.known import extent
 from coca_train.runtime.errors import UserError
 
 
@@ -50,7 +51,7 @@ def check_max_len(pos_BT: Tensor, max_len: int, scheme: str) -> None:
 
     Refused, not clipped: with the last row for all that follows, the numbers would look like results.
     """
-    last = int(pos_BT.max())
+    last = extent(pos_BT).last
     if last >= max_len:
         raise UserError(
             f"E-POS-04 position.max_len={max_len}: {scheme} has no row for position {last}; its table is learned and "

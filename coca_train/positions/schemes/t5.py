@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from coca_train.config.schema import STRICT, ModelConfig
 from coca_train.positions._buckets import bucket_problems, buckets
 from coca_train.positions.base import AttentionShape, Position, Problem, Terms
+from coca_train.positions.known import on
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -46,4 +47,4 @@ class Scheme(Position):
     def forward(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Terms:
         """The bias of each distance, float32 or wider."""
         dtype = torch.promote_types(self.table.dtype, torch.float32)
-        return Terms(distance_HR=self.table[self.buckets_R.to(pos_BT.device)].to(dtype).T.contiguous())
+        return Terms(distance_HR=self.table[on(self.buckets_R, pos_BT.device)].to(dtype).T.contiguous())

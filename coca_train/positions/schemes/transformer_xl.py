@@ -94,9 +94,11 @@ class Layer(LayerPosition):
     ) -> Mapped:
         """K = E = D."""
         dtype = q_BTHD.dtype
-        r_RHD = F.linear(tables.s_RC.to(dtype), self.w_r.to(dtype)).unflatten(-1, (self.shape.n_heads, -1))
+        heads = project.heads.query
+        r_RHD = F.linear(tables.s_RC.to(dtype), self.w_r.to(dtype)).unflatten(-1, (self.shape.n_heads, -1))[:, heads]
         u_HD, v_HD = (self.u, self.v) if tables.u_HD is None or tables.v_HD is None else (tables.u_HD, tables.v_HD)
-        return Mapped(q_BTHD + u_HD.to(dtype), k_BSGK, Terms(query=(q_BTHD + v_HD.to(dtype), r_RHD)))
+        u_HD, v_HD = u_HD[heads].to(dtype), v_HD[heads].to(dtype)
+        return Mapped(q_BTHD + u_HD, k_BSGK, Terms(query=(q_BTHD + v_HD, r_RHD)))
 
 
 class Scheme(Position):

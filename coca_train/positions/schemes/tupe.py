@@ -25,7 +25,8 @@ from torch.nn import functional as F
 
 from coca_train.config.schema import STRICT, ModelConfig
 from coca_train.positions._buckets import bucket_problems, buckets
-from coca_train.positions.base import AttentionShape, Initial, Position, Problem, Terms
+from coca_train.positions.base import AttentionShape, Heads, Initial, Position, Problem, Terms
+from coca_train.positions.known import on
 from coca_train.positions.schemes.learned import check_max_len
 
 INITIAL: dict[str, Initial] = {"p": lambda table, generator: table.normal_(0.0, 1.0, generator=generator)}
@@ -78,8 +79,13 @@ class Scheme(Position):
         dtype = torch.promote_types(self.p.dtype, torch.float32)
         query, key = F.linear(self.p[pos_BT], self.u_q).to(dtype), F.linear(self.p[pos_BS], self.u_k).to(dtype)
         width = (-1, self.shape.head_dim)
-        bias_RH = self.table[self.buckets_R.to(self.table.device)]
+        bias_RH = self.table[on(self.buckets_R, self.table.device)]
         return Tables(query.unflatten(-1, width), key.unflatten(-1, width), bias_RH.T.to(dtype))
+
+    def of_heads(self, tables: Tables, heads: Heads) -> Tables:
+        """Both projections of the positions."""
+        key_BSGD = tables.key_BSGD.repeat_interleave(heads.repeats, dim=2)[:, :, heads.key]
+        return tables._replace(query_BTHD=tables.query_BTHD[:, :, heads.query], key_BSGD=key_BSGD)
 
     def rotate(self, q_BTHD: Tensor, k_BSGK: Tensor, tables: Tables) -> tuple[Tensor, Tensor]:
         """K = D, E = 2D."""

@@ -21,7 +21,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from coca_train.config.schema import STRICT, ModelConfig
-from coca_train.positions import frequencies, rotary
+from coca_train.positions import frequencies, known, rotary
 from coca_train.positions.base import Problem
 from coca_train.runtime.errors import UserError
 
@@ -54,6 +54,7 @@ class Tables(NamedTuple):
     query: rotary.Turn
     key: rotary.Turn
     span: int
+    reach: tuple[bool, bool]  # whether float16, and the other dtypes, go as far; known here, as the span may differ
 
 
 class Scheme(rotary.Rotary):
@@ -63,12 +64,16 @@ class Scheme(rotary.Rotary):
         """length: the sequence length that dynamic frequencies adapt to [tokens]."""
         spectrum = self.frequencies(length)
         place_BT, place_BS = (rotary.places(pos, spectrum).double() for pos in (pos_BT, pos_BS))
-        first, last = float(min(place_BT.min(), place_BS.min())), float(max(place_BT.max(), place_BS.max()))
+        query_extent, key_extent = known.extent(pos_BT), known.extent(pos_BS)
+        first, last = float(min(query_extent.first, key_extent.first)), float(max(query_extent.last, key_extent.last))
+        if spectrum.positions_N is not None:
+            first, last = 0.0, spectrum.end
         centre = (first + last) // 2
         query, key = rotary.turns(pos_BT, pos_BS, spectrum)
         query = _scaled(query, self._powers(place_BT - centre))
         key = _scaled(key, self._powers(centre - place_BS))
-        return Tables(query, key, math.ceil(last - first) + 1)
+        span = math.ceil(last - first) + 1
+        return Tables(query, key, span, (self._reaches(span, torch.float16), self._reaches(span, torch.float32)))
 
     def _powers(self, offset_BT: Tensor) -> Tensor:
         """ζ_j^(offset/b) for both features of every pair, float32 (B, T, 1, R). The powers are taken in float64:
@@ -80,20 +85,26 @@ class Scheme(rotary.Rotary):
 
     def rotate(self, q_BTHD: Tensor, k_BSGK: Tensor, tables: Tables) -> tuple[Tensor, Tensor]:
         """K = E = D. UserError (E-POS-05) where the powers would leave the range of the dtype."""
-        self._check_range(tables.span, q_BTHD.dtype)
+        if not tables.reach[q_BTHD.dtype != torch.float16]:
+            raise self._too_far(tables.span, q_BTHD.dtype)
         return super().rotate(q_BTHD, k_BSGK, tables)
 
-    def _check_range(self, span: int, dtype: torch.dtype) -> None:
+    @property
+    def _bits_per_base(self) -> float:
+        return math.log2((1 + self.settings.gamma) / self.settings.gamma)
+
+    def _reaches(self, span: int, dtype: torch.dtype) -> bool:
+        return span * self._bits_per_base <= RANGE.get(dtype, RANGE_ELSE) * self.settings.scale_base
+
+    def _too_far(self, span: int, dtype: torch.dtype) -> UserError:
         base, bits = self.settings.scale_base, RANGE.get(dtype, RANGE_ELSE)
-        bits_per_base = math.log2((1 + self.settings.gamma) / self.settings.gamma)
-        if span * bits_per_base > bits * base:
-            needed = math.ceil(span * bits_per_base / bits)
-            raise UserError(
-                f"E-POS-05 position.scale_base={base:g}: xpos with scale_base {base:g} reaches "
-                f"{int(bits * base / bits_per_base)} tokens in {str(dtype)[6:]}, not {span}: its powers would leave "
-                f"the number range; the reach grows with scale_base, which a model is trained with. "
-                f"Fix: train with position.scale_base={needed}, or take shorter windows"
-            )
+        needed = math.ceil(span * self._bits_per_base / bits)
+        return UserError(
+            f"E-POS-05 position.scale_base={base:g}: xpos with scale_base {base:g} reaches "
+            f"{int(bits * base / self._bits_per_base)} tokens in {str(dtype)[6:]}, not {span}: its powers would leave "
+            f"the number range; the reach grows with scale_base, which a model is trained with. "
+            f"Fix: train with position.scale_base={needed}, or take shorter windows"
+        )
 
 
 def _scaled(turn: rotary.Turn, power_BT1R: Tensor) -> rotary.Turn:

@@ -11,6 +11,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from coca_train.config.schema import STRICT, Positive
+from coca_train.positions import known
 from coca_train.positions.visibility import Keep, Rule, View, Visibility
 
 
@@ -44,8 +45,8 @@ class Rules(Visibility):
         return Keep(first=0, last=self.settings.length)
 
     def place(self, pos_BT: Tensor, pos_BS: Tensor, doc_BS: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        length = self.settings.length
-        segment_BS = pos_BS // length
+        length, end = self.settings.length, known.extent(pos_BS).last
+        segment_BS, inside = pos_BS // length, known.Extent(0, length - 1)
         if doc_BS is not None:  # number the pairs (document, segment)
-            segment_BS = segment_BS + doc_BS * (segment_BS.max() + 1)
-        return pos_BT % length, pos_BS % length, segment_BS
+            segment_BS = segment_BS + doc_BS * (end // length + 1)
+        return known.note(pos_BT % length, inside), known.note(pos_BS % length, inside), segment_BS

@@ -1,0 +1,137 @@
+"""A rank's shard, from a copy of its part of the state, by a thread that waits for no other rank."""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from threading import Event
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from coca_train.checkpoint.format import ShardWriter
+from coca_train.checkpoint.weights import Frozen, Spec
+from coca_train.engine.base import Slice
+
+BLOCK = 1 << 24  # [elements] of memory that is taken at once: torch rounds pinned memory up to a power of two
+
+T = TypeVar("T")
+
+
+class Part(NamedTuple):
+    """Elements [start, stop) of a tensor of the state, copied. values: one piece after the other; None: they are read
+    again from where the stage began."""
+
+    name: str
+    start: int
+    stop: int
+    values: list[Tensor] | None
+
+
+def shapes(parts: Iterable[Part], spec: Spec) -> dict[str, tuple[int, ...]]:
+    """Of tensors as they stand in a shard: what is not whole is flat."""
+    whole = {part.name: part.stop - part.start == math.prod(spec[part.name]) for part in parts}
+    return {part.name: spec[part.name] if whole[part.name] else (part.stop - part.start,) for part in parts}
+
+
+def room(slices: Iterable[Slice], frozen: Frozen | None) -> int:
+    """Elements of those that are copied."""
+    return sum(len(values) for name, _, values in slices if frozen is None or not frozen.holds(name))
+
+
+class HostCopy:
+    """Memory for a copy of this rank's slices, in float32. Taken once and kept: taking it is slower than the copy."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._blocks = device, list[Tensor]()
+
+    def reserve(self, n: int) -> None:
+        """Take the memory for n elements. Raises as `take`."""
+        if sum(map(len, self._blocks)) >= n:
+            return
+        self._blocks = self._blocks[: n // BLOCK]
+        while (left := n - BLOCK * len(self._blocks)) > 0:  # all but the last are full
+            block = torch.empty(min(BLOCK, left), dtype=torch.float32, pin_memory=self._device.type == "cuda")
+            self._blocks.append(block.zero_())  # the machine gives memory when it is written to
+
+    def take(self, slices: Iterable[Slice], frozen: Frozen | None) -> list[Part]:
+        """Copy them; what was copied before is overwritten. Raises MemoryError, and RuntimeError as torch does."""
+        slices, parts, used = list(slices), [], 0
+        self.reserve(room(slices, frozen))
+        for name, start, values in slices:
+            copied = None
+            if frozen is None or not frozen.holds(name):
+                copied = list(self._room(used, len(values)))
+                used += len(values)
+                done = 0
+                for block in copied:
+                    block.copy_(values[done : done + len(block)], non_blocking=True)
+                    done += len(block)
+            parts.append(Part(name, start, start + len(values), copied))
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)  # before the next step changes them
+        return parts
+
+    def _room(self, first: int, n: int) -> Iterable[Tensor]:
+        """n elements from number `first` on, as pieces of blocks."""
+        while n:
+            number, offset = divmod(first, BLOCK)
+            piece = self._blocks[number][offset : offset + n]
+            yield piece
+            first, n = first + len(piece), n - len(piece)
+
+
+class Task(Generic[T]):
+    """Work of a thread, which waits for no other rank. seconds: that it took, once it is done."""
+
+    def __init__(self, action: Callable[[], T]) -> None:
+        self._action, self._result = action, list[T]()
+        self._error: BaseException | None = None
+        self.seconds = 0.0
+        self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        try:
+            self._result.append(self._action())
+        except BaseException as error:  # told where it can be: in the main thread
+            self._error = error
+        self.seconds = time.monotonic() - began
+
+    def is_done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def join(self, timeout_s: float | None = None) -> None:
+        self._thread.join(timeout_s)
+
+    def result(self) -> T:
+        """After a wait where it is not done. Raises what the thread did."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._result[0]
+
+
+def write_shard(
+    path: Path, parts: list[Part], spec: Spec, identity: dict[str, str], frozen: Frozen | None, abandoned: Event
+) -> dict[str, Any]:
+    """Tensors, digest, sync; {bytes, sha256}. `frozen` stays open meanwhile. Raises OSError and NonFinite.
+
+    spec: the whole tensors that the parts are of. abandoned: set: nobody wants it any more.
+    """
+    writer = ShardWriter(path, shapes(parts, spec), identity)
+    try:
+        for part in parts:
+            if abandoned.is_set():
+                return {}
+            values = part.values
+            if values is None:
+                assert frozen is not None
+                values = [frozen.values(part.name, part.start, part.stop)]
+            writer.write(part.name, *values)
+        return writer.finish()
+    finally:
+        writer.close()

@@ -1,0 +1,74 @@
+"""Blocks compiled one by one: one graph for all layers of a kind, as their parameters are its inputs.
+
+A graph that would have to break is an error at its first call, where it is said in words and the layers of that kind
+stay as they are. After that a further compilation is a new shape, and crossing torch's limit of them an error: without
+`fullgraph` torch would go on with what was never compiled, and say nothing.
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from coca_train.models.attention import AttentionContext
+from coca_train.runtime import dist
+
+Call = Callable[[nn.Module, Tensor, AttentionContext, Tensor | None], Tensor]
+
+
+class CompiledBlocks:
+    """For each kind of layer, its own compiled form of `call`. backend: torch.compile's.
+
+    eager: kinds that are not compiled, with the reason.
+    """
+
+    def __init__(self, call: Call, backend: str = "inductor") -> None:
+        self._call, self._backend = call, backend
+        self._compiled: dict[str, Any] = {}
+        self.eager: dict[str, str] = {}
+
+    def __call__(self, block: nn.Module, x_BTC: Tensor, context: AttentionContext, past_BMC: Tensor | None) -> Tensor:
+        kind = context.kind
+        if kind in self._compiled:
+            return self._compiled[kind](block, x_BTC, context, past_BMC)
+        reason = self.eager.get(kind)
+        if reason is None and self._backend == "inductor":
+            reason = no_compiler(x_BTC.device.type)
+        if reason is None:
+            # Isolated: kinds do not share torch's limit of recompilations, nor do models of one process.
+            # The stubs of torch 2.13 do not know that argument.
+            compiled = torch.compile(self._call, fullgraph=True, backend=self._backend, isolate_recompiles=True)  # pyright: ignore
+            try:
+                x_new_BTC = compiled(block, x_BTC, context, past_BMC)
+                self._compiled[kind] = compiled
+                return x_new_BTC
+            except Exception as error:
+                if not _of_compiler(error):
+                    raise
+                reason = str(error).strip().splitlines()[0]
+        if kind not in self.eager:
+            self.eager[kind] = reason
+            dist.log(f"WARNING engine.compile: layers of the kind {kind} are not compiled: {reason}")
+        return self._call(block, x_BTC, context, past_BMC)
+
+
+def _of_compiler(error: Exception) -> bool:
+    """Whether it is torch.compile that cannot, and not what is compiled."""
+    from torch._dynamo.exc import TorchDynamoException  # here: a second of imports that few runs need
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    return isinstance(error, TorchDynamoException | GuardOnDataDependentSymNode)
+
+
+def no_compiler(device: str) -> str | None:
+    """What torch's Inductor lacks here, in words; None: nothing."""
+    compilers = [os.environ.get("CXX") or "g++", "clang++"]
+    if not any(shutil.which(name) for name in compilers):
+        return "Inductor needs a C++ compiler, and there is neither g++ nor clang++ nor what CXX names"
+    if device == "cuda" and find_spec("triton") is None:
+        return "Inductor needs triton"
+    return None

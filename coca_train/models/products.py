@@ -1,0 +1,58 @@
+"""Products of one input with several weights as one product, where that is a gain. The weights stay apart as
+parameters: checkpoints name them, and a stage may train one of them alone.
+
+Counted for Q, K and V of C features each, N tokens, forward and backward: the input is read four times less and two
+sums of its gradients fall away, 10·N·C numbers; the gradients of Q, K and V are copied side by side, 6·N·C, and the
+weights twice, 12·C². A gain from N = 3·C on, and ten kernels less. Gate and up would copy more than they save. On a CPU
+the products are long enough as they are.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+def products(x_BTC: Tensor, layers: Sequence[nn.Module], device: str = "") -> list[Tensor]:
+    """What each of these linear layers makes of x. device: cpu or cuda, as it is done there; "": where x is."""
+    gains = (device or x_BTC.device.type) == "cuda" and x_BTC.numel() >= 3 * x_BTC.shape[-1] ** 2
+    if not gains or not can_join(layers):
+        return [layer(x_BTC) for layer in layers]
+    linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
+    biases: list[Tensor] = [layer.bias for layer in linear if layer.bias is not None]
+    bias = torch.cat(biases) if biases else None
+    joined: Any = _Joined.apply(x_BTC, bias, *(layer.weight for layer in linear))
+    return list(joined.split([layer.out_features for layer in linear], -1))
+
+
+def can_join(layers: Sequence[nn.Module]) -> bool:
+    """Plain linear layers (an adapter is none) whose weights are here (ZeRO 3 lends them to the layer alone), and all
+    trained or all frozen: a frozen weight must not be given the work of a gradient."""
+    if not all(type(layer) is nn.Linear and layer.weight.ndim == 2 for layer in layers):
+        return False
+    tensors = [tensor for layer in layers for tensor in layer.parameters()]
+    return len({tensor.requires_grad for tensor in tensors}) == 1
+
+
+class _Joined(torch.autograd.Function):
+    """x Wᵀ + b for weights one above the other. They are joined anew in the backward pass: kept, they would be a second
+    copy of the model's."""
+
+    @staticmethod
+    def forward(ctx: Any, x_BTC: Tensor, bias_N: Tensor | None, *weights: Tensor) -> Tensor:
+        ctx.save_for_backward(x_BTC, *weights)
+        return F.linear(x_BTC, torch.cat(weights), bias_N)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x_BTC, *weights = ctx.saved_tensors
+        wants_x, wants_bias, wants_weights = ctx.needs_input_grad[:3]
+        grad_MN = grads[0].flatten(0, -2)
+        grad_x = (grad_MN @ torch.cat(weights)).view_as(x_BTC) if wants_x else None
+        grad_bias = grad_MN.sum(0) if wants_bias else None
+        parts: Sequence[Tensor | None] = [None] * len(weights)
+        if wants_weights:
+            parts = (grad_MN.T @ x_BTC.flatten(0, -2)).split([len(weight) for weight in weights])
+        return grad_x, grad_bias, *parts

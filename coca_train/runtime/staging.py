@@ -1,0 +1,68 @@
+"""Tensors of the host on their way to a GPU: copied beside what the GPU computes, before they are asked for.
+
+A copy from pageable memory makes the host wait; one from pinned memory, on the stream that computes, makes the kernels
+behind it wait. So what the next step reads is copied from pinned memory on a stream of its own while this step runs,
+and the step that needs it waits for an event, on the device. On a CPU nothing is copied and nothing changes.
+"""
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+COPY = "staged_copy"  # stays with the tensor object that was copied, and goes with it
+
+
+class Lane(Protocol):
+    """A way to a device beside the one that computes."""
+
+    def copy(self, tensor: Tensor) -> tuple[Tensor, Any]:
+        """Begin; the tensor there, and what tells that it has arrived."""
+        ...
+
+    def arrive(self, copied: Tensor, ready: Any) -> None:
+        """What is computed from now on waits for the copy; the host does not."""
+        ...
+
+
+class CudaLane:
+    """A stream for copies from pinned memory."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._stream = device, torch.cuda.Stream(device)
+
+    def copy(self, tensor: Tensor) -> tuple[Tensor, Any]:
+        with torch.cuda.stream(self._stream):
+            copied = tensor.pin_memory().to(self._device, non_blocking=True)
+            return copied, self._stream.record_event()
+
+    def arrive(self, copied: Tensor, ready: Any) -> None:
+        stream = torch.cuda.current_stream(self._device)
+        stream.wait_event(ready)
+        # Its memory is the other stream's: without this the allocator would give it away while a kernel still reads it.
+        copied.record_stream(stream)
+
+
+class Staging:
+    """Begins copies. lane: None, as on a CPU: nothing is copied ahead."""
+
+    def __init__(self, lane: Lane | None) -> None:
+        self._lane = lane
+
+    @classmethod
+    def to(cls, device: torch.device) -> "Staging":
+        return cls(CudaLane(device) if device.type == "cuda" else None)
+
+    def ahead(self, tensor: Tensor | None) -> None:
+        if tensor is not None and self._lane is not None:
+            setattr(tensor, COPY, (self._lane, *self._lane.copy(tensor)))
+
+
+def placed(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor on a device: the copy that was begun ahead, handed out once, or one made now."""
+    if not hasattr(tensor, COPY):
+        return tensor.to(device, non_blocking=True)
+    lane, copied, ready = getattr(tensor, COPY)
+    delattr(tensor, COPY)
+    lane.arrive(copied, ready)
+    return copied

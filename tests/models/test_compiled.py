@@ -1,0 +1,205 @@
+"""Compiled blocks: one graph for each kind of layers, none that breaks, none made anew after the first step, and what
+they compute is what they compute otherwise, gradients included.
+
+By Dynamo and AOTAutograd (`aot_eager`), which is where graphs break and are made anew; by Inductor where a compiler is.
+"""
+
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo.exc import FailOnRecompileLimitHit
+from torch._dynamo.utils import counters
+
+from coca_train import positions
+from coca_train.config.schema import KindConfig, LayersConfig
+from coca_train.data.batch import collate
+from coca_train.data.packings.base import Row
+from coca_train.engine.base import summed_loss
+from coca_train.extending.parts import MODEL, VOCAB, build, refused, shipped
+from coca_train.models import compiled
+from coca_train.models.compiled import CompiledBlocks
+from coca_train.models.memory import Memory
+from coca_train.models.recompute import WAYS
+from coca_train.models.transformer import Transformer
+from coca_train.positions import visibilities
+from coca_train.positions.layers import UNIFORM
+from coca_train.settings import load
+from tests.cases import slow_unless
+from tests.config.support import refused as config_refused
+
+T, CPU = 40, torch.device("cpu")
+SCHEMES, FREQUENCIES = dict(shipped()), dict(shipped("position/frequencies"))
+VISIBILITIES = {
+    name: settings
+    for name, settings in shipped("visibility")
+    if visibilities.build(visibilities.settings(settings)).trains
+}
+SCHEDULE = LayersConfig(
+    pattern=["own", "far"], kinds={"far": KindConfig(visibility={"name": "sliding_window", "window": 9})}
+)
+
+
+def batch_of(step: int, with_documents: bool, seq_len: int = T) -> Any:
+    """Another batch every step, with documents of other lengths."""
+    generator = torch.Generator().manual_seed(step)
+    ids = torch.randint(0, VOCAB, (2, seq_len + 1), generator=generator).numpy()
+    starts = [[5 + step, 17], [30 - step]] if with_documents else [None, None]
+    return collate([Row(row, seq_len, start) for row, start in zip(ids, starts, strict=True)])
+
+
+def model_of(scheme: Any, visibility: Any = None, layers: Any = UNIFORM, way: str = "none") -> Transformer:
+    seen = visibilities.settings(visibility or {"name": "causal"})
+    model = Transformer(
+        MODEL, positions.settings(scheme), seen, vocab_size=VOCAB, max_seq_len=T, layers=layers,
+        activation_checkpointing=way,
+    )  # fmt: skip
+    generator = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        parameter.data.normal_(0, 0.1, generator=generator)
+    return model.train()
+
+
+def steps(model: Transformer, batches: list[Any]) -> list[torch.Tensor]:
+    """Losses and gradients."""
+    torch.manual_seed(1)
+    seen = []
+    for batch in batches:
+        loss = summed_loss(model, batch, CPU)
+        loss.backward()
+        seen += [loss.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
+        model.zero_grad(set_to_none=True)
+    return seen
+
+
+def check(model: Transformer, batches: list[Any], backend: str = "aot_eager", n_kinds: int = 1) -> None:
+    """The same losses and gradients, and as many graphs as there are kinds of layers."""
+    torch._dynamo.reset()
+    counters.clear()
+    expected = steps(model, batches)
+    model.compiled = CompiledBlocks(WAYS[model.activation_checkpointing], backend)
+    seen = steps(model, batches)
+    assert model.compiled.eager == {}
+    assert not counters["graph_break"] and counters["stats"]["unique_graphs"] == n_kinds
+    for mine, theirs in zip(seen, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+def cases() -> list[tuple[str, str, bool, str, bool]]:
+    """(scheme, way, documents, visibility, layer schedule): every scheme in every way, the rest in turn."""
+    out, seen = [], list(VISIBILITIES)
+    for i, scheme in enumerate(SCHEMES):
+        for j, way in enumerate(WAYS):
+            for documents in (False, True):
+                visibility = seen[(i + j + 3 * documents) % len(seen)]
+                if refused(VISIBILITIES[visibility], build(SCHEMES[scheme])):
+                    visibility = "causal"
+                out.append((scheme, way, documents, visibility, (i + j + documents) % 2 == 0))
+    return out
+
+
+ALL = cases()
+QUICK = [ALL[at] for at in (0, 9, 14, 25, 38, 63, 76, 111)]
+
+
+@pytest.mark.parametrize(("scheme", "way", "documents", "visibility", "schedule"), slow_unless(QUICK, ALL))
+def test_one_graph_for_every_scheme(scheme, way, documents, visibility, schedule):
+    layers = UNIFORM if refused({"name": "sliding_window", "window": 9}, build(SCHEMES[scheme])) else SCHEDULE
+    layers = layers if schedule else UNIFORM
+    model = model_of(SCHEMES[scheme], VISIBILITIES[visibility], layers, way)
+    check(model, [batch_of(step, documents) for step in range(3)], n_kinds=len(set(model.kinds)))
+
+
+@pytest.mark.parametrize("frequency", slow_unless(["dynamic_yarn", "clex"], FREQUENCIES))
+@pytest.mark.parametrize("scheme", ["rope", pytest.param("coca", marks=pytest.mark.slow)])
+def test_one_graph_for_every_frequency(scheme, frequency):
+    model = model_of(SCHEMES[scheme] | {"frequencies": FREQUENCIES[frequency]})
+    check(model, [batch_of(step, True) for step in range(3)])
+
+
+@pytest.mark.parametrize("trained", ["position", "attention.k", "mlp"])
+@pytest.mark.slow
+def test_one_graph_in_a_stage_that_trains_a_part(trained):
+    model = model_of(SCHEMES["coca"])
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(trained in name or "blocks.1" in name)
+    check(model, [batch_of(step, False) for step in range(2)])
+
+
+@pytest.mark.slow
+def test_a_longer_stage_is_one_more():
+    model = model_of(SCHEMES["rope"])
+    check(model, [batch_of(0, False), batch_of(0, False, 24), batch_of(1, False), batch_of(1, False, 24)], n_kinds=2)
+
+
+@pytest.mark.slow
+def test_with_a_memory_of_the_segment_before():
+    torch._dynamo.reset()
+    model, batch, grads = model_of(SCHEMES["transformer_xl"] | {"memory_len": 8}), batch_of(0, False), []
+    for blocks in (None, CompiledBlocks(WAYS["full"], "aot_eager")):
+        model.compiled = blocks
+        memory = Memory([torch.full((2, 8, MODEL.d_model), 0.3)] * MODEL.n_layers, torch.tensor([8, 5]))
+        model(batch.tokens_BT, batch.targets_BT, batch.pos_BT, memory=memory).backward()
+        grads.append([p.grad for p in model.parameters()])
+        model.zero_grad(set_to_none=True)
+    torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-5)
+    assert model.compiled is not None and model.compiled.eager == {}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(compiled.no_compiler("cpu") is not None, reason="needs a C++ compiler")
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("scheme", ["coca", "t5", "rope"])
+def test_inductor(scheme, way):
+    check(model_of(SCHEMES[scheme], way=way), [batch_of(step, True) for step in range(2)], "inductor")
+
+
+def test_without_a_compiler_blocks_stay_as_they_are_and_that_is_said(monkeypatch, capsys):
+    monkeypatch.setattr(compiled.shutil, "which", lambda name: None)
+    model, batches = model_of(SCHEMES["rope"]), [batch_of(0, False)]
+    expected = steps(model, batches)
+    model.compiled = CompiledBlocks(WAYS["none"])
+    assert all(torch.equal(a, b) for a, b in zip(steps(model, batches), expected, strict=True))
+    assert "are not compiled: Inductor needs a C++ compiler" in "".join(capsys.readouterr())
+
+
+def test_a_graph_that_would_break_is_said_in_words(capsys):
+    def asks(block, x_BTC, context, past_BMC):
+        return block(x_BTC, context, past_BMC) if float(x_BTC.sum()) else x_BTC
+
+    model, batches = model_of(SCHEMES["rope"]), [batch_of(0, False)]
+    expected = steps(model, batches)
+    model.compiled = CompiledBlocks(asks, "aot_eager")
+    assert all(torch.equal(a, b) for a, b in zip(steps(model, batches), expected, strict=True))
+    assert list(model.compiled.eager) == ["own"]
+    assert "".join(capsys.readouterr()).count("layers of the kind own are not compiled") == 1
+
+
+@pytest.mark.slow
+def test_crossing_the_limit_of_recompilations_is_an_error():
+    torch._dynamo.reset()
+    model = model_of(SCHEMES["rope"])
+    model.compiled = CompiledBlocks(WAYS["none"], "aot_eager")
+    with (
+        torch._dynamo.config.patch(recompile_limit=2, automatic_dynamic_shapes=False),
+        pytest.raises(FailOnRecompileLimitHit),
+    ):
+        steps(model, [batch_of(0, False, seq_len) for seq_len in (24, 32, 40)])
+
+
+def test_only_training_is_compiled():
+    model, batch = model_of(SCHEMES["rope"]), batch_of(0, False)
+    model.compiled = CompiledBlocks(lambda *given: 1 / 0, "aot_eager")
+    with torch.no_grad():
+        model(batch.tokens_BT)
+    model.eval()(batch.tokens_BT)
+
+
+def test_the_option():
+    assert load(["engine.compile=blocks"]).config.engine.compile == "blocks"
+    assert load([]).config.engine.compile == "auto"
+
+
+def test_zero_3_is_refused():
+    (line,) = config_refused(["engine.compile=blocks", "engine.zero_stage=3"])
+    assert line.startswith("E-CFG-77") and "engine.compile=none" in line

@@ -1,0 +1,64 @@
+"""Q, K and V as one product are what they are one by one, gradients included; parameters stay apart."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from coca_train.extending.parts import MODEL, shipped
+from coca_train.models.products import can_join, products
+from tests.models.test_compiled import batch_of, model_of
+
+SCHEMES = dict(shipped())
+
+
+def losses(scheme, device, trained=""):
+    model, batch = model_of(SCHEMES[scheme]).double(), batch_of(0, True, 80)  # more than three tokens for each feature
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(trained in name)
+    contexts = model.contexts(batch.pos_BT, batch.pos_BT, batch.doc_BT)
+    contexts = {kind: context._replace(device=device) for kind, context in contexts.items()}
+    with FlopCounterMode(display=False) as flops:
+        x_BTC = model.through(model.embedded(batch.tokens_BT, batch.pos_BT), contexts)
+        loss = model.head(model.final_norm(x_BTC), batch.targets_BT)
+        loss.backward()
+    return loss, {n: p.grad for n, p in model.named_parameters() if p.grad is not None}, flops.get_total_flops()
+
+
+@pytest.mark.parametrize("scheme", ["rope", "coca", "shaw", "transformer_xl", "fox"])
+def test_one_product_is_the_same(scheme):
+    (a, grads, flops), (b, joined, flops_joined) = losses(scheme, "cpu"), losses(scheme, "cuda")
+    torch.testing.assert_close(a, b, rtol=1e-6, atol=0)
+    assert grads.keys() == joined.keys() and flops == flops_joined
+    for name in grads:
+        torch.testing.assert_close(grads[name], joined[name], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("trained", ["attention.k", "attention"])
+def test_frozen_weights_are_given_no_work(trained):
+    """A stage that trains T alone computes as many products as it does one by one."""
+    (_, grads, flops), (_, joined, flops_joined) = losses("coca", "cpu", trained), losses("coca", "cuda", trained)
+    assert grads.keys() == joined.keys() and all(trained in name for name in joined)
+    assert flops == flops_joined
+
+
+def test_what_can_be_joined():
+    class Adapted(nn.Linear):
+        pass
+
+    plain = nn.Linear(4, 3)
+    assert can_join((plain, nn.Linear(4, 2)))
+    assert not can_join((plain, Adapted(4, 2)))
+    elsewhere = nn.Linear(4, 2)
+    elsewhere.weight.data = torch.empty(0)  # as ZeRO 3 leaves it
+    assert not can_join((plain, elsewhere))
+    assert not can_join((plain, nn.Linear(4, 2).requires_grad_(False)))
+
+
+def test_it_is_one_product():
+    layers = [nn.Linear(MODEL.d_model, width) for width in (8, 4, 4)]
+    q, k, v = products(torch.randn(2, 72, MODEL.d_model), layers, "cuda")
+    assert q.shape[-1] == 8 and q.untyped_storage().data_ptr() == k.untyped_storage().data_ptr()
+    assert v.shape == (2, 72, 4)
+    few = products(torch.randn(2, 71, MODEL.d_model), layers, "cuda")  # too few to be a gain
+    assert few[0].untyped_storage().data_ptr() != few[1].untyped_storage().data_ptr()

@@ -1,0 +1,159 @@
+"""The roofline page: rates, times by hand, what is told; and the budgets that a training step is held to."""
+
+from functools import cache
+
+import pytest
+
+from coca_train.extending.parts import shipped
+from coca_train.planning.collectives import Collective, collectives, update
+from coca_train.planning.count import ATTENTION, LOSS, Count
+from coca_train.planning.dispatch import micro_batch
+from coca_train.planning.fusion import Kernel, fused
+from coca_train.planning.gpus import GPUS
+from coca_train.planning.rates import A100, H100, ON_PAGE, RATES, rates_of
+from coca_train.planning.roofline import Step, step
+from coca_train.planning.roofline_page import page
+from coca_train.planning.states import ParameterCounts
+from coca_train.planning.step import flops
+from coca_train.schedule import resolve
+from tests.planning.conftest import TINY, configure, outlined
+
+BF16 = outlined(*TINY, "position=rope").dtype
+SMALL = (*TINY, "model.n_layers=2", "position=rope")
+FIRST_COUNT = 355e9  # bytes of a micro batch of 16 x 512 of coca_350m, as it was first counted
+
+
+@cache
+def counted(*words: str, n_gpus: int = 1) -> Step:
+    outline = outlined(*words)
+    return step(outline, flops(outline), n_gpus, "cuda")
+
+
+def kernel(nbytes: float = 0, n_flops: float = 0, attention: bool = False) -> Kernel:
+    return Kernel(LOSS, "forward", int(nbytes), n_flops, BF16, attention)
+
+
+def test_a_kernel_takes_the_longer_of_moving_and_computing() -> None:
+    assert A100.seconds(kernel(1.75e9)) == pytest.approx(1e-3)
+    assert A100.seconds(kernel(1.75e9, 312e9 * 0.78 * 2)) == pytest.approx(2e-3)
+    assert H100.seconds(kernel(0, 989.4e9 * 0.45, attention=True)) == pytest.approx(1e-3)
+    assert A100.seconds(kernel(8)) == 2.5e-6
+
+
+def test_the_h200_has_the_h100s_chip_and_its_own_memory() -> None:
+    h200 = RATES["h200"]
+    assert h200.bandwidth == pytest.approx(2.9e12 / 3.35e12 * 4.8e12)
+    assert (h200.products, h200.attention) == (H100.products, H100.attention)
+    assert [rates_of(GPUS[name]) for name in ("a100_80gb", "h100", "t4")] == [A100, H100, None]
+
+
+def test_rows_add_up_to_the_step() -> None:
+    one = counted(*SMALL, "train.global_batch_size=16", "train.micro_batch_size=4", n_gpus=2)
+    rows = one.rows([A100])
+    assert one.n_micro_batches == 2 and one.n_tokens == 8 * 64
+    assert rows[LOSS].nbytes == 2 * sum(each.nbytes for each in one.eager if each.part == LOSS)
+    assert one.seconds(A100) == pytest.approx(sum(row.seconds[0] for row in rows.values()))
+    saved = one.savings([A100])
+    assert sum(row.nbytes for row in saved.values()) == 2 * (one.nbytes[0] - one.nbytes[1]) > 0
+    assert one.seconds(A100, compiled=True) < one.seconds(A100)
+    mfu = one.per_token.total * one.n_tokens / one.seconds(A100) / 312e12
+    assert one.mfu(A100, one.seconds(A100)) == pytest.approx(mfu)
+
+
+def test_what_is_sent() -> None:
+    """Ring algorithm; bytes a parameter of every ZeRO stage on 8 GPUs, two micro batches."""
+
+    def sent(words: tuple[str, ...], trained: int = 10, n_all: int = 10) -> list[tuple[str, int, int, bool]]:
+        found = collectives(configure(*words).engine, ParameterCounts(n_all, trained, 0), 8, 2)
+        return [(each.name, each.per_parameter, each.times, each.overlapped) for each in found]
+
+    stage = {n: ("engine.dtype=bf16", f"engine.zero_stage={n}") for n in (1, 2, 3)}
+    assert sent(("engine.dtype=fp32", "engine.zero_stage=0")) == [("all-reduce", 4, 1, False)]
+    assert sent(stage[1]) == [("all-reduce", 4, 1, False), ("all-gather", 2, 1, False)]
+    assert sent(stage[2]) == [("all-reduce", 4, 2, False), ("all-gather", 2, 1, False)]
+    assert sent(stage[3]) == [("all-gather", 2, 2, True), ("reduce-scatter", 4, 2, True)]
+    assert sent(stage[3], n_all=2 * 10**9)[0] == ("all-gather", 2, 4, True)
+    assert sent(("engine=local",)) == []
+    assert Collective("all-reduce", "", 4, 1, 800.0, False).sent(8) == 2 * 700
+    assert Collective("all-gather", "", 4, 1, 800.0, False).sent(8) == 700
+    assert update(configure(*stage[1]).engine).nbytes(100, 8, 2) == pytest.approx(100 * (33.3 + 36 + 55.3 / 8))
+
+
+def test_what_is_overlapped_costs_only_what_is_longer() -> None:
+    words = (*SMALL, "engine.zero_stage=3", "train.global_batch_size=64", "train.micro_batch_size=4")
+    hidden = counted(*words, n_gpus=16).rows([A100])["communication"].seconds[0]
+    plain = counted(*words[:-3], "engine.zero_stage=2", *words[-2:], n_gpus=16).rows([A100])["communication"].seconds[0]
+    assert hidden < plain
+
+
+def test_the_page() -> None:
+    one = counted(*SMALL, "train.global_batch_size=16", "train.micro_batch_size=4", n_gpus=2)
+    lines = page(one, ON_PAGE, {LOSS: 0.25, ATTENTION: 0.75})
+    assert all(len(line) <= 120 for line in lines)
+    text = "\n".join(" ".join(line.split()) for line in lines)
+    assert "a step of one of 2 GPUs, counted: 2 micro batches of 4 x 64" in text
+    assert "part kernels GB TFLOP A100 [ms] H100 [ms] H200 [ms] this machine [ms]" in text
+    rows = {line.split("  ")[0]: line.split() for line in (each.strip() for each in lines)}
+    assert (rows["loss"][-1], rows["a step"][-1]) == ("250.0", "1,000.0")
+    assert {"MFU", "fused: pointwise", "fused: rows", "a step, fused", "MFU, fused"} <= set(rows)
+    for said in ("A100 1.75 TB/s, products 78 %, attention 60 %", "all-reduce of gradients, 4 B a parameter"):
+        assert said in text
+
+
+# ---- budgets
+
+
+@cache
+def of_350m() -> Count:
+    """A micro batch of coca_350m, 16 x 512."""
+    words = ("+experiment=coca_350m", "train.micro_batch_size=16")
+    (stage,) = resolve(configure(*words))
+    return micro_batch(outlined(*words, trainable=stage.trainable), "cuda")
+
+
+def test_the_count_of_350m_is_that_of_the_prototype() -> None:
+    """20.6 TFLOP, as counted before there was a page: 4.95 + 9.90 of layers, 5.08 of the loss, 0.73 of attention."""
+    assert sum(each.flops for each in of_350m().operations) == pytest.approx(20.64e12, rel=1e-3)
+    without_loss = sum(each.nbytes for each in of_350m().operations if each.part != LOSS)
+    assert without_loss <= 90e9
+
+
+def test_the_loss_moves_at_most_a_quarter() -> None:
+    operations = of_350m().operations
+    of_loss = sum(each.nbytes for each in operations if each.part == LOSS)
+    assert of_loss <= 0.25 * sum(each.nbytes for each in operations)
+
+
+def test_bytes_before_fusion() -> None:
+    assert sum(each.nbytes for each in of_350m().operations) <= 0.45 * FIRST_COUNT
+
+
+def test_kernels_before_fusion() -> None:
+    """One an operation, as they were first counted."""
+    assert len(of_350m().operations) <= 1500
+
+
+def test_bytes_after_fusion() -> None:
+    assert sum(each.nbytes for each in fused(of_350m().operations)) <= FIRST_COUNT / 3
+
+
+def waits(scheme: str, *words: str, with_documents: bool = False) -> dict[str, int]:
+    words = ("model.n_layers=2", "train.micro_batch_size=2", "data.order=stream", f"position={scheme}", *words)
+    outline = outlined(*TINY, *words)
+    return dict(micro_batch(outline, "cuda", with_documents=with_documents).syncs)
+
+
+SCHEMES = sorted(name for name, _ in shipped())
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_host_never_waits_in_forward_and_backward(scheme: str) -> None:
+    """Nor sends anything: no `item`, no `nonzero`, no tensor made on the host. With and without documents."""
+    assert waits(scheme) == {}
+    if scheme != "transformer_xl":  # its memory is of the documents before
+        assert waits(scheme, "data.document_mask=true", with_documents=True) == {}
+
+
+@pytest.mark.parametrize("scheme", ["cope", "dape", "fire", "shaw"])
+def test_nor_where_attention_works_tile_by_tile(scheme: str) -> None:
+    assert waits(scheme, "train.seq_len=1088") == {}

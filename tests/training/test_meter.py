@@ -1,0 +1,43 @@
+"""MFU of a run: the FLOPs that its stage computes, as `plan` counts them."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from coca_train.extending.parts import shipped
+from coca_train.planning.cost import Cluster, cost
+from coca_train.planning.gpus import GPUS
+from coca_train.planning.outline import outline
+from coca_train.schedule import Stage
+from coca_train.tracking.throughput import flops_per_token, matmul_parameters
+from coca_train.training.stage import meter
+from tests.planning.conftest import TINY, coca_llama_7b, configure, planned
+
+ON_CPU: Any = SimpleNamespace(device=torch.device("cpu"))
+
+
+def metered(stage: Stage, n_tokens: int) -> float:
+    return meter(stage, n_tokens, ON_CPU).flops
+
+
+def test_a_stage_that_trains_a_part_counts_what_it_computes() -> None:
+    """The paper's three: all of a step's 6 N D would be 1.42, 1.32 and 1 times that (LLaMA-7B's; four layers)."""
+    stages = coca_llama_7b("model.n_layers=4", "model.vocab_size=32000")
+    everything = metered(stages[2], 32000)
+    for stage, share in zip(stages, (0.70, 0.76, 1.0), strict=True):
+        counted = metered(stage, 32000)
+        assert counted == cost(stage, outline(stage.config, stage.trainable), A100).per_token.total
+        assert counted / everything == pytest.approx(share, abs=0.04)
+    model = outline(stages[2].config, ("*",)).model
+    assert everything == pytest.approx(flops_per_token(matmul_parameters(model), 4, 4096, 2048), rel=1e-12)
+
+
+A100 = Cluster(32, GPUS["a100_80gb"])
+
+
+@pytest.mark.parametrize("scheme", sorted(name for name, _ in shipped()))
+def test_every_scheme_has_a_meter(scheme: str) -> None:
+    config = configure(*TINY, "model.n_layers=2", f"position={scheme}", "data.order=stream")
+    assert metered(planned("all", config, ("*",)), 320) > 0
