@@ -64,10 +64,11 @@ class Alone:
         weights = self.outline().n_parameters * DTYPES[self.config.engine.dtype].itemsize
         return (weights + seen.peak) / GIB
 
-    def model(self) -> Transformer:
+    def model(self, compiled: bool) -> Transformer:
+        engine = replace(self.config.engine, compile="blocks" if compiled else "none")
         with parameters_on_meta():
             n_tokens = self.outline().model.embed.num_embeddings
-            model = build_model(self.config, n_tokens, self.stage.trainable, self.stage.lora)
+            model = build_model(replace(self.config, engine=engine), n_tokens, self.stage.trainable, self.stage.lora)
         select_trainable(model, self.stage.trainable)
         device = torch.device(self.scale.device)
         materialise(model, _fill, device, DTYPES[self.config.engine.dtype])
@@ -88,10 +89,7 @@ class Alone:
 
     def figures(self, part: str, times: int, compiled: bool = False) -> list[Figure]:
         """Time, share of the peak, and memory."""
-        model = self.model()
-        if compiled:
-            for block in model.blocks:
-                block.compile()
+        model = self.model(compiled)
         work, device = self.work(model), self.scale.device
         taken_ms, peak = milliseconds(work, device, times), peak_gib(work, device)
         what = f"{self.name} {self.rows} x {self.seq_len}{', blocks compiled' * compiled}"

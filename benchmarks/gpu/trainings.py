@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import safe_open
+
 from benchmarks.measure import ROOT
 from coca_train.checkpoint.manifest import FOLDER
 from coca_train.tracking.writers import read_jsonl
@@ -39,9 +41,14 @@ class Trained:
         return {record["step"]: record["loss"] for record in self.records if "loss" in record}
 
     def state(self) -> dict[str, str]:
-        """SHA-256 of every file of tensors of the newest checkpoint."""
-        newest = max((self.run_dir / FOLDER).glob("step-*"))
-        return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in newest.glob("*.safetensors")}
+        """SHA-256 of every tensor of the newest checkpoint; the files' headers know their run."""
+        found = {}
+        for path in sorted(max((self.run_dir / FOLDER).glob("step-*")).glob("*.safetensors")):
+            with safe_open(path, "pt") as file:
+                for name in file.keys():  # noqa: SIM118  # it is no mapping
+                    values = file.get_tensor(name).numpy()
+                    found[f"{path.name} {name}"] = hashlib.sha256(values.tobytes()).hexdigest()
+        return found
 
 
 def train(folder: Path, name: str, words: Sequence[str], limit_s: float = 600) -> Trained:

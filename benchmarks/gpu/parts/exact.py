@@ -19,5 +19,5 @@ def run(scale: Scale, folder: Path) -> Iterator[Figure]:
         cut = train(folder, f"cut-{number}", [*words, *more, "train.max_steps=6"])
         one, other = whole.state(), cut.state()
         differing = sum(one[name] != other[name] for name in one)
-        what = f"files of the checkpoint that differ after 6 steps and after 3 + 3, {way}"
+        what = f"tensors of the checkpoint that differ after 6 steps and after 3 + 3, {way}"
         yield Figure("exact", what, differing, f"of {len(one)}", high=0, by="docs/operations.md" if more else "")

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import torch
 from torch.nn import functional as F
-from torch.nn.attention.flex_attention import create_block_mask
 
 from benchmarks.gpu.figures import Figure
 from benchmarks.gpu.scale import Scale
 from benchmarks.gpu.timing import milliseconds, peak_gib
 from benchmarks.measure import ROOT
 from coca_train import positions
+from coca_train.models.blocks import block_mask
 from coca_train.models.flex import mask_mod
 from coca_train.positions import visibilities
 from coca_train.positions.base import AttentionShape
@@ -39,7 +39,7 @@ def _mask(scale: Scale, n_tokens: int) -> Iterator[Figure]:
     (layout,) = visibilities.build(visibilities.settings({"name": "causal"})).layouts(pos_BT, pos_BT)
 
     def work() -> None:
-        create_block_mask(mask_mod(layout), None, None, n_tokens, n_tokens, device=scale.device)
+        block_mask(layout, mask_mod(layout))
 
     what, high = f"block mask, {n_tokens:,} tokens", max(MASK_GIB * (n_tokens / 32768) ** 2, LEAST_GIB)
     yield Figure("flex", what, milliseconds(work, scale.device, scale.pick(3, 1)), "ms")
