@@ -9,7 +9,7 @@ PYTEST := $(IN_MEMORY) PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python 
 SCHEMES ?= rope,alibi,coca,coca_strict
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart compare test test-all mutations check bench docs scheme frequency visibility suite
+.PHONY: help setup quickstart compare test test-all mutations check bench gpu wheels docs scheme frequency visibility suite
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,18 @@ check: .venv/installed  ## style, types, import layers
 
 bench: .venv/installed  ## speed and memory against transformers, as ratios in one run
 	$(BIN)/python -m benchmarks.run
+
+gpu:  ## the first hour on a GPU: what was counted, measured; at most 40 minutes. With .venv or, without one, python3
+	$(if $(wildcard $(BIN)/python),$(BIN)/python,python3) -m benchmarks.gpu
+
+# What a machine with CUDA's torch seldom has, for its Python: make wheels PYTHON_THERE=3.12
+PYTHON_THERE ?= 3.12
+wheels:  ## packages for a GPU machine without network, into .whl
+	rm -rf .whl
+	$(PYTHON) -m pip download --quiet --no-deps --only-binary=:all: --python-version $(PYTHON_THERE) --implementation cp \
+		--platform manylinux_2_28_x86_64 --platform manylinux2014_x86_64 --platform manylinux_2_17_x86_64 -c constraints.txt -d .whl \
+		annotated_types hjson hydra-core omegaconf pydantic pydantic_core typing_inspection
+	$(PYTHON) -m pip wheel --quiet --no-deps -c constraints.txt -w .whl antlr4-python3-runtime==4.9.3 deepspeed
 
 docs: .venv/installed  ## regenerate docs/*configuration.md, schemes.md and figures
 	$(BIN)/python -m coca_train --markdown > docs/configuration.md

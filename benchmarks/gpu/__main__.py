@@ -1,0 +1,119 @@
+"""`python -m benchmarks.gpu`: the first hour on a GPU, in at most 40 minutes, and what it says to the counted figures.
+
+Each part runs in a process of its own: one that fails, or takes too long, costs the others nothing, and what it has
+told by then counts. The figures are kept as they come; parts that were measured before stay in the file until they are
+measured again, so that short sittings add up.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.cases import Setup
+from benchmarks.gpu.figures import Figure, table, verdict
+from benchmarks.gpu.parts import PARTS
+from benchmarks.gpu.scale import Scale
+from benchmarks.measure import ROOT, machine, say
+
+JSON, PAGE = "gpu.json", "gpu.md"
+MARK = "figure: "  # before each, on a part's standard output
+BEGIN, END = "<!-- measured -->", "<!-- /measured -->"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """0: every expected figure was met; of toys, every part ended well. 1: else. 2: no GPU, or a wrong word."""
+    options = parse(arguments)
+    scale = Scale(toy=options.toy)
+    if options.of_a_part:
+        return part(options.of_a_part, scale, options.folder)
+    if scale.device == "cpu" and not options.toy:
+        print("No GPU is here. Fix: run it where one is, or rehearse with --toy", file=sys.stderr)
+        return 2
+    options.out.mkdir(parents=True, exist_ok=True)
+    kept = read(options.out / JSON)
+    kept["machine"] = machine(Setup(scale.device, "bf16"))
+    with tempfile.TemporaryDirectory(prefix="coca_gpu_") as folder:
+        for name in options.parts or PARTS:
+            say(f"{name}: at most {PARTS[name].limit_s} s")
+            began = time.monotonic()
+            figures, error = measured(name, options.toy, Path(folder), PARTS[name].limit_s)
+            kept["parts"][name] = {"seconds": round(time.monotonic() - began), "error": error, "figures": figures}
+            write(options.out, kept)
+    print(shown(kept))
+    whole = [Figure(**figure) for each in kept["parts"].values() for figure in each["figures"]]
+    failed = any(each["error"] for each in kept["parts"].values())
+    # What a toy takes says nothing.
+    return int(failed or (not options.toy and any(figure.met is False for figure in whole)))
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"which of {', '.join(PARTS)}; default: all")
+    parser.add_argument("--toy", action="store_true", help="a rehearsal in miniature, on a CPU too")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs", help=f"folder of {PAGE} and {JSON} (docs)")
+    parser.add_argument("--of-a-part", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if unknown := [name for name in options.parts if name not in PARTS]:
+        parser.error(f"there is no part {unknown[0]}; the parts are {', '.join(PARTS)}")
+    return options
+
+
+def part(name: str, scale: Scale, folder: Path) -> int:
+    """Its figures on standard output, each as soon as it is known. folder: of all parts, for what they leave."""
+    torch.manual_seed(0)
+    own = folder / name
+    own.mkdir(parents=True)
+    for figure in PARTS[name].run(scale, own):
+        print(MARK + json.dumps(figure.as_json()), flush=True)
+        say(f"  {figure.what}: {figure.value:.4g} {figure.unit}")
+    return 0
+
+
+def measured(name: str, toy: bool, folder: Path, limit_s: int) -> tuple[list[dict[str, Any]], str]:
+    """Figures of a part, and why there are no more of them; "": it ended well."""
+    command = [sys.executable, "-m", "benchmarks.gpu", "--of-a-part", name, "--folder", str(folder)]
+    command += ["--toy"] if toy else []
+    with tempfile.TemporaryFile("w+") as told:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=told)
+        try:
+            code = process.wait(limit_s)
+            error = f"exit code {code}; its message stands above" if code else ""
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            error = f"not done within {limit_s} s"
+        told.seek(0)
+        lines = [line.removeprefix(MARK) for line in told if line.startswith(MARK)]
+    return [json.loads(line) for line in lines], error
+
+
+def read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"machine": {}, "parts": {}}
+
+
+def write(folder: Path, kept: dict[str, Any]) -> None:
+    """The JSON, and the table between its marks in the page; what stands around it stays."""
+    (folder / JSON).write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    page = folder / PAGE
+    text = page.read_text(encoding="utf-8") if page.exists() else f"{BEGIN}\n{END}\n"
+    before, _, rest = text.partition(BEGIN)
+    page.write_text(f"{before}{BEGIN}\n{shown(kept)}{END}{rest.partition(END)[2]}", encoding="utf-8")
+
+
+def shown(kept: dict[str, Any]) -> str:
+    figures = [Figure(**figure) for name in PARTS if name in kept["parts"] for figure in kept["parts"][name]["figures"]]
+    lines = ["  ".join(f"{key}: {value}" for key, value in kept["machine"].items()), "", verdict(figures), ""]
+    lines += [f"{name}: {each['error']}" for name, each in kept["parts"].items() if each["error"]]
+    return "\n".join([*lines, table(figures)]) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

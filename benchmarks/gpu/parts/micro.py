@@ -1,0 +1,18 @@
+"""A micro batch of the 350M recipes: the model alone, forward, loss and backward; blocks compiled and not."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.gpu.alone import Alone
+from benchmarks.gpu.figures import Figure
+from benchmarks.gpu.scale import Scale
+
+RECIPES = ("roformer_350m", "alibi_350m", "coca_350m")
+MICRO_BATCH = 16
+
+
+def run(scale: Scale, folder: Path) -> Iterator[Figure]:
+    for recipe in scale.pick(RECIPES, RECIPES[-1:]):
+        alone = Alone(scale.words(f"+experiment={recipe}"), MICRO_BATCH, scale)
+        for compiled in scale.pick((False, True), (False,)):
+            yield from alone.figures("micro", scale.pick(8, 1), compiled)
