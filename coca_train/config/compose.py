@@ -89,10 +89,14 @@ def _merged(
             raise known from None
         text = show(str(error).splitlines()[0])
         raise stop(Problem("E-CFG-15", (), text, "mend the defaults list", "configs")) from None
-    except ValueError:  # behind the errors above, which are such too: of a value that is not what its tag says
-        if not unreadable:
+    except ValueError as error:  # behind the errors above, which are such too
+        if unreadable:  # a value that is not what its tag says
+            raise unreadable[0] from None
+        line = re.search(r" in '(@.*)'$", str(error))  # a header that Hydra cannot read, of a file it does not name
+        if line is None:
             raise
-        raise unreadable[0] from None
+        text, fix = f"# {show(line[1])}: {show(str(error))}", "write # @package _global_ as the first line"
+        raise stop(Problem("E-CFG-15", (), text, fix, "configs")) from None
 
 
 def _names(text: str, unreadable: ConfigError) -> bool:

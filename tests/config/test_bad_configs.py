@@ -211,6 +211,7 @@ def test_a_visibility_file_that_names_nothing(tmp_path):
 
 
 FLAT = (b"train:\n  max_steps: 5\n", "E-CFG-01", "@package _global_")  # without the line that says where it belongs
+HEADER = (b"# @package _globaax_steps: 4\ntrain: {max_steps: 5}\n", "E-CFG-15", "_globaax_steps: 4")
 BYTES = (b"# @package _global_\nrun: {root: \xff}\n", "E-CFG-15", "not UTF-8")
 
 
@@ -220,7 +221,7 @@ def write(folder, content):
     return (folder,)
 
 
-CONTENTS = [*((f"# @package _global_\n{text}".encode(), code, part) for text, code, part in FILES), FLAT, BYTES]
+CONTENTS = [*((f"# @package _global_\n{text}".encode(), code, part) for text, code, part in FILES), FLAT, HEADER, BYTES]
 
 
 @pytest.mark.parametrize(("content", "code", "part"), CONTENTS, ids=[f"{c[1]}-{n}" for n, c in enumerate(CONTENTS)])
