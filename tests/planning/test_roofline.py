@@ -70,12 +70,24 @@ def test_what_is_sent() -> None:
     stage = {n: ("engine.dtype=bf16", f"engine.zero_stage={n}") for n in (1, 2, 3)}
     assert sent(("engine.dtype=fp32", "engine.zero_stage=0")) == [("all-reduce", 4, 1, False)]
     assert sent(stage[1]) == [("all-reduce", 4, 1, False), ("all-gather", 2, 1, False)]
-    assert sent(stage[2]) == [("all-reduce", 4, 2, False), ("all-gather", 2, 1, False)]
+    assert sent(stage[2]) == [("all-reduce", 4, 2, True), ("all-gather", 2, 1, False)]
+    assert sent((*stage[2], "engine.overlap_communication=false"))[0] == ("all-reduce", 4, 2, False)
     assert sent(stage[3]) == [("all-gather", 2, 2, True), ("reduce-scatter", 4, 2, True)]
+    assert sent((*stage[3], "engine.overlap_communication=false"))[1] == ("reduce-scatter", 4, 2, False)
     assert sent(stage[3], n_all=2 * 10**9)[0] == ("all-gather", 2, 4, True)
     assert sent(("engine=local",)) == []
+    owner, narrow = "engine.gradient_reduction=owner", "engine.communication_dtype=bf16"
+    assert sent((*stage[1], owner))[0] == ("all-reduce", 4, 1, False)  # DeepSpeed has no owners there
+    assert sent(("engine.dtype=fp32", "engine.zero_stage=1", owner))[0] == ("reduce", 4, 1, False)
+    assert sent((*stage[2], owner))[0] == ("reduce", 4, 2, True)
+    assert sent((*stage[2], owner, narrow))[0] == ("reduce", 2, 2, True)
+    assert sent((*stage[3], narrow))[1] == ("reduce-scatter", 2, 2, True)
+    assert sent(("engine.dtype=fp16", "engine.zero_stage=2"))[0] == ("all-reduce", 2, 2, True)
     assert Collective("all-reduce", "", 4, 1, 800.0, False).sent(8) == 2 * 700
     assert Collective("all-gather", "", 4, 1, 800.0, False).sent(8) == 700
+    # A parameter, micro batch by micro batch: 7.0 B to all, 3.5 B to its owner (docs/operations.md).
+    assert Collective("all-reduce", "", 4, 1, 4.0, True).sent(8) == 7.0
+    assert Collective("reduce", "", 4, 1, 4.0, True).sent(8) == 3.5
     assert update(configure(*stage[1]).engine).nbytes(100, 8, 2) == pytest.approx(100 * (33.3 + 36 + 55.3 / 8))
 
 
