@@ -22,6 +22,7 @@ from coca_train.config.schema import EngineConfig
 from coca_train.planning.states import BYTES, LIVE, ParameterCounts
 
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, REDUCE = "all-reduce", "all-gather", "reduce-scatter", "reduce"
+GRADIENTS, WEIGHTS = "gradients", "weights"
 
 
 @dataclass(frozen=True)
@@ -61,17 +62,17 @@ def collectives(engine: EngineConfig, counts: ParameterCounts, n_gpus: int, n_mi
 
     trained = counts.trained
     if engine.zero_stage == 0:
-        return [of(ALL_REDUCE, "gradients", g, trained)]
+        return [of(ALL_REDUCE, GRADIENTS, g, trained)]
     if engine.zero_stage < 3:
         # ZeRO 1 in bf16 is an optimizer of its own in DeepSpeed, which knows no owners.
         to_owner = engine.gradient_reduction == "owner" and (engine.zero_stage, engine.dtype) != (1, "bf16")
         times = n_micro_batches if engine.zero_stage == 2 else 1
-        reduced = of(REDUCE if to_owner else ALL_REDUCE, "gradients", g, trained, times, overlapped)
-        return [reduced, of(ALL_GATHER, "weights", b, trained)]
+        reduced = of(REDUCE if to_owner else ALL_REDUCE, GRADIENTS, g, trained, times, overlapped)
+        return [reduced, of(ALL_GATHER, WEIGHTS, b, trained)]
     gathers = n_micro_batches * (1 if counts.all <= LIVE else 2)
     return [
-        of(ALL_GATHER, "weights", b, counts.all, gathers, overlapped),
-        of(REDUCE_SCATTER, "gradients", g, trained, n_micro_batches, overlapped),
+        of(ALL_GATHER, WEIGHTS, b, counts.all, gathers, overlapped),
+        of(REDUCE_SCATTER, GRADIENTS, g, trained, n_micro_batches, overlapped),
     ]
 
 
