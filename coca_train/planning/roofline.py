@@ -10,8 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+import torch
+
 from coca_train.checkpoint.format import file_size
 from coca_train.engine.base import spec_of
+from coca_train.engine.optim import MUON
 from coca_train.models.lora import named_parameters
 from coca_train.planning.collectives import GRADIENTS, Collective, collectives, update
 from coca_train.planning.count import AGAIN, ATTENTION, COMMUNICATION, ELEMENTWISE, FORWARD, LINEAR, LOSS, OPTIMIZER
@@ -116,10 +119,15 @@ class Step:
         )
 
     def _optimizer(self, rates: tuple[Rates, ...]) -> Row:
-        moved = update(self.outline.config.engine)
+        engine = self.outline.config.engine
+        moved = update(engine)
         nbytes = moved.nbytes(self.outline.n_trained, self.n_gpus, self.n_micro_batches)
         n_kernels = moved.n_kernels(len(self.outline.trained), self.n_micro_batches)
-        return Row(n_kernels, nbytes, 0, tuple(each.moving(nbytes, n_kernels) for each in rates))
+        # Where ZeRO cuts matrices, each of them is one GPU's to orthogonalise.
+        flops = newton_schulz(self.outline) / (self.n_gpus if engine.kind == "deepspeed" and engine.zero_stage else 1)
+        computing = Kernel(OPTIMIZER, FORWARD, 0, flops, torch.bfloat16)
+        seconds = (each.moving(nbytes, n_kernels) + each.seconds(computing) * bool(flops) for each in rates)
+        return Row(n_kernels, nbytes, flops, tuple(seconds))
 
     def _communication(self, rates: tuple[Rates, ...]) -> Row:
         """What is overlapped costs time only where it takes longer than what it is overlapped with: gradients, with the
@@ -138,6 +146,14 @@ class Step:
             longer = max(0.0, sent(overlapped) / link - computing, of_gradients / link - (computing - forward))
             seconds.append((sent(self.collectives) - sent(overlapped)) / link + longer)
         return Row(len(self.collectives), sent(self.collectives), 0, tuple(seconds))
+
+
+def newton_schulz(outline: Outline) -> float:
+    """FLOPs of Muon's products in a step: in each of five iterations, of a matrix of m rows and n columns, m the
+    fewer, X X', its square, and their sum times X."""
+    parameters = dict(named_parameters(outline.model))
+    shapes = [sorted(parameters[name].shape) for name, kept in outline.moments.items() if kept == MUON]
+    return 5.0 * sum(4 * m * m * n + 2 * m**3 for m, n in shapes)
 
 
 def step(outline: Outline, per_token: Flops, n_gpus: int, device: str) -> Step:

@@ -9,7 +9,12 @@ from coca_train.planning.states import LIVE, ParameterCounts
 from tests.faults.fork_server import ForkServer, values
 from tests.planning.conftest import configure
 
-NAMES = {"all-reduce": "allreduce_", "reduce": "reduce_", "all-gather": "_allgather_base_", "reduce-scatter": "_reduce_scatter_base_"}
+NAMES = {
+    "all-reduce": "allreduce_",
+    "reduce": "reduce_",
+    "all-gather": "_allgather_base_",
+    "reduce-scatter": "_reduce_scatter_base_",
+}
 
 
 def run(server: ForkServer, words: list[str], n_micro_batches: int, **how: Any) -> dict[str, Any]:
@@ -34,21 +39,22 @@ def test_a_rank_of_eight_sends_what_is_said(server: ForkServer, zero: int, dtype
     seen = run(server, words, n_micro_batches)
     assert seen["sent"] == pytest.approx(said(words, n_micro_batches), rel=0.01)
     if zero < 2:  # from then on gradients are added up in the backward pass, where they are not told from its own
-        assert update(configure(*words).engine).nbytes(1, 8, n_micro_batches) == pytest.approx(seen["update"], rel=0.08, abs=2)
+        assert update(configure(*words).engine).nbytes(1, 8, n_micro_batches) == pytest.approx(
+            seen["update"], rel=0.08, abs=2
+        )
 
 
+OWNER, NARROW = "engine.gradient_reduction=owner", "engine.communication_dtype=bf16"
+BF16 = {zero: ("engine.dtype=bf16", f"engine.zero_stage={zero}") for zero in (1, 2, 3)}
+FP32 = {zero: ("engine.dtype=fp32", f"engine.zero_stage={zero}") for zero in (0, 1)}
 OPTIONS = {
-    "to the owner": ("engine.dtype=bf16", "engine.zero_stage=2", "engine.gradient_reduction=owner"),
-    "to the owner, narrow": (
-        "engine.dtype=bf16", "engine.zero_stage=2", "engine.gradient_reduction=owner", "engine.communication_dtype=bf16",
-    ),
-    "to the owner, ZeRO 1 in fp32": ("engine.dtype=fp32", "engine.zero_stage=1", "engine.gradient_reduction=owner"),
-    "ZeRO 1 in bf16 knows no owners": (
-        "engine.dtype=bf16", "engine.zero_stage=1", "engine.gradient_reduction=owner", "engine.communication_dtype=bf16",
-    ),
-    "ZeRO 0, narrow": ("engine.dtype=fp32", "engine.zero_stage=0", "engine.communication_dtype=bf16"),
-    "scattered, narrow": ("engine.dtype=bf16", "engine.zero_stage=3", "engine.communication_dtype=bf16"),
-}  # fmt: skip
+    "to the owner": (*BF16[2], OWNER),
+    "to the owner, narrow": (*BF16[2], OWNER, NARROW),
+    "to the owner, ZeRO 1 in fp32": (*FP32[1], OWNER),
+    "ZeRO 1 in bf16 knows no owners": (*BF16[1], OWNER, NARROW),
+    "ZeRO 0, narrow": (*FP32[0], NARROW),
+    "scattered, narrow": (*BF16[3], NARROW),
+}
 
 
 @pytest.mark.slow
