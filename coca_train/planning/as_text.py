@@ -62,7 +62,7 @@ def _basis(cluster: Cluster, costs: Sequence[Cost]) -> str:
         return f"{needs}; hours at {_percent(cluster.mfu)} MFU of {source}"
     flops = sum(cost.per_token.total * cost.n_tokens for cost in costs)
     mfu = _percent(flops / (seconds * cluster.n_gpus * costs[0].peak.flops))
-    how = "measured" if rates_of(cluster.gpu) is None else "counted"
+    how = "measured" if rates_of(cluster.gpu) is None else "fused" if costs[0].step.is_compiled else "counted"
     return f"{needs}; hours by the {how} step, {mfu} MFU of {source}"
 
 

@@ -1,16 +1,19 @@
 """What the GPUs of a run send one another in an optimizer step, and what its update moves, by the engine's settings.
 
-Read from DeepSpeed 0.19.8 as `engine/deepspeed.py` sets it up, and held against it on ranks of a fake process group
-(tests/planning/test_collectives.py). b: bytes of the compute dtype; parameters are the trained ones but where all is
-said; M micro batches a step.
+Read from DeepSpeed 0.19.8 as `engine/deepspeed_settings.py` sets it up, and held against it on ranks of a fake process
+group (tests/planning/test_collectives.py). b: bytes of the compute dtype; g: of the gradients on their way
+(communication_dtype: 4, 2 in bf16; left to us 4, in fp16 2); parameters are the trained ones but where all is said; M
+micro batches a step. With gradient_reduction=owner an all-reduce is a reduce, but in ZeRO 0 and in bf16 ZeRO 1.
 
 | engine        | gradients                                     | weights                                       |
 |---------------|-----------------------------------------------|-----------------------------------------------|
-| ZeRO 0 (fp32) | all-reduce, 4, after the last backward        |                                               |
-| ZeRO 1        | all-reduce, 4 (fp16: b), after the last one   | all-gather, b, after the update               |
-| ZeRO 2        | all-reduce, 4 (fp16: b), in each backward     | all-gather, b, after the update               |
-| ZeRO 3        | reduce-scatter, 4 (fp16: b), in each backward | all-gather of all, b: 2 M times, forward and  |
+| ZeRO 0 (fp32) | all-reduce, g, after the last backward        |                                               |
+| ZeRO 1        | all-reduce, g, after the last one             | all-gather, b, after the update               |
+| ZeRO 2        | all-reduce, g, in each backward               | all-gather, b, after the update               |
+| ZeRO 3        | reduce-scatter, g, in each backward           | all-gather of all, b: 2 M times, forward and  |
 |               |                                               | backward; M times where all stay so (LIVE)    |
+
+What runs in a backward pass, and the gathers of ZeRO 3, is overlapped unless overlap_communication=false.
 """
 
 from dataclasses import dataclass
@@ -18,7 +21,8 @@ from dataclasses import dataclass
 from coca_train.config.schema import EngineConfig
 from coca_train.planning.states import BYTES, LIVE, ParameterCounts
 
-ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER = "all-reduce", "all-gather", "reduce-scatter"
+ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, REDUCE = "all-reduce", "all-gather", "reduce-scatter", "reduce"
+GRADIENTS, WEIGHTS = "gradients", "weights"
 
 
 @dataclass(frozen=True)
@@ -50,25 +54,32 @@ def collectives(engine: EngineConfig, counts: ParameterCounts, n_gpus: int, n_mi
     """By the table on top; those of a few numbers (counts, norms) are left out."""
     if n_gpus == 1 or engine.kind == "local":
         return []
-    b, wide = BYTES[engine.dtype], 2 if engine.dtype == "fp16" else 4
+    b, g = BYTES[engine.dtype], _of_gradient(engine)
+    overlapped = engine.zero_stage >= 2 and engine.overlap_communication is not False
 
     def of(name: str, what: str, per_parameter: int, n: int, times: int = 1, overlapped: bool = False) -> Collective:
         return Collective(name, what, per_parameter, times, per_parameter * n * times, overlapped)
 
     trained = counts.trained
     if engine.zero_stage == 0:
-        return [of(ALL_REDUCE, "gradients", 4, trained)]
-    if engine.zero_stage == 1:
-        reduced = of(ALL_REDUCE, "gradients", wide, trained)
-        return [reduced, of(ALL_GATHER, "weights", b, trained)]
-    if engine.zero_stage == 2:
-        reduced = of(ALL_REDUCE, "gradients", wide, trained, n_micro_batches)
-        return [reduced, of(ALL_GATHER, "weights", b, trained)]
+        return [of(ALL_REDUCE, GRADIENTS, g, trained)]
+    if engine.zero_stage < 3:
+        # ZeRO 1 in bf16 is an optimizer of its own in DeepSpeed, which knows no owners.
+        to_owner = engine.gradient_reduction == "owner" and (engine.zero_stage, engine.dtype) != (1, "bf16")
+        times = n_micro_batches if engine.zero_stage == 2 else 1
+        reduced = of(REDUCE if to_owner else ALL_REDUCE, GRADIENTS, g, trained, times, overlapped)
+        return [reduced, of(ALL_GATHER, WEIGHTS, b, trained)]
     gathers = n_micro_batches * (1 if counts.all <= LIVE else 2)
     return [
-        of(ALL_GATHER, "weights", b, counts.all, gathers, overlapped=True),
-        of(REDUCE_SCATTER, "gradients", wide, trained, n_micro_batches, overlapped=True),
+        of(ALL_GATHER, WEIGHTS, b, counts.all, gathers, overlapped),
+        of(REDUCE_SCATTER, GRADIENTS, g, trained, n_micro_batches, overlapped),
     ]
+
+
+def _of_gradient(engine: EngineConfig) -> int:
+    """Bytes of one of its numbers on the way."""
+    left_to_us = "fp16" if engine.dtype == "fp16" else "fp32"
+    return BYTES[left_to_us if engine.communication_dtype == "auto" else engine.communication_dtype]
 
 
 @dataclass(frozen=True)

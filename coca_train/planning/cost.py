@@ -195,11 +195,11 @@ def cost(
 
 
 def _step_seconds(step: Step, cluster: Cluster, peak: Peak, measured: dict[str, float] | None) -> float | None:
-    """As told by mfu, else as counted, else as measured here; None: nobody knows."""
+    """As told by mfu, else as counted, fused where the run is, else as measured here; None: nobody knows."""
     if cluster.mfu is not None:
         return step.n_tokens * step.per_token.total / (peak.flops * cluster.mfu)
     if (rates := rates_of(cluster.gpu)) is not None:
-        return step.seconds(rates)
+        return step.seconds(rates, compiled=step.is_compiled)
     return sum(measured.values()) if measured and cluster.gpu.kind == "cpu" else None
 
 

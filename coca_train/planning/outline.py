@@ -1,7 +1,7 @@
 """A model without memory, and which of its parameters a stage trains."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -63,8 +63,10 @@ def outline(
 
     Raises UserError when the vocabulary is not known, when a pattern matches no parameter, or adapters do not fit.
     """
+    # Counted as it is dispatched: what compiled blocks would save is told by rules (fusion.py).
+    eager = replace(config, engine=replace(config.engine, compile="none"))
     with parameters_on_meta():
-        model = build_model(config, n_tokens or embedding_rows(config), trainable, lora)
+        model = build_model(eager, n_tokens or embedding_rows(config), trainable, lora)
     trained = select_trainable(model, trainable)
     for parameter in model.parameters():
         parameter.data = parameter.data.to(DTYPES[config.engine.dtype])

@@ -10,11 +10,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+import torch
+
 from coca_train.checkpoint.format import file_size
 from coca_train.engine.base import spec_of
+from coca_train.engine.optim import MUON
 from coca_train.models.lora import named_parameters
-from coca_train.planning.collectives import Collective, collectives, update
-from coca_train.planning.count import AGAIN, ATTENTION, COMMUNICATION, ELEMENTWISE, LINEAR, LOSS, OPTIMIZER
+from coca_train.planning.collectives import GRADIENTS, Collective, collectives, update
+from coca_train.planning.count import AGAIN, ATTENTION, COMMUNICATION, ELEMENTWISE, FORWARD, LINEAR, LOSS, OPTIMIZER
 from coca_train.planning.dispatch import micro_batch
 from coca_train.planning.fusion import RULES, Kernel, fused, unfused
 from coca_train.planning.gpus import GPUS, peak_of
@@ -56,6 +59,11 @@ class Step:
     syncs: Counter[str]
     per_token: Flops
     saved: int
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the run compiles its blocks."""
+        return self.outline.config.engine.compile == "blocks"
 
     @property
     def n_micro_batches(self) -> int:
@@ -111,20 +119,41 @@ class Step:
         )
 
     def _optimizer(self, rates: tuple[Rates, ...]) -> Row:
-        moved = update(self.outline.config.engine)
+        engine = self.outline.config.engine
+        moved = update(engine)
         nbytes = moved.nbytes(self.outline.n_trained, self.n_gpus, self.n_micro_batches)
         n_kernels = moved.n_kernels(len(self.outline.trained), self.n_micro_batches)
-        return Row(n_kernels, nbytes, 0, tuple(each.moving(nbytes, n_kernels) for each in rates))
+        # Where ZeRO cuts matrices, each of them is one GPU's to orthogonalise.
+        flops = newton_schulz(self.outline) / (self.n_gpus if engine.kind == "deepspeed" and engine.zero_stage else 1)
+        computing = Kernel(OPTIMIZER, FORWARD, 0, flops, torch.bfloat16)
+        seconds = (each.moving(nbytes, n_kernels) + each.seconds(computing) * bool(flops) for each in rates)
+        return Row(n_kernels, nbytes, flops, tuple(seconds))
 
     def _communication(self, rates: tuple[Rates, ...]) -> Row:
-        """What is overlapped costs time only where it takes longer than what it is overlapped with."""
-        sent = {on: sum(c.sent(self.n_gpus) for c in self.collectives if c.overlapped == on) for on in (True, False)}
+        """What is overlapped costs time only where it takes longer than what it is overlapped with: gradients, with the
+        backward pass."""
+
+        def sent(collectives: Iterable[Collective]) -> float:
+            return sum(each.sent(self.n_gpus) for each in collectives)
+
+        overlapped = [each for each in self.collectives if each.overlapped]
+        of_gradients = sent(each for each in overlapped if each.what == GRADIENTS)
         seconds = []
         for each in rates:
             computing = self.n_micro_batches * sum(each.seconds(kernel) for kernel in self.eager)
+            forward = self.n_micro_batches * sum(each.seconds(k) for k in self.eager if k.phase == FORWARD)
             link = each.link(self.n_gpus)
-            seconds.append(sent[False] / link + max(0.0, sent[True] / link - computing))
-        return Row(len(self.collectives), sent[True] + sent[False], 0, tuple(seconds))
+            longer = max(0.0, sent(overlapped) / link - computing, of_gradients / link - (computing - forward))
+            seconds.append((sent(self.collectives) - sent(overlapped)) / link + longer)
+        return Row(len(self.collectives), sent(self.collectives), 0, tuple(seconds))
+
+
+def newton_schulz(outline: Outline) -> float:
+    """FLOPs of Muon's products in a step: in each of five iterations, of a matrix of m rows and n columns, m the
+    fewer, X X', its square, and their sum times X."""
+    parameters = dict(named_parameters(outline.model))
+    shapes = [sorted(parameters[name].shape) for name, kept in outline.moments.items() if kept == MUON]
+    return 5.0 * sum(4 * m * m * n + 2 * m**3 for m, n in shapes)
 
 
 def step(outline: Outline, per_token: Flops, n_gpus: int, device: str) -> Step:

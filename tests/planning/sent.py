@@ -1,6 +1,7 @@
 """One of several ranks of DeepSpeed that has no others: what it would send, and what its update moves."""
 
 import os
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,9 +21,9 @@ SHAPE = ("model=llama_tiny", "model.vocab_size=512", "model.n_layers=2", "model.
 BUSY = 1e-3  # bytes a parameter below which a collective is of a few numbers
 
 
-def sent(words: list[str], n_ranks: int, n_micro_batches: int, first: bool = False) -> dict[str, Any]:
+def sent(words: list[str], n_ranks: int, n_micro_batches: int, released: bool = False) -> dict[str, Any]:
     """Of rank 0, by the collective's name: bytes a parameter and whether it runs in the backward pass; and bytes a
-    parameter of the update. first: of the first step, in which ZeRO 3 keeps nothing gathered."""
+    parameter of the update. released: ZeRO 3 keeps nothing gathered, as of models that are larger than it keeps."""
     os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(n_ranks), "DS_ACCELERATOR": "cpu"}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29999"}
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -36,6 +37,10 @@ def sent(words: list[str], n_ranks: int, n_micro_batches: int, first: bool = Fal
     deepspeed.ops.__compatible_ops__ = {}  # no C++ is built, as in engine/deepspeed.py
     deepspeed.init_distributed = lambda *_, **__: None
     deepspeed.comm.comm.cdb = TorchBackend("gloo", None, None)
+    if released:
+        from coca_train.engine import deepspeed as deepspeed_engine
+
+        deepspeed_engine.settings_of = _releasing(deepspeed_engine.settings_of)
     config = configure(*SHAPE, *words, f"train.global_batch_size={n_ranks * n_micro_batches}")
     built = engine.build(
         config.engine,
@@ -48,7 +53,7 @@ def sent(words: list[str], n_ranks: int, n_micro_batches: int, first: bool = Fal
     )
     tokens_BT = torch.randint(512, (1, 32))
     batches = [Batch(tokens_BT, tokens_BT, torch.arange(32)[None], None)] * n_micro_batches
-    for _ in range(0 if first else 2):
+    for _ in range(2):
         built.train_step(batches, 0.0)
     model: Any = built.model
     count = Count(["cpu"], outside=OPTIMIZER)
@@ -62,3 +67,12 @@ def sent(words: list[str], n_ranks: int, n_micro_batches: int, first: bool = Fal
             collectives[each.name] = collectives.get(each.name, 0.0) + largest / n
     moved = sum(each.nbytes for each in count.operations if each.part == OPTIMIZER) / n
     return {"sent": {name: x for name, x in collectives.items() if x > BUSY}, "update": moved}
+
+
+def _releasing(settings_of: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    def changed(*given: Any) -> dict[str, Any]:
+        settings = settings_of(*given)
+        settings["zero_optimization"] |= {"stage3_max_live_parameters": 0, "stage3_max_reuse_distance": 0}
+        return settings
+
+    return changed

@@ -16,6 +16,7 @@ from coca_train.planning.as_text import plan as page
 from coca_train.planning.cost import Change, Cluster, Cost, cost
 from coca_train.planning.gpus import GPUS, Gpu, find, peak_of
 from coca_train.planning.outline import outline
+from coca_train.planning.rates import RATES
 from coca_train.schedule import Stage, resolve
 from coca_train.tracking.throughput import gpu_peak
 from tests.planning.conftest import TINY, coca_llama_7b, configure
@@ -306,10 +307,17 @@ def test_a_step_of_this_machine_stands_beside_the_counted_one(capsys: pytest.Cap
     assert "; hours by the measured step, " in text
 
 
+def test_hours_of_a_run_that_compiles_its_blocks(capsys: pytest.CaptureFixture[str]) -> None:
+    (stage,) = stages_of(*ONE, "engine.compile=blocks", "engine.zero_stage=2", "engine.activation_checkpointing=none")
+    fused = of(stage, Cluster(1, GPUS["a100_80gb"]))
+    assert fused.hours == pytest.approx(stage.max_steps * fused.step.seconds(RATES["a100_80gb"], compiled=True) / 3600)
+    assert "; hours by the fused step, " in output(*ONE, "engine.compile=blocks", capsys=capsys)
+
+
 def test_what_this_machine_has_no_memory_for_is_not_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    words = (*ONE, "engine=local", "train.micro_batch_size=262144", "train.global_batch_size=262144", "measure=true")
-    assert main(["plan", *words]) == 2
-    assert capsys.readouterr().err.startswith("E-PLN-06 command line measure=true: a step of micro batch 262144 needs ")
+    plain = (*TINY, "model.n_layers=2", "position=nope", "engine=local", "measure=true")  # rotations go in pieces
+    assert main(["plan", *plain, "train.micro_batch_size=131072", "train.global_batch_size=131072"]) == 2
+    assert capsys.readouterr().err.startswith("E-PLN-06 command line measure=true: a step of micro batch 131072 needs ")
 
 
 def test_every_stage_is_planned_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:

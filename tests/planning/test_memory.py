@@ -91,6 +91,15 @@ def test_what_a_stage_trains_and_how_often_decides_what_is_held() -> None:
     assert sharded.masters == 4 * outlined(*WORDS).n_parameters // 8
 
 
+def test_muon_and_selective_checkpointing_need_less() -> None:
+    """One moment for the matrices of six blocks: q, out 256 x 256, k, v 128 x 256, three of 704 x 256."""
+    words = ("engine=local", "train.global_batch_size=4")
+    adam, muon = planned(*words), planned(*words, "optim=muon")
+    assert adam.states.moments - muon.states.moments == 4 * 6 * (2 * 256**2 + 2 * 128 * 256 + 3 * 704 * 256)
+    ways = [planned(*words, f"engine.activation_checkpointing={way}") for way in ("none", "selective", "full")]
+    assert ways[2].activations.kept < ways[1].activations.kept < ways[0].activations.kept
+
+
 def test_gradients_taken_to_the_masters_do_not_stay() -> None:
     """The local engine in bf16 moves each micro batch's gradients to float32 sums: not there in the next forward."""
     words = ("engine=local", "engine.dtype=bf16")

@@ -1,5 +1,6 @@
 """The roofline page: rates, times by hand, what is told; and the budgets that a training step is held to."""
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -70,13 +71,59 @@ def test_what_is_sent() -> None:
     stage = {n: ("engine.dtype=bf16", f"engine.zero_stage={n}") for n in (1, 2, 3)}
     assert sent(("engine.dtype=fp32", "engine.zero_stage=0")) == [("all-reduce", 4, 1, False)]
     assert sent(stage[1]) == [("all-reduce", 4, 1, False), ("all-gather", 2, 1, False)]
-    assert sent(stage[2]) == [("all-reduce", 4, 2, False), ("all-gather", 2, 1, False)]
+    assert sent(stage[2]) == [("all-reduce", 4, 2, True), ("all-gather", 2, 1, False)]
+    assert sent((*stage[2], "engine.overlap_communication=false"))[0] == ("all-reduce", 4, 2, False)
     assert sent(stage[3]) == [("all-gather", 2, 2, True), ("reduce-scatter", 4, 2, True)]
+    assert sent((*stage[3], "engine.overlap_communication=false"))[1] == ("reduce-scatter", 4, 2, False)
     assert sent(stage[3], n_all=2 * 10**9)[0] == ("all-gather", 2, 4, True)
     assert sent(("engine=local",)) == []
+    owner, narrow = "engine.gradient_reduction=owner", "engine.communication_dtype=bf16"
+    assert sent((*stage[1], owner))[0] == ("all-reduce", 4, 1, False)  # DeepSpeed has no owners there
+    assert sent(("engine.dtype=fp32", "engine.zero_stage=1", owner))[0] == ("reduce", 4, 1, False)
+    assert sent((*stage[2], owner))[0] == ("reduce", 4, 2, True)
+    assert sent((*stage[2], owner, narrow))[0] == ("reduce", 2, 2, True)
+    assert sent((*stage[3], narrow))[1] == ("reduce-scatter", 2, 2, True)
+    assert sent(("engine.dtype=fp16", "engine.zero_stage=2"))[0] == ("all-reduce", 2, 2, True)
     assert Collective("all-reduce", "", 4, 1, 800.0, False).sent(8) == 2 * 700
     assert Collective("all-gather", "", 4, 1, 800.0, False).sent(8) == 700
+    # A parameter, micro batch by micro batch: 7.0 B to all, 3.5 B to its owner (docs/operations.md).
+    assert Collective("all-reduce", "", 4, 1, 4.0, True).sent(8) == 7.0
+    assert Collective("reduce", "", 4, 1, 4.0, True).sent(8) == 3.5
     assert update(configure(*stage[1]).engine).nbytes(100, 8, 2) == pytest.approx(100 * (33.3 + 36 + 55.3 / 8))
+
+
+def test_the_products_of_muon_are_counted() -> None:
+    """Two blocks: q 256 x 256, k and v 128 x 256, out 256 x 256, three of 704 x 256; each is one GPU's where ZeRO cuts
+    them."""
+    square, narrow, wide = 6 * 256**3, 4 * 128**2 * 256 + 2 * 128**3, 4 * 256**2 * 704 + 2 * 256**3
+    by_hand = 5 * 2 * (2 * square + 2 * narrow + 3 * wide)
+    words = (*SMALL, "train.global_batch_size=32", "train.micro_batch_size=4")
+    assert counted(*words, n_gpus=2).rows([A100])["optimizer"].flops == 0
+    for zero, n_gpus in ((1, 2), (2, 4)):
+        cut = counted(*words, "optim=muon", f"engine.zero_stage={zero}", n_gpus=n_gpus).rows([A100])["optimizer"]
+        assert cut.flops == by_hand / n_gpus
+    assert counted(*words, "optim=muon", "engine=local").rows([A100])["optimizer"].flops == by_hand
+
+
+def test_blocks_that_the_run_compiles_are_timed_so() -> None:
+    """Counted as they are dispatched all the same."""
+    words = (*SMALL, "train.global_batch_size=16", "train.micro_batch_size=4")
+    eager, compiled = counted(*words, n_gpus=2), counted(*words, "engine.compile=blocks", n_gpus=2)
+    assert compiled.eager == eager.eager
+    assert (eager.is_compiled, compiled.is_compiled) == (False, True)
+
+
+def test_gradients_hide_behind_the_backward_pass_alone() -> None:
+    """Forward 1 ms, backward 2 ms; sending takes 2.5 ms of either."""
+    one = counted(*SMALL, "train.global_batch_size=16", "train.micro_batch_size=4", n_gpus=4)
+    kernels = tuple(
+        Kernel(LOSS, phase, int(ms * 1e-3 * A100.bandwidth), 0.0, BF16)
+        for phase, ms in (("forward", 1), ("backward", 2))
+    )
+    for what, seconds in (("gradients", 0.5e-3), ("weights", 0.0)):
+        sent = (Collective("all-gather", what, 2, 1, 2.5e-3 * A100.link(4) * 4 / 3, True),)
+        row = replace(one, eager=kernels, collectives=sent).rows([A100])["communication"]
+        assert row.seconds[0] == pytest.approx(seconds, abs=1e-9)
 
 
 def test_what_is_overlapped_costs_only_what_is_longer() -> None:

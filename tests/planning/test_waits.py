@@ -51,7 +51,7 @@ def syncs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     )
     row = Row(torch.zeros(65, dtype=torch.int64).numpy(), 64, None)
     count = Count(longest=63)
-    tools = Tools(*([Quiet()] * 4), validate=dict, save=lambda step: True)  # type: ignore[arg-type]
+    tools = Tools(*([Quiet()] * 4), validate=dict, save=lambda done, due, ends: True)  # type: ignore[arg-type]
     tools = tools._replace(throughput=Meter(), stop=Never())  # type: ignore[arg-type]
 
     def batches() -> Iterator[list[Batch]]:
