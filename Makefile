@@ -14,17 +14,22 @@ SCHEMES ?= rope,alibi,coca,coca_strict
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.venv/installed: pyproject.toml constraints.txt
+# What a training needs; tests, peers and checks need more.
+.venv/ready: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	@touch $@
+
+.venv/installed: .venv/ready
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
 	@touch $@
 
 setup: .venv/installed  ## make .venv and install everything, versions pinned
 
-quickstart: .venv/installed  ## train a small CoCA model on real text and show how far its context reaches
+quickstart: .venv/ready  ## train a small CoCA model on real text and show how far its context reaches
 	$(BIN)/python -m coca_train
 
-compare: .venv/installed  ## the same training for several schemes, compared: SCHEMES="rope coca alibi kerple_log"
+compare: .venv/ready  ## the same training for several schemes, compared: SCHEMES="rope coca alibi kerple_log"
 	$(BIN)/python -m coca_train compare schemes="$(SCHEMES)"
 
 test: .venv/installed  ## tests, four to five minutes on 2 cores
