@@ -12,6 +12,7 @@ import pytest
 
 from coca_train.commands import main
 from coca_train.commands import plan as command
+from coca_train.planning import measured
 from coca_train.planning.as_text import plan as page
 from coca_train.planning.cost import Change, Cluster, Cost, cost
 from coca_train.planning.gpus import GPUS, Gpu, find, peak_of
@@ -314,10 +315,15 @@ def test_hours_of_a_run_that_compiles_its_blocks(capsys: pytest.CaptureFixture[s
     assert "; hours by the fused step, " in output(*ONE, "engine.compile=blocks", capsys=capsys)
 
 
-def test_what_this_machine_has_no_memory_for_is_not_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    plain = (*TINY, "model.n_layers=2", "position=nope", "engine=local", "measure=true")  # rotations go in pieces
-    assert main(["plan", *plain, "train.micro_batch_size=131072", "train.global_batch_size=131072"]) == 2
-    assert capsys.readouterr().err.startswith("E-PLN-06 command line measure=true: a step of micro batch 131072 needs ")
+def test_what_this_machine_has_no_memory_for_is_not_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(measured, "find", lambda name: Gpu("a small machine", 2**20))
+    words = (*ONE, "engine=local", "engine.device=cpu", "train.micro_batch_size=2", "measure=true")
+    assert main(["plan", *words]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("E-PLN-06 command line measure=true: a step of micro batch 2 needs 0.0 GiB in one process, ")
+    assert "a small machine has 0.0. Fix: measure=false" in told
 
 
 def test_every_stage_is_planned_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
