@@ -214,6 +214,7 @@ class DrawnTogether:
         if owner == dist.rank():
             assert self._mine is not None and self._mine[0] == name, "in the order of the model"
             tensor.copy_(self._mine[1])
+            self._mine = None  # the last one would stay while the optimizer is built
         dist.broadcast_tensor(tensor, owner)
 
     def _draw(self, number: int) -> None:
