@@ -30,6 +30,7 @@ from data_prep.schema import CorpusSourceConfig, WorkConfig
 BOM = b"\xef\xbb\xbf"
 START = {"line": 1, "byte": 0, "found": 0}
 EXCERPT_BYTES = 320
+MOST_PASSED = 1 << 30  # bytes beyond work.max_line_bytes after which there are no lines: a disk image, a file of zeros
 
 
 class TooLong(NamedTuple):
@@ -145,15 +146,23 @@ def _cut(buffer: Buffer, work: WorkConfig) -> bytes | TooLong:
         seen = len(buffer.data)
         buffer.fill(seen)
     length = end if end >= 0 else len(buffer.data)
-    return _pass_over(buffer) if length > work.max_line_bytes else buffer.take(length + 1)
+    return (
+        _pass_over(buffer, work.max_line_bytes + MOST_PASSED)
+        if length > work.max_line_bytes
+        else buffer.take(length + 1)
+    )
 
 
-def _pass_over(buffer: Buffer) -> TooLong:
+def _pass_over(buffer: Buffer, limit: int) -> TooLong:
+    """What is known of a line that is too long. limit: bytes after which it is none."""
     buffer.fill(EXCERPT_BYTES)
     start, n_bytes = bytes(buffer.data[:EXCERPT_BYTES]).split(b"\n")[0], 0
     while buffer.data:
         end = buffer.data.find(b"\n") + 1
         n_bytes += end or len(buffer.data)
+        if n_bytes > limit:
+            reason = f"more than {limit:,} bytes without the end of a line"
+            raise Damaged("E-RAW-30", reason, "give a file of JSON lines")
         del buffer.data[: end or len(buffer.data)]
         if end:
             return TooLong(start, n_bytes - 1, n_bytes)

@@ -146,6 +146,16 @@ print([(type(i).__name__, i.line) for i in read(source_of({str(path)!r}), work_o
     assert done.stdout.strip() == "[('Document', 1), ('Reject', 2)]", done.stderr
 
 
+@pytest.mark.slow
+def test_a_terabyte_without_a_line_is_no_jsonl(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    with open(path, "wb") as file:
+        file.write(GOOD)
+        file.truncate(1 << 40)
+    with pytest.raises(DataError, match=r"E-RAW-30 \S+:2: more than 1,077,936,128 bytes without the end of a line"):
+        read(source_of(path), work_of(max_line_bytes=4 << 20))
+
+
 def test_changed_while_read(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
 
