@@ -123,8 +123,9 @@ class DeepSpeedEngine:
             self._engine.backward(nll * scale, scale_wrt_gas=False)
         applied, grad_norm = self._step() if self.zero_stage else self._guarded_step()
         self.skipped_steps += not applied
-        loss = float(total) / max(1.0, float(tokens))
-        return StepResult(loss=loss, grad_norm=grad_norm, skipped=not applied, tokens=int(tokens))
+        summed, n_tokens = torch.stack((total, tokens)).tolist()  # one look: the host waits for it
+        loss = summed / max(1.0, n_tokens)
+        return StepResult(loss=loss, grad_norm=grad_norm, skipped=not applied, tokens=int(n_tokens))
 
     def _step(self) -> tuple[bool, float]:
         self._engine.step()

@@ -64,7 +64,8 @@ class LocalEngine:
             self._accumulate()
         gradients = [master.grad for master in self._masters.values() if master.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
-        loss, grad_norm = float(total) * scale, float(norm)
+        summed, grad_norm = torch.stack((total, norm.to(total.dtype))).tolist()  # one look: the host waits for it
+        loss = summed * scale
         # Looked at before anything changes: a step is done or skipped as a whole.
         skipped = not (math.isfinite(loss) and math.isfinite(grad_norm))
         if skipped:
