@@ -92,7 +92,7 @@ def disks(
     findings += _not_shared(states, facts)
     speeds = [statistics.median(state.rates) if state.rates else 0.0 for state in states]
     for rank, value in slow.items():
-        what = f"writes and syncs {_rate(speeds[rank])}, {_against(value)}; in every save all wait for it"
+        what = f"writes and syncs {_rate(speeds[rank])}, {_against(value)}; a save is done when it has written its part"
         where, fix = f"rank {rank} on {facts[rank].host}", "look at that host's disk or network"
         findings.append(Finding("E-DOC-20", where, what, fix, kind=StorageError))
     slowest = min((speed for speed in speeds if speed), default=0.0)
