@@ -29,8 +29,8 @@ NAME = "run.json"
 PACKAGES = ("torch", "deepspeed", "numpy", "sentencepiece")
 # What a stage that has begun depends on, and what one that is done does not depend on. The data has its fingerprint.
 FIXED = (
-    "model", "position", "visibility", "layers", "engine.dtype", "train.seq_len", "train.global_batch_size", "run.seed",
-    "start", "stages",
+    "model", "position", "visibility", "layers", "engine.dtype", "optim.name", "train.seq_len",
+    "train.global_batch_size", "run.seed", "start", "stages",
 )  # fmt: skip
 FREE = ("run", "data", "engine", "checkpoint", "tracking", "eval", "train.micro_batch_size")
 
