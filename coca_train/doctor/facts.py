@@ -20,6 +20,7 @@ from coca_train.config.schema import EngineConfig
 from coca_train.engine.process import choose_device
 from coca_train.runtime import dist
 from coca_train.runtime.errors import UserError
+from coca_train.runtime.threads import cores
 
 DISTRIBUTION = "coca-train"
 CONSTRAINTS = Path(__file__).resolve().parents[2] / "constraints.txt"  # in a checkout; an installed package has none
@@ -172,7 +173,7 @@ def facts(engine: EngineConfig, names: Sequence[str], in_full: bool = True) -> F
             "core": _limit(resource.RLIMIT_CORE),
         },
         shm=(size.f_blocks * size.f_frsize, size.f_bavail * size.f_frsize) if size else (0, 0),
-        cores=len(os.sched_getaffinity(0)),
+        cores=cores(),
         cpus=os.cpu_count() or 1,
         threads=torch.get_num_threads(),
         infiniband=len(_entries("/sys/class/infiniband")),

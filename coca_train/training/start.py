@@ -1,7 +1,6 @@
 """The weights a run begins with: its own, or those of another run or of a Hugging Face folder, refused before they are
 read."""
 
-import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -24,6 +23,7 @@ from coca_train.models.transformer import Transformer
 from coca_train.runtime import dist
 from coca_train.runtime.errors import CheckpointError, DataError, Preempted, UserError
 from coca_train.runtime.signals import StopRequest
+from coca_train.runtime.threads import cores
 from coca_train.schedule import resolve
 from coca_train.settings import load_saved
 from coca_train.training.tokens import commands_for_own_tokens
@@ -48,7 +48,7 @@ class _One(NamedTuple):
 def initial_digests(outline: Transformer, seed: int) -> dict[str, str]:
     """`init_digests` of a model, of which each rank draws a part, several parameters at once. COLLECTIVE."""
     ones = [_One(outline, name, parameter) for name, parameter in outline.named_parameters()]
-    with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as threads:
+    with ThreadPoolExecutor(min(THREADS, cores())) as threads:
         parts = list(threads.map(lambda one: init_digests(one, seed), ones[dist.rank() :: dist.world_size()]))
     drawn = {name: digest for part in parts for name, digest in part.items()}
     everyones = {name: digest for part in dist.all_gather_object(drawn) for name, digest in part.items()}

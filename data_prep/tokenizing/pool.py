@@ -23,15 +23,11 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from coca_train.runtime.errors import PeerLost, UserError
+from coca_train.runtime.threads import cores
 
 Ticket = TypeVar("Ticket")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # to a whole group or job; the main process acts on them
 ENDED_S = 5.0
-
-
-def cores() -> int:
-    """CPU cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def ordered(

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
@@ -24,6 +23,7 @@ from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime import outside
 from coca_train.runtime.durable import sync_folder
 from coca_train.runtime.errors import DataError
+from coca_train.runtime.threads import cores
 from data_prep.installation import Document, installation
 from data_prep.progress import bar, say
 from data_prep.vocabularies.training import train_tokenizer
@@ -219,7 +219,7 @@ def tokenize(texts: Sequence[str], prefix: Path, tokenizer: Tokenizer, bar: Any)
             while end < len(texts) and characters < BATCH_CHARACTERS:
                 characters += len(texts[end])
                 end += 1
-            for ids in tokenizer.encode_batch(list(texts[begin:end]), num_threads=os.cpu_count() or 1):
+            for ids in tokenizer.encode_batch(list(texts[begin:end]), num_threads=cores()):
                 writer.add_document([*ids, tokenizer.eod])
             bar.update(characters)
             begin = end
