@@ -65,7 +65,8 @@ class Verb:
         elif answer := next((self.answers[flag] for flag in self.answers if flag in arguments.flags), None):
             return answer(arguments)
         else:
-            loaded = load(assemble(self.root, self.remembered(words, dirs), dirs))
+            # What is only shown is not launched here: a recipe for many GPUs can be read on a laptop.
+            loaded = load(assemble(self.root, self.remembered(words, dirs), dirs), launch=not arguments.cfg)
             if not arguments.cfg:
                 return self.run(loaded, replace(arguments, overrides=others))
             print(loaded.yaml, end="")

@@ -16,19 +16,22 @@ micro batches a step. With gradient_reduction=owner an all-reduce is a reduce, b
 What runs in a backward pass, and the gathers of ZeRO 3, is overlapped unless overlap_communication=false.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coca_train.config.schema import EngineConfig
 from coca_train.planning.states import BYTES, LIVE, ParameterCounts
 
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, REDUCE = "all-reduce", "all-gather", "reduce-scatter", "reduce"
-GRADIENTS, WEIGHTS = "gradients", "weights"
+ALL_TO_ALL = "all-to-all"
+GRADIENTS, WEIGHTS, HEADS = "gradients", "weights", "tokens and heads"
 
 
 @dataclass(frozen=True)
 class Collective:
     """One kind of them in a step. nbytes: of all parameters it is about, in all of a step. per_parameter: of one of
-    these, each time. overlapped: with the computing of forward and backward."""
+    these, each time; 0: it is not about parameters. overlapped: with the computing of forward and backward. among: GPUs
+    that take part, neighbours; 0: all."""
 
     name: str
     what: str
@@ -36,18 +39,20 @@ class Collective:
     times: int
     nbytes: float
     overlapped: bool
+    among: int = 0
 
     def sent(self, n_gpus: int) -> float:
-        """Bytes that each GPU sends, by the ring algorithm."""
-        return self.nbytes * (n_gpus - 1) / n_gpus * (2 if self.name == ALL_REDUCE else 1)
+        """Bytes that each GPU sends, by the ring algorithm; to each other one directly in an all-to-all."""
+        n = self.among or n_gpus
+        return self.nbytes * (n - 1) / n * (2 if self.name == ALL_REDUCE else 1)
 
     @property
     def text(self) -> str:
         """In words."""
         times = "" if self.times == 1 else f" x {self.times}"
-        return f"{self.name} of {self.what}, {self.per_parameter} B a parameter{times}" + (
-            ", overlapped" if self.overlapped else ""
-        )
+        much = f"{self.per_parameter} B a parameter{times}" if self.per_parameter else f"in {self.times:,} calls"
+        among = f" among {self.among}" if self.among else ""
+        return f"{self.name} of {self.what}{among}, {much}" + (", overlapped" if self.overlapped else "")
 
 
 def collectives(engine: EngineConfig, counts: ParameterCounts, n_gpus: int, n_micro_batches: int) -> list[Collective]:
@@ -74,6 +79,14 @@ def collectives(engine: EngineConfig, counts: ParameterCounts, n_gpus: int, n_mi
         of(ALL_GATHER, WEIGHTS, b, counts.all, gathers, overlapped),
         of(REDUCE_SCATTER, GRADIENTS, g, trained, n_micro_batches, overlapped),
     ]
+
+
+def exchanged(nbytes: Sequence[int], n_ranks: int, n_micro_batches: int) -> list[Collective]:
+    """What ranks that share sequences exchange in a step. nbytes: of each time in a micro batch, on one of them."""
+    if n_ranks == 1:
+        return []
+    times = n_micro_batches * len(nbytes)
+    return [Collective(ALL_TO_ALL, HEADS, 0, times, float(n_micro_batches * sum(nbytes)), False, n_ranks)]
 
 
 def _of_gradient(engine: EngineConfig) -> int:

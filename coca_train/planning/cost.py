@@ -161,7 +161,7 @@ def cost(
     outline: Outline,
     cluster: Cluster,
     stages: Sequence[Stage] = (),
-    measure: Callable[[Outline, int], dict[str, float]] | None = None,
+    measure: Callable[[Outline, float], dict[str, float]] | None = None,
 ) -> Cost:
     """Plan one stage, which `check_launch` has let through. stages: of the whole run, which has as many GPUs. measure:
     takes a step of so many micro batches on this machine; None: nothing is measured."""
@@ -187,7 +187,7 @@ def cost(
     per_token, tokens = flops(outline), n_tokens(stage)
     peak = peak_of(cluster.gpu, config.engine.dtype)
     step = roofline.step(outline, per_token, cluster.n_gpus, cluster.gpu.kind)
-    measured = None if measure is None else measure(outline, step.n_micro_batches)
+    measured = None if measure is None else measure(outline, step.n_micro_batches / config.engine.sequence_parallel)
     seconds = _step_seconds(step, cluster, peak, measured)
     hours = None if seconds is None else stage.max_steps * seconds / 3600
     change = None if as_set else smallest_change(config, cluster.n_gpus, fits)

@@ -22,21 +22,29 @@ from coca_train.models.kernels import KERNELS, Kernel
 from coca_train.models.memory import Memory
 from coca_train.models.scores import Part
 from coca_train.models.transformer import Transformer
+from coca_train.models.ulysses import SequenceShare
 from coca_train.planning.attention import resolved
 from coca_train.planning.count import ATTENTION, LOSS, Count
+from coca_train.planning.exchange import Sent
 from coca_train.planning.outline import Outline
 
 aten = torch.ops.aten
 
 
 def micro_batch(
-    outline: Outline, device: str, *, with_documents: bool = False, places: Collection[str] = ("meta",)
+    outline: Outline,
+    device: str,
+    *,
+    with_documents: bool = False,
+    places: Collection[str] = ("meta",),
+    sent: Sent | None = None,
 ) -> Count:
     """Forward and backward over one micro batch, every operation as `device` (cpu or cuda) dispatches it.
 
-    with_documents: tokens do not see those of other documents. places: with `cpu`, also what the host computes.
+    with_documents: tokens do not see those of other documents. places: with `cpu`, also what the host computes. sent:
+    is told what goes to other ranks, where they share the sequences.
     """
-    model, train = outline.model, outline.config.train
+    model, train, n_ranks = outline.model, outline.config.train, outline.config.engine.sequence_parallel
     ids = np.zeros(train.seq_len + 1, np.int64)
     row = Row(ids, train.seq_len, (train.seq_len // 2,) if with_documents else None)
     count = Count(places, train.seq_len - 1)
@@ -53,7 +61,11 @@ def micro_batch(
             loss.backward()
         return loss
 
-    summed_loss(run, collate([row] * train.micro_batch_size), torch.device("meta"))
+    model.sequence = None if n_ranks == 1 else SequenceShare(0, n_ranks, sent or Sent())
+    try:
+        summed_loss(run, collate([row] * train.micro_batch_size), torch.device("meta"))
+    finally:
+        model.sequence = None
     model.zero_grad(set_to_none=True)
     return count
 

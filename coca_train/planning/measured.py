@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,14 +26,15 @@ MARK = "coca_train: "  # before a part, in the profiler's records
 
 
 def measure(
-    outline: Outline, n_micro_batches: int, *, trainable: Sequence[str] = ("*",), lora: LoraConfig | None = None
+    outline: Outline, n_micro_batches: float, *, trainable: Sequence[str] = ("*",), lora: LoraConfig | None = None
 ) -> dict[str, float]:
     """Seconds of a step of so many micro batches, by part: one micro batch and its update are run, by one process.
 
-    trainable, lora: the stage's. Raises UserError where this machine has not got the memory.
+    n_micro_batches: of whole sequences; of those that GPUs share, as many as one of them computes in all. trainable,
+    lora: the stage's. Raises UserError where this machine has not got the memory.
     """
-    config = outline.config
-    train = config.train
+    config = replace(outline.config, engine=replace(outline.config.engine, sequence_parallel=1))
+    outline, train = replace(outline, config=config), config.train
     device = engine.start(config.engine)
     needed, here = memory(outline, 1, device.type).total, _here(device)
     if needed > here.usable:

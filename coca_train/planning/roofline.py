@@ -13,12 +13,14 @@ from functools import cached_property
 import torch
 
 from coca_train.checkpoint.format import file_size
+from coca_train.config.schema import Config
 from coca_train.engine.base import spec_of
 from coca_train.engine.optim import MUON
 from coca_train.models.lora import named_parameters
-from coca_train.planning.collectives import GRADIENTS, Collective, collectives, update
+from coca_train.planning.collectives import GRADIENTS, Collective, collectives, exchanged, update
 from coca_train.planning.count import AGAIN, ATTENTION, COMMUNICATION, ELEMENTWISE, FORWARD, LINEAR, LOSS, OPTIMIZER
 from coca_train.planning.dispatch import micro_batch
+from coca_train.planning.exchange import Sent
 from coca_train.planning.fusion import RULES, Kernel, fused, unfused
 from coca_train.planning.gpus import GPUS, peak_of
 from coca_train.planning.outline import Outline
@@ -67,14 +69,14 @@ class Step:
 
     @property
     def n_micro_batches(self) -> int:
-        train = self.outline.config.train
-        return train.global_batch_size // (train.micro_batch_size * self.n_gpus)
+        """Of a step on one GPU, which has a slice of each where GPUs share sequences."""
+        return _n_micro_batches(self.outline.config, self.n_gpus)
 
     @property
     def n_tokens(self) -> int:
         """Of a step, on one GPU."""
         train = self.outline.config.train
-        return train.global_batch_size // self.n_gpus * train.seq_len
+        return train.global_batch_size * train.seq_len // self.n_gpus
 
     def rows(self, rates: Iterable[Rates]) -> dict[str, Row]:
         """By part; what is not there is left out."""
@@ -136,6 +138,7 @@ class Step:
         def sent(collectives: Iterable[Collective]) -> float:
             return sum(each.sent(self.n_gpus) for each in collectives)
 
+        waited_for = [each for each in self.collectives if not each.overlapped]
         overlapped = [each for each in self.collectives if each.overlapped]
         of_gradients = sent(each for each in overlapped if each.what == GRADIENTS)
         seconds = []
@@ -144,8 +147,14 @@ class Step:
             forward = self.n_micro_batches * sum(each.seconds(k) for k in self.eager if k.phase == FORWARD)
             link = each.link(self.n_gpus)
             longer = max(0.0, sent(overlapped) / link - computing, of_gradients / link - (computing - forward))
-            seconds.append((sent(self.collectives) - sent(overlapped)) / link + longer)
+            waiting = sum(one.sent(self.n_gpus) / each.link(one.among or self.n_gpus) for one in waited_for)
+            seconds.append(waiting + longer)
         return Row(len(self.collectives), sent(self.collectives), 0, tuple(seconds))
+
+
+def _n_micro_batches(config: Config, n_gpus: int) -> int:
+    train = config.train
+    return train.global_batch_size * config.engine.sequence_parallel // (train.micro_batch_size * n_gpus)
 
 
 def newton_schulz(outline: Outline) -> float:
@@ -158,18 +167,19 @@ def newton_schulz(outline: Outline) -> float:
 
 def step(outline: Outline, per_token: Flops, n_gpus: int, device: str) -> Step:
     """Count a stage's step on each of n_gpus. device: cpu or cuda, whose choices are made."""
-    config, count = outline.config, micro_batch(outline, device)
+    sent = Sent()
+    config, count = outline.config, micro_batch(outline, device, sent=sent)
     parameters = dict(named_parameters(outline.model))
     vectors = sum(parameters[name].numel() for name in outline.trained if parameters[name].ndim < 2)
     counts = ParameterCounts(outline.n_parameters, outline.n_trained, vectors)
-    train = config.train
-    n_micro_batches = train.global_batch_size // (train.micro_batch_size * n_gpus)
+    n_micro_batches = _n_micro_batches(config, n_gpus)
+    of_sequences = exchanged(sent.nbytes, config.engine.sequence_parallel, n_micro_batches)
     return Step(
         outline,
         n_gpus,
         tuple(unfused(count.operations)),
         tuple(fused(count.operations)),
-        tuple(collectives(config.engine, counts, n_gpus, n_micro_batches)),
+        (*collectives(config.engine, counts, n_gpus, n_micro_batches), *of_sequences),
         count.syncs,
         per_token,
         file_size(spec_of(outline.model, outline.moments)),

@@ -14,12 +14,12 @@ GIGA, TERA = 1e9, 1e12
 
 def page(step: Step, rates: Sequence[Rates], measured: dict[str, float] | None = None) -> list[str]:
     """Lines of text. measured: seconds of a step of this machine by part; None: it was not."""
-    train = step.outline.config.train
-    n = step.n_micro_batches
+    train, n_ranks = step.outline.config.train, step.outline.config.engine.sequence_parallel
+    n, shared = step.n_micro_batches, f", each shared by {n_ranks}" if n_ranks > 1 else ""
     lines = [
         f"  roofline  a step of one {f'of {step.n_gpus} GPUs' if step.n_gpus > 1 else 'GPU'}, counted: "
         f"{n} micro batch{'es' * (n > 1)} of "
-        f"{train.micro_batch_size} x {train.seq_len:,}",
+        f"{train.micro_batch_size} x {train.seq_len:,}{shared}",
         "",
         *(f"    {line}" for line in _table(step, rates, measured).splitlines()),
         "",

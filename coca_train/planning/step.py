@@ -21,6 +21,7 @@ from coca_train.models.recompute import WAYS
 from coca_train.models.transformer import Transformer
 from coca_train.models.ulysses import SequenceShare
 from coca_train.planning.attention import Calls, FusedOperations, kernel_for
+from coca_train.planning.exchange import Sent
 from coca_train.planning.outline import Outline
 from coca_train.tracking.throughput import flops_per_token
 
@@ -108,7 +109,7 @@ def activations(
     kernel = kernel_for(config.engine.attention, device)
     model.train()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    share = SequenceShare(0, sequence_parallel, _sent)
+    share = SequenceShare(0, sequence_parallel, Sent())
     n_tokens = config.train.seq_len // share.size
     hooks = [] if keeps_gradients else [each.register_post_accumulate_grad_hook(_release) for each in trained]
     with Watch(model.parameters()) as watch:
@@ -216,23 +217,6 @@ def _hidden(
     for kind, block in zip(model.kinds, model.blocks, strict=True):
         x_BTC = WAYS[checkpointing](run, block, x_BTC, contexts[kind], past_BMC)
     return run(model.final_norm, x_BTC)
-
-
-class _Sent(torch.autograd.Function):
-    """What goes to other ranks and comes from them: as much, in another tensor."""
-
-    @staticmethod
-    def forward(ctx: Any, x_PBtW: Tensor) -> Tensor:
-        return torch.empty_like(x_PBtW.contiguous())
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        return torch.empty_like(grads[0].contiguous())
-
-
-def _sent(x_PBtW: Tensor) -> Tensor:
-    sent: Any = _Sent.apply(x_PBtW)
-    return sent
 
 
 def _release(parameter: Tensor) -> None:

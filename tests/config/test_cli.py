@@ -84,6 +84,13 @@ def test_cfg_job_shows_the_checked_config(tmp_path, monkeypatch, capsys):
     assert "${" not in shown
 
 
+def test_cfg_job_shows_what_is_for_other_machines(capsys):
+    assert commands.main(["+experiment=yarn_llama2_7b_64k", "--cfg", "job"]) == 0
+    assert "sequence_parallel: 4" in capsys.readouterr().out
+    assert commands.main(["+experiment=yarn_llama2_7b_64k"]) == 2
+    assert "E-CFG-81" in capsys.readouterr().err
+
+
 def test_help_tells_every_option_with_its_value():
     text = TRAINING.help_text(["position=rope", "train.max_steps=77"])
     for option in options(TRAIN):

@@ -23,7 +23,11 @@ NEEDED = {"position=transformer_xl": ["data.order=stream"], "visibility=sinks": 
 
 
 @pytest.mark.parametrize("name", choices("experiment", DIRS))
-def test_every_experiment_loads_and_is_frozen(name):
+def test_every_experiment_loads_and_is_frozen(name, monkeypatch):
+    # As many processes as share a sequence.
+    n_ranks = load([f"+experiment={name}"], launch=False).config.engine.sequence_parallel
+    for variable, value in (("WORLD_SIZE", n_ranks), ("RANK", 0), ("LOCAL_RANK", 0)):
+        monkeypatch.setenv(variable, str(value))
     loaded = load([f"+experiment={name}"])
     assert loaded.config.run.name == name
     with pytest.raises(FrozenInstanceError):

@@ -17,7 +17,7 @@ def evaluation(name: str):
 
 
 def recipe(name: str):
-    return load([f"+experiment={name}"]).config
+    return load([f"+experiment={name}"], launch=False).config
 
 
 def test_perplexity_of_coca():

@@ -28,7 +28,7 @@ def test_the_rates_of_the_coca_paper():
 
 def test_the_rates_of_the_yarn_paper():
     """4.1: 20 steps up a line, to 2e-5."""
-    config = load(["+experiment=yarn_llama2_7b_64k"]).config
+    config = load(["+experiment=yarn_llama2_7b_64k"], launch=False).config
     rates = [lr_at(step, config.optim, 400) for step in range(400)]
     assert rates[:20] == pytest.approx([2e-5 * step / 20 for step in range(20)], rel=ROUNDED)
     assert rates[20] == 2e-5

@@ -61,6 +61,33 @@ def test_rows_add_up_to_the_step() -> None:
     assert one.mfu(A100, one.seconds(A100)) == pytest.approx(mfu)
 
 
+@pytest.mark.parametrize(("checkpointing", "calls"), [("none", 4), ("full", 6)])
+def test_gpus_that_share_sequences_exchange_tokens_for_heads(checkpointing: str, calls: int) -> None:
+    words = (*SMALL, "train.global_batch_size=16", "train.micro_batch_size=4")
+    words = (*words, f"engine.activation_checkpointing={checkpointing}")
+    alone, shared = (counted(*words, f"engine.sequence_parallel={n}", n_gpus=4) for n in (1, 2))
+    assert (alone.n_micro_batches, shared.n_micro_batches) == (1, 2)
+    assert shared.n_tokens == alone.n_tokens
+    # A GPU computes as much: half of the tokens, and inside attention half of the heads, twice as often.
+    parts = alone.rows([A100]).keys() - {"communication"}
+    for part in parts - {"optimizer"}:
+        assert shared.rows([A100])[part].flops == pytest.approx(alone.rows([A100])[part].flops), part
+    (sent,) = [each for each in shared.collectives if each.name == "all-to-all"]
+    model = shared.outline.config.model
+    # Queries, half as many keys and values one way, what attention gives the other; the same in backward, and where it
+    # is computed again.
+    of_slice = 4 * 32 * model.d_model * shared.outline.dtype.itemsize
+    assert model.n_kv_heads == model.n_heads / 2
+    assert sent.times == 2 * model.n_layers * calls
+    assert sent.nbytes == 2 * model.n_layers * calls / 2 * 3 * of_slice
+    assert sent.sent(4) == sent.nbytes / 2
+    assert not any(each.name == "all-to-all" for each in alone.collectives)
+    waited = replace(shared, collectives=(sent,)).rows([A100])["communication"].seconds[0]
+    assert waited == pytest.approx(sent.nbytes / 2 / A100.link(2))
+    assert any(", each shared by 2" in line for line in page(shared, [A100]))
+    assert any("all-to-all of tokens and heads among 2, in " in line for line in page(shared, [A100]))
+
+
 def test_what_is_sent() -> None:
     """Ring algorithm; bytes a parameter of every ZeRO stage on 8 GPUs, two micro batches."""
 

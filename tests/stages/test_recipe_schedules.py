@@ -37,7 +37,7 @@ def theirs(schedule: str, peak: float, n_steps: int) -> list[float]:
 @pytest.mark.parametrize("recipe", YARN)
 def test_every_stage_of_yarn_is_trained_by_the_same_procedure(recipe: str) -> None:
     schedule, peak, lengths = YARN[recipe]
-    stages = resolve(load([f"+experiment={recipe}", "train.micro_batch_size=64", "engine=local"]).config)
+    stages = resolve(load([f"+experiment={recipe}"], launch=False).config)
     assert [stage.max_steps for stage in stages] == lengths
     for stage in stages:
         ours = [lr_at(step, stage.config.optim, stage.max_steps) for step in range(stage.max_steps)]
@@ -51,7 +51,7 @@ def test_every_stage_of_yarn_is_trained_by_the_same_procedure(recipe: str) -> No
 @pytest.mark.parametrize("recipe", ["pi_llama_7b_32k", "coca_pi_llama_7b_32k"])
 def test_position_interpolation_warms_up_from_a_tenth(recipe: str) -> None:
     """Chen et al., arXiv 2306.15595, section 3.1; constant from there on (CoCA paper, appendix on PI)."""
-    optim = load([f"+experiment={recipe}", "train.micro_batch_size=32", "engine=local"]).config.optim
+    optim = load([f"+experiment={recipe}"], launch=False).config.optim
     assert lr_at(0, optim, 6000) == pytest.approx(2e-6)
     assert lr_at(10, optim, 6000) == pytest.approx(1.1e-5)
     assert [lr_at(step, optim, 6000) for step in (20, 3000, 5999)] == [2e-5] * 3
