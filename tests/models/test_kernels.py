@@ -189,6 +189,19 @@ def test_lower_precision_stays_close(kernel, kind, small, dtype, rtol, request):
     assert (out.double() - expected).abs().max() <= rtol * expected.abs().max()
 
 
+@pytest.mark.usefixtures("_small_tiles")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("widened", [False, True])
+def test_halves_multiplied_as_they_are_or_in_float32(widened, kind, monkeypatch):
+    """Whichever this CPU would do: results and gradients in bfloat16, near those of the definition."""
+    monkeypatch.setattr(online, "WIDENED", {torch.bfloat16: widened})
+    expected, expected_grads = Case(33, 33, "causal", kind).run("eager")
+    out, grads = Case(33, 33, "causal", kind, dtype=torch.bfloat16).run("blocked")
+    for a, b in zip((out, *grads), (expected, *expected_grads), strict=True):
+        assert a.dtype == torch.bfloat16
+        assert (a.double() - b).abs().max() <= 3e-2 * b.abs().max()
+
+
 @pytest.mark.parametrize("kind", ["none", "all"])
 def test_long_sequences_hold_no_square(kind):
     """T = 6 144 with a window: no tensor is anywhere near T x T, forward or backward."""
