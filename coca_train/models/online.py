@@ -240,8 +240,9 @@ def _attend(plan: _Plan, parts: Sequence[Tensors], v_BGSD: Tensor, queries: slic
 
 def _widened(tensor: Any) -> Any:
     """What a tile multiplies: the tensor, or the same numbers where its dtype would be slow; None: None."""
-    slow = tensor is not None and tensor.is_cpu and WIDENED.get(tensor.dtype, False)
-    return tensor.float() if slow else tensor
+    if tensor is None or not tensor.is_cpu or not WIDENED.get(tensor.dtype, False):
+        return tensor
+    return tensor.float()
 
 
 def _exp(x: Tensor) -> Tensor:
