@@ -183,8 +183,9 @@ def random_qkv(
 
 def small_tiles(monkeypatch: Any, key_tile: int = 3) -> None:
     """So small that a handful of tokens has several."""
-    for module, name, size in ((kernels, "QUERY_BLOCK", 4), (online, "QUERY_TILE", 4), (online, "KEY_TILE", key_tile)):
-        monkeypatch.setattr(module, name, size)
+    monkeypatch.setattr(kernels, "QUERY_BLOCK", 4)
+    for name, size in (("QUERY_TILE", 4), ("KEY_TILE", key_tile), ("TILE_PAIRS", 0)):
+        monkeypatch.setattr(online, name, size)
 
 
 def start(n_tokens: int, first: int = 0, batch: int = 1) -> Tensor:

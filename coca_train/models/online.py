@@ -13,6 +13,7 @@ query of one block of queries.
 Shape legend: as in scores.py; T all queries, S all keys.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -33,11 +34,24 @@ from coca_train.models.scores import (
     scores,
     tensors_of,
     weigh,
+    weigh_backward,
 )
-from coca_train.positions.base import Hook
+from coca_train.positions.base import Hook, Terms
 from coca_train.positions.visibility import Layout, may_see
 
 QUERY_TILE, KEY_TILE = 128, 512  # [tokens]; see benchmarks/
+# With few heads up to four times as many queries, while a tile has no more pairs than this: more of them share what is
+# done once for a tile, and with each key that is read or added to. Larger tiles leave the cache.
+TILE_PAIRS = 2**19
+LOG2_E = 1 / math.log(2)
+
+# Halves that the CPU has no instructions for are multiplied one by one, twenty times slower than float32 on an AVX2
+# core. There they are made float32, for all tiles at once; it rounds less, too.
+_ONEDNN = torch.ops.mkldnn if torch.backends.mkldnn.is_available() else None
+WIDENED = {
+    torch.bfloat16: _ONEDNN is not None and not _ONEDNN._is_mkldnn_bf16_supported(),
+    torch.float16: _ONEDNN is not None and not _ONEDNN._is_mkldnn_fp16_supported(),
+}
 
 Visit = tuple[int, Tile, Tensor | None]  # part, tile, what is hidden in it
 
@@ -50,6 +64,7 @@ class _Plan(NamedTuple):
     carries: bool
     forms: tuple[Tensors, ...]  # which tensors each part has, without any
     scale: float
+    rows: int  # of a tile [queries]
 
     def parts(self, flat: Iterable[Tensor | None]) -> list[Tensors]:
         """The tensors of every part, given one after the other."""
@@ -64,13 +79,22 @@ class _Plan(NamedTuple):
         return s_BHts if hidden_B1ts is None else s_BHts.masked_fill(hidden_B1ts, -torch.inf), carry_BHtN
 
 
+def query_tile(parts: Sequence[Part]) -> int:
+    """How many queries a tile has. Few where a hook may hold any number of values for each pair, and where every query
+    is multiplied with every distance of the tile, as with the queries these grow in number."""
+    if any(part.hook is not None or part.terms._replace(distance_HR=None) != Terms() for part in parts):
+        return QUERY_TILE
+    batch, _, n_heads, _ = parts[0].q_BTHE.shape
+    return QUERY_TILE * min(4, max(1, TILE_PAIRS // (batch * n_heads * QUERY_TILE * KEY_TILE)))
+
+
 def online(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
     """Attention over the parts' keys under one softmax. Returns out_BTHD."""
     given = [tensors_of(part) for part in parts]
     flat = [tensor for tensors in given for _, tensor in leaves(tensors)]
     forms = tuple(refilled(tensors, [None] * len(leaves(tensors))) for tensors in given)
     layouts, hooks = tuple(part.layout for part in parts), tuple(part.hook for part in parts)
-    plan = _Plan(layouts, hooks, check_carry(parts), forms, scale)
+    plan = _Plan(layouts, hooks, check_carry(parts), forms, scale, query_tile(parts))
     out: Any = _Online.apply(plan, v_BSGD.transpose(1, 2), *flat)
     return out.transpose(1, 2)
 
@@ -95,11 +119,12 @@ class _Online(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, plan: _Plan, v_BGSD: Tensor, *flat: Tensor | None) -> Tensor:
-        parts = plan.parts(flat)
+        wide_v_BGSD, *wide = (_widened(tensor) for tensor in (v_BGSD, *flat))
+        parts = plan.parts(wide)
         outs, lses = [], []
-        for queries in _blocks(plan.layouts[0].text_BT.shape[1], QUERY_TILE):
-            out, lse = _attend(plan, parts, v_BGSD, queries)
-            outs.append(out)
+        for queries in _blocks(plan.layouts[0].text_BT.shape[1], plan.rows):
+            out, lse = _attend(plan, parts, wide_v_BGSD, queries)
+            outs.append(out.to(v_BGSD.dtype))
             lses.append(lse)
         out_BHTD, lse_BHT1 = torch.cat(outs, 2), torch.cat(lses, 2)
         ctx.plan = plan
@@ -108,14 +133,15 @@ class _Online(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        v_BGSD, out_BHTD, lse_BHT1, *flat = ctx.saved_tensors
+        v, out_BHTD, lse_BHT1, *flat = ctx.saved_tensors
         plan: _Plan = ctx.plan
-        parts = plan.parts(flat)
+        v_BGSD, *wide = (_widened(tensor) for tensor in (v, *flat))
+        parts = plan.parts(wide)
         wanted = ctx.needs_input_grad[1:]
-        sums = [_zeros(t) if need else None for t, need in zip((v_BGSD, *flat), wanted, strict=True)]
+        sums = [_zeros(t) if need else None for t, need in zip((v_BGSD, *wide), wanted, strict=True)]
         g_v_BGSD, into = sums[0], plan.parts(sums[1:])
-        for queries in _blocks(plan.layouts[0].text_BT.shape[1], QUERY_TILE):
-            g_BHtD, lse_BHt1 = grads[0][:, :, queries], lse_BHT1[:, :, queries]
+        for queries in _blocks(plan.layouts[0].text_BT.shape[1], plan.rows):
+            g_BHtD, lse_BHt1 = grads[0][:, :, queries].to(v_BGSD.dtype), lse_BHT1[:, :, queries]
             delta_BHt1 = (g_BHtD.to(lse_BHt1.dtype) * out_BHTD[:, :, queries]).sum(-1, keepdim=True)
             visits = list(_visits(plan.layouts, queries))
             handed, g_carry_BHtN = _handed(plan, parts, visits), None
@@ -129,7 +155,7 @@ class _Online(torch.autograd.Function):
                 for (name, total), gradient in zip(leaves(into[number]), g_piece, strict=True):
                     if total is not None and gradient is not None:
                         _add(total, gradient, place(name, total, tile))
-        given = [None if s is None else s.to(t.dtype) for s, t in zip(sums, (v_BGSD, *flat), strict=True)]
+        given = [None if s is None else s.to(t.dtype) for s, t in zip(sums, (v, *flat), strict=True)]
         return None, *given
 
 
@@ -150,16 +176,13 @@ def _gradients(
     tile = visit[1]
     with torch.enable_grad():
         piece = _detached(cut(part, tile), wants)
-        v_BGsD = v_BGSD[:, :, tile.keys].detach().requires_grad_()
         carry_BHtN = None if flow.carry_BHtN is None else flow.carry_BHtN.detach().requires_grad_()
         s_BHts, carried_BHtN = plan.scores(piece, visit, carry_BHtN)
-        p_BHts = (s_BHts.detach() - flow.lse_BHt1).exp().requires_grad_()
-        out_BHtD = weigh(p_BHts, v_BGsD, piece.value_RD, tile)
-    g_p, g_v, g_value = _grad([out_BHtD], [flow.g_BHtD], [p_BHts, v_BGsD, piece.value_RD])
-    assert g_p is not None and g_v is not None
+    p_BHts = _exp(s_BHts.detach() - flow.lse_BHt1)
+    g_p_BHts, g_v, g_value = weigh_backward(flow.g_BHtD, p_BHts, v_BGSD[:, :, tile.keys], piece.value_RD, tile)
     # The gradient of a softmax row needs its sum over all keys, Σ p·dp = gradient · output (delta): it is known before
     # the first tile, so that tiles need not wait for one another (arXiv 2205.14135, appendix B.2).
-    outs, g_outs = [s_BHts], [p_BHts.detach() * (g_p - flow.delta_BHt1)]
+    outs, g_outs = [s_BHts], [g_p_BHts.sub_(flow.delta_BHt1).mul_(p_BHts)]
     if carried_BHtN is not None and flow.g_carry_BHtN is not None:
         outs, g_outs = [*outs, carried_BHtN], [*g_outs, flow.g_carry_BHtN]
     *g_piece, g_carry_BHtN = _grad(outs, g_outs, [*(x for _, x in leaves(piece)), carry_BHtN])
@@ -203,7 +226,7 @@ def _attend(plan: _Plan, parts: Sequence[Tensors], v_BGSD: Tensor, queries: slic
         # no exponent is ever above 0 and the end is as if the maximum had been known from the start.
         new_top = here if top is None else torch.maximum(top, here)
         finite = new_top.masked_fill(new_top == -torch.inf, 0.0)  # rows that have seen nothing so far
-        p_BHts = (s_BHts - finite).exp_()
+        p_BHts = _exp(s_BHts - finite)
         added = weigh(p_BHts, v_BGSD[:, :, tile.keys], piece.value_RD, tile).to(p_BHts.dtype)
         if top is None or total is None or out is None:
             total, out = p_BHts.sum(-1, keepdim=True), added
@@ -213,6 +236,18 @@ def _attend(plan: _Plan, parts: Sequence[Tensors], v_BGSD: Tensor, queries: slic
         top = new_top
     assert top is not None and total is not None and out is not None, "a query sees at least itself"
     return (out / total).to(v_BGSD.dtype), top + total.log()
+
+
+def _widened(tensor: Any) -> Any:
+    """What a tile multiplies: the tensor, or the same numbers where its dtype would be slow; None: None."""
+    if tensor is None or not tensor.is_cpu or not WIDENED.get(tensor.dtype, False):
+        return tensor
+    return tensor.float()
+
+
+def _exp(x: Tensor) -> Tensor:
+    """e^x, in place: on the CPU 2^y takes half the time of e^x."""
+    return x.mul_(LOG2_E).exp2_()
 
 
 def _zeros(tensor: Tensor) -> Tensor:

@@ -224,8 +224,7 @@ def _sums(cut: Tensors, tile: Tile, scale: float) -> Tensor:
         total = _wide(total) + _spread(by_distance, tile, distance).transpose(-1, -2)
     if cut.distance_HR is not None:
         if tile.shifted:
-            n_queries = cut.q_BHtE.shape[2]
-            bias = _shift(cut.distance_HR[:, None].expand(-1, n_queries, -1))
+            bias: Any = _Diagonals.apply(cut.distance_HR, cut.q_BHtE.shape[2])
         else:
             last = cut.distance_HR.shape[1] - 1
             bias = cut.distance_HR[:, tile.distance_Bts.clamp(max=last)].transpose(0, 1)
@@ -238,12 +237,25 @@ def weigh(p_BHts: Tensor, v_BGsD: Tensor, value_RD: Tensor | None, tile: Tile) -
     out = grouped(p_BHts.to(v_BGsD.dtype), v_BGsD)
     if value_RD is None:
         return out
-    if tile.shifted:
-        by_distance = _unshift(p_BHts)
-    else:
-        index = tile.distance_Bts.clamp(max=value_RD.shape[0] - 1)[:, None].expand_as(p_BHts)
-        by_distance = p_BHts.new_zeros(*p_BHts.shape[:3], value_RD.shape[0]).scatter_add(-1, index, p_BHts)
+    by_distance = _gathered(p_BHts, tile, value_RD.shape[0])
     return out + (by_distance.to(value_RD.dtype) @ value_RD).to(out.dtype)
+
+
+def weigh_backward(
+    g_BHtD: Tensor, p_BHts: Tensor, v_BGsD: Tensor, value_RD: Tensor | None, tile: Tile
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Gradients of p (a new tensor in its dtype), v and value, given that of what `weigh` returns; without weighing
+    once more."""
+    n_groups = v_BGsD.shape[1]
+    g_p_BHts = grouped(g_BHtD, v_BGsD.transpose(-1, -2)).to(p_BHts.dtype)
+    rows_p, rows_g = (x.unflatten(1, (n_groups, -1)).flatten(2, 3) for x in (p_BHts.to(v_BGsD.dtype), g_BHtD))
+    g_v_BGsD = rows_p.transpose(-1, -2) @ rows_g
+    if value_RD is None:
+        return g_p_BHts, g_v_BGsD, None
+    g_BHtD, distance_Bts = g_BHtD.to(value_RD.dtype), None if tile.shifted else tile.distance_Bts
+    g_p_BHts += _spread(g_BHtD @ value_RD.transpose(-1, -2), tile, distance_Bts)
+    by_distance = _gathered(p_BHts, tile, value_RD.shape[0]).to(value_RD.dtype)
+    return g_p_BHts, g_v_BGsD, torch.einsum("bhtr,bhtd->rd", by_distance, g_BHtD)
 
 
 def hidden(tile: Tile) -> Tensor | None:
@@ -272,6 +284,27 @@ def _spread(x_BHtR: Tensor, tile: Tile, distance_Bts: Tensor | None) -> Tensor:
         return _shift(x_BHtR)
     index = distance_Bts.clamp(max=x_BHtR.shape[-1] - 1)[:, None]
     return x_BHtR.gather(-1, index.expand(*x_BHtR.shape[:2], -1, -1))
+
+
+def _gathered(x_BHts: Tensor, tile: Tile, n_rows: int) -> Tensor:
+    """The transpose of `_spread`: columns by key -> columns by distance, summed where they share one."""
+    if tile.shifted:
+        return _unshift(x_BHts)
+    index = tile.distance_Bts.clamp(max=n_rows - 1)[:, None].expand_as(x_BHts)
+    return x_BHts.new_zeros(*x_BHts.shape[:3], n_rows).scatter_add(-1, index, x_BHts)
+
+
+class _Diagonals(torch.autograd.Function):
+    """(H, W) -> (H, t, s): `_shift` of one row for all queries, of which no t x W matrix is made. Its gradient sums
+    every diagonal."""
+
+    @staticmethod
+    def forward(ctx: Any, x_HW: Tensor, t: int) -> Tensor:
+        return x_HW.unfold(-1, x_HW.shape[-1] - t + 1, 1).flip(-2)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return _unshift(grads[0]).sum(-2), None
 
 
 def _shift(x: Tensor) -> Tensor:

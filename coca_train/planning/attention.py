@@ -72,7 +72,7 @@ def _tile_work(part: Part) -> Callable[[], None]:
     """Allocates what one tile of attention needs while gradients are taken, and lets it go: float32 scores,
     probabilities and the gradients of both, and with them what a hook keeps, and what goes back along it."""
     batch, n_queries, heads, _ = part.q_BTHE.shape
-    shape_BHts = batch, heads, min(n_queries, online.QUERY_TILE), min(part.k_BSGE.shape[1], online.KEY_TILE)
+    shape_BHts = batch, heads, min(n_queries, online.query_tile([part])), min(part.k_BSGE.shape[1], online.KEY_TILE)
     pairs = None if part.hooked is None else _pairs(part, shape_BHts)
 
     def work() -> None:

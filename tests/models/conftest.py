@@ -69,3 +69,4 @@ def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "RECOMPUTE_ABOVE", 9)
     monkeypatch.setattr(online, "QUERY_TILE", 3)
     monkeypatch.setattr(online, "KEY_TILE", 4)
+    monkeypatch.setattr(online, "TILE_PAIRS", 0)

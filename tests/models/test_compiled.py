@@ -163,6 +163,27 @@ def test_without_a_compiler_blocks_stay_as_they_are_and_that_is_said(monkeypatch
     assert "are not compiled: Inductor needs a C++ compiler" in "".join(capsys.readouterr())
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(compiled.no_compiler("cpu") is not None, reason="needs a C++ compiler")
+def test_a_compiler_that_fails_is_said_in_a_line(tmp_path, capsys):
+    """Its own messages fill pages."""
+    from torch._inductor import config, utils
+
+    torch._dynamo.reset()
+    broken = tmp_path / "g++"
+    lines = "case $1 in --version|-v) exec g++ $1;; esac; seq -f 'main.cpp:%g: error: no' 100 >&2; exit 1"
+    broken.write_text(f"#!/bin/sh\n{lines}\n", encoding="utf-8")
+    broken.chmod(0o755)
+    model, batches = model_of(SCHEMES["rope"]), [batch_of(0, False)]
+    expected = steps(model, batches)
+    model.compiled = CompiledBlocks(WAYS["none"])
+    with config.patch({"cpp.cxx": (str(broken),)}), utils.fresh_cache():
+        assert all(torch.equal(a, b) for a, b in zip(steps(model, batches), expected, strict=True))
+    said = "".join(capsys.readouterr())
+    assert said.count("layers of the kind own are not compiled: CppCompileError") == 1
+    assert len(said.splitlines()) == 1
+
+
 def test_a_graph_that_would_break_is_said_in_words(capsys):
     def asks(block, x_BTC, context, past_BMC):
         return block(x_BTC, context, past_BMC) if float(x_BTC.sum()) else x_BTC

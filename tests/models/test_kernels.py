@@ -12,7 +12,7 @@ from coca_train.positions.base import Terms
 from coca_train.positions.visibility import seen
 from tests.cases import slow_unless
 from tests.models.parts import GROUPS, HEADS, VISIBILITIES, RandomParts, documents, gaps, same
-from tests.models.watching import Largest
+from tests.models.watching import Largest, Passes
 
 FAST = ["sdpa", "blocked", "auto"]
 WIDTH, VALUE_WIDTH, SCALE = 12, 8, 0.3
@@ -189,6 +189,19 @@ def test_lower_precision_stays_close(kernel, kind, small, dtype, rtol, request):
     assert (out.double() - expected).abs().max() <= rtol * expected.abs().max()
 
 
+@pytest.mark.usefixtures("_small_tiles")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("widened", [False, True])
+def test_halves_multiplied_as_they_are_or_in_float32(widened, kind, monkeypatch):
+    """Whichever this CPU would do: results and gradients in bfloat16, near those of the definition."""
+    monkeypatch.setattr(online, "WIDENED", {torch.bfloat16: widened})
+    expected, expected_grads = Case(33, 33, "causal", kind).run("eager")
+    out, grads = Case(33, 33, "causal", kind, dtype=torch.bfloat16).run("blocked")
+    for a, b in zip((out, *grads), (expected, *expected_grads), strict=True):
+        assert a.dtype == torch.bfloat16
+        assert (a.double() - b).abs().max() <= 3e-2 * b.abs().max()
+
+
 @pytest.mark.parametrize("kind", ["none", "all"])
 def test_long_sequences_hold_no_square(kind):
     """T = 6 144 with a window: no tensor is anywhere near T x T, forward or backward."""
@@ -213,3 +226,24 @@ def test_a_window_visits_few_tiles(monkeypatch):
         counts.append(len(visited))
     assert counts[1] <= 2.1 * counts[0]
     assert counts[1] < 3 * 4096 / online.QUERY_TILE
+
+
+def test_what_a_tile_costs():
+    """A bias takes two products forward and five backward, as fused kernels do, and few passes over the pairs beside
+    them: counted by what a longer text has more of; hiding what comes later apart, which few tiles have to."""
+    forward, backward = [], []
+    for n_blocks in (3, 5):
+        n = n_blocks * online.KEY_TILE
+        case = Case(n, n, "causal", "distance", dtype=torch.float32, n_rows=n)
+        for passes in (forward, backward):
+            passes.append(Passes(2 * HEADS * online.QUERY_TILE * online.KEY_TILE))
+        with forward[-1]:
+            out = KERNELS["blocked"](case.parts, case.v, SCALE)
+        with backward[-1]:
+            out.sum().backward()
+    n_tiles = (online.KEY_TILE // online.QUERY_TILE) * (15 - 6)
+    for (few, many), products, others in ((forward, 2, 4), (backward, 5, 6)):
+        more = many.seen - few.seen
+        assert more.pop("bmm") == products * n_tiles
+        assert more.pop("masked_fill") < n_tiles
+        assert more.total() <= others * n_tiles, more
