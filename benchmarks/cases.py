@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from benchmarks.plain_gpt import PlainGPT
 from coca_train.models.attention import Attention, AttentionContext
 from coca_train.models.generation import generate
 from coca_train.models.init import init_weights
@@ -50,7 +51,8 @@ class Setup:
 
 
 def training(name: str, setup: Setup) -> Work:
-    """One optimizer step: forward, loss, backward, fused AdamW. name: ours/<position> or transformers/<kernel>."""
+    """One optimizer step: forward, loss, backward, fused AdamW. name: ours/<position>, transformers/<kernel> or
+    plain/gpt."""
     torch.manual_seed(0)
     model = _model(name, setup).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
@@ -69,6 +71,8 @@ def _loss(name: str, model: nn.Module, tokens_BT: torch.Tensor) -> torch.Tensor:
     inputs_BT, targets_BT = tokens_BT[:, :-1], tokens_BT[:, 1:]
     if name.startswith("transformers/"):
         return model(input_ids=inputs_BT, labels=inputs_BT, shift_labels=targets_BT.contiguous()).loss
+    if name.startswith("plain/"):
+        return model(inputs_BT, targets_BT)
     return model(inputs_BT, targets_BT) / targets_BT.numel()
 
 
@@ -76,6 +80,9 @@ def _model(name: str, setup: Setup) -> nn.Module:
     package, option = name.split("/")
     if package == "transformers":
         return _neox(setup, option)
+    if package == "plain":
+        shape = load([f"model={setup.model}"]).config.model
+        return PlainGPT(shape, setup.vocab_size, setup.seq_len).to(setup.device, setup.torch_dtype)
     config = load([f"model={setup.model}", f"position={option}"]).config
     with torch.device(setup.device):
         model = Transformer(

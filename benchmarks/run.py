@@ -1,8 +1,8 @@
 """`python -m benchmarks.run`: one table of ratios, within one run on one machine.
 
 Rows where "ours / peer" is a time or memory ratio: below 1 we are faster or leaner. Speeds are given as
-tokens per second. Peers: transformers' GPTNeoXForCausalLM (the faster of sdpa and eager), and RoPE's
-attention in this package.
+tokens per second. Peers: transformers' GPTNeoXForCausalLM (the faster of sdpa and eager), in training a
+plain GPT as well (benchmarks/plain_gpt.py), and RoPE's attention in this package.
 """
 
 import argparse
@@ -24,20 +24,22 @@ Row = dict[str, Any]
 
 
 def bench_training(setup: Setup, rounds: int, positions: list[str]) -> list[Row]:
-    """Our training step against transformers'."""
-    peers = ["transformers/sdpa", "transformers/eager"]
-    names = [f"ours/{p}" for p in positions] + peers
+    """Our training step against transformers', and against a plain GPT's."""
+    peers, plain = ["transformers/sdpa", "transformers/eager"], "plain/gpt"
+    names = [*(f"ours/{p}" for p in positions), *peers, plain]
     works = {name: KINDS["training"](name, setup) for name in names}
     seconds = interleaved_seconds(works, setup, rounds)
     works.clear()
     best = min(peers, key=lambda peer: statistics.median(seconds[peer]))
-    memory = {name: peak_bytes("training", name, setup) for name in [*names[: len(positions)], best]}
+    memory = {name: peak_bytes("training", name, setup) for name in [*names[: len(positions)], best, plain]}
     tokens = setup.batch * setup.seq_len
     what = f"training {setup.dtype}, {setup.model}, {setup.batch} x {setup.seq_len}"
-    return [
-        row(what, name.removeprefix("ours/"), best, seconds, memory[name], memory[best], tokens)
+    ours = [
+        row(what, name.removeprefix("ours/"), peer, seconds, memory[name], memory[peer], tokens)
+        for peer in (best, plain)
         for name in names[: len(positions)]
-    ] + [{**row(what, peer, best, seconds, None, None, tokens)} for peer in peers]
+    ]
+    return ours + [row(what, peer, best, seconds, None, None, tokens) for peer in [*peers, plain]]
 
 
 def bench_decoding(setup: Setup, rounds: int, positions: list[str]) -> list[Row]:

@@ -10,6 +10,7 @@ import torch
 from coca_train import positions
 from coca_train.extending import parts
 from coca_train.extending.contract import Contract
+from coca_train.positions.base import Terms
 from coca_train.runtime.errors import UserError
 
 
@@ -48,6 +49,17 @@ class Declared(Contract):
         hooked = parts.mapped(scheme, q, k, parts.start(3), parts.start(3), 3).hooked
         assert scheme.carries == (hooked is not None and hooked.by.carried > 0)
         assert not (scheme.embeds and scheme.by_pairs)
+
+    def test_keys_are_settled_if_it_says_so(self, settings: Any) -> None:
+        """k' of a few tokens is, bit for bit, what it is among all, and nothing but q'·k' makes a score."""
+        scheme = parts.build(settings).eval()
+        if not scheme.settles_keys:
+            return
+        q, k, _ = parts.random_qkv(scheme, 9)
+        whole = parts.mapped(scheme, q, k, parts.start(9), parts.start(9), 9)
+        few = parts.mapped(scheme, q[:, 5:7], k[:, 5:7], parts.start(2, 5), parts.start(2, 5), 9)
+        assert torch.equal(few.k_BSGE, whole.k_BSGE[:, 5:7]) and torch.equal(few.q_BTHE, whole.q_BTHE[:, 5:7])
+        assert few.terms == whole.terms == Terms() and few.hooked is whole.hooked is None
 
     def test_parameters_keep_their_names(self, settings: Any) -> None:
         """What a checkpoint holds: `shared` and `own` say so for the first of the settings, cases[0]."""

@@ -76,6 +76,15 @@ class VisibilityContract(Contract):
             later = shown[now + 1 :, : now + 1].any(0).nonzero()[:, 0]
             assert all(key < keep.first or key > now - keep.last for key in later.tolist())
 
+    def test_keys_stay_where_they_are_if_it_says_so(self, settings: Any) -> None:
+        """At one place in all views, whatever comes after them: a cache may hold them rotated."""
+        rules, pos = self._rules(settings), parts.start(40)
+        placed_BS = [layout.pos_BS for layout in rules.layouts(pos, pos)]
+        assert rules.settles_keys == all(torch.equal(each, placed_BS[0]) for each in placed_BS)
+        for layout in rules.layouts(pos[:, 8:9], pos[:, :9]) if rules.settles_keys else ():
+            assert torch.equal(layout.pos_BS, placed_BS[0][:, :9])
+            assert torch.equal(layout.text_BT, placed_BS[0][:, 8:9])
+
     def test_its_share_counts_the_pairs(self, settings: Any) -> None:
         """Of those that causality leaves: what plans and MFU go by."""
         for length in (1, 5, 40):

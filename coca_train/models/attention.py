@@ -28,6 +28,7 @@ class AttentionContext(NamedTuple):
     kernel: Kernel
     views: Sequence[tuple[Any, Layout]]  # the scheme's tables and the layout of each view
     cache: Cache | None
+    settled: bool = False  # the cache holds keys as the scheme maps them, and the tables are those of the new tokens
     scale_BT: Tensor | None = None  # of every query's scores, float32; None: one
     kind: str = OWN  # of the layers
     device: str = ""  # cpu or cuda, as a step is done there; "": where the tensors are
@@ -66,23 +67,24 @@ class Attention(nn.Module):
     def _keys(self, projected: Tensor) -> Tensor:
         return self.position.condense(self.k_norm(projected.unflatten(-1, (self.n_kv_heads, -1))))
 
-    def _projected(self, x_BTC: Tensor, x_BSC: Tensor, device: str) -> tuple[Tensor, Tensor, Tensor]:
+    def _projected(self, x_BTC: Tensor, x_BSC: Tensor, context: AttentionContext) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys as the cache holds them, values."""
         if x_BSC is x_BTC:
-            q, k, v = products(x_BTC, (self.q, self.k, self.v), device)
+            kept = None if context.cache is None else context.cache.kept
+            q, k, v = products(x_BTC, (self.q, self.k, self.v), context.device, kept)
         else:
-            (q,), (k, v) = products(x_BTC, (self.q,), device), products(x_BSC, (self.k, self.v), device)
+            (q,) = products(x_BTC, (self.q,), context.device)
+            k, v = products(x_BSC, (self.k, self.v), context.device)
         return self._queries(q), self._keys(k), v.unflatten(-1, (self.n_kv_heads, self.head_dim))
 
     def forward(self, x_BTC: Tensor, context: AttentionContext, past_BMC: Tensor | None = None) -> Tensor:
         """past_BMC: hidden states of positions that are no queries, in front of the keys."""
         x_BSC = x_BTC if past_BMC is None else torch.cat((past_BMC, x_BTC), dim=1)
-        q_BTHD, k_BSGK, v_BSGD = self._projected(x_BTC, x_BSC, context.device)
+        q_BTHD, k_BSGK, v_BSGD = self._projected(x_BTC, x_BSC, context)
         tokens = self.position.tokens(x_BSC)
-        # Before the scheme maps them: frequencies that change with the length are applied to all keys anew, so the
-        # cache holds what the projection gave.
-        if context.cache is not None:
-            # In the dtype of the model: what a scheme condenses may be wider than that.
+        if context.cache is not None and not context.settled:
+            # Before the scheme maps them: what changes with the length is applied to all keys anew. In the dtype of
+            # the model: what a scheme condenses may be wider than that.
             k_BSGK, v_BSGD, *tokens = context.cache.extend(self.layer, k_BSGK.to(v_BSGD.dtype), v_BSGD, *tokens)
         project, shared = Projections(self.project_q, self.project_k), context.sequence
         if shared is not None:
@@ -97,9 +99,13 @@ class Attention(nn.Module):
             if shared is not None:
                 mapped = shared.mapped(mapped, project.heads, self.n_heads)
             parts.append(part_of(mapped, layout, context.scale_BT))
+        if context.cache is not None and context.settled:  # a key is the same in all views
+            k_BSGE, v_BSGD = context.cache.extend(self.layer, parts[0].k_BSGE, v_BSGD)
+            parts = [part._replace(k_BSGE=k_BSGE) for part in parts]
         # By the width of the values: a scheme may make queries and keys wider, and that must not make the scores
         # smaller.
         out_BTHD = context.kernel(parts, v_BSGD, self.head_dim**-0.5)
         if shared is not None:
             out_BTHD = shared.to_tokens(out_BTHD, self.n_heads)
-        return F.dropout(self.out(out_BTHD.flatten(-2)), self.dropout, self.training)
+        out_BTC = self.out(out_BTHD.flatten(-2))
+        return F.dropout(out_BTC, self.dropout) if self.training and self.dropout else out_BTC

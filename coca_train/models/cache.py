@@ -1,4 +1,6 @@
-"""The key/value cache of a generation: un-rotated keys, so frequencies may change (arXiv 2309.00071, 3.3).
+"""The key/value cache of a generation. Where frequencies may change with the length its keys are not yet rotated (arXiv
+2309.00071, 3.3), so all are rotated anew at each step. A cache for one length holds them rotated, where a scheme maps a
+key by its position and the length alone and a visibility leaves it there.
 
 Beside each key and value stands what the position scheme has made of the token (`LayerPosition.tokens`).
 
@@ -11,6 +13,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from coca_train.models.products import Kept
 from coca_train.positions.known import Extent, extent, note, rising
 from coca_train.positions.visibility import Keep
 
@@ -24,6 +27,9 @@ class InHand(NamedTuple):
 
 class Cache(Protocol):
     """What a model asks of a cache."""
+
+    at_length: int | None  # what dynamic frequencies adapt to, as long as it is used [tokens]; None: that may change
+    kept: Kept | None  # joined weights, as long as it is used; None: they may change
 
     @property
     def length(self) -> int:
@@ -50,11 +56,12 @@ class KVCache:
     """Keys, values and the scheme's tensors of every layer, (B, S, …) each.
 
     keeps: for each layer what a later query may still see (positions/visibility.py), so that its memory does not grow
-    with the text; None: everything, in buffers of a fixed capacity [positions].
+    with the text; None: everything, in buffers of a fixed capacity [positions]. at_length: as in `Cache`.
     """
 
-    def __init__(self, keeps: Sequence[Keep | None], capacity: int) -> None:
-        self.keeps, self.capacity = tuple(keeps), capacity
+    def __init__(self, keeps: Sequence[Keep | None], capacity: int, at_length: int | None = None) -> None:
+        self.keeps, self.capacity, self.at_length = tuple(keeps), capacity, at_length
+        self.kept: Kept | None = {}
         self.length = 0  # positions of the text so far
         self._held: dict[Keep | None, _Held] = {}
         self._layers: list[list[Tensor]] = [[] for _ in keeps]
@@ -85,20 +92,20 @@ class KVCache:
             self._layers[layer] = [x[:, kept_S] for x in in_hand]
             return in_hand
         if not held:
-            held += [x.new_empty(x.shape[0], self.capacity, *x.shape[2:]) for x in new]
+            held += [_buffer(x, x.shape[0], self.capacity) for x in new]
         for buffer, x in zip(held, new, strict=True):
             buffer[:, self.length - x.shape[1] : self.length] = x
         return [buffer[:, : self.length] for buffer in held]
 
     def fork(self, n_rows: int, capacity: int) -> "KVCache":
         """A cache of its own with n_rows rows, each of which goes on from this one's text."""
-        forked = KVCache(self.keeps, capacity)
-        forked.length, forked._held = self.length, dict(self._held)
+        forked = KVCache(self.keeps, capacity, self.at_length)
+        forked.kept, forked.length, forked._held = self.kept, self.length, dict(self._held)
         for keep, mine, theirs in zip(self.keeps, self._layers, forked._layers, strict=True):
             for buffer in mine:
                 n_held = self.length if keep is None else buffer.shape[1]
                 room = capacity if keep is None else n_held
-                copy = buffer.new_empty(n_rows, room, *buffer.shape[2:])
+                copy = _buffer(buffer, n_rows, room)
                 copy[:, :n_held] = buffer[:, :n_held]
                 theirs.append(copy)
         return forked
@@ -109,10 +116,12 @@ class KVCache:
         first = parts[0]
         if len(parts) == 1:
             return first
-        together = cls(first.keeps, first.capacity)
-        together.length, together._held = first.length, dict(first._held)
+        together = cls(first.keeps, first.capacity, first.at_length)
+        together.kept, together.length, together._held = first.kept, first.length, dict(first._held)
         for layer, joined in enumerate(together._layers):
-            joined += [torch.cat(rows) for rows in zip(*(part._layers[layer] for part in parts), strict=True)]
+            for rows in zip(*(part._layers[layer] for part in parts), strict=True):
+                together_BS = _buffer(rows[0], sum(map(len, rows)), rows[0].shape[1])
+                joined.append(torch.cat(rows, out=together_BS))
             for part in parts:
                 part._layers[layer] = []
         return together
@@ -121,6 +130,13 @@ class KVCache:
     def n_bytes(self) -> int:
         """Memory of what is held [bytes]."""
         return sum(x.numel() * x.element_size() for held in self._layers for x in held)
+
+
+def _buffer(like_BS: Tensor, n_rows: int, n_positions: int) -> Tensor:
+    """Room for so many rows and positions of what is given, (B, S, …). In memory a head's keys stand together, as a
+    single query reads them one head after the other."""
+    heads, width = like_BS.shape[2:-1], like_BS.shape[2:][-1:]
+    return like_BS.new_empty(n_rows, *heads, n_positions, *width).movedim(len(heads) + 1, 1)
 
 
 def _joined(held_BS: Tensor, pos_BT: Tensor) -> Tensor:

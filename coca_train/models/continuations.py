@@ -134,7 +134,7 @@ def _prefilled(
     turn = 0
     for group in groups:
         n_tokens = len(group.trunk)
-        trunk = model.new_cache(n_tokens)
+        trunk = model.new_cache(n_tokens, length)
         for batch in group.batches:
             hidden, parts = [], []
             for shared, branches in groupby(batch, key=lambda branch: branch.shared):

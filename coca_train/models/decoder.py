@@ -178,6 +178,8 @@ class Decoder(nn.Module):
         in_hand = dict.fromkeys(self.keeps, InHand(pos_BS, doc_BS))
         if cache is not None:
             in_hand = cache.advance(pos_BT, doc_BS)
+            assert cache.at_length is None or length in (None, cache.at_length), (length, cache.at_length)
+            length = length or cache.at_length
         contexts = {}
         for kind in dict.fromkeys(self.kinds):
             pos_BS, doc_BS = in_hand[self.visibilities[kind].keep()]
@@ -190,11 +192,16 @@ class Decoder(nn.Module):
         """`contexts` of one kind, whose layers have these S positions in hand."""
         position, visibility = self.position_of(kind), self.visibilities[kind]
         layouts, length = visibility.layouts(pos_BT, pos_BS, doc_BS), visibility.length(length)
-        views = [(position(layout.pos_BT, layout.pos_BS, length), layout) for layout in layouts]
+        settled = cache is not None and cache.at_length is not None
+        settled = settled and position.settles_keys and visibility.settles_keys
+        views = []
+        for layout in layouts:
+            keys = layout.text_BT if settled else layout.pos_BS
+            views.append((position(layout.pos_BT, keys, length), layout))
         # Any of the layouts: they differ in what is seen and how far it seems, the place in the text is the same in
         # all.
         scale_BT = logit_scale(self.logit_scales[kind], layouts[0].text_BT, self.shape.max_seq_len)
-        return AttentionContext(position, self.kernel(), views, cache, scale_BT, kind)
+        return AttentionContext(position, self.kernel(), views, cache, settled, scale_BT, kind)
 
 
 def module_name(kind: str) -> str:

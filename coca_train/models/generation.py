@@ -1,8 +1,8 @@
-"""Greedy and sampled generation with a cache of un-rotated keys, of those only that are still to be seen.
+"""Greedy and sampled generation with a cache of the keys that are still to be seen.
 
 Dynamic frequencies follow the length of the sequence, in one of two ways (arXiv 2309.00071, 3.3):
 * sequence: l = prompt + max_new_tokens for the whole call, so cached decoding equals a full recompute
-  at that l exactly;
+  at that l exactly, and keys that a scheme maps once and for all are cached rotated;
 * step: l grows token by token. A cached key's hidden state was made at a shorter l, so beyond the
   training window a deep model's cached decoding equals the same steps replayed, not a full recompute.
 With fixed frequencies both are the same.
@@ -93,14 +93,13 @@ def _next_logits(
     """Logits of the next token, again and again; the caller appends its choice to `new` in between."""
     device = next(model.parameters()).device
     total = len(prompt) + max_new_tokens
-    cache = model.new_cache(total) if use_cache else None
+    at_length = total if dynamic_length == "sequence" else None
+    cache = model.new_cache(total, at_length) if use_cache else None
     for _ in range(max_new_tokens):
         held = len(prompt) + len(new)
         start = cache.length if cache is not None else 0
-        pos_BT = torch.arange(start, held, device=device)[None]
         tokens_BT = torch.tensor([(prompt + new)[start:]], device=device)
-        length = total if dynamic_length == "sequence" else held
-        x_BTC = model.hidden(tokens_BT, pos_BT=pos_BT, length=length, cache=cache)
+        x_BTC = model.hidden(tokens_BT, length=at_length or held, cache=cache)
         # The last position alone goes through the head: the logits of a long prompt would not fit.
         yield model.head(x_BTC[:, -1:])[0, -1]
 

@@ -111,15 +111,16 @@ def sdpa(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
     grouped = k_BHSE.shape[1] != n_heads and q_BHTE.dtype in HALF
     if not grouped:
         k_BHSE, v_BHSD = repeat_heads(k_BHSE, n_heads), repeat_heads(v_BHSD, n_heads)
-    if q_BHTE.shape[-1] != width:  # fused kernels want one width for q, k and v
-        v_BHSD = F.pad(v_BHSD, (0, q_BHTE.shape[-1] - width))
+    padded = q_BHTE.shape[-1] - width
+    if padded:  # fused kernels want one width for q, k and v
+        v_BHSD = F.pad(v_BHSD, (0, padded))
     if n_queries in (1, n_keys):
         out_BHTE = F.scaled_dot_product_attention(
             q_BHTE, k_BHSE, v_BHSD, is_causal=n_queries > 1, scale=scale, enable_gqa=grouped
         )
     else:
         out_BHTE = _behind_cache(q_BHTE, repeat_heads(k_BHSE, n_heads), repeat_heads(v_BHSD, n_heads), scale)
-    return out_BHTE[..., :width].transpose(1, 2)
+    return (out_BHTE[..., :width] if padded else out_BHTE).transpose(1, 2)
 
 
 def _behind_cache(q_BHTE: Tensor, k_BHSE: Tensor, v_BHSE: Tensor, scale: float) -> Tensor:

@@ -43,7 +43,8 @@ class MLP(nn.Module):
             h_BTF = F.silu(self.gate(x_BTC)) * h_BTF
         else:
             h_BTF = F.gelu(h_BTF, approximate="tanh" if self.activation == "gelu_tanh" else "none")
-        return F.dropout(self.down(h_BTF), self.dropout, self.training)
+        out_BTC = self.down(h_BTF)
+        return F.dropout(out_BTC, self.dropout) if self.training and self.dropout else out_BTC
 
 
 class Block(nn.Module):

@@ -5,26 +5,66 @@ Counted for Q, K and V of C features each, N tokens, forward and backward: the i
 sums of its gradients fall away, 10·N·C numbers; the gradients of Q, K and V are copied side by side, 6·N·C, and the
 weights twice, 12·C². A gain from N = 3·C on, and ten kernels less. Gate and up would copy more than they save. On a CPU
 the products are long enough as they are.
+
+Of a single token a small product is sooner computed than called. While a text is written its weights stay as they are,
+so those of small layers are joined once, and kept with the cache.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+KEEP_UP_TO = 2**18  # numbers of joined weights that a cache keeps for one layer
 
-def products(x_BTC: Tensor, layers: Sequence[nn.Module], device: str = "") -> list[Tensor]:
-    """What each of these linear layers makes of x. device: cpu or cuda, as it is done there; "": where x is."""
+
+class Joint(NamedTuple):
+    """Joined weights and biases, and how many features are whose."""
+
+    weight_NC: Tensor
+    bias_N: Tensor | None
+    sizes: list[int]
+
+
+# By the layers that are joined; None: they are not.
+Kept = dict[Sequence[nn.Module], Joint | None]
+
+
+def products(
+    x_BTC: Tensor, layers: Sequence[nn.Module], device: str = "", kept: Kept | None = None
+) -> Sequence[Tensor]:
+    """What each of these linear layers makes of x. device: cpu or cuda, as it is done there; "": where x is. kept: of a
+    cache, whose weights do not change; None: there is none."""
+    if kept is not None and x_BTC.shape[1] == 1 and not torch.is_grad_enabled():
+        if layers not in kept:
+            kept[layers] = _small_joint(layers)
+        if (joint := kept[layers]) is not None:
+            return F.linear(x_BTC, joint.weight_NC, joint.bias_N).split(joint.sizes, -1)
     gains = (device or x_BTC.device.type) == "cuda" and x_BTC.numel() >= 3 * x_BTC.shape[-1] ** 2
     if not gains or not can_join(layers):
         return [layer(x_BTC) for layer in layers]
+    weights, bias = _parts(layers)
+    joined: Any = _Joined.apply(x_BTC, bias, *weights)
+    return joined.split([len(weight) for weight in weights], -1)
+
+
+def _parts(layers: Sequence[nn.Module]) -> tuple[list[Tensor], Tensor | None]:
+    """The weights, and the biases one behind the other."""
     linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
     biases: list[Tensor] = [layer.bias for layer in linear if layer.bias is not None]
-    bias = torch.cat(biases) if biases else None
-    joined: Any = _Joined.apply(x_BTC, bias, *(layer.weight for layer in linear))
-    return list(joined.split([layer.out_features for layer in linear], -1))
+    return [layer.weight for layer in linear], torch.cat(biases) if biases else None
+
+
+def _small_joint(layers: Sequence[nn.Module]) -> Joint | None:
+    """None where they cannot be joined, or would be a copy worth speaking of."""
+    if not can_join(layers):
+        return None
+    weights, bias = _parts(layers)
+    if sum(weight.numel() for weight in weights) > KEEP_UP_TO:
+        return None
+    return Joint(torch.cat(weights), bias, [len(weight) for weight in weights])
 
 
 def can_join(layers: Sequence[nn.Module]) -> bool:

@@ -137,9 +137,12 @@ class Transformer(Decoder):
             for name, module in before.items():
                 self.add_module(name, module)
 
-    def new_cache(self, capacity: int) -> KVCache:
-        """An empty cache for texts of at most so many positions [tokens]; a layer with a window holds a window."""
-        return KVCache(self.keeps, capacity)
+    def new_cache(self, capacity: int, at_length: int | None = None) -> KVCache:
+        """An empty cache for texts of at most so many positions [tokens]; a layer with a window holds a window.
+
+        at_length: what dynamic frequencies adapt to, as long as the cache is used [tokens]; None: that may change.
+        """
+        return KVCache(self.keeps, capacity, at_length)
 
     def hidden(
         self,

@@ -201,6 +201,7 @@ class Position(nn.Module):
     sees_positions = True  # scores depend on where tokens stand; False: at most on which tokens stand between them
     by_pairs = True  # positions act on pairs of tokens, so a visibility may place far pairs elsewhere
     carries = False  # its hook does: all that a query sees must be one view, as the carry runs along it
+    settles_keys = False  # `rotate` is all it does; k' follows from key, position and length, and can be cached
     mixes_heads = False  # its hook does: no rank can have some of the heads only
     layer_class: type[LayerPosition] = LayerPosition
 

@@ -6,6 +6,7 @@ are float32 and start from integer positions: in bfloat16, 32 768 positions are 
 Shape legend: B batch, T tokens, H heads, D head width, R rotated width, J = R/2 pairs.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -57,6 +58,17 @@ def turns(pos_BT: Tensor, pos_BS: Tensor, spectrum: Spectrum) -> tuple[Turn, Tur
     return query, query if pos_BS is pos_BT else turn(pos_BS, spectrum)
 
 
+def in_pieces(made: Callable[..., Tensor], x_BTHR: Tensor, *tables: Tensor) -> Tensor:
+    """made(x, *tables) in the dtype of x, piece by piece: no wider copy of the whole."""
+    parts = pieces(x_BTHR)
+    if len(parts) == 1:
+        return made(x_BTHR, *tables).to(x_BTHR.dtype)
+    out = torch.empty_like(x_BTHR)
+    for part in parts:
+        out[:, part] = made(x_BTHR[:, part], *(table[:, part] for table in tables))
+    return out
+
+
 def pieces(x_BTHR: Tensor) -> list[slice]:
     """Stretches of time of about PIECE elements each; everything at once off the CPU, where launches cost more."""
     n = x_BTHR.shape[1]
@@ -89,6 +101,8 @@ def apply(x_BTHD: Tensor, turn: Turn) -> Tensor:
 
 class Rotary(Position):
     """What rotary schemes share: how much of a head they turn, and by which frequencies."""
+
+    settles_keys = True
 
     def __init__(self, settings: Any, shape: AttentionShape) -> None:
         super().__init__(settings, shape)

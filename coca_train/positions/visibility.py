@@ -86,12 +86,17 @@ class Visibility:
         """What dynamic frequencies adapt to in a text of this length [tokens]: less where positions go less far."""
         return length
 
+    @property
+    def settles_keys(self) -> bool:
+        """Whether a key stands at one place in all views, and so for all queries."""
+        return all(view.cap is None for view in self.views())
+
     def share(self, length: int) -> float:
         """Pairs that are seen in a text of this length, of those that causality leaves."""
         return sum(_n_pairs(rule, length) for rule, _, _ in self.views()) / _n_pairs(Rule(), length)
 
     def place(self, pos_BT: Tensor, pos_BS: Tensor, doc_BS: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Positions and documents, where the visibility makes new ones."""
+        """Positions and documents, where the visibility makes new ones: of each token by its own."""
         return pos_BT, pos_BS, doc_BS
 
     def problems(self, position: Any) -> list[Problem]:

@@ -4,6 +4,7 @@ Text is forced, so that every step can be compared: 32 tokens behind a prompt, t
 """
 
 from functools import cache
+from itertools import pairwise
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from coca_train.extending.parts import refused, shipped
 from coca_train.models import generation
 from coca_train.models.generation import _next_logits
 from coca_train.models.init import init_weights
+from coca_train.models.kernels import sdpa
 from coca_train.models.transformer import Transformer
 from coca_train.settings import load
 from coca_train.vary import vary
@@ -124,7 +126,8 @@ def test_every_scheme_and_visibility_equals_full_recompute(scheme, visibility):
         return
     model = build(visible(scheme, visibility))
     expected = recompute(model, 5)
-    close(decode(model, 5), expected)
+    for mode in ("sequence", "step"):  # keys rotated in the cache, where they can be, and not
+        close(decode(model, 5, mode), expected)
     assert (visibility == "causal") == torch.allclose(expected, recompute(build(trained(scheme)), 5), atol=1e-3)
 
 
@@ -171,6 +174,50 @@ def test_every_frequency_equals_full_recompute(scheme, frequencies):
         close(decode(model, 5, "step"), expected)
     else:
         assert not torch.allclose(expected, recompute(model, 5, length=WINDOW), atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "frequencies", "visibility"), sampled(ROTARY, FREQUENCIES, VISIBILITIES, strength=1)
+)
+@torch.no_grad()
+def test_keys_that_are_rotated_once_are_those_that_are_rotated_anew(scheme, frequencies, visibility):
+    """Bit for bit in the first layer, several tokens at a time and one by one; decoding is the full computation."""
+    if refused(visible("rope", visibility).visibility, build(trained(scheme)).position):
+        return
+    model, total = build(visible(scheme, visibility, frequencies)), 5 + NEW
+    tokens = torch.tensor([text(5)[:-1]])
+    once, anew = model.new_cache(total, total), model.new_cache(total)
+    settles = scheme != "xpos" and visibility not in ("rerope", "lambda_mask")
+    for begin, end in pairwise([0, 5, 12, *range(13, tokens.shape[1] + 1)]):
+        contexts, mapped = {}, {}
+        for held in (once, anew):
+            pos = model.places(tokens[:, begin:end], held)
+            contexts[held] = model.contexts(pos, pos, None, total, held)["own"]
+            x_BTC = model.blocks[0].attention_norm(model.embedded(tokens[:, begin:end], pos))
+            parts = watched(model.blocks[0].attention, x_BTC, contexts[held])
+            mapped[held] = [part.k_BSGE for part in parts]
+        assert contexts[once].settled == settles and not contexts[anew].settled
+        for one, other in zip(mapped[once], mapped[anew], strict=True):
+            assert torch.equal(one, other)
+    close(decode(model, 5), recompute(model, 5))
+
+
+def watched(attention, x_BTC, context):
+    """What the kernel is given."""
+    given = []
+    attention(x_BTC, context._replace(kernel=lambda parts, v, scale: given.extend(parts) or sdpa(parts, v, scale)))
+    return given
+
+
+@torch.no_grad()
+def test_a_cache_for_one_length_takes_no_other():
+    model = build(trained("rope", "dynamic_ntk"))
+    with pytest.raises(AssertionError):
+        model.hidden(torch.tensor([[1, 2]]), length=50, cache=model.new_cache(40, 40))
+    short, long = (model.hidden(torch.tensor([text(5)]), length=length) for length in (40, 400))
+    cached = model.hidden(torch.tensor([text(5)]), cache=model.new_cache(40, 400))  # its own length, if none is said
+    torch.testing.assert_close(cached, long)
+    assert not torch.allclose(cached, short, atol=1e-3)
 
 
 @pytest.mark.parametrize("frequencies", slow_unless(["ntk", "dynamic_yarn", "clex", None], [*FREQUENCIES, None]))
@@ -228,7 +275,8 @@ def follows_length(model):
 def test_memory_of_a_cache(visibility, monkeypatch):
     """Constant where tokens are forgotten: the same after 120 tokens as after 10, and no more than is seen."""
     model, caches = build(visible("rope", visibility, n_layers=1)), []
-    monkeypatch.setattr(model, "new_cache", lambda n: caches.append(Transformer.new_cache(model, n)) or caches[-1])
+    made = Transformer.new_cache
+    monkeypatch.setattr(model, "new_cache", lambda *given: caches.append(made(model, *given)) or caches[-1])
     for n_tokens in (10, 120):
         generation.generate(model, [1, 2, 3], n_tokens)
     short, long = (kept.n_bytes for kept in caches)

@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from coca_train.extending.parts import MODEL, shipped
-from coca_train.models.products import can_join, products
+from coca_train.models.products import KEEP_UP_TO, can_join, products
 from tests.models.test_compiled import batch_of, model_of
 
 SCHEMES = dict(shipped())
@@ -62,3 +62,25 @@ def test_it_is_one_product():
     assert v.shape == (2, 72, 4)
     few = products(torch.randn(2, 71, MODEL.d_model), layers, "cuda")  # too few to be a gain
     assert few[0].untyped_storage().data_ptr() != few[1].untyped_storage().data_ptr()
+
+
+@torch.no_grad()
+def test_small_joint_weights_are_kept_with_a_cache():
+    """Of single tokens without gradients; adapters and large weights stay as they are."""
+    layers, kept = tuple(nn.Linear(16, width) for width in (8, 4, 4)), {}
+    x_BTC = torch.randn(2, 1, 16)
+    before = [layer(x_BTC) for layer in layers]
+    torch.testing.assert_close(list(products(x_BTC, layers, "cpu", kept)), before)
+    assert kept[layers].weight_NC.shape == (16, 16)
+    for layer in layers:
+        layer.weight.zero_()  # within one text nobody does this
+    torch.testing.assert_close(list(products(x_BTC, layers, "cpu", kept)), before)
+    for others in ((layers[0], nn.Linear(16, KEEP_UP_TO // 16)), (layers[0], nn.Identity())):
+        kept.clear()
+        products(x_BTC, others, "cpu", kept)
+        assert kept == {others: None}
+    kept.clear()
+    products(x_BTC.expand(-1, 2, -1), layers, "cpu", kept)
+    with torch.enable_grad():
+        assert products(x_BTC, layers, "cpu", kept)[0].requires_grad
+    assert not kept

@@ -56,13 +56,16 @@ def test_cached_decoding_equals_full_recompute(scheme, config, tokens_BT):
 
 @torch.no_grad()
 def test_coca_cache_is_a_quarter_smaller_than_rope(tokens_BT):
-    """Whatever the width of T, and in the dtype of the model: halves are averaged before they are cached."""
+    """Whatever the width of T, and in the dtype of the model: halves are averaged before they are cached. With
+    keys that are rotated once it is as large."""
     for dtype, n_bytes in ((torch.float32, 4), (torch.bfloat16, 2)):
         sizes = {}
         for scheme in ("rope", "coca", "coca_half"):
             model = build(NEOX, scheme).to(dtype)
             model.hidden(tokens_BT(), cache=(cache := model.new_cache(33)))
             sizes[scheme] = cache.n_bytes
+            model.hidden(tokens_BT(), cache=(cache := model.new_cache(33, at_length=33)))
+            assert cache.n_bytes == sizes["rope"]
         assert sizes["rope"] == 2 * 2 * 33 * 2 * 48 * n_bytes  # layers, rows, tokens, keys and values of all heads
         assert sizes["coca"] == sizes["coca_half"] == 0.75 * sizes["rope"]
 

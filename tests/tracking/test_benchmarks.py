@@ -22,12 +22,21 @@ def test_the_peer_has_the_same_size_and_the_kernel_asked_for():
         assert sum(p.numel() for p in peer.parameters()) == sum(p.numel() for p in ours.parameters())
 
 
+def test_the_plain_gpt_has_our_size_but_for_its_table_of_positions():
+    ours, plain = (sum(p.numel() for p in cases._model(name, TINY).parameters()) for name in ("ours/rope", "plain/gpt"))
+    assert plain == ours + TINY.seq_len * 256
+    changed = cases._model("plain/gpt", TINY).eval()
+    before, after = (changed(torch.tensor([[1, 2, 3, last]])) for last in (4, 5))
+    assert torch.equal(before[:, :3], after[:, :3])
+    assert not torch.equal(before[:, 3], after[:, 3])
+
+
 def test_the_training_steps_train_on_the_same_loss():
     tokens = torch.randint(128, (1, 17), generator=torch.Generator().manual_seed(0))
-    for name in ("ours/rope", "transformers/sdpa"):
+    for name in ("ours/rope", "transformers/sdpa", "plain/gpt"):
         model = cases._model(name, TINY).eval()
         logits = model(tokens[:, :-1])
-        logits = logits if name.startswith("ours") else logits.logits
+        logits = logits.logits if name.startswith("transformers") else logits
         expected = torch.nn.functional.cross_entropy(logits[0], tokens[0, 1:])
         assert cases._loss(name, model, tokens).detach().item() == pytest.approx(expected.item(), rel=1e-5)
 
@@ -37,6 +46,7 @@ def test_the_training_steps_train_on_the_same_loss():
     [
         ("training", "ours/coca"),
         ("training", "transformers/eager"),
+        ("training", "plain/gpt"),
         ("decoding", "ours/coca"),
         ("decoding", "transformers/sdpa"),
         ("attention", "coca_strict/core/32"),

@@ -92,7 +92,7 @@ def turn(model: Any, work: Work, length: int, new_tokens: int, rounds: int) -> T
 
 @torch.no_grad()
 def _prefill(model: Any, tokens_1T: Tensor, total: int) -> KVCache:
-    cache = model.new_cache(total)
+    cache = model.new_cache(total, at_length=total)
     model.head(model.hidden(tokens_1T, length=total, cache=cache)[:, -1:])
     return cache
 

@@ -22,6 +22,8 @@ from coca_train.positions.visibility import Keep
 class Past:
     """One forward's view of a cache. keeps: of every layer of the model, as ours has it."""
 
+    at_length = kept = None  # a later forward may see another length, and other weights
+
     def __init__(self, cache: Cache, keeps: Sequence[Keep | None]) -> None:
         for layer in cache.layers:
             if type(layer) is not DynamicLayer:

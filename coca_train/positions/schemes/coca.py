@@ -10,9 +10,10 @@ W_T is as wide as RoPE's W_K and its halves are averaged, as the authors train i
 parameters of one with RoPE and begins with the same; or it has a row per pair (`half`): the same functions with half
 the numbers. Both begin as one function, W_T of `half` as the mean of the halves: its std is 1/√2 of the others'.
 
-Any fused kernel, O(T·D) memory where the paper's contraction took O(T²·D). The cache holds W_T x
-un-rotated, at half width for both: 25 % smaller than RoPE's. Strict is relative. Slack is not: its score also
-depends on (m+n)θ_j, so positions start at 0 at each document and at each evaluation window.
+Any fused kernel, O(T·D) memory where the paper's contraction took O(T²·D). A cache for one length holds k', as
+large as RoPE's; where the length may change it holds W_T x un-rotated, at half width for both: 25 % smaller. Strict is
+relative. Slack is not: its score also depends on (m+n)θ_j, so positions start at 0 at each document and at each
+evaluation window.
 """
 
 from typing import Annotated, Any, Literal, NamedTuple
@@ -76,7 +77,7 @@ class Scheme(rotary.Rotary):
         super().__init__(settings, shape)
         assert settings.rotary_pct == 1, "Settings.problems refuses this"
         self.relative = settings.variant == "strict"
-        self._query = _StrictQuery if settings.variant == "strict" else _SlackQuery
+        self._query = (_StrictQuery, _strict) if settings.variant == "strict" else (_SlackQuery, _slack)
 
     @property
     def key_dim(self) -> int:
@@ -99,7 +100,10 @@ class Scheme(rotary.Rotary):
 
     def rotate(self, q_BTHD: Tensor, k_BSGK: Tensor, tables: Tables) -> tuple[Tensor, Tensor]:
         """E = D. Both results are formed in float32 or wider and cast once."""
-        query: Any = self._query.apply(q_BTHD, tables.query.cos_BT1R, tables.query.sin_BT1R)
+        function, made = self._query
+        given = q_BTHD, tables.query.cos_BT1R, tables.query.sin_BT1R
+        # Of a single token, an autograd function takes as long to call as what it computes.
+        query: Any = function.apply(*given) if torch.is_grad_enabled() else rotary.in_pieces(made, *given)
         t_BSGJ = k_BSGK.relu()
         return query, (torch.cat((t_BSGJ, t_BSGJ), -1) * tables.key_BS1D).to(q_BTHD.dtype)
 
@@ -110,10 +114,7 @@ class _SlackQuery(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         ctx.save_for_backward(q, cos, sin)
-        out = torch.empty_like(q)
-        for part in rotary.pieces(q):
-            out[:, part] = rotary.rotate(q[:, part], cos[:, part], sin[:, part]).mul_(q[:, part])
-        return out
+        return rotary.in_pieces(_slack, q, cos, sin)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
@@ -140,12 +141,7 @@ class _StrictQuery(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         ctx.save_for_backward(q, cos, sin)
-        out = torch.empty_like(q)
-        for part in rotary.pieces(q):
-            norm = _square_norm(q[:, part])
-            halves = norm * cos[:, part].chunk(2, -1)[0], norm * sin[:, part].chunk(2, -1)[1]
-            out[:, part] = torch.cat(halves, -1)
-        return out
+        return rotary.in_pieces(_strict, q, cos, sin)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
@@ -168,6 +164,15 @@ def _table_gradients(ctx: Any, cos: Tensor, sin: Tensor) -> tuple[Tensor | None,
     if any(ctx.needs_input_grad[1:]):
         return torch.zeros_like(cos), torch.zeros_like(sin)
     return None, None
+
+
+def _slack(q: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    return rotary.rotate(q, cos, sin).mul_(q)
+
+
+def _strict(q: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    norm = _square_norm(q)
+    return torch.cat((norm * cos.chunk(2, -1)[0], norm * sin.chunk(2, -1)[1]), -1)
 
 
 def _square_norm(q: Tensor) -> Tensor:

@@ -60,6 +60,8 @@ class Tables(NamedTuple):
 class Scheme(rotary.Rotary):
     """Rotates queries and keys; lets queries fade and keys grow with the position."""
 
+    settles_keys = False  # the centre moves with the positions in hand
+
     def forward(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Tables:
         """length: the sequence length that dynamic frequencies adapt to [tokens]."""
         spectrum = self.frequencies(length)
