@@ -116,14 +116,11 @@ class WholeMuon(torch.optim.Optimizer):
         assert closure is None
         for group in self.param_groups:
             for weights in group["params"]:
-                if weights.grad is not None:
-                    self._step(weights, self._update(weights, group), group)
-
-    def _update(self, weights: Tensor, group: Mapping[str, Any]) -> Tensor:
-        """What is orthogonalised: Nesterov's momentum."""
-        momentum = self.state[weights]["momentum_buffer"]
-        momentum.lerp_(weights.grad, 1 - group["momentum"])
-        return weights.grad.lerp(momentum, group["momentum"]).to(computed_in(weights.device))
+                if (gradient := weights.grad) is not None:
+                    momentum = self.state[weights]["momentum_buffer"]
+                    momentum.lerp_(gradient, 1 - group["momentum"])
+                    ahead = gradient.lerp(momentum, group["momentum"])  # Nesterov's
+                    self._step(weights, ahead.to(computed_in(weights.device)), group)
 
     def _step(self, weights: Tensor, update: Tensor, group: Mapping[str, Any]) -> None:
         weights.mul_(1 - group["lr"] * group["weight_decay"])
