@@ -3,11 +3,12 @@
     B <- mu B + (1 - mu) G;  U = Newton-Schulz((1 - mu) G + mu B);  W <- (1 - lr wd) W - lr r U
 
 r makes a step as long as AdamW's (0.2 sqrt(max(rows, columns)), Moonlight's Eq. 4), or is Jordan's
-sqrt(max(1, rows / columns)). The arithmetic is torch.optim.Muon's. Newton-Schulz needs a whole matrix, and ZeRO keeps
-the masters cut into parts of one flat tensor: `SlicedMuon` sends the parts of each matrix to one rank, which
-orthogonalises it and sends the parts back; bfloat16 both ways, which is what Newton-Schulz begins with. Nothing else
-changes: gradients are reduced and clipped as for AdamW. (DeepSpeed's own Muon wants gradients all-reduced, clips what
-is orthogonalised already, and takes matrices by their names.)
+sqrt(max(1, rows / columns)). The arithmetic is torch.optim.Muon's, whose Newton-Schulz computes in bfloat16; on a CPU
+it is in float32 here. Newton-Schulz needs a whole matrix, and ZeRO keeps the masters cut into parts of one flat tensor:
+`SlicedMuon` sends the parts of each matrix to one rank, which orthogonalises it and sends the parts back, both ways in
+the dtype that Newton-Schulz computes in. Nothing else changes: gradients are reduced and clipped as for AdamW.
+(DeepSpeed's own Muon wants gradients all-reduced, clips what is orthogonalised already, and takes matrices by their
+names.)
 """
 
 from collections import defaultdict
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as torch_dist
 from torch import Tensor, nn
-from torch.optim._muon import _adjust_lr, _zeropower_via_newtonschulz
+from torch.optim._muon import _adjust_lr
 
 from coca_train.config.schema import OptimConfig
 from coca_train.models.lora import named_parameters
@@ -51,7 +52,7 @@ class MuonAndAdamW(torch.optim.Optimizer):
         # Made of a stand-in, as neither takes no parameters at all; what they step is set in `step`.
         nothing = [torch.zeros(1, 1)]
         self._adamw = torch.optim.AdamW(nothing, lr=optim.lr, betas=optim.betas, eps=optim.eps, fused=True)
-        self._muon = (SlicedMuon if sliced else torch.optim.Muon)(nothing)
+        self._muon = (SlicedMuon if sliced else WholeMuon)(nothing)
         for group in adam_groups:
             group |= {**self._adamw.defaults, **group, "muon": False}
         for group in muon_groups:
@@ -73,6 +74,27 @@ class MuonAndAdamW(torch.optim.Optimizer):
         self._muon.cut(matrices, group)
 
 
+def orthogonalised(matrix: Tensor, settings: Mapping[str, Any]) -> Tensor:
+    """Newton-Schulz: of U S V^T about U V^T, in the matrix's dtype. settings: of torch.optim.Muon.
+
+    X <- a X + (b A + c A^2) X with A = X X^T, from X = matrix / |matrix|_F, of which the shorter side is the rows'.
+    """
+    a, b, c = settings["ns_coefficients"]
+    tall = matrix.shape[0] > matrix.shape[1]
+    x = matrix.T if tall else matrix
+    x = x / x.norm().clamp(min=settings["eps"])
+    for _ in range(settings["ns_steps"]):
+        gram = x @ x.T
+        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.T if tall else x
+
+
+def computed_in(device: torch.device) -> torch.dtype:
+    """What Newton-Schulz computes in. Not bfloat16 on a CPU: one without instructions for it takes six to eight times
+    as long for a product as in float32, which is more than the rest of a small model's step."""
+    return torch.float32 if device.type == "cpu" else torch.bfloat16
+
+
 class Matrix(NamedTuple):
     """A matrix and this rank's part of it: elements [start, start + numel) are at `offset` of `flat`; numel 0: none."""
 
@@ -83,14 +105,36 @@ class Matrix(NamedTuple):
     numel: int
 
 
-class SlicedMuon(torch.optim.Optimizer):
-    """torch.optim.Muon over flat tensors that hold parts of matrices: the same operations on the same numbers.
-
-    Memory beside the momentum: an update in float32 and in bfloat16, and one whole matrix.
-    """
+class WholeMuon(torch.optim.Optimizer):
+    """torch.optim.Muon with its settings, Newton-Schulz in the dtype of the device."""
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         super().__init__(parameters, torch.optim.Muon(parameters).defaults)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        assert closure is None
+        for group in self.param_groups:
+            for weights in group["params"]:
+                if (gradient := weights.grad) is not None:
+                    momentum = self.state[weights]["momentum_buffer"]
+                    momentum.lerp_(gradient, 1 - group["momentum"])
+                    ahead = gradient.lerp(momentum, group["momentum"])  # Nesterov's
+                    self._step(weights, ahead.to(computed_in(weights.device)), group)
+
+    def _step(self, weights: Tensor, update: Tensor, group: Mapping[str, Any]) -> None:
+        weights.mul_(1 - group["lr"] * group["weight_decay"])
+        _add(weights, orthogonalised(update, group), weights.shape, group)
+
+
+class SlicedMuon(WholeMuon):
+    """The same over flat tensors that hold parts of matrices: the same operations on the same numbers.
+
+    Memory beside the momentum: an update, on a GPU in bfloat16 too, and one whole matrix.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        super().__init__(parameters)
         self._matrices: Mapping[str, Matrix] = {}
         self._parts: list[dict[str, int]] = []  # of each rank: elements it has of a matrix
         self._rounds: dict[Tensor, list[list[str | None]]] = {}
@@ -107,21 +151,15 @@ class SlicedMuon(torch.optim.Optimizer):
             by_flat[matrix.flat].append(name)
         self._rounds = {flat: shared_out(names, self._parts) for flat, names in by_flat.items()}
 
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
-        assert closure is None
-        for group in self.param_groups:
-            for flat in group["params"]:
-                assert flat.grad is not None
-                momentum = self.state[flat]["momentum_buffer"]
-                momentum.lerp_(flat.grad, 1 - group["momentum"])
-                update = flat.grad.lerp(momentum, group["momentum"]) if group["nesterov"] else momentum
-                update = update.bfloat16()
-                flat.mul_(1 - group["lr"] * group["weight_decay"])
-                for owned in self._rounds[flat]:
-                    self._orthogonalise(owned, update, group)
-                    for name in filter(None, owned):
-                        self._apply(self._matrices[name], flat, update, group)
+    def _step(self, weights: Tensor, update: Tensor, group: Mapping[str, Any]) -> None:
+        """COLLECTIVE."""
+        weights.mul_(1 - group["lr"] * group["weight_decay"])
+        for owned in self._rounds[weights]:
+            self._orthogonalise(owned, update, group)
+            for name in filter(None, owned):
+                matrix = self._matrices[name]
+                at = slice(matrix.offset, matrix.offset + matrix.numel)
+                _add(weights[at], update[at], matrix.shape, group)
 
     def _orthogonalise(self, owned: Sequence[str | None], update: Tensor, group: Mapping[str, Any]) -> None:
         """COLLECTIVE. A round: every rank has one whole matrix, or none, and gives it back as it must be."""
@@ -133,8 +171,7 @@ class SlicedMuon(torch.optim.Optimizer):
         whole = update.new_empty(sum(their_sizes))
         self._exchange(whole, torch.cat(here), their_sizes, sizes, owned)
         if mine is not None:
-            shape, settings = self._matrices[mine].shape, (group["ns_coefficients"], group["ns_steps"], group["eps"])
-            whole = _zeropower_via_newtonschulz(whole.view(shape), *settings).reshape(-1)
+            whole = orthogonalised(whole.view(self._matrices[mine].shape), group).reshape(-1)
         back = update.new_empty(sum(sizes))
         self._exchange(back, whole, sizes, their_sizes, owned)
         for part, new in zip(here, back.split(sizes), strict=True):
@@ -159,9 +196,10 @@ class SlicedMuon(torch.optim.Optimizer):
             return of[:0]
         return of.narrow(0, self._matrices[name].offset, self._matrices[name].numel)
 
-    def _apply(self, matrix: Matrix, flat: Tensor, update: Tensor, group: Mapping[str, Any]) -> None:
-        at = slice(matrix.offset, matrix.offset + matrix.numel)
-        flat[at].add_(update[at], alpha=-_adjust_lr(group["lr"], group["adjust_lr_fn"], matrix.shape))
+
+def _add(weights: Tensor, update: Tensor, shape: torch.Size, group: Mapping[str, Any]) -> None:
+    """A step of the length that a matrix of this shape takes."""
+    weights.add_(update, alpha=-_adjust_lr(group["lr"], group["adjust_lr_fn"], shape))
 
 
 def shared_out(names: Sequence[str], parts: Sequence[Mapping[str, int]]) -> list[list[str | None]]:

@@ -11,7 +11,7 @@ from coca_train.settings import load, load_saved
 from coca_train.vary import vary
 from tests.config.support import has, refused, table
 
-ROPE = ["position=rope", "position.frequencies.theta=500000.0"]
+ROPE = ["model.n_layers=6", "position=rope", "position.frequencies.theta=500000.0"]
 LOCAL = "+layers.kinds.local={visibility: {name: sliding_window, window: 16}}"
 PATTERN = "layers.pattern=[own, own, local]"
 

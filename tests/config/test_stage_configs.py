@@ -28,7 +28,7 @@ def test_what_a_stage_leaves_out_is_as_the_run_says():
 
 
 @pytest.mark.parametrize(
-    ("tokens", "steps"), [(32 * 128, 1), (32 * 128 * 50, 50), (32 * 128 * 50 + 1, 51), (32 * 128 * 51, 51)]
+    ("tokens", "steps"), [(16 * 128, 1), (16 * 128 * 50, 50), (16 * 128 * 50 + 1, 51), (16 * 128 * 51, 51)]
 )
 def test_tokens_are_rounded_up_to_whole_steps(tokens: int, steps: int):
     config = load(["+stages.two.optim.warmup_steps=0", f"+stages.two.tokens={tokens}"]).config
@@ -64,7 +64,7 @@ def test_steps_and_samples_count_on():
     assert [(stage.first_step, stage.max_steps, stage.last_step) for stage in stages] == [
         (0, 100, 100), (100, 60, 160), (160, 50, 210), (210, 50, 260), (260, 50, 310),
     ]  # fmt: skip
-    seen = [0, 100 * 32, 160 * 32, 0, 160 * 32 + 50 * 64]  # four draws in another order, from its beginning
+    seen = [0, 100 * 16, 160 * 16, 0, 160 * 16 + 50 * 64]  # four draws in another order, from its beginning
     assert [stage.first_sample for stage in stages] == seen
     assert [stage.keeps_optimizer for stage in stages] == [False, False, False, False, True]
     at = [stage_at(stages, step).name for step in (0, 1, 100, 101, 160, 161, 310, 400)]
@@ -73,7 +73,7 @@ def test_steps_and_samples_count_on():
 
 def test_a_stream_goes_on_with_the_same_rows_only():
     words = ["data.order=stream", "+stages.two.train.global_batch_size=64", "+stages.three.max_steps=50"]
-    assert [stage.first_sample for stage in resolve(load([*TWO, *words]).config)] == [0, 0, 500 * 32]
+    assert [stage.first_sample for stage in resolve(load([*TWO, *words]).config)] == [0, 0, 600 * 16]
 
 
 REFUSED = """

@@ -130,7 +130,7 @@ def test_a_damaged_block_is_found_without_training(words, tmp_path):
 
 def test_storage_is_what_checkpoints_hold(words):
     """Weights once and both moments of what is trained, float32; `keep` of them, the one that is written, borders."""
-    (stage,) = resolve(load(words).config)
+    (stage,) = resolve(load([*words, "optim=adamw"]).config)
     of_stage = outline(stage.config, stage.trainable)
     need = storage([of_stage], keep=2)
     assert need.checkpoint == 4 * (of_stage.n_parameters + 2 * of_stage.n_trained) and need.kept == 3
