@@ -90,7 +90,7 @@ def _plan(loaded: Loaded, arguments: Arguments) -> None:
     print(plan(config.run.name, costs, cluster), end="")
 
 
-def _measure(stage: "Stage") -> "Callable[[Outline, int], dict[str, float]]":
+def _measure(stage: "Stage") -> "Callable[[Outline, float], dict[str, float]]":
     from coca_train.planning.measured import measure
 
     return partial(measure, trainable=stage.trainable, lora=stage.lora)

@@ -16,13 +16,15 @@ from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
 from coca_train.models.cache import InHand
+from coca_train.models.products import Kept
 from coca_train.positions.visibility import Keep
 
 
 class Past:
     """One forward's view of a cache. keeps: of every layer of the model, as ours has it."""
 
-    at_length = kept = None  # a later forward may see another length, and other weights
+    at_length: int | None = None  # a later forward may see another length,
+    kept: Kept | None = None  # and other weights
 
     def __init__(self, cache: Cache, keeps: Sequence[Keep | None]) -> None:
         for layer in cache.layers:
