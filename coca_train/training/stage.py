@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from coca_train import checkpoint, engine
 from coca_train.config.schema import OWN, EngineConfig, LoraConfig, TrainConfig
 from coca_train.data.held_out import Validation
@@ -17,6 +19,7 @@ from coca_train.engine.base import DTYPES, Engine
 from coca_train.evaluation.measures.perplexity import validation_loss
 from coca_train.models.certificate import certify
 from coca_train.models.init import init_parameter
+from coca_train.models.online import WIDENED
 from coca_train.models.transformer import Transformer, build_model, count_parameters
 from coca_train.planning import outline as planning
 from coca_train.planning.step import flops
@@ -128,7 +131,7 @@ def run_one(
         announce_data(config.train, mixture, stage.first_sample, steps)
         if steps < stage.max_steps:
             dist.log(f"data      a source with on_exhausted=stop ends the run at step {steps} of {stage.max_steps}")
-        announce_engine(config.engine)
+        announce_engine(config.engine, runner.device)
         with runner.eval_module() as module:
             # On the weights that will be trained, in the engine that trains them: a proof on other tensors would not be
             # one.
@@ -240,12 +243,18 @@ def announce_data(train: TrainConfig, mixture: Mixture, first_sample: int, steps
     )
 
 
-def announce_engine(config: EngineConfig) -> None:
+def announce_engine(config: EngineConfig, device: torch.device) -> None:
+    """One line, and another where the dtype has no instructions on this CPU."""
     shared = f", {config.sequence_parallel} to a sequence" if config.sequence_parallel > 1 else ""
     dist.log(
         f"engine    {config.kind}, {dist.world_size()} process(es){shared}, {config.dtype}, "
         f"ZeRO {config.zero_stage if config.kind == 'deepspeed' else '-'}"
     )
+    if device.type == "cpu" and WIDENED.get(DTYPES[config.dtype], False):
+        dist.log(
+            f"slow      this CPU has no instructions for products in {config.dtype}: a step takes ten times as long "
+            "and more; a new run with engine=deepspeed_fp32 does not"
+        )
 
 
 def meter(stage: Stage, n_tokens: int, runner: Engine) -> Throughput:

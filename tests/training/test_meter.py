@@ -12,7 +12,7 @@ from coca_train.planning.gpus import GPUS
 from coca_train.planning.outline import outline
 from coca_train.schedule import Stage
 from coca_train.tracking.throughput import flops_per_token, matmul_parameters
-from coca_train.training.stage import meter
+from coca_train.training.stage import announce_engine, meter
 from tests.planning.conftest import TINY, coca_llama_7b, configure, planned
 
 ON_CPU: Any = SimpleNamespace(device=torch.device("cpu"))
@@ -41,3 +41,17 @@ A100 = Cluster(32, GPUS["a100_80gb"])
 def test_every_scheme_has_a_meter(scheme: str) -> None:
     config = configure(*TINY, "model.n_layers=2", f"position={scheme}", "data.order=stream")
     assert metered(planned("all", config, ("*",)), 320) > 0
+
+
+@pytest.mark.parametrize(("device", "words"), [("cpu", ["engine", "slow"]), ("cuda", ["engine"])])
+def test_a_dtype_without_instructions_is_said(device: str, words: list[str], monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.setattr("coca_train.training.stage.WIDENED", {torch.bfloat16: True})
+    announce_engine(configure(*TINY, "engine=deepspeed").engine, torch.device(device))
+    printed = "".join(capsys.readouterr())
+    assert [line.split()[0] for line in printed.splitlines()] == words
+    assert "engine=deepspeed_fp32" in printed or device == "cuda"
+
+
+def test_float32_is_never_slow(capsys: Any) -> None:
+    announce_engine(configure(*TINY, "engine=deepspeed_fp32").engine, torch.device("cpu"))
+    assert "slow" not in "".join(capsys.readouterr())
