@@ -25,7 +25,7 @@ from tests.faults import real
 
 HEADS = "blocks.*.attention"
 SETTINGS = [
-    "engine.kind=local", "engine.dtype=fp32", "position=rope", "train.max_steps=3", "optim.warmup_steps=0",
+    "engine=local", "optim=adamw", "position=rope", "train.max_steps=3", "optim.warmup_steps=0",
     "optim.schedule=constant", "data.prefetch_steps=0", "eval.max_tokens=48", "eval.every_steps=100",
 ]  # fmt: skip
 # A model that transformers knows, as LLaMA.
