@@ -23,6 +23,9 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 LOSS, ATTENTION, LINEAR, ELEMENTWISE, AGAIN = "loss", "attention", "linear", "elementwise", "computed again"
 OPTIMIZER, COMMUNICATION = "optimizer", "communication"
 FORWARD, BACKWARD = "forward", "backward"
+# Whose lines are named: our code's, but not those that count. (A checkout may have an environment inside.)
+PLANNING = f"{Path(__file__).parent}/"
+OURS = f"{Path(__file__).parent.parent}/"
 
 # Nothing is moved: another look at the same memory, or memory that nobody has written to.
 VIEWS = frozenset((
@@ -214,7 +217,7 @@ class Count(TorchDispatchMode):
         ours = [
             frame
             for frame in traceback.extract_stack(limit=40)
-            if "/coca_train/" in frame.filename and "/planning/" not in frame.filename
+            if frame.filename.startswith(OURS) and not frame.filename.startswith(PLANNING)
         ]
         place = f"{Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else "elsewhere"
         self.syncs[f"{place} {name}"] += 1

@@ -93,7 +93,7 @@ def test_coca_gradients_reach_the_tables(variant, broadcast, monkeypatch):
     cos, sin = (torch.randn(1 if broadcast else 2, 5, 1, 2, dtype=torch.float64, requires_grad=True) for _ in range(2))
 
     def query(q, cos, sin):
-        return scheme._query.apply(q, torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1))
+        return scheme._query[0].apply(q, torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1))
 
     assert torch.autograd.gradcheck(query, (q, cos, sin))
 

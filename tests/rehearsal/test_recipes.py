@@ -52,7 +52,7 @@ def walk(made: dict[str, Path], tmp_path_factory: pytest.TempPathFactory, monkey
 
 @pytest.mark.parametrize("name", slow_unless(OF_A_FAMILY, EXPERIMENTS))
 def test_an_experiment_runs_from_its_own_documentation(name: str, walk: Walk) -> None:
-    config = load([f"+experiment={name}", "engine=local", "train.micro_batch_size=1"]).config
+    config = load([f"+experiment={name}"], launch=False).config
     run_dir = walk.experiment(name)
     assert stages(run_dir) == list(config.stages)
     assert last_step(run_dir) == STEPS * len(config.stages)

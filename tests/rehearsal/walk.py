@@ -40,7 +40,8 @@ SIZES_OF_DATA = [
 SIZES = [
     *(f"model.{name}={size}" for name, size in world.WIDTH.items()),
     "train.seq_len=32", "train.micro_batch_size=1", "train.global_batch_size=2", f"train.max_steps={STEPS}",
-    "optim.warmup_steps=1", "start.parity_tokens=32", "engine=local", "eval.max_tokens=64", "eval.sample_tokens=0",
+    "optim.warmup_steps=1", "start.parity_tokens=32", "engine=local",
+    "engine.sequence_parallel=1", "eval.max_tokens=64", "eval.sample_tokens=0",
     "eval.extrapolation.enabled=false", "tracking.progress_bar=false",
 ]  # fmt: skip
 
@@ -192,7 +193,7 @@ def of_released(command: list[str]) -> bool:
 
 def sizes_of(name: str) -> list[str]:
     """What must be small beside SIZES: stages with a number of steps of their own, and grouped heads."""
-    config = load([f"+experiment={name}", "engine=local", "train.micro_batch_size=1"]).config
+    config = load([f"+experiment={name}"], launch=False).config
     words = [f"stages.{name}.max_steps={STEPS}" for name, stage in config.stages.items() if stage.max_steps is not None]
     kv_heads = world.kv_heads(config.model)
     return words if kv_heads is None else [*words, f"model.n_kv_heads={kv_heads}"]
