@@ -197,7 +197,7 @@ def test_a_wandb_that_never_answers_holds_nothing_up(tmp_path, monkeypatch):
 def test_what_trackers_are_told_holds_no_paths():
     shared = shared_config(load(["run.root=/home/someone/runs", "data.dir=/home/someone/secret"]).config)
     assert "someone" not in json.dumps(shared)
-    assert (shared["optim"]["lr"], shared["stages"]["all"]["trainable"]) == (0.001, ["*"])
+    assert (shared["optim"]["lr"], shared["stages"]["all"]["trainable"]) == (0.004, ["*"])
 
 
 class Terminal(io.StringIO):
