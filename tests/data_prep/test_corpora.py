@@ -82,10 +82,7 @@ def test_the_papers_mixture() -> None:
     ("name", "recipe"), [("pg19_64k", "yarn_llama2_7b_64k"), ("long_data_mistral", "yarn_mistral_7b_64k")]
 )
 def test_yarn_reads_its_models_own_tokens_from_where_the_corpus_puts_them(name: str, recipe: str) -> None:
-    config, run = (
-        prepared(name),
-        load_training([f"+experiment={recipe}", "train.micro_batch_size=64", "engine=local"]).config,
-    )
+    config, run = prepared(name), load_training([f"+experiment={recipe}"], launch=False).config
     assert run.data == trained(name).data and Path(run.data.dir) == Path(config.corpus.dir)
     assert config.tokenizer.import_from is not None
     datasets = {f"{of}_train" for of, source in config.corpus.sources.items() if source.hold_out != "all"}

@@ -97,6 +97,7 @@ def measured(words: list[str], trainable: list[str]) -> dict[str, float]:
     built = _engine(warm, ["*"])
     _steps(warm, built)
     built.release()
+    del built  # its weights
     before = _resident(libc)
     peaks = {}
     meter = PeakMemory(CPU)

@@ -46,7 +46,7 @@ LLAMA = [
     "model.d_ff=48", "position.frequencies.theta=500",
 ]  # fmt: skip
 STILL = ["~stages.all", "+stages.a={max_steps: 1}", "optim.lr=1e-30", "optim.min_lr=0", "optim.warmup_init_lr=0"]
-STILL += ["optim.weight_decay=0", "optim.warmup_steps=0"]
+STILL += ["optim=adamw", "optim.weight_decay=0", "optim.warmup_steps=0"]
 
 
 def leave_out(set_attribute: Callable[[Any, str, Any], None] = setattr) -> None:
