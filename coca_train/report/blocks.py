@@ -142,8 +142,23 @@ class Section:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """How far one model reads, in a line: what a page opens with.
+
+    label: the model, with its variant where there are several. line: the verdict, "reads to 512 tokens (2x its window)".
+    parts: what it is the least of, each with its own words: ("holds", "2,048 tokens"). state: whether it reads anywhere,
+    nowhere, or nobody can say from so few documents.
+    """
+
+    label: str
+    line: str
+    parts: tuple[tuple[str, str], ...]
+    state: Literal["reads", "none", "unknown"]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Document:
-    """A report. summary: what a newcomer should take away, one sentence each. facts: what was run, label and value.
+    """A report. verdicts: one a row of what was measured. summary: what a newcomer should take away, one sentence each. facts: what was run, label and value.
     command: how to run it again."""
 
     title: str
@@ -151,3 +166,4 @@ class Document:
     sections: Sequence[Section]
     facts: Sequence[tuple[str, str]]
     command: str
+    verdicts: Sequence[Verdict] = ()
