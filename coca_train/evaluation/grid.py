@@ -31,11 +31,12 @@ T = TypeVar("T")
 
 
 def run_grid(
-    config: EvaluateConfig, names: Sequence[str], setup: Setup, store: Store
+    config: EvaluateConfig, names: Sequence[str], lengths: Sequence[int], setup: Setup, store: Store
 ) -> tuple[list[Measured], list[Cell]]:
-    """Measure, or find among what was measured, every cell. COLLECTIVE. names: of the checkpoints."""
+    """Measure, or find among what was measured, every cell. COLLECTIVE. names: of the checkpoints. lengths [tokens]."""
     grid, subjects, cells = config.grid, [], []
-    _check_sharing(config.eval.suite, config.work.sequence_parallel)
+    for part in suite_module(config.eval.suite).parts(config.eval):
+        _check_sharing(part.suite, config.work.sequence_parallel)
     share = share_of(config.work.sequence_parallel)
     progress = Progress(config.work.progress_bar)
     try:
@@ -44,7 +45,9 @@ def run_grid(
             _check_heads(opened.model, path, config.work.sequence_parallel)
             opened.model.sequence = share
             subject = subject_of(opened, path, name, grid.frequencies, grid.visibilities, grid.logit_scales)
-            cells += measure_cells(config.eval, subject, setup, store, progress, len(names) - number)
+            for part in suite_module(config.eval.suite).parts(config.eval):
+                own = replace(setup, points=suite_module(part.suite).points(part, lengths))
+                cells += measure_cells(part, subject, own, store, progress, len(names) - number)
             subjects.append(subject.facts)
             del opened, subject  # before the next is opened: two models may not fit
             _free()
@@ -131,7 +134,8 @@ class Slot:
         }
 
     def record(self, **what: Any) -> Cell:
-        return Cell(subject=self.subject.name, variant=self.label, point=self.point, **what)
+        place = {"subject": self.subject.name, "variant": self.label, "point": self.point}
+        return Cell(suite=self.settings.suite, **place, **what)
 
 
 def _without_measuring(slot: Slot, material: Any, setup: Setup, store: Store | None) -> Cell | None:

@@ -24,6 +24,7 @@ from coca_train.report.blocks import (
     Table,
     Text,
     Value,
+    Verdict,
 )
 
 NO_RESULT = {"out_of_memory": "OOM", "impossible": MISSING.text}
@@ -40,6 +41,7 @@ def document(
     sections: Sections,
     after: Sections | None = None,
     facts: Sequence[tuple[str, str]] = (),
+    verdicts: Sequence[Verdict] = (),
 ) -> Document:
     """The page. after: sections behind the one that says what was not measured. facts: besides the evaluation's."""
     missing = "\n".join(f"* {line}" for line in evaluation.absences())
@@ -49,6 +51,7 @@ def document(
         sections=written({**sections, "Not measured": [missing], **(after or {})}),
         facts=[*evaluation.facts, *facts],
         command=evaluation.command,
+        verdicts=verdicts,
     )
 
 

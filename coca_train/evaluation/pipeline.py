@@ -43,7 +43,8 @@ def _evaluate(config: EvaluateConfig, command: str) -> Path:
     suite, root = suite_module(config.eval.suite), Path(config.work.root)
     # Names and points come before the first model is opened: what is wrong with them is told in seconds.
     names = subject_names(config)
-    points: tuple[Point, ...] = suite.points(config.eval, lengths(config))
+    tokens = lengths(config)
+    points: tuple[Point, ...] = suite.points(config.eval, tokens)
     setup = Setup(
         points=points,
         texts=TextStore(config.text, config.grid.checkpoints),
@@ -54,7 +55,7 @@ def _evaluate(config: EvaluateConfig, command: str) -> Path:
     dist.log(
         f"{config.eval.suite}: {', '.join(names)} at {', '.join(map(str, points))}; cells are kept in {root / CELLS}"
     )
-    subjects, cells = run_grid(config, names, setup, Store(root / CELLS))
+    subjects, cells = run_grid(config, names, tokens, setup, Store(root / CELLS))
     evaluation = Evaluation(
         suite=config.eval.suite,
         name=config.work.name or config.eval.suite,

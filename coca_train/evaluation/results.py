@@ -33,7 +33,8 @@ class Measured:
 class Cell:
     """One cell. result: what the suite's `combine` made, plain JSON; empty unless status is done.
 
-    reason: why there is no result. seconds: of measuring it, when it was measured.
+    reason: why there is no result. seconds: of measuring it, when it was measured. suite: whose it is, where an
+    evaluation asks several.
     """
 
     subject: str
@@ -43,6 +44,7 @@ class Cell:
     result: Mapping[str, Any] = field(default_factory=dict)
     reason: str = ""
     seconds: float = 0.0
+    suite: str = ""
 
 
 class GridRow(NamedTuple):
@@ -111,6 +113,11 @@ class Evaluation:
         """The same with only a part of every result: one text of several, say. An empty part shows nothing."""
         cells = [replace(cell, result=part(cell.result)) if cell.result else cell for cell in self.cells]
         return replace(self, cells=tuple(cells))
+
+    def of_suite(self, settings: Mapping[str, Any], points: Sequence[Point]) -> "Evaluation":
+        """What one of several suites measured. settings, points: its own."""
+        cells = tuple(cell for cell in self.cells if cell.suite == settings["suite"])
+        return replace(self, suite=settings["suite"], settings=settings, points=points, cells=cells)
 
     def absences(self) -> list[str]:
         """Cells without a result and why, a sentence each; equal reasons of one row together."""

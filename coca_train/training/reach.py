@@ -12,6 +12,7 @@ from coca_train.data.dataset import IndexedDataset
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.evaluation.grid import measure_cells
 from coca_train.evaluation.measures.perplexity import RESAMPLES
+from coca_train.evaluation.measures.reach import HOLDS_WITHIN
 from coca_train.evaluation.progress import Progress
 from coca_train.evaluation.results import Cell, Measured
 from coca_train.evaluation.store import Store
@@ -26,6 +27,7 @@ SETTINGS = Settings(
     document_tokens="longest",
     min_document_tokens=None,
     bootstrap_resamples=RESAMPLES,
+    holds_within=HOLDS_WITHIN,
 )
 SEED = 0  # of the bootstrap
 

@@ -25,8 +25,13 @@ RESAMPLES = 1000
 class Scores(NamedTuple):
     """Sums over documents and over positions, each of NLL [nats] and predictions: float64."""
 
-    documents: np.ndarray  # (n_documents, 2)
+    bands: np.ndarray  # (n_documents, n_bands, 2): by how many tokens of the document precede the prediction
     positions: np.ndarray  # (n_bins, 2): first windows only, see windows.py
+
+    @property
+    def documents(self) -> np.ndarray:
+        """(n_documents, 2): of whole documents."""
+        return self.bands.sum(1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,13 +55,15 @@ def score_share(
     rows: Sequence[Windowing],
     micro_batch_tokens: int,
     progress: Callable[[int], None] = lambda n_tokens: None,
+    edges: Sequence[int] = (),
 ) -> list[Scores]:
     """This rank's share of the sums of every row: those of all ranks, added up, are the whole.
 
     model: has .losses(tokens_BT, targets_BT, pos_BT=, length=, wanted=) -> nll_Bn of some stretches of positions, in
     float32, and .sequence, its share where ranks share sequences. Several rows share passes: only for models that
     treat them alike (windows.same_at). Passes of equal shape go through the model together, up to micro_batch_tokens,
-    CPU_TOKENS on a CPU (at least one). progress: told the tokens that all ranks read, batch by batch.
+    CPU_TOKENS on a CPU (at least one). progress: told the tokens that all ranks read, batch by batch. edges: ascending;
+    a prediction with more than edges[i] tokens of its document before it is of band i + 1 or above.
     """
     device = next(model.parameters()).device
     if device.type == "cpu":
@@ -64,8 +71,9 @@ def score_share(
     # The same list of batches on every rank, whatever their number: a batch goes through the model in the same company,
     # so its float sums are the same for any world size. Neighbours are equally long, so ranks end together.
     work = batches(passes([len(d) - 1 for d in documents], rows), micro_batch_tokens)
-    sums = [np.zeros((len(documents), 2)) for _ in rows]
+    sums = [np.zeros((len(documents), len(edges) + 1, 2)) for _ in rows]
     by_position = [np.zeros((row.window, 2)) for row in rows]
+    edges_n = np.asarray(edges, dtype=int)
     shared = model.sequence
     rank, n_ranks = dist.reader(1 if shared is None else shared.size)
     with evaluating(model):
@@ -79,7 +87,8 @@ def score_share(
                 for each, nll_T in zip(batch, nll_BT, strict=True):
                     for part in each.parts:
                         nll_P = nll_T[part.begin : part.end]
-                        sums[part.row][each.document] += nll_P.sum(), len(nll_P)
+                        parted = np.split(nll_P, np.clip(edges_n - each.start - part.begin, 0, len(nll_P)))
+                        sums[part.row][each.document] += [(nll.sum(), len(nll)) for nll in parted]
                         if each.start == 0:  # the first window: later ones score long contexts only
                             by_position[part.row][part.begin : part.end] += np.stack((nll_P, np.ones_like(nll_P)), 1)
             progress(sum(each.length for b in work[begin : begin + n_ranks] for each in b))

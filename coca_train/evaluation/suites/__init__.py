@@ -10,6 +10,10 @@ Each module holds
   written when the cell's kind was first measured: a cell is known again by it; left out: all of them;
 * `points(settings, lengths) -> tuple[Point, ...]`: the last axis of the grid; lengths: those of grid.lengths [tokens];
   left out: the lengths themselves;
+* `parts(settings) -> sequence`: settings of the suites it is made of, whose cells are its own; such a suite measures
+  nothing itself, and of all below has only a page; left out: itself alone;
+* `asked(evaluation) -> dict`: by model and variant, what its cells say of how far the model reads (verdict.py and
+  measures/reach.py); left out: nothing;
 * `prepare(settings, subject, setup) -> material`: what is measured on this model, made once (tokens, prompts);
 * `work(settings, subject, points, material) -> list[float]`: what cells under the variant on the model cost when they
   are measured in this order, in any unit, for the time left;
@@ -42,6 +46,8 @@ DEFAULTS = {
     "AXIS": (),
     "of_cell": lambda options, point: options,
     "points": lambda settings, lengths: tuple(lengths),
+    "parts": lambda settings: (settings,),
+    "asked": lambda evaluation: {},
 }
 
 

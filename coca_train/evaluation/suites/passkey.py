@@ -17,9 +17,11 @@ from coca_train.config.schema import STRICT, Positive
 from coca_train.evaluation.grid_blocks import by_point, document, heat_maps, share_by_length, table
 from coca_train.evaluation.measures import passkey
 from coca_train.evaluation.measures.passkey import Case, wilson
+from coca_train.evaluation.measures.reach import Part, finds
 from coca_train.evaluation.results import Evaluation, GridRow, Point
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suites._answers import answers, digest, gathered, no_positions
+from coca_train.evaluation.verdict import Asked, verdicts
 from coca_train.report import paper
 from coca_train.report.blocks import Document, Line, Lines, Value
 
@@ -198,7 +200,18 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
         },
         after={"Definition": [DEFINITIONS[settings.prompt] + DEFINITION]},
         facts=[("cases", f"{evaluation.settings['n_cases']} at each length")],
+        verdicts=verdicts(evaluation, asked(evaluation)),
     )
+
+
+def asked(evaluation: Evaluation) -> Asked:
+    """Whether prompts of each length give back what is hidden in them."""
+
+    def part(row: GridRow) -> Part:
+        counts = {int(point): [case["found"] for case in result["cases"]] for point, result in row.results.items()}
+        return Part("finds", "prompts", tuple(finds(n, sum(found), len(found)) for n, found in counts.items()))
+
+    return {row.name: [part(row)] for row in evaluation.rows() if row.results}
 
 
 def share(cases: Iterable[Mapping[str, Any]]) -> Value:

@@ -9,15 +9,19 @@ A document cut to n has n + 1 tokens where it has that many, so that it has n pr
 the window's length, the longest window's cell measures the others on the way, and theirs take no time.
 
 At each point: perplexity and its 95 % interval (bootstrap over documents), bits per token and per byte, predictions,
-and the loss by position of each document's first window (measures/windows.py).
+and the loss by position of each document's first window (measures/windows.py). And, unless every window scores texts of
+its own, what the verdict is made of (measures/reach.py): by document the NLL in windows of half the length less that in
+windows of it, over the predictions that see more in these (`uses`), and the NLL in windows of it less that in windows
+of the training length (`holds`). Half the length and the training length are read for it where they are not of the
+grid.
 """
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, field, replace
 from dataclasses import dataclass as plain_dataclass
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -36,6 +40,7 @@ from coca_train.evaluation.grid_blocks import (
     training_windows,
 )
 from coca_train.evaluation.measures.perplexity import Scores, score_share, summarise
+from coca_train.evaluation.measures.reach import HOLDS_WITHIN, Part, holds, uses
 from coca_train.evaluation.measures.windows import (
     Windowing,
     bin_ends,
@@ -48,12 +53,14 @@ from coca_train.evaluation.measures.windows import (
 from coca_train.evaluation.results import ALL, Evaluation, GridRow, Point
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.texts import Library, Texts, digest
+from coca_train.evaluation.verdict import Asked, verdicts
 from coca_train.report import paper
 from coca_train.report.blocks import Block, Document, Line, Lines, Table, Value
 from coca_train.report.render.plain import terminal_text
 
-VERSION = 1
+VERSION = 2
 SHARES = True
+AXIS = ("holds_within",)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -73,6 +80,10 @@ class Settings:
         "that any document fills"
     )
     bootstrap_resamples: Positive = Field(description="draws of the 95 % interval over documents")
+    holds_within: Annotated[float, Field(gt=0, le=1)] = Field(
+        description="a window holds when the loss of the same predictions is surely at most this much above that in "
+        "windows of the training length [nats per token]"
+    )
 
 
 Sums = dict[str, list[Any]]  # by source: `Scores` as plain lists
@@ -80,9 +91,9 @@ Sums = dict[str, list[Any]]  # by source: `Scores` as plain lists
 
 @plain_dataclass(frozen=True)
 class Material:
-    """What one model reads: documents of at least the longest window, windows and stride [tokens].
+    """What one model reads: documents of at least the longest window, windows of the grid and stride [tokens].
 
-    shared: by variant and window, this rank's sums of windows that passes of a longer one measured too. fresh: those of
+    shared: by variant and window, this rank's sums of windows that were measured for another cell too. fresh: those of
     the present cell; they are shared only when all ranks have succeeded (`combine`). A rank without them would measure
     the window anew, and shares of different passes do not add up to the whole. sizes: by cut, see n_bytes.
     """
@@ -90,6 +101,7 @@ class Material:
     settings: Settings
     texts: Texts
     windows: tuple[int, ...]
+    training_window: int
     stride: int
     seed: int
     shared: dict[tuple[Any, int], Sums] = field(default_factory=dict)
@@ -100,6 +112,29 @@ class Material:
         """How documents are read in this window."""
         cut = {"longest": self.windows[-1], "window": window, "whole": None}[self.settings.document_tokens]
         return Windowing(window, min(self.stride, window), cut)
+
+    def compared(self, window: int) -> dict[str, tuple[int, int]]:
+        """With which other window this one is compared, by part of the verdict, and behind how many tokens of a
+        document predictions count: there they see more in the wider of both."""
+        if self.settings.document_tokens == "window":
+            return {}
+        half, trained = window // 2, self.training_window
+        parts = {"uses": (half, half), "holds": (trained, trained)}
+        return {part: pair for part, pair in parts.items() if 0 < pair[0] < window}
+
+    def read_for(self, window: int) -> list[int]:
+        """Windows that its cell needs, the longest first."""
+        return sorted({window, *(other for other, _ in self.compared(window).values())}, reverse=True)
+
+    @cached_property
+    def read(self) -> list[int]:
+        """Windows that any cell needs."""
+        return sorted({each for window in self.windows for each in self.read_for(window)})
+
+    @cached_property
+    def edges(self) -> list[int]:
+        """Where predictions begin to count in some comparison [tokens before them in their document]."""
+        return sorted({behind for window in self.windows for _, behind in self.compared(window).values()})
 
     def documents(self, window: int) -> dict[str, list[np.ndarray]]:
         """What is scored in this window, by source."""
@@ -124,16 +159,17 @@ def prepare(settings: Settings, subject: Subject, setup: Setup) -> Material:
         texts = library.choose(windows[-1])
     else:
         texts = library.choose(settings.min_document_tokens, "eval.min_document_tokens")
-    return Material(settings, texts, tuple(windows), settings.stride or subject.training_window, setup.seed)
+    trained = subject.training_window
+    return Material(settings, texts, tuple(windows), trained, settings.stride or trained, setup.seed)
 
 
 def work(settings: Settings, subject: Subject, points: Sequence[int], material: Material) -> list[float]:
     """[tokens] that are read for each window and, on the way, for shorter ones."""
     costs, measured = [], set[int]()
     for point in points:
-        rows = _rows(subject, point, material)
-        costs.append(0.0 if point in measured else float(_tokens_read(material, rows.values())))
-        measured |= rows.keys()
+        rounds = _rounds(subject, point, material, measured)
+        costs.append(float(sum(_tokens_read(material, rows.values()) for rows in rounds)))
+        measured.update(*rounds)
     return costs
 
 
@@ -148,33 +184,40 @@ def impossible(settings: Settings, subject: Subject, point: int, material: Mater
     return f"{problem}, and these windows need more" if problem else ""
 
 
-def measure(settings: Settings, subject: Subject, point: int, material: Material, setup: Setup) -> Sums:
+def measure(settings: Settings, subject: Subject, point: int, material: Material, setup: Setup) -> dict[str, Sums]:
+    """By window (as text), of the point and of those it is compared with."""
     model = subject.model
     variant = (model.position.settings, model.visibility.settings, model.config.logit_scale)
     material.fresh.clear()  # of the cell before: if some rank ran out of memory in it, nothing of it may be shared
-    if (variant, point) in material.shared:
-        return material.shared[variant, point]
-    rows, done = _rows(subject, point, material), 0
-    total = _tokens_read(material, rows.values())
+    known = {window: sums for (of, window), sums in material.shared.items() if of == variant}
+    rounds, done = _rounds(subject, point, material, known), 0
+    total = sum(_tokens_read(material, rows.values()) for rows in rounds)
 
     def read(n_tokens: int) -> None:
         nonlocal done
         done += n_tokens
         setup.progress(done / total)
 
-    sums: dict[int, Sums] = {window: {} for window in rows}
-    for source, documents in material.texts.documents.items():
-        scored = score_share(model, documents, list(rows.values()), setup.micro_batch_tokens, read)
-        for window, scores in zip(rows, scored, strict=True):
-            sums[window][source] = [part.tolist() for part in scores]
-    material.fresh.update({(variant, window): each for window, each in sums.items()})
-    return sums[point]
+    for rows in rounds:
+        sums: dict[int, Sums] = {window: {} for window in rows}
+        for source, documents in material.texts.documents.items():
+            scored = score_share(model, documents, list(rows.values()), setup.micro_batch_tokens, read, material.edges)
+            for window, scores in zip(rows, scored, strict=True):
+                sums[window][source] = [part.tolist() for part in scores]
+        known |= sums
+        material.fresh.update({(variant, window): each for window, each in sums.items()})
+    return {str(window): known[window] for window in material.read_for(point)}
 
 
-def _rows(subject: Subject, point: int, material: Material) -> dict[int, Windowing]:
-    """By window, what the passes for this one measure: it and shorter ones."""
-    windows = [window for window in material.windows if window <= point and same_at(subject.model, point, window)]
-    return {window: material.row(window) for window in windows}
+def _rounds(subject: Subject, point: int, material: Material, known: Collection[int]) -> list[dict[int, Windowing]]:
+    """What is read for a cell when these windows are known: by window, the rows that share passes."""
+    rounds, seen = list[dict[int, Windowing]](), set(known)
+    for window in material.read_for(point):
+        if window not in seen:
+            alike = [each for each in material.read if each <= window and same_at(subject.model, window, each)]
+            rounds.append({each: material.row(each) for each in alike if each not in seen})
+            seen |= rounds[-1].keys()
+    return rounds
 
 
 def _tokens_read(material: Material, rows: Iterable[Windowing]) -> int:
@@ -186,19 +229,39 @@ def _tokens_read(material: Material, rows: Iterable[Windowing]) -> int:
     )
 
 
-def combine(settings: Settings, point: int, material: Material, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """By source, and all together: the fields of `Perplexity`, and the loss by position; and the stride."""
+def combine(
+    settings: Settings, point: int, material: Material, parts: Sequence[Mapping[str, Mapping[str, Any]]]
+) -> dict[str, Any]:
+    """By source, and all together: the fields of `Perplexity`, the loss by position, and by document what the verdict
+    is made of; and the stride."""
     material.shared.update(material.fresh)  # no rank ran out of memory, so all have their share
-    size, sources = dict(material.n_bytes(point)), {}
-    whole = {source: Scores(*(np.sum([p[source][i] for p in parts], axis=0) for i in (0, 1))) for source in size}
-    if len(whole) > 1:
-        documents, positions = zip(*whole.values(), strict=True)
-        whole[ALL], size[ALL] = Scores(np.concatenate(documents), np.sum(positions, axis=0)), sum(size.values())
+    size = dict(material.n_bytes(point))
+    by_window = {window: _whole([part[str(window)] for part in parts], size) for window in material.read_for(point)}
+    whole, sources = by_window[point], {}
+    if ALL in whole:
+        size[ALL] = sum(size.values())
     for source, scores in whole.items():
         summary = summarise(scores.documents, size[source], material.seed, settings.bootstrap_resamples)
         curve = {"ends": bin_ends(point).tolist(), "loss_by_position": means(scores.positions).tolist()}
         sources[source] = asdict(summary) | curve
+        for part, (other, behind) in material.compared(point).items():
+            band = material.edges.index(behind) + 1
+            here, there = (each[source].bands[:, band:].sum(1) for each in (whole, by_window[other]))
+            gain_D = there[:, 0] - here[:, 0]
+            sums_D2 = np.stack((gain_D if part == "uses" else -gain_D, here[:, 1]), 1)
+            sources[source][part] = sums_D2[here[:, 1] > 0].tolist()
     return {"stride": material.row(point).stride, "sources": sources}
+
+
+def _whole(parts: Sequence[Mapping[str, Any]], sources: Iterable[str]) -> dict[str, Scores]:
+    """All ranks' shares of one window, by source; and of several all together."""
+    whole = {
+        source: Scores(*(np.sum([part[source][i] for part in parts], axis=0) for i in (0, 1))) for source in sources
+    }
+    if len(whole) > 1:
+        bands, positions = zip(*whole.values(), strict=True)
+        whole[ALL] = Scores(np.concatenate(bands), np.sum(positions, axis=0))
+    return whole
 
 
 DEFINITION = (
@@ -244,6 +307,7 @@ def page(settings: Settings | None, evaluation: Evaluation, more: Sections | Non
         sections={**results, **(more or {})},
         after={"Definition": [DEFINITION]},
         facts=main.facts,
+        verdicts=verdicts(evaluation, asked(evaluation)),
     )
 
 
@@ -294,6 +358,24 @@ class OneText:
                 text = f"{scored['n_documents']} documents, {scored['n_tokens']:,} predictions{size} at {cell.point}"
                 return [("text", text), ("stride", f"{cell.result['stride']:,} tokens")]
         return []
+
+
+def asked(evaluation: Evaluation) -> Asked:
+    """What is said of the text a comparison is about; nothing where windows scored texts of their own."""
+    within = evaluation.settings.get("holds_within", HOLDS_WITHIN)
+    return {row.name: _parts(row, within) for row in main_text(evaluation).rows}
+
+
+def _parts(row: GridRow, within: float) -> list[Part]:
+    known = {int(point): result for point, result in row.results.items() if "uses" in result}
+    if not known:
+        return []
+    held = tuple(holds(n, result["holds"], within) for n, result in known.items() if "holds" in result)
+    used = tuple(uses(n, result["uses"]) for n, result in known.items())
+    return [
+        Part("holds", "documents", held, granted=row.subject.training_window),
+        Part("uses", "documents", used),
+    ]
 
 
 def sources_of(evaluation: Evaluation) -> list[str]:

@@ -14,10 +14,12 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
 from coca_train.evaluation.grid_blocks import document, figure, heading, heat_maps, share_by_length, table
+from coca_train.evaluation.measures.reach import Part, finds
 from coca_train.evaluation.measures.ruler import NOISE, TASKS, Prompt, cases, essays, score
 from coca_train.evaluation.results import Evaluation, GridRow, Point
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suites._answers import answers, digest, gathered, no_positions
+from coca_train.evaluation.verdict import Asked, verdicts
 from coca_train.report.blocks import Document, Line, Row, Table, Value
 from coca_train.runtime.errors import DataError
 
@@ -183,7 +185,26 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
         },
         after={"Definition": [DEFINITION, about]},
         facts=[("cases", f"{evaluation.settings['n_cases']} for each task and length")],
+        verdicts=verdicts(evaluation, asked(evaluation)),
     )
+
+
+def asked(evaluation: Evaluation) -> Asked:
+    """Whether prompts of each length are done as they must be, all that is expected in the answer: every task's
+    prompts together, of lengths at which every task was measured."""
+    pairs = [parted(point) for point in evaluation.points]
+    tasks = {task for task, _ in pairs}
+
+    def part(row: GridRow) -> Part:
+        done: dict[int, list[bool]] = {}
+        for length in dict.fromkeys(length for _, length in pairs):
+            results = [row.results.get(f"{task}@{length}") for task in tasks]
+            if all(results):
+                done[length] = [case["score"] == 1 for result in results if result for case in result["cases"]]
+        return Part("works with", "prompts", tuple(finds(n, sum(each), len(each)) for n, each in done.items()))
+
+    parts = {row.name: part(row) for row in evaluation.rows()}
+    return {name: [part] for name, part in parts.items() if part.evidence}
 
 
 def _mean(row: GridRow, tasks: list[str], length: int) -> Value:

@@ -1,0 +1,83 @@
+"""Suite `reach`: how far a model reads, asked in every way at once (definition: measures/reach.py).
+
+It measures nothing itself: its parts are the suites that do, with their own settings and their own cells, which other
+evaluations find again. Its page has the verdict over all of them, and what each has to show.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from coca_train.config.schema import STRICT
+from coca_train.evaluation.measures.reach import FOUND_SHARE, GAINS, LEAST
+from coca_train.evaluation.results import Evaluation
+from coca_train.evaluation.suites import passkey, perplexity, ruler
+from coca_train.evaluation.verdict import verdicts
+from coca_train.report.blocks import Document, Section, Text
+
+VERSION = 1
+SUITES = {"reads": perplexity, "finds": passkey, "works": ruler}
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Settings:
+    """How far a model reads: the least of what it holds, uses, finds and works with."""
+
+    suite: Literal["reach"]
+    reads: perplexity.Settings | None = Field(description="what it holds and uses of a text; null: not asked")
+    finds: passkey.Settings | None = Field(description="whether it finds what a prompt hides; null: not asked")
+    works: ruler.Settings | None = Field(description="whether it works with the whole of a prompt; null: not asked")
+
+
+def parts(settings: Settings) -> list[Any]:
+    return [part for part in (settings.reads, settings.finds, settings.works) if part is not None]
+
+
+def points(settings: Settings, lengths: Sequence[int]) -> tuple[int, ...]:
+    return tuple(lengths)
+
+
+def asked(evaluation: Evaluation) -> dict[tuple[str, str], list[Any]]:
+    """All parts together, in their order."""
+    said: dict[tuple[str, str], list[Any]] = {}
+    for name, part in _evaluations(evaluation).items():
+        for row, each in SUITES[name].asked(part).items():
+            said[row] = [*said.get(row, []), *each]
+    return said
+
+
+def _evaluations(evaluation: Evaluation) -> dict[str, Evaluation]:
+    """By part, its own cells."""
+    own = {}
+    for name in SUITES:
+        if options := evaluation.settings[name]:
+            points = dict.fromkeys(cell.point for cell in evaluation.cells if cell.suite == options["suite"])
+            own[name] = evaluation.of_suite(options, list(points))
+    return own
+
+
+DEFINITION = (
+    "A model reads to a length when it passes there, and at every shorter one that was tested, in all that was asked. "
+    "It holds a window when the loss of the same predictions is surely no more than {within:g} nats a token above that "
+    "in windows of the training length. It uses a window when the same predictions are surely better than in windows "
+    f"of half of it, truncated and with positions begun anew, by more than {GAINS:g} nats. It finds, and works with, a "
+    f"prompt when surely more than {FOUND_SHARE:.0%} of such prompts are answered as they must be. Surely: the 95 % "
+    "interval, over documents (studentized bootstrap, paired) or prompts (exact, binomial), lies on that side. Each "
+    f"part ends at its first failure. Fewer than {LEAST} documents or prompts are no evidence."
+)
+
+
+def page(settings: Settings, evaluation: Evaluation) -> Document:
+    pages = {name: SUITES[name].page(getattr(settings, name), part) for name, part in _evaluations(evaluation).items()}
+    within = settings.reads.holds_within if settings.reads else 0.0
+    sections = [section for each in pages.values() for section in each.sections]
+    return Document(
+        title=f"How far it reads: {evaluation.name}",
+        summary=[sentence for each in pages.values() for sentence in each.summary],
+        sections=[*sections, Section(title="What reading is", blocks=[Text(text=DEFINITION.format(within=within))])],
+        facts=list(dict.fromkeys(fact for each in pages.values() for fact in each.facts)),
+        command=evaluation.command,
+        verdicts=verdicts(evaluation, asked(evaluation)),
+    )

@@ -1,0 +1,56 @@
+"""The verdict over a model: the least of what was asked of it, in one line (definition: measures/reach.py)."""
+
+from collections.abc import Mapping, Sequence
+
+from coca_train.evaluation.measures.reach import LEAST, Part
+from coca_train.evaluation.results import Evaluation
+from coca_train.report.blocks import Verdict
+
+Asked = Mapping[tuple[str, str], Sequence[Part]]  # by model and variant, what their cells say
+
+
+def verdicts(evaluation: Evaluation, asked: Asked) -> list[Verdict]:
+    """One a model and variant of whom anything was asked."""
+    rows = [(row, asked.get(row.name, ())) for row in evaluation.rows()]
+    return [verdict(row.label, row.subject.training_window, parts) for row, parts in rows if parts]
+
+
+def verdict(label: str, training_window: int, parts: Sequence[Part]) -> Verdict:
+    """label: the model, with its variant where there are several. training_window [tokens]. parts: what was asked."""
+    known = [part for part in parts if part.reach is not None]
+    said = tuple((part.name, _words(part)) for part in parts)
+    least = min(known, key=lambda part: (part.reach, part.open), default=None)
+    if least is not None and least.reach == 0:
+        return Verdict(label=label, line=_nowhere(least, training_window), parts=said, state="none")
+    if least is None or len(known) < len(parts):
+        return Verdict(label=label, line=_unknown(parts), parts=said, state="unknown")
+    line = f"reads to {_length(least)} ({_times(least.reach or 0, training_window)} its window)"
+    return Verdict(label=label, line=line, parts=said, state="reads")
+
+
+def _length(part: Part) -> str:
+    """Where nothing that was tested failed, it may reach further."""
+    return f"{'at least ' if part.open else ''}{part.reach:,} tokens"
+
+
+def _times(reach: int, training_window: int) -> str:
+    return f"{reach / training_window:.2g}×" if reach < 100 * training_window else f"{reach // training_window:,}×"
+
+
+def _words(part: Part) -> str:
+    """Of one part: its length, or why there is none."""
+    if part.reach is None:
+        return f"unknown: {part.missing} {part.of} more are needed"
+    return _length(part) if part.reach else f"nothing, from {part.evidence[0].length:,} tokens on"
+
+
+def _nowhere(part: Part, training_window: int) -> str:
+    shortest = part.evidence[0].length
+    if shortest <= training_window:
+        return f"reads nowhere, not even {shortest:,} tokens inside its window of {training_window:,}"
+    return f"reads at no length that was tested: they begin at {shortest:,} tokens, its window is {training_window:,}"
+
+
+def _unknown(parts: Sequence[Part]) -> str:
+    short = max((part for part in parts if part.reach is None), key=lambda part: part.missing)
+    return f"no verdict: {LEAST - short.missing} {short.of}, {short.missing} more are needed"
