@@ -4,6 +4,7 @@ Names and comments are read only, nothing is imported, since `--help` must not w
 another distribution that its entry points offer under the registry's group.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -12,6 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from coca_train.runtime import outside
 from coca_train.runtime.errors import UserError
@@ -107,7 +110,8 @@ class Registry:
             raise UserError(f"{value!r} is not a mapping with the key {self.tag!r}")
         if self.tag not in value:
             raise UserError(f"the key {self.tag!r} is missing; it names one of {', '.join(self.names())}")
-        return self.module(value[self.tag]).Settings(**value)
+        # As JSON: sections inside it and tuples are typed strictly only from there.
+        return TypeAdapter(self.module(value[self.tag]).Settings).validate_json(json.dumps(value))
 
     @cached_property
     def _own(self) -> set[str]:

@@ -47,7 +47,7 @@ def _words(part: Part) -> str:
 def _nowhere(part: Part, training_window: int) -> str:
     shortest = part.evidence[0].length
     if shortest <= training_window:
-        return f"reads nowhere, not even {shortest:,} tokens inside its window of {training_window:,}"
+        return f"reads nowhere, not even inside its window of {training_window:,} tokens"
     return f"reads at no length that was tested: they begin at {shortest:,} tokens, its window is {training_window:,}"
 
 

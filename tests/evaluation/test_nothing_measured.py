@@ -20,6 +20,11 @@ def test_a_page_without_a_result(choice, words, tmp_path):
     settings = configuration.load([f"+eval={choice}", "checkpoint=one"])[0].eval
     suite, tree = suites.suite_module(settings.suite), asdict(settings)
     who, points = measured("one", ("plain", "yarn")), suite.points(settings, (512, 1024))
-    cells = [cell("one", variant, point, **ABSENCES[words]) for variant in who.variants for point in points]
+    cells = [
+        cell("one", variant, point, suite=part.suite, **ABSENCES[words])
+        for part in suite.parts(settings)
+        for variant in who.variants
+        for point in suites.suite_module(part.suite).points(part, (512, 1024))
+    ]
     page = suite.page(settings, evaluation(tree["suite"], tree, [who], points, cells))
     assert words in write_report(page, tmp_path)["report.html"].read_text(encoding="utf-8")

@@ -147,7 +147,7 @@ def measured():
         model = build(LLAMA, rope(frequencies)).double().eval()
         settings = SimpleNamespace(document_tokens=document_tokens, bootstrap_resamples=2)
         texts = SimpleNamespace(documents={"a": documents(99), "b": documents(99)[:1]}, n_bytes=len)
-        material = suite.Material(settings, texts, WINDOWS, 8, 0)  # type: ignore[arg-type]
+        material = suite.Material(settings, texts, WINDOWS, 8, 8, 0)  # type: ignore[arg-type]
         shares = []
         setup = SimpleNamespace(micro_batch_tokens=48, progress=shares.append)
         counts, results, n = {}, {}, []
@@ -156,10 +156,10 @@ def measured():
             n.clear()
             if forget:
                 material.shared.clear()
-            results[window] = suite.measure(settings, SimpleNamespace(model=model), window, material, setup)  # type: ignore[arg-type]
-            counts[window] = len(n)
+            part = suite.measure(settings, SimpleNamespace(model=model), window, material, setup)  # type: ignore[arg-type]
+            results[window], counts[window] = part["own"], len(n)
             if window not in short_of_memory:
-                suite.combine(settings, window, material, [results[window]])  # type: ignore[arg-type]
+                suite.combine(settings, window, material, [part])  # type: ignore[arg-type]
         assert shares[-1] == 1.0
         assert max(shares) == 1.0
         return results, counts
@@ -182,14 +182,15 @@ def test_the_longest_window_measures_the_others_on_the_way(measured, document_to
 
 def test_each_window_is_measured_where_the_length_matters(measured):
     _, counts = measured(DYNAMIC, "longest")
-    assert min(counts.values()) > 0
+    assert counts[24] > 0 and counts[16] > 0
+    assert counts[8] == 0  # the training window, which both were compared with
 
 
 def test_a_longer_window_is_not_taken_from_a_shorter_one(measured):
     results, counts = measured(YARN, "longest", windows=WINDOWS)
     assert min(counts.values()) > 0
     for window in WINDOWS:
-        assert np.sum(results[window]["a"][0], axis=0)[1] == sum(min(24, len(d) - 1) for d in documents(99))
+        assert np.sum(results[window]["a"][0], axis=(0, 1))[1] == sum(min(24, len(d) - 1) for d in documents(99))
 
 
 def test_nothing_is_taken_from_a_cell_that_failed_on_another_rank(measured):
@@ -205,14 +206,15 @@ def test_the_work_of_a_cell_is_what_it_reads():
         model = build(LLAMA, rope(frequencies)).eval()
         settings = SimpleNamespace(document_tokens="window")
         texts = SimpleNamespace(documents={"a": documents(99), "b": documents(99)[:1]})
-        material = suite.Material(settings, texts, WINDOWS, 8, 0)  # type: ignore[arg-type]
+        material = suite.Material(settings, texts, WINDOWS, 8, 8, 0)  # type: ignore[arg-type]
         return suite.work(settings, SimpleNamespace(model=model), points, material)  # type: ignore[arg-type]
 
-    longest = 24 + 24 + 23 + 24 + 24
-    assert work(YARN, [24, 16, 8]) == [longest, 0, 0]
-    assert work(YARN, [16, 8]) == [5 * 16, 0]
-    assert work(YARN, [8]) == [5 * 8]
-    assert work(DYNAMIC, [24, 16, 8]) == [longest, 5 * 16, 5 * 8]
+    # The ends of windows that are full, once more with the nearest five eighths of them: 15 of 24, 10 of 16, 5 of 8.
+    longest, ends = 24 + 24 + 23 + 24 + 24, {24: 4 * 15, 16: 5 * 10, 8: 5 * 5}
+    assert work(YARN, [24, 16, 8]) == [longest + sum(ends.values()), 0, 0]
+    assert work(YARN, [16, 8]) == [5 * 16 + ends[16] + ends[8], 0]
+    assert work(YARN, [8]) == [5 * 8 + ends[8]]
+    assert work(DYNAMIC, [24, 16, 8]) == [longest + ends[24], 5 * 16 + ends[16], 5 * 8 + ends[8]]
 
 
 def test_equal_tables_are_equal_tensors_values_and_tuples():

@@ -5,10 +5,10 @@ A model *reads* to a length when it passes there, and at every shorter length th
 * `holds`: the predictions with more than a training window of text before them lose at most HOLDS_WITHIN nats a token
   when they are read in windows of this length instead of windows of the training length. Within its training window a
   model holds by definition.
-* `uses`: the predictions with more than half of this length before them are made better in windows of this length than
-  in windows of half of it, truncated, positions begun anew: by more than GAINS, which rounding may make. A flat curve
-  of perplexity is no reach: a model may ignore everything far away (ALiBi, arXiv 2108.12409, does), and then longer
-  windows gain nothing.
+* `uses`: predictions with seven eighths of this length to all of it before them are surely better than the same
+  predictions with their nearest half of it to five eighths, truncated and positions begun anew: by more than GAINS,
+  which rounding may make. A flat curve of perplexity is no reach: a model may ignore everything far away (ALiBi, arXiv
+  2108.12409, does), and then longer windows gain nothing.
 * `finds`: what was hidden in a prompt of this length is found more often than FOUND_SHARE.
 * `works with`: tasks that need more of the prompt than one place of it (arXiv 2404.06654) are done more often than
   that.
@@ -94,8 +94,8 @@ def holds(length: int, excess_D2: Sequence[Sequence[float]], within: float = HOL
 
 
 def uses(length: int, gain_D2: Sequence[Sequence[float]]) -> Evidence:
-    """gain_D2: of each document the NLL [nats] of its predictions in windows of half of `length` less that in windows
-    of it, and how many predictions."""
+    """gain_D2: of each document the NLL [nats] of its predictions with the less of the two contexts less that with the
+    more, and how many predictions."""
     bounds = mean_bounds(gain_D2)
     return Evidence(length, bounds, bounds.low > GAINS)
 

@@ -47,11 +47,26 @@ class Window(NamedTuple):
 
 
 class Windowing(NamedTuple):
-    """How documents are read: their first `cut` predictions (None: all) in windows of one length [tokens]."""
+    """How documents are read: their first `cut` predictions (None: all) in windows of one length [tokens].
+
+    ends: None: every prediction counts once, as the module defines it. Else the last `ends` predictions of each window
+    count, of windows that a document fills, the first of which begins at `begin`.
+    """
 
     window: int
     stride: int
     cut: int | None = None
+    ends: int | None = None
+    begin: int = 0
+
+    def over(self, n_predictions: int) -> Iterator[Window]:
+        """The windows over one document. Raises ValueError as `sliding_windows`."""
+        n = n_predictions if self.cut is None else min(n_predictions, self.cut)
+        if self.ends is None:
+            yield from sliding_windows(n, self.window, self.stride)
+            return
+        for start in range(self.begin, n - self.window + 1, self.stride):
+            yield Window(start, start + self.window, start + self.window - self.ends)
 
 
 class Scored(NamedTuple):
@@ -100,8 +115,7 @@ def passes(lengths: Sequence[int], rows: Sequence[Windowing]) -> list[Pass]:
     begun: dict[tuple[int, int], list[tuple[int, Window]]] = {}
     for index, row in enumerate(rows):
         for document, length in enumerate(lengths):
-            n_predictions = length if row.cut is None else min(length, row.cut)
-            for window in sliding_windows(n_predictions, row.window, row.stride):
+            for window in row.over(length):
                 begun.setdefault((document, window.start), []).append((index, window))
     return [
         Pass(

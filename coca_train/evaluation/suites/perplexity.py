@@ -9,11 +9,13 @@ A document cut to n has n + 1 tokens where it has that many, so that it has n pr
 the window's length, the longest window's cell measures the others on the way, and theirs take no time.
 
 At each point: perplexity and its 95 % interval (bootstrap over documents), bits per token and per byte, predictions,
-and the loss by position of each document's first window (measures/windows.py). And, unless every window scores texts of
-its own, what the verdict is made of (measures/reach.py): by document the NLL in windows of half the length less that in
-windows of it, over the predictions that see more in these (`uses`), and the NLL in windows of it less that in windows
-of the training length (`holds`). Half the length and the training length are read for it where they are not of the
-grid.
+and the loss by position of each document's first window (measures/windows.py). And by document, what the verdict is
+made of (measures/reach.py):
+* `uses`: the last eighth of each window, side by side over a document, once with the whole window before it and once
+  with five eighths of it, so that a prediction has 7/8 to all of the window or 1/2 to 5/8 of it: NLL with less context
+  less NLL with more;
+* `holds`: of predictions with more than a training window before them, NLL in these windows less NLL in windows of the
+  training length. Not where every window scores texts of its own.
 """
 
 import statistics
@@ -93,7 +95,7 @@ Sums = dict[str, list[Any]]  # by source: `Scores` as plain lists
 class Material:
     """What one model reads: documents of at least the longest window, windows of the grid and stride [tokens].
 
-    shared: by variant and window, this rank's sums of windows that were measured for another cell too. fresh: those of
+    shared: by variant and row, this rank's sums of what was measured for another cell too. fresh: those of
     the present cell; they are shared only when all ranks have succeeded (`combine`). A rank without them would measure
     the window anew, and shares of different passes do not add up to the whole. sizes: by cut, see n_bytes.
     """
@@ -104,8 +106,8 @@ class Material:
     training_window: int
     stride: int
     seed: int
-    shared: dict[tuple[Any, int], Sums] = field(default_factory=dict)
-    fresh: dict[tuple[Any, int], Sums] = field(default_factory=dict)
+    shared: dict[tuple[Any, Windowing], Sums] = field(default_factory=dict)
+    fresh: dict[tuple[Any, Windowing], Sums] = field(default_factory=dict)
     sizes: dict[int | None, dict[str, int]] = field(default_factory=dict)
 
     def row(self, window: int) -> Windowing:
@@ -113,28 +115,22 @@ class Material:
         cut = {"longest": self.windows[-1], "window": window, "whole": None}[self.settings.document_tokens]
         return Windowing(window, min(self.stride, window), cut)
 
-    def compared(self, window: int) -> dict[str, tuple[int, int]]:
-        """With which other window this one is compared, by part of the verdict, and behind how many tokens of a
-        document predictions count: there they see more in the wider of both."""
-        if self.settings.document_tokens == "window":
-            return {}
-        half, trained = window // 2, self.training_window
-        parts = {"uses": (half, half), "holds": (trained, trained)}
-        return {part: pair for part, pair in parts.items() if 0 < pair[0] < window}
+    def read_for(self, window: int) -> dict[str, Windowing]:
+        """What its cell reads: the windows themselves (own); what they are compared with (training), where the same
+        predictions are scored; and the ends of windows with more and with less before them."""
+        own, eighth = self.row(window), window // 8
+        rows = {"own": own}
+        if self.settings.document_tokens != "window" and window > self.training_window:
+            rows["training"] = self.row(self.training_window)
+        if eighth:
+            rows["more"] = Windowing(window, window, own.cut, eighth)
+            rows["less"] = Windowing(window // 2 + eighth, window, own.cut, eighth, window - window // 2 - eighth)
+        return rows
 
-    def read_for(self, window: int) -> list[int]:
-        """Windows that its cell needs, the longest first."""
-        return sorted({window, *(other for other, _ in self.compared(window).values())}, reverse=True)
-
-    @cached_property
-    def read(self) -> list[int]:
-        """Windows that any cell needs."""
-        return sorted({each for window in self.windows for each in self.read_for(window)})
-
-    @cached_property
-    def edges(self) -> list[int]:
-        """Where predictions begin to count in some comparison [tokens before them in their document]."""
-        return sorted({behind for window in self.windows for _, behind in self.compared(window).values()})
+    def read_up_to(self, window: int) -> list[Windowing]:
+        """What cells up to this window read, the longest windows first."""
+        rows = {row for each in self.windows if each <= window for row in self.read_for(each).values()}
+        return sorted(rows, key=lambda row: (-row.window, row.ends or 0))
 
     def documents(self, window: int) -> dict[str, list[np.ndarray]]:
         """What is scored in this window, by source."""
@@ -165,11 +161,11 @@ def prepare(settings: Settings, subject: Subject, setup: Setup) -> Material:
 
 def work(settings: Settings, subject: Subject, points: Sequence[int], material: Material) -> list[float]:
     """[tokens] that are read for each window and, on the way, for shorter ones."""
-    costs, measured = [], set[int]()
+    costs, known = [], set[Windowing]()
     for point in points:
-        rounds = _rounds(subject, point, material, measured)
-        costs.append(float(sum(_tokens_read(material, rows.values()) for rows in rounds)))
-        measured.update(*rounds)
+        rounds = _rounds(subject, point, material, known)
+        costs.append(float(sum(_tokens_read(material, rows) for rows in rounds)))
+        known.update(*rounds)
     return costs
 
 
@@ -185,13 +181,13 @@ def impossible(settings: Settings, subject: Subject, point: int, material: Mater
 
 
 def measure(settings: Settings, subject: Subject, point: int, material: Material, setup: Setup) -> dict[str, Sums]:
-    """By window (as text), of the point and of those it is compared with."""
+    """By what is read for it, see Material.read_for."""
     model = subject.model
     variant = (model.position.settings, model.visibility.settings, model.config.logit_scale)
     material.fresh.clear()  # of the cell before: if some rank ran out of memory in it, nothing of it may be shared
-    known = {window: sums for (of, window), sums in material.shared.items() if of == variant}
+    known = {row: sums for (of, row), sums in material.shared.items() if of == variant}
     rounds, done = _rounds(subject, point, material, known), 0
-    total = sum(_tokens_read(material, rows.values()) for rows in rounds)
+    total = sum(_tokens_read(material, rows) for rows in rounds)
 
     def read(n_tokens: int) -> None:
         nonlocal done
@@ -199,33 +195,33 @@ def measure(settings: Settings, subject: Subject, point: int, material: Material
         setup.progress(done / total)
 
     for rows in rounds:
-        sums: dict[int, Sums] = {window: {} for window in rows}
+        sums: dict[Windowing, Sums] = {row: {} for row in rows}
         for source, documents in material.texts.documents.items():
-            scored = score_share(model, documents, list(rows.values()), setup.micro_batch_tokens, read, material.edges)
-            for window, scores in zip(rows, scored, strict=True):
-                sums[window][source] = [part.tolist() for part in scores]
+            edges = (material.training_window,)
+            scored = score_share(model, documents, rows, setup.micro_batch_tokens, read, edges)
+            for row, scores in zip(rows, scored, strict=True):
+                sums[row][source] = [part.tolist() for part in scores]
         known |= sums
-        material.fresh.update({(variant, window): each for window, each in sums.items()})
-    return {str(window): known[window] for window in material.read_for(point)}
+        material.fresh.update({(variant, row): each for row, each in sums.items()})
+    return {name: known[row] for name, row in material.read_for(point).items()}
 
 
-def _rounds(subject: Subject, point: int, material: Material, known: Collection[int]) -> list[dict[int, Windowing]]:
-    """What is read for a cell when these windows are known: by window, the rows that share passes."""
-    rounds, seen = list[dict[int, Windowing]](), set(known)
-    for window in material.read_for(point):
-        if window not in seen:
-            alike = [each for each in material.read if each <= window and same_at(subject.model, window, each)]
-            rounds.append({each: material.row(each) for each in alike if each not in seen})
-            seen |= rounds[-1].keys()
+def _rounds(subject: Subject, point: int, material: Material, known: Collection[Windowing]) -> list[list[Windowing]]:
+    """What is read for a cell when this is known: rows that share passes together, the cell's and those of others."""
+    rounds, seen, every = list[list[Windowing]](), set(known), material.read_up_to(point)
+    for wanted in sorted(material.read_for(point).values(), key=every.index):
+        if wanted not in seen:
+            shorter = [row for row in every if row.window <= wanted.window and row not in seen]
+            rounds.append([row for row in shorter if same_at(subject.model, wanted.window, row.window)])
+            seen.update(rounds[-1])
     return rounds
 
 
-def _tokens_read(material: Material, rows: Iterable[Windowing]) -> int:
-    every = list(rows)
+def _tokens_read(material: Material, rows: Sequence[Windowing]) -> int:
     return sum(
         each.length
         for documents in material.texts.documents.values()
-        for each in passes([len(document) - 1 for document in documents], every)
+        for each in passes([len(document) - 1 for document in documents], rows)
     )
 
 
@@ -236,21 +232,27 @@ def combine(
     is made of; and the stride."""
     material.shared.update(material.fresh)  # no rank ran out of memory, so all have their share
     size = dict(material.n_bytes(point))
-    by_window = {window: _whole([part[str(window)] for part in parts], size) for window in material.read_for(point)}
-    whole, sources = by_window[point], {}
-    if ALL in whole:
+    read = {name: _whole([part[name] for part in parts], size) for name in material.read_for(point)}
+    if ALL in read["own"]:
         size[ALL] = sum(size.values())
-    for source, scores in whole.items():
+    sources = {}
+    for source, scores in read["own"].items():
         summary = summarise(scores.documents, size[source], material.seed, settings.bootstrap_resamples)
         curve = {"ends": bin_ends(point).tolist(), "loss_by_position": means(scores.positions).tolist()}
         sources[source] = asdict(summary) | curve
-        for part, (other, behind) in material.compared(point).items():
-            band = material.edges.index(behind) + 1
-            here, there = (each[source].bands[:, band:].sum(1) for each in (whole, by_window[other]))
-            gain_D = there[:, 0] - here[:, 0]
-            sums_D2 = np.stack((gain_D if part == "uses" else -gain_D, here[:, 1]), 1)
-            sources[source][part] = sums_D2[here[:, 1] > 0].tolist()
+        if "more" in read:
+            less, more = (read[name][source].documents for name in ("less", "more"))
+            sources[source]["uses"] = _excess(less, more)
+        if "training" in read:
+            here, there = (each[source].bands[:, 1] for each in (read["own"], read["training"]))
+            sources[source]["holds"] = _excess(here, there)
     return {"stride": material.row(point).stride, "sources": sources}
+
+
+def _excess(one_D2: np.ndarray, other_D2: np.ndarray) -> list[list[float]]:
+    """NLL [nats] of one less that of the other, and predictions, of each document that has some."""
+    sums_D2 = np.stack((one_D2[:, 0] - other_D2[:, 0], one_D2[:, 1]), 1)
+    return sums_D2[sums_D2[:, 1] > 0].tolist()
 
 
 def _whole(parts: Sequence[Mapping[str, Any]], sources: Iterable[str]) -> dict[str, Scores]:
@@ -361,21 +363,18 @@ class OneText:
 
 
 def asked(evaluation: Evaluation) -> Asked:
-    """What is said of the text a comparison is about; nothing where windows scored texts of their own."""
+    """What is said of the text a comparison is about."""
     within = evaluation.settings.get("holds_within", HOLDS_WITHIN)
     return {row.name: _parts(row, within) for row in main_text(evaluation).rows}
 
 
 def _parts(row: GridRow, within: float) -> list[Part]:
-    known = {int(point): result for point, result in row.results.items() if "uses" in result}
-    if not known:
-        return []
-    held = tuple(holds(n, result["holds"], within) for n, result in known.items() if "holds" in result)
-    used = tuple(uses(n, result["uses"]) for n, result in known.items())
-    return [
-        Part("holds", "documents", held, granted=row.subject.training_window),
-        Part("uses", "documents", used),
-    ]
+    """`holds` only where a window beyond the training window says something of it."""
+    trained, results = row.subject.training_window, {int(point): result for point, result in row.results.items()}
+    held = tuple(holds(n, result["holds"], within) for n, result in results.items() if "holds" in result)
+    used = tuple(uses(n, result["uses"]) for n, result in results.items() if "uses" in result)
+    asked = [Part("holds", "documents", held, granted=trained), Part("uses", "documents", used)]
+    return [part for part in asked if part.evidence]
 
 
 def sources_of(evaluation: Evaluation) -> list[str]:

@@ -15,7 +15,7 @@ from coca_train.evaluation.measures.reach import FOUND_SHARE, GAINS, LEAST
 from coca_train.evaluation.results import Evaluation
 from coca_train.evaluation.suites import passkey, perplexity, ruler
 from coca_train.evaluation.verdict import verdicts
-from coca_train.report.blocks import Document, Section, Text
+from coca_train.report.blocks import Block, Document, Section, Text
 
 VERSION = 1
 SUITES = {"reads": perplexity, "finds": passkey, "works": ruler}
@@ -58,6 +58,7 @@ def _evaluations(evaluation: Evaluation) -> dict[str, Evaluation]:
     return own
 
 
+DEFINED = "Definition"  # the section in which every page says what its figures are
 DEFINITION = (
     "A model reads to a length when it passes there, and at every shorter one that was tested, in all that was asked. "
     "It holds a window when the loss of the same predictions is surely no more than {within:g} nats a token above that "
@@ -72,11 +73,14 @@ DEFINITION = (
 def page(settings: Settings, evaluation: Evaluation) -> Document:
     pages = {name: SUITES[name].page(getattr(settings, name), part) for name, part in _evaluations(evaluation).items()}
     within = settings.reads.holds_within if settings.reads else 0.0
-    sections = [section for each in pages.values() for section in each.sections]
+    blocks: dict[str, list[Block]] = {}
+    for section in (section for each in pages.values() for section in each.sections):
+        blocks.setdefault(section.title, []).extend(section.blocks)
+    blocks.setdefault(DEFINED, []).insert(0, Text(text=DEFINITION.format(within=within)))
     return Document(
         title=f"How far it reads: {evaluation.name}",
         summary=[sentence for each in pages.values() for sentence in each.summary],
-        sections=[*sections, Section(title="What reading is", blocks=[Text(text=DEFINITION.format(within=within))])],
+        sections=[Section(title=title, blocks=blocks) for title, blocks in blocks.items()],
         facts=list(dict.fromkeys(fact for each in pages.values() for fact in each.facts)),
         command=evaluation.command,
         verdicts=verdicts(evaluation, asked(evaluation)),

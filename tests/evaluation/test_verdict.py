@@ -1,0 +1,117 @@
+"""The verdict on models made to have a known reach, and its words."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from coca_train.evaluation import suites
+from coca_train.evaluation.measures.reach import LEAST, Bounds, Evidence, Part
+from coca_train.evaluation.results import Evaluation
+from coca_train.evaluation.subject import Subject
+from coca_train.evaluation.suites import perplexity
+from coca_train.evaluation.texts import Texts
+from coca_train.evaluation.verdict import verdict, verdicts
+from tests.evaluation.grids import cell, evaluation, measured, settings, setup
+from tests.measures.conftest import FakeModel, fake_variant
+
+WINDOW, LENGTHS, SYMBOLS = 128, (128, 256, 512, 1024, 2048), 4000
+KNOWN, UNKNOWN = 0.1, 8.0  # [nats]
+
+
+class Copier(FakeModel):
+    """Knows what follows a symbol that it saw before, at most `reach` tokens back; nothing beyond its `end`."""
+
+    def __init__(self, reach: int = 10**6, end: int = 10**6) -> None:
+        super().__init__()
+        self.reach, self.end = reach, end
+
+    def losses(self, tokens_BT: Tensor, targets_BT: Tensor, pos_BT=None, doc_BT=None, length=None, wanted=None):
+        nll_BT = torch.full(tokens_BT.shape, UNKNOWN)
+        for row_T, targets_T, nll_T in zip(tokens_BT, targets_BT, nll_BT, strict=True):
+            last: dict[int, int] = {}
+            for t, (token, target) in enumerate(zip(row_T.tolist(), targets_T.tolist(), strict=True)):
+                if t - last.get(token, -(10**9)) < self.reach and row_T[last[token] + 1] == target:
+                    nll_T[t] = KNOWN
+                last[token] = t
+                if t >= self.end:
+                    nll_T[t] = 2 * UNKNOWN
+        return torch.cat([nll_BT[:, begin:end] for begin, end in wanted or [(0, nll_BT.shape[1])]], dim=1)
+
+
+def recalls(n: int, seed: int) -> np.ndarray:
+    """Pairs of a symbol and what follows it, half of them seen before, at a distance of 2 to 2,000 tokens."""
+    rng, pairs = np.random.default_rng(seed), [(1, 2)]
+    while 2 * len(pairs) < n:
+        back = int(2 ** rng.uniform(0, 10))
+        new = tuple(rng.integers(10, SYMBOLS, 2).tolist())
+        pairs.append(pairs[-back] if back <= len(pairs) and rng.random() < 0.5 else new)
+    return np.array(pairs).ravel()[:n]
+
+
+def read(model: Copier, n_documents: int = LEAST, **changes: Any) -> Evaluation:
+    """Suite perplexity on such texts, cell by cell."""
+    options = settings("perplexity", **changes)
+    who = Subject(
+        facts=measured("copier", window=WINDOW), path="", model=model, tokenizer=None,  # type: ignore[arg-type]
+        variants={"plain": fake_variant()},
+    )  # fmt: skip
+    documents = [recalls(LENGTHS[-1] + 1, seed) for seed in range(n_documents)]
+    texts = Texts.__new__(Texts)
+    object.__setattr__(texts, "documents", {"text": documents})
+    material = perplexity.Material(options, texts, LENGTHS, WINDOW, WINDOW, 0)
+    material.sizes.update({cut: {"text": 1} for cut in (LENGTHS[-1], None)})
+    cells = []
+    for length in reversed(LENGTHS):
+        part = perplexity.measure(options, who, length, material, setup(LENGTHS, micro_batch_tokens=10**6))
+        cells.append(cell("copier", "plain", length, perplexity.combine(options, length, material, [part])))
+    return evaluation("perplexity", {"holds_within": 0.01}, [who.facts], LENGTHS, cells)
+
+
+@pytest.mark.parametrize(
+    ("model", "words", "parts"),
+    [
+        (Copier(reach=512), "reads to 512 tokens (4× its window)", ("at least 2,048 tokens", "512 tokens")),
+        (Copier(end=1024), "reads to 1,024 tokens (8× its window)", ("1,024 tokens", "1,024 tokens")),
+        (Copier(), "reads to at least 2,048 tokens (16× its window)", ("at least 2,048 tokens",) * 2),
+        (Copier(reach=1), "reads nowhere, not even inside its window of 128 tokens", ("at least 2,048 tokens", None)),
+    ],
+    ids=["a window of 512", "an end at 1,024", "a copy head", "deaf"],
+)
+def test_models_of_a_known_reach_get_it(model: Copier, words: str, parts: tuple[str, ...]) -> None:
+    found = read(model)
+    (said,) = verdicts(found, perplexity.asked(found))
+    assert said.line == words
+    for (_, part), wanted in zip(said.parts, parts, strict=True):
+        assert wanted is None or part == wanted
+
+
+def test_fifteen_documents_are_no_verdict() -> None:
+    found = read(Copier(), n_documents=15)
+    (said,) = verdicts(found, perplexity.asked(found))
+    assert (said.state, said.line) == ("unknown", "no verdict: 15 documents, 5 more are needed")
+
+
+def seen(length: int, passed: bool, n: int = LEAST) -> Evidence:
+    return Evidence(length, Bounds(0.0, 0.0, 0.0, n), passed)
+
+
+def test_the_least_of_what_was_asked() -> None:
+    holds = Part("holds", "documents", (seen(256, True), seen(512, True), seen(1024, False)), granted=128)
+    uses = Part("uses", "documents", (seen(128, True), seen(256, True), seen(512, False)))
+    said = verdict("one", 128, [holds, uses])
+    assert said.line == "reads to 256 tokens (2× its window)" and said.state == "reads"
+    assert said.parts == (("holds", "512 tokens"), ("uses", "256 tokens"))
+    # Where one part says nowhere, what another would say does not matter.
+    few, nothing = Part("finds", "prompts", (seen(128, True, n=3),)), Part("works with", "prompts", (seen(64, False),))
+    assert verdict("one", 128, [holds, few]).line == "no verdict: 3 prompts, 17 more are needed"
+    assert verdict("one", 128, [few, nothing]).state == "none"
+    beyond = Part("works with", "prompts", (seen(256, False),))
+    assert verdict("one", 128, [beyond]).line.startswith("reads at no length that was tested: they begin at 256 tokens")
+
+
+@pytest.mark.parametrize("suite", ["anomaly", "speed"])
+def test_suites_that_say_nothing_of_reach(suite: str) -> None:
+    assert suites.suite_module(suite).asked(None) == {}
