@@ -20,8 +20,9 @@ def test_verdicts_in_a_terminal():
     assert lines[0] == (
         "✓ CoCA + dynamic_ntk  reads to 512 tokens (1x its window)        holds 2,048 · uses 1,024 · finds 512"
     )
-    assert lines[2] == "? <ALiBi>            no verdict: 17 documents are missing"
-    assert lines[1].startswith("✗ RoPE                reads nowhere, not even inside its window  holds none")
+    assert lines[2].split() == ["?", "<ALiBi>", "no", "verdict:", "17", "documents", "are", "missing"]
+    assert len({line.index(word) for line, word in zip(lines, ("reads", "reads", "no verdict"), strict=False)}) == 1
+    assert len({line.index("holds") for line in (lines[0], lines[1], lines[3])}) == 1
     assert verdict_text(()) == ""
 
 

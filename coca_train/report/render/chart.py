@@ -49,8 +49,8 @@ class Sheet:
         )
 
 
-WIDE = Sheet(kind="wide", width=640, height=400, x_ticks=8, y_ticks=8)
-NARROW = Sheet(kind="narrow", width=328, height=236, x_ticks=5, y_ticks=6, left=48, bottom=40)
+WIDE = Sheet(kind="wide", width=600, height=380, x_ticks=8, y_ticks=8)
+NARROW = Sheet(kind="narrow", width=340, height=216, x_ticks=5, y_ticks=6, left=48, bottom=40)
 PANEL = Sheet(kind="panel", width=220, height=140, x_ticks=3, y_ticks=3, left=44, bottom=22)
 
 

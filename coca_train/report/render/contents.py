@@ -12,8 +12,8 @@ PAPER = "paper"  # the word that marks a row or a curve that is not ours
 NAME = re.compile(r"[A-Za-z0-9-]+")
 MARKED = "The rows marked “paper” are the paper's figures, not ours."
 RANGES = "Small: {}."
-BOLD = "Bold: the {} figure of a column"
-TIED = "Bold: the {} figure of a column, and all whose interval meets its: nothing is surely better than they are"
+BOLD = "Bold: the {} figure of a column{}."
+TIED = "Bold: the {} figure of a column{}, and all whose interval meets its: nothing is surely better."
 SIGNS = {"reads": "✓", "none": "✗", "unknown": "?"}  # of a verdict, beside its words
 
 
@@ -58,8 +58,8 @@ def legend(table: Table) -> str:
     theirs = any(row.theirs for row in table.rows)
     if best_places(table):
         extreme = "lowest" if table.best == "low" else "highest"
-        what = (TIED if has_intervals(table) else BOLD).format(extreme)
-        words.append(what + (", ours and the paper's apart." if theirs else "."))
+        groups = " (ours and the paper's apart)" if theirs else ""
+        words.append((TIED if has_intervals(table) else BOLD).format(extreme, groups))
     if theirs:
         words.append(MARKED)
     return " ".join(words)

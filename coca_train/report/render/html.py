@@ -16,7 +16,8 @@ from coca_train.report.render.contents import SIGNS, lead
 from coca_train.report.render.html_blocks import block_html, inline
 
 FIRST_SENTENCES = 3  # of the summary, on the first screen
-FIRST_VERDICTS, MANY_VERDICTS = 3, 8  # shown on a telephone's first screen; on a wide one
+ON_SMALL, ON_WIDE = 2, 8  # verdicts that are not folded: on a telephone, on a wide screen
+DENSE = 4  # verdicts in lines of full height
 
 
 def html_text(document: Document) -> str:
@@ -68,20 +69,17 @@ def framed(title: str, body: str) -> str:
 
 
 def verdict_list(verdicts: Sequence[Verdict]) -> str:
-    """A line each, the first FIRST_VERDICTS on the first screen however small; "" without any."""
-    if not verdicts:
-        return ""
+    """A line each: the first ON_SMALL on any screen, those up to ON_WIDE folded on small ones (page.js), the rest
+    folded on all; "" without any."""
     items = [_verdict(verdict) for verdict in verdicts]
-    first, more = items[:FIRST_VERDICTS], items[FIRST_VERDICTS:]
-    kind = "verdicts one" if len(items) == 1 else "verdicts"
-    shown = f'<ul class="{kind}" aria-label="Verdicts">{"".join(first)}</ul>'
-    if not more:
-        return shown
-    opened = " open" if len(items) <= MANY_VERDICTS else ""
-    return (
-        f'{shown}<details class="more"{opened}><summary>{len(more)} more</summary>'
-        f'<ul class="verdicts" aria-label="More verdicts">{"".join(more)}</ul></details>'
+    tiers = (items[:ON_SMALL], items[ON_SMALL:ON_WIDE], items[ON_WIDE:])
+    kind = "one" if len(items) == 1 else "dense" if len(items) > DENSE else ""
+    first, few, rest = (
+        f'<ul class="verdicts {kind}" aria-label="Verdicts">{"".join(tier)}</ul>' if tier else "" for tier in tiers
     )
+    few = f'<details class="more few" open><summary>{len(tiers[1])} more</summary>{few}</details>' if few else ""
+    rest = f'<details class="more"><summary>{len(tiers[2])} more</summary>{rest}</details>' if rest else ""
+    return first + few + rest
 
 
 def _verdict(verdict: Verdict) -> str:

@@ -18,10 +18,10 @@ TAG = f'<span class="tag">{PAPER}</span>'
 
 
 def block_html(block: Block, level: int = 3) -> str:
-    """level: of its heading."""
+    """level: of its heading; at 2 it stands on the first screen, and what goes with a picture is folded."""
     if isinstance(block, Text):
         return f'<div class="prose">{prose(block.text)}</div>'
-    inner = _table_block(block) if isinstance(block, Table) else _picture(block)
+    inner = _table_block(block) if isinstance(block, Table) else _picture(block, folded=level == 2)
     return (
         f'<div class="block" id="block-{block.name}" role="group" aria-labelledby="title-{block.name}">'
         f'<h{level} class="title" id="title-{block.name}">{escape(block.title)}</h{level}>{inner}</div>'
@@ -116,7 +116,8 @@ def _below(table: Table) -> str:
     return f"<div class=below>{''.join(parts)}</div>" if parts else ""
 
 
-def _picture(block: Lines | HeatMaps) -> str:
+def _picture(block: Lines | HeatMaps, folded: bool) -> str:
+    """folded: what goes with it is there on a click."""
     note = f"<div class=below><p>{inline(block.note)}</p></div>" if block.note else ""
     table = data_table(block)
     if isinstance(block, HeatMaps):  # its squares are a table already
@@ -124,7 +125,10 @@ def _picture(block: Lines | HeatMaps) -> str:
     grid = _grid(table, f"Figures of: {block.title}")
     figures = f"<details><summary>The figures as a table</summary>{grid}{_below(table)}{_notes_button(table)}</details>"
     picture = f"<figure><div>{chart(block, WIDE)}{chart(block, NARROW)}</div>{_legend(block)}</figure>"
-    return f"{picture}{_each(block)}{note}{figures}<p class=tools>{_csv(table)}</p>"
+    more = f"{_each(block)}{note}{figures}<p class=tools>{_csv(table)}</p>"
+    if folded:
+        more = f"<details><summary>More about this picture</summary>{more}</details>"
+    return picture + more
 
 
 def _each(block: Lines) -> str:

@@ -31,8 +31,9 @@ document.getElementById("copy")?.addEventListener("click", async () => {
 });
 
 // On a small screen the first verdicts leave room for the picture and the table.
-const more = document.querySelector("details.more");
-if (more && matchMedia("(max-width: 44rem)").matches) more.open = false;
+if (matchMedia("(max-width: 44rem)").matches) {
+  for (const few of document.querySelectorAll("details.few")) few.open = false;
+}
 
 // What is folded is printed all the same.
 let opened = [];

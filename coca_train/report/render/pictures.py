@@ -3,6 +3,7 @@ salt, and letters as outlines, so that a picture looks the same wherever it is o
 
 import io
 import math
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +28,7 @@ OURS, THEIRS = ("-", "-."), ("--", ":")  # lines of the first seven curves, of t
 SQUARE = 0.62  # [inch]
 PANELS_A_ROW = 3
 CURVES_A_ROW = 4  # of panels with a curve each
+TITLE = 36  # characters of a line of their titles
 MARKERS_A_LINE = 16
 MARK = "#c2185b"  # what is drawn at the training window
 
@@ -110,7 +112,7 @@ def _panels(block: Lines) -> Figure:
         _curve(one, line, look(index, line.theirs) | {"markersize": 4})
         _scaled(one, block, X_TICKS // 2, Y_TICKS // 2)
         one.tick_params(labelsize=8)
-        one.set_title(_label(line), fontsize=9.5)
+        one.set_title(textwrap.fill(_label(line), TITLE), fontsize=9.5)
     for one in axes[len(block.lines) :]:
         one.set_visible(False)
     sheet.supxlabel("; ".join([block.x_label, *(f"dotted: {words}" for _, words in block.marks)]), fontsize=10)
@@ -150,7 +152,7 @@ def _curve(axes: Any, line: Line, look: dict[str, Any]) -> None:
     known = finite & np.isfinite(low) & np.isfinite(high)
     if known.sum() == 1:
         axes.vlines(x[known], low[known], high[known], color=look["color"], linewidth=1.2)
-    axes.fill_between(x[known], low[known], high[known], color=look["color"], alpha=0.13, linewidth=0)
+    axes.fill_between(x[known], low[known], high[known], color=look["color"], alpha=0.18, linewidth=0)
 
 
 def _heat_maps(block: HeatMaps) -> Figure:
