@@ -192,8 +192,8 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """A report. verdicts: one a row of what was measured. summary: what a newcomer should take away, one sentence each.
-    facts: what was run, label and value. command: how to run it again."""
+    """A report. verdicts: one a row of what was measured. summary: what a newcomer should take away, one sentence
+    each. facts: what was run, label and value. command: how to run it again."""
 
     title: str
     summary: Sequence[str]
