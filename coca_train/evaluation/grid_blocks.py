@@ -7,10 +7,13 @@ the reasons.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
+from coca_train.evaluation.measures.passkey import wilson
 from coca_train.evaluation.results import Cell, Evaluation, GridRow, Point
+from coca_train.report import paper
 from coca_train.report.blocks import (
     MISSING,
     Block,
@@ -27,6 +30,7 @@ from coca_train.report.blocks import (
     Verdict,
 )
 
+FEW_NAMES = 4  # of models or tasks, that a title lists
 NO_RESULT = {"out_of_memory": "OOM", "impossible": MISSING.text}
 
 Pick = Callable[..., Value | float | None]  # from a cell's result, and what else the row of a table is about
@@ -41,18 +45,52 @@ def document(
     sections: Sections,
     after: Sections | None = None,
     facts: Sequence[tuple[str, str]] = (),
+    at: str = "",
     verdicts: Sequence[Verdict] = (),
 ) -> Document:
-    """The page. after: sections behind the one that says what was not measured. facts: besides the evaluation's."""
+    """The page. after: sections that are folded, such as definitions. facts: besides the evaluation's. at: what its
+    title says in place of the lengths."""
     missing = "\n".join(f"* {line}" for line in evaluation.absences())
     return Document(
-        title=f"{title}: {evaluation.name}",
+        title=f"{title}: {asked(evaluation, at)}",
         summary=summary,
-        sections=written({**sections, "Not measured": [missing], **(after or {})}),
+        sections=[
+            *written({**sections, "Not measured": [missing]}),
+            *(replace(section, folded=True) for section in written(after or {})),
+        ],
         facts=[*evaluation.facts, *facts],
         command=evaluation.command,
         verdicts=verdicts,
     )
+
+
+def asked(evaluation: Evaluation, at: str = "") -> str:
+    """What was asked, for a title: "quickstart, 128 to 2,048 tokens". at: in place of the lengths."""
+    names = [subject.name for subject in evaluation.subjects]
+    who = ", ".join(names) if len(names) <= FEW_NAMES else f"{len(names)} models"
+    lengths = [point for point in evaluation.points if isinstance(point, int)]
+    tasks = [point for point in evaluation.points if isinstance(point, str)]
+    words = ", ".join(tasks) if len(tasks) <= FEW_NAMES else f"{len(tasks)} tasks"
+    return f"{who}, {at or (tokens(lengths) if lengths else words)}"
+
+
+def tokens(lengths: Sequence[int]) -> str:
+    """From the shortest to the longest."""
+    first, last = min(lengths), max(lengths)
+    return f"{first:,} tokens" if first == last else f"{first:,} to {last:,} tokens"
+
+
+def papers(evaluation: Evaluation, tables: Mapping[str, paper.Series]) -> tuple[Row, ...]:
+    """The methods of CoCA's tables ("table 1": ...) below ours: at the same multiple of the training window where our
+    models have one and the same, else at the same length."""
+    windows = {subject.training_window for subject in evaluation.subjects}
+    return paper.beside(tables, evaluation.points, next(iter(windows)) if len(windows) == 1 else None)
+
+
+def square_doubt(n: float) -> str:
+    """How little a square of a heat map with the share of n cases may say."""
+    low, high = wilson(n / 2, max(1, round(n)))
+    return f"A square has about {n:,.0f} cases: its share is known to {(high - low) / 2:.2f} either way, or better."
 
 
 def written(sections: Sections) -> list[Section]:

@@ -18,7 +18,7 @@ from coca_train.evaluation.suites import suite_module
 from coca_train.evaluation.texts import TextStore
 from coca_train.hub.weights import open_source
 from coca_train.report.blocks import Table
-from coca_train.report.render import write_report
+from coca_train.report.render import write_index, write_report
 from coca_train.report.render.plain import terminal_text
 from coca_train.runtime import dist
 from coca_train.runtime.durable import write_json
@@ -83,6 +83,7 @@ def _write(config: EvaluateConfig, evaluation: Evaluation, directory: Path) -> N
     write_json(directory / RESULTS, evaluation.to_json())
     page = suite_module(evaluation.suite).page(config.eval, evaluation)
     write_report(page, directory)
+    write_index(directory.parent)
     tables = [block for section in page.sections for block in section.blocks if isinstance(block, Table)]
     for table in tables[:1]:
         dist.log(f"\n{terminal_text(table)}")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from coca_train.evaluation.grid_blocks import Sections, file_names, written
+from coca_train.evaluation.grid_blocks import Sections, asked, file_names, tokens, written
 from coca_train.evaluation.measures.perplexity import perplexity_of
 from coca_train.evaluation.results import Evaluation
 from coca_train.evaluation.suites import perplexity
@@ -71,14 +71,15 @@ def run_page(report: RunReport) -> Document:
         known = {"facts": report.facts, "command": report.command}
         return Document(title=report.title, summary=summary, sections=written(sections), **known)
     page = perplexity.page(None, report.evaluation, sections)
-    return replace(page, title=report.title, summary=[*page.summary, *summary])
+    lengths = [int(point) for point in report.evaluation.points]
+    return replace(page, title=f"{report.title}: windows of {tokens(lengths)}", summary=[*page.summary, *summary])
 
 
 def comparison_page(evaluation: Evaluation, facts: Facts, checks: Sequence[str]) -> Document:
     """checks: what was verified to be the same for all runs, in words."""
     held_fixed = "\n".join(f"* {line}" for line in checks)
     sections: Sections = {"Training": [training_table(facts)], "What was held fixed": [held_fixed]}
-    return replace(perplexity.page(None, evaluation, sections), title=f"Comparison of {evaluation.name}")
+    return replace(perplexity.page(None, evaluation, sections), title=f"Comparison: {asked(evaluation)}")
 
 
 def loss_curves(records: Sequence[Record]) -> Lines:
@@ -100,6 +101,7 @@ def loss_curves(records: Sequence[Record]) -> Lines:
         x_label="optimizer step",
         y_label="loss [nats per token]",
         lines=tuple(line for line in lines if line.x),
+        interval="lowest and highest of a stretch of steps",
         note=LOSS_NOTE,
     )
 

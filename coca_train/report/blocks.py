@@ -4,27 +4,56 @@ A suite says what there is to see; HTML, Markdown, CSV, LaTeX, PNG and SVG are m
 Figures that are not our own (a paper's) carry theirs=True and are shown as such, never mixed with ours.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+
+Form = str | Callable[[float], str]  # "{:.2f}", or what makes words of a number
+
+
+def in_form(number: float, form: Form) -> str:
+    return form.format(number) if isinstance(form, str) else form(number)
 
 
 @dataclass(frozen=True)
 class Value:
-    """One figure. number: what is compared and exported, in full; None: there is none. text: as shown."""
+    """One figure. number: what is compared and exported, in full; None: there is none. text: as shown.
+
+    low, high: its interval, where known, written out in `range` as the figure is.
+    """
 
     text: str
     number: float | None = None
-    note: str = ""  # of a tooltip and a footnote: why it is missing, its interval
+    note: str = ""  # of a tooltip and a footnote: why it is missing, what it was counted from
+    low: float | None = None
+    high: float | None = None
+    range: str = ""
 
     @classmethod
-    def of(cls, number: float | None, form: str = "{:.2f}", note: str = "", missing: str = "") -> "Value":
-        """A number in this form, with its note; None: that there is none, and why (missing)."""
-        return cls(MISSING.text, note=missing) if number is None else cls(form.format(number), number, note)
+    def of(
+        cls,
+        number: float | None,
+        form: Form = "{:.2f}",
+        note: str = "",
+        missing: str = "",
+        low: float | None = None,
+        high: float | None = None,
+    ) -> "Value":
+        """A number in this form, with its note and its interval; None: that there is none, and why (missing)."""
+        if number is None:
+            return cls(MISSING.text, note=missing)
+        if low is None or high is None:
+            return cls(in_form(number, form), number, note)
+        return cls(in_form(number, form), number, note, low, high, f"{in_form(low, form)} to {in_form(high, form)}")
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """None where it is not known, as of a figure that is missing."""
+        return None if self.number is None or self.low is None or self.high is None else (self.low, self.high)
 
 
 MISSING = Value("–")
-MAX_BANDS = 6  # intervals of one picture
+INTERVAL = "95 % interval"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +69,8 @@ class Row:
 class Table:
     """name: of its files; letters, digits and dashes, unique in a report.
 
-    best: which figure of a column is set in bold, among ours and among theirs separately; "" = none.
+    best: which figure of a column is set in bold, with all that cannot be told apart from it (ties.py), among ours and
+    among theirs separately; "" = none.
     """
 
     name: str
@@ -49,6 +79,7 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     best: Literal["low", "high", ""] = ""
+    interval: str = INTERVAL  # what low and high of its figures are
     note: str = ""  # one or two sentences below it: definition, unit, what is missing
 
 
@@ -78,7 +109,10 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Lines:
-    """Curves over one axis. marks: (x, words) of vertical lines, such as the training window."""
+    """Curves over one axis. marks: (x, words) of vertical lines, such as the training window.
+
+    y_span: how much of y the axis shows at least, where smaller differences mean nothing (scales.py has the rule).
+    """
 
     name: str
     title: str
@@ -89,13 +123,10 @@ class Lines:
     x_log: bool = False
     y_log: bool = False
     y_limits: tuple[float | None, float | None] = (None, None)
+    y_span: float = 0.0
     marks: tuple[tuple[float, str], ...] = ()
+    interval: str = INTERVAL  # what low and high of its curves are
     note: str = ""
-
-    @property
-    def shows_intervals(self) -> bool:
-        """Bands of more curves than MAX_BANDS only hide one another; their numbers are in the figure's table."""
-        return sum(line.low is not None for line in self.lines) <= MAX_BANDS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,8 +168,11 @@ Block = Text | Table | Lines | HeatMaps
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
+    """folded: what a page shows on a click only, such as definitions."""
+
     title: str
     blocks: Sequence[Block]
+    folded: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,8 @@ CoCA (Zhu et al., ACL 2024, arXiv 2309.08646): tables 1 to 5 as printed. Tables 
 of `context()` [tokens]: perplexity on 100 documents of PG-19 (stride 512), or the share of 100 passkeys retrieved.
 YaRN (Peng et al., arXiv 2309.00071): the numbers of its running text (`table("yarn_text")`), no tables.
 A figure is None where the paper ran out of memory, and math.inf where it printed "inf".
+
+Beside our own figures theirs stand at the same multiple of the training window, which was `training_window` for them.
 """
 
 import json
@@ -25,6 +27,7 @@ NAMES = {
     "dynamic_ntk": "dynamic NTK (alpha 4)",  # in tables 1 and 2
     "pi": "PI",
 }
+WINDOW, LLAMA_WINDOW = 512, 2048  # of CoCA's models, and of LLaMA-7B [tokens]
 
 
 @cache
@@ -56,26 +59,31 @@ def method(name: str) -> str:
     return " + ".join(NAMES.get(part, part) for part in name.split("+"))
 
 
+def training_window(name: str) -> int:
+    """What a method of CoCA's tables was trained with [tokens]."""
+    return LLAMA_WINDOW if name.startswith("llama7b") else WINDOW
+
+
 def rows(
     series: Series,
     lengths: Sequence[int | str],
     label: Callable[[str], tuple[str, ...]] = lambda name: (method(name),),
+    window: int | None = None,
 ) -> tuple[Row, ...]:
     """A row of a table for each method, theirs, with a figure for each of our lengths [tokens].
 
-    label: the row's words from the method's name, one for each label column.
+    label: the row's words from the method's name, one for each label column. window: our training window [tokens]; a
+    figure then stands at the same multiple of the method's own, and not at the same length.
     """
-    columns = {length: index for index, length in enumerate(context())}
+    columns: dict[float, int] = {length: index for index, length in enumerate(context())}
 
-    def value(printed: Sequence[float | None], length: int | str) -> Value:
-        if length not in columns:
+    def value(name: str, length: int | str) -> Value:
+        there = length * training_window(name) / window if window and isinstance(length, int) else length
+        if not isinstance(there, int | float) or there not in columns:
             return Value.of(None, missing="not in the paper")
-        return Value.of(printed[columns[length]], "{:,.2f}", missing="out of memory in the paper")
+        return Value.of(series[name][columns[there]], "{:,.2f}", missing="out of memory in the paper")
 
-    return tuple(
-        Row(label=label(name), values=tuple(value(printed, n) for n in lengths), theirs=True)
-        for name, printed in series.items()
-    )
+    return tuple(Row(label=label(name), values=tuple(value(name, n) for n in lengths), theirs=True) for name in series)
 
 
 def by_alpha(quantity: str) -> Series:
@@ -92,12 +100,14 @@ def by_alpha(quantity: str) -> Series:
     return series
 
 
-def beside(tables: Mapping[str, Series], lengths: Sequence[int | str]) -> tuple[Row, ...]:
-    """The methods of CoCA's tables ("table 1": ...) below our models and variants; none where no length is theirs."""
-    if not set(lengths) & set(context()):
-        return ()
+def beside(tables: Mapping[str, Series], lengths: Sequence[int | str], window: int | None = None) -> tuple[Row, ...]:
+    """The methods of CoCA's tables ("table 1": ...) below our models and variants, those with a figure at our lengths.
+
+    window: see rows.
+    """
     return tuple(
         row
         for name, series in tables.items()
-        for row in rows(series, lengths, label=lambda method_, name=name: (method(method_), f"CoCA, {name}"))
+        for row in rows(series, lengths, lambda method_, name=name: (method(method_), f"CoCA, {name}"), window)
+        if any(value.number is not None for value in row.values)
     )

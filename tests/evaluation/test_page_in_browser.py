@@ -5,6 +5,7 @@ accessibility. Needs playwright (pip), not playwright's own browsers.
 """
 
 import os
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from tests.evaluation.demo import document
 
 CHROMIUM = os.environ.get("COCA_TRAIN_CHROMIUM", "")
 AXE = os.environ.get("COCA_TRAIN_AXE", "")
-WIDTHS = (1280, 360)
+SCREENS = ((1280, 800), (390, 844), (360, 640))
 THEMES = ("light", "dark")
 CONTROLS = "a[href], button, summary, [tabindex='0']"
 
@@ -35,14 +36,15 @@ def browser():
     playwright.stop()
 
 
-@pytest.fixture(params=[(width, theme) for width in WIDTHS for theme in THEMES], ids=lambda p: f"{p[0]}-{p[1]}")
+@pytest.fixture(params=list(product(SCREENS, THEMES)), ids=lambda p: f"{p[0][0]}-{p[1]}")
 def page(request, browser, address):
     """The page, opened; what it said and asked for is in page.said and page.asked."""
-    width, theme = request.param
-    context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=theme, reduced_motion="reduce")
+    (width, height), theme = request.param
+    screen = {"width": width, "height": height}
+    context = browser.new_context(viewport=screen, color_scheme=theme, reduced_motion="reduce")
     context.set_default_timeout(3000)
     page = context.new_page()
-    page.messages, page.requests, page.width, page.theme = [], [], width, theme
+    page.messages, page.requests, page.width, page.height, page.theme = [], [], width, height, theme
     page.on("console", lambda message: page.messages.append(message.text))
     page.on("pageerror", lambda error: page.messages.append(str(error)))
     page.on("request", lambda request: page.requests.append(request.url))
@@ -63,6 +65,52 @@ def test_says_and_asks_nothing(page, address):
     page.wait_for_timeout(100)
     assert page.messages == []
     assert [url for url in page.requests if not url.startswith("data:")] == [address]
+
+
+def test_the_first_screen_has_verdicts_a_picture_and_a_table(page):
+    """Whole the first two, of the table its head and a row at least; what was run is a click away."""
+    if page.height < 800:
+        pytest.skip("a smaller screen than those the page is made for")
+
+    def box(what):
+        return page.locator(what).first.bounding_box()
+
+    verdict, picture, head = box(".verdicts li"), box(".lead .chart:visible"), box(".lead .block > .scroll tbody tr")
+    for one in (verdict, picture, head):
+        assert one["y"] >= 0 and one["y"] + one["height"] <= page.height, (one, page.height)
+    assert picture["x"] >= 0 and picture["x"] + picture["width"] <= page.width
+    assert not page.locator("#command").is_visible()
+    page.get_by_text("What was run").click()
+    assert page.locator("#command").is_visible()
+    assert page.locator(".few").evaluate("one => one.open") == (page.width > 704)
+
+
+def test_a_curve_that_is_pointed_at_shows_its_interval(page):
+    """With the pointer or the keyboard; and every curve has a panel of its own."""
+    band = page.locator(".chart:visible g[data-line='2'] .band")
+    opacity = "one => Number(getComputedStyle(one).opacity)"
+    assert band.evaluate(opacity) == 0
+    page.get_by_role("button", name="ALiBi", exact=True).focus()
+    assert band.evaluate(opacity) > 0.1
+    other = page.locator(".chart:visible g[data-line='0']")
+    assert other.evaluate(opacity) < 0.5
+    page.locator("#theme").focus()
+    assert band.evaluate(opacity) == 0 and other.evaluate(opacity) == 1
+    open_all(page)
+    panels = page.locator(".each svg.panel")
+    assert panels.count() == 8
+    shown = ".each svg.panel .band"
+    assert page.locator(shown).count() == 5 and page.locator(shown).first.evaluate(opacity) > 0.1
+
+
+def test_what_is_folded_is_printed(page):
+    """The browser tells the page; what was folded is folded again."""
+    count = "document.querySelectorAll('.fold[open], .each[open]').length"
+    assert page.evaluate(count) == 0
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate(count) == 3
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate(count) == 0
 
 
 def test_never_wider_than_the_screen(page):
@@ -97,18 +145,17 @@ def test_controls_do_what_they_say(page):
     before = page.evaluate(ground)
     page.click("#theme")
     assert page.evaluate(ground) != before
-    assert page.inner_text("#theme") == ("Dark theme" if page.theme == "dark" else "Light theme")
+    assert page.inner_text("#theme .sr") == ("Dark theme" if page.theme == "dark" else "Light theme")
 
-    figures = (
-        "[...document.querySelectorAll('#block-perplexity td:nth-of-type(2)')].map(one => one.firstChild.textContent)"
-    )
+    ours = "#block-perplexity > .scroll td:nth-of-type(2)"
+    figures = f"[...document.querySelectorAll('{ours}')].map(one => one.firstChild.textContent)"
     as_it_was = page.evaluate(figures)
     button = page.get_by_role("button", name="1,024", exact=True).first
     button.click()
-    assert page.evaluate(figures)[:3] == ["20.81", "21.27", "23.22"]
+    assert page.evaluate(figures)[:3] == ["23.22", "26.23", "31.18"]
     assert page.evaluate(figures)[-1] == "–"
     button.click()
-    assert page.evaluate(figures)[0] == "411.50"
+    assert page.evaluate(figures)[0] == "90.30"
     assert page.evaluate(figures)[-1] == "–"
     button.click()
     assert page.evaluate(figures) == as_it_was
@@ -122,7 +169,7 @@ def test_controls_do_what_they_say(page):
     page.click("button.notes")
     assert page.locator(".note").first.is_visible()
 
-    page.keyboard.press("Tab")
+    page.get_by_text("What was run").click()
     page.click("#copy")
     page.get_by_text("Copied.").or_(page.get_by_text("Selected: copy it")).wait_for()
 
@@ -137,7 +184,7 @@ def test_printed_it_is_light_and_whole(page):
     page.emulate_media(media="print", color_scheme="dark")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert not page.locator("#theme").is_visible()
-    assert page.locator("table.data").first.is_visible()
+    assert page.locator(".block > .scroll table.data").first.is_visible()
 
 
 @pytest.mark.skipif(not AXE, reason="COCA_TRAIN_AXE names no axe.min.js")

@@ -133,22 +133,31 @@ def test_the_table_by_length(page):
     ours = [row for row in table.rows if not row.theirs]
     assert [[value.number for value in row.values] for row in ours] == [[0.75, 0.5], [0.0, None]]
     assert ours[1].values[1].text == "OOM"
-    assert "3 of 4; 95 % interval 0.30 to 0.95" in ours[0].values[0].note
+    assert (ours[0].values[0].note, ours[0].values[0].range) == ("3 of 4", "0.30 to 0.95")
     theirs = {row.label: [value.number for value in row.values] for row in table.rows if row.theirs}
     assert theirs["RoPE + dynamic NTK (alpha 4)", "CoCA, table 2"] == [0.99, 1.0]  # table 2
     assert theirs["CoCA + dynamic NTK (alpha 2) + strict", "CoCA, table 3"] == [1.0, 0.87]  # table 3: 0.99 - 0.12
     assert theirs["LLaMA-7B + CoCA + PI", "CoCA, table 4"] == [1, 1]  # table 4
 
 
-def test_nothing_of_the_paper_at_other_lengths():
-    grid = evaluation("passkey", SMALL, [measured("one")], (700,), [done("one", 700, [case(True)])])
-    (table,) = [
-        b
-        for s in passkey.page(small(), grid).sections
-        for b in s.blocks
-        if getattr(b, "name", "") == "passkey-accuracy"
-    ]
-    assert len(table.rows) == 1
+def theirs_beside(window, *lengths):
+    """The paper's rows beside a model of this training window."""
+    cells = [done("one", length, [case(True)]) for length in lengths]
+    grid = evaluation("passkey", SMALL, [measured("one", window=window)], lengths, cells)
+    table = blocks(passkey.page(small(), grid))["passkey-accuracy"]
+    return {row.label: [value.number for value in row.values] for row in table.rows if row.theirs}
+
+
+def test_the_papers_figures_stand_at_the_same_multiple_of_the_training_window():
+    """Theirs was 512 tokens, LLaMA-7B's 2,048."""
+    theirs = theirs_beside(128, 128, 256, 2048)
+    assert theirs["RoPE", "CoCA, table 2"] == [0.99, 0.53, 0.04]  # at 512, 1,024 and 8,192 tokens
+    assert theirs["LLaMA-7B", "CoCA, table 2"] == [1, 0.61, 0.09]  # at 2,048, 4,096 and 32,768
+    assert theirs_beside(512, 512, 1024)["RoPE", "CoCA, table 2"] == [0.99, 0.53]
+
+
+def test_nothing_of_the_paper_at_other_multiples():
+    assert theirs_beside(512, 700) == {}
 
 
 def test_inside_and_outside_of_the_window(page):
@@ -187,8 +196,8 @@ def test_every_depth_of_an_even_grid_has_its_row(n_fillers):
 def test_what_is_said(page):
     document, _ = page
     assert document.summary == [
-        "one finds 75% at best, in prompts of 512 tokens.",
-        "two finds 0% at best, in prompts of 512 tokens.",
+        "one finds at most 75% of the passkeys (0.30 to 0.95), in prompts of 512 tokens.",
+        "two finds no passkey in prompts of 512 tokens.",
     ]
     assert any(
         "out of memory" in block.text
@@ -203,21 +212,26 @@ def test_what_is_said(page):
     [
         (
             {"plain": (1, 0), "ntk": (1, 1)},
-            "finds at least nine of ten passkeys in prompts of up to 1,024 tokens (ntk)",
+            "finds at least nine of ten passkeys in prompts of up to 1,024 tokens (ntk);",
         ),
         (
             {"plain": (1, 0), "ntk": (1, 0)},
             "nine of ten passkeys in prompts of up to 512 tokens, whatever the variant;",
         ),
         ({"plain": (1,), "ntk": ()}, "nine of ten passkeys in prompts of up to 512 tokens (plain);"),
-        ({"plain": (0, 0), "ntk": (0, 0.5)}, "finds 50% at best, in prompts of 1,024 tokens (ntk)."),
-        ({"plain": (0, 0), "ntk": (0, 0)}, "finds 0% at best, in prompts of 512 tokens, whatever the variant."),
+        ({"plain": (1, 0.8), "ntk": (1, 1)}, "of up to 1,024 tokens (ntk; not told apart there: plain);"),
+        (
+            {"plain": (0, 0), "ntk": (0, 0.5)},
+            "at most 50% of the passkeys (0.30 to 0.70), in prompts of 1,024 tokens (ntk).",
+        ),
+        ({"plain": (0, 0.3), "ntk": (0, 0.5)}, "in prompts of 1,024 tokens (ntk; not told apart there: plain)."),
+        ({"plain": (0, 0), "ntk": (0, 0)}, "one finds no passkey in prompts of 512 to 1,024 tokens."),
         ({"plain": (), "ntk": ()}, ""),
     ],
 )
 def test_one_sentence_says_what_variants_make_of_a_model(shares, words):
     cells = [
-        done("one", point, [case(True)] * round(2 * share) + [case(False)] * round(2 - 2 * share), variant)
+        done("one", point, [case(True)] * round(20 * share) + [case(False)] * round(20 - 20 * share), variant)
         for variant, row in shares.items()
         for point, share in zip((512, 1024), row, strict=False)
     ]

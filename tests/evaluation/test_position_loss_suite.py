@@ -67,4 +67,11 @@ def test_the_page_shows_curves_octaves_and_growing_context(grid):
     assert octaves.columns == ("1", "2", "3 to 4", "5 to 8", "9 to 16", "17 to 32", "33 to 64")
     assert row(octaves, "learned", "plain").values[-1].number is None
     value = row(blocks(document)["growing-context-perplexity"], "rope", "plain").values[1]
-    assert value.number == grid.find("rope", "plain", 64).result["all"]["perplexity"]
+    result = grid.find("rope", "plain", 64).result["all"]
+    assert (value.number, value.low, value.high) == tuple(result[key] for key in ("perplexity", "ci_low", "ci_high"))
+    assert document.title == "Loss by position: rope, learned, 32 to 4,096 tokens"
+    tie, alone = document.summary
+    assert tie.startswith(
+        "Of rope at a context of 64 tokens, plain and dynamic_linear cannot be told apart: perplexity"
+    )
+    assert alone.startswith("Of learned at a context of 32 tokens, plain: perplexity")

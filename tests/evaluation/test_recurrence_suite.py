@@ -80,7 +80,9 @@ def test_ranks_add_up_to_one(grid):
 def test_the_page_says_what_was_remembered_and_who_cannot(grid):
     document = recurrence.page(OPTIONS, grid)
     values = row(blocks(document)["recurrence"], "xl", "plain").values
-    assert [value.text for value in values[:1]] == ["–"] and "memory 32" in values[2].note
+    assert [value.text for value in values[:1]] == ["–"] and values[2].note == "memory 32"
+    result = grid.find("xl", "plain", 48).result
+    assert values[2].interval == (result["ci_low"], result["ci_high"])
     assert grid.find("xl", "plain", 8).reason == "a segment alone has 16 tokens"
     assert "was trained without a memory" in grid.find("rope", "plain", 16).reason
     assert "with a memory of 32 tokens before segments of 16 (trained with 16)" in document.summary[0]

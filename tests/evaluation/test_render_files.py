@@ -11,7 +11,7 @@ from PIL import Image
 
 from coca_train.report.blocks import Document, HeatMap, HeatMaps, Lines, Section, Table, Text
 from coca_train.report.render import pictures, write_report
-from coca_train.report.render.html import block_html
+from coca_train.report.render.html_blocks import block_html
 from coca_train.report.render.scales import COLOURS, limits, tick_text, ticks, x_ticks
 from tests.evaluation.demo import curves, heat_maps, perplexity_table
 from tests.evaluation.page_parser import Page
@@ -19,6 +19,7 @@ from tests.evaluation.page_parser import Page
 PLACES = {
     "report.html",
     "report.md",
+    "summary.json",
     *(f"tables/{name}.csv" for name in ("perplexity", "perplexity-curves", "passkey")),
     "tables/perplexity.tex",
     *(f"figures/{name}.{kind}" for name in ("perplexity-curves", "passkey") for kind in ("png", "svg")),

@@ -7,6 +7,7 @@ import html
 import io
 import itertools
 import re
+from dataclasses import replace
 from urllib.parse import unquote
 
 import pytest
@@ -14,7 +15,8 @@ import pytest
 from coca_train.report.blocks import Document, HeatMap, HeatMaps, Line, Lines, Row, Section, Table, Value
 from coca_train.report.render import scales
 from coca_train.report.render.chart import SYMBOLS, WIDE, chart, looks
-from coca_train.report.render.html import block_html, html_text
+from coca_train.report.render.html import html_text
+from coca_train.report.render.html_blocks import block_html
 from coca_train.report.render.scales import MARKERS
 from tests.evaluation.demo import document, heat_maps, perplexity_table
 from tests.evaluation.page_parser import Page
@@ -34,7 +36,7 @@ def test_tags_close_ids_are_unique_references_live(page):
     ids = page.ids()
     assert len(ids) == len(set(ids)) > 10
     assert page.references() - set(ids) == set()
-    assert len(page.references()) == 4 + 3 + 1  # sections, blocks, the skip link
+    assert len(page.references()) == 1 + 3 + 1 + 1  # section, blocks, the skip link, curves behind others
 
 
 def test_loads_nothing_from_outside(source, page):
@@ -79,7 +81,8 @@ def test_words_are_escaped_in_every_field():
 
 
 def cells_of(source, row):
-    """The cells of a row of the first table, by what its head begins with."""
+    """The cells of a row of the table of perplexities, by what its head begins with."""
+    source = source[source.index('id="block-perplexity"') :]
     return re.findall(r"<td[^>]*>(.*?)</td>", re.findall(rf'<tr[^>]*><th scope="row">{row}.*?</tr>', source)[0])
 
 
@@ -105,7 +108,7 @@ def test_downloads_carry_the_tables(page):
     head, first, *_ = csv.reader(io.StringIO(text))
     assert head[:4] == ["model", "frequencies", "steps", "512"] and float(first[3]) == 21.5
     names = [a["download"] for _, a in page.elements if "download" in a]
-    assert names == ["perplexity.csv", "perplexity.tex", "perplexity-curves.csv", "passkey.csv"]
+    assert names == ["perplexity-curves.csv", "perplexity.csv", "perplexity.tex", "passkey.csv"]
 
 
 def test_headings_and_landmarks(page):
@@ -114,7 +117,7 @@ def test_headings_and_landmarks(page):
     assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
     tags = [tag for tag, _ in page.elements]
     assert [tags.count(name) for name in ("header", "main", "nav")] == [1, 1, 1]
-    assert tags.count("caption") == tags.count("table") == 1 + 1 + 6
+    assert tags.count("caption") == tags.count("table") == 2 + 2 + 6  # ours and the paper's
     assert all("scope" in attributes for tag, attributes in page.elements if tag == "th")
 
 
@@ -144,11 +147,61 @@ def test_chart_puts_points_where_they_belong():
     assert drawn.count('<path class="stroke"') == 1
 
 
-@pytest.mark.parametrize(("n_lines", "n_bands"), [(6, 6), (7, 0)])
-def test_intervals_that_would_hide_one_another_are_not_drawn(n_lines, n_bands):
+@pytest.mark.parametrize("n_lines", [1, 3, 4, 28])
+def test_every_interval_is_drawn_however_many_curves(n_lines):
+    """Of many, each has a panel of its own as well, in front of all the others, and the picture shows it on a hover."""
     line = Line(label="one", x=(1.0, 2.0), y=(1.0, 2.0), low=(0.5, 1.5), high=(1.5, 2.5))
     block = Lines(name="b", title="b", alt="b", x_label="x", y_label="y", lines=(line,) * n_lines)
-    assert chart(block, WIDE).count('class="band"') == n_bands
+    assert chart(block, WIDE).count('class="band"') == n_lines
+    many = n_lines > 3
+    assert ('class="chart wide hushed"' in chart(block, WIDE)) == many
+    source = block_html(block)
+    assert source.count('class="chart panel"') == (n_lines if many else 0)
+    assert source.count('class="band"') == n_lines * (3 if many else 2)  # wide, narrow, and its panel
+    assert source.count('class="other"') == (n_lines if many else 0)  # drawn once, used in every other panel
+    assert source.count('<use href="#behind-b"/>') == (n_lines - 1 if many else 0)
+    assert Page(source).references() - {"title-b"} <= set(Page(source).ids())
+
+
+def test_the_interval_of_a_point_alone():
+    line = Line(label="one", x=(1.0,), y=(1.0,), low=(0.5,), high=(1.5,))
+    drawn = chart(Lines(name="b", title="b", alt="b", x_label="x", y_label="y", lines=(line,)), WIDE)
+    assert drawn.count('class="whisker"') == 1 and "one at 1: 1 (0.5 to 1.5)" in drawn
+
+
+def test_the_page_opens_with_verdicts_a_picture_and_a_table(source, page):
+    """State in a sign and in words, the first two for the smallest screen; what is one click away is folded."""
+    marks = re.findall(r'<li class="(\w+)"><span class="sign" aria-hidden="true">(.)</span>', source)
+    assert marks == [("reads", "✓"), ("none", "✗"), ("unknown", "?"), ("reads", "✓")]
+    assert "<ALiBi> no verdict: 17 documents are missing" in page.text
+    assert "holds 2,048uses 1,024finds 512" in page.text  # the dots between them are the style's
+    assert '<details class="more few" open><summary>2 more</summary>' in source
+    order = ["<h1>", 'class="verdicts', "What was run", 'class="lead"', 'id="block-perplexity-curves"']
+    order += ['id="block-perplexity"', 'aria-label="At a glance"', "<nav", 'id="section-1"']
+    places = [source.index(words) for words in order]
+    assert places == sorted(places)
+    folds = re.findall(r'<details class="fold"><summary><h2>(.*?)</h2>', source)
+    assert folds == ["What was run", "Definitions"]
+    assert [link for link in re.findall(r'href="#section-\d">(.*?)<', source)] == ["Passkey retrieval"]
+
+
+def test_without_a_verdict_the_sentences_stand_in_its_place():
+    known = replace(document(), verdicts=(), summary=[f"Sentence {i}." for i in range(5)])
+    source = html_text(known)
+    assert 'class="verdicts' not in source
+    assert source.index("Sentence 0") < source.index('class="lead"')
+    assert "<details><summary>2 more</summary><ul><li>Sentence 3.</li>" in source
+
+
+def test_the_papers_rows_are_folded(source):
+    """In a table of the same columns; a table that is all theirs is folded whole."""
+    folded = re.findall(r"<details><summary>(The paper's figures[^<]*)</summary>(.*?)</details>", source)
+    assert [title for title, _ in folded] == ["The paper's figures (3 rows)", "The paper's figures (4 rows)"]
+    assert [inner.count("<tr class=theirs>") for _, inner in folded] == [3, 4]
+    outside = re.sub(r"<details>.*?</details>", "", source)
+    assert "<tr class=theirs>" not in outside
+    whole = replace(perplexity_table(), rows=[row for row in perplexity_table().rows if row.theirs])
+    assert block_html(whole).count("<table") == 1 and "The paper's figures (4 rows)" in block_html(whole)
 
 
 def test_chart_of_nothing_and_of_one_point():

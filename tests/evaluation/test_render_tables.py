@@ -103,7 +103,8 @@ def test_data_of_pictures():
     data = data_table(curves())
     assert data.columns == ("512", "1,024", "2,048", "4,096", "8,192", "16,384", "32,768")
     assert [row.theirs for row in data.rows] == [False] * 5 + [True] * 3
-    assert data.rows[4].values[0].note == "19.35 to 24.08"
+    first = data.rows[4].values[0]
+    assert (first.interval, first.range) == ((21.5 * 0.9, 21.5 * 1.12), "19.35 to 24.08")
     assert data.rows[5].values[1].number == 411.5
     panel = HeatMap(title="p", x_names=("1", "2"), y_names=("top", "end"), values=((0.25, None), (1.0, 0.5)))
     maps = HeatMaps(name="h", title="h", alt="", x_label="x", y_label="y", panels=(panel,), low=0, high=1)

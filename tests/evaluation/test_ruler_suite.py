@@ -98,4 +98,26 @@ def test_the_page():
     one, _ = shown["ruler-map"].panels
     assert one.values == ((1.0, 0.25), (0.5, None))
     assert one.mark_after_x == 1
-    assert document.summary == ["In prompts of 400 tokens two is best: its mean over 2 tasks is 0.50."]
+    assert document.summary == ["In prompts of 400 tokens two: mean over 2 tasks 0.50 (0.22 to 0.78)."]
+    assert document.title == "Tasks in the manner of RULER: one, two, 2 tasks of 100 to 400 tokens"
+
+
+@pytest.mark.parametrize(
+    ("scores", "words"),
+    [
+        ((0.9, 0.5, 0.2), "one is best: mean over needle 0.90 (0.83 to 0.94)."),
+        ((0.55, 0.5, 0.2), "the best of 3, one and two, cannot be told apart: mean over needle 0.50 to 0.55."),
+        ((0.5, 0.5, 0.5), "one, two and three cannot be told apart: mean over needle 0.50."),
+        ((0.0, 0.0, 0.0), "there is no best: mean over needle 0.00 for all 3."),
+    ],
+)
+def test_a_headline_names_nobody_inside_the_others_intervals(scores, words):
+    """100 cases: a planted difference, a planted tie, the same, and nothing at all."""
+    names = ("one", "two", "three")
+    cells = [
+        cell(name, "plain", "needle@100", {"score": s, "standard_error": 0.05, "n_cases": 100, "cases": []})
+        for name, s in zip(names, scores, strict=True)
+    ]
+    options = SMALL | {"tasks": ["needle"]}
+    page = ruler.page(None, evaluation("ruler", options, [measured(n) for n in names], ("needle@100",), cells))
+    assert page.summary == [f"In prompts of 100 tokens {words}"]

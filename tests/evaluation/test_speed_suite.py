@@ -53,7 +53,8 @@ def test_the_page_sets_the_papers_words_apart(grid):
     value = row(ratios, "coca", "plain", "decode", "rope").values[1]
     ratio = grid.find("coca", "plain", 16).result["ratio"]["decode"]["rope"]
     assert value.number == ratio["median"]
-    assert value.note == f"{ratio['low']:.2f} to {ratio['high']:.2f}"
+    assert value.range == f"{ratio['low']:.2f} to {ratio['high']:.2f}"
+    assert f"decode {ratio['median']:.2f} ({value.range})" in document.summary[0]
     assert all(entry.theirs for entry in blocks(document)["speed-paper"].rows)
     assert not any(entry.theirs for entry in ratios.rows)
     labels = ["coca", "learned", "rope, shape of coca", "nope, shape of coca"]

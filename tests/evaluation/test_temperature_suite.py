@@ -53,6 +53,12 @@ def test_the_page_says_which_is_best_beside_what_is_recommended(grid):
     curve = blocks(document)["temperature"].lines[1]
     assert curve.x == (1.0, 1.2)
     assert curve.y == pytest.approx((0.0, 100 * change))
+    documents = [math.exp((sum(a) - sum(b)) / 40) - 1 for a, b in zip(nll["1.2"], nll["1"], strict=True)]
+    # Of three documents, each in every draw with a chance of 1 in 27, the interval ends at the extremes themselves.
+    assert (curve.low[1], curve.high[1]) == pytest.approx((100 * min(documents), 100 * max(documents)))
+    assert (curve.low[0], curve.high[0]) == (0.0, 0.0)  # what changes are relative to
+    surely = not curve.low[1] <= 0 <= curve.high[1]
+    assert ("cannot be told apart" in document.summary[1]) == (not surely)
     best = blocks(document)["temperature-best"]
     values = row(best, "rope", "linear").values
     assert values[0].number == (1.2 if change < 0 else 1.0)

@@ -106,7 +106,7 @@ def contained(key: int, answer: str) -> bool:
     return str(key) in answer
 
 
-def wilson(n_successes: int, n: int, z: float = Z_95) -> tuple[float, float]:
+def wilson(n_successes: float, n: int, z: float = Z_95) -> tuple[float, float]:
     """Interval of a share (Wilson, 1927), never below 0 or above 1, and sensible at 0 and n of n.
 
     (low, high): the shares p for which n_successes is within z standard deviations of n p.

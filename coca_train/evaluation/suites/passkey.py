@@ -14,7 +14,16 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
-from coca_train.evaluation.grid_blocks import by_point, document, heat_maps, share_by_length, table
+from coca_train.evaluation.grid_blocks import (
+    by_point,
+    document,
+    heat_maps,
+    papers,
+    share_by_length,
+    square_doubt,
+    table,
+    tokens,
+)
 from coca_train.evaluation.measures import passkey
 from coca_train.evaluation.measures.passkey import Case, wilson
 from coca_train.evaluation.measures.reach import Part, finds
@@ -24,6 +33,7 @@ from coca_train.evaluation.suites._answers import answers, digest, gathered, no_
 from coca_train.evaluation.verdict import Asked, verdicts
 from coca_train.report import paper
 from coca_train.report.blocks import Document, Line, Lines, Value
+from coca_train.report.ties import tied
 
 VERSION = 1
 ANSWER_CHARACTERS = 40  # of each answer that are kept
@@ -124,6 +134,10 @@ DEFINITION = (
     "end of the prompt [tokens]. Dynamic frequencies see the length and the new tokens throughout. Intervals are "
     "Wilson's, 95 %."
 )
+THEIRS = (
+    "The paper's are of its own models, 100 cases each, at the same multiple of their training window (512 tokens; "
+    "LLaMA-7B 2,048)."
+)
 BY_WINDOW = (
     "Only keys {} the model's training window away from the end of the prompt (CoCA paper, figure 5). Lengths without "
     "such a case have no point."
@@ -161,9 +175,9 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
                     by_point(points, lambda result: share(result["cases"])),
                     name="passkey-accuracy",
                     title="Share of passkeys found by length of the prompt [tokens]",
-                    theirs=paper.beside(theirs, points) if settings.prompt == "coca" else (),
+                    theirs=papers(evaluation, theirs) if settings.prompt == "coca" else (),
                     best="high",
-                    note="The paper's are of its own models, 100 cases each." if settings.prompt == "coca" else "",
+                    note=THEIRS if settings.prompt == "coca" else "",
                 ),
             ],
             "Where the key stands": [
@@ -176,7 +190,8 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
                     title="Passkeys found by length and depth",
                     alt="One panel a model and variant: columns are lengths, rows are depths, the beginning on top.",
                     y_label="depth of the key",
-                    note="A key counts to the nearest row. The line marks the training window.",
+                    note="A key counts to the nearest row. The line marks the training window. "
+                    + square_doubt(settings.n_cases / n_depths),
                 )
             ],
             "How far away the key is": [
@@ -220,8 +235,7 @@ def share(cases: Iterable[Mapping[str, Any]]) -> Value:
     if not hits:
         return Value.of(None, missing="no such case")
     low, high = wilson(sum(hits), len(hits))
-    note = f"{sum(hits)} of {len(hits)}; 95 % interval {low:.2f} to {high:.2f}"
-    return Value.of(sum(hits) / len(hits), note=note)
+    return Value.of(sum(hits) / len(hits), note=f"{sum(hits)} of {len(hits)}", low=low, high=high)
 
 
 def _accuracy(
@@ -259,37 +273,57 @@ def depth_row(depth: float, n_depths: int) -> int:
 
 
 def _summary(evaluation: Evaluation) -> list[str]:
-    """How far each model reaches, and under which variants."""
+    """How far each model reaches, under which variants, and which others cannot be told apart from them there."""
     sentences = []
     for subject in evaluation.subjects:
-        accuracies = {
-            row.variant: {int(point): result["accuracy"] for point, result in row.results.items()}
+        found = {
+            row.variant: {int(point): share(result["cases"]) for point, result in row.results.items()}
             for row in evaluation.rows()
             if row.subject == subject and row.results
         }
-        if not accuracies:
+        if not found:
             continue
-        reach = {variant: _reach(by_length) for variant, by_length in accuracies.items()}
+        reach = {variant: _reach(by_length) for variant, by_length in found.items()}
         if farthest := max(reach.values()):
-            under = _under([variant for variant, n in reach.items() if n == farthest], len(subject.variants))
+            leading = [variant for variant, n in reach.items() if n == farthest]
+            under = _under(leading, _tied_at(found, farthest), len(subject.variants))
             sentences.append(
                 f"{subject.name} finds at least nine of ten passkeys in prompts of up to {farthest:,} tokens{under}; "
                 f"its training window is {subject.training_window:,}."
             )
             continue
-        every = [(hits, -n, variant) for variant, by_length in accuracies.items() for n, hits in by_length.items()]
-        best, shortest, _ = max(every)
-        under = _under([variant for *place, variant in every if place == [best, shortest]], len(subject.variants))
-        sentences.append(f"{subject.name} finds {best:.0%} at best, in prompts of {-shortest:,} tokens{under}.")
+        every = [(value.number or 0.0, -n, variant) for variant, by in found.items() for n, value in by.items()]
+        best, shortest, first = max(every)
+        if not best:
+            lengths = [-n for _, n, _ in every]
+            sentences.append(f"{subject.name} finds no passkey in prompts of {tokens(lengths)}.")
+            continue
+        leading = [variant for *place, variant in every if place == [best, shortest]]
+        under = _under(leading, _tied_at(found, -shortest), len(subject.variants))
+        at_most = found[first][-shortest]
+        sentences.append(
+            f"{subject.name} finds at most {best:.0%} of the passkeys ({at_most.range}), in prompts of {-shortest:,} "
+            f"tokens{under}."
+        )
     return sentences
 
 
-def _reach(accuracy: Mapping[int, float]) -> int:
+def _tied_at(found: Mapping[str, Mapping[int, Value]], length: int) -> list[str]:
+    """Variants that cannot be told apart from the best at this length."""
+    there = {variant: by_length[length] for variant, by_length in found.items() if length in by_length}
+    return [list(there)[place] for place in tied(list(there.values()), "high")]
+
+
+def _reach(found: Mapping[int, Value]) -> int:
     """The longest prompt [tokens] up to which nine of ten are found; 0: not in the shortest."""
-    return max((n for n, _ in takewhile(lambda pair: pair[1] >= REACHED, accuracy.items())), default=0)
+    return max((n for n, _ in takewhile(lambda pair: (pair[1].number or 0.0) >= REACHED, found.items())), default=0)
 
 
-def _under(variants: Sequence[str], n_variants: int) -> str:
+def _under(leading: Sequence[str], tied_: Sequence[str], n_variants: int) -> str:
     if n_variants == 1:
         return ""
-    return ", whatever the variant" if len(variants) == n_variants else f" ({', '.join(variants)})"
+    if len(leading) == n_variants:
+        return ", whatever the variant"
+    others = [variant for variant in tied_ if variant not in leading]
+    also = f"; not told apart there: {', '.join(others)}" if others else ""
+    return f" ({', '.join(leading)}{also})"

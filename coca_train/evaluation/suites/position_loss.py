@@ -4,7 +4,7 @@ A cell reads the first L tokens of every document in one window, L being its len
 same documents: those with more tokens than the longest length that any document has. `all`: all sources together.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import islice
@@ -24,6 +24,7 @@ from coca_train.evaluation.suites._one_window import fingerprint as fingerprint
 from coca_train.evaluation.suites._one_window import prepare as prepare
 from coca_train.evaluation.suites._one_window import work as work
 from coca_train.report.blocks import Document, Line, Table, Value
+from coca_train.report.ties import headline
 
 VERSION = 1
 SHARES = True
@@ -113,7 +114,7 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
                 ),
                 table(
                     rows,
-                    by_point(evaluation.points, lambda result: result["perplexity"]),
+                    by_point(evaluation.points, _perplexity),
                     name="growing-context-perplexity",
                     title="Perplexity of the last tokens at each context",
                     best="low",
@@ -131,11 +132,14 @@ def _summary(pooled: Evaluation) -> list[str]:
         ends = [(max(row.results), row) for row in pooled.rows() if row.subject == subject and row.results]
         if ends:
             longest = max(point for point, _ in ends)
-            best = min((row.last["perplexity"], row.variant) for point, row in ends if point == longest)
-            sentences.append(
-                f"{subject.name} reads {int(longest):,} tokens best with {best[1]}: perplexity {best[0]:.1f}."
-            )
+            figures = {row.variant: _perplexity(row.last) for point, row in ends if point == longest}
+            where = f"Of {subject.name} at a context of {int(longest):,} tokens,"
+            sentences.append(headline(where, figures, "low", "predicts best", "perplexity"))
     return sentences
+
+
+def _perplexity(result: Mapping[str, Any]) -> Value:
+    return Value.of(result["perplexity"], low=result["ci_low"], high=result["ci_high"])
 
 
 def _octaves(rows: list[GridRow]) -> Table | None:
@@ -151,6 +155,5 @@ def _octaves(rows: list[GridRow]) -> Table | None:
         },
         name="position-loss-octaves",
         title="Mean loss by octave of positions [nats per token]",
-        best="low",
-        note="At the longest length each row was measured at.",
+        note="At the longest length each row was measured at. No interval is known, so none is set as the best.",
     )

@@ -4,7 +4,7 @@ The points are reaches: how far the last token of a segment sees directly, its s
 reach of one segment is none. All reaches score the same predictions of the same documents.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Literal
 
@@ -94,19 +94,20 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
     """The document; models without a memory appear with the reason."""
     rows, points = evaluation.rows(), evaluation.points
 
-    def scored(result: dict[str, Any]) -> Value:
-        low, high = result["ci_low"], result["ci_high"]
-        interval = f", 95 % interval {low:.2f} to {high:.2f}" if low is not None else ""
-        return Value.of(result["perplexity"], note=f"memory {result['memory']:,}{interval}")
+    def scored(result: Mapping[str, Any]) -> Value:
+        note = f"memory {result['memory']:,}"
+        return Value.of(result["perplexity"], note=note, low=result["ci_low"], high=result["ci_high"])
 
     known = [row for row in rows if row.results]
     return document(
         evaluation,
         "Perplexity with a memory",
         summary=[
-            f"{row.label}: {row.last['perplexity']:.2f} with a memory of {row.last['memory']:,} tokens before segments "
-            f"of {row.last['segment']:,} (trained with {row.last['trained']:,})."
+            f"{row.label}: perplexity {value.text}{f' ({value.range})' if value.range else ''} with a memory of "
+            f"{row.last['memory']:,} tokens before segments of {row.last['segment']:,} (trained with "
+            f"{row.last['trained']:,})."
             for row in known
+            for value in [scored(row.last)]
         ],
         sections={
             "By reach": [

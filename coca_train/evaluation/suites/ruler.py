@@ -13,7 +13,17 @@ from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
-from coca_train.evaluation.grid_blocks import document, figure, heading, heat_maps, share_by_length, table
+from coca_train.evaluation.grid_blocks import (
+    document,
+    figure,
+    heading,
+    heat_maps,
+    share_by_length,
+    square_doubt,
+    table,
+    tokens,
+)
+from coca_train.evaluation.measures.passkey import wilson
 from coca_train.evaluation.measures.reach import Part, finds
 from coca_train.evaluation.measures.ruler import NOISE, TASKS, Prompt, cases, essays, score
 from coca_train.evaluation.results import Evaluation, GridRow, Point
@@ -21,6 +31,7 @@ from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suites._answers import answers, digest, gathered, no_positions
 from coca_train.evaluation.verdict import Asked, verdicts
 from coca_train.report.blocks import Document, Line, Row, Table, Value
+from coca_train.report.ties import headline
 from coca_train.runtime.errors import DataError
 
 VERSION = 1
@@ -123,8 +134,9 @@ def combine(settings: Settings, point: Point, material: Material, parts: Sequenc
 
 DEFINITION = (
     "A score is the share of the expected strings that the greedy answer contains, upper and lower case taken as "
-    "equal, averaged over cases. The tasks are in the manner of RULER (arXiv 2404.06654) with texts of our own, so the "
-    "figures compare the models here with one another, not with RULER's tables."
+    "equal, averaged over cases, with Wilson's 95 % interval over them. The tasks are in the manner of RULER (arXiv "
+    "2404.06654) with texts of our own, so the figures compare the models here with one another, not with RULER's "
+    "tables."
 )
 
 
@@ -152,7 +164,7 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
             "Mean over tasks": [
                 share_by_length(
                     evaluation,
-                    (Line.through(row.label, ((n, _mean(row, tasks, n).number) for n in lengths)) for row in rows),
+                    (Line.through(row.label, ((n, *_bounds(_mean(row, tasks, n))) for n in lengths)) for row in rows),
                     name="ruler-by-length",
                     title="Mean score over all tasks by length",
                     alt="Mean score against the length of the prompt, one curve a model and variant; the table has the "
@@ -179,12 +191,14 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
                     alt="One panel a model and variant: columns are lengths, rows are tasks; the table has the "
                     "figures.",
                     y_label="task",
+                    note="The line marks the training window. " + square_doubt(evaluation.settings["n_cases"]),
                 ),
                 by_task,
             ],
         },
         after={"Definition": [DEFINITION, about]},
         facts=[("cases", f"{evaluation.settings['n_cases']} for each task and length")],
+        at=f"{len(tasks)} tasks of {tokens(lengths)}" if len(tasks) > 1 else f"{tasks[0]} of {tokens(lengths)}",
         verdicts=verdicts(evaluation, asked(evaluation)),
     )
 
@@ -209,24 +223,34 @@ def asked(evaluation: Evaluation) -> Asked:
 
 def _mean(row: GridRow, tasks: list[str], length: int) -> Value:
     """Over all tasks; nothing when one of them was not measured at this length, as the mean would be of others."""
-    known = [row.results[point]["score"] for task in tasks if (point := f"{task}@{length}") in row.results]
-    whole = len(known) == len(tasks)
-    missing = f"measured on {len(known)} of {len(tasks)} tasks only"
-    return Value.of(statistics.fmean(known) if whole else None, missing=missing)
+    known = [row.results[point] for task in tasks if (point := f"{task}@{length}") in row.results]
+    if len(known) < len(tasks):
+        return Value.of(None, missing=f"measured on {len(known)} of {len(tasks)} tasks only")
+    return _share(statistics.fmean(result["score"] for result in known), sum(result["n_cases"] for result in known))
+
+
+def _bounds(value: Value) -> tuple[float | None, ...]:
+    return value.number, value.low, value.high
 
 
 def _score(result: Mapping[str, Any]) -> Value:
     error = result["standard_error"]
     spread = "" if error is None else f", standard error {error:.3f}"
-    return Value.of(result["score"], note=f"{result['n_cases']} cases{spread}")
+    return _share(result["score"], result["n_cases"], f"{result['n_cases']} cases{spread}")
+
+
+def _share(score: float, n: int, note: str = "") -> Value:
+    """A mean of scores with Wilson's interval: a score between 0 and 1 varies at most as right and wrong do, and a mean
+    over tasks at most as one over all their cases."""
+    low, high = wilson(score * n, n)
+    return Value.of(score, note=note, low=low, high=high)
 
 
 def _summary(rows: list[GridRow], tasks: list[str], lengths: list[int]) -> list[str]:
     """Who is best at the longest length that has a mean."""
     for length in reversed(lengths):
-        means = {row.label: mean for row in rows if (mean := _mean(row, tasks, length).number) is not None}
+        means = {row.label: mean for row in rows if (mean := _mean(row, tasks, length)).number is not None}
         if means:
-            best = max(means, key=lambda label: means[label])
             n_tasks = f"{len(tasks)} tasks" if len(tasks) > 1 else tasks[0]
-            return [f"In prompts of {length:,} tokens {best} is best: its mean over {n_tasks} is {means[best]:.2f}."]
+            return [headline(f"In prompts of {length:,} tokens", means, "high", "is best", f"mean over {n_tasks}")]
     return ["No length has all its tasks measured."]

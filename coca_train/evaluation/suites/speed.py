@@ -107,7 +107,7 @@ NAMES = {"prefill": "Prefill", "decode": "Decoding one token", "training": "Trai
 ABOUT = (
     "One sequence. Each model takes turns with twins of its own shape: plain causal attention with rope, and with no "
     "positions (nope). A ratio is the median over turns of the model's time to the twin's within the turn, with the "
-    "lowest and the highest in its note. Peak memory is above the weights, the cache of a prefill included."
+    "lowest and the highest below it. Peak memory is above the weights, the cache of a prefill included."
 )
 THEIRS = Table(
     name="speed-paper",
@@ -144,7 +144,7 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
 
     def ratio_to(result: Mapping[str, Any], work: str, baseline: str) -> Value:
         known = result["ratio"][work][baseline]
-        return Value.of(known["median"], note=f"{known['low']:.2f} to {known['high']:.2f}")
+        return Value.of(known["median"], low=known["low"], high=known["high"])
 
     def held(result: Mapping[str, Any], who: str, work: str) -> float | None:
         return result["peak"][who][work] / GIB if work in result["peak"][who] else None
@@ -162,6 +162,7 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
         by={"work": settings.works, "against": baselines},
         name="speed-ratios",
         title="Time, as a multiple of plain attention's",
+        interval="lowest and highest of the turns",
         note="1 is as fast; below 1 is faster.",
     )
     devices = dict.fromkeys(cell.result["device"] for cell in evaluation.cells if cell.result)
@@ -175,7 +176,8 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
 
 
 def _sentence(row: GridRow, works: Sequence[str], baseline: str) -> str:
-    times = ", ".join(f"{work} {row.last['ratio'][work][baseline]['median']:.2f}" for work in works)
+    ratios = {work: row.last["ratio"][work][baseline] for work in works}
+    times = ", ".join(f"{work} {r['median']:.2f} ({r['low']:.2f} to {r['high']:.2f})" for work, r in ratios.items())
     return (
         f"{row.label} at {max(map(int, row.results)):,} tokens takes this many times as long as plain attention with "
         f"{baseline}: {times}."

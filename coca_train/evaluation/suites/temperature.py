@@ -7,7 +7,7 @@ factors are measured, the best 1/√t of each is fitted against ln s, as YaRN's 
 
 from collections.abc import Sequence
 from functools import partial
-from math import log
+from math import isnan, log
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
 from coca_train.evaluation.grid_blocks import curves, document
+from coca_train.evaluation.measures.perplexity import CONFIDENCE, RESAMPLES
 from coca_train.evaluation.measures.temperature import (
     attention_scale,
     changes,
@@ -31,6 +32,7 @@ from coca_train.evaluation.results import Evaluation, GridRow, Point
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suites._one_window import Prefixes, in_order, read_longest
 from coca_train.report.blocks import MISSING, Block, Document, Line, Row, Table, Value
+from coca_train.report.ties import headline, tied
 
 VERSION = 1
 AXIS = ("scales",)
@@ -117,12 +119,15 @@ THEIRS = Row(label=("LLaMA 7b (YaRN, A.2)", "s = 8"), theirs=True, values=(MISSI
 
 
 class RowChanges(NamedTuple):
-    """Of one model and variant. change: by 1/√t, of each segment, then of whole documents. best: documents."""
+    """Of one model and variant. change: by 1/√t, of each segment, then of whole documents. low, high: its interval over
+    documents, NaN of one document. best: documents."""
 
     row: GridRow
     recommended: float
     segments: list[str]
     change: dict[float, np.ndarray]
+    low: dict[float, np.ndarray]
+    high: dict[float, np.ndarray]
     best: dict[float, list[int]]
 
     @classmethod
@@ -131,17 +136,40 @@ class RowChanges(NamedTuple):
         n_S = np.asarray(row.last["tokens"])
         names = [f"{end - n + 1:,} to {end:,}" for n, end in zip(n_S, np.cumsum(n_S), strict=True)]
         change = {scale: changes(nll[scale], nll[1.0], n_S) for scale in sorted(nll)}
-        return cls(row, row.last["recommended"], names, change, times_best(nll))
+        ends = {scale: _interval(nll[scale], nll[1.0], n_S) for scale in change}
+        low, high = ({scale: each[end] for scale, each in ends.items()} for end in (0, 1))
+        return cls(row, row.last["recommended"], names, change, low, high, times_best(nll))
 
     def line(self, column: int, label: str) -> Line:
         """Change [%] of one segment; -1: of whole documents."""
-        return Line.through(label, ((scale, float(100 * each[column])) for scale, each in self.change.items()))
+        return Line.through(label, ((scale, *self._percent(scale, column)) for scale in self.change))
+
+    def _percent(self, scale: float, column: int) -> list[float | None]:
+        """Change and its interval [%], None where it is not known."""
+        three = (100 * float(each[scale][column]) for each in (self.change, self.low, self.high))
+        return [None if isnan(value) else value for value in three]
 
     @property
-    def lowest(self) -> tuple[float, float]:
-        """1/√t with the lowest mean change of whole documents, and that change."""
-        change, scale = min((float(each[-1]), scale) for scale, each in self.change.items())
-        return scale, change
+    def whole(self) -> dict[float, Value]:
+        """Change of whole documents by 1/√t [%]."""
+        percents = {scale: self._percent(scale, -1) for scale in self.change}
+        return {scale: Value.of(p[0], "{:+.2f} %", low=p[1], high=p[2]) for scale, p in percents.items()}
+
+    @property
+    def lowest(self) -> tuple[float, list[float]]:
+        """1/√t with the lowest mean change of whole documents, and all that cannot be told apart from it."""
+        values = self.whole
+        best = min(values, key=lambda scale: (float(self.change[scale][-1]), scale))
+        return best, [list(values)[place] for place in tied(list(values.values()), "low")]
+
+
+def _interval(nll_NS: np.ndarray, base_NS: np.ndarray, n_S: np.ndarray) -> np.ndarray:
+    """95 % interval of `changes` over documents, a percentile bootstrap: (2, S + 1), NaN of a document alone."""
+    each = np.stack([changes(nll_NS[i : i + 1], base_NS[i : i + 1], n_S) for i in range(len(nll_NS))])
+    if len(each) < 2:
+        return np.full((2, each.shape[1]), np.nan)
+    draws = np.random.default_rng(0).integers(0, len(each), (RESAMPLES, len(each)))
+    return np.quantile(each[draws].mean(1), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], axis=0)
 
 
 def page(settings: Settings, evaluation: Evaluation) -> Document:
@@ -153,11 +181,12 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
     return document(
         evaluation,
         "Attention temperature",
+        at=f"1/√t from {min(settings.scales):g} to {max(settings.scales):g}",
         summary=[
-            f"{each.row.label}: best at 1/√t = {scale:g} ({100 * change:+.1f} % perplexity); "
-            f"YaRN recommends {each.recommended:.3f}."
+            f"{best} YaRN recommends {each.recommended:.3f}."
             for each in known
-            for scale, change in [each.lowest]
+            for values in [{f"{scale:g}": value for scale, value in each.whole.items()}]
+            for best in [headline(f"Of {each.row.label} 1/√t =", values, "low", "is best", "change of the perplexity")]
         ],
         sections={
             "Whole documents": [
@@ -177,6 +206,7 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
                     label_columns=("model", "variant"),
                     columns=("best 1/√t tried", "recommended", "change at the best"),
                     rows=(*(Row(label=each.row.name, values=_best(each)) for each in known), THEIRS),
+                    interval="95 % interval; of 1/√t, from the first to the last tried that cannot be told apart",
                     note="Change against 1/√t = 1. The paper shows its measured values in figures only (2 to 4).",
                 ),
             ],
@@ -249,11 +279,11 @@ def _rule(known: Sequence[RowChanges]) -> list[Block | str | None]:
 
 
 def _best(each: RowChanges) -> tuple[Value, ...]:
-    scale, change = each.lowest
+    scale, tied_ = each.lowest
     return (
-        Value.of(scale, "{:g}"),
+        Value.of(scale, "{:g}", low=min(tied_), high=max(tied_)),
         Value.of(each.recommended, "{:.3f}"),
-        Value(f"{100 * change:+.2f} %", change),
+        each.whole[scale],
     )
 
 
@@ -277,7 +307,6 @@ def _segments(number: int, each: RowChanges) -> list[Block | str | None]:
                 Row(label=(f"{scale:g}",), values=tuple(Value.of(count, "{}") for count in counts))
                 for scale, counts in each.best.items()
             ),
-            best="high",
             note="By segment of the document [tokens], and for whole documents.",
         ),
     ]

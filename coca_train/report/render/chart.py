@@ -1,4 +1,5 @@
-"""Curves as inline SVG that takes its colours from the page: one drawing for wide screens, one for narrow ones.
+"""Curves as inline SVG that takes its colours from the page: one drawing for wide screens, one for narrow ones, and
+small multiples where intervals would hide one another.
 
 Curves differ in colour, marker and dashes; those that are not ours have open markers and broken lines.
 """
@@ -10,7 +11,7 @@ from html import escape
 
 from coca_train.report.blocks import Line, Lines
 from coca_train.report.render.contents import PAPER, shown
-from coca_train.report.render.scales import Scale, ends, look, tick_text, ticks, x_ticks
+from coca_train.report.render.scales import Scale, apart, ends, intervals, look, tick_text, ticks, x_ticks
 
 SYMBOLS = {  # matplotlib's letters, drawn around (0, 0)
     "o": "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0Z",
@@ -23,23 +24,34 @@ SYMBOLS = {  # matplotlib's letters, drawn around (0, 0)
 }
 OURS, THEIRS = ("", "9 3 2 3"), ("6 4", "2 3.5")  # dashes of the first seven curves, of the next
 MARKERS_A_LINE = 16
-LEFT, RIGHT, BOTTOM = 54, 16, 44  # [px] around the plot
+RIGHT = 16  # [px] beside the plot
 LINE_HEIGHT = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sheet:
-    """kind: its CSS class. width, height [px]. x_ticks, y_ticks: how many at most."""
+    """kind: its CSS class. width, height, left, bottom [px]. x_ticks, y_ticks: how many at most."""
 
     kind: str
     width: int
     height: int
     x_ticks: int
     y_ticks: int
+    left: int = 54
+    bottom: int = 44
+
+    def scales(self, block: Lines, top: int) -> tuple[Scale, Scale]:
+        """Of x and y."""
+        (x_low, x_high), (y_low, y_high) = ends(block)
+        return (
+            Scale(low=x_low, high=x_high, log=block.x_log, start=self.left, end=self.width - RIGHT),
+            Scale(low=y_low, high=y_high, log=block.y_log, start=self.height - self.bottom, end=top),
+        )
 
 
-WIDE = Sheet(kind="wide", width=840, height=440, x_ticks=10, y_ticks=9)
-NARROW = Sheet(kind="narrow", width=328, height=330, x_ticks=5, y_ticks=7)
+WIDE = Sheet(kind="wide", width=600, height=380, x_ticks=8, y_ticks=8)
+NARROW = Sheet(kind="narrow", width=340, height=216, x_ticks=5, y_ticks=6, left=48, bottom=40)
+PANEL = Sheet(kind="panel", width=220, height=140, x_ticks=3, y_ticks=3, left=44, bottom=22)
 
 
 def looks(index: int, theirs: bool) -> tuple[str, str, str]:
@@ -59,34 +71,64 @@ def swatch(index: int, theirs: bool) -> str:
 
 
 def chart(block: Lines, sheet: Sheet) -> str:
+    """All curves; where their intervals would hide one another, a curve's is there when it is pointed at."""
     top = LINE_HEIGHT * (2 + len(block.marks))
-    (x_low, x_high), (y_low, y_high) = ends(block)
-    x = Scale(low=x_low, high=x_high, log=block.x_log, start=LEFT, end=sheet.width - RIGHT)
-    y = Scale(low=y_low, high=y_high, log=block.y_log, start=sheet.height - BOTTOM, end=top)
-    clip = f"clip-{block.name}-{sheet.kind}"
-    drawn = "".join(_curve(line, index, x, y, block.shows_intervals) for index, line in enumerate(block.lines))
+    x, y = sheet.scales(block, top)
+    drawn = "".join(_curve(line, index, x, y) for index, line in enumerate(block.lines))
+    hushed = " hushed" if apart(block) else ""
+    middle = (x.start + x.end) / 2
+    words = (
+        f'<text class="label" x="{middle}" y="{sheet.height - 6}" text-anchor="middle">{escape(block.x_label)}</text>'
+        f'<text class="label" x="2" y="13">{escape(block.y_label)}</text>'
+    )
+    return _svg(
+        f"{sheet.kind}{hushed}",
+        sheet,
+        block.alt,
+        f"clip-{block.name}-{sheet.kind}",
+        (x, y),
+        f"{''.join(_axes(block, sheet, x, y))}{words}{''.join(_marks(block, x, y))}",
+        drawn,
+    )
+
+
+def multiples(block: Lines) -> Iterator[tuple[str, str]]:
+    """(the curve's own look, its panel) of every curve: it and its interval, all others grey behind it, one axis."""
+    x, y = PANEL.scales(block, 8)
+    behind = f"behind-{block.name}"
+    others = "".join(f'<path class="other" d="{path}"/>' for line in block.lines if (path := _path(line, x, y)))
+    for index, line in enumerate(block.lines):
+        # Drawn once, and shown again in every panel: of 25 curves that is 25 paths and not 625.
+        shared = f'<g id="{behind}">{others}</g>' if index == 0 else f'<use href="#{behind}"/>'
+        axes = "".join(_axes(block, PANEL, x, y))
+        marks = "".join(f'<path class="mark" d="M{x(v):.1f} {y.end}V{y.start}"/>' for v, _ in block.marks if x.holds(v))
+        alt = f"{line.label}: {block.y_label} against {block.x_label}, with its interval"
+        clip = f"clip-{block.name}-{index}"
+        panel = _svg("panel", PANEL, alt, clip, (x, y), axes + marks, shared + _curve(line, index, x, y))
+        yield swatch(index, line.theirs), panel
+
+
+def _svg(kind: str, sheet: Sheet, alt: str, clip: str, scales: tuple[Scale, Scale], around: str, inside: str) -> str:
+    """around: axes and words. inside: what ends where the plot does."""
+    x, y = scales
     return (
-        f'<svg class="chart {sheet.kind}" viewBox="0 0 {sheet.width} {sheet.height}" role="img" '
-        f'aria-label="{escape(block.alt)}"><clipPath id="{clip}"><rect x="{LEFT}" y="{top - 6}" '
-        f'width="{sheet.width - RIGHT - LEFT + 6}" height="{sheet.height - BOTTOM - top + 12}"/></clipPath>'
-        f"{''.join(_axes(block, sheet, x, y))}{''.join(_marks(block, x, y))}"
-        f'<g clip-path="url(#{clip})">{drawn}</g></svg>'
+        f'<svg class="chart {kind}" viewBox="0 0 {sheet.width} {sheet.height}" role="img" '
+        f'aria-label="{escape(alt)}"><clipPath id="{clip}"><rect x="{x.start}" y="{y.end - 6}" '
+        f'width="{x.end - x.start + 6}" height="{y.start - y.end + 12}"/></clipPath>'
+        f'{around}<g clip-path="url(#{clip})">{inside}</g></svg>'
     )
 
 
 def _axes(block: Lines, sheet: Sheet, x: Scale, y: Scale) -> Iterator[str]:
     for tick in ticks(y.low, y.high, y.log, sheet.y_ticks):
         place = f"{y(tick):.1f}"
-        yield f'<path class="grid" d="M{LEFT} {place}H{x.end}"/>'
-        yield f'<text x="{LEFT - 8}" y="{place}" dy=".35em" text-anchor="end">{tick_text(tick)}</text>'
+        yield f'<path class="grid" d="M{x.start} {place}H{x.end}"/>'
+        yield f'<text x="{x.start - 8}" y="{place}" dy=".35em" text-anchor="end">{tick_text(tick)}</text>'
     for tick in x_ticks(block, x.low, x.high, sheet.x_ticks):
         place = f"{x(tick):.1f}"
         yield f'<path class="tick" d="M{place} {y.start}v5"/>'
         yield f'<text x="{place}" y="{y.start + 19}" text-anchor="middle">{tick_text(tick)}</text>'
-    yield f'<path class="axis" d="M{LEFT} {y.start}H{x.end}"/>'
-    middle = (x.start + x.end) / 2
-    yield f'<text class="label" x="{middle}" y="{sheet.height - 6}" text-anchor="middle">{escape(block.x_label)}</text>'
-    yield f'<text class="label" x="2" y="13">{escape(block.y_label)}</text>'
+    yield f'<path class="axis" d="M{x.start} {y.start}H{x.end}"/>'
 
 
 def _marks(block: Lines, x: Scale, y: Scale) -> Iterator[str]:
@@ -100,31 +142,35 @@ def _marks(block: Lines, x: Scale, y: Scale) -> Iterator[str]:
         yield f'<text class="words" x="{place + shift:.1f}" y="{height}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
-def _curve(line: Line, index: int, x: Scale, y: Scale, bands: bool) -> str:
+def _curve(line: Line, index: int, x: Scale, y: Scale) -> str:
     classes, marker, dashes = looks(index, line.theirs)
-    points = [(a, b) for a, b in zip(line.x, line.y, strict=True) if x.holds(a) and y.holds(b)]
-    path = "L".join(f"{x(a):.1f} {y(b):.1f}" for a, b in points)
-    parts = [_band(line, x, y)] if bands else []
+    points = [p for p in zip(line.x, line.y, intervals(line), strict=True) if x.holds(p[0]) and y.holds(p[1])]
+    parts = [_band(line, x, y)]
     if points:
-        parts.append(f'<path class="stroke" d="M{path}" stroke-dasharray="{dashes}"/>')
-    for a, b in points[:: math.ceil(len(points) / MARKERS_A_LINE) or 1]:
-        hover = f"{line.label}{f' ({PAPER})' if line.theirs else ''} at {shown(a)}: {shown(b)}"
+        parts.append(f'<path class="stroke" d="{_path(line, x, y)}" stroke-dasharray="{dashes}"/>')
+    for a, b, (low, high) in points[:: math.ceil(len(points) / MARKERS_A_LINE) or 1]:
+        between = "" if low is None or high is None else f" ({shown(low)} to {shown(high)})"
+        hover = f"{line.label}{f' ({PAPER})' if line.theirs else ''} at {shown(a)}: {shown(b)}{between}"
         place = f"translate({x(a):.1f} {y(b):.1f})"
         parts.append(f'<path class="dot" transform="{place}" d="{marker}"><title>{escape(hover)}</title></path>')
-    return f'<g class="{classes}" data-line="{index}">{"".join(parts)}</g>'
+    return f'<g class="curve {classes}" data-line="{index}">{"".join(parts)}</g>'
+
+
+def _path(line: Line, x: Scale, y: Scale) -> str:
+    """Through its points; "" without any."""
+    points = [f"{x(a):.1f} {y(b):.1f}" for a, b in zip(line.x, line.y, strict=True) if x.holds(a) and y.holds(b)]
+    return "M" + "L".join(points) if points else ""
 
 
 def _band(line: Line, x: Scale, y: Scale) -> str:
-    """The interval between low and high, where both are known."""
-    if line.low is None or line.high is None:
-        return ""
+    """The interval between low and high, where both are known; of a point alone, a stroke."""
     known = [
         (x(a), y(low), y(high))
-        for a, low, high in zip(line.x, line.low, line.high, strict=True)
+        for a, (low, high) in zip(line.x, intervals(line), strict=True)
         if low is not None and high is not None and x.holds(a) and y.holds(low) and y.holds(high)
     ]
     if len(known) < 2:
-        return ""
+        return "".join(f'<path class="whisker" d="M{a:.1f} {low:.1f}V{high:.1f}"/>' for a, low, high in known)
     there = [f"{a:.1f} {high:.1f}" for a, _, high in known]
     back = [f"{a:.1f} {low:.1f}" for a, low, _ in reversed(known)]
     return f'<path class="band" d="M{"L".join(there + back)}Z"/>'

@@ -3,13 +3,18 @@
 import math
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
-from coca_train.report.blocks import MISSING, Document, HeatMaps, Lines, Row, Table, Text, Value
+from coca_train.report.blocks import MISSING, Document, HeatMaps, Lines, Row, Section, Table, Text, Value
+from coca_train.report.ties import tied
 
 PAPER = "paper"  # the word that marks a row or a curve that is not ours
 NAME = re.compile(r"[A-Za-z0-9-]+")
 MARKED = "The rows marked “paper” are the paper's figures, not ours."
-BOLD = "Bold: the {} of a column"
+RANGES = "Small: {}."
+BOLD = "Bold: the {} figure of a column{}."
+TIED = "Bold: the {} figure of a column{}, and all whose interval meets its: nothing is surely better."
+SIGNS = {"reads": "✓", "none": "✗", "unknown": "?"}  # of a verdict, beside its words
 
 
 def named_blocks(document: Document) -> Iterator[Table | Lines | HeatMaps]:
@@ -26,7 +31,7 @@ def named_blocks(document: Document) -> Iterator[Table | Lines | HeatMaps]:
 
 
 def best_places(table: Table) -> set[tuple[int, int]]:
-    """(row, column) of the best figures, among ours and among theirs: the extreme, and what reads the same as it.
+    """(row, column) of the best figures and of all that cannot be told apart from them, among ours and among theirs.
 
     A group of one row has none: there is nothing to compare.
     """
@@ -38,27 +43,40 @@ def best_places(table: Table) -> set[tuple[int, int]]:
         if len(group) < 2:
             continue
         for column in range(len(table.columns)):
-            figures = {index: table.rows[index].values[column] for index in group}
-            numbers = [v.number for v in figures.values() if v.number is not None and math.isfinite(v.number)]
-            if not numbers:
-                continue
-            # What reads the same is as good: 5.001 beside 5.00 is no difference that a reader could see.
-            extreme = min(numbers) if table.best == "low" else max(numbers)
-            texts = {v.text for v in figures.values() if v.number == extreme}
-            places |= {(index, column) for index, v in figures.items() if v.number is not None and v.text in texts}
+            figures = [table.rows[index].values[column] for index in group]
+            places |= {(group[place], column) for place in tied(figures, table.best)}
     return places
 
 
+def has_intervals(table: Table) -> bool:
+    return any(value.range for row in table.rows for value in row.values)
+
+
 def legend(table: Table) -> str:
-    """What bold and the mark mean, in this table."""
-    words = []
+    """What the small range, bold and the mark mean, in this table."""
+    words = [RANGES.format(table.interval)] if has_intervals(table) else []
     theirs = any(row.theirs for row in table.rows)
     if best_places(table):
-        what = BOLD.format("lowest figure" if table.best == "low" else "highest figure")
-        words.append(what + (", ours and the paper's apart." if theirs else "."))
+        extreme = "lowest" if table.best == "low" else "highest"
+        groups = " (ours and the paper's apart)" if theirs else ""
+        words.append((TIED if has_intervals(table) else BOLD).format(extreme, groups))
     if theirs:
         words.append(MARKED)
     return " ".join(words)
+
+
+def lead(document: Document) -> tuple[list[Lines | HeatMaps | Table], list[Section]]:
+    """What a page opens with, one picture and one table of ours, and the sections without them."""
+    blocks = [block for section in document.sections if not section.folded for block in section.blocks]
+    pictures = (block for block in blocks if isinstance(block, Lines | HeatMaps))
+    tables = (b for b in blocks if isinstance(b, Table) and not all(row.theirs for row in b.rows))
+    first = [block for block in (next(pictures, None), next(tables, None)) if block is not None]
+    taken = {block.name for block in first}
+    rest = [
+        replace(section, blocks=[block for block in section.blocks if getattr(block, "name", "") not in taken])
+        for section in document.sections
+    ]
+    return first, [section for section in rest if section.blocks]
 
 
 def reasons(table: Table) -> list[str]:
@@ -119,16 +137,19 @@ def _curves(block: Lines) -> Table:
         points = zip(line.x, line.y, line.low or nothing, line.high or nothing, strict=True)
         by_x = {x: _point(y, low, high) for x, y, low, high in points}
         rows.append(Row(label=(line.label,), values=tuple(by_x.get(x, MISSING) for x in xs), theirs=line.theirs))
-    columns = tuple(shown(x) for x in xs)
-    note = f"Columns: {block.x_label}. Figures: {block.y_label}."
     return Table(
-        name=block.name, title=block.title, label_columns=("curve",), columns=columns, rows=tuple(rows), note=note
+        name=block.name,
+        title=block.title,
+        label_columns=("curve",),
+        columns=tuple(shown(x) for x in xs),
+        rows=tuple(rows),
+        note=f"Columns: {block.x_label}. Figures: {block.y_label}.",
+        interval=block.interval,
     )
 
 
 def _point(y: float, low: float | None, high: float | None) -> Value:
-    note = "" if low is None or high is None else f"{shown(low)} to {shown(high)}"
-    return Value(shown(y), y, note)
+    return Value.of(y, shown, low=low, high=high)
 
 
 def paragraphs(text: str) -> Iterator[tuple[bool, list[str]]]:

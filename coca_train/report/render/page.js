@@ -8,7 +8,7 @@ function isDark() {
 }
 
 function nameTheme() {
-  theme.textContent = isDark() ? "Light theme" : "Dark theme";
+  theme.querySelector(".sr").textContent = isDark() ? "Light theme" : "Dark theme";
 }
 
 theme.addEventListener("click", () => {
@@ -18,7 +18,7 @@ theme.addEventListener("click", () => {
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", nameTheme);
 nameTheme();
 
-document.getElementById("copy").addEventListener("click", async () => {
+document.getElementById("copy")?.addEventListener("click", async () => {
   const code = document.getElementById("command");
   const told = document.getElementById("copied");
   try {
@@ -30,14 +30,33 @@ document.getElementById("copy").addEventListener("click", async () => {
   }
 });
 
+// On a small screen the first verdicts leave room for the picture and the table.
+if (matchMedia("(max-width: 44rem)").matches) {
+  for (const few of document.querySelectorAll("details.few")) few.open = false;
+}
+
+// What is folded is printed all the same.
+let opened = [];
+addEventListener("beforeprint", () => {
+  opened = [...document.querySelectorAll(".fold, .more, .each, .summary details")].filter((one) => !one.open);
+  for (const one of opened) one.open = true;
+});
+addEventListener("afterprint", () => {
+  for (const one of opened) one.open = false;
+});
+
 for (const button of document.querySelectorAll(".legend button")) {
+  const curves = button.closest("figure").querySelectorAll(`g[data-line="${button.dataset.line}"]`);
   button.addEventListener("click", () => {
     const shown = button.getAttribute("aria-pressed") === "false";
     button.setAttribute("aria-pressed", String(shown));
-    for (const curve of button.closest("figure").querySelectorAll(`g[data-line="${button.dataset.line}"]`)) {
-      curve.classList.toggle("off", !shown);
-    }
+    for (const curve of curves) curve.classList.toggle("off", !shown);
   });
+  for (const [kind, lit] of [["pointerenter", true], ["pointerleave", false], ["focus", true], ["blur", false]]) {
+    button.addEventListener(kind, () => {
+      for (const curve of curves) curve.classList.toggle("lit", lit);
+    });
+  }
 }
 
 for (const button of document.querySelectorAll("button.notes")) {

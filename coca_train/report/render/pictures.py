@@ -3,6 +3,7 @@ salt, and letters as outlines, so that a picture looks the same wherever it is o
 
 import io
 import math
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,8 @@ X_TICKS, Y_TICKS = 10, 9
 OURS, THEIRS = ("-", "-."), ("--", ":")  # lines of the first seven curves, of the next
 SQUARE = 0.62  # [inch]
 PANELS_A_ROW = 3
+CURVES_A_ROW = 4  # of panels with a curve each
+TITLE = 36  # characters of a line of their titles
 MARKERS_A_LINE = 16
 MARK = "#c2185b"  # what is drawn at the training window
 
@@ -80,38 +83,76 @@ def look(index: int, theirs: bool) -> dict[str, Any]:
 
 
 def _lines(block: Lines) -> Figure:
-    x_limits, y_limits = scales.ends(block)
+    return _panels(block) if scales.apart(block) else _together(block)
+
+
+def _together(block: Lines) -> Figure:
     sheet, (axes,) = _sheet(block.title, (10, 5.6 + 0.22 * math.ceil(len(block.lines) / 3)))
     for value, words in block.marks:
         axes.axvline(value, color=MARK, linewidth=1.3, linestyle=(0, (2, 2)), label=words)
     for index, line in enumerate(block.lines):
-        _curve(axes, line, look(index, line.theirs), block.shows_intervals)
-    kinds = {"xscale": "log" if block.x_log else "linear", "yscale": "log" if block.y_log else "linear"}
-    axes.set(**kinds, xlim=x_limits, ylim=y_limits, xlabel=block.x_label, ylabel=block.y_label)
-    places = x_ticks(block, *x_limits, X_TICKS)
-    axes.set_xticks(places, [tick_text(t) for t in places])
-    places = ticks(*y_limits, block.y_log, Y_TICKS)
-    axes.set_yticks(places, [tick_text(t) for t in places])
-    axes.minorticks_off()
-    axes.grid(True, color="0.9", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+        _curve(axes, line, look(index, line.theirs))
+    _scaled(axes, block, X_TICKS, Y_TICKS)
+    axes.set(xlabel=block.x_label, ylabel=block.y_label)
     if axes.lines:
         sheet.legend(loc="outside lower center", ncols=3, fontsize=9.5, frameon=False, handlelength=3.6)
     return sheet
 
 
-def _curve(axes: Any, line: Line, look: dict[str, Any], banded: bool) -> None:
+def _panels(block: Lines) -> Figure:
+    """Small multiples: each curve with its interval, all others grey behind it, one axis."""
+    columns = min(CURVES_A_ROW, len(block.lines))
+    rows = math.ceil(len(block.lines) / columns)
+    sheet, axes = _sheet(block.title, (12, 1.1 + 2.1 * rows), rows, columns)
+    for index, (one, line) in enumerate(zip(axes, block.lines, strict=False)):
+        for value, _ in block.marks:
+            one.axvline(value, color=MARK, linewidth=1.1, linestyle=(0, (2, 2)))
+        for other in block.lines:
+            one.plot(other.x, [y if math.isfinite(y) else math.nan for y in other.y], color="0.86", linewidth=0.9)
+        _curve(one, line, look(index, line.theirs) | {"markersize": 4})
+        _scaled(one, block, X_TICKS // 2, Y_TICKS // 2)
+        one.tick_params(labelsize=8)
+        one.set_title(textwrap.fill(_label(line), TITLE), fontsize=9.5)
+    for one in axes[len(block.lines) :]:
+        one.set_visible(False)
+    sheet.supxlabel("; ".join([block.x_label, *(f"dotted: {words}" for _, words in block.marks)]), fontsize=10)
+    sheet.supylabel(block.y_label, fontsize=10)
+    return sheet
+
+
+def _scaled(axes: Any, block: Lines, n_x: int, n_y: int) -> None:
+    """Limits and ticks, as on the page. n_x, n_y: ticks at most."""
+    x_limits, y_limits = scales.ends(block)
+    kinds = {"xscale": "log" if block.x_log else "linear", "yscale": "log" if block.y_log else "linear"}
+    axes.set(**kinds, xlim=x_limits, ylim=y_limits)
+    places = x_ticks(block, *x_limits, n_x)
+    axes.set_xticks(places, [tick_text(t) for t in places])
+    places = ticks(*y_limits, block.y_log, n_y)
+    axes.set_yticks(places, [tick_text(t) for t in places])
+    axes.minorticks_off()
+    axes.grid(True, color="0.9", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _label(line: Line) -> str:
+    return f"{line.label} ({PAPER})" if line.theirs else line.label
+
+
+def _curve(axes: Any, line: Line, look: dict[str, Any]) -> None:
     """Points that are not finite are left out; of many points, not every one has a marker."""
-    label = f"{line.label} ({PAPER})" if line.theirs else line.label
     x, y = np.asarray(line.x, float), np.asarray(line.y, float)
     finite = np.isfinite(y)
     every = math.ceil(len(x) / MARKERS_A_LINE) or 1
-    axes.plot(x[finite], y[finite], label=label, linewidth=1.8, markersize=6, markevery=every, **look)
-    if banded and line.low is not None and line.high is not None:
-        low, high = (np.asarray(edge, float) for edge in (line.low, line.high))  # None becomes NaN
-        known = finite & np.isfinite(low) & np.isfinite(high)
-        axes.fill_between(x[known], low[known], high[known], color=look["color"], alpha=0.13, linewidth=0)
+    style = {"linewidth": 1.8, "markersize": 6, "markevery": every, **look}
+    axes.plot(x[finite], y[finite], label=_label(line), **style)
+    if line.low is None or line.high is None:
+        return
+    low, high = (np.asarray(edge, float) for edge in (line.low, line.high))  # None becomes NaN
+    known = finite & np.isfinite(low) & np.isfinite(high)
+    if known.sum() == 1:
+        axes.vlines(x[known], low[known], high[known], color=look["color"], linewidth=1.2)
+    axes.fill_between(x[known], low[known], high[known], color=look["color"], alpha=0.18, linewidth=0)
 
 
 def _heat_maps(block: HeatMaps) -> Figure:
@@ -122,7 +163,7 @@ def _heat_maps(block: HeatMaps) -> Figure:
     size = (columns * (SQUARE * wide + 0.9) + 0.4, rows * (SQUARE * 0.75 * high + 1.0) + 0.5)
     sheet, axes = _sheet(block.title, size, rows, columns)
     for one, panel in zip(axes, block.panels, strict=False):
-        _panel(one, block, panel)
+        _heat_map(one, block, panel)
     for one in axes[len(block.panels) :]:
         one.set_visible(False)
     if any(panel.mark_after_x is not None for panel in block.panels):
@@ -130,7 +171,7 @@ def _heat_maps(block: HeatMaps) -> Figure:
     return sheet
 
 
-def _panel(axes: Any, block: HeatMaps, panel: HeatMap) -> None:
+def _heat_map(axes: Any, block: HeatMaps, panel: HeatMap) -> None:
     colours = LinearSegmentedColormap.from_list("ramp", [hex_of(colour) for colour in RAMP])
     numbers = [[math.nan if value is None else value for value in row] for row in panel.values]
     axes.imshow(numbers, cmap=colours, vmin=block.low, vmax=block.high, aspect="auto")

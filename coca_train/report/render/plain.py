@@ -1,18 +1,31 @@
-"""A report in plain text: one Markdown file, and its tables as CSV, as LaTeX and for a terminal.
+"""A report in plain text: one Markdown file, its tables as CSV, as LaTeX and for a terminal, and its verdicts there.
 
 CSV: one row a row, numbers in full, and whose they are. Columns: the labels, the figures, `whose` (ours or paper),
-then, for figures with a note (an interval, why there is none), `note: <column>`. A number is written so that reading it
-gives the same float; inf and nan as such. LaTeX is for a document with \\usepackage{booktabs}.
+then, where they are known, `low: <column>` and `high: <column>`, and `note: <column>` (why there is no figure). A
+number is written so that reading it gives the same float; inf and nan as such. LaTeX is for a document with
+\\usepackage{booktabs}.
 """
 
 import csv
 import io
 import re
 import unicodedata
+from collections.abc import Callable, Sequence
 
-from coca_train.report.blocks import MISSING, Block, Document, Table, Text, Value
-from coca_train.report.render.contents import PAPER, figures, footnotes, legend, paragraphs, pieces
-from coca_train.runtime.printing import markdown
+from coca_train.report.blocks import MISSING, Block, Document, Table, Text, Value, Verdict
+from coca_train.report.render.contents import (
+    PAPER,
+    SIGNS,
+    figures,
+    footnotes,
+    has_intervals,
+    legend,
+    paragraphs,
+    pieces,
+)
+from coca_train.runtime.printing import WIDTH, markdown
+
+PARTED = " · "  # between the parts of a verdict
 
 SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -46,8 +59,12 @@ GREEK = {"LAMDA": "lambda", "FINAL SIGMA": "varsigma"}  # Unicode's name: TeX's
 
 
 def markdown_text(document: Document) -> str:
-    """Tables in full, figures as links to the pictures beside it."""
-    lines = [f"# {plain(document.title)}", "\n".join(f"* {_inline(sentence)}" for sentence in document.summary)]
+    """Verdicts first, tables in full, figures as links to the pictures beside it."""
+    lines = [
+        f"# {plain(document.title)}",
+        "\n".join(f"* {_verdict(verdict)}" for verdict in document.verdicts),
+        "\n".join(f"* {_inline(sentence)}" for sentence in document.summary),
+    ]
     for section in document.sections:
         lines += [f"## {plain(section.title)}", *map(_block, section.blocks)]
     lines += ["## What was run", "\n".join(f"* {plain(label)}: {plain(value)}" for label, value in document.facts)]
@@ -55,6 +72,23 @@ def markdown_text(document: Document) -> str:
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", document.command)), default=0))
     lines += ["To run it again:", f"{fence}\n{document.command}\n{fence}"]
     return "\n\n".join(line for line in lines if line) + "\n"
+
+
+def _verdict(verdict: Verdict) -> str:
+    parts = plain(PARTED.join(f"{name} {words}" for name, words in verdict.parts))
+    return f"{SIGNS[verdict.state]} **{plain(verdict.label)}** {plain(verdict.line)}{f': {parts}' if parts else ''}"
+
+
+def verdict_text(verdicts: Sequence[Verdict]) -> str:
+    """For a terminal: a line each, its parts beside it, aligned; "" without any."""
+    rows = [(f"{SIGNS[each.state]} {each.label}", each.line) for each in verdicts]
+    parts = [PARTED.join(f"{name} {words}" for name, words in each.parts) for each in verdicts]
+    widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
+    lines = (
+        f"{label.ljust(widths[0])}  {line.ljust(widths[1])}  {beside}".rstrip()
+        for (label, line), beside in zip(rows, parts, strict=True)
+    )
+    return "".join(f"{line}\n" for line in lines)
 
 
 def plain(text: str) -> str:
@@ -86,40 +120,66 @@ def _block(block: Block) -> str:
 
 
 def _markdown_table(table: Table) -> str:
+    """The papers' rows are folded where ours stand above them."""
+
     def figure(value: Value, best: bool, mark: str) -> str:
         text = f"**{plain(value.text)}**" if best else plain(value.text)
-        return text + (f"<sup>{mark}</sup>" if mark else "")
+        return text + (f" ({plain(value.range)})" if value.range else "") + (f"<sup>{mark}</sup>" if mark else "")
 
-    rows = []
+    rows: dict[bool, list[list[str]]] = {}
     for row, cells in figures(table, figure):
         first, *more = map(plain, row.label)
-        rows.append([f"{first} *({PAPER})*" if row.theirs else first, *more, *cells])
+        rows.setdefault(row.theirs, []).append([f"{first} *({PAPER})*" if row.theirs else first, *more, *cells])
     header = [plain(name) for name in (*table.label_columns, *table.columns)]
+    grids = {
+        whose: markdown(header, each, n_left=len(table.label_columns)).rstrip("\n") for whose, each in rows.items()
+    }
     files = f"[CSV](tables/{table.name}.csv), [LaTeX](tables/{table.name}.tex)"
     notes = [f"<sup>{mark}</sup> {plain(note)}." for mark, note in footnotes(table)]
-    words = [_inline(table.note), plain(legend(table)), *notes, files]
-    body = markdown(header, rows, n_left=len(table.label_columns)).rstrip("\n")
-    return "\n\n".join([f"### {plain(table.title)}", body, " ".join(word for word in words if word)])
+    words = " ".join(word for word in (_inline(table.note), plain(legend(table)), *notes, files) if word)
+    parts = [f"### {plain(table.title)}", *grids.values(), words]
+    if len(grids) == 2:
+        folded = f"<details><summary>The paper's figures</summary>\n\n{grids[True]}\n\n</details>"
+        parts = [parts[0], grids[False], folded, words]
+    return "\n\n".join(parts)
 
 
 def terminal_text(table: Table) -> str:
-    """Its title and our rows, aligned."""
-    rows = [[*row.label, *(value.text for value in row.values)] for row in table.rows if not row.theirs]
+    """Its title and our rows, aligned; with intervals where lines of WIDTH have room for them, else they are in the
+    report."""
+    ours = [row for row in table.rows if not row.theirs]
     header = (*table.label_columns, *table.columns)
-    return f"{table.title}\n\n{markdown(header, rows, n_left=len(table.label_columns))}"
+
+    def grid(ranges: bool) -> str:
+        words = [[f"{v.text} ({v.range})" if ranges and v.range else v.text for v in row.values] for row in ours]
+        rows = [[*row.label, *figures] for row, figures in zip(ours, words, strict=True)]
+        return markdown(header, rows, n_left=len(table.label_columns))
+
+    whole = grid(ranges=True)
+    fits = len(whole.partition("\n")[0]) <= WIDTH
+    kind = f" (with its {table.interval})" if fits and has_intervals(table) else ""
+    return f"{table.title}{kind}\n\n{whole if fits else grid(ranges=False)}"
 
 
 def csv_text(table: Table) -> str:
-    noted = [i for i in range(len(table.columns)) if any(row.values[i].note for row in table.rows)]
+    def with_any(which: Callable[[Value], object]) -> list[int]:
+        return [i for i in range(len(table.columns)) if any(which(row.values[i]) for row in table.rows)]
+
+    between, noted = with_any(lambda value: value.interval), with_any(lambda value: value.note)
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(
-        [*table.label_columns, *table.columns, "whose", *(f"note: {table.columns[index]}" for index in noted)]
-    )
+    ends = [f"{end}: {table.columns[index]}" for index in between for end in ("low", "high")]
+    notes = [f"note: {table.columns[index]}" for index in noted]
+    writer.writerow([*table.label_columns, *table.columns, "whose", *ends, *notes])
     for row in table.rows:
+        ends = [repr(end) if end is not None else "" for index in between for end in _ends(row.values[index])]
         notes = [row.values[index].note for index in noted]
-        writer.writerow([*row.label, *map(_number, row.values), PAPER if row.theirs else "ours", *notes])
+        writer.writerow([*row.label, *map(_number, row.values), PAPER if row.theirs else "ours", *ends, *notes])
     return buffer.getvalue()
+
+
+def _ends(value: Value) -> tuple[float | None, float | None]:
+    return value.interval or (None, None)
 
 
 def _number(value: Value) -> str:
@@ -134,6 +194,7 @@ def latex_text(table: Table) -> str:
 
     def figure(value: Value, best: bool, mark: str) -> str:
         text = rf"\textbf{{{tex(value.text)}}}" if best else tex(value.text)
+        text += rf"~{{\scriptsize({tex(value.range)})}}" if value.range else ""
         return text + (f"\\rlap{{$^{{\\mathrm{{{mark}}}}}$}}" if mark else "")
 
     lines, above = [], None

@@ -9,13 +9,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coca_train.report.blocks import Lines
+from coca_train.report.blocks import Line, Lines
 from coca_train.report.render.contents import shown
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = "osD^vPX"  # matplotlib's letters
 
 PADDING = 0.04  # of the span of an axis, at either end
+TIMES_INTERVAL = 2.0  # of the widest interval, what an axis shows at least
+LEAST_RATIO = 0.1  # the same where no interval is known, of the middle figure
+TOGETHER = 3  # curves whose intervals can be told apart in one picture
 KIBI = 1024
 
 
@@ -38,16 +41,56 @@ class Scale:
 
 
 def limits(
-    values: Sequence[float], log: bool, fixed: tuple[float | None, float | None] = (None, None)
+    values: Sequence[float],
+    log: bool,
+    fixed: tuple[float | None, float | None] = (None, None),
+    span: float = 0.0,
 ) -> tuple[float, float]:
-    """Of an axis that shows all finite values; `fixed` has the last word. Never empty."""
+    """Of an axis that shows all finite values and at least `span`, of logarithms where `log`; `fixed` has the last
+    word. Never empty."""
     usable = [v for v in values if math.isfinite(v) and (v > 0 or not log)] or [1.0]
     low, high = (math.log(v) if log else v for v in (min(usable), max(usable)))
     margin = (high - low) * PADDING or max(abs(low), 1.0) * PADDING
-    low, high = (math.exp(v) if log else v for v in (low - margin, high + margin))
+    low, high = low - margin, high + margin
+    more = max(0.0, span - (high - low))
+    # What one end must not take, the other does.
+    down, up = (part * more for part in ((0.5, 0.5) if fixed == (None, None) else (fixed[0] is None, fixed[1] is None)))
+    low, high = (math.exp(v) if log else v for v in (low - down, high + up))
     low = low if fixed[0] is None or (log and fixed[0] <= 0) else fixed[0]
     high = high if fixed[1] is None else fixed[1]
     return (low, high) if high > low else (low, low * 2 if log else low + 1)
+
+
+def least_span(block: Lines) -> float:
+    """How much of y an axis shows at least, of logarithms where it is logarithmic: no slope is made of nothing.
+
+    TIMES_INTERVAL times the widest interval that lies inside it, so that a change within an interval never takes more
+    than half of the height; where no interval is known, LEAST_RATIO of the middle figure; and never less than y_span.
+    """
+    bottom, top = (math.inf * sign if end is None else end for end, sign in zip(block.y_limits, (-1, 1), strict=True))
+    points = [(y, *ends) for line in block.lines for y, ends in zip(line.y, intervals(line), strict=True)]
+    inside = [point for point in points if math.isfinite(point[0]) and bottom <= point[0] <= top]
+    widths = [
+        math.log(high / low) if block.y_log else high - low
+        for _, low, high in inside
+        if low is not None and high is not None and math.isfinite(high - low) and (low > 0 or not block.y_log)
+    ]
+    if widths:
+        return max(TIMES_INTERVAL * max(widths), block.y_span)
+    ys = sorted(y for y, *_ in inside)
+    least = math.log(1 + LEAST_RATIO) if block.y_log else LEAST_RATIO * abs(ys[len(ys) // 2]) if ys else 0.0
+    return max(least, block.y_span)
+
+
+def apart(block: Lines) -> bool:
+    """Whether each curve needs a panel of its own for its interval to be seen: they would hide one another."""
+    return sum(line.low is not None for line in block.lines) > TOGETHER
+
+
+def intervals(line: Line) -> list[tuple[float | None, float | None]]:
+    """(low, high) of each point."""
+    nothing = (None,) * len(line.x)
+    return list(zip(line.low or nothing, line.high or nothing, strict=True))
 
 
 def ticks(low: float, high: float, log: bool, wanted: int) -> list[float]:
@@ -96,7 +139,8 @@ def ends(block: Lines) -> tuple[tuple[float, float], tuple[float, float]]:
     """Limits of both axes: all curves, their intervals, and the marks."""
     xs = [x for line in block.lines for x in line.x] + [x for x, _ in block.marks]
     ys = [v for line in block.lines for bound in (line.y, line.low or (), line.high or ()) for v in bound]
-    return limits(xs, block.x_log), limits([v for v in ys if v is not None], block.y_log, block.y_limits)
+    y_limits = limits([v for v in ys if v is not None], block.y_log, block.y_limits, least_span(block))
+    return limits(xs, block.x_log), y_limits
 
 
 def look(index: int) -> tuple[int, str, int]:

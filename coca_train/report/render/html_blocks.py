@@ -1,0 +1,196 @@
+"""A report's blocks as HTML: prose, tables, curves and heat maps. The papers' rows, and every curve's own interval
+where there are many, are folded.
+
+Every text goes through `escape`; every id is made of a block's name.
+"""
+
+from collections.abc import Sequence
+from html import escape
+from urllib.parse import quote
+
+from coca_train.report.blocks import Block, HeatMap, HeatMaps, Lines, Row, Table, Text, Value
+from coca_train.report.render.chart import NARROW, WIDE, chart, multiples, swatch
+from coca_train.report.render.contents import PAPER, data_table, figures, footnotes, legend, paragraphs, pieces
+from coca_train.report.render.plain import csv_text, latex_text
+from coca_train.report.render.scales import RAMP, apart, ground, hex_of, ink_on
+
+TAG = f'<span class="tag">{PAPER}</span>'
+
+
+def block_html(block: Block, level: int = 3) -> str:
+    """level: of its heading; at 2 it stands on the first screen, and what goes with a picture is folded."""
+    if isinstance(block, Text):
+        return f'<div class="prose">{prose(block.text)}</div>'
+    inner = _table_block(block) if isinstance(block, Table) else _picture(block, folded=level == 2)
+    return (
+        f'<div class="block" id="block-{block.name}" role="group" aria-labelledby="title-{block.name}">'
+        f'<h{level} class="title" id="title-{block.name}">{escape(block.title)}</h{level}>{inner}</div>'
+    )
+
+
+def prose(text: str) -> str:
+    return "".join(
+        f"<ul>{''.join(f'<li>{inline(item)}</li>' for item in items)}</ul>" if is_list else f"<p>{inline(items[0])}</p>"
+        for is_list, items in paragraphs(text)
+    )
+
+
+def inline(text: str) -> str:
+    return "".join(f"<code>{escape(words)}</code>" if code else escape(words) for code, words in pieces(text))
+
+
+def _table_block(table: Table) -> str:
+    latex = _download(f"{table.name}.tex", "LaTeX", latex_text(table))
+    return f"{_grid(table)}{_below(table)}<p class=tools>{_notes_button(table)}{_csv(table)}{latex}</p>"
+
+
+def _csv(table: Table) -> str:
+    return _download(f"{table.name}.csv", "CSV", csv_text(table))
+
+
+def _download(name: str, words: str, text: str) -> str:
+    """A file that the page itself carries."""
+    return f'<a download="{name}" href="data:text/plain;charset=utf-8,{quote(text)}">{words}</a>'
+
+
+def _notes_button(table: Table) -> str:
+    if not any(v.note and v.number is not None for row in table.rows for v in row.values):
+        return ""
+    return '<button type="button" class="notes" aria-pressed="false">Show notes</button>'
+
+
+def _grid(table: Table, caption: str = "") -> str:
+    """Our rows; the papers' in a table of the same columns that is folded."""
+    ours: list[str] = []
+    theirs: list[str] = []
+    for row, cells in figures(table, _cell):
+        (theirs if row.theirs else ours).append(
+            f"<tr{' class=theirs' if row.theirs else ''}>{''.join(_labels(row) + cells)}</tr>"
+        )
+    name = caption or table.title
+    shown = _rows(table, ours, name) if ours or not theirs else ""
+    if not theirs:
+        return shown
+    title = f"The paper's figures ({len(theirs)} row{'s' if len(theirs) > 1 else ''})"
+    folded = _rows(table, theirs, f"{name}: the paper's figures")
+    return f"{shown}<details><summary>{title}</summary>{folded}</details>"
+
+
+def _rows(table: Table, rows: Sequence[str], caption: str) -> str:
+    kinds = ["", *[" class=more"] * (len(table.label_columns) - 1), *[" class=figure"] * len(table.columns)]
+    names = (*table.label_columns, *table.columns)
+    header = "".join(f'<th scope="col"{kind}>{escape(name)}</th>' for kind, name in zip(kinds, names, strict=True))
+    return (
+        f'<div class="scroll" tabindex="0" role="group" aria-label="{escape(caption)}"><table class="data">'
+        f"<caption>{escape(caption)}</caption><thead><tr>{header}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+        "</div>"
+    )
+
+
+def _labels(row: Row) -> list[str]:
+    """A cell for each label; on narrow screens all of them stand in the first."""
+    first, *more = map(escape, row.label)
+    rest = f'<span class="rest">{", ".join(more)}</span>' if more else ""
+    tag = f" {TAG}" if row.theirs else ""
+    return [
+        f'<th scope="row">{first}{tag}{rest}</th>',
+        *(f'<th scope="row" class="more">{label}</th>' for label in more),
+    ]
+
+
+def _cell(value: Value, best: bool, mark: str) -> str:
+    text = f"<strong>{escape(value.text)}</strong>" if best else escape(value.text)
+    hover = f' title="{escape(value.note)}"' if value.note else ""
+    if value.number is None:
+        return f"<td{hover}>{text}{f'<sup>{mark}</sup>' if mark else ''}</td>"
+    between = f"<small>{escape(value.range)}</small>" if value.range else ""
+    note = f'<small class="note">{escape(value.note)}</small>' if value.note else ""
+    return f'<td data-number="{value.number!r}"{hover}>{text}{between}{note}</td>'
+
+
+def _below(table: Table) -> str:
+    """Definition, what bold and the mark mean, and why figures are missing."""
+    parts = [f"<p>{inline(words)}</p>" for words in (table.note, legend(table)) if words]
+    notes = "".join(f"<li><sup>{mark}</sup> {escape(note)}</li>" for mark, note in footnotes(table))
+    parts += [f"<ul class=footnotes>{notes}</ul>"] if notes else []
+    return f"<div class=below>{''.join(parts)}</div>" if parts else ""
+
+
+def _picture(block: Lines | HeatMaps, folded: bool) -> str:
+    """folded: what goes with it is there on a click."""
+    note = f"<div class=below><p>{inline(block.note)}</p></div>" if block.note else ""
+    table = data_table(block)
+    if isinstance(block, HeatMaps):  # its squares are a table already
+        return f"<p class=below>{escape(block.alt)}</p>{_panels(block)}{note}<p class=tools>{_csv(table)}</p>"
+    grid = _grid(table, f"Figures of: {block.title}")
+    figures = f"<details><summary>The figures as a table</summary>{grid}{_below(table)}{_notes_button(table)}</details>"
+    picture = f"<figure><div>{chart(block, WIDE)}{chart(block, NARROW)}</div>{_legend(block)}</figure>"
+    more = f"{_each(block)}{note}{figures}<p class=tools>{_csv(table)}</p>"
+    if folded:
+        more = f"<details><summary>More about this picture</summary>{more}</details>"
+    return picture + more
+
+
+def _each(block: Lines) -> str:
+    """Small multiples of curves whose intervals would hide one another."""
+    if not apart(block):
+        return ""
+    panels = "".join(
+        f"<li><p>{look}<span>{escape(line.label)}{f' {TAG}' if line.theirs else ''}</span></p>{panel}</li>"
+        for line, (look, panel) in zip(block.lines, multiples(block), strict=True)
+    )
+    return (
+        f'<details class="each"><summary>Each curve with its {escape(block.interval)}</summary><ul>{panels}</ul>'
+        f'<p class="quiet">{escape(block.y_label)} against {escape(block.x_label)}; grey: the other curves.</p>'
+        "</details>"
+    )
+
+
+def _legend(block: Lines) -> str:
+    """A button for each curve, which hides and shows it."""
+    entries = [
+        f'<li><button type="button" aria-pressed="true" data-line="{index}">{swatch(index, line.theirs)}'
+        f"<span>{escape(line.label)}{f' {TAG}' if line.theirs else ''}</span></button></li>"
+        for index, line in enumerate(block.lines)
+    ]
+    listed = f'<ul class="legend" aria-label="Curves; press to hide or show">{"".join(entries)}</ul>'
+    point = f'<p class="quiet">Point at a curve to see its {escape(block.interval)}.</p>' if apart(block) else ""
+    return f"<figcaption>{listed}{point}</figcaption>"
+
+
+def _panels(block: HeatMaps) -> str:
+    stops = ", ".join(hex_of(colour) for colour in RAMP)
+    key = (
+        f'<p class="key"><span>{escape(block.form.format(block.low))}</span> <span class="bar" style="background:'
+        f'linear-gradient(90deg, {stops})"></span> <span>{escape(block.form.format(block.high))}</span></p>'
+    )
+    panels = "".join(_panel(block, panel) for panel in block.panels)
+    edge = any(panel.mark_after_x is not None for panel in block.panels)
+    words = '<span class="edge-key"></span> end of the training window' if edge else ""
+    return f'<div class="panels">{panels}</div><div class="keys">{key}<p>{words}</p></div>'
+
+
+def _panel(block: HeatMaps, panel: HeatMap) -> str:
+    def edge(column: int) -> str:
+        return ' class="edge"' if column + 1 == panel.mark_after_x else ""
+
+    rows = []
+    for name, values in zip(panel.y_names, panel.values, strict=True):
+        squares = "".join(_square(block, value, edge(column)) for column, value in enumerate(values))
+        rows.append(f'<tr><th scope="row">{escape(name)}</th>{squares}</tr>')
+    names = "".join(f'<th scope="col"{edge(column)}>{escape(name)}</th>' for column, name in enumerate(panel.x_names))
+    title = escape(panel.title)
+    return (
+        f'<div class="scroll" tabindex="0" role="group" aria-label="{title}"><table class="heat">'
+        f'<caption>{title}</caption><thead><tr><td></td><th scope="colgroup" colspan="{len(panel.x_names)}" '
+        f'class="axis">{escape(block.x_label)}</th></tr><tr><th scope="col" class="axis">{escape(block.y_label)}</th>'
+        f"{names}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _square(block: HeatMaps, value: float | None, edge: str) -> str:
+    if value is None:
+        return f'<td{edge} title="nothing measured"><span class="none">–</span></td>'
+    colour = ground(value, block.low, block.high)
+    look = f' style="background:{hex_of(colour)};color:{hex_of(ink_on(colour))}"' if colour else ""
+    return f"<td{edge}{look}>{escape(block.form.format(value))}</td>"

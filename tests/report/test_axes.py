@@ -1,0 +1,56 @@
+"""An axis never turns less than its interval into a slope."""
+
+import math
+
+import pytest
+
+from coca_train.report.blocks import Line, Lines
+from coca_train.report.render.chart import WIDE, chart
+from coca_train.report.render.scales import LEAST_RATIO, TIMES_INTERVAL, ends
+
+NOISE = (602.72, 602.55, 602.95)  # perplexities of three documents
+
+
+def picture(y, half=None, **fields):
+    low, high = (None if half is None else tuple(v + sign * half for v in y) for sign in (-1, 1))
+    line = Line(label="one", x=tuple(map(float, range(1, len(y) + 1))), y=y, low=low, high=high)
+    return Lines(name="l", title="", alt="", x_label="", y_label="", lines=(line,), **fields)
+
+
+def height(block):
+    """Of the y axis, in logarithms where it is logarithmic."""
+    low, high = (math.log(v) if block.y_log else v for v in ends(block)[1])
+    return high - low
+
+
+@pytest.mark.parametrize("y_log", [False, True])
+@pytest.mark.parametrize("half", [None, 20.0])
+def test_what_lies_within_noise_looks_flat(half, y_log):
+    block = picture(NOISE, half, y_log=y_log)
+    change = math.log(602.95 / 602.55) if y_log else 0.4
+    assert change < 0.01 * height(block)
+    path = chart(block, WIDE).split('class="stroke" d="M')[1].split('"')[0]
+    ys = [float(point.split()[1]) for point in path.split("L")]
+    assert max(ys) - min(ys) < 0.01 * WIDE.height
+
+
+def test_the_rule():
+    """Twice the widest interval; without one, a tenth of the middle figure; and what a picture itself asks for."""
+    assert height(picture(NOISE, 20.0)) == pytest.approx(40 * TIMES_INTERVAL)
+    assert height(picture(NOISE)) == pytest.approx(602.72 * LEAST_RATIO)
+    assert height(picture(NOISE, y_log=True)) == pytest.approx(math.log(1 + LEAST_RATIO))
+    assert height(picture((-0.001, 0.0, 0.001), y_span=0.02)) == pytest.approx(0.02)
+
+
+def test_a_change_beyond_its_interval_keeps_the_axis_it_had():
+    block = picture((10.0, 20.0, 40.0), 1.0)
+    assert height(block) == pytest.approx((41 - 9) * 1.08)
+
+
+def test_limits_that_a_picture_sets_stay():
+    assert ends(picture((0.5, 0.5), 0.3, y_limits=(0.0, 1.0)))[1] == (0.0, 1.0)
+    low, high = ends(picture(NOISE, 20.0, y_limits=(None, 610.0)))[1]
+    assert high == 610.0 and low < 602.55 - 20 - 35  # what is missing above is shown below
+    wild = Line(label="wild", x=(1.0, 2.0), y=(600.0, 1e6), low=(590.0, 1e5), high=(610.0, 1e7))
+    block = Lines(name="l", title="", alt="", x_label="", y_label="", lines=(wild,), y_limits=(500.0, 1000.0))
+    assert ends(block)[1] == (500.0, 1000.0)
