@@ -183,8 +183,8 @@ def finished(run_dir: Path, loaded: Loaded) -> bool:
 def compare(run_dirs: dict[str, Path], directory: Path, command: str) -> None:
     """Check that the runs can be compared, then write the report and the numbers into `directory`."""
     from coca_train.evaluation.comparison import checks, facts_of, read_run, together
+    from coca_train.evaluation.perplexity_page import perplexity_text
     from coca_train.evaluation.results import RESULTS
-    from coca_train.evaluation.suites.perplexity import perplexity_text
     from coca_train.evaluation.trainings import comparison_page, training_table
     from coca_train.report.render import write_report
     from coca_train.report.render.plain import terminal_text

@@ -19,7 +19,7 @@ from coca_train.evaluation.texts import TextStore
 from coca_train.hub.weights import open_source
 from coca_train.report.blocks import Table
 from coca_train.report.render import write_index, write_report
-from coca_train.report.render.plain import terminal_text
+from coca_train.report.render.plain import terminal_text, verdict_text
 from coca_train.runtime import dist
 from coca_train.runtime.durable import write_json
 from coca_train.runtime.errors import UserError
@@ -79,11 +79,13 @@ def _evaluate(config: EvaluateConfig, command: str) -> Path:
 
 
 def _write(config: EvaluateConfig, evaluation: Evaluation, directory: Path) -> None:
-    """The files; and in the terminal the page's first table, its summary, what is missing."""
+    """The files; and in the terminal the verdicts, the page's first table, its summary, what is missing."""
     write_json(directory / RESULTS, evaluation.to_json())
     page = suite_module(evaluation.suite).page(config.eval, evaluation)
     write_report(page, directory)
     write_index(directory.parent)
+    if page.verdicts:
+        dist.log(f"\n{verdict_text(page.verdicts)}")
     tables = [block for section in page.sections for block in section.blocks if isinstance(block, Table)]
     for table in tables[:1]:
         dist.log(f"\n{terminal_text(table)}")

@@ -15,9 +15,9 @@ import numpy as np
 
 from coca_train.evaluation.grid_blocks import Sections, asked, file_names, tokens, written
 from coca_train.evaluation.measures.perplexity import perplexity_of
+from coca_train.evaluation.perplexity_page import number
 from coca_train.evaluation.results import Evaluation
 from coca_train.evaluation.suites import perplexity
-from coca_train.evaluation.suites.perplexity import number
 from coca_train.report.blocks import Document, Line, Lines, Row, Table, Value
 
 TOLERANCE = 1.05  # of the perplexity, where a window still holds

@@ -190,7 +190,7 @@ def test_windows_that_a_scheme_cannot_reach_may_be_absent(runs, tmp_path, capsys
     compare.compare(runs, tmp_path, "compare")
     out = capsys.readouterr().out
     row = next(line for line in out.splitlines() if line.startswith("| coca"))
-    assert [text.strip() for text in row.split("|")[1:5]] == ["coca", "plain", "23.34", "–"]
+    assert [text.strip() for text in row.split("|")[1:5]] == ["coca", "plain", "23.34 (20.09 to 27.11)", "–"]
     assert "not measured: coca, plain at 64: coca has 32 positions" in out
     assert "* coca, plain at 64: coca has 32 positions" in (tmp_path / "report.md").read_text()
 

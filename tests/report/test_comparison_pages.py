@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from coca_train.evaluation.suites.perplexity import perplexity_text
+from coca_train.evaluation.perplexity_page import perplexity_text
 from coca_train.evaluation.trainings import comparison_page
 from coca_train.report.render import write_report
 from coca_train.report.render.chart import looks

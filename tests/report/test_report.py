@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
+from coca_train.evaluation.perplexity_page import number, perplexity_text
 from coca_train.evaluation.results import Evaluation
-from coca_train.evaluation.suites.perplexity import number, perplexity_text
 from coca_train.evaluation.trainings import POINTS, RunReport, loss_curves, run_page
 from coca_train.report.render import write_report
 from coca_train.runtime import durable

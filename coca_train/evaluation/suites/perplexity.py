@@ -18,11 +18,9 @@ made of (measures/reach.py):
   training length. Not where every window scores texts of its own.
 """
 
-import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, field
 from dataclasses import dataclass as plain_dataclass
-from functools import cached_property, partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -30,35 +28,21 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
-from coca_train.evaluation.grid_blocks import (
-    Pick,
-    Sections,
-    by_length,
-    by_point,
-    curves,
-    document,
-    file_names,
-    table,
-    training_windows,
-)
 from coca_train.evaluation.measures.perplexity import Scores, score_share, summarise
-from coca_train.evaluation.measures.reach import HOLDS_WITHIN, Part, holds, uses
 from coca_train.evaluation.measures.windows import (
     Windowing,
     bin_ends,
     means,
-    middles,
     missing_positions,
     passes,
     same_at,
 )
-from coca_train.evaluation.results import ALL, Evaluation, GridRow, Point
+from coca_train.evaluation.perplexity_page import asked, page
+from coca_train.evaluation.results import ALL
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.texts import Library, Texts, digest
-from coca_train.evaluation.verdict import Asked, verdicts
-from coca_train.report import paper
-from coca_train.report.blocks import Block, Document, Line, Lines, Table, Value
-from coca_train.report.render.plain import terminal_text
+
+__all__ = ["asked", "page"]  # of its page
 
 VERSION = 2
 SHARES = True
@@ -264,277 +248,3 @@ def _whole(parts: Sequence[Mapping[str, Any]], sources: Iterable[str]) -> dict[s
         bands, positions = zip(*whole.values(), strict=True)
         whole[ALL] = Scores(np.concatenate(bands), np.sum(positions, axis=0))
     return whole
-
-
-DEFINITION = (
-    "A document of N + 1 tokens has N predictions. A window of W tokens slides over it by the stride; each window "
-    "scores only predictions that no earlier one made, so every prediction counts once at every W: the first window "
-    "all of its own, later ones their last `stride`. Positions start at 0 in each window, dynamic frequencies see W. "
-    "Perplexity is exp(mean NLL), the NLL in float32 per token and float64 in sum; bits per byte are the same NLL over "
-    "the UTF-8 size of the text. Intervals: 95 %, percentile bootstrap over documents."
-)
-NOTE = (
-    "Lower is better. All our figures of a column are over the same predictions. The paper's are of its own models "
-    "(350M class and LLaMA-7B), text (PG-19) and tokens."
-)
-BEYOND = "Curves that leave the picture have their figures in the table."
-BANDED = 3  # curves whose intervals can be told apart
-FEW = 7  # curves of one picture that need no choice: as many as there are colours
-FAR_OFF = 1.0  # [nats per token] above the median: where the picture of differences ends at the latest
-MARGIN = 1.05  # factor below the lowest point of such a picture
-HIGHEST = 2.0  # times the median of the last points: where the y axis of many curves ends at the latest
-
-
-def page(settings: Settings | None, evaluation: Evaluation, more: Sections | None = None) -> Document:
-    """The document. more: what else there is to see, before what is missing and the definition."""
-    main = main_text(evaluation)
-    results: Sections = {}
-    if main.source:
-        bits = main.by_window(
-            "bits-per-byte",
-            lambda result: Value.of(result["bits_per_byte"], "{:.3f}"),
-            title="Bits per byte by context window [tokens]",
-            note="Comparable between tokenizers, as perplexity is not.",
-        )
-        others = [OneText(evaluation, source) for source in sources_of(evaluation) if source != main.source]
-        results = {
-            f"Perplexity, {main.source}": [*_curves(main), main.perplexities, bits],
-            **{f"Perplexity, {other.source}": [other.perplexities] for other in others},
-            "Loss by position": _by_position(main),
-        }
-    return document(
-        evaluation,
-        "Perplexity by context window",
-        summary=_summary(main.rows),
-        sections={**results, **(more or {})},
-        after={"Definition": [DEFINITION]},
-        facts=main.facts,
-        verdicts=verdicts(evaluation, asked(evaluation)),
-    )
-
-
-@plain_dataclass(frozen=True)
-class OneText:
-    """What was measured on one text of an evaluation."""
-
-    evaluation: Evaluation
-    source: str
-
-    @cached_property
-    def rows(self) -> list[GridRow]:
-        return self.evaluation.reduced(lambda result: result["sources"].get(self.source, {})).rows()
-
-    def file(self, name: str) -> str:
-        """Of a block about this text."""
-        return f"{name}-{file_names(sources_of(self.evaluation))[self.source]}"
-
-    def by_window(self, name: str, pick: Pick, **fields: Any) -> Table:
-        """One row a model and variant, one column a window."""
-        columns = by_point(self.evaluation.points, pick, name=partial(_multiple, self.evaluation))
-        whole = table(self.rows, columns, name=self.file(name), best="low", **fields)
-        assert whole is not None  # a source is there because some cell has it
-        return whole
-
-    @property
-    def perplexities(self) -> Table:
-        """Beside the papers' figures, where the text is the one a comparison is about."""
-        theirs = {
-            "table 1": paper.table("table1_perplexity"),
-            "table 3": paper.by_alpha("ppl"),
-            "table 4": paper.table("table4_pi")["ppl"],
-        }
-        return self.by_window(
-            "perplexity",
-            _perplexity,
-            title="Perplexity by context window [tokens]",
-            theirs=paper.beside(theirs, self.evaluation.points) if self == main_text(self.evaluation) else (),
-            note=NOTE,
-        )
-
-    @property
-    def facts(self) -> list[tuple[str, str]]:
-        """At the first window that was measured."""
-        for cell in self.evaluation.cells:
-            if scored := cell.result.get("sources", {}).get(self.source):
-                size = f", {scored['n_bytes']:,} bytes" if scored["n_bytes"] else ""
-                text = f"{scored['n_documents']} documents, {scored['n_tokens']:,} predictions{size} at {cell.point}"
-                return [("text", text), ("stride", f"{cell.result['stride']:,} tokens")]
-        return []
-
-
-def asked(evaluation: Evaluation) -> Asked:
-    """What is said of the text a comparison is about."""
-    within = evaluation.settings.get("holds_within", HOLDS_WITHIN)
-    return {row.name: _parts(row, within) for row in main_text(evaluation).rows}
-
-
-def _parts(row: GridRow, within: float) -> list[Part]:
-    """`holds` only where a window beyond the training window says something of it."""
-    trained, results = row.subject.training_window, {int(point): result for point, result in row.results.items()}
-    held = tuple(holds(n, result["holds"], within) for n, result in results.items() if "holds" in result)
-    used = tuple(uses(n, result["uses"]) for n, result in results.items() if "uses" in result)
-    asked = [Part("holds", "documents", held, granted=trained), Part("uses", "documents", used)]
-    return [part for part in asked if part.evidence]
-
-
-def sources_of(evaluation: Evaluation) -> list[str]:
-    return list(dict.fromkeys(source for cell in evaluation.cells for source in cell.result.get("sources", {})))
-
-
-def main_text(evaluation: Evaluation) -> OneText:
-    """The text a comparison is about: all sources together, or the only one; source "" without any result."""
-    every = sources_of(evaluation)
-    return OneText(evaluation, ALL if ALL in every else next(iter(every), ""))
-
-
-def perplexity_text(evaluation: Evaluation) -> str:
-    """For a terminal: the table of the text a comparison is about, and what was not measured."""
-    main, shown = main_text(evaluation), ""
-    if main.source:
-        shown = f"{terminal_text(main.perplexities)}\ntext: {dict(main.facts)['text']} ({main.source})\n"
-    return shown + "".join(f"not measured: {line}\n" for line in evaluation.absences())
-
-
-def _perplexity(result: Mapping[str, Any]) -> Value:
-    low, high = result["ci_low"], result["ci_high"]
-    note = f"95 % interval {number(low)} to {number(high)}" if low is not None else ""
-    return Value(number(result["perplexity"]), result["perplexity"], note)
-
-
-def _multiple(evaluation: Evaluation, point: Point) -> str:
-    """`2,048 (16x)` where all models were trained with one window."""
-    windows = {subject.training_window for subject in evaluation.subjects}
-    (window,) = windows if len(windows) == 1 else (0,)
-    times = f" ({int(point) // window}x)" if window and int(point) % window == 0 else ""
-    return f"{int(point):,}{times}"
-
-
-def _curves(text: OneText) -> list[Lines | None]:
-    """Perplexity by window: all rows in one picture where they are few, else one a variant."""
-    pictures = {"": text.rows}
-    if len(text.rows) > FEW:
-        pictures = {"": _trained(text.rows)}
-        for row in text.rows:
-            if row.variant != row.subject.variants[0]:
-                pictures.setdefault(row.variant, []).append(row)
-    files = {"": "", **{name: f"-{file}" for name, file in file_names([name for name in pictures if name]).items()}}
-    name = text.file("perplexity-curves")
-    return [
-        _picture(text.evaluation, shown, f"{name}{files[variant]}", f": {variant}" if variant else "")
-        for variant, shown in pictures.items()
-    ]
-
-
-def _trained(rows: Sequence[GridRow]) -> list[GridRow]:
-    """Every model under its first variant: what it was trained with, unless the grid leaves that out."""
-    return [row for row in rows if row.variant == row.subject.variants[0]]
-
-
-def _picture(evaluation: Evaluation, rows: Sequence[GridRow], name: str, words: str) -> Lines | None:
-    keys = ("perplexity", "ci_low", "ci_high")[: 3 if len(rows) <= BANDED else 1]
-    lines = [by_length(row, lambda result: [result[key] for key in keys]) for row in rows]
-    limits = _limits(lines)
-    return curves(
-        lines,
-        name=name,
-        title=f"Perplexity by context window{words}",
-        alt="Perplexity against context window, one curve a model and variant; the table below has the figures.",
-        x_label="context window [tokens]",
-        y_label="perplexity (lower is better)",
-        x_log=True,
-        y_log=True,
-        y_limits=limits,
-        marks=training_windows(evaluation),
-        note=BEYOND if limits[1] else "",
-    )
-
-
-def _limits(lines: Sequence[Line]) -> tuple[float | None, float | None]:
-    """Of the y axis, so that most of many curves can be told apart; None: where the curves end."""
-    ys, last = [y for line in lines for y in line.y], [line.y[-1] for line in lines if line.y]
-    if len(last) <= FEW:
-        return None, None
-    highest = HIGHEST * statistics.median(last)  # may be infinite: then nothing lies above it
-    return (min(ys) / MARGIN, highest) if highest < max(ys) else (None, None)
-
-
-def _by_position(text: OneText) -> list[Block | str | None]:
-    """Loss by position in the longest window of each row; of several models, also less their median."""
-    rows = text.rows
-    axis: dict[str, Any] = {
-        "x_label": "position: tokens before the prediction",
-        "x_log": True,
-        "marks": training_windows(text.evaluation),
-    }
-    compared = _less_median(_losses(_trained(rows)))
-    far = any(y > FAR_OFF for line in compared for y in line.y)
-    return [
-        curves(
-            _losses(rows if len(rows) <= FEW else _trained(rows)),
-            name=text.file("loss-by-position"),
-            title="Loss by position in the longest window",
-            alt="Mean loss against the position of the prediction in its window, one curve a model and variant.",
-            y_label="loss [nats per token]",
-            note="First window of each document only: at one position all models are measured on the same tokens.",
-            **axis,
-        ),
-        curves(
-            compared if len(compared) > 1 else (),
-            name=text.file("loss-by-position-compared"),
-            title="Loss by position, less the models' median",
-            alt="Mean loss less the median of all models at the same position, one curve a model; below 0 is better.",
-            y_label="loss less the median [nats per token]",
-            y_limits=(None, FAR_OFF if far else None),
-            note="The models as they were trained. What all of them share, how hard the documents are, is taken away.",
-            **axis,
-        ),
-    ]
-
-
-def _losses(rows: Sequence[GridRow]) -> list[Line]:
-    return [
-        Line.through(row.label, zip(middles(row.last["ends"]), row.last["loss_by_position"], strict=True))
-        for row in rows
-        if row.last
-    ]
-
-
-def _less_median(lines: Sequence[Line]) -> list[Line]:
-    """At each position the median is over the curves that have it, which are over the very same tokens."""
-    by_position: dict[float, list[float]] = {}
-    for line in lines:
-        for x, y in zip(line.x, line.y, strict=True):
-            by_position.setdefault(x, []).append(y)
-    median = {x: statistics.median(losses) for x, losses in by_position.items()}
-    return [replace(line, y=tuple(y - median[x] for x, y in zip(line.x, line.y, strict=True))) for line in lines]
-
-
-def _summary(rows: Sequence[GridRow]) -> list[str]:
-    """How far each model reaches: what its longest window costs, and who is best there."""
-    ends: dict[str, tuple[int, int, float, float]] = {}  # shortest and longest window, perplexity there
-    for row in rows:
-        by_window = {int(point): result["perplexity"] for point, result in row.results.items()}
-        if len(by_window) > 1:
-            first, last = min(by_window), max(by_window)
-            ends[row.label] = first, last, by_window[first], by_window[last]
-    if not ends:
-        return []
-    if len(ends) == 1:
-        ((label, (first, last, begin, end)),) = ends.items()
-        return [
-            f"{label}: perplexity {number(begin)} in windows of {first:,} tokens, {number(end)} in windows of "
-            f"{last:,}, {end / begin:.2f} times as much."
-        ]
-    farthest = max(last for _, last, _, _ in ends.values())
-    there = {label: (end, end / begin) for label, (_, last, begin, end) in ends.items() if last == farthest}
-    best, kept = (min(there, key=lambda label: there[label][i]) for i in (0, 1))
-    return [
-        f"In windows of {farthest:,} tokens {best} predicts best: perplexity {number(there[best][0])}.",
-        f"From the shortest window to {farthest:,} tokens {kept} loses least: "
-        f"{there[kept][1]:.2f} times its perplexity.",
-    ]
-
-
-def number(value: float) -> str:
-    """A perplexity people can read."""
-    return f"{value:,.2f}" if value < 1000 else f"{value:,.0f}" if value < 1e6 else f"{value:.1e}"
