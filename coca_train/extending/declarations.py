@@ -52,8 +52,8 @@ class Declared(Contract):
         assert not (scheme.embeds and scheme.by_pairs)
 
     def test_keys_are_settled_if_it_says_so(self, settings: Any) -> None:
-        """k' of a few tokens is, bit for bit, what it is among all, and nothing but q'·k' makes a score; tables have a row
-        for each position."""
+        """k' of a few tokens is, bit for bit, what it is among all, and nothing but q'·k' makes a score; a table has
+        a row for each position."""
         scheme = parts.build(settings).eval()
         if not scheme.settles_keys:
             return

@@ -200,8 +200,10 @@ class Decoder(nn.Module):
         views = []
         for layout in layouts:
             keys = layout.text_BT if settled else layout.pos_BS
-            ahead = kept is not None and keys is layout.pos_BT
-            tables = kept.tables(position, keys, length) if ahead else position(layout.pos_BT, keys, length)
+            if kept is not None and keys is layout.pos_BT:
+                tables = kept.tables(position, keys, length)
+            else:
+                tables = position(layout.pos_BT, keys, length)
             views.append((tables, layout))
         # Any of the layouts: they differ in what is seen and how far it seems, the place in the text is the same in
         # all.

@@ -46,8 +46,11 @@ def products(
     device: str = "",
     kept: Joints | None = None,
 ) -> Sequence[Tensor]:
-    """What each of these linear layers makes of x, in heads of its width: (B, T, heads, width) each. device: cpu or cuda, as it is done there; "": where x is. kept: of a
-    cache, whose weights do not change; None: there is none."""
+    """What each of these linear layers makes of x, in heads of its width: (B, T, heads, width) each.
+
+    device: cpu or cuda, as it is done there; "": where x is. kept: of a cache, whose weights do not change; None: there
+    is none.
+    """
     if kept is not None and x_BTC.shape[1] == 1 and not torch.is_grad_enabled():
         if layers not in kept:
             kept[layers] = _small_joint(layers)

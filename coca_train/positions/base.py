@@ -204,7 +204,7 @@ class Position(nn.Module):
     sees_positions = True  # scores depend on where tokens stand; False: at most on which tokens stand between them
     by_pairs = True  # positions act on pairs of tokens, so a visibility may place far pairs elsewhere
     carries = False  # its hook does: all that a query sees must be one view, as the carry runs along it
-    # `rotate` is all it does, k' follows from key, position and length, and can be cached; its tables are then tuples of
+    # `rotate` is all it does; k' follows from key, position and length, and can be cached. Its tables are tuples of
     # tensors (B, T, …), a row for each position.
     settles_keys = False
     mixes_heads = False  # its hook does: no rank can have some of the heads only
