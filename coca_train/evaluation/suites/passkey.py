@@ -6,22 +6,22 @@ first characters. Answers are greedy. An end-of-document token ends one; what a 
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import takewhile
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
-from coca_train.evaluation.grid_blocks import by_point, document, heat_maps, share_by_length, table
+from coca_train.evaluation.grid_blocks import by_point, document, table
 from coca_train.evaluation.measures import passkey
-from coca_train.evaluation.measures.passkey import Case, wilson
-from coca_train.evaluation.results import Evaluation, GridRow, Point
+from coca_train.evaluation.measures.passkey import Case
+from coca_train.evaluation.results import Evaluation, Point
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suites._answers import answers, digest, gathered, no_positions
+from coca_train.evaluation.suites._found import by_depth, by_distance, by_length, counted, reached, share
 from coca_train.report import paper
-from coca_train.report.blocks import Document, Line, Lines, Value
+from coca_train.report.blocks import Document, Lines
 
 VERSION = 1
 ANSWER_CHARACTERS = 40  # of each answer that are kept
@@ -95,18 +95,11 @@ def combine(settings: Settings, point: int, material: Material, parts: Sequence[
     wording = passkey.WORDINGS[settings.prompt]
     hits = [passkey.answered(case.key, text, wording) for case, text in zip(cases, texts, strict=True)]
     contained = [passkey.contained(case.key, text) for case, text in zip(cases, texts, strict=True)]
-    low, high = wilson(sum(hits), len(hits))
-    return {
-        "accuracy": sum(hits) / len(hits),
-        "low": low,
-        "high": high,
-        "contained": sum(contained) / len(hits),
-        "n_cases": len(hits),
-        "cases": [
-            {"key": c.key, "depth": c.depth, "distance": c.distance, "found": f, "answer": t[:ANSWER_CHARACTERS]}
-            for c, f, t in zip(cases, hits, texts, strict=True)
-        ],
-    }
+    kept = [
+        {"key": c.key, "depth": c.depth, "distance": c.distance, "found": f, "answer": t[:ANSWER_CHARACTERS]}
+        for c, f, t in zip(cases, hits, texts, strict=True)
+    ]
+    return counted(kept) | {"contained": sum(contained) / len(hits)}
 
 
 DEFINITIONS = {
@@ -126,36 +119,24 @@ BY_WINDOW = (
     "Only keys {} the model's training window away from the end of the prompt (CoCA paper, figure 5). Lengths without "
     "such a case have no point."
 )
-RANGES = {  # of distance, in training windows of the model: from, below
-    "within the window": (0, 1),
-    "1 to 4 windows": (1, 4),
-    "4 to 16 windows": (4, 16),
-    "16 windows and more": (16, float("inf")),
-}
-REACHED = 0.9  # share of passkeys up to which a length counts as reached
 
 
 def page(settings: Settings, evaluation: Evaluation) -> Document:
-    rows, points, n_depths = evaluation.rows(), evaluation.points, settings.n_depths
+    points = evaluation.points
     theirs = {
         "table 2": paper.table("table2_passkey"),
         "table 3": paper.by_alpha("passkey"),
         "table 4": paper.table("table4_pi")["passkey"],
     }
-
-    def at_depth(row: GridRow, length: int, y: int) -> float | None:
-        cases = row.results.get(length, {}).get("cases", ())
-        return share(case for case in cases if depth_row(case["depth"], n_depths) == y).number
-
     return document(
         evaluation,
         "Passkey retrieval",
-        summary=_summary(evaluation),
+        summary=reached(evaluation, "passkeys"),
         sections={
             "Accuracy by length": [
                 _accuracy(evaluation, "by-length", "Passkey accuracy by length"),
                 table(
-                    rows,
+                    evaluation.rows(),
                     by_point(points, lambda result: share(result["cases"])),
                     name="passkey-accuracy",
                     title="Share of passkeys found by length of the prompt [tokens]",
@@ -165,14 +146,11 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
                 ),
             ],
             "Where the key stands": [
-                heat_maps(
-                    [row for row in rows if row.results],
-                    [int(point) for point in points],
-                    [f"{y / max(1, n_depths - 1):.0%}" for y in range(n_depths)],
-                    at_depth,
+                by_depth(
+                    evaluation,
+                    settings.n_depths,
                     name="passkey-depth",
                     title="Passkeys found by length and depth",
-                    alt="One panel a model and variant: columns are lengths, rows are depths, the beginning on top.",
                     y_label="depth of the key",
                     note="A key counts to the nearest row. The line marks the training window.",
                 )
@@ -180,17 +158,10 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
             "How far away the key is": [
                 _accuracy(evaluation, "inside-window", "Keys inside the training window", "less than", 0, 1),
                 _accuracy(evaluation, "outside-window", "Keys outside the training window", "at least", 1),
-                table(
-                    rows,
-                    {
-                        words: lambda row, ends=ends: share(
-                            case for result in row.results.values() for case in _in_range(row, result, *ends)
-                        )
-                        for words, ends in RANGES.items()
-                    },
+                by_distance(
+                    evaluation,
                     name="passkey-by-distance",
                     title="Share of passkeys found by distance of the key",
-                    best="high",
                     note="Cases of all lengths together; windows are the model's training window (CoCA paper, figure "
                     "6).",
                 ),
@@ -201,82 +172,17 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
     )
 
 
-def share(cases: Iterable[Mapping[str, Any]]) -> Value:
-    """Of these cases of a cell's result, how many were found; nothing when there are none."""
-    hits = [case["found"] for case in cases]
-    if not hits:
-        return Value.of(None, missing="no such case")
-    low, high = wilson(sum(hits), len(hits))
-    note = f"{sum(hits)} of {len(hits)}; 95 % interval {low:.2f} to {high:.2f}"
-    return Value.of(sum(hits) / len(hits), note=note)
-
-
 def _accuracy(
     evaluation: Evaluation, name: str, title: str, words: str = "", first: float = 0, end: float = math.inf
 ) -> Lines | None:
     """Accuracy by length, of the cases at these distances. words: for the note, what distances they are."""
-
-    def line(row: GridRow) -> Line:
-        hits = {
-            int(point): [case["found"] for case in _in_range(row, result, first, end)]
-            for point, result in row.results.items()
-        }
-        points = ((n, sum(each) / len(each), *wilson(sum(each), len(each))) for n, each in hits.items() if each)
-        return Line.through(row.label, points)
-
-    return share_by_length(
+    return by_length(
         evaluation,
-        map(line, evaluation.rows()),
+        first,
+        end,
         name=f"passkey-{name}",
         title=title,
         alt=f"{title}: share of passkeys found against the length of the prompt, one curve a model and variant.",
         y_label="share of passkeys found",
         note=BY_WINDOW.format(words) if words else "",
     )
-
-
-def _in_range(row: GridRow, result: Mapping[str, Any], first: float, end: float) -> list[Mapping[str, Any]]:
-    """Cases of a result at distances from `first` to below `end` [training windows of the model]."""
-    return [case for case in result["cases"] if first <= case["distance"] / row.subject.training_window < end]
-
-
-def depth_row(depth: float, n_depths: int) -> int:
-    """Which of the depths 0, 1 / (n - 1) ... 1 is nearest."""
-    return int(depth * (n_depths - 1) + 0.5)
-
-
-def _summary(evaluation: Evaluation) -> list[str]:
-    """How far each model reaches, and under which variants."""
-    sentences = []
-    for subject in evaluation.subjects:
-        accuracies = {
-            row.variant: {int(point): result["accuracy"] for point, result in row.results.items()}
-            for row in evaluation.rows()
-            if row.subject == subject and row.results
-        }
-        if not accuracies:
-            continue
-        reach = {variant: _reach(by_length) for variant, by_length in accuracies.items()}
-        if farthest := max(reach.values()):
-            under = _under([variant for variant, n in reach.items() if n == farthest], len(subject.variants))
-            sentences.append(
-                f"{subject.name} finds at least nine of ten passkeys in prompts of up to {farthest:,} tokens{under}; "
-                f"its training window is {subject.training_window:,}."
-            )
-            continue
-        every = [(hits, -n, variant) for variant, by_length in accuracies.items() for n, hits in by_length.items()]
-        best, shortest, _ = max(every)
-        under = _under([variant for *place, variant in every if place == [best, shortest]], len(subject.variants))
-        sentences.append(f"{subject.name} finds {best:.0%} at best, in prompts of {-shortest:,} tokens{under}.")
-    return sentences
-
-
-def _reach(accuracy: Mapping[int, float]) -> int:
-    """The longest prompt [tokens] up to which nine of ten are found; 0: not in the shortest."""
-    return max((n for n, _ in takewhile(lambda pair: pair[1] >= REACHED, accuracy.items())), default=0)
-
-
-def _under(variants: Sequence[str], n_variants: int) -> str:
-    if n_variants == 1:
-        return ""
-    return ", whatever the variant" if len(variants) == n_variants else f" ({', '.join(variants)})"
