@@ -8,11 +8,11 @@ harness's own evaluation, which asks again and is told them. So a figure does no
 Encoding is TemplateLM's: context and continuation as one text, cut behind the tokens of the context alone; spaces at
 the end of a context belong to the continuation. Where nothing is left of a continuation (one token reaches from the
 context to its end), that token is scored. A text without context stands behind the token `begin`; with `begin_always`
-every context does. Without a `window` all is read as it is, however long the model was trained. With one, what is longer
-loses tokens on its left (counted in `n_clipped`), and texts of loglikelihood_rolling are cut into disjoint windows of at
-most `window` tokens (lm_eval.utils), each as far back as it reaches. A generation ends before the first of its stop
-texts, with the document, or after max_gen_toks tokens (256 where a task names none); the prompt is clipped to
-`window` - max_gen_toks; dynamic frequencies see both.
+every context does. Without a `window` all is read as it is, however long the model was trained. With one, what is
+longer loses tokens on its left (counted in `n_clipped`), and texts of loglikelihood_rolling are cut into disjoint
+windows of at most `window` tokens (lm_eval.utils), each as far back as it reaches. A generation ends before the first
+of its stop texts, with the document, or after max_gen_toks tokens (256 where a task names none); the prompt is clipped
+to `window` - max_gen_toks; dynamic frequencies see both.
 """
 
 import hashlib

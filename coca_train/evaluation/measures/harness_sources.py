@@ -1,9 +1,10 @@
 """Where the tasks of lm-evaluation-harness get their texts and their tokenizer from, while they are loaded.
 
-Folder. Tasks name data sets of the Hugging Face hub, single files of it, and addresses. With a folder nothing is fetched:
+Folder. Tasks name data sets of the Hugging Face hub, single files of it, and addresses. With a folder nothing is
+fetched:
 
-* the data set `org/name` is `<folder>/org/name`: as the hub has it (with the README.md whose `configs` name its files, so
-  `hf download --repo-type dataset org/name --local-dir <folder>/org/name` makes it), or one file a split,
+* the data set `org/name` is `<folder>/org/name`: as the hub has it (with the README.md whose `configs` name its files,
+  so `hf download --repo-type dataset org/name --local-dir <folder>/org/name` makes it), or one file a split,
   `<split>.jsonl`, `.json` or `.parquet`; in a folder `<configuration>/` where a task names a configuration;
 * a file of a data set's repository is that file in `<folder>/org/name`;
 * any other address is `<folder>/<host>/<path>`, as `wget -x` writes it.
@@ -28,6 +29,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import datasets
 import datasets.load
 import huggingface_hub
 import requests
@@ -58,10 +60,10 @@ def sources(folder: Path | None, tokenizer: Tokenizer) -> Iterator[None]:
             return counting(tokenizer) if name == name_of(tokenizer) else opened(name, *given, **options)
 
         replace(transformers.AutoTokenizer, "from_pretrained", from_pretrained)
+        # Not `load_dataset`: some task files have imported that by name, and would keep it.
+        replace(datasets.load, "load_dataset_builder", _builder(folder, datasets.load.load_dataset_builder))
         if folder is not None:
             copies = Path(stack.enter_context(TemporaryDirectory()))
-            # Not `load_dataset`: some task files have imported that by name, and would keep it.
-            replace(datasets.load, "load_dataset_builder", _builder(folder, datasets.load.load_dataset_builder))
             replace(huggingface_hub, "hf_hub_download", lambda *given, **file: _copied(folder, copies, *given, **file))
             replace(requests, "get", lambda url, **options: _answer(file_at(folder, url)))
         yield
@@ -81,10 +83,15 @@ def file_at(folder: Path, url: str) -> Path:
     return path
 
 
-def _builder(folder: Path, hub: Callable[..., Any]) -> Callable[..., Any]:
-    """datasets' load_dataset_builder over the folder."""
+def _builder(folder: Path | None, hub: Callable[..., Any]) -> Callable[..., Any]:
+    """datasets' load_dataset_builder, over the folder where there is one."""
 
-    def builder(path: str, name: str | None = None, data_files: Any = None, **options: Any) -> Any:
+    def builder(
+        path: str, name: str | None = None, data_files: Any = None, features: Any = None, **options: Any
+    ) -> Any:
+        options["features"] = typed(features)
+        if folder is None:
+            return hub(path, name, data_files=data_files, **options)
         if data_files is not None:  # of a packaged builder, such as json
             return hub(path, name, data_files=_local(folder, data_files), **options)
         local = folder / path
@@ -96,6 +103,20 @@ def _builder(folder: Path, hub: Callable[..., Any]) -> Callable[..., Any]:
         return hub(kind, data_files=files, **options)
 
     return builder
+
+
+def typed(features: Any) -> Any:
+    """The types of columns, also as InfiniteBench's task files write them, {column: {dtype: …, sequence: …}}: datasets
+    takes no such words."""
+    if not isinstance(features, dict) or isinstance(features, datasets.Features):
+        return features
+    value = {column: datasets.Value(said["dtype"]) for column, said in features.items()}
+    return datasets.Features(
+        {
+            column: datasets.List(value[column]) if said.get("sequence") else value[column]
+            for column, said in features.items()
+        }
+    )
 
 
 def splits(folder: Path, configuration: str | None) -> tuple[str, dict[str, str]]:

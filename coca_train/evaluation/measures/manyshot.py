@@ -1,8 +1,9 @@
 """Many-shot learning in context: labels that can only be known from the shots before (cf. arXiv 2404.11018).
 
-Agarwal et al. (Many-Shot In-Context Learning) find that models go on learning from hundreds and thousands of shots. Here
-the task is made so that a base model of any size can do nothing without reading the shots, and that what it can do by
-reading them is known: made-up words have labels, which word has which is drawn anew for each case, and no rule tells.
+Agarwal et al. (Many-Shot In-Context Learning) find that models go on learning from hundreds and thousands of shots.
+Here the task is made so that a base model of any size can do nothing without reading the shots, and that what it can do
+by reading them is known: made-up words have labels, which word has which is drawn anew for each case, and no rule
+tells.
 
 * A rule would be guessed from a few shots, wherever they stand, and says little about length; words with a meaning are
   labelled out of what was read in training; and no small model guesses rules.
@@ -17,22 +18,23 @@ Definition. A prompt is k shots and the asked word with its colon, a line each:
     kirado: A
     bamilo:
 
-* Words and labels: a case has n words, all different, and c labels; as many words have one label as another (one more at
-  most). The shots take all n words in an order that is drawn, then all of them in another order, and so on.
+* Words and labels: a case has n words, all different, and c labels; as many words have one label as another (one more
+  at most). The shots take all n words in an order that is drawn, then all of them in another order, and so on.
 * Length: as many shots, at least one, as fit into L tokens (prompts.py; a token that begins texts counted).
 * The asked word is drawn from all n, equally likely, so it is among the shots (`seen`) with probability min(k, n) / n.
 * Found: of all labels, its label is the most probable behind the prompt, by the log-likelihood of the label's tokens
-  (likelihood.py); where labels are equally probable, the first of them. Dynamic frequencies see the length of the prompt.
+  (likelihood.py); where labels are equally probable, the first of them. Dynamic frequencies see the length of the
+  prompt.
 * Chance is 1 / c. Of a word that was not seen no more can be known; of one that was, all. So the ceiling of cases of
-  which a share s is seen is s + (1 - s) / c. An accuracy a is that of a model that has read (a - 1 / c) / (1 - 1 / c) of
-  the words, on average: what was learnt.
+  which a share s is seen is s + (1 - s) / c. An accuracy a is that of a model that has read (a - 1 / c) / (1 - 1 / c)
+  of the words, on average: what was learnt.
 * Words, labels, orders and the asked word come from (seed, L, number of the case) alone.
 """
 
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from os.path import commonprefix
+from itertools import takewhile
 
 from coca_train.evaluation.measures.likelihood import Request
 from coca_train.evaluation.measures.prompts import Encode, filled, words
@@ -105,8 +107,9 @@ def choices(encode: Encode, prompt: str, labels: Sequence[str], begin: Sequence[
     """The prompt and each label, cut where their tokens first differ: a tokenizer may join the prompt's end and what
     follows it, and what all have in common tells nothing apart."""
     wholes = [(*begin, *encode(f"{prompt} {label}")) for label in labels]
+    common = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, zip(*wholes, strict=False)))
     # At least one token of each is left; and one is read before it, whatever the tokens are.
-    cut = max(1, min(len(commonprefix(wholes)), *(len(whole) - 1 for whole in wholes)))
+    cut = max(1, min(common, *(len(whole) - 1 for whole in wholes)))
     return tuple(Request(whole[:cut], whole[cut:]) for whole in wholes)
 
 

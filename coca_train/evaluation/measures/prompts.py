@@ -1,7 +1,7 @@
-"""What prompts made here have in common: fitted to a length, things at chosen places, words that nobody has read before.
+"""What prompts made here have in common: fitted to a length, things at chosen places, words nobody has read before.
 
-Length. A prompt is built around so many units (sentences, pairs, shots). At length L [tokens] it gets a size at which it
-has at most L tokens, and either at least 99 % of them, or more than L with one unit more; it is found by what a unit
+Length. A prompt is built around so many units (sentences, pairs, shots). At length L [tokens] it gets a size at which
+it has at most L tokens, and either at least 99 % of them, or more than L with one unit more; it is found by what a unit
 costs on average. When the smallest prompt is longer than L, there is none.
 
 Draws. A case's draws come from a generator seeded by what it is (suite, seed, L, number of the case), the same at every

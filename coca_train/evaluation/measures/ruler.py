@@ -4,8 +4,8 @@ The texts are our own, and the haystacks are those that are given, so figures co
 with those of RULER's own prompts. Numbers (four keys, four values, four hops, 30 against 3 repeats, exponent 2) and new
 tokens are RULER's defaults.
 
-Length. A task builds its prompt around a haystack of `size` units (sentences, words), fitted to L tokens (prompts.py). A
-case's draws come from a generator seeded by (task, seed, L, case).
+Length. A task builds its prompt around a haystack of `size` units (sentences, words), fitted to L tokens (prompts.py).
+A case's draws come from a generator seeded by (task, seed, L, case).
 
 Score. The share of the expected strings that the generated text contains, upper and lower case taken as equal
 (RULER's string match over all references); 1 when all are there.

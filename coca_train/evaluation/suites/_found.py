@@ -1,6 +1,7 @@
 """What suites share whose cases were found or not: counts with their interval, by length, by depth, by distance.
 
-A cell of theirs has `cases`, each with `found`, and most with `depth` and `distance`; `counted` makes the figures of all.
+A cell of theirs has `cases`, each with `found`, and most with `depth` and `distance`; `counted` makes the figures of
+all.
 """
 
 import math
@@ -82,9 +83,7 @@ def by_distance(evaluation: Evaluation, **fields: Any) -> Table | None:
     def column(first: float, end: float) -> Callable[[GridRow], Value]:
         return lambda row: share(case for result in row.results.values() for case in in_range(row, result, first, end))
 
-    return table(
-        evaluation.rows(), {words: column(*ends) for words, ends in RANGES.items()}, best="high", **fields
-    )
+    return table(evaluation.rows(), {words: column(*ends) for words, ends in RANGES.items()}, best="high", **fields)
 
 
 def in_range(row: GridRow, result: Mapping[str, Any], first: float, end: float) -> list[Case]:
@@ -94,9 +93,7 @@ def in_range(row: GridRow, result: Mapping[str, Any], first: float, end: float) 
     if (first, end) == (0, math.inf):
         return list(result["cases"])
     return [
-        case
-        for case in result["cases"]
-        if case["distance"] is not None and first <= case["distance"] / window < end
+        case for case in result["cases"] if case["distance"] is not None and first <= case["distance"] / window < end
     ]
 
 

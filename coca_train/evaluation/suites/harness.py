@@ -37,12 +37,12 @@ class Settings:
     tasks: list[str] = Field(min_length=1, description="names of tasks or groups of lm-evaluation-harness, or your own")
     include_path: str | None = Field(description="folder with task files of your own; null = none")
     data: str | None = Field(
-        description="folder that stands for the Hugging Face hub: the data set org/name is in <data>/org/name, as cloned "
-        "from there or a file for each split (docs/evaluation.md); nothing is fetched. null = the hub"
+        description="folder that stands for the Hugging Face hub: the data set org/name is in <data>/org/name, as "
+        "cloned from there or a file for each split (docs/evaluation.md); nothing is fetched. null = the hub"
     )
     metadata: dict[str, Any] = Field(
-        description="what tasks are told that make or choose their texts by length: {max_seq_lengths: [4096, 8192]} for "
-        "ruler, {max_seq_lengths: 4k} for babilong"
+        description="what tasks are told that make or choose their texts by length: {max_seq_lengths: [4096, 8192]} "
+        "for ruler, {max_seq_lengths: 4k} for babilong"
     )
     num_fewshot: Shots | dict[str, Shots] | None = Field(
         description="examples before each question: one number, or one a task, such as {arc_challenge: 25, mmlu: 5}; "
@@ -82,8 +82,9 @@ class Material(NamedTuple):
 
 
 def of_cell(options: dict[str, Any], point: Point) -> dict[str, Any]:
-    """Of shots by task its own: those of another task leave it what it is, and one number for all is the same. Where its
-    texts lie and what made them is no part of it, as they are; nor is the window's word, as the fingerprint has it."""
+    """Of shots by task its own: those of another task leave it what it is, and one number for all is the same. Where
+    its texts lie and what made them is no part of it, as they are; nor is the window's word, as the fingerprint has
+    it."""
     shots = options["num_fewshot"]
     kept = {key: value for key, value in options.items() if key not in ("data", "metadata")}
     window = None if options["window"] in ("whole", "training") else options["window"]

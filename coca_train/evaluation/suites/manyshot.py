@@ -1,14 +1,15 @@
 """Suite `manyshot`: what a model learns in context from few shots to many (measures/manyshot.py).
 
 At each length: `accuracy`, the share of cases whose right label is the most probable, its 95 % interval (Wilson);
-`chance`, and `ceiling`, the accuracy of a model that has read every shot of these very prompts; `learnt`, the share of the
-words that the accuracy stands for; `n_shots`, on average; and the cases: shots, whether the asked word is among them
-(`seen`), distance, found, and the log-probability of each label [nats].
+`chance`, and `ceiling`, the accuracy of a model that has read every shot of these very prompts; `learnt`, the share of
+the words that the accuracy stands for; `n_shots`, on average; and the cases: shots, whether the asked word is among
+them (`seen`), distance, found, and the log-probability of each label [nats].
 """
 
 import hashlib
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import permutations
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
@@ -33,7 +34,7 @@ Material = Mapping[Point, Sequence[Case]]  # by length
 
 def _apart(labels: list[str]) -> list[str]:
     """Labels of which none begins another: the longer one would never be the more probable."""
-    if any(one.startswith(other) for one in labels for other in labels if one is not other) or "" in labels:
+    if any(one.startswith(other) for one, other in permutations(labels, 2)):
         raise ValueError(f"labels that differ from their beginning on are needed, and {', '.join(labels)} do not")
     return labels
 
@@ -44,8 +45,8 @@ class Settings:
 
     suite: Literal["manyshot"]
     n_words: Annotated[int, Field(ge=2)] = Field(
-        description="words that have a label in each prompt. As long as a prompt holds fewer shots, one shot more teaches "
-        "one word more; beyond that shots come again"
+        description="words that have a label in each prompt. As long as a prompt holds fewer shots, one shot more "
+        "teaches one word more; beyond that shots come again"
     )
     labels: Annotated[list[str], Field(min_length=2), AfterValidator(_apart)] = Field(
         description="what words are labelled with, as many words with one as with another"
@@ -131,14 +132,14 @@ def combine(settings: Settings, point: int, material: Material, parts: Sequence[
 
 
 DEFINITION = (
-    "A prompt is many shots, a made-up word and its label on each line, and one of the words again with a colon; as many "
-    "shots as keep it within the length. Which word has which label is drawn anew for every prompt, so that nothing but "
-    "the shots tells; the words take turns, and the asked one is drawn from all of them, whether it is among the shots or "
-    "not. It is right when its label is the most probable one behind the prompt, by its log-likelihood. Chance is 1 by "
-    "the number of labels; the ceiling is what a model gets that has read every shot of these prompts: all words that are "
-    "among them, and chance for the others. A model that reads only its last shots stays at what they teach. The words "
-    "learnt are (accuracy - chance) / (1 - chance). After many-shot learning in context (arXiv 2404.11018). Dynamic "
-    "frequencies see the length of each prompt. Intervals are Wilson's, 95 %."
+    "A prompt is many shots, a made-up word and its label on each line, and one of the words again with a colon; as "
+    "many shots as keep it within the length. Which word has which label is drawn anew for every prompt, so that "
+    "nothing but the shots tells; the words take turns, and the asked one is drawn from all of them, whether it is "
+    "among the shots or not. It is right when its label is the most probable one behind the prompt, by its "
+    "log-likelihood. Chance is 1 by the number of labels; the ceiling is what a model gets that has read every shot of "
+    "these prompts: all words that are among them, and chance for the others. A model that reads only its last shots "
+    "stays at what they teach. The words learnt are (accuracy - chance) / (1 - chance). After many-shot learning in "
+    "context (arXiv 2404.11018). Dynamic frequencies see the length of each prompt. Intervals are Wilson's, 95 %."
 )
 
 
@@ -156,8 +157,8 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
                     more=_bounds(evaluation),
                     name="manyshot-by-length",
                     title="Accuracy by length, from chance to what all shots teach",
-                    alt="Share of right labels against the length of the prompt, one curve a model and variant, one for "
-                    "chance and one for a model that has read every shot.",
+                    alt="Share of right labels against the length of the prompt, one curve a model and variant, one "
+                    "for chance and one for a model that has read every shot.",
                     y_label="share of right labels",
                 ),
                 table(
@@ -173,7 +174,8 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
                     by={"figure": tuple(BESIDE)},
                     name="manyshot-beside",
                     title="What lies behind the accuracy",
-                    note=f"Of {n_words:,} words. Words that were not among the shots are a control: they stay at chance.",
+                    note=f"Of {n_words:,} words. Words that were not among the shots are a control: they stay at "
+                    "chance.",
                 ),
             ],
             "How far away the shot is": [
@@ -222,18 +224,18 @@ def _bounds(evaluation: Evaluation) -> list[Line]:
 
 
 def _summary(evaluation: Evaluation) -> list[str]:
-    """Of each model under each variant: from which length on, if at all, it is above chance, and the words learnt."""
+    """Of each model under each variant: whether it is above chance anywhere, and the best it reaches."""
     sentences = []
     for row in evaluation.rows():
         above = {point: result for point, result in row.results.items() if result["low"] > result["chance"]}
-        if not row.results:
-            continue
-        if not above:
-            sentences.append(f"{row.label} is nowhere above chance ({row.last['chance']:.2f}): it learns nothing in context.")
-            continue
-        point, best = max(above.items(), key=lambda pair: pair[1]["accuracy"])
-        sentences.append(
-            f"{row.label} is right in {best['accuracy']:.0%} at best, in prompts of {point:,} tokens with "
-            f"{best['n_shots']:,.0f} shots; chance is {best['chance']:.0%}, reading all of them {best['ceiling']:.0%}."
-        )
+        if above:
+            point, best = max(above.items(), key=lambda pair: pair[1]["accuracy"])
+            sentences.append(
+                f"{row.label} is right in {best['accuracy']:.0%} at best, in prompts of {point:,} tokens with "
+                f"{best['n_shots']:,.0f} shots; chance is {best['chance']:.0%}, reading all of them "
+                f"{best['ceiling']:.0%}."
+            )
+        elif row.results:
+            chance = row.last["chance"]
+            sentences.append(f"{row.label} is nowhere above chance ({chance:.0%}): it learns nothing in context.")
     return sentences

@@ -1,8 +1,8 @@
 """Suite `recall`: at which lengths, depths and distances a model finds a key's value in JSON (measures/recall.py).
 
-At each length: `accuracy`, the share of cases whose greedy answer is the value, its 95 % interval (Wilson); `others`, the
-share whose answer is another pair's value; `chance`, the share that would be found by giving any of the values; and the
-cases: value, pairs, depth, distance, found, and the answer's first characters.
+At each length: `accuracy`, the share of cases whose greedy answer is the value, its 95 % interval (Wilson); `others`,
+the share whose answer is another pair's value; `chance`, the share that would be found by giving any of the values; and
+the cases: value, pairs, depth, distance, found, and the answer's first characters.
 """
 
 import statistics
@@ -106,12 +106,12 @@ def combine(settings: Settings, point: int, material: Material, parts: Sequence[
 
 
 DEFINITION = (
-    "A prompt is a JSON object of random keys and values, a pair on each line, and one of its keys again with a colon; as "
-    "many pairs as keep it within the length, and no instruction (after Lost in the Middle, arXiv 2307.03172). The answer "
-    "is greedy and comes on top; it is right when it is the value, exactly. Another pair's value shows a model that copies "
-    "and does not match: by giving any of the n values one finds 1 / n. Depth is the asked pair's place, 0 the first pair "
-    "and 1 the last; distance is how far its line begins from the end of the prompt [tokens]. Dynamic frequencies see the "
-    "length and the new tokens throughout. Intervals are Wilson's, 95 %."
+    "A prompt is a JSON object of random keys and values, a pair on each line, and one of its keys again with a colon; "
+    "as many pairs as keep it within the length, and no instruction (after Lost in the Middle, arXiv 2307.03172). The "
+    "answer is greedy and comes on top; it is right when it is the value, exactly. Another pair's value shows a model "
+    "that copies and does not match: by giving any of the n values one finds 1 / n. Depth is the asked pair's place, 0 "
+    "the first pair and 1 the last; distance is how far its line begins from the end of the prompt [tokens]. Dynamic "
+    "frequencies see the length and the new tokens throughout. Intervals are Wilson's, 95 %."
 )
 
 
