@@ -145,6 +145,10 @@ def test_the_page():
         "ceiling": [0.7, 0.7], "words learnt": [0.5, -0.3],
     }  # fmt: skip
     assert [value.number for value in shown["manyshot-by-distance"].rows[0].values] == [1.0, 0.0, None, None]
+    nowhere = evaluation("manyshot", options, [measured("one", window=128)], (512,), cells[1:])
+    assert manyshot.page(small(), nowhere).summary == [
+        "one is nowhere above chance (25%), as far as 8 cases a length tell."
+    ]
     assert document.summary == [
         "one is right in 67% at best, in prompts of 128 tokens with 9 shots; chance is 25%, reading all of them 70%."
     ]

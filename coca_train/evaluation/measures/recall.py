@@ -1,9 +1,9 @@
 """Key-value recall: a JSON object of random keys and values, then one of its keys (Liu et al., arXiv 2307.03172).
 
 Every pair looks like every other one, so nothing gives the asked one away, as a sentence in foreign filler gives away a
-passkey: a model must match the key over the whole length. HELMET (arXiv 2410.02694) finds that recall of this kind says
-more of a model's other long tasks than a literal needle or perplexity does. There is no instruction: models that were
-never tuned for any see the form of the answer in every line.
+passkey: a model must match the key over the whole length. HELMET (arXiv 2410.02694), which finds that perplexity and
+literal needles do not foretell what models do in other long tasks, has recall of this kind among its own. There is no
+instruction: models that were never tuned for any see the form of the answer in every line.
 
 Definition. A prompt is an object of n pairs, each on a line, and the asked key in the same form up to its colon:
 

@@ -51,7 +51,7 @@ class Settings:
     labels: Annotated[list[str], Field(min_length=2), AfterValidator(_apart)] = Field(
         description="what words are labelled with, as many words with one as with another"
     )
-    n_cases: Positive = Field(description="prompts of each length, each with one question")
+    n_cases: Positive = Field(description="prompts of each length")
 
 
 def prepare(settings: Settings, subject: Subject, setup: Setup) -> Material:
@@ -236,6 +236,8 @@ def _summary(evaluation: Evaluation) -> list[str]:
                 f"{best['ceiling']:.0%}."
             )
         elif row.results:
-            chance = row.last["chance"]
-            sentences.append(f"{row.label} is nowhere above chance ({chance:.0%}): it learns nothing in context.")
+            n, chance = evaluation.settings["n_cases"], row.last["chance"]
+            sentences.append(
+                f"{row.label} is nowhere above chance ({chance:.0%}), as far as {n:,} cases a length tell."
+            )
     return sentences
