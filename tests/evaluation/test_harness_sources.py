@@ -126,6 +126,51 @@ def test_babilong_at_the_length_that_is_asked(suite, tmp_path, monkeypatch):
         assert by_point["babilong_qa1"]["main"]["value"] == float(place in answer)
 
 
+METRIC = """
+import datasets
+import evaluate
+
+
+class Scrolls(evaluate.Metric):
+    def _info(self):
+        texts = datasets.Features({"predictions": datasets.Value("string"), "references": datasets.Value("string")})
+        return evaluate.MetricInfo(description="", citation="", features=texts)
+"""
+
+
+def test_scrolls_from_a_folder(suite, tmp_path, monkeypatch):
+    """Zipped files and a metric, as in its repository; choices against sums over plain forwards."""
+    import evaluate
+
+    for name in ("HF_MODULES_CACHE", "HF_EVALUATE_CACHE", "HF_METRICS_CACHE"):
+        monkeypatch.setattr(evaluate.config, name, str(tmp_path / "evaluate"))
+    hub, choices = tmp_path / "hub", ["Not mentioned", "Entailment", "Contradiction"]
+    docs = [
+        {"id": f"{index}", "pid": f"{index}_0", "input": f"Is it {word}?\n\n{FILLER * 2}It is {word}.", "output": right}
+        for index, (word, right) in enumerate(zip(("so", "not so", "open", "over"), [*choices, choices[1]], strict=True))
+    ]  # fmt: skip
+    for split in ("train", "validation"):
+        write(hub / f"tau/scrolls/contract_nli/{split}.jsonl", docs)
+    with zipfile.ZipFile(hub / "tau/scrolls/contract_nli.zip", "w") as archive:
+        for split in ("train", "validation"):
+            archive.write(hub / f"tau/scrolls/contract_nli/{split}.jsonl", f"contract_nli/{split}.jsonl")
+    (hub / "tau/scrolls/metrics").mkdir()
+    (hub / "tau/scrolls/metrics/scrolls.py").write_text(METRIC)
+    subject = random_subject(tmp_path)
+    wanted = settings(suite, "scrolls_contractnli", data=str(hub), include_path=family("scrolls"), window="whole")
+    by_point, _ = cells(suite, wanted, subject, monkeypatch)
+    hits = []
+    for doc in docs:
+        question, text = doc["input"].split("\n\n")
+        prompt = f"{text}\n\nHypothesis: {question}\nConclusion:"
+        n = len(subject.tokenizer.encode(prompt))
+        wholes = [subject.tokenizer.encode(f"{prompt} {choice}") for choice in choices]
+        totals = [log_p(subject, whole, len(whole) - n) for whole in wholes]
+        hits.append(choices[totals.index(max(totals))] == doc["output"])
+    main = by_point["scrolls_contractnli"]["main"]
+    assert (main["metric"], main["value"]) == ("acc", pytest.approx(sum(hits) / 4))
+
+
 def test_nothing_is_looked_for_elsewhere(suite, tmp_path):
     material = suite.prepare(infinite(suite, tmp_path), copying(1), setup_of())
     assert material.problems["infinitebench_passkey"].startswith(

@@ -14,6 +14,8 @@ What is not there is an error that names the path, never a look elsewhere.
 Tokenizer. Tasks that make texts of a given length (RULER's) count with a tokenizer of transformers that they open by
 name; under the name `name_of(tokenizer)` they get the model's own.
 
+SQuAD. What tasks import from transformers before 5 is squad_metrics.py.
+
 The harness's own option for a data set's files is in each task file (dataset_path, dataset_kwargs), and some tasks have
 the hub's names in their code: so the four functions that all of them come through are replaced for as long as it takes.
 """
@@ -21,11 +23,13 @@ the hub's names in their code: so the four functions that all of them come throu
 import json
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -36,8 +40,10 @@ import requests
 import transformers
 
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.evaluation.measures import squad_metrics
 
 BUILDERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}
+OF_TRANSFORMERS_4 = "transformers.data.metrics"
 HUB_FILE = re.compile(r"https://huggingface\.co/datasets/(?P<dataset>[^/]+/[^/]+)/resolve/[^/]+/(?P<file>.+)")
 
 
@@ -60,6 +66,12 @@ def sources(folder: Path | None, tokenizer: Tokenizer) -> Iterator[None]:
             return counting(tokenizer) if name == name_of(tokenizer) else opened(name, *given, **options)
 
         replace(transformers.AutoTokenizer, "from_pretrained", from_pretrained)
+        if find_spec(OF_TRANSFORMERS_4) is None:
+            metrics: Any = ModuleType(OF_TRANSFORMERS_4)
+            metrics.squad_metrics = squad_metrics
+            # By hand: patch.dict would also forget all that is imported meanwhile.
+            sys.modules[OF_TRANSFORMERS_4] = metrics
+            stack.callback(sys.modules.pop, OF_TRANSFORMERS_4)
         # Not `load_dataset`: some task files have imported that by name, and would keep it.
         replace(datasets.load, "load_dataset_builder", _builder(folder, datasets.load.load_dataset_builder))
         if folder is not None:
