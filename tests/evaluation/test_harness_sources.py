@@ -146,7 +146,7 @@ def test_scrolls_from_a_folder(suite, tmp_path, monkeypatch):
         monkeypatch.setattr(evaluate.config, name, str(tmp_path / "evaluate"))
     hub, choices = tmp_path / "hub", ["Not mentioned", "Entailment", "Contradiction"]
     docs = [
-        {"id": f"{index}", "pid": f"{index}_0", "input": f"Is it {word}?\n\n{FILLER * 2}It is {word}.", "output": right}
+        {"id": str(index), "pid": f"{index}_0", "input": f"Is it {word}?\n\n{FILLER * 2}It is {word}.", "output": right}
         for index, (word, right) in enumerate(zip(("so", "not so", "open", "over"), [*choices, choices[1]], strict=True))
     ]  # fmt: skip
     for split in ("train", "validation"):
@@ -224,6 +224,17 @@ def test_tasks_that_count_tokens_count_the_models_own(tmp_path):
     with sources(None, tokenizer):
         counted = get_tokenizer(resolve_tokenizer_name({"tokenizer": name_of(tokenizer)}))
     assert counted("Where is Mary?").input_ids == tokenizer.encode("Where is Mary?")
+
+
+def test_a_question_without_an_answer_is_none(suite, tmp_path):
+    """RULER's common words, where a prompt has no room for a word: its score would be a division by zero."""
+    write(tmp_path / "empty.jsonl", [{"input": "Which words?", "outputs": []}])
+    (tmp_path / "own_empty.yaml").write_text(
+        f"task: own_empty\ndataset_path: json\ndataset_kwargs: {{data_files: {{test: {tmp_path}/empty.jsonl}}}}\n"
+        "test_split: test\noutput_type: generate_until\ndoc_to_text: '{{input}}'\ndoc_to_target: '{{outputs}}'\n"
+    )
+    material = suite.prepare(settings(suite, "own_empty", include_path=str(tmp_path)), copying(1), setup_of())
+    assert "task own_empty has questions without an answer" in material.problems["own_empty"]
 
 
 def test_lengths_without_prompts_are_no_figures_of_ruler(suite):

@@ -20,8 +20,9 @@ import json
 import logging
 import os
 import random
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -215,19 +216,22 @@ def load_task(known: Tasks, name: str, num_fewshot: int | None, limit: int | Non
     None = all. Raises ValueError with the reason in words: no such task, no data, or requests we do not answer.
     """
     try:
-        # stderr: a bar for each of its steps
-        with _seeded(seed), redirect_stderr(StringIO()), sources(known.data, known.tokenizer):
+        # A bar for each of its steps, and what its task files print.
+        silence = redirect_stderr(StringIO()), redirect_stdout(StringIO())
+        with _seeded(seed), silence[0], silence[1], sources(known.data, known.tokenizer):
             tree = known.index.load([name])
             for task in tree["tasks"].values():
                 own = task.get_config("num_fewshot")
                 task.set_config("num_fewshot", own or 0 if num_fewshot is None or own == 0 else num_fewshot)
             requests = _requests(tree, limit, seed)
     except Exception as error:  # data sets, their hub and task files fail in every way there is
-        words = str(error).strip().splitlines() or [""]
+        words = [line.strip() for line in str(error).splitlines() if re.search(r"\w", line)] or [""]
         raise ValueError(f"task {name} cannot be loaded: {type(error).__name__}: {words[0][:200]}") from error
     sampled = [r for r in requests if r.request_type == "generate_until" and _wanted(r.args[1])["do_sample"]]
     if sampled:
         raise ValueError(f"task {name} asks for sampled answers; only the most probable ones are generated")
+    if any(r.doc.get("outputs") == [] for r in requests if isinstance(r.doc, dict)):  # RULER's common words
+        raise ValueError(f"task {name} has questions without an answer: prompts of this length have no room for one")
     return LoadedTask(tree, limit, seed, requests)
 
 

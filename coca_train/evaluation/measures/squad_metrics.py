@@ -1,7 +1,7 @@
 """How SQuAD compares answers (Rajpurkar et al., arXiv 1606.05250), under the names of transformers 4.
 
-Tasks of lm-evaluation-harness (SCROLLS, CoQA, ReCoRD) import transformers.data.metrics.squad_metrics, which transformers 5
-has no more; they get this module in its place (harness_sources.py).
+Tasks of lm-evaluation-harness (SCROLLS, CoQA, ReCoRD) import transformers.data.metrics.squad_metrics, which
+transformers 5 has no more; they get this module in its place (harness_sources.py).
 """
 
 import re
