@@ -145,10 +145,11 @@ def test_scrolls_from_a_folder(suite, tmp_path, monkeypatch):
     for name in ("HF_MODULES_CACHE", "HF_EVALUATE_CACHE", "HF_METRICS_CACHE"):
         monkeypatch.setattr(evaluate.config, name, str(tmp_path / "evaluate"))
     hub, choices = tmp_path / "hub", ["Not mentioned", "Entailment", "Contradiction"]
+    words = zip(("so", "not so", "open", "over"), [*choices, choices[1]], strict=True)
     docs = [
-        {"id": str(index), "pid": f"{index}_0", "input": f"Is it {word}?\n\n{FILLER * 2}It is {word}.", "output": right}
-        for index, (word, right) in enumerate(zip(("so", "not so", "open", "over"), [*choices, choices[1]], strict=True))
-    ]  # fmt: skip
+        {"id": str(index), "pid": f"{index}_0", "input": f"Is it {word}?\n\n{FILLER}It is {word}.", "output": right}
+        for index, (word, right) in enumerate(words)
+    ]
     for split in ("train", "validation"):
         write(hub / f"tau/scrolls/contract_nli/{split}.jsonl", docs)
     with zipfile.ZipFile(hub / "tau/scrolls/contract_nli.zip", "w") as archive:

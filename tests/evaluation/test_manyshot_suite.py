@@ -85,6 +85,17 @@ def test_a_cell_is_the_same_for_every_world(micro_batch_tokens, n_ranks):
         assert one["log_p"] == pytest.approx(other["log_p"], abs=1e-4)
 
 
+def test_ranks_share_the_cases(monkeypatch):
+    shared = setup([160], micro_batch_tokens=330)  # two prompts
+    material = manyshot.prepare(small(), byte_subject(), shared)
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    dealt = []
+    for rank in range(3):
+        monkeypatch.setenv("RANK", str(rank))
+        dealt.append([index for index, _ in manyshot.measure(small(), byte_subject(), 160, material, shared)])
+    assert dealt == [[0, 1, 6, 7], [2, 3], [4, 5]]
+
+
 def test_figures_beside_the_accuracy():
     known = result(manyshot, small(n_cases=40), byte_subject(), 100, setup([100]))
     seen = sum(case["seen"] for case in known["cases"])

@@ -54,6 +54,11 @@ def test_draws_do_not_depend_on_what_else_there_is():
     assert make(300, n_cases=2) == make(300)[:2]
     assert len({case.word for case in make(300)}) == 5
     assert all(parts(one) != parts(other) for one, other in zip(make(300), make(300, seed=1), strict=True))
+    # Another tokenizer has other lengths and so other numbers of shots, of which the first ones are the same.
+    (few,) = cases(lambda text: encode(text) * 2, 300, 1, n_words=20, labels=LABELS, seed=0)
+    (many,) = make(300, n_cases=1)
+    text = "".join(map(chr, few.tokens))[: len("bamilo: A\n") * few.n_shots]
+    assert few.n_shots < many.n_shots and few.word == many.word and "".join(map(chr, many.tokens)).startswith(text)
     assert make(15) == []
     assert make(30, begin=(7,))[0].tokens[0] == 7
 
