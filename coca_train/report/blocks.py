@@ -145,9 +145,9 @@ class Section:
 class Verdict:
     """How far one model reads, in a line: what a page opens with.
 
-    label: the model, with its variant where there are several. line: the verdict, "reads to 512 tokens (2x its window)".
-    parts: what it is the least of, each with its own words: ("holds", "2,048 tokens"). state: whether it reads anywhere,
-    nowhere, or nobody can say from so few documents.
+    label: the model, with its variant where there are several. line: the verdict, "reads to 512 tokens (2x its
+    window)". parts: what it is the least of, each with its own words: ("holds", "2,048 tokens"). state: whether it
+    reads anywhere, nowhere, or nobody can say from so few documents.
     """
 
     label: str
@@ -158,8 +158,8 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """A report. verdicts: one a row of what was measured. summary: what a newcomer should take away, one sentence each. facts: what was run, label and value.
-    command: how to run it again."""
+    """A report. verdicts: one a row of what was measured. summary: what a newcomer should take away, one sentence
+    each. facts: what was run, label and value. command: how to run it again."""
 
     title: str
     summary: Sequence[str]
