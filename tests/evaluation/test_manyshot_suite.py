@@ -27,7 +27,7 @@ def prompts(length, options=None):
 
 def test_the_yaml_is_whole():
     shipped = settings("manyshot")
-    assert (shipped.n_words, shipped.labels, shipped.n_cases) == (128, ["A", "B", "C", "D"], 100)
+    assert (shipped.n_words, shipped.labels, shipped.n_cases) == (64, ["A", "B", "C", "D"], 100)
 
 
 @pytest.mark.parametrize("labels", [["A"], ["A", "A"], ["A", "AB"], ["A", ""]])
