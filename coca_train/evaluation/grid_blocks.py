@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from coca_train.evaluation.measures.passkey import wilson
+from coca_train.evaluation.measures.shares import wilson
 from coca_train.evaluation.results import Cell, Evaluation, GridRow, Point
 from coca_train.report import paper
 from coca_train.report.blocks import (

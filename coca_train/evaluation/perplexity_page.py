@@ -136,7 +136,8 @@ def _parts(row: GridRow, within: float) -> list[Part]:
     """`holds` only where a window beyond the training window says something of it."""
     trained, results = row.subject.training_window, {int(point): result for point, result in row.results.items()}
     held = tuple(holds(n, result["holds"], within) for n, result in results.items() if "holds" in result)
-    used = tuple(uses(n, result["uses"]) for n, result in results.items() if "uses" in result)
+    gains = {int(n): gain for result in results.values() for n, gain in result.get("uses", {}).items()}
+    used = tuple(uses(n, gain) for n, gain in sorted(gains.items()))
     asked = [Part("holds", "documents", held, granted=trained), Part("uses", "documents", used)]
     return [part for part in asked if part.evidence]
 

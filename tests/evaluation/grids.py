@@ -34,7 +34,7 @@ TEXTS = {"a": [WORDS * 2, WORDS[5:] * 2, "short"], "b": [WORDS[9:] * 3]}
 class Bytes:
     """Token n is the byte n; 0 ends a text, 1 begins one."""
 
-    eod, bos = 0, 1
+    eod, bos, digest = 0, 1, "bytes"
 
     def encode(self, text: str) -> list[int]:
         return list(text.encode())

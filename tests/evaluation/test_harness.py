@@ -1,41 +1,25 @@
 """Figures of lm-evaluation-harness through our adapter, against sums over plain forwards of whole sequences."""
 
-import json
 import math
 import re
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 import torch
 
 from coca_train.config.messages import ConfigError
-from coca_train.data.tokenizer import Tokenizer
 from coca_train.evaluation import configuration
-from coca_train.evaluation.subject import Setup, Subject
+from coca_train.evaluation.subject import Subject
 from coca_train.evaluation.suites import harness as harness_page
-from coca_train.models.init import init_weights
-from coca_train.models.transformer import Transformer
-from coca_train.settings import load
-from tests.data.vocabularies import sentencepiece_model
 from tests.evaluation.grids import cell, evaluation, measured
+from tests.evaluation.harnessed import TASKS, WINDOW, cells, lines, log_p, random_subject, settings, setup_of
 
 pytest.importorskip("lm_eval")
-TASKS = Path("tests/evaluation/tasks")
-WINDOW = 64
-SHAPE = ["model.n_layers=2", "model.d_model=32", "model.n_heads=2", "model.d_ff=64", "model.init_std=0.3"]
 
 
 @pytest.fixture(scope="module")
 def subject(tmp_path_factory) -> Subject:
-    """A random model that has opinions."""
-    tokenizer = Tokenizer(sentencepiece_model(tmp_path_factory.mktemp("tokenizer") / "t.model"))
-    config = load([f"train.seq_len={WINDOW}", *SHAPE]).config
-    size = {"vocab_size": tokenizer.vocab_size, "max_seq_len": WINDOW}
-    model = Transformer(config.model, config.position, config.visibility, **size)
-    init_weights(model, config.model, seed=1)
-    return cast(Any, SimpleNamespace(name="random", training_window=WINDOW, model=model.eval(), tokenizer=tokenizer))
+    return random_subject(tmp_path_factory.mktemp("tokenizer"))
 
 
 @pytest.fixture(autouse=True)
@@ -51,45 +35,6 @@ def suite(monkeypatch):
     from coca_train.evaluation.suites import harness
 
     return harness
-
-
-def setup_of(seed: int = 0) -> Setup:
-    return cast(Any, SimpleNamespace(seed=seed, micro_batch_tokens=700, progress=lambda share: None))
-
-
-def settings(suite, *tasks: str, **changes):
-    given = {"num_fewshot": None, "limit": None, "window": None, "begin": "eod", "begin_always": False} | changes
-    return suite.Settings(suite="harness", tasks=list(tasks), include_path=str(TASKS), **given)
-
-
-def cells(suite, wanted, subject, monkeypatch, n_ranks: int = 1):
-    """Results by point, measured in shares, and the material."""
-    material = suite.prepare(wanted, subject, setup_of())
-    by_point = {}
-    for point in suite.points(wanted, []):
-        assert suite.impossible(wanted, subject, point, material) == ""
-        assert suite.work(wanted, subject, [point], material)[0] > 0
-        parts = []
-        for rank in range(n_ranks):
-            monkeypatch.setenv("RANK", str(rank))
-            monkeypatch.setenv("WORLD_SIZE", str(n_ranks))
-            parts.append(json.loads(json.dumps(suite.measure(wanted, subject, point, material, setup_of()))))
-        monkeypatch.delenv("RANK")
-        monkeypatch.delenv("WORLD_SIZE")
-        by_point[point] = json.loads(json.dumps(suite.combine(wanted, point, material, parts)))
-    return by_point, material
-
-
-def lines(name: str) -> list[dict]:
-    return [json.loads(line) for line in (TASKS / f"{name}.jsonl").read_text().splitlines()]
-
-
-@torch.no_grad()
-def log_p(subject, tokens: list[int], n: int) -> float:
-    """Of the last n tokens."""
-    given = torch.tensor([tokens])
-    table = subject.model(given[:, :-1]).double().log_softmax(-1)[0]
-    return float(sum(table[place - 1, tokens[place]] for place in range(len(tokens) - n, len(tokens))))
 
 
 def test_choices_equal_sums_over_plain_forwards(suite, subject, monkeypatch):
@@ -213,6 +158,38 @@ def test_what_cannot_be_asked_has_its_reason(suite, subject):
     assert problems["own_counting"] == "6 new tokens leave no room for a prompt in a window of 6"
 
 
+def test_whole_reads_what_is_asked_however_long(suite, subject, monkeypatch):
+    """Few-shot questions longer than the training window, against plain forwards of all of them."""
+    whole = settings(suite, "own_capitals", "own_tales", num_fewshot=3, window="whole")
+    by_point, material = cells(suite, whole, subject, monkeypatch)
+    assert [each["n_clipped"] for each in by_point.values()] == [0, 0]
+    best = {}
+    for request in material.tasks["own_capitals"].requests:
+        context, choice = request.args
+        n = len(subject.tokenizer.encode(context))
+        assert n > WINDOW
+        total = log_p(subject, subject.tokenizer.encode(context + choice), len(subject.tokenizer.encode(choice)))
+        best.setdefault(request.doc_id, []).append(total)
+    right = [doc["right"] for doc in lines("capitals")]
+    hits = [totals.index(max(totals)) == right[index] for index, totals in sorted(best.items())]
+    assert by_point["own_capitals"]["metrics"]["own_capitals"]["acc"]["value"] == pytest.approx(sum(hits) / len(hits))
+    clipped, _ = cells(suite, settings(suite, "own_capitals", num_fewshot=3), subject, monkeypatch)
+    assert clipped["own_capitals"]["n_clipped"] == 18
+    tales = [[subject.tokenizer.eod, *subject.tokenizer.encode(doc["tale"])] for doc in lines("tales")]
+    words = sum(len(re.split(r"\s+", doc["tale"])) for doc in lines("tales"))
+    total = sum(log_p(subject, tokens, len(tokens) - 1) for tokens in tales)
+    assert max(map(len, tales)) > WINDOW
+    assert by_point["own_tales"]["main"]["value"] == pytest.approx(math.exp(-total / words), rel=1e-4)
+
+
+def test_a_model_without_the_positions_says_so(suite, tmp_path):
+    learned = random_subject(tmp_path, ["position=learned", f"position.max_len={WINDOW}"])
+    for window, problem in (("training", ""), ("whole", f"learned has {WINDOW} positions, and what is asked takes ")):
+        wanted = settings(suite, "own_capitals", num_fewshot=3, window=window)
+        reason = suite.impossible(wanted, learned, "own_capitals", suite.prepare(wanted, learned, setup_of()))
+        assert reason.startswith(problem) and bool(reason) == bool(problem)
+
+
 def test_a_context_that_does_not_fit_is_clipped_and_counted(suite, subject, monkeypatch):
     by_point, _ = cells(suite, settings(suite, "own_capitals", window=24), subject, monkeypatch)
     assert by_point["own_capitals"]["n_clipped"] == by_point["own_capitals"]["n_requests"] == 18
@@ -263,9 +240,12 @@ def test_shots_are_of_each_task(suite, subject, monkeypatch):
     assert all(context.count("lies in") == 2 for context in contexts)
     alone = suite.prepare(settings(suite, "own_capitals", num_fewshot=1), subject, setup_of())
     assert suite.fingerprint(alone, "own_capitals") == suite.fingerprint(material, "own_capitals")
-    by_task = {"num_fewshot": {"own_capitals": 1}, "limit": None}
-    assert suite.of_cell(by_task, "own_capitals") == {"num_fewshot": 1, "limit": None}  # as of one number for all
-    assert suite.of_cell(by_task, "own_tales") == {"num_fewshot": None, "limit": None}
+    by_task = {"num_fewshot": {"own_capitals": 1}, "limit": None, "window": 64}
+    assert suite.of_cell(by_task, "own_capitals") == by_task | {"num_fewshot": 1}  # as of one number for all
+    assert suite.of_cell(by_task, "own_tales") == by_task | {"num_fewshot": None}
+    # A cell of before windows had words, and data a folder, is the same one: its fingerprint has what is read.
+    new = by_task | {"window": "training", "data": "folder", "metadata": {}}
+    assert suite.of_cell(new, "own_capitals") == {"num_fewshot": 1, "limit": None, "window": None}
     with pytest.raises(ValueError, match=r"eval\.tasks has no own_lands; it has own_capitals"):
         settings(suite, "own_capitals", num_fewshot={"own_lands": 1})
 
@@ -287,22 +267,24 @@ def test_wrong_shots_are_one_problem_in_words(shots, code, message):
     assert str(caught.value).count("E-CFG") == 1
 
 
-PRESETS = ("harness_yarn", "harness_coca")
+PAPERS = ("harness_yarn", "harness_coca")
+LONG = tuple(f"harness_{name}" for name in (
+    "ruler", "babilong", "longbench", "longbench2", "infinitebench", "scrolls"))  # fmt: skip
 
 
 def test_the_papers_presets():
-    yarn, coca = (configuration.load([f"+eval={name}", "checkpoint=x"])[0].eval for name in PRESETS)
+    yarn, coca = (configuration.load([f"+eval={name}", "checkpoint=x"])[0].eval for name in PAPERS)
     shots = {"arc_challenge": 25, "hellaswag": 10, "mmlu": 5, "truthfulqa_mc2": 0}
     assert {task: yarn.shots(task) for task in yarn.tasks} == shots
     assert set(coca.tasks) == set(harness_page.HERE) and len(harness_page.PAPER) == 17
 
 
 @pytest.mark.slow
-def test_the_harness_has_the_presets_tasks_and_none_of_those_said_to_be_missing():
+def test_the_harness_has_the_presets_tasks_and_none_of_those_said_to_be_missing(subject):
     from coca_train.evaluation.measures.harness import find_tasks
 
-    index = set(find_tasks((), None).all_tasks)
-    for name in PRESETS:
+    index = set(find_tasks((), None, subject.tokenizer).index.all_tasks)
+    for name in PAPERS + LONG:
         assert set(configuration.load([f"+eval={name}", "checkpoint=x"])[0].eval.tasks) <= index
     assert not index & {name.lower() for name, task in harness_page.PAPER.items() if task is None}
 
@@ -331,7 +313,7 @@ def test_simple_evaluate_of_the_harness_itself_gives_the_same(suite, subject, mo
     by_point, material = cells(
         suite, settings(suite, "own_capitals", "own_tales", "own_counting"), subject, monkeypatch
     )
-    manager = harness.find_tasks(["own_capitals"], str(TASKS))
+    manager = harness.find_tasks(["own_capitals"], str(TASKS), subject.tokenizer).index
     adapter = harness.Adapter(subject.model, subject.tokenizer, material.adapter.reading)
     theirs = simple_evaluate(
         adapter, tasks=list(by_point), task_manager=manager, bootstrap_iters=100, fewshot_random_seed=0, random_seed=0,

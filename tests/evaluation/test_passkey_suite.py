@@ -5,7 +5,7 @@ import re
 import pytest
 
 from coca_train.evaluation.suites import passkey
-from coca_train.evaluation.suites.passkey import depth_row
+from coca_train.evaluation.suites._found import depth_row
 from coca_train.report.blocks import HeatMaps, Lines, Table
 from tests.evaluation.grids import blocks, byte_subject, cell, evaluation, measured, parrot, result, settings, setup
 

@@ -62,6 +62,7 @@ def read(model: Copier, n_documents: int = LEAST, **changes: Any) -> Evaluation:
     texts = Texts.__new__(Texts)
     object.__setattr__(texts, "documents", {"text": documents})
     material = perplexity.Material(options, texts, LENGTHS, WINDOW, WINDOW, 0)
+    # A document's own size is not asked for here.
     material.sizes.update({cut: {"text": 1} for cut in (LENGTHS[-1], None)})
     cells = []
     for length in reversed(LENGTHS):

@@ -3,7 +3,7 @@
 import pytest
 
 from coca_train.data.passkeys import COCA, YARN
-from coca_train.evaluation.measures.passkey import answered, cases, contained, wilson
+from coca_train.evaluation.measures.passkey import answered, cases, contained
 
 LISTING = """\
 There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. I will quiz you about \
@@ -152,22 +152,3 @@ def test_a_case_depends_on_seed_length_and_number_only():
 def test_found_as_a_whole_number(answer, whole, somewhere):
     assert answered(12345, answer) is whole
     assert contained(12345, answer) is somewhere
-
-
-@pytest.mark.parametrize(
-    ("k", "n", "low", "high"),
-    [  # Newcombe 1998, table I (81 of 263, 15 of 148, 0 of 20, 1 of 29), method 3, to four digits
-        (81, 263, 0.2553, 0.3662),
-        (15, 148, 0.0624, 0.1605),
-        (0, 20, 0.0, 0.1611),
-        (1, 29, 0.0061, 0.1718),
-        (20, 20, 1 - 0.1611, 1.0),
-    ],
-)
-def test_wilson(k, n, low, high):
-    assert wilson(k, n) == pytest.approx((low, high), abs=6e-5)
-
-
-def test_wilson_of_nothing():
-    with pytest.raises(ValueError, match="at least one case"):
-        wilson(0, 0)

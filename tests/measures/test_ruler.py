@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from coca_train.evaluation.measures.ruler import NOISE, TASKS, cases, counts, essays, fitted, hidden, score, words
+from coca_train.evaluation.measures.ruler import NOISE, TASKS, cases, counts, essays, hidden, score
 
 SENTENCES = essays(["It rained all day. Nobody\n came.", "", "Then the sun  rose! Why?"])
 
@@ -87,12 +87,6 @@ def test_order_is_kept_only_where_it_matters():
     assert len(orders(False)) == 6
 
 
-def test_words_are_made_up_and_different():
-    vocabulary = words(5000, random.Random(1))
-    assert len(set(vocabulary)) == 5000
-    assert all(re.fullmatch("([bdfgklmnprstvz][aeiou]){3}", word) for word in vocabulary)
-
-
 def test_zipf():
     assert counts(1645) == [1000, 250, 111, 62, 40, 27, 20, 15, 12, 10, 8, 6, 5, 5, 4, 3, 3, 3, 2, 2, 2, 2] + [1] * 9
     assert all(n[2] > n[3] for n in map(counts, range(TASKS["frequent_words"].least, 3000)))
@@ -130,20 +124,6 @@ def test_no_room(name):
     n = len(encode(sample.prompt))
     assert cases(TASKS[name], encode, n - 1, 1, haystack=NOISE, seed=0) == []
     assert len(cases(TASKS[name], encode, n, 1, haystack=NOISE, seed=0)) == 1
-
-
-def test_a_unit_costs_what_it_costs():
-    """Sizes are found where units cost little at first and much later; few prompts are prompts on the way."""
-    tried = []
-
-    class Prompt:
-        def __init__(self, size):
-            tried.append(size)
-            self.size, self.tokens = size, range(size**2 + 10)
-
-    assert 704 <= fitted(Prompt, 500_000, 0).size <= 707  # 704² + 10 = 495626, 707² + 10 = 499859
-    assert fitted(Prompt, 11, 0).size == 1
-    assert len(tried) < 40
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,11 @@ harness's own evaluation, which asks again and is told them. So a figure does no
 Encoding is TemplateLM's: context and continuation as one text, cut behind the tokens of the context alone; spaces at
 the end of a context belong to the continuation. Where nothing is left of a continuation (one token reaches from the
 context to its end), that token is scored. A text without context stands behind the token `begin`; with `begin_always`
-every context does. What is longer than `window` loses tokens on its left (counted in `n_clipped`). Texts of
-loglikelihood_rolling are cut into disjoint windows of at most `window` tokens (lm_eval.utils), each as far back as it
-reaches. A generation ends before the first of its stop texts, with the document, or after max_gen_toks tokens
-(256 where a task names none); the prompt is clipped to `window` - max_gen_toks; dynamic frequencies see both.
+every context does. Without a `window` all is read as it is, however long the model was trained. With one, what is
+longer loses tokens on its left (counted in `n_clipped`), and texts of loglikelihood_rolling are cut into disjoint
+windows of at most `window` tokens (lm_eval.utils), each as far back as it reaches. A generation ends before the first
+of its stop texts, with the document, or after max_gen_toks tokens (256 where a task names none); the prompt is clipped
+to `window` - max_gen_toks; dynamic frequencies see both.
 """
 
 import hashlib
@@ -19,10 +20,12 @@ import json
 import logging
 import os
 import random
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import lm_eval
@@ -35,6 +38,7 @@ from lm_eval.tasks import TaskManager
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.evaluation.measures.harness_sources import name_of, sources
 from coca_train.evaluation.measures.likelihood import Request, clip, likelihoods
 from coca_train.models.generation import generate
 
@@ -49,9 +53,9 @@ logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it warns of every defaul
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """How requests become tokens: see the module. window, batch_tokens [tokens]; begin: token id."""
+    """How requests become tokens: see the module. window, batch_tokens [tokens], window None: none; begin: token id."""
 
-    window: int
+    window: int | None
     batch_tokens: int
     begin: int
     begin_always: bool = False
@@ -101,7 +105,8 @@ class Adapter(TemplateLM):
         windows, owners = [], []
         for index, request in enumerate(requests):
             tokens = self.text.encode(request.args[0])
-            for pair in get_rolling_token_windows(tokens, self.reading.begin, self.reading.window, context_len=1):
+            window = self.reading.window or len(tokens)
+            for pair in get_rolling_token_windows(tokens, self.reading.begin, window, context_len=1):
                 windows.append(Request(*map(tuple, make_disjoint_window(pair))))
                 owners.append(index)
         totals = [0.0] * len(requests)
@@ -113,7 +118,8 @@ class Adapter(TemplateLM):
         return [self._generate(*request.args) for request in requests]
 
     def _likelihoods(self, requests: Sequence[Request]) -> list[Any]:
-        clipped = [clip(request, self.reading.window) for request in requests]
+        window = self.reading.window
+        clipped = list(requests) if window is None else [clip(request, window) for request in requests]
         self.n_clipped += sum(one != other for one, other in zip(clipped, requests, strict=True))
         return likelihoods(self.model, clipped, batch_tokens=self.reading.batch_tokens, progress=self.progress)
 
@@ -121,7 +127,7 @@ class Adapter(TemplateLM):
         wanted = _wanted(options)
         n_new, stops = wanted["max_gen_toks"], [stop for stop in wanted["until"] if stop]
         tokens = self.tok_encode(context) or [self.reading.begin]
-        kept = tokens[-(self.reading.window - n_new) :]
+        kept = tokens if self.reading.window is None else tokens[-(self.reading.window - n_new) :]
         self.n_clipped += len(kept) < len(tokens)
         before = self.text.decode(kept)
 
@@ -174,34 +180,58 @@ def key_of(request: Any) -> str:
     return hashlib.sha256(question.encode()).hexdigest()[:32]
 
 
-def find_tasks(names: Sequence[str], include_path: str | None) -> TaskManager:
-    """The index of task files: your own folder alone when it has all of `names`, else with the harness's own."""
+@dataclass(frozen=True)
+class Tasks:
+    """Task files, and where what they read comes from.
+
+    tokenizer: of the model, for tasks that count tokens. data: the folder of harness_sources.py, None = the hub."""
+
+    index: TaskManager
+    tokenizer: Tokenizer
+    data: Path | None
+
+
+def find_tasks(
+    names: Sequence[str],
+    include_path: str | None,
+    tokenizer: Tokenizer,
+    data: Path | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> Tasks:
+    """The index of task files: your own folder alone when it has all of `names`, else with the harness's own.
+
+    metadata: what tasks are told that make their texts, such as max_seq_lengths."""
+    told = {"tokenizer": name_of(tokenizer), **(metadata or {})}
     if include_path is not None:
-        own = TaskManager(include_path=include_path, include_defaults=False)
+        own = TaskManager(include_path=include_path, include_defaults=False, metadata=told)
         if set(names) <= set(own.all_tasks):
-            return own
-    return TaskManager(include_path=include_path)
+            return Tasks(own, tokenizer, data)
+    return Tasks(TaskManager(include_path=include_path, metadata=told), tokenizer, data)
 
 
-def load_task(index: TaskManager, name: str, num_fewshot: int | None, limit: int | None, seed: int) -> LoadedTask:
+def load_task(known: Tasks, name: str, num_fewshot: int | None, limit: int | None, seed: int) -> LoadedTask:
     """A task with its data and all its requests.
 
     num_fewshot: None = each task's own; a task that sets 0 keeps it, as in the harness. limit: documents a task,
     None = all. Raises ValueError with the reason in words: no such task, no data, or requests we do not answer.
     """
     try:
-        with _seeded(seed), redirect_stderr(StringIO()):  # a bar for each of its steps
-            tree = index.load([name])
+        # A bar for each of its steps, and what its task files print.
+        silence = redirect_stderr(StringIO()), redirect_stdout(StringIO())
+        with _seeded(seed), silence[0], silence[1], sources(known.data, known.tokenizer):
+            tree = known.index.load([name])
             for task in tree["tasks"].values():
                 own = task.get_config("num_fewshot")
                 task.set_config("num_fewshot", own or 0 if num_fewshot is None or own == 0 else num_fewshot)
             requests = _requests(tree, limit, seed)
     except Exception as error:  # data sets, their hub and task files fail in every way there is
-        words = str(error).strip().splitlines() or [""]
+        words = [line.strip() for line in str(error).splitlines() if re.search(r"\w", line)] or [""]
         raise ValueError(f"task {name} cannot be loaded: {type(error).__name__}: {words[0][:200]}") from error
     sampled = [r for r in requests if r.request_type == "generate_until" and _wanted(r.args[1])["do_sample"]]
     if sampled:
         raise ValueError(f"task {name} asks for sampled answers; only the most probable ones are generated")
+    if any(r.doc.get("outputs") == [] for r in requests if isinstance(r.doc, dict)):  # RULER's common words
+        raise ValueError(f"task {name} has questions without an answer: prompts of this length have no room for one")
     return LoadedTask(tree, limit, seed, requests)
 
 
@@ -230,6 +260,8 @@ def _seeded(seed: int) -> Iterator[None]:
 def too_long(adapter: Adapter, requests: Sequence[Any]) -> str:
     """Why some request can never fit into the window, in words; "" when all can."""
     window = adapter.reading.window
+    if window is None:
+        return ""
     for request in requests:
         if request.request_type == "generate_until":
             if (n_new := _wanted(request.args[1])["max_gen_toks"]) >= window:
@@ -237,6 +269,17 @@ def too_long(adapter: Adapter, requests: Sequence[Any]) -> str:
         elif request.request_type == "loglikelihood" and len(adapter.text.encode(request.args[1])) > window:
             return f"a continuation is longer than the window of {window:,} tokens"
     return ""
+
+
+def longest(adapter: Adapter, requests: Sequence[Any]) -> int:
+    """Positions that the longest of these requests takes as it is asked, its answer included [tokens]."""
+    window, taken = adapter.reading.window, [0]
+    for request in requests:
+        n_new, texts = 0, request.args
+        if request.request_type == "generate_until":
+            n_new, texts = _wanted(request.args[1])["max_gen_toks"], request.args[:1]
+        taken.append(len(adapter.tok_encode("".join(texts)) or [adapter.reading.begin]) + n_new)
+    return max(taken) if window is None else min(window, max(taken))
 
 
 def share(requests: Sequence[Any], rank: int, n_ranks: int) -> list[Any]:

@@ -19,19 +19,14 @@ words and the range of its keys are the CoCA paper's (B.1, listing 1) or those o
   key's digits anywhere; the two differ by what is nearly right.
 """
 
-import math
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from coca_train.data.passkeys import COCA, YARN, Wording
+from coca_train.evaluation.measures.prompts import Encode, Places, place
 
-Z_95 = 1.959963984540054  # a standard normal variable is within ±Z with probability 0.95
-
-Encode = Callable[[str], list[int]]
-Places = Literal["uniform", "even"]
 WORDINGS: dict[str, Wording] = {"coca": COCA, "yarn": YARN}
 
 
@@ -66,7 +61,7 @@ def cases(
         most = (length - len(begin) - len(encode(prompt(key, 0, 0)))) // per_filler
         # `most` may be one too many, as a tokenizer may cut the key's sentence otherwise in longer prompts.
         for n_fillers in range(most, -1, -1):
-            n_before = _place(share, index, n_fillers, places, n_depths)
+            n_before = place(share, index, n_fillers, places, n_depths)
             case = _case(encode, wording, key, n_before, n_fillers - n_before, begin)
             if len(case.tokens) <= length:
                 prompts.append(case)
@@ -86,13 +81,6 @@ def _case(encode: Encode, wording: Wording, key: int, n_before: int, n_after: in
     )
 
 
-def _place(share: float, index: int, n_fillers: int, places: Places, n_depths: int) -> int:
-    """Fillers before the key. share: uniform in [0, 1)."""
-    if places == "uniform":
-        return int(share * (n_fillers + 1))
-    return round(n_fillers * (index % n_depths) / max(1, n_depths - 1))
-
-
 def answered(key: int, answer: str, wording: Wording = COCA) -> bool:
     """Whether the key stands in the answer as a whole number; where the prompt begins the answer, as its first one."""
     if wording is YARN:
@@ -104,18 +92,3 @@ def answered(key: int, answer: str, wording: Wording = COCA) -> bool:
 def contained(key: int, answer: str) -> bool:
     """Whether the key's digits stand in the answer, be it within a longer number."""
     return str(key) in answer
-
-
-def wilson(n_successes: float, n: int, z: float = Z_95) -> tuple[float, float]:
-    """Interval of a share (Wilson, 1927), never below 0 or above 1, and sensible at 0 and n of n.
-
-    (low, high): the shares p for which n_successes is within z standard deviations of n p.
-
-    Raises ValueError for n = 0, which says nothing.
-    """
-    if n <= 0:
-        raise ValueError("an interval needs at least one case")
-    share, square = n_successes / n, z * z / n
-    middle = (share + square / 2) / (1 + square)
-    half = z / (1 + square) * math.sqrt(share * (1 - share) / n + square / (4 * n))
-    return max(0.0, middle - half), min(1.0, middle + half)

@@ -4,10 +4,8 @@ The texts are our own, and the haystacks are those that are given, so figures co
 with those of RULER's own prompts. Numbers (four keys, four values, four hops, 30 against 3 repeats, exponent 2) and new
 tokens are RULER's defaults.
 
-Length. A task builds its prompt around a haystack of `size` units (sentences, words). At length L [tokens] it gets a
-size at which the prompt has at most L tokens, and either at least 99 % of them, or more than L with one unit more; it
-is found by what a unit costs on average. When the smallest prompt is longer than L, there is none. A case's draws come
-from a generator seeded by (task, seed, L, case), the same at every size tried.
+Length. A task builds its prompt around a haystack of `size` units (sentences, words), fitted to L tokens (prompts.py).
+A case's draws come from a generator seeded by (task, seed, L, case).
 
 Score. The share of the expected strings that the generated text contains, upper and lower case taken as equal
 (RULER's string match over all references); 1 when all are there.
@@ -23,11 +21,7 @@ from functools import partial
 from itertools import pairwise
 
 from coca_train.data.passkeys import FILLER
-
-PROBE = 32  # units more than the smallest prompt, to see what a unit costs
-FULL = 0.99  # share of a length that will do
-
-Encode = Callable[[str], list[int]]
+from coca_train.evaluation.measures.prompts import Encode, filled, words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,39 +63,12 @@ def cases(
     begin: Sequence[int] = (),
 ) -> list[Prompt]:
     """The prompts of one length [tokens]; none when it has no room. begin: tokens in front of every prompt."""
-    prompts = []
-    for index in range(n_cases):
 
-        def at(size: int, name: str = f"{task.name} {seed} {length} {index}") -> Prompt:
-            sample = task.build(size, random.Random(name), haystack)
-            return Prompt(tokens=(*begin, *encode(sample.prompt)), expected=sample.expected)
+    def build(case: int, size: int) -> Prompt:
+        sample = task.build(size, random.Random(f"{task.name} {seed} {length} {case}"), haystack)
+        return Prompt(tokens=(*begin, *encode(sample.prompt)), expected=sample.expected)
 
-        prompt = fitted(at, length, task.least)
-        if prompt is None:
-            return []
-        prompts.append(prompt)
-    return prompts
-
-
-def fitted(at: Callable[[int], Prompt], length: int, least: int) -> Prompt | None:
-    """See the module's definition."""
-    best = at(least)
-    n_fixed, size, low, high, halve = len(best.tokens), least + PROBE, least, None, False
-    if n_fixed > length:
-        return None
-    while (high is None or high - low > 1) and len(best.tokens) < FULL * length:
-        prompt = at(size)
-        if len(prompt.tokens) <= length:
-            best, low = prompt, size
-        else:
-            high = size
-        # A guess by what units have cost on average lands close; a bisection alone would take ten prompts and more.
-        per_unit = max(1, len(prompt.tokens) - n_fixed) / (size - least)
-        size = max(low + 1, least + math.floor((length - n_fixed) / per_unit))
-        if high is not None:  # every other size is the middle one, so that it ends soon whatever units cost
-            size = (low + high) // 2 if halve or size >= high else size
-            halve = not halve
-    return best
+    return filled(build, n_cases, length, task.least)
 
 
 def score(expected: Sequence[str], answer: str) -> float:
@@ -109,8 +76,6 @@ def score(expected: Sequence[str], answer: str) -> float:
     text = answer.casefold()
     return sum(string.casefold() in text for string in expected) / len(expected)
 
-
-CONSONANTS, VOWELS, SYLLABLES = "bdfgklmnprstvz", "aeiou", 3
 
 NOISE = (FILLER,)  # the passkey's filler, one unit
 
@@ -130,14 +95,6 @@ def hidden(haystack: Sequence[str], size: int, needles: Sequence[str], draw: ran
     lines = [(2 * index + 1, haystack[index % len(haystack)]) for index in range(size)]
     lines += [(2 * gap, needle) for gap, needle in zip(placed, needles, strict=True)]
     return "\n".join(line for _, line in sorted(lines, key=lambda pair: pair[0]))
-
-
-def words(n: int, draw: random.Random) -> list[str]:
-    """n different made-up words of three syllables, such as bamilo; drawn one after the other."""
-    drawn: dict[str, None] = {}
-    while len(drawn) < n:
-        drawn["".join(draw.choice(CONSONANTS) + draw.choice(VOWELS) for _ in range(SYLLABLES))] = None
-    return list(drawn)
 
 
 ADJECTIVES = (

@@ -25,7 +25,8 @@ Each module holds
   the same numbers for every world size. Called when all ranks have succeeded, on all of them;
 * `page(settings, evaluation) -> Document`: what there is to see: sections of the blocks that grid_blocks.py makes.
 
-The arithmetic is in measures/. What several suites share is in files with an underscore: _one_window.py, _answers.py.
+The arithmetic is in measures/. What several suites share is in files with an underscore: _one_window.py,
+_answers.py, _found.py.
 """
 
 from importlib import import_module

@@ -8,6 +8,7 @@ them with standard errors, by task; `tasks`, version, few-shot examples, documen
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, field_validator
@@ -15,6 +16,7 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
 from coca_train.evaluation.grid_blocks import by_point, document, table
+from coca_train.evaluation.measures.windows import missing_positions
 from coca_train.evaluation.results import Evaluation, GridRow, Point
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.report import paper
@@ -34,13 +36,22 @@ class Settings:
     suite: Literal["harness"]
     tasks: list[str] = Field(min_length=1, description="names of tasks or groups of lm-evaluation-harness, or your own")
     include_path: str | None = Field(description="folder with task files of your own; null = none")
+    data: str | None = Field(
+        description="folder that stands for the Hugging Face hub: the data set org/name is in <data>/org/name, as "
+        "cloned from there or a file for each split (docs/evaluation.md); nothing is fetched. null = the hub"
+    )
+    metadata: dict[str, Any] = Field(
+        description="what tasks are told that make or choose their texts by length: {max_seq_lengths: [4096, 8192]} "
+        "for ruler, {max_seq_lengths: 4k} for babilong"
+    )
     num_fewshot: Shots | dict[str, Shots] | None = Field(
         description="examples before each question: one number, or one a task, such as {arc_challenge: 25, mmlu: 5}; "
         "null, and for tasks it does not name = as each task says"
     )
     limit: Positive | None = Field(description="documents asked of each task; null = all of them")
-    window: Positive | None = Field(
-        description="tokens read at once, what is longer loses its left [tokens]; null = the training window"
+    window: Positive | Literal["whole", "training"] = Field(
+        description="tokens read at once; what is longer loses its left, and the report counts it [tokens]. whole: "
+        "everything is read as it is asked, however long; training: the training window"
     )
     begin: Literal["eod", "bos"] = Field(
         description="token before a text without context: the end of a document, or the begin-of-text token"
@@ -60,18 +71,24 @@ class Settings:
 
 
 class Material(NamedTuple):
-    """problems: by point, why a task cannot be asked. tasks: LoadedTask by point. adapter: of this model."""
+    """problems: by point, why a task cannot be asked. tasks: LoadedTask by point. longest: positions that its longest
+    request takes [tokens], where a model has an end. adapter: of this model."""
 
     tasks: Mapping[Point, Any]
     problems: Mapping[Point, str]
+    longest: Mapping[Point, int]
     adapter: Any
     tokenizer: str  # digest
 
 
 def of_cell(options: dict[str, Any], point: Point) -> dict[str, Any]:
-    """Of shots by task its own: those of another task leave it what it is, and one number for all is the same."""
+    """Of shots by task its own: those of another task leave it what it is, and one number for all is the same. Where
+    its texts lie and what made them is no part of it, as they are; nor is the window's word, as the fingerprint has
+    it."""
     shots = options["num_fewshot"]
-    return options | {"num_fewshot": shots.get(point) if isinstance(shots, dict) else shots}
+    kept = {key: value for key, value in options.items() if key not in ("data", "metadata")}
+    window = None if options["window"] in ("whole", "training") else options["window"]
+    return kept | {"window": window, "num_fewshot": shots.get(point) if isinstance(shots, dict) else shots}
 
 
 def points(settings: Settings, lengths: Sequence[int]) -> tuple[Point, ...]:
@@ -88,7 +105,7 @@ def prepare(settings: Settings, subject: Subject, setup: Setup) -> Material:
             f"E-EVAL-31 eval.begin=bos: the tokenizer of {subject.name} has no begin-of-text token. Fix: eval.begin=eod"
         )
     reading = harness.Reading(
-        window=settings.window or subject.training_window,
+        window={"whole": None, "training": subject.training_window}.get(str(settings.window), settings.window),
         batch_tokens=setup.micro_batch_tokens,
         begin=begin,
         begin_always=settings.begin_always,
@@ -96,13 +113,17 @@ def prepare(settings: Settings, subject: Subject, setup: Setup) -> Material:
     adapter = harness.Adapter(subject.model, tokenizer, reading)
     tasks: dict[Point, Any] = {}
     problems: dict[Point, str] = {}
+    longest: dict[Point, int] = {}
+    data = None if settings.data is None else Path(settings.data)
 
     def load() -> None:
-        index = harness.find_tasks(settings.tasks, settings.include_path)
+        known = harness.find_tasks(settings.tasks, settings.include_path, tokenizer, data, settings.metadata)
         for name in settings.tasks:
             try:
-                tasks[name] = harness.load_task(index, name, settings.shots(name), settings.limit, setup.seed)
+                tasks[name] = harness.load_task(known, name, settings.shots(name), settings.limit, setup.seed)
                 problems[name] = harness.too_long(adapter, tasks[name].requests)
+                if subject.model.max_positions is not None:  # all texts become tokens for it
+                    longest[name] = harness.longest(adapter, tasks[name].requests)
             except ValueError as error:
                 problems[name] = str(error)
 
@@ -114,7 +135,7 @@ def prepare(settings: Settings, subject: Subject, setup: Setup) -> Material:
     merged: dict[Point, str] = {
         name: next((problems[name] for problems in everywhere if problems[name]), "") for name in settings.tasks
     }
-    return Material(tasks, merged, adapter, tokenizer.digest)
+    return Material(tasks, merged, longest, adapter, tokenizer.digest)
 
 
 def work(settings: Settings, subject: Subject, points: Sequence[Point], material: Material) -> list[float]:
@@ -134,7 +155,11 @@ def fingerprint(material: Material, point: Point) -> str:
 
 
 def impossible(settings: Settings, subject: Subject, point: Point, material: Material) -> str:
-    return material.problems[point]
+    if material.problems[point] or point not in material.longest:
+        return material.problems[point]
+    taken = material.longest[point]
+    lacking = missing_positions(subject.model, taken)
+    return lacking and f"{lacking}, and what is asked takes {taken:,}"
 
 
 def measure(settings: Settings, subject: Subject, point: Point, material: Material, setup: Setup) -> dict[str, Any]:
@@ -187,7 +212,8 @@ def summary(results: Mapping[str, Any], tasks: Sequence[str], name: str) -> dict
         }
         for each in tasks
     }
-    return {"main": next(iter(metrics.get(name, {}).values()), None), "metrics": metrics, "tasks": counts}
+    own = metrics.get(name, {})
+    return {"main": own.get("acc") or next(iter(own.values()), None), "metrics": metrics, "tasks": counts}
 
 
 def _metrics(values: Mapping[str, Any], higher_is_better: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,6 +222,8 @@ def _metrics(values: Mapping[str, Any], higher_is_better: Mapping[str, Any]) -> 
     for key, value in values.items():
         metric, _, chosen = key.partition(",")
         if not chosen or metric.endswith("_stderr") or not isinstance(value, int | float):
+            continue
+        if metric.isdigit() and value == -1:  # RULER's metrics are lengths, and -1 is one without a prompt
             continue
         error = values.get(f"{metric}_stderr,{chosen}")
         metrics[metric if chosen == "none" else f"{metric} ({chosen})"] = {
@@ -239,7 +267,7 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
         summary=[
             f"{len(evaluation.points)} tasks, {documents}.",
             f"{len(results)} of {len(evaluation.cells)} cells have a result.",
-            f"{n_clipped:,} of {n_requests:,} requests were longer than the window and lost tokens on their left.",
+            _read(evaluation.settings.get("window"), n_clipped, n_requests),
         ],
         sections={
             "Tasks": [
@@ -249,8 +277,17 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
             ],
             "Every metric": [_every_metric(evaluation) if results else None],
         },
-        after={"The paper's tasks": [COVERAGE]},
+        after={"The paper's tasks": [COVERAGE if HERE.keys() & set(evaluation.points) else None]},
+        facts=[("tasks are told", f"{key}: {value}") for key, value in evaluation.settings.get("metadata", {}).items()],
     )
+
+
+def _read(window: int | str | None, n_clipped: int, n_requests: int) -> str:
+    """What was read of what was asked, in a sentence."""
+    if window == "whole":
+        return f"All {n_requests:,} requests were read whole, whatever the training window."
+    words = "the training window" if window in ("training", None) else f"the window of {window:,} tokens"
+    return f"{n_clipped:,} of {n_requests:,} requests were longer than {words} and lost tokens on their left."
 
 
 def _overview(
@@ -297,7 +334,9 @@ def _shown(metric: Mapping[str, Any] | None) -> Value:
     """None: of a group of tasks without a figure of all."""
     if metric is None:
         return Value.of(None, missing="several tasks without a figure of all: see every metric")
-    scale, form = (100, "{:.1f}") if metric["metric"] in SHARES else (1, "{:.4g}")
+    share = metric["metric"] in SHARES or metric["metric"].isdigit()  # RULER's are named by length
+    # SCROLLS gives some of them in per cent.
+    scale, form = (100 if metric["value"] <= 1 else 1, "{:.1f}") if share else (1, "{:.4g}")
     value, error = scale * metric["value"], metric["stderr"]
     text = form.format(value) if error is None else f"{form.format(value)} ± {form.format(scale * error)}"
     return Value(text, value, note=metric["metric"])

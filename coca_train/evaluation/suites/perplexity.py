@@ -11,9 +11,9 @@ the window's length, the longest window's cell measures the others on the way, a
 At each point: perplexity and its 95 % interval (bootstrap over documents), bits per token and per byte, predictions,
 and the loss by position of each document's first window (measures/windows.py). And by document, what the verdict is
 made of (measures/reach.py):
-* `uses`: the last eighth of each window, side by side over a document, once with the whole window before it and once
-  with five eighths of it, so that a prediction has 7/8 to all of the window or 1/2 to 5/8 of it: NLL with less context
-  less NLL with more;
+* `uses`, by length: the last eighth of each window, side by side over a document, once with the whole window before it
+  and once with five eighths of it, so that a prediction has 7/8 to all of the length before it or 1/2 to 5/8 of it: NLL
+  with less context less NLL with more. The training window's cell asks it of a quarter and half of that length too;
 * `holds`: of predictions with more than a training window before them, NLL in these windows less NLL in windows of the
   training length. Not where every window scores texts of its own.
 """
@@ -47,6 +47,7 @@ __all__ = ["asked", "page"]  # of its page
 VERSION = 2
 SHARES = True
 AXIS = ("holds_within",)
+EIGHTHS = 8  # the last of them are what is predicted with more and with less of a window
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -99,16 +100,22 @@ class Material:
         cut = {"longest": self.windows[-1], "window": window, "whole": None}[self.settings.document_tokens]
         return Windowing(window, min(self.stride, window), cut)
 
-    def read_for(self, window: int) -> dict[str, Windowing]:
+    def lengths(self, window: int) -> list[int]:
+        """Of which its cell asks whether they are used: itself, and two that the training window begins with."""
+        shorter = [window // 4, window // 2] if window == self.training_window else []
+        return [length for length in (*shorter, window) if length >= EIGHTHS]
+
+    def read_for(self, window: int) -> dict[str | tuple[str, int], Windowing]:
         """What its cell reads: the windows themselves (own); what they are compared with (training), where the same
-        predictions are scored; and the ends of windows with more and with less before them."""
-        own, eighth = self.row(window), window // 8
-        rows = {"own": own}
+        predictions are scored; and the ends of windows of some lengths with more and with less before them."""
+        own = self.row(window)
+        rows: dict[str | tuple[str, int], Windowing] = {"own": own}
         if self.settings.document_tokens != "window" and window > self.training_window:
             rows["training"] = self.row(self.training_window)
-        if eighth:
-            rows["more"] = Windowing(window, window, own.cut, eighth)
-            rows["less"] = Windowing(window // 2 + eighth, window, own.cut, eighth, window - window // 2 - eighth)
+        for length in self.lengths(window):
+            ends, begin = length // EIGHTHS, length - length // 2 - length // EIGHTHS
+            rows["more", length] = Windowing(length, length, own.cut, ends)
+            rows["less", length] = Windowing(length - begin, length, own.cut, ends, begin)
         return rows
 
     def read_up_to(self, window: int) -> list[Windowing]:
@@ -187,7 +194,7 @@ def measure(settings: Settings, subject: Subject, point: int, material: Material
                 sums[row][source] = [part.tolist() for part in scores]
         known |= sums
         material.fresh.update({(variant, row): each for row, each in sums.items()})
-    return {name: known[row] for name, row in material.read_for(point).items()}
+    return {str(name): known[row] for name, row in material.read_for(point).items()}
 
 
 def _rounds(subject: Subject, point: int, material: Material, known: Collection[Windowing]) -> list[list[Windowing]]:
@@ -216,7 +223,7 @@ def combine(
     is made of; and the stride."""
     material.shared.update(material.fresh)  # no rank ran out of memory, so all have their share
     size = dict(material.n_bytes(point))
-    read = {name: _whole([part[name] for part in parts], size) for name in material.read_for(point)}
+    read = {name: _whole([part[str(name)] for part in parts], size) for name in material.read_for(point)}
     if ALL in read["own"]:
         size[ALL] = sum(size.values())
     sources = {}
@@ -224,9 +231,10 @@ def combine(
         summary = summarise(scores.documents, size[source], material.seed, settings.bootstrap_resamples)
         curve = {"ends": bin_ends(point).tolist(), "loss_by_position": means(scores.positions).tolist()}
         sources[source] = asdict(summary) | curve
-        if "more" in read:
-            less, more = (read[name][source].documents for name in ("less", "more"))
-            sources[source]["uses"] = _excess(less, more)
+        sources[source]["uses"] = {
+            str(length): _excess(*(read[name, length][source].documents for name in ("less", "more")))
+            for length in material.lengths(point)
+        }
         if "training" in read:
             here, there = (each[source].bands[:, 1] for each in (read["own"], read["training"]))
             sources[source]["holds"] = _excess(here, there)

@@ -13,12 +13,12 @@ from pydantic.dataclasses import dataclass
 from coca_train.config.schema import STRICT
 from coca_train.evaluation.measures.reach import FOUND_SHARE, GAINS, LEAST
 from coca_train.evaluation.results import Evaluation
-from coca_train.evaluation.suites import passkey, perplexity, ruler
+from coca_train.evaluation.suites import perplexity, recall, ruler
 from coca_train.evaluation.verdict import verdicts
 from coca_train.report.blocks import Block, Document, Section, Text
 
 VERSION = 1
-SUITES = {"reads": perplexity, "finds": passkey, "works": ruler}
+SUITES = {"reads": perplexity, "finds": recall, "works": ruler}
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -27,7 +27,7 @@ class Settings:
 
     suite: Literal["reach"]
     reads: perplexity.Settings | None = Field(description="what it holds and uses of a text; null: not asked")
-    finds: passkey.Settings | None = Field(description="whether it finds what a prompt hides; null: not asked")
+    finds: recall.Settings | None = Field(description="whether it finds what a prompt hides; null: not asked")
     works: ruler.Settings | None = Field(description="whether it works with the whole of a prompt; null: not asked")
 
 

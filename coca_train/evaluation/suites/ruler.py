@@ -23,9 +23,9 @@ from coca_train.evaluation.grid_blocks import (
     table,
     tokens,
 )
-from coca_train.evaluation.measures.passkey import wilson
 from coca_train.evaluation.measures.reach import Part, finds
 from coca_train.evaluation.measures.ruler import NOISE, TASKS, Prompt, cases, essays, score
+from coca_train.evaluation.measures.shares import wilson
 from coca_train.evaluation.results import Evaluation, GridRow, Point
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suites._answers import answers, digest, gathered, no_positions

@@ -1,0 +1,167 @@
+"""Where the tasks of lm-evaluation-harness get their texts and their tokenizer from, while they are loaded.
+
+Folder. Tasks name data sets of the Hugging Face hub, single files of it, and addresses. With a folder nothing is
+fetched:
+
+* the data set `org/name` is `<folder>/org/name`: as the hub has it (with the README.md whose `configs` name its files,
+  so `hf download --repo-type dataset org/name --local-dir <folder>/org/name` makes it), or one file a split,
+  `<split>.jsonl`, `.json` or `.parquet`; in a folder `<configuration>/` where a task names a configuration;
+* a file of a data set's repository is that file in `<folder>/org/name`;
+* any other address is `<folder>/<host>/<path>`, as `wget -x` writes it.
+
+What is not there is an error that names the path, never a look elsewhere.
+
+Tokenizer. Tasks that make texts of a given length (RULER's) count with a tokenizer of transformers that they open by
+name; under the name `name_of(tokenizer)` they get the model's own.
+
+SQuAD. What tasks import from transformers before 5 is squad_metrics.py.
+
+The harness's own option for a data set's files is in each task file (dataset_path, dataset_kwargs), and some tasks have
+the hub's names in their code: so the four functions that all of them come through are replaced for as long as it takes.
+"""
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import datasets
+import datasets.load
+import huggingface_hub
+import requests
+import transformers
+
+from coca_train.data.tokenizer import Tokenizer
+from coca_train.evaluation.measures import squad_metrics
+
+BUILDERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}
+OF_TRANSFORMERS_4 = "transformers.data.metrics"
+HUB_FILE = re.compile(r"https://huggingface\.co/datasets/(?P<dataset>[^/]+/[^/]+)/resolve/[^/]+/(?P<file>.+)")
+
+
+def name_of(tokenizer: Tokenizer) -> str:
+    """What a task calls it."""
+    return f"coca_train/{tokenizer.digest}"
+
+
+@contextmanager
+def sources(folder: Path | None, tokenizer: Tokenizer) -> Iterator[None]:
+    """Tasks that are loaded inside find what the module says. folder: None: data sets come from the hub."""
+    with ExitStack() as stack:
+
+        def replace(owner: Any, name: str, by: Callable[..., Any]) -> None:
+            stack.enter_context(patch.object(owner, name, by))
+
+        opened = transformers.AutoTokenizer.from_pretrained
+
+        def from_pretrained(name: str, *given: Any, **options: Any) -> Any:
+            return counting(tokenizer) if name == name_of(tokenizer) else opened(name, *given, **options)
+
+        replace(transformers.AutoTokenizer, "from_pretrained", from_pretrained)
+        if find_spec(OF_TRANSFORMERS_4) is None:
+            metrics: Any = ModuleType(OF_TRANSFORMERS_4)
+            metrics.squad_metrics = squad_metrics
+            # By hand: patch.dict would also forget all that is imported meanwhile.
+            sys.modules[OF_TRANSFORMERS_4] = metrics
+            stack.callback(sys.modules.pop, OF_TRANSFORMERS_4)
+        # Not `load_dataset`: some task files have imported that by name, and would keep it.
+        replace(datasets.load, "load_dataset_builder", _builder(folder, datasets.load.load_dataset_builder))
+        if folder is not None:
+            copies = Path(stack.enter_context(TemporaryDirectory()))
+            replace(huggingface_hub, "hf_hub_download", lambda *given, **file: _copied(folder, copies, *given, **file))
+            replace(requests, "get", lambda url, **options: _answer(file_at(folder, url)))
+        yield
+
+
+def counting(tokenizer: Tokenizer) -> Callable[[str], Any]:
+    """As much of transformers' tokenizers as tasks use to count tokens."""
+    return lambda text: SimpleNamespace(input_ids=tokenizer.encode(text))
+
+
+def file_at(folder: Path, url: str) -> Path:
+    """The file that an address stands for. Raises FileNotFoundError."""
+    known = HUB_FILE.fullmatch(url)
+    path = folder / known["dataset"] / known["file"] if known else folder / url.partition("://")[2]
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}, which stands for {url}")
+    return path
+
+
+def _builder(folder: Path | None, hub: Callable[..., Any]) -> Callable[..., Any]:
+    """datasets' load_dataset_builder, over the folder where there is one."""
+
+    def builder(
+        path: str, name: str | None = None, data_files: Any = None, features: Any = None, **options: Any
+    ) -> Any:
+        options["features"] = typed(features)
+        if folder is None:
+            return hub(path, name, data_files=data_files, **options)
+        if data_files is not None:  # of a packaged builder, such as json
+            return hub(path, name, data_files=_local(folder, data_files), **options)
+        local = folder / path
+        if not path or not local.is_dir():
+            raise FileNotFoundError(f"there is no folder {local} for the data set {path}")
+        if (local / "README.md").is_file():
+            return hub(str(local), name, **options)
+        kind, files = splits(local, name)
+        return hub(kind, data_files=files, **options)
+
+    return builder
+
+
+def typed(features: Any) -> Any:
+    """The types of columns, also as InfiniteBench's task files write them, {column: {dtype: …, sequence: …}}: datasets
+    takes no such words."""
+    if not isinstance(features, dict) or isinstance(features, datasets.Features):
+        return features
+    value = {column: datasets.Value(said["dtype"]) for column, said in features.items()}
+    return datasets.Features(
+        {
+            column: datasets.List(value[column]) if said.get("sequence") else value[column]
+            for column, said in features.items()
+        }
+    )
+
+
+def splits(folder: Path, configuration: str | None) -> tuple[str, dict[str, str]]:
+    """The builder of datasets that reads a data set's files, and the file of each split. Raises FileNotFoundError."""
+    where = folder / (configuration or "")
+    files = {path.stem: path for path in sorted(where.glob("*")) if path.suffix in BUILDERS}
+    kinds = {BUILDERS[path.suffix] for path in files.values()}
+    if len(kinds) != 1:
+        found = "has files of several kinds" if kinds else f"has no {', '.join(BUILDERS)}"
+        raise FileNotFoundError(f"{where} {found}; a file for each split is needed, such as test.jsonl")
+    return kinds.pop(), {split: str(path) for split, path in files.items()}
+
+
+def _local(folder: Path, data_files: Any) -> Any:
+    """Files of a builder by split, addresses made paths; zip://inside::address is read out of the archive."""
+    if isinstance(data_files, Mapping):
+        return {split: _local(folder, files) for split, files in data_files.items()}
+    if not isinstance(data_files, str):
+        return [_local(folder, file) for file in data_files]
+    inside, chained, address = data_files.rpartition("::")
+    return f"{inside}{chained}{file_at(folder, address)}" if "://" in address else data_files
+
+
+def _copied(folder: Path, copies: Path, repo_id: str, filename: str, **options: Any) -> str:
+    """A file of a repository, where a task may write beside it (SCROLLS does)."""
+    path = file_at(folder, f"https://huggingface.co/datasets/{repo_id}/resolve/main/{filename}")
+    into = copies / repo_id / filename
+    into.parent.mkdir(parents=True, exist_ok=True)
+    return str(shutil.copy(path, into))
+
+
+def _answer(path: Path) -> Any:
+    """As much of an answer over HTTP as tasks use."""
+    return SimpleNamespace(
+        raise_for_status=lambda: None, json=lambda: json.loads(path.read_text(encoding="utf-8")), status_code=200
+    )

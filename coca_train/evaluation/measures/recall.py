@@ -1,0 +1,122 @@
+"""Key-value recall: a JSON object of random keys and values, then one of its keys (Liu et al., arXiv 2307.03172).
+
+Every pair looks like every other one, so nothing gives the asked one away, as a sentence in foreign filler gives away a
+passkey: a model must match the key over the whole length. HELMET (arXiv 2410.02694), which finds that perplexity and
+literal needles do not foretell what models do in other long tasks, has recall of this kind among its own. There is no
+instruction: models that were never tuned for any see the form of the answer in every line.
+
+Definition. A prompt is an object of n pairs, each on a line, and the asked key in the same form up to its colon:
+
+    {
+    "bamilo": "tufage",
+    "kirado": "zolane"
+    }
+    "bamilo":
+
+* Length: as many pairs, at least two, as fit into L tokens (prompts.py; a token that begins texts counted). What is
+  generated comes on top.
+* Keys and values: of the forms below, all keys of a prompt different from one another, and all values. Pair i of case c
+  at length L comes from (seed, L, c) alone: not from how many cases or pairs there are, nor from the tokenizer.
+* Place: `uniform` or `even`, as of a passkey; depth is i / (n - 1): 0 the first pair, 1 the last one.
+* Distance: tokens of the prompt minus those before the asked pair's line.
+* Found: the generated text is the value, exactly: white space, a quotation mark, the value, a quotation mark, whatever
+  comes then. Another pair's value is counted apart: such a model copies, but does not match. By saying any of the n
+  values it finds 1 / n.
+"""
+
+import random
+import re
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from coca_train.evaluation.measures.prompts import Encode, Places, different, filled, place, word
+
+LEAST = 2  # pairs
+SPARE = 2  # new tokens more than the answer has, for a tokenizer that cuts it otherwise than behind its prompt
+
+Form = Literal["words", "digits", "hex", "uuid"]
+FORMS: dict[Form, Callable[[random.Random], str]] = {
+    "words": word,
+    "digits": lambda draw: f"{draw.randrange(10**6):06}",
+    "hex": lambda draw: f"{draw.getrandbits(32):08x}",
+    "uuid": lambda draw: str(uuid.UUID(int=draw.getrandbits(128), version=4)),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One prompt. values: of all pairs. depth, distance [tokens]: see the module. answer_tokens: of what is right."""
+
+    key: str
+    value: str
+    values: tuple[str, ...]
+    depth: float
+    distance: int
+    answer_tokens: int
+    tokens: tuple[int, ...]
+
+
+def cases(
+    encode: Encode,
+    length: int,
+    n_cases: int,
+    *,
+    keys: Form,
+    values: Form,
+    places: Places,
+    n_depths: int,
+    seed: int,
+    begin: Sequence[int] = (),
+) -> list[Case]:
+    """The prompts of one length [tokens]; none when it has no room. begin: tokens in front of every prompt."""
+
+    def build(case: int, size: int) -> Case:
+        # Three generators, so that pairs are added at the end and the place does not depend on how many there are.
+        of_keys, of_values, of_place = (
+            random.Random(f"recall {what} {seed} {length} {case}") for what in ("keys", "values", "place")
+        )
+        known = different(size, lambda: FORMS[keys](of_keys))
+        held = different(size, lambda: FORMS[values](of_values))
+        asked = place(of_place.random(), case, size - 1, places, n_depths)
+        prompt = text(known, held, known[asked])
+        tokens = encode(prompt)
+        return Case(
+            key=known[asked],
+            value=held[asked],
+            values=tuple(held),
+            depth=asked / (size - 1),
+            distance=len(tokens) - len(encode(before(known, held, asked))),
+            answer_tokens=len(encode(prompt + right(held[asked]))) - len(tokens),
+            tokens=(*begin, *tokens),
+        )
+
+    return filled(build, n_cases, length, LEAST)
+
+
+def text(keys: Sequence[str], values: Sequence[str], asked: str) -> str:
+    """The prompt."""
+    return f'{before(keys, values, len(keys))}\n}}\n"{asked}":'
+
+
+def before(keys: Sequence[str], values: Sequence[str], n: int) -> str:
+    """What stands before pair n."""
+    lines = ",\n".join(f'"{key}": "{value}"' for key, value in zip(keys[:n], values[:n], strict=True))
+    return "{\n" + lines + (",\n" if 0 < n < len(keys) else "")
+
+
+def right(value: str) -> str:
+    """What is to be generated."""
+    return f' "{value}"'
+
+
+def max_new_tokens(prompts: Sequence[Case]) -> int:
+    """Length of every answer to these prompts."""
+    return max((case.answer_tokens for case in prompts), default=0) + SPARE
+
+
+def given(answer: str) -> str | None:
+    """The value that a generated text gives; None where it is no string."""
+    string = re.match(r'\s*"([^"]*)"', answer)
+    return None if string is None else string[1]

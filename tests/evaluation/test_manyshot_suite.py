@@ -1,0 +1,165 @@
+"""The suite manyshot: a cell against plain forwards, a planted reach, ranks, and its page."""
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from coca_train.evaluation.suites import manyshot
+from tests.evaluation.copying import copying, successor
+from tests.evaluation.grids import blocks, byte_subject, cell, evaluation, measured, result, settings, setup
+
+SMALL = {"n_words": 12, "n_cases": 8}
+
+
+def small(**options):
+    return settings("manyshot", **(SMALL | options))
+
+
+def prompts(length, options=None):
+    """Of a cell: the prompt's text and the right label."""
+    wanted = options or small()
+    material = manyshot.prepare(wanted, byte_subject(), setup([length]))
+    return [
+        (bytes(case.requests[0].context).decode().removesuffix(" "), wanted.labels[case.label])
+        for case in material[length]
+    ]
+
+
+def test_the_yaml_is_whole():
+    shipped = settings("manyshot")
+    assert (shipped.n_words, shipped.labels, shipped.n_cases) == (64, ["A", "B", "C", "D"], 100)
+
+
+@pytest.mark.parametrize("labels", [["A"], ["A", "A"], ["A", "AB"], ["A", ""]])
+def test_labels_can_be_told_apart(labels):
+    with pytest.raises(ValidationError):
+        small(labels=labels)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("labels", [["A", "B", "C", "D"], ["yes", "no"]])
+def test_a_cell_equals_plain_forwards(labels):
+    subject, options = byte_subject(), small(labels=labels)
+    known = result(manyshot, options, subject, 160, setup([160], micro_batch_tokens=700))
+    hits = []
+    for (prompt, right), case in zip(prompts(160, options), known["cases"], strict=True):
+        totals = []
+        for label in labels:
+            text = torch.tensor([list(f"{prompt} {label}".encode())])
+            log_p_TV = subject.model(text[:, :-1]).double().log_softmax(-1)[0]
+            behind = range(text.shape[1] - len(label), text.shape[1])
+            totals.append(float(sum(log_p_TV[i - 1, text[0, i]] for i in behind)))
+        hits.append(labels[totals.index(max(totals))] == right)
+        assert case["log_p"] == pytest.approx(totals, abs=1e-4)
+        assert (case["label"], case["found"]) == (right, hits[-1])
+    assert known["accuracy"] == sum(hits) / 8
+
+
+@pytest.mark.parametrize("reach", [10_000, 60])
+def test_a_reader_learns_what_is_within_its_reach(reach):
+    """A model that copies: right of every word it has read, and as often as by chance of the others."""
+    options = small(n_words=24, n_cases=40)
+    known = result(manyshot, options, copying(reach), 300, setup([300], micro_batch_tokens=2000))
+    expected = []
+    for prompt, right in prompts(300, options):
+        said = chr(successor(list(f"{prompt} ".encode()), reach))
+        expected.append(said == right)
+    assert [case["found"] for case in known["cases"]] == expected
+    near = [case["found"] for case in known["cases"] if case["seen"] and case["distance"] <= reach]
+    assert near and all(near)
+    far = [case["found"] for case in known["cases"] if case["seen"] and case["distance"] > reach]
+    assert bool(far) == (reach == 60) and (not far or sum(far) / len(far) < 0.6)
+    if reach == 10_000:
+        assert known["accuracy"] == pytest.approx(known["ceiling"], abs=0.05)
+    else:
+        assert known["accuracy"] < known["ceiling"] - 0.2
+
+
+@pytest.mark.parametrize(("micro_batch_tokens", "n_ranks"), [(1, 2), (500, 1), (500, 3)])
+def test_a_cell_is_the_same_for_every_world(micro_batch_tokens, n_ranks):
+    shared = setup([160], micro_batch_tokens=micro_batch_tokens)
+    alone = result(manyshot, small(), byte_subject(), 160, shared)
+    assert result(manyshot, small(), byte_subject(), 160, shared, n_ranks) == alone
+    whole = result(manyshot, small(), byte_subject(), 160, setup([160], micro_batch_tokens=100_000))
+    for one, other in zip(alone["cases"], whole["cases"], strict=True):
+        assert one["log_p"] == pytest.approx(other["log_p"], abs=1e-4)
+
+
+def test_ranks_share_the_cases(monkeypatch):
+    shared = setup([160], micro_batch_tokens=330)  # two prompts
+    material = manyshot.prepare(small(), byte_subject(), shared)
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    dealt = []
+    for rank in range(3):
+        monkeypatch.setenv("RANK", str(rank))
+        dealt.append([index for index, _ in manyshot.measure(small(), byte_subject(), 160, material, shared)])
+    assert dealt == [[0, 1, 6, 7], [2, 3], [4, 5]]
+
+
+def test_figures_beside_the_accuracy():
+    known = result(manyshot, small(n_cases=40), byte_subject(), 100, setup([100]))
+    seen = sum(case["seen"] for case in known["cases"])
+    assert 0 < seen < 40
+    assert (known["chance"], known["ceiling"]) == (0.25, (seen + (40 - seen) / 4) / 40)
+    assert known["n_shots"] == known["cases"][0]["n_shots"]
+    assert known["learnt"] == pytest.approx((known["accuracy"] - 0.25) / 0.75)
+    assert all((case["distance"] is None) != case["seen"] for case in known["cases"])
+
+
+def test_what_cannot_be_asked():
+    learned, about = byte_subject("learned"), setup([10, 100, 1000])
+    material = manyshot.prepare(small(), learned, about)
+    assert "no room" in manyshot.impossible(small(), learned, 10, material)
+    assert manyshot.impossible(small(), learned, 100, material) == ""
+    assert manyshot.impossible(small(), learned, 1000, material) == "learned has 300 positions"
+    assert manyshot.impossible(small(), byte_subject(), 1000, material) == ""
+
+
+def test_the_fingerprint_is_of_what_is_asked():
+    marks = [
+        manyshot.fingerprint(manyshot.prepare(small(**options), who, setup([160], seed=seed)), 160)
+        for options, who, seed in (
+            ({}, byte_subject(), 0), ({}, byte_subject("alibi"), 0), ({}, byte_subject(), 1),
+            ({"n_cases": 7}, byte_subject(), 0), ({"n_words": 13}, byte_subject(), 0),
+            ({"labels": ["A", "B"]}, byte_subject(), 0), ({}, byte_subject(kind="huggingface"), 0),
+        )
+    ]  # fmt: skip
+    assert marks[0] == marks[1] and len(set(marks)) == 6
+
+
+def test_the_page():
+    def case(found, seen, distance=None):
+        return {"n_shots": 9, "seen": seen, "distance": distance, "found": found, "label": "A", "log_p": []}
+
+    def done(point, cases, low, learnt):
+        accuracy = sum(each["found"] for each in cases) / len(cases)
+        kept = {
+            "accuracy": accuracy, "low": low, "high": 1.0, "n_cases": len(cases), "cases": cases, "chance": 0.25,
+            "ceiling": 0.7, "learnt": learnt, "n_shots": 9.0,
+        }  # fmt: skip
+        return cell("one", "plain", point, kept)
+
+    cells = [
+        done(128, [case(True, True, 100), case(True, True, 20), case(False, False)], 0.3, 0.5),
+        done(512, [case(False, True, 300), case(False, False)], 0.0, -0.3),
+    ]
+    options = vars(small())
+    document = manyshot.page(small(), evaluation("manyshot", options, [measured("one", window=128)], (128, 512), cells))
+    shown = blocks(document)
+    lines = {line.label: line for line in shown["manyshot-by-length"].lines}
+    assert lines["one"].y == pytest.approx((2 / 3, 0.0)) and lines["one"].low is not None
+    assert (lines["ceiling"].y, lines["chance"].y) == ((0.7, 0.7), (0.25, 0.25))
+    assert shown["manyshot-accuracy"].rows[0].values[0].note.startswith("2 of 3; 95 % interval")
+    beside = {row.label[2]: [value.number for value in row.values] for row in shown["manyshot-beside"].rows}
+    assert beside == {
+        "shots": [9, 9], "of words among the shots": [1.0, 0.0], "of the others": [0.0, 0.0], "chance": [0.25, 0.25],
+        "ceiling": [0.7, 0.7], "words learnt": [0.5, -0.3],
+    }  # fmt: skip
+    assert [value.number for value in shown["manyshot-by-distance"].rows[0].values] == [1.0, 0.0, None, None]
+    nowhere = evaluation("manyshot", options, [measured("one", window=128)], (512,), cells[1:])
+    assert manyshot.page(small(), nowhere).summary == [
+        "one is nowhere above chance (25%), as far as 8 cases a length tell."
+    ]
+    assert document.summary == [
+        "one is right in 67% at best, in prompts of 128 tokens with 9 shots; chance is 25%, reading all of them 70%."
+    ]
