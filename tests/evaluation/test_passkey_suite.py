@@ -197,7 +197,7 @@ def test_what_is_said(page):
     document, _ = page
     assert document.summary == [
         "one finds at most 75% of the passkeys (0.30 to 0.95), in prompts of 512 tokens.",
-        "two finds no passkey in prompts of 512 tokens.",
+        "two finds none of the passkeys in prompts of 512 tokens.",
     ]
     assert any(
         "out of memory" in block.text
@@ -225,7 +225,7 @@ def test_what_is_said(page):
             "at most 50% of the passkeys (0.30 to 0.70), in prompts of 1,024 tokens (ntk).",
         ),
         ({"plain": (0, 0.3), "ntk": (0, 0.5)}, "in prompts of 1,024 tokens (ntk; not told apart there: plain)."),
-        ({"plain": (0, 0), "ntk": (0, 0)}, "one finds no passkey in prompts of 512 to 1,024 tokens."),
+        ({"plain": (0, 0), "ntk": (0, 0)}, "one finds none of the passkeys in prompts of 512 to 1,024 tokens."),
         ({"plain": (), "ntk": ()}, ""),
     ],
 )

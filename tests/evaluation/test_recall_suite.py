@@ -136,7 +136,8 @@ def test_the_page():
     shown = blocks(document)
     found = shown["recall-found"]
     assert [[value.number for value in row.values] for row in found.rows] == [[1.0, 0.5], [0.0, None]]
-    assert found.rows[0].values[1].note == "1 of 2; 95 % interval 0.09 to 0.91"
+    value = found.rows[0].values[1]
+    assert (value.note, value.range) == ("1 of 2", "0.09 to 0.91")
     assert [(line.label, line.x, line.y) for line in shown["recall-by-length"].lines] == [
         ("one", (128.0, 512.0), (1.0, 0.5)), ("two", (128.0,), (0.0,))
     ]  # fmt: skip

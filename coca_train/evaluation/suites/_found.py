@@ -139,7 +139,7 @@ def reached(evaluation: Evaluation, what: str) -> list[str]:
         best, shortest, first = max(every)
         if not best:
             lengths = [-n for _, n, _ in every]
-            sentences.append(f"{subject.name} finds no {what} in prompts of {tokens(lengths)}.")
+            sentences.append(f"{subject.name} finds none of the {what} in prompts of {tokens(lengths)}.")
             continue
         leading = [variant for *place, variant in every if place == [best, shortest]]
         under = _under(leading, _tied_at(found, -shortest), len(subject.variants))
