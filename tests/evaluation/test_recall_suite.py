@@ -146,4 +146,4 @@ def test_the_page():
     others = {row.label: row.values[0].number for row in shown["recall-others"].rows}
     assert others["one", "plain", "by any of the values"] == pytest.approx(1 / 9)
     assert document.summary[0].startswith("one finds at least nine of ten values in prompts of up to 128 tokens; ")
-    assert document.summary[1] == "two finds 0% at best, in prompts of 128 tokens."
+    assert document.summary[1] == "two finds none of the values in prompts of 128 tokens."

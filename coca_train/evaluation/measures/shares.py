@@ -5,7 +5,7 @@ import math
 Z_95 = 1.959963984540054  # a standard normal variable is within ±Z with probability 0.95
 
 
-def wilson(n_successes: int, n: int, z: float = Z_95) -> tuple[float, float]:
+def wilson(n_successes: float, n: int, z: float = Z_95) -> tuple[float, float]:
     """Interval of a share (Wilson, 1927), never below 0 or above 1, and sensible at 0 and n of n.
 
     (low, high): the shares p for which n_successes is within z standard deviations of n p.
