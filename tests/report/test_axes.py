@@ -1,6 +1,7 @@
 """An axis never turns less than its interval into a slope."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -54,3 +55,5 @@ def test_limits_that_a_picture_sets_stay():
     wild = Line(label="wild", x=(1.0, 2.0), y=(600.0, 1e6), low=(590.0, 1e5), high=(610.0, 1e7))
     block = Lines(name="l", title="", alt="", x_label="", y_label="", lines=(wild,), y_limits=(500.0, 1000.0))
     assert ends(block)[1] == (500.0, 1000.0)
+    low, high = ends(replace(block, y_limits=(None, 1000.0), y_log=True))[1]
+    assert high == 1000.0 and low > 300  # what leaves the picture makes no room in it

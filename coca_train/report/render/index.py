@@ -100,8 +100,9 @@ def _read(known: Mapping[str, Any]) -> dict[str, Any]:
 
 def _line(each: Listed) -> str:
     said = verdict_list(each.verdicts) or (f"<p>{escape(each.first)}</p>" if each.first else "")
+    when = f'<time datetime="{each.written.replace(" ", "T")}">{each.written}</time>'
     return (
         f'<li><h2><a href="{quote(each.place)}/report.html">{escape(each.title)}</a></h2>'
-        f'<p class="quiet"><time datetime="{each.written.replace(" ", "T")}">{each.written}</time> · {escape(each.place)}</p>{said}'
+        f'<p class="quiet">{when} · {escape(each.place)}</p>{said}'
         f"<details><summary>Its command</summary><pre><code>{escape(each.command)}</code></pre></details></li>"
     )
