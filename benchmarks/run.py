@@ -18,6 +18,7 @@ import torch
 
 from benchmarks.cases import KINDS, Setup
 from benchmarks.measure import MIB, interleaved_seconds, machine, median_ratio, peak_bytes, say
+from coca_train.models.online import WIDENED
 from coca_train.runtime.printing import markdown
 
 Row = dict[str, Any]
@@ -126,7 +127,14 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if gpu else "cpu")
     parser.add_argument("--only", nargs="+", choices=["training", "attention", "decoding", "long"], default=None)
-    parser.add_argument("--dtypes", nargs="+", choices=["fp32", "bf16"], default=["bf16"] if gpu else ["fp32", "bf16"])
+    dtypes = ["bf16"] if gpu else ["fp32"] if WIDENED[torch.bfloat16] else ["fp32", "bf16"]
+    parser.add_argument(
+        "--dtypes",
+        nargs="+",
+        choices=["fp32", "bf16"],
+        default=dtypes,
+        help="by default those this machine has instructions for: %(default)s",
+    )
     parser.add_argument("--positions", nargs="+", default=["coca", "coca_strict", "alibi"], help="schemes beside rope")
     parser.add_argument("--model", default="neox_350m" if gpu else "neox_tiny", help="configs/model/<name>.yaml")
     parser.add_argument("--seq-len", type=int, default=512, help="training window [tokens]")
@@ -162,8 +170,8 @@ def main(arguments: list[str] | None = None) -> None:
             if name == "long" and dtype != options.dtypes[0]:
                 continue
             say(f"[{time.perf_counter() - begin:4.0f} s] {name} {dtype}")
-            rows += jobs[name]()
-    print(table(rows))
+            rows += (new := jobs[name]())
+            print(table(new), flush=True)
     print("time and memory ratios: below 1 is faster, leaner than `against`; medians over turns taken alternately")
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)

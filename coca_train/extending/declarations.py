@@ -10,6 +10,7 @@ import torch
 from coca_train import positions
 from coca_train.extending import parts
 from coca_train.extending.contract import Contract
+from coca_train.models.kept import by_position
 from coca_train.positions.base import Terms
 from coca_train.runtime.errors import UserError
 
@@ -51,7 +52,8 @@ class Declared(Contract):
         assert not (scheme.embeds and scheme.by_pairs)
 
     def test_keys_are_settled_if_it_says_so(self, settings: Any) -> None:
-        """k' of a few tokens is, bit for bit, what it is among all, and nothing but q'·k' makes a score."""
+        """k' of a few tokens is, bit for bit, what it is among all, and nothing but q'·k' makes a score; a table has
+        a row for each position."""
         scheme = parts.build(settings).eval()
         if not scheme.settles_keys:
             return
@@ -60,6 +62,9 @@ class Declared(Contract):
         few = parts.mapped(scheme, q[:, 5:7], k[:, 5:7], parts.start(2, 5), parts.start(2, 5), 9)
         assert torch.equal(few.k_BSGE, whole.k_BSGE[:, 5:7]) and torch.equal(few.q_BTHE, whole.q_BTHE[:, 5:7])
         assert few.terms == whole.terms == Terms() and few.hooked is whole.hooked is None
+        tables, layer = by_position(scheme(parts.start(9), parts.start(9), 9), 9), parts.layer_of(scheme)
+        one = layer(scheme, q[:, 5:6], k[:, 5:6], tables[5], parts.projections(scheme, q.dtype))
+        assert torch.equal(one.k_BSGE, whole.k_BSGE[:, 5:6]) and torch.equal(one.q_BTHE, whole.q_BTHE[:, 5:6])
 
     def test_parameters_keep_their_names(self, settings: Any) -> None:
         """What a checkpoint holds: `shared` and `own` say so for the first of the settings, cases[0]."""

@@ -44,38 +44,39 @@ class Attention(nn.Module):
         super().__init__()
         self.layer, self.head_dim, self.dropout = layer, head_dim, model.dropout
         self.n_heads, self.n_kv_heads = model.n_heads, model.n_kv_heads or model.n_heads
+        self.widths = head_dim, projected_key_dim, head_dim  # of heads, as they are projected
         self.q = nn.Linear(model.d_model, self.n_heads * head_dim, bias=model.bias)
         self.k = nn.Linear(model.d_model, self.n_kv_heads * projected_key_dim, bias=model.bias)
         self.v = nn.Linear(model.d_model, self.n_kv_heads * head_dim, bias=model.bias)
         self.out = nn.Linear(self.n_heads * head_dim, model.d_model, bias=model.bias)
         normed = model.qk_norm == "head"
-        self.q_norm = nn.RMSNorm(head_dim, eps=model.norm_eps) if normed else nn.Identity()
-        self.k_norm = nn.RMSNorm(projected_key_dim, eps=model.norm_eps) if normed else nn.Identity()
+        self.q_norm = nn.RMSNorm(head_dim, eps=model.norm_eps) if normed else None
+        self.k_norm = nn.RMSNorm(projected_key_dim, eps=model.norm_eps) if normed else None
         self.position = position
 
     def project_q(self, x_C: Tensor) -> Tensor:
         """Queries, (..., H, D)."""
-        return self._queries(self.q(x_C))
+        return self._queries(self.q(x_C).unflatten(-1, (self.n_heads, -1)))
 
     def project_k(self, x_C: Tensor) -> Tensor:
         """Keys as the cache holds them, (..., G, K)."""
-        return self._keys(self.k(x_C))
+        return self._keys(self.k(x_C).unflatten(-1, (self.n_kv_heads, -1)))
 
-    def _queries(self, projected: Tensor) -> Tensor:
-        return self.q_norm(projected.unflatten(-1, (self.n_heads, self.head_dim)))
+    def _queries(self, q_HD: Tensor) -> Tensor:
+        return q_HD if self.q_norm is None else self.q_norm(q_HD)
 
-    def _keys(self, projected: Tensor) -> Tensor:
-        return self.position.condense(self.k_norm(projected.unflatten(-1, (self.n_kv_heads, -1))))
+    def _keys(self, k_GP: Tensor) -> Tensor:
+        return self.position.condense(k_GP if self.k_norm is None else self.k_norm(k_GP))
 
     def _projected(self, x_BTC: Tensor, x_BSC: Tensor, context: AttentionContext) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys as the cache holds them, values."""
         if x_BSC is x_BTC:
-            kept = None if context.cache is None else context.cache.kept
-            q, k, v = products(x_BTC, (self.q, self.k, self.v), context.device, kept)
+            kept = None if context.cache is None or context.cache.kept is None else context.cache.kept.joints
+            q, k, v = products(x_BTC, (self.q, self.k, self.v), self.widths, context.device, kept)
         else:
-            (q,) = products(x_BTC, (self.q,), context.device)
-            k, v = products(x_BSC, (self.k, self.v), context.device)
-        return self._queries(q), self._keys(k), v.unflatten(-1, (self.n_kv_heads, self.head_dim))
+            (q,) = products(x_BTC, (self.q,), self.widths[:1], context.device)
+            k, v = products(x_BSC, (self.k, self.v), self.widths[1:], context.device)
+        return self._queries(q), self._keys(k), v
 
     def forward(self, x_BTC: Tensor, context: AttentionContext, past_BMC: Tensor | None = None) -> Tensor:
         """past_BMC: hidden states of positions that are no queries, in front of the keys."""

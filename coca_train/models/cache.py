@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from coca_train.models.products import Kept
+from coca_train.models.kept import Kept
 from coca_train.positions.known import Extent, extent, note, rising
 from coca_train.positions.visibility import Keep
 
@@ -29,7 +29,7 @@ class Cache(Protocol):
     """What a model asks of a cache."""
 
     at_length: int | None  # what dynamic frequencies adapt to, as long as it is used [tokens]; None: that may change
-    kept: Kept | None  # joined weights, as long as it is used; None: they may change
+    kept: Kept | None  # what follows from the weights, as long as it is used; None: they may change
 
     @property
     def length(self) -> int:
@@ -61,7 +61,7 @@ class KVCache:
 
     def __init__(self, keeps: Sequence[Keep | None], capacity: int, at_length: int | None = None) -> None:
         self.keeps, self.capacity, self.at_length = tuple(keeps), capacity, at_length
-        self.kept: Kept | None = {}
+        self.kept: Kept | None = Kept()
         self.length = 0  # positions of the text so far
         self._held: dict[Keep | None, _Held] = {}
         self._layers: list[list[Tensor]] = [[] for _ in keeps]

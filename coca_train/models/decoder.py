@@ -175,8 +175,9 @@ class Decoder(nn.Module):
     ) -> dict[str, AttentionContext]:
         """By kind, what its layers share when the queries are the last T of the S positions. cache: it is told the
         queries, and its positions and documents take the place of those of S."""
-        in_hand = dict.fromkeys(self.keeps, InHand(pos_BS, doc_BS))
-        if cache is not None:
+        if cache is None:
+            in_hand = dict.fromkeys(self.keeps, InHand(pos_BS, doc_BS))
+        else:
             in_hand = cache.advance(pos_BT, doc_BS)
             assert cache.at_length is None or length in (None, cache.at_length), (length, cache.at_length)
             length = length or cache.at_length
@@ -194,10 +195,16 @@ class Decoder(nn.Module):
         layouts, length = visibility.layouts(pos_BT, pos_BS, doc_BS), visibility.length(length)
         settled = cache is not None and cache.at_length is not None
         settled = settled and position.settles_keys and visibility.settles_keys
+        one_token = pos_BT.numel() == 1 and not torch.is_grad_enabled()
+        kept = cache.kept if cache is not None and settled and one_token else None
         views = []
         for layout in layouts:
             keys = layout.text_BT if settled else layout.pos_BS
-            views.append((position(layout.pos_BT, keys, length), layout))
+            if kept is not None and keys is layout.pos_BT:
+                tables = kept.tables(position, keys, length)
+            else:
+                tables = position(layout.pos_BT, keys, length)
+            views.append((tables, layout))
         # Any of the layouts: they differ in what is seen and how far it seems, the place in the text is the same in
         # all.
         scale_BT = logit_scale(self.logit_scales[kind], layouts[0].text_BT, self.shape.max_seq_len)

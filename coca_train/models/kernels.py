@@ -25,7 +25,7 @@ from coca_train.models.scores import (
     tensors_of,
     weigh,
 )
-from coca_train.positions.base import Terms
+from coca_train.positions.base import NO_TERMS
 from coca_train.positions.visibility import may_see
 
 QUERY_BLOCK = 128  # rows of scores alive at once in `blocked` [queries]
@@ -40,7 +40,7 @@ Kernel = Callable[[Sequence[Part], Tensor, float], Tensor]
 def is_plain(parts: Sequence[Part]) -> bool:
     """Whether a causal mask and q'·k' are all there is, so that any fused kernel serves."""
     (first, *others) = parts
-    return not others and first.terms == Terms() and first.hooked is None and first.layout.is_causal_only
+    return not others and first.terms == NO_TERMS and first.hooked is None and first.layout.is_causal_only
 
 
 def _rows(

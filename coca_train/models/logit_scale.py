@@ -26,9 +26,9 @@ from coca_train.config.schema import LogitScaleConfig
 def logit_scale(settings: LogitScaleConfig, text_BT: Tensor, max_seq_len: int) -> Tensor | None:
     """The factor of every query, float32 (B, T); None: one. text_BT: integer positions. max_seq_len: the training
     window [tokens]."""
+    if settings.name == "none":
+        return None
     length, n_keys_BT = settings.length or max_seq_len, text_BT + 1
     if settings.name == "log":
         return (n_keys_BT.float().log() / math.log(length)).clamp(min=1.0)
-    if settings.name == "steps":
-        return 1.0 + settings.beta * torch.log1p((n_keys_BT // length).float())
-    return None
+    return 1.0 + settings.beta * torch.log1p((n_keys_BT // length).float())

@@ -27,27 +27,45 @@ class Joint(NamedTuple):
     bias_N: Tensor | None
     sizes: list[int]
 
+    def __call__(self, x_BTC: Tensor, widths: Sequence[int]) -> Sequence[Tensor]:
+        joined = F.linear(x_BTC, self.weight_NC, self.bias_N)
+        if len(set(widths)) > 1:
+            return _in_heads(joined.split_with_sizes(self.sizes, -1), widths)
+        heads = [size // widths[0] for size in self.sizes]  # cut once: every view of a token is a call
+        return joined.unflatten(-1, (-1, widths[0])).split_with_sizes(heads, -2)
+
 
 # By the layers that are joined; None: they are not.
-Kept = dict[Sequence[nn.Module], Joint | None]
+Joints = dict[Sequence[nn.Module], Joint | None]
 
 
 def products(
-    x_BTC: Tensor, layers: Sequence[nn.Module], device: str = "", kept: Kept | None = None
+    x_BTC: Tensor,
+    layers: Sequence[nn.Module],
+    widths: Sequence[int],
+    device: str = "",
+    kept: Joints | None = None,
 ) -> Sequence[Tensor]:
-    """What each of these linear layers makes of x. device: cpu or cuda, as it is done there; "": where x is. kept: of a
-    cache, whose weights do not change; None: there is none."""
+    """What each of these linear layers makes of x, in heads of its width: (B, T, heads, width) each.
+
+    device: cpu or cuda, as it is done there; "": where x is. kept: of a cache, whose weights do not change; None: there
+    is none.
+    """
     if kept is not None and x_BTC.shape[1] == 1 and not torch.is_grad_enabled():
         if layers not in kept:
             kept[layers] = _small_joint(layers)
         if (joint := kept[layers]) is not None:
-            return F.linear(x_BTC, joint.weight_NC, joint.bias_N).split(joint.sizes, -1)
+            return joint(x_BTC, widths)
     gains = (device or x_BTC.device.type) == "cuda" and x_BTC.numel() >= 3 * x_BTC.shape[-1] ** 2
     if not gains or not can_join(layers):
-        return [layer(x_BTC) for layer in layers]
+        return _in_heads([layer(x_BTC) for layer in layers], widths)
     weights, bias = _parts(layers)
     joined: Any = _Joined.apply(x_BTC, bias, *weights)
-    return joined.split([len(weight) for weight in weights], -1)
+    return _in_heads(joined.split([len(weight) for weight in weights], -1), widths)
+
+
+def _in_heads(features: Sequence[Tensor], widths: Sequence[int]) -> list[Tensor]:
+    return [each.unflatten(-1, (-1, width)) for each, width in zip(features, widths, strict=True)]
 
 
 def _parts(layers: Sequence[nn.Module]) -> tuple[list[Tensor], Tensor | None]:

@@ -55,6 +55,9 @@ class Terms(NamedTuple):
     value_RD: Tensor | None = None  # out_m += Σ_n α(m, n) · p[r], shared by the heads
 
 
+NO_TERMS = Terms()
+
+
 class Pairs(NamedTuple):
     """A tile of pairs as a hook sees it: some queries, some keys, in the order of the text."""
 
@@ -201,7 +204,9 @@ class Position(nn.Module):
     sees_positions = True  # scores depend on where tokens stand; False: at most on which tokens stand between them
     by_pairs = True  # positions act on pairs of tokens, so a visibility may place far pairs elsewhere
     carries = False  # its hook does: all that a query sees must be one view, as the carry runs along it
-    settles_keys = False  # `rotate` is all it does; k' follows from key, position and length, and can be cached
+    # `rotate` is all it does; k' follows from key, position and length, and can be cached. Its tables are tuples of
+    # tensors (B, T, …), a row for each position.
+    settles_keys = False
     mixes_heads = False  # its hook does: no rank can have some of the heads only
     layer_class: type[LayerPosition] = LayerPosition
 
@@ -261,7 +266,7 @@ class Position(nn.Module):
 
     def terms(self, tables: Any) -> Terms:
         """What is added to the scaled scores, the same in every layer: the tables, where they are such terms."""
-        return tables if isinstance(tables, Terms) else Terms()
+        return tables if isinstance(tables, Terms) else NO_TERMS
 
 
 def n_distances(pos_BT: Tensor, pos_BS: Tensor) -> int:

@@ -78,8 +78,7 @@ def pieces(x_BTHR: Tensor) -> list[slice]:
 
 def swap(x_BTHR: Tensor) -> Tensor:
     """(a, b) -> (b, a) for the two halves of the last dimension."""
-    a, b = x_BTHR.chunk(2, -1)
-    return torch.cat((b, a), -1)
+    return x_BTHR.roll(x_BTHR.shape[-1] // 2, -1)
 
 
 def rotate(x_BTHR: Tensor, cos_BT1R: Tensor, sin_BT1R: Tensor) -> Tensor:

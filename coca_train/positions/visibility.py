@@ -26,10 +26,13 @@ class Rule(NamedTuple):
     first: int | None = None
 
 
+CAUSAL = Rule()
+
+
 class View(NamedTuple):
     """One disjoint part of the pairs that are seen, and where the scheme takes them to stand."""
 
-    rule: Rule = Rule()
+    rule: Rule = CAUSAL
     cap: int | None = None  # every pair has this distance: queries stand at `cap`, keys at 0
     query_limit: int | None = None  # a query stands at min(m, query_limit), keys where they are
 
@@ -63,7 +66,7 @@ class Layout(NamedTuple):
     @property
     def is_causal_only(self) -> bool:
         """Whether causality hides all that is hidden."""
-        return self.rule == Rule() and self.doc_BS is None
+        return self.rule == CAUSAL and self.doc_BS is None
 
 
 class Visibility:
@@ -93,7 +96,7 @@ class Visibility:
 
     def share(self, length: int) -> float:
         """Pairs that are seen in a text of this length, of those that causality leaves."""
-        return sum(_n_pairs(rule, length) for rule, _, _ in self.views()) / _n_pairs(Rule(), length)
+        return sum(_n_pairs(rule, length) for rule, _, _ in self.views()) / _n_pairs(CAUSAL, length)
 
     def place(self, pos_BT: Tensor, pos_BS: Tensor, doc_BS: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """Positions and documents, where the visibility makes new ones: of each token by its own."""

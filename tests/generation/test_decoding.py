@@ -209,6 +209,20 @@ def watched(attention, x_BTC, context):
     return given
 
 
+@pytest.mark.parametrize(("scheme", "frequencies"), sampled(["rope", "coca", "coca_strict"], FREQUENCIES))
+@pytest.mark.parametrize("visibility", ["causal", "sliding_window"])
+def test_tables_made_ahead_are_those_of_every_token(scheme, frequencies, visibility, monkeypatch):
+    """Some tokens at a time, and in a last stretch up to the length."""
+    monkeypatch.setattr("coca_train.models.kept.AHEAD", 5)
+    model = build(visible(scheme, visibility, frequencies))
+    made = []
+    model.position.register_forward_hook(lambda _, given, tables: made.append(given[0].shape[1]))
+    expected = recompute(model, 5)
+    made.clear()
+    close(decode(model, 5), expected)
+    assert len(made) < NEW / 2 and max(made) == 5
+
+
 @torch.no_grad()
 def test_a_cache_for_one_length_takes_no_other():
     model = build(trained("rope", "dynamic_ntk"))

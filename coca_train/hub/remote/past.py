@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
 from coca_train.models.cache import InHand
-from coca_train.models.products import Kept
+from coca_train.models.kept import Kept
 from coca_train.positions.visibility import Keep
 
 

@@ -183,8 +183,8 @@ def _square_norm(q: Tensor) -> Tensor:
 
 def _mean_of_halves(t: Tensor) -> Tensor:
     """(t_j + t_{j+D/2}) / 2 as the released code does before its ReLU; float32 or wider."""
-    a, b = t.to(torch.promote_types(t.dtype, torch.float32)).chunk(2, -1)
-    return (a + b) / 2
+    a, b = (t if t.dtype.itemsize >= 4 else t.float()).chunk(2, -1)
+    return (a + b).mul_(0.5)
 
 
 def fold_full_mean(w_t: Tensor, n_kv_heads: int) -> Tensor:
