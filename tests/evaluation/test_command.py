@@ -100,6 +100,7 @@ def test_nothing_but_impossible_cells_is_no_success(typed, folders, tmp_path):
     assert "E-EVAL-07" in message
     assert "parameters of its own" in message
     assert (tmp_path / "made/perplexity/report.html").exists()
+    assert "perplexity/report.html" in (tmp_path / "made/index.html").read_text()
 
 
 def test_no_text_at_all(typed, folders):

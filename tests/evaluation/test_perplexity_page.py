@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from coca_train.evaluation.grid_blocks import file_names
+from coca_train.evaluation.grid_blocks import asked, file_names
 from coca_train.evaluation.perplexity_page import page
 from coca_train.evaluation.results import Evaluation
 from coca_train.report.render import write_report
@@ -50,6 +50,17 @@ def test_rows_windows_and_what_the_paper_has():
 def test_what_it_says_at_a_glance():
     (best,) = page(None, some("books")).summary
     assert "2,048 tokens coca, plain predicts best: perplexity 50.00 (49.00 to 51.00)" in best
+
+
+def test_the_title_says_what_was_asked():
+    grid = some("books")
+    assert page(None, grid).title == "Perplexity by context window: rope, coca, 512 to 2,048 tokens"
+    alone = replace(grid, subjects=grid.subjects[:1], points=(512,))
+    assert page(None, alone).title == "Perplexity by context window: rope, 512 tokens"
+    many = replace(grid, subjects=[measured(f"m{i}") for i in range(9)], points=("boolq", "copa"))
+    assert asked(many) == "9 models, boolq, copa"
+    assert asked(replace(many, points=[f"task{i}" for i in range(9)])) == "9 models, 9 tasks"
+    assert asked(many, "1/√t from 0.8 to 1.4") == "9 models, 1/√t from 0.8 to 1.4"
 
 
 def test_a_model_alone_is_compared_with_itself():

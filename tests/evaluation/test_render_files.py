@@ -13,7 +13,7 @@ from coca_train.report.blocks import Document, HeatMap, HeatMaps, Lines, Section
 from coca_train.report.render import pictures, write_report
 from coca_train.report.render.html_blocks import block_html
 from coca_train.report.render.scales import COLOURS, limits, tick_text, ticks, x_ticks
-from tests.evaluation.demo import curves, heat_maps, perplexity_table
+from tests.evaluation.demo import GROWTH, curves, heat_maps, perplexity_table
 from tests.evaluation.page_parser import Page
 
 PLACES = {
@@ -74,6 +74,23 @@ def test_picture_of_curves(monkeypatch):
     assert len(drawn["RoPE (paper)"].get_xdata()) == 5  # inf is left out
     assert drawn["CoCA + dynamic NTK (alpha 4) (paper)"].get_color() == COLOURS[0]
     assert {t.get_text() for t in seen[0].legends[0].get_texts()} == set(drawn)
+
+
+def test_a_picture_of_many_intervals_has_a_panel_for_each_curve(monkeypatch):
+    """All others grey behind it, every interval drawn, one axis for all."""
+    seen = []
+    monkeypatch.setattr(pictures, "_saved", lambda sheet, kind: seen.append(sheet) or b"")
+    block = curves(GROWTH)
+    pictures.picture(block)
+    axes = [one for one in seen[0].axes if one.get_visible()]
+    titles = [one.get_title().replace("\n", " ").removesuffix(" (paper)") for one in axes]
+    assert titles == [line.label for line in block.lines]
+    assert [len(one.collections) for one in axes] == [1] * 5 + [0] * 3  # those of the paper have none
+    assert len({one.get_ylim() for one in axes}) == 1
+    for one, line in zip(axes, block.lines, strict=True):
+        marked = [drawn for drawn in one.lines if drawn.get_marker() not in ("None", None)]
+        assert len(one.lines) == 1 + 8 + 1 and len(marked) == 1  # the training window, all curves, its own
+        np.testing.assert_array_equal(marked[0].get_ydata(), [y for y in line.y if math.isfinite(y)])
 
 
 def test_picture_of_a_heat_map(monkeypatch):

@@ -3,11 +3,23 @@
 import csv
 import io
 import math
+from dataclasses import replace
 
 import pytest
 
 from coca_train.report.blocks import MISSING, Document, HeatMap, HeatMaps, Row, Section, Table, Text, Value
-from coca_train.report.render.contents import best_places, data_table, letter, named_blocks, reasons, shown
+from coca_train.report.render.contents import (
+    UNKNOWN,
+    best_places,
+    data_table,
+    lead,
+    letter,
+    named_blocks,
+    picture_note,
+    reasons,
+    shown,
+)
+from coca_train.report.render.html_blocks import block_html
 from coca_train.report.render.plain import csv_text, latex_text, markdown_text
 from tests.evaluation.demo import curves, document, perplexity_table
 
@@ -114,6 +126,38 @@ def test_data_of_pictures():
         (("p", "end"), [1.0, 0.5]),
     ]
     assert rows[0].values[0].text == "0.25"
+
+
+def test_curves_without_any_interval_say_so():
+    """Not where some have one, where all are theirs, or where there is nothing."""
+    bare = replace(curves(()), note="")
+    assert picture_note(bare) == UNKNOWN
+    assert picture_note(replace(bare, note="Of three texts.")) == f"Of three texts. {UNKNOWN}"
+    assert picture_note(curves()) == curves().note
+    assert picture_note(replace(bare, lines=())) == picture_note(replace(bare, lines=bare.lines[5:])) == ""
+    assert UNKNOWN in block_html(bare) and UNKNOWN in markdown_text(replace(document(), sections=[only(bare)]))
+
+
+def only(*blocks):
+    return Section(title="", blocks=blocks)
+
+
+def test_csv_has_both_ends_of_every_interval():
+    figures = [Value.of(2.0, low=1.5, high=2.5), Value.of(3.0, note="one case"), OOM]
+    head, first = csv.reader(io.StringIO(csv_text(table(("m", figures, False)))))
+    assert head == ["model", "a", "b", "c", "whose", "low: a", "high: a", "note: b", "note: c"]
+    assert first == ["m", "2.0", "3.0", "", "ours", "1.5", "2.5", "one case", "out of memory"]
+
+
+def test_the_first_picture_and_the_first_table_of_ours_lead():
+    first, sections = lead(document())
+    assert [block.name for block in first] == ["perplexity-curves", "perplexity"]
+    assert [section.title for section in sections] == ["Passkey retrieval", "Definitions"]
+    theirs = replace(perplexity_table(), name="theirs", rows=perplexity_table().rows[-4:])
+    folded = replace(only(curves()), folded=True)
+    first, sections = lead(replace(document(), sections=[only(theirs), folded, only(perplexity_table())]))
+    assert [block.name for block in first] == ["perplexity"]
+    assert [len(section.blocks) for section in sections] == [1, 1]
 
 
 def test_numbers_people_can_read():

@@ -196,6 +196,7 @@ READ: dict[str, list[list[str]]] = {
     "runs/a/run.lock": [GOES_ON],
     "runs/a/report/done.json": [TRAINED, COMPARED],
     "runs/a/report/results.json": [COMPARED],
+    "runs/a/report/summary.json": [[*EVALUATED[:-1], "work.root=runs"]],
     "runs/a/report/cells": [[*TRAINED, "eval.sample_tokens=3"]],
     "corpus/text_train.bin": [train_words("new"), ["data_prep", "verify", *CORPUS, FILES]],
     "corpus/text_train.idx": [train_words("new"), ["data_prep", "verify", *CORPUS, FILES]],

@@ -25,6 +25,7 @@ def test_comparison_of_few(tmp_path):
     known = {"rope": facts(), "alibi": facts(loss=3.2, ms_per_step=55.0, peak_memory_mib=None)}
     document = page(results, known, ["the same batches"])
     by_name = blocks(document)
+    assert document.title == "Comparison: rope, alibi, 128 to 512 tokens"
     labels = ["rope, plain", "rope, dynamic_ntk", "alibi"]
     assert [line.label for line in by_name["perplexity-curves-text"].lines] == labels
     assert by_name["perplexity-curves-text"].lines[0].y == pytest.approx(np.exp(1.05 * np.array([3.0, 4.0, 5.0])))

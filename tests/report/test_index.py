@@ -10,6 +10,8 @@ from coca_train.report.render.plain import markdown_text, verdict_text
 from tests.evaluation.demo import document, verdicts
 from tests.evaluation.page_parser import Page
 
+LONE = '{"title": "\\udcff", "command": "", "summary": [], "verdicts": []}'  # no UTF-8 can write it
+
 
 def bare(title, said):
     return replace(document(), title=title, sections=(), verdicts=said)
@@ -52,7 +54,13 @@ def test_an_index_lists_every_report_the_newest_first(tmp_path):
 
 def test_what_cannot_be_read_is_left_out(tmp_path):
     write_report(bare("Whole", ()), tmp_path / "whole")
-    for name, text in (("torn", "{"), ("other", '{"title": 3}'), ("list", "[]"), ("long", '{"a": ' * 5000)):
+    for name, text in (
+        ("torn", "{"),
+        ("other", '{"title": 3}'),
+        ("list", "[]"),
+        ("long", '{"a": ' * 5000),
+        ("bytes", LONE),
+    ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "report.html").touch()
         (tmp_path / name / "summary.json").write_text(text)

@@ -28,6 +28,7 @@ def page(evaluation, records=RECORDS, sample="The cat"):
 
 def test_the_page_of_a_run(tmp_path):
     document = page(report())
+    assert document.title == "quickstart: windows of 128 to 512 tokens"
     assert [section.title for section in document.sections] == [
         "Perplexity, text",
         "Loss by position",

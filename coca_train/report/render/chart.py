@@ -51,7 +51,7 @@ class Sheet:
 
 WIDE = Sheet(kind="wide", width=600, height=380, x_ticks=8, y_ticks=8)
 NARROW = Sheet(kind="narrow", width=340, height=216, x_ticks=5, y_ticks=6, left=48, bottom=40)
-PANEL = Sheet(kind="panel", width=220, height=140, x_ticks=3, y_ticks=3, left=44, bottom=22)
+PANEL = Sheet(kind="panel", width=220, height=140, x_ticks=4, y_ticks=3, left=44, bottom=22)
 
 
 def looks(index: int, theirs: bool) -> tuple[str, str, str]:

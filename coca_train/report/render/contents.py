@@ -12,7 +12,8 @@ PAPER = "paper"  # the word that marks a row or a curve that is not ours
 NAME = re.compile(r"[A-Za-z0-9-]+")
 MARKED = "The rows marked “paper” are the paper's figures, not ours."
 RANGES = "Small: {}."
-BOLD = "Bold: the {} figure of a column{}."
+BOLD = "Bold: the {} figure of a column{}; no interval is known, others may be as good."
+UNKNOWN = "No interval is known of these curves."
 TIED = "Bold: the {} figure of a column{}, and all whose interval meets its: nothing is surely better."
 SIGNS = {"reads": "✓", "none": "✗", "unknown": "?"}  # of a verdict, beside its words
 
@@ -63,6 +64,13 @@ def legend(table: Table) -> str:
     if theirs:
         words.append(MARKED)
     return " ".join(words)
+
+
+def picture_note(block: Lines | HeatMaps) -> str:
+    """What stands below a picture; of curves of ours without a single interval, that there is none."""
+    ours = [line for line in block.lines if not line.theirs] if isinstance(block, Lines) else []
+    unknown = ours and all(line.low is None for line in ours)
+    return " ".join(words for words in (block.note, UNKNOWN if unknown else "") if words)
 
 
 def lead(document: Document) -> tuple[list[Lines | HeatMaps | Table], list[Section]]:

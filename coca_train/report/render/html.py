@@ -73,9 +73,9 @@ def verdict_list(verdicts: Sequence[Verdict]) -> str:
     folded on all; "" without any."""
     items = [_verdict(verdict) for verdict in verdicts]
     tiers = (items[:ON_SMALL], items[ON_SMALL:ON_WIDE], items[ON_WIDE:])
-    kind = "one" if len(items) == 1 else "dense" if len(items) > DENSE else ""
+    kind = " one" if len(items) == 1 else " dense" if len(items) > DENSE else ""
     first, few, rest = (
-        f'<ul class="verdicts {kind}" aria-label="Verdicts">{"".join(tier)}</ul>' if tier else "" for tier in tiers
+        f'<ul class="verdicts{kind}" aria-label="Verdicts">{"".join(tier)}</ul>' if tier else "" for tier in tiers
     )
     few = f'<details class="more few" open><summary>{len(tiers[1])} more</summary>{few}</details>' if few else ""
     rest = f'<details class="more"><summary>{len(tiers[2])} more</summary>{rest}</details>' if rest else ""

@@ -10,7 +10,16 @@ from urllib.parse import quote
 
 from coca_train.report.blocks import Block, HeatMap, HeatMaps, Lines, Row, Table, Text, Value
 from coca_train.report.render.chart import NARROW, WIDE, chart, multiples, swatch
-from coca_train.report.render.contents import PAPER, data_table, figures, footnotes, legend, paragraphs, pieces
+from coca_train.report.render.contents import (
+    PAPER,
+    data_table,
+    figures,
+    footnotes,
+    legend,
+    paragraphs,
+    picture_note,
+    pieces,
+)
 from coca_train.report.render.plain import csv_text, latex_text
 from coca_train.report.render.scales import RAMP, apart, ground, hex_of, ink_on
 
@@ -118,14 +127,15 @@ def _below(table: Table) -> str:
 
 def _picture(block: Lines | HeatMaps, folded: bool) -> str:
     """folded: what goes with it is there on a click."""
-    note = f"<div class=below><p>{inline(block.note)}</p></div>" if block.note else ""
+    words = picture_note(block)
+    below = f"<div class=below><p>{inline(words)}</p></div>" if words else ""
     table = data_table(block)
     if isinstance(block, HeatMaps):  # its squares are a table already
-        return f"<p class=below>{escape(block.alt)}</p>{_panels(block)}{note}<p class=tools>{_csv(table)}</p>"
+        return f"<p class=below>{escape(block.alt)}</p>{_panels(block)}{below}<p class=tools>{_csv(table)}</p>"
     grid = _grid(table, f"Figures of: {block.title}")
     figures = f"<details><summary>The figures as a table</summary>{grid}{_below(table)}{_notes_button(table)}</details>"
     picture = f"<figure><div>{chart(block, WIDE)}{chart(block, NARROW)}</div>{_legend(block)}</figure>"
-    more = f"{_each(block)}{note}{figures}<p class=tools>{_csv(table)}</p>"
+    more = f"{_each(block)}{below}{figures}<p class=tools>{_csv(table)}</p>"
     if folded:
         more = f"<details><summary>More about this picture</summary>{more}</details>"
     return picture + more

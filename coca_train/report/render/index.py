@@ -30,14 +30,15 @@ def summary_json(document: Document) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Listed:
-    """One line. place: of the report, from the index. written: seconds since 1970."""
+    """One line. place: of the report, from the index. written: when, "2026-11-23 22:43"; age: to sort by."""
 
     place: str
     title: str
     first: str  # sentence of its summary
     command: str
     verdicts: tuple[Verdict, ...]
-    written: float
+    written: str
+    age: float
 
 
 def write_index(root: Path) -> Path | None:
@@ -46,7 +47,7 @@ def write_index(root: Path) -> Path | None:
     A summary that cannot be read is left out: another report's damage is no reason to fail. Raises StorageError when
     the disk refuses.
     """
-    listed = sorted(_listed(root), key=lambda each: (-each.written, each.place))
+    listed = sorted(_listed(root), key=lambda each: (each.age, each.place))
     if not listed:
         return None
     lines = "".join(map(_line, listed))
@@ -67,34 +68,41 @@ def _listed(root: Path) -> Iterator[Listed]:
     for path in (path for pattern in PLACES for path in root.glob(f"{pattern}/{SUMMARY}")):
         try:
             known = _read(outside.read_object(path))
-            written = path.stat().st_mtime
-        except (OSError, KeyError, TypeError, ValueError):
+            place, since = _text(path.parent.relative_to(root).as_posix()), path.stat().st_mtime
+            written = time.strftime("%Y-%m-%d %H:%M", time.localtime(since))
+        except (OSError, KeyError, TypeError, ValueError, OverflowError):
             continue
         if (path.parent / "report.html").is_file():
-            yield Listed(place=path.parent.relative_to(root).as_posix(), written=written, **known)
+            yield Listed(place=place, written=written, age=-since, **known)
+
+
+def _text(value: Any) -> str:
+    """As words of a page. Raises ValueError where UTF-8 has no way to write them."""
+    return str(value).encode("utf-8").decode("utf-8")
 
 
 def _read(known: Mapping[str, Any]) -> dict[str, Any]:
     """Raises KeyError, TypeError or ValueError for what `summary_json` did not write."""
     verdicts = []
     for each in known["verdicts"]:
-        parts = tuple((str(name), str(words)) for name, words in each["parts"])
+        parts = tuple((_text(name), _text(words)) for name, words in each["parts"])
         if each["state"] not in ("reads", "none", "unknown"):
             raise ValueError(f"no state of a verdict: {each['state']}")
-        verdicts.append(Verdict(label=str(each["label"]), line=str(each["line"]), parts=parts, state=each["state"]))
+        label, line = _text(each["label"]), _text(each["line"])
+        verdicts.append(Verdict(label=label, line=line, parts=parts, state=each["state"]))
     return {
-        "title": str(known["title"]),
-        "command": str(known["command"]),
-        "first": str(next(iter(known["summary"]), "")),
+        "title": _text(known["title"]),
+        "command": _text(known["command"]),
+        "first": _text(next(iter(known["summary"]), "")),
         "verdicts": tuple(verdicts),
     }
 
 
 def _line(each: Listed) -> str:
-    day, hour = (time.strftime(form, time.localtime(each.written)) for form in ("%Y-%m-%d", "%H:%M"))
     said = verdict_list(each.verdicts) or (f"<p>{escape(each.first)}</p>" if each.first else "")
+    when = f'<time datetime="{each.written.replace(" ", "T")}">{each.written}</time>'
     return (
         f'<li><h2><a href="{quote(each.place)}/report.html">{escape(each.title)}</a></h2>'
-        f'<p class="quiet"><time datetime="{day}T{hour}">{day} {hour}</time> · {escape(each.place)}</p>{said}'
+        f'<p class="quiet">{when} · {escape(each.place)}</p>{said}'
         f"<details><summary>Its command</summary><pre><code>{escape(each.command)}</code></pre></details></li>"
     )

@@ -21,6 +21,7 @@ from coca_train.report.render.contents import (
     has_intervals,
     legend,
     paragraphs,
+    picture_note,
     pieces,
 )
 from coca_train.runtime.printing import WIDTH, markdown
@@ -116,7 +117,7 @@ def _block(block: Block) -> str:
         return _markdown_table(block)
     files = f"[SVG](figures/{block.name}.svg), [numbers](tables/{block.name}.csv)"
     picture = f"![{plain(block.alt)}](figures/{block.name}.png)"
-    return "\n\n".join([f"### {plain(block.title)}", picture, f"{_inline(block.note)} {files}".strip()])
+    return "\n\n".join([f"### {plain(block.title)}", picture, f"{_inline(picture_note(block))} {files}".strip()])
 
 
 def _markdown_table(table: Table) -> str:

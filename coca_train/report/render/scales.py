@@ -46,19 +46,29 @@ def limits(
     fixed: tuple[float | None, float | None] = (None, None),
     span: float = 0.0,
 ) -> tuple[float, float]:
-    """Of an axis that shows all finite values and at least `span`, of logarithms where `log`; `fixed` has the last
-    word. Never empty."""
-    usable = [v for v in values if math.isfinite(v) and (v > 0 or not log)] or [1.0]
+    """Of an axis that shows all finite values between its fixed ends and at least `span`, of logarithms where `log`.
+    A fixed end stays where it is, and the other makes up for it. Never empty."""
+    bottom, top = (None if end is None or (log and end <= 0) else end for end in fixed)
+    lowest, highest = _inside((bottom, top))
+    ends = [end for end in (bottom, top) if end is not None]
+    usable = [v for v in (*values, *ends) if math.isfinite(v) and lowest <= v <= highest and (v > 0 or not log)] or [
+        1.0
+    ]
     low, high = (math.log(v) if log else v for v in (min(usable), max(usable)))
     margin = (high - low) * PADDING or max(abs(low), 1.0) * PADDING
-    low, high = low - margin, high + margin
-    more = max(0.0, span - (high - low))
-    # What one end must not take, the other does.
-    down, up = (part * more for part in ((0.5, 0.5) if fixed == (None, None) else (fixed[0] is None, fixed[1] is None)))
+    down, up = (margin if end is None else 0.0 for end in (bottom, top))
+    if free := 2 - len(ends):
+        more = max(0.0, span - (high + up - low + down)) / free
+        down, up = (size + more if end is None else 0.0 for size, end in ((down, bottom), (up, top)))
     low, high = (math.exp(v) if log else v for v in (low - down, high + up))
-    low = low if fixed[0] is None or (log and fixed[0] <= 0) else fixed[0]
-    high = high if fixed[1] is None else fixed[1]
+    low, high = low if bottom is None else bottom, high if top is None else top
     return (low, high) if high > low else (low, low * 2 if log else low + 1)
+
+
+def _inside(fixed: tuple[float | None, float | None]) -> tuple[float, float]:
+    """Between which a figure lies inside the picture."""
+    bottom, top = fixed
+    return -math.inf if bottom is None else bottom, math.inf if top is None else top
 
 
 def least_span(block: Lines) -> float:
@@ -67,7 +77,7 @@ def least_span(block: Lines) -> float:
     TIMES_INTERVAL times the widest interval that lies inside it, so that a change within an interval never takes more
     than half of the height; where no interval is known, LEAST_RATIO of the middle figure; and never less than y_span.
     """
-    bottom, top = (math.inf * sign if end is None else end for end, sign in zip(block.y_limits, (-1, 1), strict=True))
+    bottom, top = _inside(block.y_limits)
     points = [(y, *ends) for line in block.lines for y, ends in zip(line.y, intervals(line), strict=True)]
     inside = [point for point in points if math.isfinite(point[0]) and bottom <= point[0] <= top]
     widths = [
