@@ -18,16 +18,16 @@ MANY = 4  # names that a sentence holds
 def tied(figures: Sequence[Value], best: Direction) -> list[int]:
     """Which of these figures are the best, or cannot be told apart from it; none where the best is nothing at all.
 
-    The best is the extreme finite number. Shares of which the highest reads as 0 (nobody found anything) have no best.
+    The best is the extreme finite number. Shares of which the highest reads as 0 (nobody found anything), or cannot be
+    told apart from one that does, have no best.
     """
     known = {i: v for i, v in enumerate(figures) if v.number is not None and math.isfinite(v.number)}
     if not known:
         return []
     first = (min if best == "low" else max)(known.values(), key=lambda value: value.number or 0.0)
-    if best == "high" and _nothing(first):
-        return []
     # What reads the same is as good: 5.001 beside 5.00 is no difference that a reader could see.
-    return [i for i, value in known.items() if value.text == first.text or _meet(_ends(value), _ends(first))]
+    equal = [i for i, value in known.items() if value.text == first.text or _meet(_ends(value), _ends(first))]
+    return [] if best == "high" and any(_nothing(known[i]) for i in equal) else equal
 
 
 def _nothing(value: Value) -> bool:

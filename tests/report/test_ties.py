@@ -1,5 +1,7 @@
 """Who is best, by intervals: planted ties and planted differences, in tables and in sentences."""
 
+from dataclasses import replace
+
 import pytest
 
 from coca_train.report.blocks import Row, Table, Value
@@ -40,6 +42,9 @@ def test_nothing_found_is_never_the_best(form):
     assert tied(nobody, "high") == []
     assert tied([*nobody, Value.of(0.5, form, low=0.3, high=0.7)], "high") == [2]
     assert tied(nobody, "low") == [0, 1]
+    hardly = Value.of(0.05, form, low=0.02, high=0.11)
+    assert tied([*nobody, hardly], "high") == []  # as good as nothing, as far as anybody can tell
+    assert tied([hardly, Value.of(0.5, form, low=0.3, high=0.7), *nobody], "high") == [1]
 
 
 def sentence(figures, best="low"):
@@ -95,6 +100,7 @@ def test_a_table_marks_ties_alike_and_says_so_once():
     assert best_places(table(NOISE)) == {(0, 0), (1, 0), (2, 0)}
     assert best_places(table(APART)) == {(0, 0)}
     assert legend(table(APART)).count("nothing is surely better") == 1
+    assert "0.00" not in legend(table(APART)) and "0.00 is among them" in legend(replace(table(APART), best="high"))
     assert "surely" not in legend(table([figure(1.0), figure(2.0), figure(3.0)]))
 
 

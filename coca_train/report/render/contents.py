@@ -13,6 +13,7 @@ NAME = re.compile(r"[A-Za-z0-9-]+")
 MARKED = "The rows marked “paper” are the paper's figures, not ours."
 RANGES = "Small: {}."
 BOLD = "Bold: the {} figure of a column{}; no interval is known, others may be as good."
+NOTHING = "A column in which a 0.00 is among them has no bold."
 UNKNOWN = "No interval is known of these curves."
 TIED = "Bold: the {} figure of a column{}, and all whose interval meets its: nothing is surely better."
 SIGNS = {"reads": "✓", "none": "✗", "unknown": "?"}  # of a verdict, beside its words
@@ -61,6 +62,7 @@ def legend(table: Table) -> str:
         extreme = "lowest" if table.best == "low" else "highest"
         groups = " (ours and the paper's apart)" if theirs else ""
         words.append((TIED if has_intervals(table) else BOLD).format(extreme, groups))
+        words += [NOTHING] if table.best == "high" and has_intervals(table) else []
     if theirs:
         words.append(MARKED)
     return " ".join(words)
