@@ -11,6 +11,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
+from coca_train.evaluation.grid_blocks import asked as described
 from coca_train.evaluation.measures.reach import FOUND_SHARE, GAINS, LEAST
 from coca_train.evaluation.results import Evaluation
 from coca_train.evaluation.suites import perplexity, recall, ruler
@@ -78,7 +79,7 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
         blocks.setdefault(section.title, []).extend(section.blocks)
     blocks.setdefault(DEFINED, []).insert(0, Text(text=DEFINITION.format(within=within)))
     return Document(
-        title=f"How far it reads: {evaluation.name}",
+        title=f"How far it reads: {described(evaluation)}",
         summary=[sentence for each in pages.values() for sentence in each.summary],
         sections=[Section(title=title, blocks=blocks) for title, blocks in blocks.items()],
         facts=list(dict.fromkeys(fact for each in pages.values() for fact in each.facts)),
