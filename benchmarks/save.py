@@ -28,6 +28,7 @@ from coca_train import commands
 from coca_train.checkpoint.manifest import FOLDER
 from coca_train.config.schema import Config
 from coca_train.engine.base import Engine
+from coca_train.models.online import WIDENED
 from coca_train.runtime import dist
 from coca_train.runtime.printing import markdown
 from coca_train.training import stage
@@ -36,12 +37,14 @@ from coca_train.training.saving import Saver
 
 EVERY = 4  # steps a save
 SIZES = [
+    "model=neox_tiny", "optim=adamw", "engine=deepspeed", "eval.every_steps=100",
     "model.d_model=640", "model.n_layers=11", "model.n_heads=10", "model.d_ff=2560", "train.seq_len=128",
     "train.micro_batch_size=4", "train.global_batch_size=8", "optim.warmup_steps=1",
     f"checkpoint.save_every_steps={EVERY}",
     "eval.extrapolation.enabled=false", "eval.sample_tokens=0", "eval.max_tokens=128", "tracking.progress_bar=false",
 ]  # fmt: skip
-CASES = [(dtype, n_ranks) for dtype in ("fp32", "bf16") for n_ranks in (1, 2)]
+DTYPES = ("fp32",) if WIDENED[torch.bfloat16] else ("fp32", "bf16")  # those this machine has instructions for
+CASES = [(dtype, n_ranks) for dtype in DTYPES for n_ranks in (1, 2)]
 COLUMNS = [
     "precision", "ranks", "checkpoint [MiB]", "step [s]", "step beside a save [s]", "written in [s]", "copy [s]",
     "stall [s]", "stall / copy",
