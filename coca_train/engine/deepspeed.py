@@ -19,7 +19,7 @@ import io
 import logging
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import deepspeed
@@ -159,20 +159,21 @@ class DeepSpeedEngine:
 
     def slices(self) -> list[Slice]:
         # Where ZeRO has cut the state, each rank gives the part it has; what all ranks have is cut for the save.
-        own, shared = [], {}
+        own, shared, buffers = [], {}, base.persistent_buffers(self.model)
         for key in self.state_spec():
             part, name = key.split("/", 1)
-            if (tensor := self._shared(name, part)) is not None:
+            if (tensor := self._shared(name, part, buffers)) is not None:
                 shared[key] = tensor
             elif (fragment := self._fragment(name, part)) is not None:
                 own.append(Slice(key, *fragment))
         cut = base.even_share({key: tuple(tensor.shape) for key, tensor in shared.items()})
         return own + [Slice(key, start, shared[key].flatten()[start:stop]) for key, start, stop in cut]
 
-    def _shared(self, name: str, part: str) -> Tensor | None:
-        """A tensor of the state that every rank has in full, the engine's own; None: ZeRO has cut it."""
-        if (buffer := base.persistent_buffers(self.model).get(name)) is not None:
-            return buffer.detach()
+    def _shared(self, name: str, part: str, buffers: Mapping[str, Tensor]) -> Tensor | None:
+        """A tensor of the state that every rank has in full, the engine's own; None: ZeRO has cut it. buffers: of the
+        state, listed once: to list them takes a walk over all modules."""
+        if name in buffers:
+            return buffers[name].detach()
         parameter = self._parameters[name]
         if self.zero_stage == 3 or (self.zero_stage and parameter.requires_grad):
             return None
@@ -206,9 +207,10 @@ class DeepSpeedEngine:
     def load_state(self, read: ReadRange, counters: dict[str, Any]) -> None:
         # First: it makes Adam's state anew and links the parameters to it; what is read below goes through these links.
         self._start_moments(counters["adam_step"])
+        buffers = base.persistent_buffers(self.model)
         for key, shape in self.state_spec().items():
             part, name = key.split("/", 1)
-            shared = self._shared(name, part)
+            shared = self._shared(name, part, buffers)
             if shared is None and part == "model":
                 self._set_computing(self._parameters[name], read, key)
             if shared is not None:
