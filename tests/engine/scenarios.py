@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from coca_train import checkpoint, engine
 from coca_train.config.schema import EngineConfig, MuonConfig, OptimConfig
+from coca_train.engine import base
 from coca_train.engine.base import Engine
 from coca_train.models.memory import Memory
 from coca_train.runtime import dist
@@ -251,13 +252,17 @@ def groups_after_load(load: str) -> dict[str, Any]:
 
 
 def beginning(**changes: Any) -> dict[str, Any]:
-    """Of an engine that has begun: digest of its state, how many parameters this rank has drawn, and the elements of
-    the state that each rank has."""
+    """Of an engine that has begun: digest of its state, how many parameters this rank has drawn, the elements of the
+    state that each rank has, and how often its buffers were listed for that."""
     drawn, whole = [], globals()["init"]
     globals()["init"] = lambda name, tensor: drawn.append(name) or whole(name, tensor)
     built = build(**changes)
+    lists, once = [], base.persistent_buffers
+    base.persistent_buffers = lambda model: lists.append(model) or once(model)
     sizes = dist.all_gather_object(sum(len(values) for _, _, values in built.slices()))
+    base.persistent_buffers = once
     answer = {"digest": digest(built), "drawn": drawn, "sizes": sizes, "n": len(built.state_spec()) // 3}
+    answer["lists"] = len(lists)
     built.close()
     return answer
 

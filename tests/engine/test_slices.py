@@ -22,6 +22,8 @@ def test_shards_are_even_and_each_weight_is_drawn_once(server: ForkServer, stage
     drawn = [name for one in each for name in one["drawn"]]
     assert sorted(drawn) == sorted(alone["drawn"]) and len(set(drawn)) == len(drawn)
     assert max(len(one["drawn"]) for one in each) == -(-len(drawn) // ranks)
+    # A walk over all modules: once for the spec, once for the slices, whatever the number of tensors.
+    assert [one["lists"] for one in (alone, *each)] == [2] * (1 + ranks)
 
 
 CASES = [(0, "fp32", 2), (1, "fp32", 2), (2, "bf16", 2), (3, "fp32", 2), (3, "bf16", 2), (1, "bf16", 1)]

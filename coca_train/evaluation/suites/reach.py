@@ -31,6 +31,10 @@ class Settings:
     finds: recall.Settings | None = Field(description="whether it finds what a prompt hides; null: not asked")
     works: ruler.Settings | None = Field(description="whether it works with the whole of a prompt; null: not asked")
 
+    def __post_init__(self) -> None:
+        if not parts(self):
+            raise ValueError("reads, finds and works are all null: nothing is asked")
+
 
 def parts(settings: Settings) -> list[Any]:
     return [part for part in (settings.reads, settings.finds, settings.works) if part is not None]
@@ -59,29 +63,34 @@ def _evaluations(evaluation: Evaluation) -> dict[str, Evaluation]:
     return own
 
 
-DEFINED = "Definition"  # the section in which every page says what its figures are
 DEFINITION = (
     "A model reads to a length when it passes there, and at every shorter one that was tested, in all that was asked. "
-    "It holds a window when the loss of the same predictions is surely no more than {within:g} nats a token above that "
-    "in windows of the training length. It uses a window when the same predictions are surely better than in windows "
-    f"of half of it, truncated and with positions begun anew, by more than {GAINS:g} nats. It finds, and works with, a "
-    f"prompt when surely more than {FOUND_SHARE:.0%} of such prompts are answered as they must be. Surely: the 95 % "
-    "interval, over documents (studentized bootstrap, paired) or prompts (exact, binomial), lies on that side. Each "
-    f"part ends at its first failure. Fewer than {LEAST} documents or prompts are no evidence."
+    f"It finds, and works with, a prompt when surely more than {FOUND_SHARE:.0%} of such prompts are answered as they "
+    "must be. Surely: the 95 % interval, over documents (studentized bootstrap, paired) or prompts (exact, binomial), "
+    f"lies on that side. Each part ends at its first failure. Fewer than {LEAST} documents or prompts are no evidence."
+)
+READING = (
+    "It holds a window when the loss of the same predictions, of those with more than a training window of their "
+    "document before them, is surely no more than {within:g} nats a token above that in windows of the training "
+    "length. It uses a length when predictions with seven eighths of it to all of it before them are surely better, by "
+    f"more than {GAINS:g} nats, than the same ones with their nearest half of it to five eighths, truncated and with "
+    "positions begun anew."
 )
 
 
 def page(settings: Settings, evaluation: Evaluation) -> Document:
     pages = {name: SUITES[name].page(getattr(settings, name), part) for name, part in _evaluations(evaluation).items()}
-    within = settings.reads.holds_within if settings.reads else 0.0
-    blocks: dict[str, list[Block]] = {}
+    said = [DEFINITION]
+    if settings.reads is not None:
+        said.append(READING.format(within=settings.reads.holds_within))
+    blocks: dict[tuple[str, bool], list[Block]] = {}
     for section in (section for each in pages.values() for section in each.sections):
-        blocks.setdefault(section.title, []).extend(section.blocks)
-    blocks.setdefault(DEFINED, []).insert(0, Text(text=DEFINITION.format(within=within)))
+        blocks.setdefault((section.title, section.folded), []).extend(section.blocks)
+    blocks.setdefault(("Definition", True), []).insert(0, Text(text="\n\n".join(said)))  # where every page has its own
     return Document(
         title=f"How far it reads: {described(evaluation)}",
         summary=[sentence for each in pages.values() for sentence in each.summary],
-        sections=[Section(title=title, blocks=blocks) for title, blocks in blocks.items()],
+        sections=[Section(title=title, blocks=merged, folded=folded) for (title, folded), merged in blocks.items()],
         facts=list(dict.fromkeys(fact for each in pages.values() for fact in each.facts)),
         command=evaluation.command,
         verdicts=verdicts(evaluation, asked(evaluation)),
