@@ -15,6 +15,19 @@ def verdicts(evaluation: Evaluation, asked: Asked) -> list[Verdict]:
     return [verdict(row.label, row.subject.training_window, parts) for row, parts in rows if parts]
 
 
+def lengths(evaluation: Evaluation, asked: Asked) -> dict[str, float]:
+    """For trackers, of one model: how far it reads under each variant [tokens], `reads/<variant>`, and of each part,
+    `holds/<variant>`; what nobody can say is left out."""
+    found: dict[str, float] = {}
+    for row in evaluation.rows():
+        parts = asked.get(row.name, ())
+        known = {part.name: float(part.reach) for part in parts if part.reach is not None}
+        found |= {f"{part.replace(' ', '_')}/{row.variant}": reach for part, reach in known.items()}
+        if known and (len(known) == len(parts) or not min(known.values())):
+            found[f"reads/{row.variant}"] = min(known.values())
+    return found
+
+
 def verdict(label: str, training_window: int, parts: Sequence[Part]) -> Verdict:
     """label: the model, with its variant where there are several. training_window [tokens]. parts: what was asked."""
     known = [part for part in parts if part.reach is not None]
