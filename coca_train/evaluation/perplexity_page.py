@@ -260,7 +260,8 @@ def _by_position(text: OneText) -> list[Block | str | None]:
             alt="Mean loss less the median of all models at the same position, one curve a model; below 0 is better.",
             y_label="loss less the median [nats per token]",
             y_limits=(None, FAR_OFF if far else None),
-            note="The models as they were trained. What all of them share, how hard the documents are, is taken away.",
+            note="The models as they were trained. What all of them share, how hard the documents are, is taken away. It "
+            "is most of the intervals above, which say nothing of these differences.",
             **axis,
         ),
     ]
@@ -268,7 +269,14 @@ def _by_position(text: OneText) -> list[Block | str | None]:
 
 def _losses(rows: Sequence[GridRow]) -> list[Line]:
     return [
-        Line.through(row.label, zip(middles(row.last["ends"]), row.last["loss_by_position"], strict=True))
+        Line.through(
+            row.label,
+            zip(
+                middles(row.last["ends"]),
+                *(row.last[key] for key in ("loss_by_position", "loss_low", "loss_high")),
+                strict=True,
+            ),
+        )
         for row in rows
         if row.last
     ]
@@ -281,7 +289,8 @@ def _less_median(lines: Sequence[Line]) -> list[Line]:
         for x, y in zip(line.x, line.y, strict=True):
             by_position.setdefault(x, []).append(y)
     median = {x: statistics.median(losses) for x, losses in by_position.items()}
-    return [replace(line, y=tuple(y - median[x] for x, y in zip(line.x, line.y, strict=True))) for line in lines]
+    less = [tuple(y - median[x] for x, y in zip(line.x, line.y, strict=True)) for line in lines]
+    return [replace(line, y=y, low=None, high=None) for line, y in zip(lines, less, strict=True)]
 
 
 def _summary(rows: Sequence[GridRow]) -> list[str]:

@@ -28,7 +28,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
-from coca_train.evaluation.measures.perplexity import Scores, score_share, summarise
+from coca_train.evaluation.measures.perplexity import Scores, intervals, score_share, summarise
 from coca_train.evaluation.measures.windows import (
     Windowing,
     bin_ends,
@@ -44,7 +44,7 @@ from coca_train.evaluation.texts import Library, Texts, digest
 
 __all__ = ["asked", "page"]  # of its page
 
-VERSION = 2
+VERSION = 3
 SHARES = True
 AXIS = ("holds_within",)
 EIGHTHS = 8  # the last of them are what is predicted with more and with less of a window
@@ -229,7 +229,9 @@ def combine(
     sources = {}
     for source, scores in read["own"].items():
         summary = summarise(scores.documents, size[source], material.seed, settings.bootstrap_resamples)
+        low, high = intervals(scores.bins, material.seed, settings.bootstrap_resamples)
         curve = {"ends": bin_ends(point).tolist(), "loss_by_position": means(scores.positions).tolist()}
+        curve |= {"loss_low": low, "loss_high": high}
         sources[source] = asdict(summary) | curve
         sources[source]["uses"] = {
             str(length): _excess(*(read[name, length][source].documents for name in ("less", "more")))
@@ -253,6 +255,5 @@ def _whole(parts: Sequence[Mapping[str, Any]], sources: Iterable[str]) -> dict[s
         source: Scores(*(np.sum([part[source][i] for part in parts], axis=0) for i in (0, 1))) for source in sources
     }
     if len(whole) > 1:
-        bands, positions = zip(*whole.values(), strict=True)
-        whole[ALL] = Scores(np.concatenate(bands), np.sum(positions, axis=0))
+        whole[ALL] = Scores(*map(np.concatenate, zip(*whole.values(), strict=True)))
     return whole
