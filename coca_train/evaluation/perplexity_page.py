@@ -260,8 +260,8 @@ def _by_position(text: OneText) -> list[Block | str | None]:
             alt="Mean loss less the median of all models at the same position, one curve a model; below 0 is better.",
             y_label="loss less the median [nats per token]",
             y_limits=(None, FAR_OFF if far else None),
-            note="The models as they were trained. What all of them share, how hard the documents are, is taken away. It "
-            "is most of the intervals above, which say nothing of these differences.",
+            note="The models as they were trained. What all of them share, how hard the documents are, is taken away. "
+            "It is most of the intervals above, which say nothing of these differences.",
             **axis,
         ),
     ]

@@ -1,9 +1,10 @@
 """Pages about trainings: the report of a finished one, and of several compared. Both begin with their perplexities.
 
-How reach grew during training is read from the probes in metrics.jsonl (coca_train/training/probe.py). A window holds
-at a step when its perplexity there is at most 1.05 times that of the training window at the same step. It holds from a
-step on when it holds at that probe and at every later one. A model that has learnt nothing holds at every window,
-equally badly: what counts is where a window came to hold and kept holding.
+How reach grew during training is read from the probes in metrics.jsonl (coca_train/training/probe.py). A window keeps
+up at a step when its perplexity there is at most 1.05 times that of the training window at the same step. It keeps up
+from a step on when it does at that probe and at every later one. A model that has learnt nothing keeps up at every
+window, equally badly: what counts is where a window came to keep up and went on doing so. It is a figure of few
+documents, without an interval: that a window *holds* is for the verdict to say (measures/reach.py).
 """
 
 import math
@@ -20,11 +21,11 @@ from coca_train.evaluation.results import Evaluation
 from coca_train.evaluation.suites import perplexity
 from coca_train.report.blocks import Document, Line, Lines, Row, Table, Value
 
-TOLERANCE = 1.05  # of the perplexity, where a window still holds
+TOLERANCE = 1.05  # of the perplexity, where a window still keeps up
 POINTS = 60  # of the training's curve: more hide one another
-HOLDS = (
-    f"A window holds when its perplexity is at most {TOLERANCE:g} times that of the training window at the same step, "
-    "there and at every later probe."
+KEEPS_UP = (
+    f"A window keeps up when its perplexity is at most {TOLERANCE:g} times that of the training window at the same "
+    "step, there and at every later probe: of few documents, and no verdict."
 )
 LOSS_NOTE = "Of many logged steps a point is the mean of a stretch of them, its band the lowest and the highest."
 TRAINING_NOTE = (
@@ -59,7 +60,7 @@ def run_page(report: RunReport) -> Document:
     sections: Sections = {
         "Training": [loss_curves(report.records)],
         "Reach during training": [
-            "\n".join([HOLDS, "", *(f"* {sentence}" for sentence in summary)]),
+            "\n".join([KEEPS_UP, "", *(f"* {sentence}" for sentence in summary)]),
             *reach_curves(probes),
             _reach_table(probes),
         ]
@@ -117,8 +118,8 @@ class Probed(NamedTuple):
     training_window: int
     losses: Mapping[str, Mapping[int, float]]
 
-    def holds(self, variant: str, window: int) -> bool:
-        """See the module's definition; a window that was not scored does not hold."""
+    def keeps_up(self, variant: str, window: int) -> bool:
+        """See the module's definition; a window that was not scored does not."""
         losses = self.losses.get(variant, {})
         own = losses.get(self.training_window, math.nan)
         return losses.get(window, math.inf) - own <= math.log(TOLERANCE)
@@ -144,26 +145,26 @@ def read_probes(records: Sequence[Record]) -> list[Probed]:
     return probes
 
 
-def holds_from(probes: Sequence[Probed], variant: str, window: int) -> int | None:
-    """Step from which the window holds to the end; None: it does not hold at the last probe."""
+def keeps_up_from(probes: Sequence[Probed], variant: str, window: int) -> int | None:
+    """Step from which the window keeps up to the end; None: it does not at the last probe."""
     first = None
     # Backwards: one good probe in between is luck, what counts is where it stayed good.
     for probe in reversed(probes):
-        if not probe.holds(variant, window):
+        if not probe.keeps_up(variant, window):
             break
         first = probe.step
     return first
 
 
 def sentences(probes: Sequence[Probed]) -> list[str]:
-    """Of each variant, which windows beyond the training window hold and since when. Nothing without a probe."""
+    """Of each variant, which windows beyond the training window keep up and since when. Nothing without a probe."""
     lines = []
     for variant, losses in probes[-1].losses.items() if probes else ():
         own = probes[-1].training_window
-        since = {window: holds_from(probes, variant, window) for window in sorted(losses) if window > own}
-        held = [f"{window:,} from step {step:,} on" for window, step in since.items() if step is not None]
+        since = {window: keeps_up_from(probes, variant, window) for window in sorted(losses) if window > own}
+        kept = [f"{window:,} from step {step:,} on" for window, step in since.items() if step is not None]
         lost = [f"{window:,}" for window, step in since.items() if step is None]
-        words = [f"hold: {', '.join(held)}"] * bool(held) + [f"do not hold: {', '.join(lost)}"] * bool(lost)
+        words = [f"keep up: {', '.join(kept)}"] * bool(kept) + [f"fall behind: {', '.join(lost)}"] * bool(lost)
         if words:
             lines.append(f"{variant}: windows beyond the training window ({own:,}) {'; '.join(words)}")
     return lines

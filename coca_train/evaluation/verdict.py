@@ -37,12 +37,13 @@ def verdict(label: str, training_window: int, parts: Sequence[Part]) -> Verdict:
         return Verdict(label=label, line=_nowhere(least, training_window), parts=said, state="none")
     if least is None or len(known) < len(parts):
         return Verdict(label=label, line=_unknown(parts), parts=said, state="unknown")
-    line = f"reads to {_length(least)} ({_times(least.reach or 0, training_window)} its window)"
-    return Verdict(label=label, line=line, parts=said, state="reads")
+    reach, beyond = least.reach or 0, f"; {_beyond(least)}" if least.missing else ""
+    line = f"reads to {_length(least)} ({_times(reach, training_window)} its window{beyond})"
+    return Verdict(label=label, line=line, parts=said, state="reads" if reach >= training_window else "partly")
 
 
 def _length(part: Part) -> str:
-    """Where nothing that was tested failed, it may reach further."""
+    """Where nothing that was judged failed, it may reach further."""
     return f"{'at least ' if part.open else ''}{part.reach:,} tokens"
 
 
@@ -54,7 +55,14 @@ def _words(part: Part) -> str:
     """Of one part: its length, or why there is none."""
     if part.reach is None:
         return f"unknown: {part.missing} {part.of} more are needed"
+    if part.missing and part.reach:
+        return f"{_length(part)} ({_beyond(part)})"
     return _length(part) if part.reach else f"nothing, from {part.evidence[0].length:,} tokens on"
+
+
+def _beyond(part: Part) -> str:
+    """Why the next length was not judged."""
+    return f"no verdict beyond: {part.missing} {part.of} missing"
 
 
 def _nowhere(part: Part, training_window: int) -> str:

@@ -175,19 +175,22 @@ class Section:
     folded: bool = False
 
 
+State = Literal["reads", "partly", "none", "unknown"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
     """How far one model reads, in a line: what a page opens with.
 
     label: the model, with its variant where there are several. line: the verdict, "reads to 512 tokens (2x its
     window)". parts: what it is the least of, each with its own words: ("holds", "2,048 tokens"). state: whether it
-    reads anywhere, nowhere, or nobody can say from so few documents.
+    reads its window or beyond it, a part of it, nothing at all, or nobody can say from so few documents.
     """
 
     label: str
     line: str
     parts: tuple[tuple[str, str], ...]
-    state: Literal["reads", "none", "unknown"]
+    state: State
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from coca_train.report.blocks import MISSING, Document, HeatMaps, Lines, Row, Section, Table, Text, Value
+from coca_train.report.blocks import MISSING, Document, HeatMaps, Lines, Row, Section, State, Table, Text, Value
 from coca_train.report.ties import tied
 
 PAPER = "paper"  # the word that marks a row or a curve that is not ours
@@ -16,7 +16,12 @@ BOLD = "Bold: the {} figure of a column{}; no interval is known, others may be a
 NOTHING = "A column in which a 0.00 is among them has no bold."
 UNKNOWN = "No interval is known of these curves."
 TIED = "Bold: the {} figure of a column{}, and all whose interval meets its: nothing is surely better."
-SIGNS = {"reads": "✓", "none": "✗", "unknown": "?"}  # of a verdict, beside its words
+SIGNS: dict[State, tuple[str, str]] = {  # of a verdict, beside its words; and for who cannot see it
+    "reads": ("✓", "its window or beyond"),
+    "partly": ("◐", "a part of its window"),
+    "none": ("✗", "nothing"),
+    "unknown": ("?", "unknown"),
+}
 
 
 def named_blocks(document: Document) -> Iterator[Table | Lines | HeatMaps]:

@@ -77,12 +77,12 @@ def markdown_text(document: Document) -> str:
 
 def _verdict(verdict: Verdict) -> str:
     parts = plain(PARTED.join(f"{name} {words}" for name, words in verdict.parts))
-    return f"{SIGNS[verdict.state]} **{plain(verdict.label)}** {plain(verdict.line)}{f': {parts}' if parts else ''}"
+    return f"{SIGNS[verdict.state][0]} **{plain(verdict.label)}** {plain(verdict.line)}{f': {parts}' if parts else ''}"
 
 
 def verdict_text(verdicts: Sequence[Verdict]) -> str:
     """For a terminal: a line each, its parts beside it, aligned; "" without any."""
-    rows = [(f"{SIGNS[each.state]} {each.label}", each.line) for each in verdicts]
+    rows = [(f"{SIGNS[each.state][0]} {each.label}", each.line) for each in verdicts]
     parts = [PARTED.join(f"{name} {words}" for name, words in each.parts) for each in verdicts]
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
     lines = (
