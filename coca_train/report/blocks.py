@@ -125,8 +125,26 @@ class Lines:
     y_limits: tuple[float | None, float | None] = (None, None)
     y_span: float = 0.0
     marks: tuple[tuple[float, str], ...] = ()
+    levels: tuple[tuple[float, str], ...] = ()  # (y, words) of horizontal lines, such as what must be passed
     interval: str = INTERVAL  # what low and high of its curves are
     note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panels:
+    """Small pictures side by side that share their curves' looks and one legend: the i-th curve of each is of the same
+    model, and empty where there is none."""
+
+    name: str
+    title: str
+    alt: str
+    panels: tuple[Lines, ...]
+    note: str = ""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Of the curves."""
+        return tuple(line.label for line in self.panels[0].lines)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +181,8 @@ class Text:
     text: str
 
 
-Block = Text | Table | Lines | HeatMaps
+Picture = Lines | Panels | HeatMaps
+Block = Text | Table | Picture
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,19 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from coca_train.report.blocks import MISSING, Document, HeatMaps, Lines, Row, Section, State, Table, Text, Value
+from coca_train.report.blocks import (
+    MISSING,
+    Document,
+    Lines,
+    Panels,
+    Picture,
+    Row,
+    Section,
+    State,
+    Table,
+    Text,
+    Value,
+)
 from coca_train.report.ties import tied
 
 PAPER = "paper"  # the word that marks a row or a curve that is not ours
@@ -24,7 +36,7 @@ SIGNS: dict[State, tuple[str, str]] = {  # of a verdict, beside its words; and f
 }
 
 
-def named_blocks(document: Document) -> Iterator[Table | Lines | HeatMaps]:
+def named_blocks(document: Document) -> Iterator[Table | Picture]:
     """All that gets files of its own, in order. Raises ValueError for a name that is not unique, or not a file's."""
     seen: set[str] = set()
     for section in document.sections:
@@ -73,17 +85,17 @@ def legend(table: Table) -> str:
     return " ".join(words)
 
 
-def picture_note(block: Lines | HeatMaps) -> str:
+def picture_note(block: Picture) -> str:
     """What stands below a picture; of curves of ours without a single interval, that there is none."""
     ours = [line for line in block.lines if not line.theirs] if isinstance(block, Lines) else []
     unknown = ours and all(line.low is None for line in ours)
     return " ".join(words for words in (block.note, UNKNOWN if unknown else "") if words)
 
 
-def lead(document: Document) -> tuple[list[Lines | HeatMaps | Table], list[Section]]:
+def lead(document: Document) -> tuple[list[Picture | Table], list[Section]]:
     """What a page opens with, one picture and one table of ours, and the sections without them."""
     blocks = [block for section in document.sections if not section.folded for block in section.blocks]
-    pictures = (block for block in blocks if isinstance(block, Lines | HeatMaps))
+    pictures = (block for block in blocks if isinstance(block, Picture))
     tables = (b for b in blocks if isinstance(b, Table) and not all(row.theirs for row in b.rows))
     first = [block for block in (next(pictures, None), next(tables, None)) if block is not None]
     taken = {block.name for block in first}
@@ -129,10 +141,12 @@ def shown(number: float) -> str:
     return f"{number:,.0f}" if 9999.5 <= abs(number) < 1e6 else f"{number:,.4g}"
 
 
-def data_table(block: Lines | HeatMaps) -> Table:
+def data_table(block: Picture) -> Table:
     """The figures of a picture: a row for each curve, or for each line of a panel."""
     if isinstance(block, Lines):
         return _curves(block)
+    if isinstance(block, Panels):
+        return _side_by_side(block)
     columns = tuple(dict.fromkeys(name for panel in block.panels for name in panel.x_names))
     rows = []
     for panel in block.panels:
@@ -160,6 +174,28 @@ def _curves(block: Lines) -> Table:
         rows=tuple(rows),
         note=f"Columns: {block.x_label}. Figures: {block.y_label}.",
         interval=block.interval,
+    )
+
+
+def _side_by_side(block: Panels) -> Table:
+    xs = sorted({x for panel in block.panels for line in panel.lines for x in line.x})
+    rows = []
+    for panel in block.panels:
+        table = _curves(panel)
+        for row in table.rows:
+            by_x = dict(zip(table.columns, row.values, strict=True))
+            if any(value.number is not None for value in row.values):
+                values = tuple(by_x.get(shown(x), MISSING) for x in xs)
+                rows.append(Row(label=(panel.title, *row.label), values=values, theirs=row.theirs))
+    return Table(
+        name=block.name,
+        title=block.title,
+        label_columns=("panel", "curve"),
+        columns=tuple(map(shown, xs)),
+        rows=tuple(rows),
+        note=f"Columns: {block.panels[0].x_label}. Figures: "
+        f"{'; '.join(f'{panel.title}: {panel.y_label}' for panel in block.panels)}.",
+        interval=block.panels[0].interval,
     )
 
 

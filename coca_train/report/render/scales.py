@@ -19,6 +19,7 @@ PADDING = 0.04  # of the span of an axis, at either end
 TIMES_INTERVAL = 2.0  # of the widest interval, what an axis shows at least
 LEAST_RATIO = 0.1  # the same where no interval is known, of the middle figure
 TOGETHER = 3  # curves whose intervals can be told apart in one picture
+FEW_POINTS = 8  # of which every second or third has a tick, however small the picture
 KIBI = 1024
 
 
@@ -130,7 +131,7 @@ def _linear_ticks(low: float, high: float, wanted: int) -> list[float]:
 def x_ticks(block: Lines, low: float, high: float, wanted: int) -> list[float]:
     """Where the curves have their points when those are few, else round numbers."""
     points = sorted({x for line in block.lines for x in line.x if low <= x <= high})
-    if not block.x_log or len(points) > 2 * wanted:
+    if not block.x_log or len(points) > max(2 * wanted, FEW_POINTS):
         return ticks(low, high, block.x_log, wanted)
     every = math.ceil(len(points) / wanted) or 1
     return points[::-1][::every][::-1]
