@@ -11,6 +11,7 @@ from coca_train.checkpoint.record import versions
 from coca_train.engine import process
 from coca_train.evaluation.configuration import CELLS, EvaluateConfig
 from coca_train.evaluation.grid import run_grid
+from coca_train.evaluation.narrowed import cell_commands
 from coca_train.evaluation.results import RESULTS, Evaluation, Point
 from coca_train.evaluation.store import Store
 from coca_train.evaluation.subject import Setup, default_config
@@ -82,6 +83,7 @@ def _write(config: EvaluateConfig, evaluation: Evaluation, directory: Path) -> N
     """The files; and in the terminal the verdicts, the page's first table, its summary, what is missing."""
     write_json(directory / RESULTS, evaluation.to_json())
     page = suite_module(evaluation.suite).page(config.eval, evaluation)
+    page = replace(page, cells=cell_commands(config, evaluation))
     write_report(page, directory)
     write_index(directory.parent)
     if page.verdicts:

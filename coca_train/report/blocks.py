@@ -215,7 +215,7 @@ class Verdict:
 @dataclass(frozen=True, kw_only=True)
 class Document:
     """A report. verdicts: one a row of what was measured. summary: what a newcomer should take away, one sentence
-    each. facts: what was run, label and value. command: how to run it again."""
+    each. facts: what was run, label and value. command: how to run it again. cells: of its parts, name and command."""
 
     title: str
     summary: Sequence[str]
@@ -223,3 +223,4 @@ class Document:
     facts: Sequence[tuple[str, str]]
     command: str
     verdicts: Sequence[Verdict] = ()
+    cells: Sequence[tuple[str, str]] = ()

@@ -136,5 +136,15 @@ def _run(document: Document) -> str:
         f'<h3>Run it again</h3><div class="command"><pre>'
         f'<code id="command">{escape(document.command)}</code></pre>'
         f'<button type="button" id="copy">Copy</button></div>'
-        f'<p role="status" id="copied" class="quiet"></p>',
+        f'<p role="status" id="copied" class="quiet"></p>{_cells(document)}',
     )
+
+
+def _cells(document: Document) -> str:
+    """The command of each, narrowed to it."""
+    if not document.cells:
+        return ""
+    listed = "".join(
+        f"<dt>{escape(name)}</dt><dd><pre><code>{escape(command)}</code></pre></dd>" for name, command in document.cells
+    )
+    return f'<details><summary>One cell alone</summary><dl class="cells">{listed}</dl></details>'
