@@ -32,7 +32,7 @@ from coca_train.tracking.writers import read_jsonl
 from coca_train.training.reach import SEED, SETTINGS, Reach
 
 DONE = "done.json"
-FORMAT = 2  # of a report; those of other formats are made anew
+FORMAT = 3  # of a report; those of other formats are made anew
 
 
 class Finished(NamedTuple):

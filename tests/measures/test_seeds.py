@@ -50,7 +50,7 @@ def test_noise_of_seeds_is_told_as_a_difference_at_most_once_in_twenty(n_seeds):
         schemes = [[drawn(rng, n_seeds, 1, 1, 0.3) for _ in range(2)] for _ in range(3)]
         pairs = [(schemes[a][k], schemes[b][k]) for a, b in ((0, 1), (0, 2), (1, 2)) for k in range(2)]
         found = together([np.stack((one[..., 0] - other[..., 0], one[..., 1]), -1) for one, other in pairs])
-        told += any(each.tells for each in found)
+        told += any(each.told for each in found)
         over_documents += any(not each.documents.low <= 0 <= each.documents.high for each in found)
     assert told <= 0.05 * n
     assert over_documents > 0.5 * n  # what documents alone would have told
@@ -59,15 +59,15 @@ def test_noise_of_seeds_is_told_as_a_difference_at_most_once_in_twenty(n_seeds):
 def test_a_difference_larger_than_both_is_told_with_three_seeds_and_not_with_two():
     rng = np.random.default_rng(5)
     three = crossed_bounds(drawn(rng, 3, 0.1, 0.2, 0.1, truth=1.0))
-    assert three.tells and 0 < three.low < 1 < three.high
+    assert three.told and 0 < three.low < 1 < three.high
     two = crossed_bounds(drawn(rng, 2, 0.1, 0.2, 0.1, truth=0.3))
-    assert not two.tells and two.documents.low > 0
+    assert not two.told and two.documents.low > 0
 
 
 def test_one_seed_says_nothing_of_seeds():
     (one,) = together([drawn(np.random.default_rng(0), 1, 0, 0.1, 0, truth=1.0)])
-    assert not one.tells and (one.low, one.high) == (-math.inf, math.inf)
-    assert one.documents.low > 0
+    assert (one.low, one.high) == (-math.inf, math.inf)
+    assert one.told and one.interval == one.documents[1:3]
 
 
 def test_the_interval_by_hand():
@@ -90,7 +90,7 @@ def test_what_is_told_frees_the_others():
     rng = np.random.default_rng(9)
     clear, weak = (drawn(rng, 3, 0.1, 0.1, 0.05, truth=truth) for truth in (50.0, 0.0))
     first, second = together([clear, weak])
-    assert first.tells
+    assert first.told
     assert (second.low, second.high) == crossed_bounds(weak)[1:3]
     assert (first.low, first.high) == crossed_bounds(clear, 0.975)[1:3]
     # Nothing told: both at half of 5 %.

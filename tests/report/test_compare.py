@@ -154,7 +154,7 @@ def other_text(run_dir):
 @pytest.mark.parametrize(
     ("damage", "phrase"),
     [
-        (other_seed, "section seed of rope and coca differ"),
+        (other_seed, "seeds: rope with 1 and coca with 2 are not the same"),
         (other_lr, "section optim of rope and coca differ"),
         (other_batch, "other batches at step 2"),
         (fewer_steps, "ended at different steps"),

@@ -33,8 +33,8 @@ from coca_train.evaluation.measures.reach import CONFIDENCE, Bounds, mean_bounds
 
 
 class Crossed(NamedTuple):
-    """A mean and its interval over seeds and documents. documents: the interval over documents alone. seeds: the mean
-    of each seed."""
+    """A mean and its interval over seeds and documents, which has no ends where there is one seed. documents: the
+    interval over documents alone. seeds: the mean of each seed."""
 
     estimate: float
     low: float
@@ -43,9 +43,14 @@ class Crossed(NamedTuple):
     seeds: tuple[float, ...]
 
     @property
-    def tells(self) -> bool:
-        """Whether it has a sign."""
-        return apart(self.low, self.high)
+    def interval(self) -> tuple[float, float]:
+        """What it is judged by: of one seed the interval over documents alone, which says nothing of seeds."""
+        return self.documents[1:3] if len(self.seeds) == 1 else (self.low, self.high)
+
+    @property
+    def told(self) -> bool:
+        """Whether it is judged to be another than 0."""
+        return apart(*self.interval)
 
 
 def apart(low: float, high: float) -> bool:
@@ -54,13 +59,10 @@ def apart(low: float, high: float) -> bool:
 
 
 def crossed_bounds(sums_SD2: Any, confidence: float = CONFIDENCE) -> Crossed:
-    """Of a ratio of sums: the first of each pair, of a seed and a document, by the second, the same for every seed.
-
-    Of one seed the interval is without ends.
-    """
+    """Of a ratio of sums: the first of each pair, of a seed and a document, by the second, the same for every seed."""
     sums_SD2 = np.asarray(sums_SD2, dtype=float)
     seeds_S = sums_SD2[..., 0].sum(1) / sums_SD2[..., 1].sum(1)
-    n_seeds, n_documents = sums_SD2.shape[:2]
+    n_seeds = len(sums_SD2)
     whole = _over_documents(sums_SD2.mean(0), confidence)
     seeds = tuple(map(float, seeds_S))
     if n_seeds < 2:
@@ -103,15 +105,15 @@ def _within(theta: float, n_free: int) -> float:
 
 
 def together(sums: Sequence[Any]) -> list[Crossed]:
-    """Of several such differences, each with the interval that it was judged by: at most 5 % of draws tell any of them
-    falsely (Holm 1979). Of one seed each is judged over documents, and `tells` of that is not what is told of seeds.
+    """Of several such means, each with the interval that it was judged by: in at most 5 % of draws any of them is told
+    falsely (Holm 1979).
 
-    Of n that are left each is judged at 5 % / n; while any tells, the others are judged anew without it.
+    Of n that are left each is judged at 5 % / n; while any is told, the others are judged anew without it.
     """
     left, judged = set(range(len(sums))), dict[int, Crossed]()
     while left:
         bounds = {index: crossed_bounds(sums[index], 1 - (1 - CONFIDENCE) / len(left)) for index in left}
-        told = {index for index, each in bounds.items() if each.tells} or left
+        told = {index for index, each in bounds.items() if each.told} or left
         judged |= {index: bounds[index] for index in told}
         left = left - told
     return [judged[index] for index in range(len(sums))]

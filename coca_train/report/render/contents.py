@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from coca_train.report.blocks import MISSING, Document, HeatMaps, Lines, Row, Section, Table, Text, Value
+from coca_train.report.blocks import MISSING, Document, HeatMaps, Lines, Row, Section, Spread, Table, Text, Value
 from coca_train.report.ties import tied
 
 PAPER = "paper"  # the word that marks a row or a curve that is not ours
@@ -14,6 +14,8 @@ MARKED = "The rows marked “paper” are the paper's figures, not ours."
 RANGES = "Small: {}."
 BOLD = "Bold: the {} figure of a column{}; no interval is known, others may be as good."
 NOTHING = "A column in which a 0.00 is among them has no bold."
+SEEDS = "Figures are means over seeds; small too: the lowest and the highest seed, counted in where ties are told."
+STROKES = "Strokes: from the lowest to the highest seed."
 UNKNOWN = "No interval is known of these curves."
 TIED = "Bold: the {} figure of a column{}, and all whose interval meets its: nothing is surely better."
 SIGNS = {"reads": "✓", "none": "✗", "unknown": "?"}  # of a verdict, beside its words
@@ -57,6 +59,7 @@ def has_intervals(table: Table) -> bool:
 def legend(table: Table) -> str:
     """What the small range, bold and the mark mean, in this table."""
     words = [RANGES.format(table.interval)] if has_intervals(table) else []
+    words += [SEEDS] if any(value.spread for row in table.rows for value in row.values) else []
     theirs = any(row.theirs for row in table.rows)
     if best_places(table):
         extreme = "lowest" if table.best == "low" else "highest"
@@ -69,10 +72,12 @@ def legend(table: Table) -> str:
 
 
 def picture_note(block: Lines | HeatMaps) -> str:
-    """What stands below a picture; of curves of ours without a single interval, that there is none."""
+    """What stands below a picture; of curves of ours without a single interval, that there is none; what strokes of
+    seeds are."""
     ours = [line for line in block.lines if not line.theirs] if isinstance(block, Lines) else []
     unknown = ours and all(line.low is None for line in ours)
-    return " ".join(words for words in (block.note, UNKNOWN if unknown else "") if words)
+    strokes = isinstance(block, Lines) and any(line.least for line in block.lines)
+    return " ".join(words for words in (block.note, UNKNOWN if unknown else "", STROKES if strokes else "") if words)
 
 
 def lead(document: Document) -> tuple[list[Lines | HeatMaps | Table], list[Section]]:
@@ -144,8 +149,8 @@ def _curves(block: Lines) -> Table:
     rows = []
     for line in block.lines:
         nothing = (None,) * len(line.x)
-        points = zip(line.x, line.y, line.low or nothing, line.high or nothing, strict=True)
-        by_x = {x: _point(y, low, high) for x, y, low, high in points}
+        bounds = (each or nothing for each in (line.low, line.high, line.least, line.most))
+        by_x = {x: _point(*point) for x, *point in zip(line.x, line.y, *bounds, strict=True)}
         rows.append(Row(label=(line.label,), values=tuple(by_x.get(x, MISSING) for x in xs), theirs=line.theirs))
     return Table(
         name=block.name,
@@ -158,8 +163,10 @@ def _curves(block: Lines) -> Table:
     )
 
 
-def _point(y: float, low: float | None, high: float | None) -> Value:
-    return Value.of(y, shown, low=low, high=high)
+def _point(y: float, low: float | None, high: float | None, least: float | None, most: float | None) -> Value:
+    # Of the two ends alone their deviation is not that of the seeds.
+    known = None if least is None or most is None else replace(Spread.over((least, most), shown), deviation=None)
+    return Value.of(y, shown, low=low, high=high, spread=known)
 
 
 def paragraphs(text: str) -> Iterator[tuple[bool, list[str]]]:
