@@ -220,7 +220,8 @@ def compare(run_dirs: dict[str, Path], directory: Path, command: str, pool: bool
             f"E-CMP-01 {'; '.join(problems)}; a comparison needs them to be the same. Fix: train these runs anew"
         )
     if not pool:
-        seeds = {run: {run: seed} for known in seeds.values() for run, seed in known.items()}
+        seed_of = {run: seed for known in seeds.values() for run, seed in known.items()}
+        seeds = {run: {run: seed_of[run]} for run in runs}
     evaluation, facts = together(runs, seeds, command), {name: facts_of(run) for name, run in runs.items()}
     page = comparison_page(evaluation, facts, verified)
     said = {"checks": verified, "runs": facts, "summary": list(page.summary)}

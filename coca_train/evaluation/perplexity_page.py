@@ -220,7 +220,7 @@ def _ends(result: Mapping[str, Any], key: str, ends: Sequence[float | None]) -> 
         return None
     if key == "perplexity":
         return low, high
-    low, high = (result[key] * math.log(end) / loss for end in (low, high))
+    low, high = (result[key] * (math.log(end) if end else -math.inf) / loss for end in (low, high))
     return low, high
 
 
