@@ -14,6 +14,7 @@ import numpy as np
 
 from coca_train.evaluation.measures.reach import CONFIDENCE, LEAST
 from coca_train.evaluation.measures.seeds import Crossed, apart, student, together
+from coca_train.evaluation.position_curves import trained
 from coca_train.evaluation.results import Evaluation, GridRow
 from coca_train.evaluation.seeds import model_of
 from coca_train.report.blocks import MISSING, Row, Spread, Table, Value
@@ -55,11 +56,9 @@ def differences(evaluation: Evaluation) -> list[Difference]:
 def _asked(evaluation: Evaluation) -> Iterator[tuple[tuple[str, str, int], np.ndarray]]:
     """(who and at which length, sums_SD2) of every comparison."""
     models, rows = model_of(evaluation), dict[str, dict[str, GridRow]]()
-    for row in evaluation.rows():
-        if row.variant == row.subject.variants[0]:
-            model = models[row.subject.name]
-            seed = evaluation.seeds.get(model, {}).get(row.subject.name, "")
-            rows.setdefault(model, {})[seed] = row
+    for row in trained(evaluation.rows()):
+        model = models[row.subject.name]
+        rows.setdefault(model, {})[evaluation.seeds.get(model, {}).get(row.subject.name, "")] = row
     pairs = [pair for pair in combinations(rows, 2) if len(rows) <= FEW or pair[0] == next(iter(rows))]
     for one, other in pairs:
         seeds = [(rows[one][seed], rows[other][seed]) for seed in rows[one] if seed in rows[other]]
@@ -67,8 +66,8 @@ def _asked(evaluation: Evaluation) -> Iterator[tuple[tuple[str, str, int], np.nd
             continue
         common = set.intersection(*(set(row.results) for pair in seeds for row in pair))
         lengths = {int(point) for point in common}
-        trained = max(row.subject.training_window for pair in seeds for row in pair)
-        for length in sorted({trained, max(lengths, default=0)} & lengths):
+        window = max(row.subject.training_window for pair in seeds for row in pair)
+        for length in sorted({window, max(lengths, default=0)} & lengths):
             sums_SPD2 = _sums([[row.results[length]["by_document"] for row in pair] for pair in seeds])
             if sums_SPD2 is not None:
                 ours, theirs = sums_SPD2[:, 0], sums_SPD2[:, 1]
@@ -121,7 +120,7 @@ def _hidden(each: Difference) -> str:
     """What documents alone would have told."""
     better, worse = (each.one, each.other) if each.found.estimate < 0 else (each.other, each.one)
     return (
-        f"{better} and {worse} cannot be told apart at {each.length:,} tokens: {_size(each.found)} outlasts "
+        f"{better} and {worse} cannot be told apart at {each.length:,} tokens: {_size(each.found)}; it outlasts "
         f"documents, but not {each.n_seeds} seeds."
     )
 

@@ -4,7 +4,6 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
-from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -23,7 +22,7 @@ from coca_train.evaluation.grid_blocks import (
     training_windows,
 )
 from coca_train.evaluation.measures.reach import HOLDS_WITHIN, Part, holds, uses
-from coca_train.evaluation.measures.windows import middles
+from coca_train.evaluation.position_curves import FEW, loss_by_position, trained
 from coca_train.evaluation.results import ALL, Evaluation, GridRow, Point
 from coca_train.evaluation.seeds import pooled, several
 from coca_train.evaluation.verdict import Asked, verdicts
@@ -44,8 +43,6 @@ NOTE = (
     "(350M class and LLaMA-7B), text (PG-19) and tokens."
 )
 BEYOND = "Curves that leave the picture have their figures in the table."
-FEW = 7  # curves of one picture that need no choice: as many as there are colours
-FAR_OFF = 1.0  # [nats per token] above the median: where the picture of differences ends at the latest
 MARGIN = 1.05  # factor below the lowest point of such a picture
 HIGHEST = 2.0  # times the median of the last points: where the y axis of many curves ends at the latest
 
@@ -67,7 +64,7 @@ def page(settings: Any, evaluation: Evaluation, more: Sections | None = None, co
             f"Perplexity, {main.source}": [*_curves(main), main.perplexities, bits],
             "Differences between models": [differences.table(found)],
             **{f"Perplexity, {other.source}": [other.perplexities] for other in others},
-            "Loss by position": _by_position(main),
+            "Loss by position": loss_by_position(main.rows, main.file, training_windows(whole)),
         }
     return document(
         whole,
@@ -236,7 +233,7 @@ def _curves(text: OneText) -> list[Lines | None]:
     """Perplexity by window: all rows in one picture where they are few, else one a variant."""
     pictures = {"": text.rows}
     if len(text.rows) > FEW:
-        pictures = {"": _trained(text.rows)}
+        pictures = {"": trained(text.rows)}
         for row in text.rows:
             if row.variant != row.subject.variants[0]:
                 pictures.setdefault(row.variant, []).append(row)
@@ -246,11 +243,6 @@ def _curves(text: OneText) -> list[Lines | None]:
         _picture(text.evaluation, shown, f"{name}{files[variant]}", f": {variant}" if variant else "")
         for variant, shown in pictures.items()
     ]
-
-
-def _trained(rows: Sequence[GridRow]) -> list[GridRow]:
-    """Every model under its first variant: what it was trained with, unless the grid leaves that out."""
-    return [row for row in rows if row.variant == row.subject.variants[0]]
 
 
 def _picture(evaluation: Evaluation, rows: Sequence[GridRow], name: str, words: str) -> Lines | None:
@@ -284,65 +276,6 @@ def _limits(lines: Sequence[Line]) -> tuple[float | None, float | None]:
         return None, None
     highest = HIGHEST * statistics.median(last)  # may be infinite: then nothing lies above it
     return (min(ys) / MARGIN, highest) if highest < max(ys) else (None, None)
-
-
-def _by_position(text: OneText) -> list[Block | str | None]:
-    """Loss by position in the longest window of each row; of several models, also less their median."""
-    rows = text.rows
-    axis: dict[str, Any] = {
-        "x_label": "position: tokens before the prediction",
-        "x_log": True,
-        "marks": training_windows(text.evaluation),
-    }
-    compared = _less_median(_losses(_trained(rows)))
-    far = any(y > FAR_OFF for line in compared for y in line.y)
-    return [
-        curves(
-            _losses(rows if len(rows) <= FEW else _trained(rows)),
-            name=text.file("loss-by-position"),
-            title="Loss by position in the longest window",
-            alt="Mean loss against the position of the prediction in its window, one curve a model and variant.",
-            y_label="loss [nats per token]",
-            interval="range of its seeds",
-            note="First window of each document only: at one position all models are measured on the same tokens.",
-            **axis,
-        ),
-        curves(
-            compared if len(compared) > 1 else (),
-            name=text.file("loss-by-position-compared"),
-            title="Loss by position, less the models' median",
-            alt="Mean loss less the median of all models at the same position, one curve a model; below 0 is better.",
-            y_label="loss less the median [nats per token]",
-            y_limits=(None, FAR_OFF if far else None),
-            note="The models as they were trained. What all of them share, how hard the documents are, is taken away.",
-            **axis,
-        ),
-    ]
-
-
-def _losses(rows: Sequence[GridRow]) -> list[Line]:
-    """With the lowest and the highest seed, of rows that have several."""
-    lines = []
-    for row in rows:
-        if row.last:
-            seeds = [each["loss_by_position"] for each in row.last.get("seeds", {}).values()]
-            ends = [[end(losses) for losses in zip(*seeds, strict=True)] for end in (min, max)]
-            columns = (middles(row.last["ends"]), row.last["loss_by_position"], *(ends if seeds else []))
-            lines.append(Line.through(row.label, zip(*columns, strict=True)))
-    return lines
-
-
-def _less_median(lines: Sequence[Line]) -> list[Line]:
-    """At each position the median is over the curves that have it, which are over the very same tokens."""
-    by_position: dict[float, list[float]] = {}
-    for line in lines:
-        for x, y in zip(line.x, line.y, strict=True):
-            by_position.setdefault(x, []).append(y)
-    median = {x: statistics.median(losses) for x, losses in by_position.items()}
-    return [
-        replace(line, y=tuple(y - median[x] for x, y in zip(line.x, line.y, strict=True)), low=None, high=None)
-        for line in lines
-    ]
 
 
 def _summary(rows: Sequence[GridRow]) -> list[str]:

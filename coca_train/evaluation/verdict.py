@@ -38,6 +38,8 @@ def _over_seeds(label: str, training_window: int, seeds: Sequence[Sequence[Part]
     if whole.state == "unknown":
         return whole
     reaches = [min(parts, key=_reach).reach for parts in seeds]
+    if len(set(reaches)) == 1:
+        return replace(whole, line=f"{whole.line} with each of {len(seeds)} seeds")
     each = " / ".join("unknown" if reach is None else f"{reach:,}" if reach else "none" for reach in reaches)
     who = "every seed" if whole.state == "reads" else f"{reaches.count(0)} of {len(seeds)} seeds"
     return replace(whole, line=f"{whole.line} with {who}; seeds: {each}")

@@ -14,6 +14,7 @@ from coca_train.evaluation.measures.perplexity import summarise
 from coca_train.evaluation.measures.seeds import crossed_bounds
 from coca_train.evaluation.measures.windows import bin_ends
 from coca_train.evaluation.perplexity_page import against, page, perplexity_text
+from coca_train.evaluation.pipeline import seeds_of
 from coca_train.evaluation.results import Evaluation
 from coca_train.evaluation.seeds import grouped, pooled
 from coca_train.evaluation.trainings import comparison_page, training_table
@@ -89,6 +90,16 @@ def test_runs_that_differ_in_nothing_but_their_seeds_are_one_model():
 )  # fmt: skip
 def test_a_model_is_called_what_its_runs_share(runs, model):
     assert list(grouped({run: tree("rope", k) for k, run in enumerate(runs)})) == [model]
+
+
+def test_an_evaluation_knows_the_seeds_of_a_training_after_as_many_steps(tmp_path):
+    subjects = []
+    for name, number, step in (("rope", 1, 20), ("rope-seed2", 2, 20), ("early", 3, 10), ("alibi", 1, 20)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").write_text(json.dumps(tree(name[:4], number)).replace("earl", "rope"))
+        subjects.append(replace(measured(name), path=str(tmp_path / name), step=step))
+    subjects.append(replace(measured("llama", kind="huggingface"), path="nowhere"))
+    assert seeds_of(subjects) == {"rope": {"rope": "1", "rope-seed2": "2"}}
 
 
 def test_a_row_is_the_mean_over_seeds_with_what_they_lie_between():
@@ -226,7 +237,11 @@ def test_what_is_written_and_read_again_is_the_same():
 def test_the_terminal_and_the_files_have_the_seeds():
     whole = trained({"rope": SAME, "coca": BETTER})
     shown = perplexity_text(whole)
-    assert "with every seed; seeds: 512 / 512 / 512" in shown and "| rope  | plain" in shown and "seed2" not in shown
+    assert (
+        "reads to at least 512 tokens (4× its window) with each of 3 seeds" in shown
+        and "| rope  | plain" in shown
+        and "seed2" not in shown
+    )
     table = blocks(page(None, whole))["perplexity-books"]
     value = row(table, "rope", "plain").values[-1]
     assert f"({value.range}; {value.spread.words})" in markdown_text(page(None, whole))
