@@ -74,9 +74,9 @@ def pooled(evaluation: Evaluation) -> Evaluation:
 
     evaluation: of suite perplexity, where a model has several seeds.
     """
-    models: dict[str, list[Measured]] = {}
+    known, models = model_of(evaluation), dict[str, list[Measured]]()
     for subject in evaluation.subjects:
-        models.setdefault(model_of(evaluation)[subject.name], []).append(subject)
+        models.setdefault(known[subject.name], []).append(subject)
     subjects, cells = [], list[Cell]()
     places = {(cell.subject, cell.variant, cell.point): cell for cell in evaluation.cells}
     for model, seeds in models.items():
