@@ -187,6 +187,13 @@ def test_seeds_are_trainings_of_their_own_and_only_new_ones_are_trained(monkeypa
     assert f"seed: {third.data.seed + 2}" in loaded and "seed: 9" in loaded
 
 
+def test_help_tells_of_seeds(capsys):
+    assert main(["compare", "--help"]) == 0
+    shown = capsys.readouterr().out
+    for words in ("schemes=rope,coca seeds=3", "<scheme>-seed2", "seeds=", "pool="):
+        assert words in shown
+
+
 @pytest.mark.parametrize("word", ["seeds=0", "seeds=two", "seeds=101"])
 def test_a_number_of_seeds(word, capsys):
     assert main(["compare", word]) == 2
