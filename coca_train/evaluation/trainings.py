@@ -8,7 +8,8 @@ documents, without an interval: that a window *holds* is for the verdict to say 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -18,8 +19,9 @@ from coca_train.evaluation.grid_blocks import Sections, asked, file_names, token
 from coca_train.evaluation.measures.perplexity import perplexity_of
 from coca_train.evaluation.perplexity_page import number
 from coca_train.evaluation.results import Evaluation
+from coca_train.evaluation.seeds import pooled, several
 from coca_train.evaluation.suites import perplexity
-from coca_train.report.blocks import Document, Line, Lines, Row, Table, Value
+from coca_train.report.blocks import Document, Line, Lines, Row, Spread, Table, Value
 
 TOLERANCE = 1.05  # of the perplexity, where a window still keeps up
 POINTS = 60  # of the training's curve: more hide one another
@@ -77,10 +79,13 @@ def run_page(report: RunReport) -> Document:
 
 
 def comparison_page(evaluation: Evaluation, facts: Facts, checks: Sequence[str]) -> Document:
-    """checks: what was verified to be the same for all runs, in words."""
+    """facts: by run. checks: what was verified to be the same for all runs, in words."""
     held_fixed = "\n".join(f"* {line}" for line in checks)
-    sections: Sections = {"Training": [training_table(facts)], "What was held fixed": [held_fixed]}
-    return replace(perplexity.page(None, evaluation, sections), title=f"Comparison: {asked(evaluation)}")
+    table = training_table(facts, evaluation.seeds)
+    sections: Sections = {"Training": [table], "What was held fixed": [held_fixed]}
+    page, n_seeds = perplexity.page(None, evaluation, sections, compared=True), several(evaluation)
+    seeds = f", {n_seeds} seeds" if n_seeds else ""
+    return replace(page, title=f"Comparison: {asked(pooled(evaluation))}{seeds}")
 
 
 def loss_curves(records: Sequence[Record]) -> Lines:
@@ -217,15 +222,25 @@ def _reach_table(probes: Sequence[Probed]) -> Table:
     )
 
 
-def training_table(facts: Facts) -> Table:
-    """Size, losses, time of a step and memory; the last two also relative to the first run's."""
+def training_table(facts: Facts, seeds: Mapping[str, Iterable[str]]) -> Table:
+    """Size, losses, time of a step and memory, means over the seeds of a model; the last two also relative to the first
+    model's. facts: by run. seeds: by model, its runs; a run that is in none stands for itself."""
     texts = list(dict.fromkeys(key for fact in facts.values() for key in fact if key.startswith("valid/")))
-    first = next(iter(facts.values()))
+    known = {run for runs in seeds.values() for run in runs}
+    models = {model: list(runs) for model, runs in seeds.items()} | {run: [run] for run in facts if run not in known}
+    first = next(iter(models.values()))
 
-    def value(fact: Mapping[str, Any], key: str, form: str, relative: bool = False) -> Value:
-        amount, base = fact.get(key), first.get(key)
-        times = f" ({amount / base:.2f}x)" if relative and base and amount is not None else ""
-        return Value.of(amount, form + times, missing="not recorded")
+    def amounts(runs: Sequence[str], key: str) -> list[float]:
+        """Nothing where one of them recorded nothing."""
+        recorded = [facts[run].get(key) for run in runs]
+        return [] if None in recorded else [amount for amount in recorded if amount is not None]
+
+    def value(runs: Sequence[str], key: str, form: str, relative: bool = False) -> Value:
+        each, base = amounts(runs, key), amounts(first, key)
+        mean = statistics.fmean(each) if each else None
+        times = f" ({mean / statistics.fmean(base):.2f}x)" if relative and mean is not None and any(base) else ""
+        spread = Spread.over(each, form) if len(set(each)) > 1 else None
+        return Value.of(mean, form + times, missing="not recorded", spread=spread)
 
     return Table(
         name="training",
@@ -236,12 +251,12 @@ def training_table(facts: Facts) -> Table:
             Row(
                 label=(name,),
                 values=(
-                    value(fact, "parameters", "{:,}"),
-                    *(value(fact, key, "{:.3f}") for key in ("loss", *texts)),
-                    *(value(fact, key, "{:,.0f}", relative=True) for key in ("ms_per_step", "peak_memory_mib")),
+                    value(runs, "parameters", "{:,.0f}"),
+                    *(value(runs, key, "{:.3f}") for key in ("loss", *texts)),
+                    *(value(runs, key, "{:,.0f}", relative=True) for key in ("ms_per_step", "peak_memory_mib")),
                 ),
             )
-            for name, fact in facts.items()
+            for name, runs in models.items()
         ),
         note=TRAINING_NOTE,
     )

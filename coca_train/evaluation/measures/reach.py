@@ -25,7 +25,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import takewhile
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -112,8 +112,8 @@ def finds(length: int, n_found: int, n_prompts: int, share: float = FOUND_SHARE)
     return Evidence(length, bounds, bounds.low > share)
 
 
-def mean_bounds(sums_D2: Sequence[Sequence[float]]) -> Bounds:
-    """Of a ratio of sums over documents: the first column's, differences, by the second's, predictions.
+def mean_bounds(sums_D2: Any, confidence: float = CONFIDENCE) -> Bounds:
+    """Of a ratio of sums over documents (n, 2): the first column's, differences, by the second's, predictions.
 
     Studentized bootstrap over documents (Efron and Tibshirani 1993, chapter 12): each draw's ratio is measured in its
     own standard error, by the delta method. Percentiles of the ratio itself are too narrow for twenty documents, and
@@ -129,7 +129,7 @@ def mean_bounds(sums_D2: Sequence[Sequence[float]]) -> Bounds:
     ratios, errors = _ratio(sums[_draws(n)])
     with np.errstate(divide="ignore", invalid="ignore"):
         t = np.nan_to_num((ratios - ratio) / errors, posinf=np.inf, neginf=-np.inf)
-    low, high = np.quantile(t, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], method="inverted_cdf")
+    low, high = np.quantile(t, [(1 - confidence) / 2, (1 + confidence) / 2], method="inverted_cdf")
     error *= math.sqrt(n / (n - 2))  # few documents spread less than what they are drawn from
     return Bounds(ratio, ratio - float(high) * error, ratio - float(low) * error, n)
 

@@ -161,7 +161,7 @@ def _marks(block: Lines, x: Scale, y: Scale) -> Iterator[str]:
 def _curve(line: Line, index: int, x: Scale, y: Scale) -> str:
     classes, marker, dashes = looks(index, line.theirs)
     points = [p for p in zip(line.x, line.y, intervals(line), strict=True) if x.holds(p[0]) and y.holds(p[1])]
-    parts = [_band(line, x, y)]
+    parts = [_band(line, x, y), _strokes(line, x, y)]
     if points:
         parts.append(f'<path class="stroke" d="{_path(line, x, y)}" stroke-dasharray="{dashes}"/>')
     for a, b, (low, high) in points[:: math.ceil(len(points) / MARKERS_A_LINE) or 1]:
@@ -170,6 +170,14 @@ def _curve(line: Line, index: int, x: Scale, y: Scale) -> str:
         place = f"translate({x(a):.1f} {y(b):.1f})"
         parts.append(f'<path class="dot" transform="{place}" d="{marker}"><title>{escape(hover)}</title></path>')
     return f'<g class="curve {classes}" data-line="{index}">{"".join(parts)}</g>'
+
+
+def _strokes(line: Line, x: Scale, y: Scale) -> str:
+    """From the lowest to the highest seed at every point."""
+    points = zip(line.x, line.least or (), line.most or (), strict=False)
+    known = [(a, low, high) for a, low, high in points if low is not None and high is not None]
+    drawn = [f"M{x(a):.1f} {y(low):.1f}V{y(high):.1f}" for a, low, high in known if all(map(y.holds, (low, high)))]
+    return f'<path class="seeds" d="{"".join(drawn)}"/>' if drawn else ""
 
 
 def _path(line: Line, x: Scale, y: Scale) -> str:

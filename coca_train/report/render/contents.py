@@ -13,6 +13,7 @@ from coca_train.report.blocks import (
     Picture,
     Row,
     Section,
+    Spread,
     State,
     Table,
     Text,
@@ -26,6 +27,8 @@ MARKED = "The rows marked “paper” are the paper's figures, not ours."
 RANGES = "Small: {}."
 BOLD = "Bold: the {} figure of a column{}; no interval is known, others may be as good."
 NOTHING = "A column in which a 0.00 is among them has no bold."
+SEEDS = "Figures are means over seeds; small too: the lowest and the highest seed, counted in where ties are told."
+STROKES = "Strokes: from the lowest to the highest seed."
 UNKNOWN = "No interval is known of these curves."
 TIED = "Bold: the {} figure of a column{}, and all whose interval meets its: nothing is surely better."
 SIGNS: dict[State, tuple[str, str]] = {  # of a verdict, beside its words; and for who cannot see it
@@ -74,6 +77,7 @@ def has_intervals(table: Table) -> bool:
 def legend(table: Table) -> str:
     """What the small range, bold and the mark mean, in this table."""
     words = [RANGES.format(table.interval)] if has_intervals(table) else []
+    words += [SEEDS] if any(value.spread for row in table.rows for value in row.values) else []
     theirs = any(row.theirs for row in table.rows)
     if best_places(table):
         extreme = "lowest" if table.best == "low" else "highest"
@@ -86,10 +90,12 @@ def legend(table: Table) -> str:
 
 
 def picture_note(block: Picture) -> str:
-    """What stands below a picture; of curves of ours without a single interval, that there is none."""
+    """What stands below a picture; of curves of ours without a single interval, that there is none; what strokes of
+    seeds are."""
     ours = [line for line in block.lines if not line.theirs] if isinstance(block, Lines) else []
     unknown = ours and all(line.low is None for line in ours)
-    return " ".join(words for words in (block.note, UNKNOWN if unknown else "") if words)
+    strokes = isinstance(block, Lines) and any(line.least for line in block.lines)
+    return " ".join(words for words in (block.note, UNKNOWN if unknown else "", STROKES if strokes else "") if words)
 
 
 def lead(document: Document) -> tuple[list[Picture | Table], list[Section]]:
@@ -163,8 +169,8 @@ def _curves(block: Lines) -> Table:
     rows = []
     for line in block.lines:
         nothing = (None,) * len(line.x)
-        points = zip(line.x, line.y, line.low or nothing, line.high or nothing, strict=True)
-        by_x = {x: _point(y, low, high) for x, y, low, high in points}
+        bounds = (each or nothing for each in (line.low, line.high, line.least, line.most))
+        by_x = {x: _point(*point) for x, *point in zip(line.x, line.y, *bounds, strict=True)}
         rows.append(Row(label=(line.label,), values=tuple(by_x.get(x, MISSING) for x in xs), theirs=line.theirs))
     return Table(
         name=block.name,
@@ -199,8 +205,10 @@ def _side_by_side(block: Panels) -> Table:
     )
 
 
-def _point(y: float, low: float | None, high: float | None) -> Value:
-    return Value.of(y, shown, low=low, high=high)
+def _point(y: float, low: float | None, high: float | None, least: float | None, most: float | None) -> Value:
+    # Of the two ends alone their deviation is not that of the seeds.
+    known = None if least is None or most is None else replace(Spread.over((least, most), shown), deviation=None)
+    return Value.of(y, shown, low=low, high=high, spread=known)
 
 
 def paragraphs(text: str) -> Iterator[tuple[bool, list[str]]]:

@@ -113,6 +113,7 @@ def _cell(value: Value, best: bool, mark: str) -> str:
     if value.number is None:
         return f"<td{hover}>{text}{f'<sup>{mark}</sup>' if mark else ''}</td>"
     between = f"<small>{escape(value.range)}</small>" if value.range else ""
+    between += f"<small>{escape(value.spread.words)}</small>" if value.spread else ""
     note = f'<small class="note">{escape(value.note)}</small>' if value.note else ""
     return f'<td data-number="{value.number!r}"{hover}>{text}{between}{note}</td>'
 

@@ -173,6 +173,10 @@ def _curve(axes: Any, line: Line, look: dict[str, Any]) -> None:
     every = math.ceil(len(x) / MARKERS_A_LINE) or 1
     style = {"linewidth": 1.8, "markersize": 6, "markevery": every, **look}
     axes.plot(x[finite], y[finite], label=_label(line), **style)
+    if line.least is not None and line.most is not None:
+        least, most = (np.asarray(edge, float) for edge in (line.least, line.most))
+        there = finite & np.isfinite(least) & np.isfinite(most)
+        axes.vlines(x[there], least[there], most[there], color=look["color"], linewidth=1.0)
     if line.low is None or line.high is None:
         return
     low, high = (np.asarray(edge, float) for edge in (line.low, line.high))  # None becomes NaN

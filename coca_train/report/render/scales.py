@@ -98,6 +98,11 @@ def apart(block: Lines) -> bool:
     return sum(line.low is not None for line in block.lines) > TOGETHER
 
 
+def bounds(line: Line) -> list[tuple[float | None, ...]]:
+    """Ends of its interval, and its lowest and highest seed, those that are known."""
+    return [ends for ends in (line.low, line.high, line.least, line.most) if ends is not None]
+
+
 def intervals(line: Line) -> list[tuple[float | None, float | None]]:
     """(low, high) of each point."""
     nothing = (None,) * len(line.x)
@@ -147,9 +152,9 @@ def tick_text(value: float) -> str:
 
 
 def ends(block: Lines) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Limits of both axes: all curves, their intervals, and the marks."""
+    """Limits of both axes: all curves, their intervals and seeds, and the marks."""
     xs = [x for line in block.lines for x in line.x] + [x for x, _ in block.marks]
-    ys = [v for line in block.lines for bound in (line.y, line.low or (), line.high or ()) for v in bound]
+    ys = [v for line in block.lines for bound in (line.y, *bounds(line)) for v in bound]
     y_limits = limits([v for v in ys if v is not None], block.y_log, block.y_limits, least_span(block))
     return limits(xs, block.x_log), y_limits
 
