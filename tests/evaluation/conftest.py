@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,3 +47,27 @@ def books(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("text") / "books.jsonl"
     path.write_text("".join(json.dumps({"text": sentences(i, 120 + 30 * i)}) + "\n" for i in range(3)))
     return path
+
+
+@pytest.fixture
+def evaluated(tmp_path, folders, books, monkeypatch) -> Callable[..., tuple[dict[str, Any], Any]]:
+    """evaluated(choice, "eval.…=…", ..., exchanged=…): what a whole evaluation of one model leaves in results.json, and
+    its page; cells are kept between calls. exchanged(opened): what is measured in place of the folder's model.
+
+    Without the report's files, whose pictures take five times as long as the cells; test_command.py has whole ones.
+    """
+    from coca_train.evaluation import grid, pipeline
+    from coca_train.evaluation.configuration import load
+
+    pages: list[Any] = []
+    open_folder = grid.open_folder
+    monkeypatch.setattr(pipeline, "write_report", lambda document, directory: pages.append(document) or {})
+    monkeypatch.setattr(pipeline, "write_index", lambda root: None)
+
+    def results(choice: str, *words: str, exchanged: Callable[[Any], Any] = lambda opened: opened) -> Any:
+        monkeypatch.setattr(grid, "open_folder", lambda *place: exchanged(open_folder(*place)))
+        own = [f"checkpoint={folders('one')}", f"text.files=[{books}]", f"work.root={tmp_path / 'made'}"]
+        directory = pipeline.evaluate(load([f"+eval={choice}", *own, *words])[0], "the command")
+        return json.loads((directory / "results.json").read_text()), pages[-1]
+
+    return results

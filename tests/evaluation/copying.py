@@ -1,5 +1,6 @@
 """A model that copies as far back as it reads: of a known reach, for suites that ask what stands in a prompt."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,7 +28,8 @@ def successor(text: list[int], reach: int) -> int:
 
 
 class CopyHead(nn.Module):
-    """What a Transformer is to a suite. Hidden states are the logits. reach [tokens]: how far back it reads.
+    """What a Transformer is to an evaluation. Hidden states are the logits. reach [tokens]: how far back it reads.
+    says(text, reach): the token it puts behind a text.
 
     Shape legend: B rows, T new tokens, S all tokens, V vocabulary.
     """
@@ -35,12 +37,17 @@ class CopyHead(nn.Module):
     max_positions = None
     kinds = ("own",)
 
-    def __init__(self, reach: int) -> None:
+    def __init__(self, reach: int, says: Callable[[list[int], int], int] = successor) -> None:
         super().__init__()
-        self.reach, self.weight = reach, nn.Parameter(torch.zeros(1))
+        self.reach, self.says, self.weight = reach, says, nn.Parameter(torch.zeros(1))
 
     def position_of(self, kind: str) -> Any:
-        return SimpleNamespace()
+        return SimpleNamespace(mixes_heads=False)
+
+    def set_position(self, settings: Any) -> None:
+        """It has none; nor visibility and logit scale."""
+
+    set_visibility = set_logit_scale = set_position
 
     @property
     def visibilities(self) -> dict[str, None]:
@@ -59,7 +66,7 @@ class CopyHead(nn.Module):
         # Only the last token of a row, or of the text before padding, is ever asked for what follows.
         for row, tokens_S in enumerate(tokens_BS.tolist()):
             n = len(tokens_S) if cache is not None else max(i for i, t in enumerate(tokens_S, 1) if t)
-            logits_BTV[row, n - len(tokens_S) - 1, successor(tokens_S[:n], self.reach)] = 10.0
+            logits_BTV[row, n - len(tokens_S) - 1, self.says(tokens_S[:n], self.reach)] = 10.0
         return logits_BTV
 
     def head(self, x: Tensor) -> Tensor:
