@@ -100,11 +100,19 @@ def _beyond(part: Part) -> str:
     return f"no verdict beyond: {part.missing} {part.of} missing"
 
 
+FAILS = {"uses": "gains nothing that is sure", "finds": "finds too little", "works with": "works with too little"}
+
+
 def _nowhere(part: Part, training_window: int) -> str:
+    """Of a part that fails at its shortest length: only what uses nothing inside its window reads nowhere."""
     shortest = part.evidence[0].length
-    if shortest <= training_window:
+    inside = shortest <= training_window
+    if inside and part.name == "uses":
         return f"reads nowhere, not even inside its window of {training_window:,} tokens"
-    return f"reads at no length that was tested: they begin at {shortest:,} tokens, its window is {training_window:,}"
+    return (
+        f"reads to no length in all that was asked: {FAILS[part.name]} at {shortest:,} tokens already, "
+        f"{'inside' if inside else 'beyond'} its window of {training_window:,}"
+    )
 
 
 def _unknown(parts: Sequence[Part]) -> str:

@@ -7,24 +7,18 @@ draw with a chance of 1 in 27, more than the 2.5 % beyond either end, so the end
 
 import json
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import sentencepiece
 import torch
 import transformers
-from torch.nn import functional as F
 
-from coca_train import positions
-from coca_train.models.init import init_weights
-from coca_train.models.transformer import Transformer
-from coca_train.positions import visibilities
+from coca_train.evaluation.suites import speed
 from tests.evaluation.conftest import sentences
-from tests.evaluation.grids import TINY, Bytes, blocks
+from tests.evaluation.grids import blocks
 from tests.evaluation.harnessed import TASKS, lines
 
-TINY_2 = replace(TINY, n_layers=2)
 TRAINED = 24  # the window of the folder's model [tokens]
 NEAR = 1e-5
 
@@ -192,75 +186,6 @@ def test_anomaly(evaluated, theirs, ids):
             assert np.array(found["by_head"]) == pytest.approx(by_layer.mean((0, 2, 4)), abs=near)
 
 
-@torch.no_grad()
-def xl_losses(model, tokens, segment, memory):
-    """Transformer-XL (sections 3.2 and 3.3) of one text from its weights: every query and key by itself."""
-    weights = {name: value.double() for name, value in model.named_parameters()}
-    n_heads, width = TINY_2.n_heads, TINY.d_model // TINY.n_heads
-    waves = 10000 ** (-torch.arange(0, TINY.d_model, 2).double() / TINY.d_model)
-    u, v = weights["position.u"], weights["position.v"]
-
-    def linear(x, name):
-        return F.linear(x, weights[f"{name}.weight"], weights.get(f"{name}.bias"))
-
-    def norm(x, name):
-        return F.layer_norm(x, x.shape[-1:], weights[f"{name}.weight"], weights[f"{name}.bias"], TINY.norm_eps)
-
-    kept = [torch.zeros(0, TINY.d_model).double()] * TINY_2.n_layers
-    nll = []
-    for begin in range(0, len(tokens) - 1, segment):
-        end = min(begin + segment, len(tokens) - 1)
-        x = weights["embed.weight"][tokens[begin:end]]
-        for layer in range(TINY_2.n_layers):
-            at = f"blocks.{layer}"
-            seen = torch.cat((kept[layer], x))
-            kept[layer] = seen[max(0, len(seen) - memory) :]
-            n_old = len(seen) - len(x)
-            q = linear(norm(x, f"{at}.attention_norm"), f"{at}.attention.q").unflatten(-1, (n_heads, width))
-            k, values = (
-                linear(norm(seen, f"{at}.attention_norm"), f"{at}.attention.{name}").unflatten(-1, (n_heads, width))
-                for name in "kv"
-            )
-            mixed = torch.zeros_like(q)
-            for m in range(len(x)):
-                # All of the segment before it, and all of the memory.
-                distance = torch.arange(n_old + m, -1, -1)[:, None] * waves
-                far = torch.cat((distance.sin(), distance.cos()), 1) @ weights[f"{at}.attention.position.w_r"].T
-                score = ((q[m] + u) * k[: n_old + m + 1] + (q[m] + v) * far.unflatten(-1, (n_heads, width))).sum(-1)
-                mixed[m] = ((score / math.sqrt(width)).softmax(0)[..., None] * values[: n_old + m + 1]).sum(0)
-            inner = F.gelu(linear(norm(x, f"{at}.mlp_norm"), f"{at}.mlp.up"))
-            x = x + linear(mixed.flatten(1), f"{at}.attention.out") + linear(inner, f"{at}.mlp.down")
-        log_p = linear(norm(x, "final_norm"), "head").log_softmax(-1)
-        nll += [-float(log_p[i, tokens[begin + i + 1]]) for i in range(end - begin)]
-    return np.array(nll)
-
-
-def test_recurrence(evaluated, books):
-    """A model with a memory in the folder's place, its tokens bytes."""
-    settings = positions.settings({"scheme": "transformer_xl", "shared": True, "memory_len": 8})
-    causal = visibilities.settings({"name": "causal"})
-    model = Transformer(TINY_2, settings, causal, vocab_size=256, max_seq_len=16)
-    init_weights(model, TINY_2, seed=3)
-
-    def exchanged(opened):
-        train = replace(opened.config.train, seq_len=16)
-        data = replace(opened.config.data, order="stream")  # the order that a memory asks for
-        config = replace(
-            opened.config, model=TINY_2, position=settings, visibility=causal, train=train, data=data
-        )
-        return opened._replace(model=model.eval(), tokenizer=Bytes(), config=config)
-
-    words = ["grid.lengths=[8,14,24]", "eval.segment=8", "eval.document_tokens=30"]
-    record, _ = evaluated("recurrence", *words, exchanged=exchanged)
-    texts = [torch.tensor([1, *json.loads(line)["text"].encode()][:31]) for line in books.read_text().splitlines()]
-    for cell in record["cells"]:
-        nll = np.array([xl_losses(model, text, 8, cell["point"] - 8).mean() for text in texts])
-        expected = np.exp([nll.mean(), nll.min(), nll.max()])
-        found = [cell["result"][key] for key in ("perplexity", "ci_low", "ci_high")]
-        assert found == pytest.approx(expected, rel=NEAR)
-    assert len({cell["result"]["perplexity"] for cell in record["cells"]}) == 3
-
-
 def studentized(sums):
     """Estimate and 95 % interval of a ratio of sums over documents (n, 2), with draws of its own."""
     n, ratio = len(sums), sums[:, 0].sum() / sums[:, 1].sum()
@@ -284,7 +209,9 @@ def test_reach_of_reading(evaluated, theirs, pieces, tmp_path):
     _, page = evaluated("reach", *words)
     ids = read(texts, pieces, 49)
     beyond = range(TRAINED + 1, 49)
-    excess = sum(loss(theirs, ids, p, window_of(p, 48, 24)) - loss(theirs, ids, p, window_of(p, 24, 24)) for p in beyond)
+    excess = sum(
+        loss(theirs, ids, p, window_of(p, 48, 24)) - loss(theirs, ids, p, window_of(p, 24, 24)) for p in beyond
+    )
     gain = {}
     for length, ends in ((12, 1), (24, 3), (48, 6)):
         last = [end for end in range(length, 49, length)]
@@ -293,7 +220,9 @@ def test_reach_of_reading(evaluated, theirs, pieces, tmp_path):
         less_of = sum(loss(theirs, ids, p, end - length // 2 - ends) for p, end in predicted)
         gain[length] = (less_of - more_of, len(predicted))
     shown = blocks(page)["reach-evidence"]
-    values = {(each.label[2], n): value for each in shown.rows for n, value in zip(shown.columns, each.values, strict=True)}
+    values = {
+        (each.label[2], n): value for each in shown.rows for n, value in zip(shown.columns, each.values, strict=True)
+    }
     asked = {("holds", "48"): (excess, len(beyond))} | {("uses", str(n)): gain[n] for n in (12, 24, 48)}
     for what, (sums, n) in asked.items():
         ratio, low, high = studentized(np.stack((sums, np.full(20, n)), 1))
@@ -319,3 +248,20 @@ def test_harness(evaluated, theirs, pieces):
     found = cell["result"]["metrics"]["own_lands"]["acc"]
     assert found["value"] == pytest.approx(mean) and 0 < mean < 1
     assert found["stderr"] == pytest.approx(math.sqrt(mean * (1 - mean) / (len(hits) - 1)))
+
+
+def test_speed(evaluated, monkeypatch):
+    """A time cannot be computed twice. What is made of planted ones can: a figure of each, one a token decoded, and a
+    ratio turn by turn, which is not that of the medians."""
+    planted = {"own": [6.0, 2.0, 5.0], "rope": [2.0, 2.0, 10.0], "nope": [1.0, 4.0, 4.0]}
+    monkeypatch.setattr(speed, "in_turns", lambda turns, rounds, device: {who: planted[who] for who in turns})
+    words = ["grid.lengths=[12]", "eval.rounds=3", "eval.new_tokens=4", "eval.memory=false"]
+    (cell,) = evaluated("speed", *words)[0]["cells"]
+    for work, found in cell["result"]["seconds"].items():
+        for who, seconds in planted.items():
+            each = np.array(seconds) / (4 if work == "decode" else 1)
+            assert found[who] == {"median": np.median(each), "low": each.min(), "high": each.max()}
+            if who != "own":
+                ratio = np.array(planted["own"]) / seconds
+                expected = {"median": np.median(ratio), "low": ratio.min(), "high": ratio.max()}
+                assert cell["result"]["ratio"][work][who] == pytest.approx(expected)

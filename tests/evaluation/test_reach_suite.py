@@ -1,14 +1,11 @@
 """`+eval=reach`, whole: its parts' cells in one grid, kept as their own suites keep them, and one verdict a model."""
 
-import json
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from coca_train.config.messages import ConfigError
-from coca_train.evaluation import pipeline
 from coca_train.evaluation.configuration import load
 from coca_train.evaluation.measures.reach import FOUND_SHARE, GAINS, Bounds, Evidence, Part
 from coca_train.evaluation.results import Evaluation

@@ -109,8 +109,29 @@ def test_the_least_of_what_was_asked() -> None:
     few, nothing = Part("finds", "prompts", (seen(128, True, n=3),)), Part("works with", "prompts", (seen(64, False),))
     assert verdict("one", 128, [holds, few]).line == "no verdict: 3 prompts, 17 more are needed"
     assert verdict("one", 128, [few, nothing]).state == "none"
-    beyond = Part("works with", "prompts", (seen(256, False),))
-    assert verdict("one", 128, [beyond]).line.startswith("reads at no length that was tested: they begin at 256 tokens")
+
+
+@pytest.mark.parametrize(
+    ("name", "shortest", "line"),
+    [
+        ("uses", 64, "reads nowhere, not even inside its window of 128 tokens"),
+        ("uses", 128, "reads nowhere, not even inside its window of 128 tokens"),
+        ("uses", 256, "gains nothing that is sure at 256 tokens already, beyond its window of 128"),
+        ("finds", 128, "finds too little at 128 tokens already, inside its window of 128"),
+        ("finds", 256, "finds too little at 256 tokens already, beyond its window of 128"),
+        ("works with", 64, "works with too little at 64 tokens already, inside its window of 128"),
+        ("works with", 256, "works with too little at 256 tokens already, beyond its window of 128"),
+    ],
+)
+def test_what_fails_at_its_shortest_length_says_which_and_where(name: Any, shortest: int, line: str) -> None:
+    """Prompts that are not answered leave open whether a text is used, and what was not asked inside the window is not
+    said of it."""
+    fails = Part(name, "prompts", (seen(shortest, False), seen(512, False)))
+    used = Part("uses", "documents", (seen(32, True), seen(128, True)))
+    said = verdict("one", 128, [fails] if name == "uses" else [used, fails])
+    nowhere = line.startswith("reads nowhere")
+    assert said.line == (line if nowhere else f"reads to no length in all that was asked: {line}")
+    assert said.state == "none"
 
 
 def test_longer_texts_than_there_are_enough_of_leave_the_verdict_on_shorter_ones() -> None:

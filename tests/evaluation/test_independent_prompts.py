@@ -1,0 +1,245 @@
+"""What a whole evaluation of prompts leaves in results.json, against prompts written here from their definition
+(docs/evaluation.md), answers computed anew for every token, and answers matched by hand.
+
+Tokens are letters, behind the one that begins a text. Answers come from transformers' own model, or from one that
+copies as far back as it reads (copying.py), so that some are right and some are not.
+"""
+
+import math
+import random
+import re
+
+import pytest
+import torch
+import transformers
+from scipy.stats import binomtest
+
+from tests.evaluation.copying import CopyHead, successor
+from tests.evaluation.grids import Bytes, blocks, row
+from tests.evaluation.written import BEGIN, RULER, made_up, passkey, recall, ruler
+
+END = 0
+ASKED = {  # how a question goes on in the prompt's own words, as the copier understands it
+    "What is the passkey?": "The passkey is",
+    "the special number of": "The special number of",
+    "all the special numbers of": "The special number of",
+    " are": " is",
+}
+
+
+def understood(text: list[int], reach: int) -> int:
+    """The copier's next token, a question's words turned into those of the answer. Behind a number that ends with 3, 6
+    or 9 it says 7: another number, with this one's digits in it."""
+    *before, last = "".join(map(chr, text)).rpartition("\n")
+    for question, words in ASKED.items():
+        last = last.replace(question, words)
+    said = successor([ord(letter) for letter in "".join([*before, last])], reach)
+    return ord("7") if text[-1] in b"369" and said not in b"0123456789" else said
+
+
+class Letters(Bytes):
+    """Token n is the letter n, however large a vocabulary is."""
+
+    def decode(self, tokens: list[int]) -> str:
+        return "".join(chr(token) for token in tokens if token > BEGIN)
+
+
+def copier(reach, read):
+    """read: gets every text that is read."""
+
+    def says(text, reach):
+        read.add("".join(map(chr, text[1:])))
+        return understood(text, reach)
+
+    return lambda opened: opened._replace(model=CopyHead(reach, says).eval(), tokenizer=Letters())
+
+
+def of_letters(opened):
+    """The folder's own model, its tokens letters."""
+    return opened._replace(tokenizer=Letters())
+
+
+@pytest.fixture(scope="module")
+def theirs(folders):
+    model = transformers.AutoModelForCausalLM.from_pretrained(folders("one"), dtype=torch.float32).eval()
+
+    @torch.no_grad()
+    def log_p(text):
+        return model(input_ids=torch.tensor([text])).logits[0].double().log_softmax(-1)
+
+    return log_p
+
+
+def decoded(prompt: str, n: int, following) -> str:
+    """Greedily, up to the token that ends a text."""
+    text = [BEGIN, *prompt.encode()]
+    start = len(text)
+    while len(text) < start + n and text[-1] != END:
+        text.append(following(text))
+    return "".join(chr(token) for token in text[start:] if token > BEGIN)
+
+
+def wilson(hits):
+    interval = binomtest(sum(hits), len(hits)).proportion_ci(method="wilson")
+    return pytest.approx((interval.low, interval.high))
+
+
+@pytest.mark.parametrize(
+    ("wording", "name", "end", "between", "reach"),
+    [
+        ("coca", "passkey", "What is the passkey?", "\n", 500),
+        ("yarn", "pass key", "What is the pass key? The pass key is", " ", 500),
+    ],
+)
+def test_passkey(evaluated, wording, name, end, between, reach):
+    words = [f"eval.prompt={wording}", "eval.n_cases=12", "eval.max_new_tokens=12", "eval.n_depths=4"]
+    words += ["eval.places=even", "grid.lengths=[500,900]"]
+    read = set()
+    record, _ = evaluated("passkey", *words, exchanged=copier(reach, read))
+    for cell in record["cells"]:
+        length, found = cell["point"], cell["result"]
+        hits, inside = [], []
+        for index, case in enumerate(found["cases"]):
+            draw = random.Random(f"passkey 0 {length} {index}")
+            key = draw.randint(10_000, 99_999) if wording == "coca" else draw.randint(1, 50_000)
+            longest = max(n for n in range(20) if 1 + len(passkey(name, end, between, key, n, 0)[0]) <= length)
+            n_before = round(longest * (index % 4) / 3)
+            prompt, distance = passkey(name, end, between, key, longest, n_before)
+            answer = decoded(prompt, 12, lambda text: understood(text, reach))
+            assert prompt in read
+            numbers = re.findall("[0-9]+", answer)
+            hits.append(str(key) in (numbers if wording == "coca" else numbers[:1]))
+            inside.append(str(key) in answer)
+            assert case == {
+                "key": key, "depth": n_before / longest, "distance": distance, "found": hits[-1], "answer": answer
+            }  # fmt: skip
+        assert (found["accuracy"], found["contained"]) == (sum(hits) / 12, sum(inside) / 12)
+        assert (found["low"], found["high"]) == wilson(hits)
+        assert 0 < sum(hits) < sum(inside) <= 12 and (length == 500) == all(inside)
+
+
+@pytest.mark.parametrize("model", ["theirs", "copier"])
+def test_recall(evaluated, theirs, model):
+    greedy = lambda text: int(theirs(text)[-1].argmax())  # noqa: E731
+    following, exchanged = {
+        "theirs": (greedy, of_letters),
+        "copier": (lambda text: understood(text, 200), copier(200, set())),
+    }[model]
+    words = ["eval.n_cases=8", "eval.n_depths=4", "grid.lengths=[150,300]"]
+    for cell in evaluated("recall", *words, exchanged=exchanged)[0]["cells"]:
+        hits, others, chances = [], [], []
+        for index, case in enumerate(cell["result"]["cases"]):
+            prompt, value, values, distance = recall(cell["point"], index, 4)
+            answer = decoded(prompt, len(' "bamilo"') + 2, following)
+            hits.append(answer.lstrip().startswith(f'"{value}"'))
+            others.append(any(answer.lstrip().startswith(f'"{each}"') for each in values if each != value))
+            chances.append(1 / len(values))
+            assert (case["value"], case["distance"], case["n_pairs"]) == (value, distance, len(values))
+            assert (case["answer"], case["found"]) == (answer, hits[-1])
+        found = cell["result"]
+        assert (found["accuracy"], found["others"]) == (sum(hits) / 8, sum(others) / 8)
+        assert found["chance"] == pytest.approx(sum(chances) / 8)
+        assert (found["low"], found["high"]) == wilson(hits)
+        assert model == "theirs" or ((sum(hits) == 8) == (cell["point"] == 150) and sum(hits) > 0)
+
+
+def test_manyshot(evaluated, theirs):
+    """Labels by the log-probability of their letters, from transformers' own model."""
+    labels, n_words = ["no", "yes"], 8
+    words = ["eval.n_words=8", "eval.labels=['no','yes']", "eval.n_cases=10", "grid.lengths=[60,120]"]
+    for cell in evaluated("manyshot", *words, exchanged=of_letters)[0]["cells"]:
+        length, found, hits, seen = cell["point"], cell["result"], [], []
+        for index, case in enumerate(found["cases"]):
+            draw = random.Random(f"manyshot 0 {length} {index}")
+            known = made_up(draw, n_words)
+            right = [0, 1] * 4
+            draw.shuffle(right)
+            asked = draw.randrange(n_words)
+            shots = [
+                f"{known[i]}: {labels[right[i]]}\n" for _ in range(3) for i in draw.sample(range(n_words), n_words)
+            ]
+            question = f"{known[asked]}:"
+            room = length - 1 - len(question) - len(" yes")
+            n = max(n for n in range(len(shots)) if len("".join(shots[:n])) <= room)
+            totals = []
+            for label in labels:
+                text = [BEGIN, *f"{''.join(shots[:n])}{question} {label}".encode()]
+                log_p = theirs(text)
+                totals.append(sum(float(log_p[i - 1, text[i]]) for i in range(len(text) - len(label), len(text))))
+            hits.append(totals.index(max(totals)) == right[asked])
+            seen.append(any(shot.startswith(question) for shot in shots[:n]))
+            assert case["n_shots"] == n and case["seen"] == seen[-1] and case["label"] == labels[right[asked]]
+            assert case["log_p"] == pytest.approx(totals, abs=1e-4)
+            assert case["found"] == hits[-1]
+        accuracy = sum(hits) / 10
+        assert found["accuracy"] == accuracy and (found["low"], found["high"]) == wilson(hits)
+        assert found["ceiling"] == pytest.approx((sum(seen) + (10 - sum(seen)) / 2) / 10)
+        assert (found["chance"], found["learnt"]) == (0.5, pytest.approx(2 * accuracy - 1))
+
+
+def done(task, length, index, reach):
+    """Of each of these prompts, the copier's answer, and the share of what is expected that stands in it."""
+    answers = []
+    for prompt, expected in ruler(task, length, index):
+        answer = decoded(prompt, RULER[task][1], lambda text: understood(text, reach))
+        answers.append((answer[:80], sum(each.lower() in answer.lower() for each in expected) / len(expected)))
+    return answers
+
+
+def test_ruler(evaluated):
+    words = [f"eval.tasks=[{','.join(RULER)}]", "eval.n_cases=3", "grid.lengths=[900,3900]"]
+    read = set()
+    record, page = evaluated("ruler", *words, exchanged=copier(700, read))
+    found = {cell["point"]: cell for cell in record["cells"]}
+    assert found.pop("common_words@900")["status"] == "impossible"
+    seen = set()
+    for point, cell in found.items():
+        task, length = point.split("@")
+        scores = [case["score"] for case in cell["result"]["cases"]]
+        for index, case in enumerate(cell["result"]["cases"]):
+            assert (case["answer"], case["score"]) in done(task, int(length), index, 700)
+            assert any(prompt in read for prompt, _ in ruler(task, int(length), index))
+        mean = sum(scores) / 3
+        error = math.sqrt(sum((score - mean) ** 2 for score in scores) / 2 / 3)
+        assert (cell["result"]["score"], cell["result"]["standard_error"]) == pytest.approx((mean, error))
+        seen |= set(scores)
+    assert {0, 0.25, 1} <= seen
+    needle = row(blocks(page)["ruler-tasks"], "needle", "one", "plain").values[0]
+    hits = [case["score"] == 1 for case in found["needle@900"]["result"]["cases"]]
+    assert (needle.low, needle.high) == wilson(hits)
+
+
+def test_reach_of_prompts(evaluated):
+    """How far a copier of 400 letters finds and works: to the last length before one that is not surely passed."""
+    lengths = (200, 300, 400, 600)
+    words = [f"grid.lengths=[{','.join(map(str, lengths))}]", "eval.reads=null", "eval.works.tasks=[needle_keys]"]
+    words += ["eval.finds.n_cases=24", "eval.finds.n_depths=4", "eval.works.n_cases=24"]
+    _, page = evaluated("reach", *words, exchanged=copier(400, set()))
+    shown = {row.label[2]: row.values for row in blocks(page)["reach-evidence"].rows}
+    expected, reached = {"finds": {}, "works with": {}}, {}
+    for length in lengths:
+        asked = [recall(length, index, 4) for index in range(24)]
+        answers = [decoded(prompt, 11, lambda text: understood(text, 400)) for prompt, *_ in asked]
+        values = [value for _, value, *_ in asked]
+        expected["finds"][length] = [
+            f' "{v}"' == answer[: len(v) + 3] for v, answer in zip(values, answers, strict=True)
+        ]
+        if length > 300:  # shorter ones have no room for four needles
+            whole = [done("needle_keys", length, index, 400)[-1] for index in range(24)]
+            expected["works with"][length] = [score == 1 for _, score in whole]
+    for part, hits in expected.items():
+        for length, value in zip(lengths, shown[part], strict=True):
+            if length not in hits:
+                assert value.number is None
+                continue
+            exact = binomtest(sum(hits[length]), 24).proportion_ci(method="exact")
+            assert (value.number, value.low, value.high) == pytest.approx(
+                (sum(hits[length]) / 24, exact.low, exact.high)
+            )
+            if exact.low <= 0.8:
+                break
+            reached[part] = length
+    assert reached == {"finds": 400, "works with": 400}
+    (said,) = page.verdicts
+    assert said.line == "reads to 400 tokens (17× its window)"
+    assert said.parts == tuple((part, f"{length} tokens") for part, length in reached.items())
