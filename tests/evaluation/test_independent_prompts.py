@@ -44,14 +44,20 @@ class Letters(Bytes):
         return "".join(chr(token) for token in tokens if token > BEGIN)
 
 
-def copier(reach, read):
+def copier(reach, read, says=understood):
     """read: gets every text that is read."""
 
-    def says(text, reach):
+    def reading(text, reach):
         read.add("".join(map(chr, text[1:])))
-        return understood(text, reach)
+        return says(text, reach)
 
-    return lambda opened: opened._replace(model=CopyHead(reach, says).eval(), tokenizer=Letters())
+    return lambda opened: opened._replace(model=CopyHead(reach, reading).eval(), tokenizer=Letters())
+
+
+def lengthened(text: list[int], reach: int) -> int:
+    """The copier's next token, but a word that ends with a or e has a letter more: it is another word."""
+    said = understood(text, reach)
+    return ord("s") if said == ord('"') and text[-1] in b"ae" else said
 
 
 def of_letters(opened):
@@ -123,24 +129,25 @@ def test_recall(evaluated, theirs, model):
     greedy = lambda text: int(theirs(text)[-1].argmax())  # noqa: E731
     following, exchanged = {
         "theirs": (greedy, of_letters),
-        "copier": (lambda text: understood(text, 200), copier(200, set())),
+        "copier": (lambda text: lengthened(text, 200), copier(200, set(), lengthened)),
     }[model]
     words = ["eval.n_cases=8", "eval.n_depths=4", "grid.lengths=[150,300]"]
     for cell in evaluated("recall", *words, exchanged=exchanged)[0]["cells"]:
-        hits, others, chances = [], [], []
+        hits, others, chances, inside = [], [], [], []
         for index, case in enumerate(cell["result"]["cases"]):
             prompt, value, values, distance = recall(cell["point"], index, 4)
             answer = decoded(prompt, len(' "bamilo"') + 2, following)
             hits.append(answer.lstrip().startswith(f'"{value}"'))
             others.append(any(answer.lstrip().startswith(f'"{each}"') for each in values if each != value))
             chances.append(1 / len(values))
+            inside.append(value in answer)
             assert (case["value"], case["distance"], case["n_pairs"]) == (value, distance, len(values))
             assert (case["answer"], case["found"]) == (answer, hits[-1])
         found = cell["result"]
         assert (found["accuracy"], found["others"]) == (sum(hits) / 8, sum(others) / 8)
         assert found["chance"] == pytest.approx(sum(chances) / 8)
         assert (found["low"], found["high"]) == wilson(hits)
-        assert model == "theirs" or ((sum(hits) == 8) == (cell["point"] == 150) and sum(hits) > 0)
+        assert model == "theirs" or 0 < sum(hits) < sum(inside)
 
 
 def test_manyshot(evaluated, theirs):
