@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from coca_train.evaluation.measures.recall import FORMS, SPARE, before, cases, given, max_new_tokens, right, text
+from coca_train.data.prompts.recall import FORMS, before, right, text
+from coca_train.evaluation.measures.recall import SPARE, cases, given, max_new_tokens
 
 PROMPT = '{\n"bamilo": "tufage",\n"kirado": "zolane"\n}\n"bamilo":'
 

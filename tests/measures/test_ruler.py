@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from coca_train.evaluation.measures.ruler import NOISE, TASKS, cases, counts, essays, hidden, score
+from coca_train.data.prompts.ruler import NOISE, TASKS, counts, hidden
+from coca_train.evaluation.measures.ruler import cases, essays, score
 
 SENTENCES = essays(["It rained all day. Nobody\n came.", "", "Then the sun  rose! Why?"])
 

@@ -26,23 +26,15 @@ Definition. A prompt is an object of n pairs, each on a line, and the asked key 
 
 import random
 import re
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from coca_train.evaluation.measures.prompts import Encode, Places, different, filled, place, word
+from coca_train.data.prompts.recall import FORMS, Form, before, right, text
+from coca_train.data.prompts.words import different
+from coca_train.evaluation.measures.prompts import Encode, Places, filled, place
 
 LEAST = 2  # pairs
 SPARE = 2  # new tokens more than the answer has, for a tokenizer that cuts it otherwise than behind its prompt
-
-Form = Literal["words", "digits", "hex", "uuid"]
-FORMS: dict[Form, Callable[[random.Random], str]] = {
-    "words": word,
-    "digits": lambda draw: f"{draw.randrange(10**6):06}",
-    "hex": lambda draw: f"{draw.getrandbits(32):08x}",
-    "uuid": lambda draw: str(uuid.UUID(int=draw.getrandbits(128), version=4)),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,22 +85,6 @@ def cases(
         )
 
     return filled(build, n_cases, length, LEAST)
-
-
-def text(keys: Sequence[str], values: Sequence[str], asked: str) -> str:
-    """The prompt."""
-    return f'{before(keys, values, len(keys))}\n}}\n"{asked}":'
-
-
-def before(keys: Sequence[str], values: Sequence[str], n: int) -> str:
-    """What stands before pair n."""
-    lines = ",\n".join(f'"{key}": "{value}"' for key, value in zip(keys[:n], values[:n], strict=True))
-    return "{\n" + lines + (",\n" if 0 < n < len(keys) else "")
-
-
-def right(value: str) -> str:
-    """What is to be generated."""
-    return f' "{value}"'
 
 
 def max_new_tokens(prompts: Sequence[Case]) -> int:

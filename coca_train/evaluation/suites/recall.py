@@ -13,9 +13,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
+from coca_train.data.prompts.recall import Form
 from coca_train.evaluation.grid_blocks import by_point, document, table
 from coca_train.evaluation.measures import recall
-from coca_train.evaluation.measures.recall import Case, Form
+from coca_train.evaluation.measures.recall import Case
 from coca_train.evaluation.results import Evaluation, Point
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suites._answers import answers, digest, gathered, no_positions

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
+from coca_train.data.prompts.ruler import NOISE, TASKS
 from coca_train.evaluation.grid_blocks import (
     document,
     figure,
@@ -24,7 +25,7 @@ from coca_train.evaluation.grid_blocks import (
     tokens,
 )
 from coca_train.evaluation.measures.reach import Part, finds
-from coca_train.evaluation.measures.ruler import NOISE, TASKS, Prompt, cases, essays, score
+from coca_train.evaluation.measures.ruler import Prompt, cases, essays, score
 from coca_train.evaluation.measures.shares import wilson
 from coca_train.evaluation.results import Evaluation, GridRow, Point
 from coca_train.evaluation.subject import Setup, Subject
