@@ -35,6 +35,7 @@ Train several schemes in the same way, and compare them in one report.
   python -m coca_train compare schemes=rope,coca,alibi,kerple_log
   python -m coca_train compare schemes=coca,coca:clex,rope:sliding_window train.max_steps=2000
   python -m coca_train compare schemes=rope,rope:yarn@factor:8,rope:sinks@window:64
+  python -m coca_train compare schemes=rope,coca seeds=3                which differences outlast seeds as well
   python -m coca_train compare runs=runs/a,runs/b                       finished runs; trains nothing
 
 Trains each scheme in <run.root>/<scheme>, one after the other, each exactly as `python -m coca_train position=<scheme>`
@@ -42,6 +43,12 @@ would; the same command goes on where it stopped and skips what is finished. The
 batches and began with the same shared weights, and writes <run.root>/comparison: report.html (perplexity by window,
 loss by position, time and memory of a step), the same as report.md, its tables and figures beside it, and all numbers
 in results.json.
+
+Seed 2 and those after it are trained in <scheme>-seed2 and so on, with run.seed and data.seed one higher each: other
+initial weights and another order of the data, the same for every scheme. More seeds train only the new ones. The page
+has one row a scheme, the mean over its seeds, and says which differences outlast both documents and seeds; with one
+seed nothing is known of the latter, with two little. Of runs=..., those that differ in nothing but their seeds are
+seeds of one model.
 
 All words but the options below are those of a training (python -m coca_train train --help).
 """
@@ -64,6 +71,8 @@ class CompareConfig:
         "their runs are coca-clex, rope-sliding_window, rope-yarn-factor-8"
     )
     runs: Paths = Field(description="finished runs to compare, with commas between them; []: train schemes")
+    seeds: Annotated[int, Field(ge=1, le=100)] = Field(description="trainings of each scheme, each with its own seed")
+    pool: bool = Field(description="one row a model, the mean over its seeds; false: a row a training")
     run: RootConfig
 
 
@@ -95,6 +104,15 @@ class SchemeRun:
 
     name: str
     words: list[str]
+
+    def with_seed(self, number: int, overrides: list[str], config_dirs: tuple[Path, ...]) -> "SchemeRun":
+        """number: 1 is the training as it is without seeds."""
+        if number == 1:
+            return self
+        first = load([*overrides, *self.words], config_dirs).config
+        known = {"run.seed": first.run.seed, "data.seed": first.data.seed}
+        seeds = [f"{option}={seed + number - 1}" for option, seed in known.items()]
+        return SchemeRun(f"{self.name}-seed{number}", [*self.words, *seeds])
 
 
 def entry(text: str, overrides: list[str]) -> SchemeRun:
@@ -180,28 +198,37 @@ def finished(run_dir: Path, loaded: Loaded) -> bool:
     return is_finished(run_dir / "report", {"format": FORMAT, "step": resolve(loaded.config)[-1].last_step})
 
 
-def compare(run_dirs: dict[str, Path], directory: Path, command: str) -> None:
-    """Check that the runs can be compared, then write the report and the numbers into `directory`."""
+def compare(run_dirs: dict[str, Path], directory: Path, command: str, pool: bool = True) -> None:
+    """Check that the runs can be compared, then write the report and the numbers into `directory`. pool: the seeds of a
+    model as one."""
     from coca_train.evaluation.comparison import checks, facts_of, read_run, together
     from coca_train.evaluation.perplexity_page import perplexity_text
     from coca_train.evaluation.results import RESULTS
+    from coca_train.evaluation.seeds import grouped
     from coca_train.evaluation.trainings import comparison_page, training_table
     from coca_train.report.render import write_report
     from coca_train.report.render.plain import terminal_text
     from coca_train.runtime.durable import write_json
 
     runs = {name: read_run(run_dir) for name, run_dir in run_dirs.items()}
-    verified, problems = checks(runs)
+    seeds = grouped({name: run.settings for name, run in runs.items()})
+    verified, problems = checks(runs, seeds)
     for line in verified:
         dist.log(f"checked   {line}")
     if problems:
         raise DataError(
             f"E-CMP-01 {'; '.join(problems)}; a comparison needs them to be the same. Fix: train these runs anew"
         )
-    evaluation, facts = together(runs, command), {name: facts_of(run) for name, run in runs.items()}
-    write_json(directory / RESULTS, {"checks": verified, "runs": facts, "evaluation": evaluation.to_json()})
-    paths = write_report(comparison_page(evaluation, facts, verified), directory)
-    print(f"\n{perplexity_text(evaluation)}\n{terminal_text(training_table(facts))}")
+    if not pool:
+        seed_of = {run: seed for known in seeds.values() for run, seed in known.items()}
+        seeds = {run: {run: seed_of[run]} for run in runs}
+    evaluation, facts = together(runs, seeds, command), {name: facts_of(run) for name, run in runs.items()}
+    page = comparison_page(evaluation, facts, verified)
+    said = {"checks": verified, "runs": facts, "summary": list(page.summary)}
+    write_json(directory / RESULTS, {**said, "evaluation": evaluation.to_json()})
+    paths = write_report(page, directory)
+    print(f"\n{perplexity_text(evaluation)}", *page.summary, sep="\n")
+    print(f"\n{terminal_text(training_table(facts, evaluation.seeds))}")
     dist.log(f"Report: {paths['report.html']} (tables and figures beside it)")
 
 
@@ -219,12 +246,15 @@ def _compare(loaded: Loaded, arguments: Arguments) -> int:
                 f"E-RUN-22 command line runs={','.join(given.runs)}: the last parts of the paths name the runs and "
                 "must differ. Fix: rename one of the directories"
             )
-        compare({Path(run).name: Path(run) for run in given.runs}, directory, command)
+        compare({Path(run).name: Path(run) for run in given.runs}, directory, command, given.pool)
         return 0
-    schemes = [entry(scheme, overrides) for scheme in given.schemes]
+    listed = [entry(scheme, overrides) for scheme in given.schemes]
+    # All schemes with one seed, then all with the next: what is there when it is stopped can be compared.
+    numbers = range(1, given.seeds + 1)
+    schemes = [each.with_seed(number, overrides, arguments.config_dirs) for number in numbers for each in listed]
     if code := train_all(schemes, given.run.root, overrides, arguments.config_dirs):
         return code
-    compare({scheme.name: root / scheme.name for scheme in schemes}, directory, command)
+    compare({scheme.name: root / scheme.name for scheme in schemes}, directory, command, given.pool)
     return 0
 
 

@@ -17,6 +17,7 @@ Measure how far a model's context reaches. Every model, variant and length is a 
 
 Frequencies and visibilities are written choice@option:value@option:value, here, in a training's eval.extrapolation
 and in compare. own: as trained. The base theta stays unless it is named: yarn@factor:8@theta:20000.
+Runs that differ in nothing but their seeds are seeds of one model: it reads as far as the least of them.
 
   --cfg job          show the configuration, composed and checked, and stop
   --config-dir DIR   more YAML files: DIR/eval/mine.yaml is then +eval=mine

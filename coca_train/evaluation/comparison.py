@@ -22,6 +22,8 @@ LAST_SHARE = 0.1  # of the logged steps, for the training loss shown
 MAY_DIFFER = ("position", "visibility", "run")
 FILES = ("config.yaml", "run.json", "metrics.jsonl")
 
+Seeds = Mapping[str, Mapping[str, str]]  # by model, its runs and the seed of each
+
 
 @dataclass(frozen=True, kw_only=True)
 class FinishedRun:
@@ -69,7 +71,10 @@ def read_run(directory: Path) -> FinishedRun:
 
 def _read_evaluation(path: Path) -> Evaluation:
     try:
-        return Evaluation.from_json(read_json(path))
+        evaluation = Evaluation.from_json(read_json(path))
+        for text in (text for cell in evaluation.cells for text in cell.result.get("sources", {}).values()):
+            text["by_document"]  # what models are compared by
+        return evaluation
     except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(
             f"E-REPORT-02 report {path}: not an evaluation of this version of coca_train "
@@ -87,13 +92,36 @@ def parameter_shapes(run_dir: Path) -> dict[str, tuple[int, ...]]:
         return {name.removeprefix("model/"): shape for name, shape in stored.spec.items() if name.startswith("model/")}
 
 
-def checks(runs: Mapping[str, FinishedRun]) -> tuple[list[str], list[str]]:
-    """(what was verified to be the same, what is not), in words."""
-    verified: list[str] = []
-    problems: list[str] = []
-    for line, wrong in (same_settings(runs), same_batches(runs), same_initial_weights(runs), same_text(runs)):
-        (problems if wrong else verified).append(line)
+def checks(runs: Mapping[str, FinishedRun], seeds: Seeds) -> tuple[list[str], list[str]]:
+    """(what was verified to be the same for one seed of every model, what is not), in words."""
+    line, wrong = same_seeds(runs, seeds)
+    found = [same_text(runs)] + [(line, wrong)] * (wrong or len(runs) > len(seeds))
+    for seed in dict.fromkeys(seed for known in seeds.values() for seed in known.values()):
+        same = {run: runs[run] for known in seeds.values() for run in known if known[run] == seed}
+        of = f" (seed {seed})" if len(runs) > len(same) else ""
+        each = (same_settings(same), same_batches(same), same_initial_weights(same))
+        found += [(f"{line}{of}", wrong) for line, wrong in each]
+    verified, problems = ([line for line, wrong in found if wrong == kind] for kind in (False, True))
     return verified, problems
+
+
+def same_seeds(runs: Mapping[str, FinishedRun], seeds: Seeds) -> tuple[str, bool]:
+    """Every model has the same seeds; and those of a model are trainings of their own: one that is there twice would
+    make seeds look alike."""
+    first_model, first = next(iter(seeds.items()))
+    for model, known in seeds.items():
+        if set(known.values()) != set(first.values()):
+            trained = [
+                f"{name} with {', '.join(each.values())}" for name, each in ((first_model, first), (model, known))
+            ]
+            return f"seeds: {' and '.join(trained)} are not the same", True
+        seen: dict[str, str] = {}
+        for run in known:
+            begun = json.dumps([runs[run].init_digests, batch_digests(runs[run])], sort_keys=True)
+            if begun in seen:
+                return f"seeds: {seen[begun]} and {run} are the same training of {model}", True
+            seen[begun] = run
+    return f"seeds: each model with {', '.join(first.values())}", False
 
 
 def same_settings(runs: Mapping[str, FinishedRun]) -> tuple[str, bool]:
@@ -179,7 +207,7 @@ def _texts(run: FinishedRun) -> list[str]:
     return list(dict.fromkeys(source for cell in run.evaluation.cells for source in cell.result.get("sources", {})))
 
 
-def together(runs: Mapping[str, FinishedRun], command: str) -> Evaluation:
+def together(runs: Mapping[str, FinishedRun], seeds: Seeds, command: str) -> Evaluation:
     """The evaluations of comparable runs as one, each run under its name in the comparison."""
     first = next(iter(runs.values())).evaluation
     return replace(
@@ -188,6 +216,7 @@ def together(runs: Mapping[str, FinishedRun], command: str) -> Evaluation:
         subjects=tuple(replace(s, name=name) for name, run in runs.items() for s in run.evaluation.subjects),
         cells=tuple(replace(c, subject=name) for name, run in runs.items() for c in run.evaluation.cells),
         command=command,
+        seeds=seeds,
     )
 
 

@@ -155,9 +155,10 @@ def _long(word: str) -> str:
     if key != "checkpoint" or not equals:
         return word
     paths = [part.strip() for part in value.strip("[]").split(",") if part.strip()]
-    return f"grid.checkpoints=[{','.join(map(_quoted, paths))}]"
+    return f"grid.checkpoints=[{','.join(map(quoted, paths))}]"
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """As an override has any text."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"

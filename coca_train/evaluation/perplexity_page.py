@@ -4,10 +4,11 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
-from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
+from coca_train.evaluation import differences
+from coca_train.evaluation.differences import Difference
 from coca_train.evaluation.grid_blocks import (
     Pick,
     Sections,
@@ -21,13 +22,12 @@ from coca_train.evaluation.grid_blocks import (
     training_windows,
 )
 from coca_train.evaluation.measures.reach import HOLDS_WITHIN, Part, holds, uses
-from coca_train.evaluation.measures.windows import (
-    middles,
-)
+from coca_train.evaluation.position_curves import FEW, loss_by_position, trained
 from coca_train.evaluation.results import ALL, Evaluation, GridRow, Point
+from coca_train.evaluation.seeds import pooled, several
 from coca_train.evaluation.verdict import Asked, verdicts
 from coca_train.report import paper
-from coca_train.report.blocks import Block, Document, Line, Lines, Table, Value
+from coca_train.report.blocks import Block, Document, Form, Line, Lines, Spread, Table, Value
 from coca_train.report.render.plain import terminal_text, verdict_text
 from coca_train.report.ties import headline
 
@@ -43,16 +43,15 @@ NOTE = (
     "(350M class and LLaMA-7B), text (PG-19) and tokens."
 )
 BEYOND = "Curves that leave the picture have their figures in the table."
-FEW = 7  # curves of one picture that need no choice: as many as there are colours
-FAR_OFF = 1.0  # [nats per token] above the median: where the picture of differences ends at the latest
 MARGIN = 1.05  # factor below the lowest point of such a picture
 HIGHEST = 2.0  # times the median of the last points: where the y axis of many curves ends at the latest
 
 
-def page(settings: Any, evaluation: Evaluation, more: Sections | None = None) -> Document:
-    """The document. more: what else there is to see, before what is missing and the definition."""
-    main = main_text(evaluation)
-    results: Sections = {}
+def page(settings: Any, evaluation: Evaluation, more: Sections | None = None, compared: bool = False) -> Document:
+    """The document, the seeds of a model as one row. more: what else there is to see, before what is missing and the
+    definition. compared: whether it says which models differ, as it does of several seeds."""
+    whole, found = pooled(evaluation), against(evaluation) if compared or several(evaluation) else []
+    main, results = main_text(whole), dict[str, list[Block | str | None]]()
     if main.source:
         bits = main.by_window(
             "bits-per-byte",
@@ -60,18 +59,19 @@ def page(settings: Any, evaluation: Evaluation, more: Sections | None = None) ->
             title="Bits per byte by context window [tokens]",
             note="Comparable between tokenizers, as perplexity is not.",
         )
-        others = [OneText(evaluation, source) for source in sources_of(evaluation) if source != main.source]
+        others = [OneText(whole, source) for source in sources_of(whole) if source != main.source]
         results = {
             f"Perplexity, {main.source}": [*_curves(main), main.perplexities, bits],
+            "Differences between models": [differences.table(found)],
             **{f"Perplexity, {other.source}": [other.perplexities] for other in others},
-            "Loss by position": _by_position(main),
+            "Loss by position": loss_by_position(main.rows, main.file, training_windows(whole)),
         }
     return document(
-        evaluation,
+        whole,
         "Perplexity by context window",
-        summary=_summary(main.rows),
+        summary=differences.sentences(found) or _summary(main.rows),
         sections={**results, **(more or {})},
-        after={"Definition": [DEFINITION]},
+        after={**_each_seed(evaluation), "Definition": [DEFINITION]},
         facts=main.facts,
         verdicts=verdicts(evaluation, asked(evaluation)),
     )
@@ -85,8 +85,13 @@ class OneText:
     source: str
 
     @cached_property
+    def alone(self) -> Evaluation:
+        """Without the other texts."""
+        return self.evaluation.reduced(lambda result: result["sources"].get(self.source, {}))
+
+    @cached_property
     def rows(self) -> list[GridRow]:
-        return self.evaluation.reduced(lambda result: result["sources"].get(self.source, {})).rows()
+        return self.alone.rows()
 
     def file(self, name: str) -> str:
         """Of a block about this text."""
@@ -126,8 +131,28 @@ class OneText:
         return []
 
 
+def against(evaluation: Evaluation) -> list[Difference]:
+    """Models compared on the text that a comparison is about. evaluation: seeds apart."""
+    return differences.differences(main_text(evaluation).alone)
+
+
+def _each_seed(evaluation: Evaluation) -> Sections:
+    """What the rows of the page are means of."""
+    text = main_text(evaluation)
+    if not several(evaluation) or not text.source:
+        return {}
+    known = (f"{model}: {', '.join(each.values())}" for model, each in evaluation.seeds.items())
+    shown = text.by_window(
+        "perplexity-of-seeds",
+        _perplexity,
+        title="Perplexity of each seed by context window [tokens]",
+        note=f"A row a training. Seeds of {'; '.join(known)}.",
+    )
+    return {"Each seed": [shown]}
+
+
 def asked(evaluation: Evaluation) -> Asked:
-    """What is said of the text a comparison is about."""
+    """What is said of the text a comparison is about; seeds apart."""
     within = evaluation.settings.get("holds_within", HOLDS_WITHIN)
     return {row.name: _parts(row, within) for row in main_text(evaluation).rows}
 
@@ -153,27 +178,47 @@ def main_text(evaluation: Evaluation) -> OneText:
 
 
 def perplexity_text(evaluation: Evaluation) -> str:
-    """For a terminal: the verdicts, the table of the text a comparison is about, and what was not measured."""
-    main, shown = main_text(evaluation), ""
+    """For a terminal: the verdicts, the table of the text a comparison is about, and what was not measured; the seeds
+    of a model together."""
+    main, shown = main_text(pooled(evaluation)), ""
     if main.source:
         said = verdict_text(verdicts(evaluation, asked(evaluation)))
         shown = f"{said}\n{terminal_text(main.perplexities)}\ntext: {dict(main.facts)['text']} ({main.source})\n"
-    return shown + "".join(f"not measured: {line}\n" for line in evaluation.absences())
+    return shown + "".join(f"not measured: {line}\n" for line in main.evaluation.absences())
 
 
 def _perplexity(result: Mapping[str, Any]) -> Value:
     perplexity, ends = result["perplexity"], (result["ci_low"], result["ci_high"])
     low, high = ends if perplexity < math.inf else (None, None)
-    return Value.of(perplexity, number, low=low, high=high)
+    return Value.of(perplexity, number, low=low, high=high, spread=_spread(result, "perplexity", number))
+
+
+def _spread(result: Mapping[str, Any], key: str, form: Form) -> Spread | None:
+    """Over the seeds of a pooled result."""
+    if "seeds" not in result:
+        return None
+    doubt = _ends(result, key, result["doubt"])
+    return Spread.over([each[key] for each in result["seeds"].values()], form, doubt)
 
 
 def _bits(result: Mapping[str, Any]) -> Value:
     """Per byte; its interval is the perplexity's, as both grow with the loss."""
-    bits, loss = result["bits_per_byte"], math.log(result["perplexity"])
-    if bits is None or result["ci_low"] is None or not 0 < loss < math.inf:
-        return Value.of(bits, "{:.3f}")
-    low, high = (bits * math.log(result[end]) / loss for end in ("ci_low", "ci_high"))
-    return Value.of(bits, "{:.3f}", low=low, high=high)
+    bits, form = result["bits_per_byte"], "{:.3f}"
+    if bits is None:
+        return Value.of(None)
+    low, high = _ends(result, "bits_per_byte", (result["ci_low"], result["ci_high"])) or (None, None)
+    return Value.of(bits, form, low=low, high=high, spread=_spread(result, "bits_per_byte", form))
+
+
+def _ends(result: Mapping[str, Any], key: str, ends: Sequence[float | None]) -> tuple[float, float] | None:
+    """Of a perplexity's interval, in the unit of this figure."""
+    loss, (low, high) = math.log(result["perplexity"]), ends
+    if low is None or high is None or not 0 < loss < math.inf:
+        return None
+    if key == "perplexity":
+        return low, high
+    low, high = (result[key] * (math.log(end) if end else -math.inf) / loss for end in (low, high))
+    return low, high
 
 
 def _multiple(evaluation: Evaluation, point: Point) -> str:
@@ -188,7 +233,7 @@ def _curves(text: OneText) -> list[Lines | None]:
     """Perplexity by window: all rows in one picture where they are few, else one a variant."""
     pictures = {"": text.rows}
     if len(text.rows) > FEW:
-        pictures = {"": _trained(text.rows)}
+        pictures = {"": trained(text.rows)}
         for row in text.rows:
             if row.variant != row.subject.variants[0]:
                 pictures.setdefault(row.variant, []).append(row)
@@ -200,14 +245,8 @@ def _curves(text: OneText) -> list[Lines | None]:
     ]
 
 
-def _trained(rows: Sequence[GridRow]) -> list[GridRow]:
-    """Every model under its first variant: what it was trained with, unless the grid leaves that out."""
-    return [row for row in rows if row.variant == row.subject.variants[0]]
-
-
 def _picture(evaluation: Evaluation, rows: Sequence[GridRow], name: str, words: str) -> Lines | None:
-    keys = ("perplexity", "ci_low", "ci_high")
-    lines = [by_length(row, lambda result: [result[key] for key in keys]) for row in rows]
+    lines = [by_length(row, _point) for row in rows]
     limits = _limits(lines)
     return curves(
         lines,
@@ -224,6 +263,12 @@ def _picture(evaluation: Evaluation, rows: Sequence[GridRow], name: str, words: 
     )
 
 
+def _point(result: Mapping[str, Any]) -> list[float | None]:
+    """Of a curve of perplexities: with its interval, and its lowest and highest seed."""
+    seeds = [each["perplexity"] for each in result.get("seeds", {}).values()]
+    return [result["perplexity"], result["ci_low"], result["ci_high"], *([min(seeds), max(seeds)] if seeds else [])]
+
+
 def _limits(lines: Sequence[Line]) -> tuple[float | None, float | None]:
     """Of the y axis, so that most of many curves can be told apart; None: where the curves end."""
     ys, last = [y for line in lines for y in line.y], [line.y[-1] for line in lines if line.y]
@@ -231,57 +276,6 @@ def _limits(lines: Sequence[Line]) -> tuple[float | None, float | None]:
         return None, None
     highest = HIGHEST * statistics.median(last)  # may be infinite: then nothing lies above it
     return (min(ys) / MARGIN, highest) if highest < max(ys) else (None, None)
-
-
-def _by_position(text: OneText) -> list[Block | str | None]:
-    """Loss by position in the longest window of each row; of several models, also less their median."""
-    rows = text.rows
-    axis: dict[str, Any] = {
-        "x_label": "position: tokens before the prediction",
-        "x_log": True,
-        "marks": training_windows(text.evaluation),
-    }
-    compared = _less_median(_losses(_trained(rows)))
-    far = any(y > FAR_OFF for line in compared for y in line.y)
-    return [
-        curves(
-            _losses(rows if len(rows) <= FEW else _trained(rows)),
-            name=text.file("loss-by-position"),
-            title="Loss by position in the longest window",
-            alt="Mean loss against the position of the prediction in its window, one curve a model and variant.",
-            y_label="loss [nats per token]",
-            note="First window of each document only: at one position all models are measured on the same tokens.",
-            **axis,
-        ),
-        curves(
-            compared if len(compared) > 1 else (),
-            name=text.file("loss-by-position-compared"),
-            title="Loss by position, less the models' median",
-            alt="Mean loss less the median of all models at the same position, one curve a model; below 0 is better.",
-            y_label="loss less the median [nats per token]",
-            y_limits=(None, FAR_OFF if far else None),
-            note="The models as they were trained. What all of them share, how hard the documents are, is taken away.",
-            **axis,
-        ),
-    ]
-
-
-def _losses(rows: Sequence[GridRow]) -> list[Line]:
-    return [
-        Line.through(row.label, zip(middles(row.last["ends"]), row.last["loss_by_position"], strict=True))
-        for row in rows
-        if row.last
-    ]
-
-
-def _less_median(lines: Sequence[Line]) -> list[Line]:
-    """At each position the median is over the curves that have it, which are over the very same tokens."""
-    by_position: dict[float, list[float]] = {}
-    for line in lines:
-        for x, y in zip(line.x, line.y, strict=True):
-            by_position.setdefault(x, []).append(y)
-    median = {x: statistics.median(losses) for x, losses in by_position.items()}
-    return [replace(line, y=tuple(y - median[x] for x, y in zip(line.x, line.y, strict=True))) for line in lines]
 
 
 def _summary(rows: Sequence[GridRow]) -> list[str]:

@@ -1,6 +1,7 @@
 """An evaluation from its configuration to its report."""
 
 import platform
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -8,10 +9,13 @@ import torch
 
 from coca_train import __version__
 from coca_train.checkpoint.record import versions
+from coca_train.config.places import plain
 from coca_train.engine import process
 from coca_train.evaluation.configuration import CELLS, EvaluateConfig
 from coca_train.evaluation.grid import run_grid
-from coca_train.evaluation.results import RESULTS, Evaluation, Point
+from coca_train.evaluation.narrowed import cell_commands
+from coca_train.evaluation.results import RESULTS, Evaluation, Measured, Point
+from coca_train.evaluation.seeds import grouped
 from coca_train.evaluation.store import Store
 from coca_train.evaluation.subject import Setup, default_config
 from coca_train.evaluation.suites import suite_module
@@ -65,6 +69,7 @@ def _evaluate(config: EvaluateConfig, command: str) -> Path:
         cells=tuple(cells),
         facts=facts(config.eval.suite, config.work.seed, config.work.device != "cpu"),
         command=command,
+        seeds=seeds_of(subjects),
     )
     directory = root / evaluation.name
     dist.on_main(lambda: _write(config, evaluation, directory))
@@ -82,6 +87,7 @@ def _write(config: EvaluateConfig, evaluation: Evaluation, directory: Path) -> N
     """The files; and in the terminal the verdicts, the page's first table, its summary, what is missing."""
     write_json(directory / RESULTS, evaluation.to_json())
     page = suite_module(evaluation.suite).page(config.eval, evaluation)
+    page = replace(page, cells=cell_commands(config, evaluation))
     write_report(page, directory)
     write_index(directory.parent)
     if page.verdicts:
@@ -91,6 +97,13 @@ def _write(config: EvaluateConfig, evaluation: Evaluation, directory: Path) -> N
         dist.log(f"\n{terminal_text(table)}")
     for line in [*page.summary, *(f"not measured: {line}" for line in evaluation.absences())]:
         dist.log(line)
+
+
+def seeds_of(subjects: Sequence[Measured]) -> dict[str, dict[str, str]]:
+    """By model that is there with several seeds, its runs and their seeds: of one training, after as many steps."""
+    runs = {each.name: each for each in subjects if each.kind == "run"}
+    settings = {name: {**plain(Path(run.path) / "config.yaml"), "step": run.step} for name, run in runs.items()}
+    return {model: seeds for model, seeds in grouped(settings).items() if len(seeds) > 1}
 
 
 def subject_names(config: EvaluateConfig) -> list[str]:

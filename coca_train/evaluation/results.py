@@ -76,7 +76,10 @@ class GridRow(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """All of it. settings: of the suite. facts: what was run, label and value. command: how to run it again."""
+    """All of it. settings: of the suite. facts: what was run, label and value. command: how to run it again.
+
+    seeds: by model, its subjects and the seed that each was trained with, where that is known (seeds.py).
+    """
 
     suite: str
     name: str
@@ -86,6 +89,7 @@ class Evaluation:
     cells: Sequence[Cell]
     facts: Sequence[tuple[str, str]]
     command: str
+    seeds: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def find(self, subject: str, variant: str, point: Point) -> Cell | None:
         """The cell, whatever became of it; None when it is not of this grid."""

@@ -1,13 +1,15 @@
 """Pages about trainings: the report of a finished one, and of several compared. Both begin with their perplexities.
 
-How reach grew during training is read from the probes in metrics.jsonl (coca_train/training/probe.py). A window holds
-at a step when its perplexity there is at most 1.05 times that of the training window at the same step. It holds from a
-step on when it holds at that probe and at every later one. A model that has learnt nothing holds at every window,
-equally badly: what counts is where a window came to hold and kept holding.
+How reach grew during training is read from the probes in metrics.jsonl (coca_train/training/probe.py). A window keeps
+up at a step when its perplexity there is at most 1.05 times that of the training window at the same step. It keeps up
+from a step on when it does at that probe and at every later one. A model that has learnt nothing keeps up at every
+window, equally badly: what counts is where a window came to keep up and went on doing so. It is a figure of few
+documents, without an interval: that a window *holds* is for the verdict to say (measures/reach.py).
 """
 
 import math
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -17,14 +19,15 @@ from coca_train.evaluation.grid_blocks import Sections, asked, file_names, token
 from coca_train.evaluation.measures.perplexity import perplexity_of
 from coca_train.evaluation.perplexity_page import number
 from coca_train.evaluation.results import Evaluation
+from coca_train.evaluation.seeds import pooled, several
 from coca_train.evaluation.suites import perplexity
-from coca_train.report.blocks import Document, Line, Lines, Row, Table, Value
+from coca_train.report.blocks import Document, Line, Lines, Row, Spread, Table, Value
 
-TOLERANCE = 1.05  # of the perplexity, where a window still holds
+TOLERANCE = 1.05  # of the perplexity, where a window still keeps up
 POINTS = 60  # of the training's curve: more hide one another
-HOLDS = (
-    f"A window holds when its perplexity is at most {TOLERANCE:g} times that of the training window at the same step, "
-    "there and at every later probe."
+KEEPS_UP = (
+    f"A window keeps up when its perplexity is at most {TOLERANCE:g} times that of the training window at the same "
+    "step, there and at every later probe: of few documents, and no verdict."
 )
 LOSS_NOTE = "Of many logged steps a point is the mean of a stretch of them, its band the lowest and the highest."
 TRAINING_NOTE = (
@@ -59,7 +62,7 @@ def run_page(report: RunReport) -> Document:
     sections: Sections = {
         "Training": [loss_curves(report.records)],
         "Reach during training": [
-            "\n".join([HOLDS, "", *(f"* {sentence}" for sentence in summary)]),
+            "\n".join([KEEPS_UP, "", *(f"* {sentence}" for sentence in summary)]),
             *reach_curves(probes),
             _reach_table(probes),
         ]
@@ -76,10 +79,13 @@ def run_page(report: RunReport) -> Document:
 
 
 def comparison_page(evaluation: Evaluation, facts: Facts, checks: Sequence[str]) -> Document:
-    """checks: what was verified to be the same for all runs, in words."""
+    """facts: by run. checks: what was verified to be the same for all runs, in words."""
     held_fixed = "\n".join(f"* {line}" for line in checks)
-    sections: Sections = {"Training": [training_table(facts)], "What was held fixed": [held_fixed]}
-    return replace(perplexity.page(None, evaluation, sections), title=f"Comparison: {asked(evaluation)}")
+    table = training_table(facts, evaluation.seeds)
+    sections: Sections = {"Training": [table], "What was held fixed": [held_fixed]}
+    page, n_seeds = perplexity.page(None, evaluation, sections, compared=True), several(evaluation)
+    seeds = f", {n_seeds} seeds" if n_seeds else ""
+    return replace(page, title=f"Comparison: {asked(pooled(evaluation))}{seeds}")
 
 
 def loss_curves(records: Sequence[Record]) -> Lines:
@@ -117,8 +123,8 @@ class Probed(NamedTuple):
     training_window: int
     losses: Mapping[str, Mapping[int, float]]
 
-    def holds(self, variant: str, window: int) -> bool:
-        """See the module's definition; a window that was not scored does not hold."""
+    def keeps_up(self, variant: str, window: int) -> bool:
+        """See the module's definition; a window that was not scored does not."""
         losses = self.losses.get(variant, {})
         own = losses.get(self.training_window, math.nan)
         return losses.get(window, math.inf) - own <= math.log(TOLERANCE)
@@ -144,26 +150,26 @@ def read_probes(records: Sequence[Record]) -> list[Probed]:
     return probes
 
 
-def holds_from(probes: Sequence[Probed], variant: str, window: int) -> int | None:
-    """Step from which the window holds to the end; None: it does not hold at the last probe."""
+def keeps_up_from(probes: Sequence[Probed], variant: str, window: int) -> int | None:
+    """Step from which the window keeps up to the end; None: it does not at the last probe."""
     first = None
     # Backwards: one good probe in between is luck, what counts is where it stayed good.
     for probe in reversed(probes):
-        if not probe.holds(variant, window):
+        if not probe.keeps_up(variant, window):
             break
         first = probe.step
     return first
 
 
 def sentences(probes: Sequence[Probed]) -> list[str]:
-    """Of each variant, which windows beyond the training window hold and since when. Nothing without a probe."""
+    """Of each variant, which windows beyond the training window keep up and since when. Nothing without a probe."""
     lines = []
     for variant, losses in probes[-1].losses.items() if probes else ():
         own = probes[-1].training_window
-        since = {window: holds_from(probes, variant, window) for window in sorted(losses) if window > own}
-        held = [f"{window:,} from step {step:,} on" for window, step in since.items() if step is not None]
+        since = {window: keeps_up_from(probes, variant, window) for window in sorted(losses) if window > own}
+        kept = [f"{window:,} from step {step:,} on" for window, step in since.items() if step is not None]
         lost = [f"{window:,}" for window, step in since.items() if step is None]
-        words = [f"hold: {', '.join(held)}"] * bool(held) + [f"do not hold: {', '.join(lost)}"] * bool(lost)
+        words = [f"keep up: {', '.join(kept)}"] * bool(kept) + [f"fall behind: {', '.join(lost)}"] * bool(lost)
         if words:
             lines.append(f"{variant}: windows beyond the training window ({own:,}) {'; '.join(words)}")
     return lines
@@ -216,15 +222,25 @@ def _reach_table(probes: Sequence[Probed]) -> Table:
     )
 
 
-def training_table(facts: Facts) -> Table:
-    """Size, losses, time of a step and memory; the last two also relative to the first run's."""
+def training_table(facts: Facts, seeds: Mapping[str, Iterable[str]]) -> Table:
+    """Size, losses, time of a step and memory, means over the seeds of a model; the last two also relative to the first
+    model's. facts: by run. seeds: by model, its runs; a run that is in none stands for itself."""
     texts = list(dict.fromkeys(key for fact in facts.values() for key in fact if key.startswith("valid/")))
-    first = next(iter(facts.values()))
+    known = {run for runs in seeds.values() for run in runs}
+    models = {model: list(runs) for model, runs in seeds.items()} | {run: [run] for run in facts if run not in known}
+    first = next(iter(models.values()))
 
-    def value(fact: Mapping[str, Any], key: str, form: str, relative: bool = False) -> Value:
-        amount, base = fact.get(key), first.get(key)
-        times = f" ({amount / base:.2f}x)" if relative and base and amount is not None else ""
-        return Value.of(amount, form + times, missing="not recorded")
+    def amounts(runs: Sequence[str], key: str) -> list[float]:
+        """Nothing where one of them recorded nothing."""
+        recorded = [facts[run].get(key) for run in runs]
+        return [] if None in recorded else [amount for amount in recorded if amount is not None]
+
+    def value(runs: Sequence[str], key: str, form: str, relative: bool = False) -> Value:
+        each, base = amounts(runs, key), amounts(first, key)
+        mean = statistics.fmean(each) if each else None
+        times = f" ({mean / statistics.fmean(base):.2f}x)" if relative and mean is not None and any(base) else ""
+        spread = Spread.over(each, form) if len(set(each)) > 1 else None
+        return Value.of(mean, form + times, missing="not recorded", spread=spread)
 
     return Table(
         name="training",
@@ -235,12 +251,12 @@ def training_table(facts: Facts) -> Table:
             Row(
                 label=(name,),
                 values=(
-                    value(fact, "parameters", "{:,}"),
-                    *(value(fact, key, "{:.3f}") for key in ("loss", *texts)),
-                    *(value(fact, key, "{:,.0f}", relative=True) for key in ("ms_per_step", "peak_memory_mib")),
+                    value(runs, "parameters", "{:,.0f}"),
+                    *(value(runs, key, "{:.3f}") for key in ("loss", *texts)),
+                    *(value(runs, key, "{:,.0f}", relative=True) for key in ("ms_per_step", "peak_memory_mib")),
                 ),
             )
-            for name, fact in facts.items()
+            for name, runs in models.items()
         ),
         note=TRAINING_NOTE,
     )

@@ -1,18 +1,66 @@
-"""The verdict over a model: the least of what was asked of it, in one line (definition: measures/reach.py)."""
+"""The verdict over a model: the least of what was asked of it, in one line (definition: measures/reach.py).
+
+Of a model with several seeds each seed is judged by itself, and the model reads as far as the seed that reads the
+least. So no seed lends it reach: too much is said of it only where too much is said of that seed, in at most 5 % of
+draws.
+"""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from coca_train.evaluation.measures.reach import LEAST, Part
 from coca_train.evaluation.results import Evaluation
+from coca_train.evaluation.seeds import model_of
 from coca_train.report.blocks import Verdict
 
 Asked = Mapping[tuple[str, str], Sequence[Part]]  # by model and variant, what their cells say
 
 
 def verdicts(evaluation: Evaluation, asked: Asked) -> list[Verdict]:
-    """One a model and variant of whom anything was asked."""
-    rows = [(row, asked.get(row.name, ())) for row in evaluation.rows()]
-    return [verdict(row.label, row.subject.training_window, parts) for row, parts in rows if parts]
+    """One a model and variant of whom anything was asked, its seeds together."""
+    models, rows = model_of(evaluation), dict[str, tuple[int, list[Sequence[Part]]]]()
+    for row in evaluation.rows():
+        if parts := asked.get(row.name):
+            label = models[row.subject.name] + row.label.removeprefix(row.subject.name)
+            rows.setdefault(label, (row.subject.training_window, []))[1].append(parts)
+    return [
+        verdict(label, window, seeds[0]) if len(seeds) == 1 else _over_seeds(label, window, seeds)
+        for label, (window, seeds) in rows.items()
+    ]
+
+
+def _over_seeds(label: str, training_window: int, seeds: Sequence[Sequence[Part]]) -> Verdict:
+    """The least of all seeds, part by part, and how far each of them reads."""
+    least: dict[str, Part] = {}
+    for part in (part for parts in seeds for part in parts):
+        least[part.name] = min(least.get(part.name, part), part, key=_reach)
+    whole = verdict(label, training_window, list(least.values()))
+    if whole.state == "unknown":
+        return whole
+    reaches = [min(parts, key=_reach).reach for parts in seeds]
+    if len(set(reaches)) == 1:
+        return replace(whole, line=f"{whole.line} with each of {len(seeds)} seeds")
+    each = " / ".join("unknown" if reach is None else f"{reach:,}" if reach else "none" for reach in reaches)
+    who = "every seed" if whole.state in ("reads", "partly") else f"{reaches.count(0)} of {len(seeds)} seeds"
+    return replace(whole, line=f"{whole.line} with {who}; seeds: {each}")
+
+
+def _reach(part: Part) -> tuple[int, bool]:
+    """To find the least by. Nothing is less than not to know."""
+    return -1 if part.reach is None else part.reach, part.open
+
+
+def lengths(evaluation: Evaluation, asked: Asked) -> dict[str, float]:
+    """For trackers, of one model: how far it reads under each variant [tokens], `reads/<variant>`, and of each part,
+    `holds/<variant>`; what nobody can say is left out."""
+    found: dict[str, float] = {}
+    for row in evaluation.rows():
+        parts = asked.get(row.name, ())
+        known = {part.name: float(part.reach) for part in parts if part.reach is not None}
+        found |= {f"{part.replace(' ', '_')}/{row.variant}": reach for part, reach in known.items()}
+        if known and (len(known) == len(parts) or not min(known.values())):
+            found[f"reads/{row.variant}"] = min(known.values())
+    return found
 
 
 def verdict(label: str, training_window: int, parts: Sequence[Part]) -> Verdict:
@@ -24,12 +72,13 @@ def verdict(label: str, training_window: int, parts: Sequence[Part]) -> Verdict:
         return Verdict(label=label, line=_nowhere(least, training_window), parts=said, state="none")
     if least is None or len(known) < len(parts):
         return Verdict(label=label, line=_unknown(parts), parts=said, state="unknown")
-    line = f"reads to {_length(least)} ({_times(least.reach or 0, training_window)} its window)"
-    return Verdict(label=label, line=line, parts=said, state="reads")
+    reach, beyond = least.reach or 0, f"; {_beyond(least)}" if least.missing else ""
+    line = f"reads to {_length(least)} ({_times(reach, training_window)} its window{beyond})"
+    return Verdict(label=label, line=line, parts=said, state="reads" if reach >= training_window else "partly")
 
 
 def _length(part: Part) -> str:
-    """Where nothing that was tested failed, it may reach further."""
+    """Where nothing that was judged failed, it may reach further."""
     return f"{'at least ' if part.open else ''}{part.reach:,} tokens"
 
 
@@ -41,7 +90,14 @@ def _words(part: Part) -> str:
     """Of one part: its length, or why there is none."""
     if part.reach is None:
         return f"unknown: {part.missing} {part.of} more are needed"
+    if part.missing and part.reach:
+        return f"{_length(part)} ({_beyond(part)})"
     return _length(part) if part.reach else f"nothing, from {part.evidence[0].length:,} tokens on"
+
+
+def _beyond(part: Part) -> str:
+    """Why the next length was not judged."""
+    return f"no verdict beyond: {part.missing} {part.of} missing"
 
 
 def _nowhere(part: Part, training_window: int) -> str:

@@ -4,6 +4,8 @@ A suite says what there is to see; HTML, Markdown, CSV, LaTeX, PNG and SVG are m
 Figures that are not our own (a paper's) carry theirs=True and are shown as such, never mixed with ours.
 """
 
+import math
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,10 +18,30 @@ def in_form(number: float, form: Form) -> str:
 
 
 @dataclass(frozen=True)
+class Spread:
+    """Between seeds, of a figure that is a mean over them: their lowest and highest figure, in words
+    "seeds 49.90 to 50.41", and their standard deviation. doubt: the interval that counts them in; None: the figure's
+    own."""
+
+    low: float
+    high: float
+    words: str
+    deviation: float | None = None
+    doubt: tuple[float, float] | None = None
+
+    @classmethod
+    def over(cls, numbers: Sequence[float], form: Form, doubt: tuple[float, float] | None = None) -> "Spread":
+        """numbers: of each seed, two or more. Their deviation is known where all of them are told."""
+        low, high = min(numbers), max(numbers)
+        words = f"seeds {in_form(low, form)} to {in_form(high, form)}"
+        return cls(low, high, words, statistics.stdev(numbers) if math.isfinite(high - low) else None, doubt)
+
+
+@dataclass(frozen=True)
 class Value:
     """One figure. number: what is compared and exported, in full; None: there is none. text: as shown.
 
-    low, high: its interval, where known, written out in `range` as the figure is.
+    low, high: its interval, where known, written out in `range` as the figure is. spread: of a mean over seeds.
     """
 
     text: str
@@ -28,6 +50,7 @@ class Value:
     low: float | None = None
     high: float | None = None
     range: str = ""
+    spread: Spread | None = None
 
     @classmethod
     def of(
@@ -38,18 +61,30 @@ class Value:
         missing: str = "",
         low: float | None = None,
         high: float | None = None,
+        spread: Spread | None = None,
     ) -> "Value":
-        """A number in this form, with its note and its interval; None: that there is none, and why (missing)."""
+        """A number in this form, with its note, interval and spread; None: that there is none, and why (missing)."""
         if number is None:
             return cls(MISSING.text, note=missing)
         if low is None or high is None:
-            return cls(in_form(number, form), number, note)
-        return cls(in_form(number, form), number, note, low, high, f"{in_form(low, form)} to {in_form(high, form)}")
+            return cls(in_form(number, form), number, note, spread=spread)
+        ends = f"{in_form(low, form)} to {in_form(high, form)}"
+        return cls(in_form(number, form), number, note, low, high, ends, spread)
 
     @property
     def interval(self) -> tuple[float, float] | None:
         """None where it is not known, as of a figure that is missing."""
         return None if self.number is None or self.low is None or self.high is None else (self.low, self.high)
+
+    @property
+    def doubt(self) -> tuple[float, float] | None:
+        """The interval of all that is not known of it, seeds counted in."""
+        return self.spread.doubt if self.spread and self.spread.doubt else self.interval
+
+    @property
+    def beside(self) -> str:
+        """What stands beside it in a line: its interval and its spread."""
+        return "; ".join(words for words in (self.range, self.spread.words if self.spread else "") if words)
 
 
 MISSING = Value("–")
@@ -85,23 +120,27 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One curve. low, high: its interval, where known. Points that are not finite are left out."""
+    """One curve. low, high: its interval, where known. least, most: the lowest and the highest seed of a mean over
+    seeds. Points that are not finite are left out."""
 
     label: str
     x: tuple[float, ...]
     y: tuple[float, ...]
     low: tuple[float | None, ...] | None = None
     high: tuple[float | None, ...] | None = None
+    least: tuple[float | None, ...] | None = None
+    most: tuple[float | None, ...] | None = None
     theirs: bool = False
 
     @classmethod
     def through(cls, label: str, points: Iterable[Sequence[float | None]], theirs: bool = False) -> "Line":
-        """The curve through points (x, y), or (x, y, low, high); those without y are left out."""
+        """The curve through points (x, y), (x, y, low, high) or (x, y, low, high, least, most); those without y are
+        left out."""
         known = [point for point in points if point[1] is not None]
         columns: list[Any] = list(zip(*known, strict=True)) or [(), ()]
         bounds = {
             name: column
-            for name, column in zip(("low", "high"), columns[2:], strict=False)
+            for name, column in zip(("low", "high", "least", "most"), columns[2:], strict=False)
             if any(v is not None for v in column)
         }
         return cls(label=label, x=tuple(map(float, columns[0])), y=columns[1], theirs=theirs, **bounds)
@@ -125,8 +164,26 @@ class Lines:
     y_limits: tuple[float | None, float | None] = (None, None)
     y_span: float = 0.0
     marks: tuple[tuple[float, str], ...] = ()
+    levels: tuple[tuple[float, str], ...] = ()  # (y, words) of horizontal lines, such as what must be passed
     interval: str = INTERVAL  # what low and high of its curves are
     note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panels:
+    """Small pictures side by side that share their curves' looks and one legend: the i-th curve of each is of the same
+    model, and empty where there is none."""
+
+    name: str
+    title: str
+    alt: str
+    panels: tuple[Lines, ...]
+    note: str = ""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Of the curves."""
+        return tuple(line.label for line in self.panels[0].lines)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +220,8 @@ class Text:
     text: str
 
 
-Block = Text | Table | Lines | HeatMaps
+Picture = Lines | Panels | HeatMaps
+Block = Text | Table | Picture
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,25 +233,28 @@ class Section:
     folded: bool = False
 
 
+State = Literal["reads", "partly", "none", "unknown"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
     """How far one model reads, in a line: what a page opens with.
 
     label: the model, with its variant where there are several. line: the verdict, "reads to 512 tokens (2x its
     window)". parts: what it is the least of, each with its own words: ("holds", "2,048 tokens"). state: whether it
-    reads anywhere, nowhere, or nobody can say from so few documents.
+    reads its window or beyond it, a part of it, nothing at all, or nobody can say from so few documents.
     """
 
     label: str
     line: str
     parts: tuple[tuple[str, str], ...]
-    state: Literal["reads", "none", "unknown"]
+    state: State
 
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
     """A report. verdicts: one a row of what was measured. summary: what a newcomer should take away, one sentence
-    each. facts: what was run, label and value. command: how to run it again."""
+    each. facts: what was run, label and value. command: how to run it again. cells: of its parts, name and command."""
 
     title: str
     summary: Sequence[str]
@@ -201,3 +262,4 @@ class Document:
     facts: Sequence[tuple[str, str]]
     command: str
     verdicts: Sequence[Verdict] = ()
+    cells: Sequence[tuple[str, str]] = ()

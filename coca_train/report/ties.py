@@ -1,8 +1,9 @@
 """What is surely better than what: ties are told from differences by intervals, in tables and in headlines.
 
 A figure ties with the best one when their 95 % intervals meet; an interval that is not known is the figure alone in a
-table, and may be anything in a headline: that names a winner only where no interval meets another's. Two intervals that
-meet may still hide a difference, which only a paired comparison could show: what is said here errs towards a tie.
+table, and may be anything in a headline: that names a winner only where no interval meets another's. Of a mean over
+seeds it is the interval that counts them in. Two intervals that meet may still hide a difference, which only a paired
+comparison could show: what is said here errs towards a tie.
 """
 
 import math
@@ -37,7 +38,7 @@ def _nothing(value: Value) -> bool:
 
 def _ends(value: Value) -> tuple[float, float]:
     number = value.number or 0.0
-    return value.interval or (number, number)
+    return value.doubt or (number, number)
 
 
 def _meet(one: tuple[float, float], other: tuple[float, float]) -> bool:
@@ -60,7 +61,7 @@ def headline(where: str, figures: Mapping[str, Value], best: Direction, does: st
     if not places:
         return f"{where} there is no best: {quantity} {_spread(known.values())} for all {len(known)}."
     leading = [list(known)[place] for place in places]
-    unsure = [label for label, value in known.items() if value.interval is None]
+    unsure = [label for label, value in known.items() if value.doubt is None]
     if len(leading) == 1 and not unsure:
         return f"{where} {leading[0]} {does}: {quantity} {_with_range(known[leading[0]])}."
     if unsure:  # of one document, say
@@ -71,7 +72,7 @@ def headline(where: str, figures: Mapping[str, Value], best: Direction, does: st
 
 
 def _with_range(value: Value) -> str:
-    return f"{value.text} ({value.range})" if value.range else value.text
+    return f"{value.text} ({value.beside})" if value.beside else value.text
 
 
 def _spread(values: Iterable[Value]) -> str:

@@ -2,7 +2,8 @@
 
 Records of a training step: loss [nats per token], lr, grad_norm, tokens_per_s, mfu (a fraction; on GPUs),
 peak_memory_mib (so far), skipped_steps, batch_digest. Of a validation: valid/<source> [nats per token].
-Of a probe of reach: probe/<variant>/<window> [nats per token] and what it costs (training/probe.py).
+Of a probe of reach: probe/<variant>/<window> [nats per token] and what it costs (training/probe.py). When a report is
+made, the trackers among the sinks are shown what it found (trackers.py).
 
 No sink may stop or slow a training: one that fails says so once and falls silent.
 """
@@ -10,32 +11,22 @@ No sink may stop or slow a training: one that fails says so once and falls silen
 import json
 import math
 import os
-import queue
-import secrets
 import shutil
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from coca_train.config.schema import Config, TrackingConfig
 from coca_train.runtime import dist, outside
 from coca_train.runtime.errors import DataError
+from coca_train.tracking.trackers import Findings, Record, Sink, TensorBoardSink, Tracker, WandbSink, Warn
 
-Record = Mapping[str, Any]
 LARGEST = 1e300  # of what is measured: beyond, a chart of it has no axis
-Warn = Callable[[str], None]
-
-
-class Sink(Protocol):
-    def write(self, step: int, record: Record) -> None: ...
-
-    def close(self) -> None: ...
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
@@ -119,84 +110,6 @@ class JsonlSink:
             self._file = None
 
 
-class TensorBoardSink:
-    """TensorBoard events in <run>/tensorboard; events beyond start_step are purged on resume."""
-
-    def __init__(self, directory: Path, start_step: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        self._writer = SummaryWriter(str(directory), purge_step=start_step + 1 if start_step else None)
-
-    def write(self, step: int, record: Record) -> None:
-        for key, value in record.items():
-            if isinstance(value, int | float):
-                self._writer.add_scalar(key, value, step)
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-class WandbSink:
-    """Weights & Biases, on a thread of its own with a bounded queue: training never waits for it.
-
-    config: what is uploaded, chosen by the caller (no paths, no secrets). When the queue is full
-    records are dropped; after a failure wandb stays silent. close() waits at most close_s seconds.
-    """
-
-    def __init__(
-        self, run_dir: Path, mode: str, project: str, name: str, config: Record, warn: Warn, close_s: float = 30.0
-    ) -> None:
-        self._warn = warn
-        self._close_s = close_s
-        self._queue: queue.Queue[tuple[int, Record] | None] = queue.Queue(maxsize=1000)
-        options = {"dir": str(run_dir), "mode": mode, "project": project, "name": name, "config": dict(config)}
-        options |= {"id": _run_id(run_dir), "resume": "allow"}
-        # A daemon: a tracker that hangs for good must not keep the process from ending.
-        self._thread = threading.Thread(target=self._work, args=(options,), name="wandb", daemon=True)
-        self._thread.start()
-
-    def _work(self, options: dict[str, Any]) -> None:
-        try:
-            import wandb  # pyright: ignore[reportMissingImports]  # an extra
-
-            settings = wandb.Settings(init_timeout=60, silent=True, console="off", disable_git=True, disable_code=True)
-            run = wandb.init(settings=settings, **options)
-            while (item := self._queue.get()) is not None:
-                step, record = item
-                run.log({key: value for key, value in record.items() if isinstance(value, int | float)}, step=step)
-            run.finish()
-        except BaseException as error:  # wandb raises SystemExit too
-            self._warn(f"wandb stopped: {type(error).__name__}: {error}; training goes on")
-
-    def write(self, step: int, record: Record) -> None:
-        try:
-            # Never waits: a tracker behind a slow network would become the speed of the training.
-            self._queue.put_nowait((step, dict(record)))
-        except queue.Full:
-            if self._thread.is_alive():
-                self._warn("wandb is too slow: records are dropped; training goes on")
-
-    def close(self) -> None:
-        try:
-            self._queue.put(None, timeout=1.0)
-        except queue.Full:
-            return
-        self._thread.join(self._close_s)
-        if self._thread.is_alive():
-            self._warn(f"wandb did not finish within {self._close_s:g} s; its last records may be missing")
-
-
-def _run_id(run_dir: Path) -> str:
-    """The wandb id of this run directory, so that a resumed run goes on in the same wandb run."""
-    path = run_dir / "wandb_id.txt"
-    try:
-        if not path.exists():
-            path.write_text(secrets.token_hex(4), encoding="utf-8")
-        return outside.read_text(path, 1000).strip()
-    except (OSError, ValueError):
-        return secrets.token_hex(4)
-
-
 class ProgressSink:
     """A bar on stderr; plain lines, at most one in `every_s` seconds, when it is no terminal.
 
@@ -264,7 +177,7 @@ def clock(seconds: float) -> str:
 
 def shared_config(config: Config) -> dict[str, Any]:
     """What a tracker is told about the run: hyper-parameters only, no paths, nothing from the environment."""
-    parts = ("model", "position", "visibility", "train", "stages", "optim", "engine")
+    parts = ("model", "position", "visibility", "layers", "train", "stages", "optim", "engine", "eval")
     shared: dict[str, Any] = {part: values for part, values in asdict(config).items() if part in parts}
     shared["data"] = {"seed": config.data.seed, "document_mask": config.data.document_mask}
     shared["data"]["packing"] = config.data.packing
@@ -295,7 +208,7 @@ class MetricsWriter:
             return
         if tracking.tensorboard:
             with self._failing("TensorBoard"):
-                self._sinks["TensorBoard"] = TensorBoardSink(run_dir / "tensorboard", start_step)
+                self._sinks["TensorBoard"] = TensorBoardSink(run_dir / "tensorboard", start_step, hyper_parameters())
         if tracking.wandb != "disabled":
             options = run_dir, tracking.wandb, tracking.wandb_project, name, hyper_parameters()
             self._sinks["wandb"] = WandbSink(*options, partial(self._warn, "wandb"))
@@ -325,8 +238,22 @@ class MetricsWriter:
             with self._failing(name):
                 sink.write(step, record)
 
-    def close(self) -> None:
+    def show(self, step: int, findings: Findings) -> None:
+        """What the report on the model at `step` found, to every tracker."""
         for name, sink in list(self._sinks.items()):
             with self._failing(name):
-                sink.close()
-        self._sinks = {}
+                if isinstance(sink, Tracker):
+                    sink.show(step, findings)
+
+    def end_records(self) -> None:
+        """No step comes any more: the bar ends where it stands. Trackers go on, there may be a report to show."""
+        self._close([name for name, sink in self._sinks.items() if not isinstance(sink, Tracker)])
+
+    def close(self) -> None:
+        self._close(list(self._sinks))
+
+    def _close(self, names: Iterable[str]) -> None:
+        for name in names:
+            with self._failing(name):
+                self._sinks[name].close()
+            self._sinks.pop(name, None)

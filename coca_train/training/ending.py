@@ -1,7 +1,7 @@
 """What a finished run leaves behind: its report, with its reach, its training and a sample; and two pictures."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,13 +14,14 @@ from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import Engine
 from coca_train.evaluation.configuration import CELLS
 from coca_train.evaluation.grid import on_all_ranks
-from coca_train.evaluation.perplexity_page import perplexity_text
+from coca_train.evaluation.perplexity_page import asked, perplexity_text
 from coca_train.evaluation.pipeline import facts
 from coca_train.evaluation.progress import Progress
 from coca_train.evaluation.results import RESULTS, Evaluation
 from coca_train.evaluation.store import Store
 from coca_train.evaluation.trainings import RunReport, loss_curves, reach_curves, read_probes, run_page, sentences
 from coca_train.evaluation.variants import after_training
+from coca_train.evaluation.verdict import lengths, verdicts
 from coca_train.models.generation import check_positions, generate
 from coca_train.report.blocks import Lines
 from coca_train.report.render import write_report
@@ -28,11 +29,13 @@ from coca_train.report.render.pictures import picture
 from coca_train.runtime import dist
 from coca_train.runtime.durable import read_json, write_bytes, write_json, write_text
 from coca_train.runtime.errors import UserError
+from coca_train.tracking.trackers import Findings
 from coca_train.tracking.writers import read_jsonl
 from coca_train.training.reach import SEED, SETTINGS, Reach
 
 DONE = "done.json"
-FORMAT = 2  # of a report; those of other formats are made anew
+FORMAT = 4  # of a report; those of other formats are made anew
+Show = Callable[[int, Findings], None]  # what the report on a step found
 
 
 class Finished(NamedTuple):
@@ -62,12 +65,13 @@ def final_report(
     step: int,
     stage: str = "",
     overrides: Sequence[str] = (),
+    show: Show = lambda step, findings: None,
 ) -> None:
     """Write the report on the model at `step` and show it. COLLECTIVE. A finished report is not made again; one that
     cannot be made is said and fails nothing: the model is saved.
 
     held_out: files by source. stage: the report is on a stage that others follow, and goes to report/<stage>.
-    overrides: of the run's command.
+    overrides: of the run's command. show: tells trackers, on rank 0.
     """
     directory = run_dir / "report" / stage
     mark = {"format": FORMAT, "step": step, "eval": _depends_on(config)}
@@ -77,7 +81,9 @@ def final_report(
     command = shlex.join(["python", "-m", "coca_train", *overrides])
     finished = Finished(config, run_dir, directory, tokenizer, held_out, step, command)
     try:
-        _make(finished, runner)
+        report, figures = _make(finished, runner)
+        # Before the mark: what was not shown because the process was killed is shown by the next.
+        dist.on_main(lambda: show(step, findings(report, stage, figures)))
         dist.on_main(lambda: write_json(directory / DONE, mark))
     except UserError as error:
         dist.log(f"WARNING: no report on step {step}: {error}. The same command tries again")
@@ -99,8 +105,19 @@ def _depends_on(config: Config) -> dict[str, Any]:
     return settings
 
 
-def _make(finished: Finished, runner: Engine) -> None:
-    """Everything but the mark that it is done."""
+def findings(report: RunReport, stage: str, figures: Mapping[str, Path]) -> Findings:
+    """For trackers: the verdicts and the sample in words, how far it reads as numbers [tokens]."""
+    if report.evaluation is None:
+        said, numbers = [], {}
+    else:
+        parts = asked(report.evaluation)
+        said, numbers = verdicts(report.evaluation, parts), lengths(report.evaluation, parts)
+    texts = {"verdict": "\n".join(f"{each.label}: {each.line}" for each in said), "sample": report.sample}
+    return Findings(stage, figures, {name: text for name, text in texts.items() if text}, numbers)
+
+
+def _make(finished: Finished, runner: Engine) -> tuple[RunReport, Mapping[str, Path]]:
+    """Everything but the mark that it is done; and the pictures by name."""
     options, evaluation, sample = finished.config.eval, None, ""
     with_sample = bool(options.sample_prompt and options.sample_tokens)
     if options.extrapolation.enabled or with_sample:
@@ -118,8 +135,10 @@ def _make(finished: Finished, runner: Engine) -> None:
         facts=finished.facts,
         command=finished.command,
     )
-    dist.on_main(lambda: _write(report, finished))
+    written = dist.on_main(lambda: _write(report, finished))
     _show(report)
+    pictures = {Path(place).stem: path for place, path in written.items() if place.endswith(".png")}
+    return report, pictures
 
 
 def evaluate(finished: Finished, module: Any) -> Evaluation | None:
@@ -175,8 +194,8 @@ def write_sample(finished: Finished, module: Any) -> str:
     return text
 
 
-def _write(report: RunReport, finished: Finished) -> None:
-    """The page in all its forms, and the two pictures that stand beside the run's files."""
+def _write(report: RunReport, finished: Finished) -> dict[str, Path]:
+    """The page in all its forms, whose paths it returns, and the two pictures that stand beside the run's files."""
     draw(loss_curves(report.records), finished, "loss_curve")
     if probes := read_probes(report.records):
         draw(reach_curves(probes)[0], finished, "reach")
@@ -185,7 +204,7 @@ def _write(report: RunReport, finished: Finished) -> None:
         results.unlink(missing_ok=True)  # of an earlier step
     else:
         write_json(results, report.evaluation.to_json())
-    write_report(run_page(report), finished.directory)
+    return write_report(run_page(report), finished.directory)
 
 
 def draw(block: Lines, finished: Finished, name: str) -> None:

@@ -159,7 +159,7 @@ def run_one(
                     config, runner, loader, tools, first_step=stage.first_step, start_step=start_step, max_steps=steps
                 )
                 if is_last:
-                    context.metrics.close()  # before the report, which reads metrics.jsonl
+                    context.metrics.end_records()  # before the report, which reads metrics.jsonl
         except Preempted:
             runner.close()  # all ranks stop together; after other errors a peer may be gone, and this would wait
             raise
@@ -172,6 +172,7 @@ def run_one(
             stage.first_step + steps,
             "" if is_last else stage.name,
             context.record["overrides"],
+            context.metrics.show,
         )
         # Before the next stage builds its own: two engines do not fit into the memory of one.
         runner.release()

@@ -130,7 +130,7 @@ def test_every_value_is_in_its_file_and_every_option_described(name):
         (["plan", "gpus=8", "train.seq_len=64"], {"gpus": 8, "gpu": "a100_80gb", "mfu": None, "measure": False}),
         (
             ["compare", "schemes=rope coca:clex", "train.max_steps=3", "run.root=/x"],
-            {"schemes": ["rope", "coca:clex"], "runs": [], "run": {"root": "/x"}},
+            {"schemes": ["rope", "coca:clex"], "runs": [], "seeds": 1, "pool": True, "run": {"root": "/x"}},
         ),
         (
             ["verify", "run=a", "against='b (1)'"],

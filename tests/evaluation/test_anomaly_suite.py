@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from coca_train.evaluation.suites import anomaly
-from tests.evaluation.grids import ROPE, TEXTS, blocks, evaluate, row, settings, subject
+from tests.evaluation.grids import ROPE, TEXTS, blocks, evaluate, row, settings, setup, subject
 from tests.models.conftest import PLAIN
 
 COCA = {"scheme": "coca", "rotary_pct": 1.0, "variant": "strict", "t_width": "half", "frequencies": PLAIN}
@@ -36,6 +37,31 @@ def test_shares_are_of_all_pairs_with_an_angle(grid):
     assert 0 < result["abnormal"] < result["anomalous"]
     assert result["borders"]["k"] + result["abnormal"] == pytest.approx(result["anomalous"], rel=1e-6)
     assert grid.find("rope", "linear", 64).result["slowed_by_pair"] == pytest.approx([4.0] * 6)
+
+
+def test_intervals_are_over_documents(grid):
+    """Against percentiles of the share of three documents drawn with replacement, each asked alone."""
+    each = subject("rope", ROPE)
+    material = anomaly.prepare(settings("anomaly"), each, setup((16, 64), TEXTS))
+    texts = [
+        anomaly.anomaly_sums(each.model, [text[:64]], [i], n_pairs=64, seed=5)[0]
+        for i, text in enumerate(material.texts)
+    ]
+    draws = np.random.default_rng(0).integers(0, 3, (1000, 3))
+    result = grid.find("rope", "plain", 64).result
+    beyond, known = (np.array([sums[name].sum() for sums in texts]) for name in ("anomalous", "known"))
+    ends = np.percentile(beyond[draws].sum(1) / known[draws].sum(1), (2.5, 97.5))
+    assert (result["low"]["anomalous"], result["high"]["anomalous"]) == pytest.approx(tuple(ends))
+    for key in ("weighted", "placed", "abnormal", "empty"):
+        assert result["low"][key] <= result[key] <= result["high"][key]
+    for key in ("borders", "reach_by_pair", "density"):
+        values = result[key].values() if key == "borders" else result[key]
+        low, high = ((e.values() if key == "borders" else e) for e in (result["low"][key], result["high"][key]))
+        assert all(a <= b <= c for a, b, c in zip(low, values, high, strict=True))
+    page = blocks(anomaly.page(settings("anomaly", **SMALL), grid))
+    assert row(page["anomaly-shares"], "rope", "plain").values[0].range
+    assert row(page["anomaly-borders"], "rope", "plain", "-q").values[0].interval
+    assert all(line.low for name in ("anomaly-angles", "anomaly-reach") for line in page[name].lines)
 
 
 def test_what_cannot_be_measured_says_why(grid):

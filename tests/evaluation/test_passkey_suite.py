@@ -196,8 +196,8 @@ def test_every_depth_of_an_even_grid_has_its_row(n_fillers):
 def test_what_is_said(page):
     document, _ = page
     assert document.summary == [
-        "one finds at most 75% of the passkeys (0.30 to 0.95), in prompts of 512 tokens.",
-        "two finds none of the passkeys in prompts of 512 tokens.",
+        "Of one in prompts of 1,024 tokens, plain: share of the passkeys found 0.50 (0.15 to 0.85).",
+        "Of two in prompts of 512 tokens, plain: share of the passkeys found 0.00 (0.00 to 0.79).",
     ]
     assert any(
         "out of memory" in block.text
@@ -210,22 +210,10 @@ def test_what_is_said(page):
 @pytest.mark.parametrize(
     ("shares", "words"),
     [
-        (
-            {"plain": (1, 0), "ntk": (1, 1)},
-            "finds at least nine of ten passkeys in prompts of up to 1,024 tokens (ntk);",
-        ),
-        (
-            {"plain": (1, 0), "ntk": (1, 0)},
-            "nine of ten passkeys in prompts of up to 512 tokens, whatever the variant;",
-        ),
-        ({"plain": (1,), "ntk": ()}, "nine of ten passkeys in prompts of up to 512 tokens (plain);"),
-        ({"plain": (1, 0.8), "ntk": (1, 1)}, "of up to 1,024 tokens (ntk; not told apart there: plain);"),
-        (
-            {"plain": (0, 0), "ntk": (0, 0.5)},
-            "at most 50% of the passkeys (0.30 to 0.70), in prompts of 1,024 tokens (ntk).",
-        ),
-        ({"plain": (0, 0.3), "ntk": (0, 0.5)}, "in prompts of 1,024 tokens (ntk; not told apart there: plain)."),
-        ({"plain": (0, 0), "ntk": (0, 0)}, "one finds none of the passkeys in prompts of 512 to 1,024 tokens."),
+        ({"plain": (1, 0), "ntk": (1, 1)}, "1,024 tokens, ntk finds most: share of the passkeys found 1.00 (0.84 to"),
+        ({"plain": (1,), "ntk": ()}, "Of one in prompts of 512 tokens, plain: share of the passkeys found 1.00"),
+        ({"plain": (1, 0.8), "ntk": (1, 1)}, "plain and ntk cannot be told apart: share of the passkeys found 0.80 to"),
+        ({"plain": (0, 0), "ntk": (0, 0)}, "1,024 tokens, there is no best: share of the passkeys found 0.00 for all"),
         ({"plain": (), "ntk": ()}, ""),
     ],
 )

@@ -18,6 +18,7 @@ def result(perplexity: float, *sources: str) -> dict:
     figures = {
         "perplexity": perplexity, "ci_low": perplexity - 1, "ci_high": perplexity + 1, "bits_per_byte": 1.25,
         "n_documents": 3, "n_tokens": 300, "n_bytes": 1000, "ends": [1, 2], "loss_by_position": [3.0, 2.5],
+        "loss_low": [2.5, 2.0], "loss_high": [3.5, 3.0],
     }  # fmt: skip
     return {"stride": 512, "sources": dict.fromkeys(sources, figures)}
 

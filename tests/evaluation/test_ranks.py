@@ -60,7 +60,7 @@ def test_two_ranks_give_what_one_gives(started):
     assert len(alone) == len(together) == 3
     for one, two in zip(alone, together, strict=True):
         assert one["status"] == two["status"] == "done"
-        for key in ("perplexity", "n_tokens", "ci_low", "loss_by_position"):
+        for key in ("perplexity", "n_tokens", "ci_low", "loss_by_position", "loss_high"):
             assert two["result"]["sources"]["books"][key] == pytest.approx(
                 one["result"]["sources"]["books"][key], rel=1e-6
             )
@@ -73,7 +73,7 @@ def test_two_ranks_share_each_window(started):
     alone, together = started(1, more=more[1:]), started(4, more=more)
     for one, two in zip(alone, together, strict=True):
         assert one["status"] == two["status"] == "done"
-        for key in ("perplexity", "n_tokens", "ci_low", "loss_by_position"):
+        for key in ("perplexity", "n_tokens", "ci_low", "loss_by_position", "loss_high"):
             assert two["result"]["sources"]["books"][key] == pytest.approx(
                 one["result"]["sources"]["books"][key], rel=1e-5
             )

@@ -1,6 +1,7 @@
 """`+eval=reach`, whole: its parts' cells in one grid, kept as their own suites keep them, and one verdict a model."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,14 @@ import pytest
 from coca_train.config.messages import ConfigError
 from coca_train.evaluation import pipeline
 from coca_train.evaluation.configuration import load
-from coca_train.report.blocks import Document
+from coca_train.evaluation.measures.reach import FOUND_SHARE, GAINS, Bounds, Evidence, Part
+from coca_train.evaluation.results import Evaluation
+from coca_train.evaluation.suites import reach
+from coca_train.report.blocks import Document, Panels, Section, Table
+from coca_train.report.render import write_report
+from coca_train.report.render.contents import data_table
+from tests.evaluation.grids import cell, evaluation, measured
+from tests.evaluation.page_parser import Page
 
 PARTS = {"holds", "uses", "finds"}
 
@@ -63,3 +71,61 @@ def test_a_part_that_is_left_out_is_not_asked(evaluate) -> None:
 def test_nothing_asked_is_refused() -> None:
     with pytest.raises(ConfigError, match="nothing is asked"):
         load(["+eval=reach", "checkpoint=one", "eval.reads=null", "eval.finds=null", "eval.works=null"])
+
+
+def part(name: str, *seen: tuple[int, float, float, float, int, bool], granted: int = 0) -> Part:
+    """seen: length, estimate, low, high, n, passed."""
+    evidence = tuple(Evidence(length, Bounds(*figures), passed) for length, *figures, passed in seen)
+    return Part(name, "documents", evidence, granted)  # type: ignore[arg-type]
+
+
+def planted() -> tuple[Evaluation, dict[tuple[str, str], list[Part]]]:
+    """Two models: one whose loss flies off, one with all parts."""
+    flies = part("holds", (256, 0.002, 0.001, 0.004, 24, True), (512, 3.0, 2.9, 3.1, 24, False), granted=128)
+    used = part("uses", (128, 0.02, 0.01, 0.03, 24, True), (256, 0.01, -0.01, 0.03, 12, False))
+    found = part("finds", (128, 0.95, 0.85, 0.99, 40, True), (256, math.nan, 0.0, 1.0, 0, False))
+    models = [measured("one", window=128), measured("two", window=128)]
+    grid = evaluation("reach", {"reads": {"holds_within": 0.01}}, models, (128, 256, 512), [
+        cell(name, "plain", length, {"any": 1}) for name in ("one", "two") for length in (128, 256, 512)
+    ])  # fmt: skip
+    return grid, {("one", "plain"): [flies], ("two", "plain"): [used, found]}
+
+
+def test_the_first_picture_is_of_all_parts_with_what_they_must_pass() -> None:
+    picture, table = reach._asked_of(*planted())
+    assert isinstance(picture, Panels) and isinstance(table, Table)
+    holds, uses, finds = picture.panels
+    assert [panel.title for panel in picture.panels] == ["holds", "uses", "finds"]
+    assert picture.labels == ("one", "two")
+    assert [level for panel in picture.panels for level, _ in panel.levels] == [0.01, GAINS, FOUND_SHARE]
+    assert holds.y_limits == (-0.1, 0.1)  # a loss that flies off leaves the threshold where it can be seen
+    assert finds.y_limits == (0.0, 1.0) and uses.y_limits == (None, None)
+    assert (holds.lines[0].x, holds.lines[0].high) == ((256.0, 512.0), (0.004, 3.1))
+    assert [line.x for line in holds.lines][1] == ()  # two was not asked; its colour stays its own
+    assert (finds.lines[1].x, finds.lines[1].y) == ((128.0,), (0.95,))  # no prompt, no point
+    figures = {row.label: [value.text for value in row.values] for row in table.rows}
+    assert figures == {
+        ("one", "plain", "holds"): ["–", "+0.002 ✓", "+3.000 ✗"],
+        ("two", "plain", "uses"): ["+0.0200 ✓", "+0.0100 ?", "–"],
+        ("two", "plain", "finds"): ["0.95 ✓", "–", "–"],
+    }
+    assert table.rows[0].values[1].range == "+0.001 to +0.004"
+
+
+def test_panels_in_every_form(tmp_path: Path) -> None:
+    blocks = reach._asked_of(*planted())
+    page = Document(title="t", summary=[], sections=[Section(title="s", blocks=blocks)], facts=[], command="c")  # type: ignore[arg-type]
+    paths = write_report(page, tmp_path)
+    assert {"figures/reach-parts.png", "figures/reach-parts.svg", "tables/reach-parts.csv"} <= set(paths)
+    source = paths["report.html"].read_text()
+    assert source.index('id="block-reach-parts"') < source.index('id="block-reach-evidence"') < source.index("</main>")
+    for kind in ("wide", "narrow"):
+        assert source.count(f'class="chart {kind}"') == 3
+    assert source.count('class="level"') == 2 * 3
+    assert source.count('aria-label="Curves; press to hide or show"') == 1
+    assert len(Page(source).ids()) == len(set(Page(source).ids()))
+    rows = data_table(blocks[0]).rows  # type: ignore[arg-type]
+    assert [row.label for row in rows] == [("holds", "one"), ("uses", "two"), ("finds", "two")]
+    assert [value.text for value in rows[0].values] == ["–", "0.002", "3"]
+    assert "0.004" in paths["tables/reach-parts.csv"].read_text()
+    assert "figures/reach-parts.png" in paths["report.md"].read_text()

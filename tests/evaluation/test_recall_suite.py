@@ -145,5 +145,7 @@ def test_the_page():
     assert [value.number for value in shown["recall-by-distance"].rows[0].values] == [1.0, 0.0, None, None]
     others = {row.label: row.values[0].number for row in shown["recall-others"].rows}
     assert others["one", "plain", "by any of the values"] == pytest.approx(1 / 9)
-    assert document.summary[0].startswith("one finds at least nine of ten values in prompts of up to 128 tokens; ")
-    assert document.summary[1] == "two finds none of the values in prompts of 128 tokens."
+    assert document.summary == [
+        "Of one in prompts of 512 tokens, plain: share of the values found 0.50 (0.09 to 0.91).",
+        "Of two in prompts of 128 tokens, plain: share of the values found 0.00 (0.00 to 0.79).",
+    ]

@@ -15,6 +15,7 @@ import pytest
 from coca_train.report.blocks import Document, HeatMap, HeatMaps, Line, Lines, Row, Section, Table, Value
 from coca_train.report.render import scales
 from coca_train.report.render.chart import SYMBOLS, WIDE, chart, looks
+from coca_train.report.render.contents import SIGNS
 from coca_train.report.render.html import html_text
 from coca_train.report.render.html_blocks import block_html
 from coca_train.report.render.scales import MARKERS
@@ -171,8 +172,13 @@ def test_the_interval_of_a_point_alone():
 
 def test_the_page_opens_with_verdicts_a_picture_and_a_table(source, page):
     """State in a sign and in words, the first two for the smallest screen; what is one click away is folded."""
-    marks = re.findall(r'<li class="(\w+)"><span class="sign" aria-hidden="true">(.)</span>', source)
-    assert marks == [("reads", "✓"), ("none", "✗"), ("unknown", "?"), ("reads", "✓")]
+    marks = re.findall(
+        r'<li class="(\w+)"><span class="sign" title="[a-z ]+"><span aria-hidden="true">(.)</span>'
+        r'<span class="sr">([a-z ]+):</span></span>',
+        source,
+    )
+    assert marks == [(state, *SIGNS[state]) for state in ("reads", "none", "unknown", "partly")]
+    assert len(set(SIGNS.values())) == len(SIGNS) == 4
     assert "<ALiBi> no verdict: 17 documents are missing" in page.text
     assert "holds 2,048uses 1,024finds 512" in page.text  # the dots between them are the style's
     assert '<details class="more few" open><summary>2 more</summary>' in source

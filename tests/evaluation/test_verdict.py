@@ -13,7 +13,7 @@ from coca_train.evaluation.results import Evaluation
 from coca_train.evaluation.subject import Subject
 from coca_train.evaluation.suites import perplexity
 from coca_train.evaluation.texts import Texts
-from coca_train.evaluation.verdict import verdict, verdicts
+from coca_train.evaluation.verdict import lengths, verdict, verdicts
 from tests.evaluation.grids import cell, evaluation, measured, settings, setup
 from tests.measures.conftest import FakeModel, fake_variant
 
@@ -111,6 +111,43 @@ def test_the_least_of_what_was_asked() -> None:
     assert verdict("one", 128, [few, nothing]).state == "none"
     beyond = Part("works with", "prompts", (seen(256, False),))
     assert verdict("one", 128, [beyond]).line.startswith("reads at no length that was tested: they begin at 256 tokens")
+
+
+def test_longer_texts_than_there_are_enough_of_leave_the_verdict_on_shorter_ones() -> None:
+    uses = Part("uses", "documents", (seen(128, True), seen(256, True), seen(512, True, n=12)))
+    finds = Part("finds", "prompts", (seen(128, True), seen(256, True), seen(512, True)))
+    said = verdict("one", 128, [uses, finds])
+    assert said.line == "reads to at least 256 tokens (2× its window; no verdict beyond: 8 documents missing)"
+    assert said.parts == (
+        ("uses", "at least 256 tokens (no verdict beyond: 8 documents missing)"),
+        ("finds", "at least 512 tokens"),
+    )
+    # What fails below is the end of it, whatever is missing beyond.
+    fails = Part("finds", "prompts", (seen(128, True), seen(256, False)))
+    assert verdict("one", 128, [uses, fails]).line == "reads to 128 tokens (1× its window)"
+
+
+@pytest.mark.parametrize(("window", "state"), [(256, "reads"), (128, "reads"), (512, "partly")])
+def test_less_than_its_window_is_another_state(window: int, state: str) -> None:
+    part = Part("uses", "documents", (seen(128, True), seen(256, True), seen(512, False)))
+    assert verdict("one", window, [part]).state == state
+
+
+def test_lengths_for_trackers() -> None:
+    holds = Part("holds", "documents", (seen(256, True), seen(512, False)), granted=128)
+    uses = Part("uses", "documents", (seen(128, True), seen(256, True, n=3)))
+    few, nothing = Part("finds", "prompts", (seen(128, True, n=3),)), Part("works with", "prompts", (seen(64, False),))
+    cells = [cell("one", name, 128, {}) for name in ("own", "ntk", "yarn", "linear")]
+    grid = evaluation("reach", {}, [measured("one", ("own", "ntk", "yarn", "linear"))], (128,), cells)
+    asked = {("one", "own"): [holds, uses], ("one", "ntk"): [holds, few], ("one", "yarn"): [few, nothing]}
+    assert lengths(grid, asked) == {
+        "holds/own": 256.0,
+        "uses/own": 128.0,
+        "reads/own": 128.0,
+        "holds/ntk": 256.0,
+        "works_with/yarn": 0.0,
+        "reads/yarn": 0.0,
+    }
 
 
 @pytest.mark.parametrize("suite", ["anomaly", "speed"])

@@ -98,7 +98,7 @@ def test_drawn_pairs_are_uniform_over_all_earlier_keys():
 def test_a_model_against_a_loop_over_its_first_layer():
     model = build(replace(LLAMA, n_layers=1), ROPE)
     text = np.random.default_rng(0).integers(0, 101, 30)
-    sums = anomaly.anomaly_sums(model, [text], ["a"], n_pairs=20, seed=7)
+    (sums,) = anomaly.anomaly_sums(model, [text], ["a"], n_pairs=20, seed=7)
     m_P, n_P = anomaly.drawn_pairs(30, 20, anomaly.seed_of(7, "anomaly", "a", 30))
     attention, half = model.first_attention, 6
     x_TC = model.blocks[0].attention_norm(model.embed(torch.from_numpy(text))).detach()
@@ -117,8 +117,11 @@ def test_a_model_against_a_loop_over_its_first_layer():
 def test_layers_stay_apart_and_texts_add_up_however_they_are_batched():
     model = build(NEOX, ROPE)
     texts = list(np.random.default_rng(0).integers(0, 101, (3, 20)))
-    together = anomaly.anomaly_sums(model, texts, [0, 1, 2], n_pairs=50, seed=1)
-    apart = anomaly.add([anomaly.anomaly_sums(model, [t], [i], n_pairs=50, seed=1) for i, t in enumerate(texts)])
+    each = anomaly.anomaly_sums(model, texts, [0, 1, 2], n_pairs=50, seed=1)
+    alone = [anomaly.anomaly_sums(model, [t], [i], n_pairs=50, seed=1)[0] for i, t in enumerate(texts)]
+    for one, other in zip(each, alone, strict=True):
+        np.testing.assert_allclose(one["anomalous"], other["anomalous"])
+    together, apart = anomaly.add(each), anomaly.add(alone)
     assert together["anomalous"].shape == (2, 4, 6)
     assert (together["anomalous"][0] != together["anomalous"][1]).any()
     for name in together:
@@ -131,7 +134,7 @@ def test_layers_stay_apart_and_texts_add_up_however_they_are_batched():
 def test_coca_begins_collinear(scheme, dtype):
     model = build(LLAMA, scheme).to(dtype)
     text = np.random.default_rng(0).integers(0, 101, 40)
-    sums = anomaly.anomaly_sums(model, [text], [0], n_pairs=100, seed=1)
+    (sums,) = anomaly.anomaly_sums(model, [text], [0], n_pairs=100, seed=1)
     known, drawn = sums["known"].sum(), sums["drawn"]
     assert sums["anomalous"].sum() == 0 and sums["abnormal"].sum() == 0
     assert sums["by_pair"][:, 0].sum() == known

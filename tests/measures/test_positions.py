@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from coca_train.evaluation.measures.perplexity import intervals
 from coca_train.evaluation.measures.windows import bin_ends, binned, means, middles
 from tests.measures.scoring import score_documents
 
@@ -30,6 +31,28 @@ def test_equals_a_plain_loop(fake_model, window, stride):
     for end, sums in zip(ends, bins, strict=True):
         np.testing.assert_allclose(sums, by_position[begin:end].sum(0), rtol=1e-6)
         begin = end
+
+
+def test_each_document_has_its_own_sums_and_the_mean_an_interval_over_them(fake_model):
+    docs = [document(65, 1), document(65, 2), document(40, 3)]
+    scores = score_documents(fake_model(), docs, window=64, stride=16, micro_batch_tokens=100)
+    ends = bin_ends(64)
+    for doc, bins in zip(docs, scores.bins, strict=True):
+        by_position = plain_loop([doc], 64)
+        expected = [by_position[begin:end].sum(0) for begin, end in zip([0, *ends], ends, strict=False)]
+        np.testing.assert_allclose(bins, expected, rtol=1e-6)
+    low, high = intervals(scores.bins, seed=4)
+    draws = np.random.default_rng(4).integers(0, 3, (1000, 3))
+    nll, count = scores.bins[:, 9].T
+    ratios = nll[draws].sum(1) / count[draws].sum(1)
+    assert (low[9], high[9]) == pytest.approx(tuple(np.percentile(ratios, (2.5, 97.5))))
+    # The last bin is of two documents: draws of the short one alone say nothing of it.
+    kept = scores.bins[:, -1]
+    sums = kept[draws].sum(1)
+    told = sums[:, 0][sums[:, 1] > 0] / sums[:, 1][sums[:, 1] > 0]
+    assert len(told) < 1000
+    assert (low[-1], high[-1]) == pytest.approx(tuple(np.percentile(told, (2.5, 97.5))))
+    assert intervals(scores.bins[:1]) == ([None] * len(ends), [None] * len(ends))
 
 
 def test_bins_tile_the_window_in_quarter_octaves():

@@ -88,22 +88,35 @@ def test_a_part_ends_at_its_first_failure() -> None:
 
 
 def test_too_few_documents_are_no_evidence() -> None:
-    part = Part("uses", "documents", (seen(64, True), seen(128, True, n=15)))
+    part = Part("uses", "documents", (seen(64, True, n=15), seen(128, True)))
     assert part.reach is None and part.missing == 5
+    assert Part("holds", "documents", (seen(256, True, n=15),), granted=128).reach is None
     # Behind a failure nothing is needed any more.
-    assert Part("uses", "documents", (seen(64, False), seen(128, True, n=15))).reach == 0
+    part = Part("uses", "documents", (seen(64, False), seen(128, True, n=15)))
+    assert part.reach == 0 and part.missing == 0
 
 
+def test_lengths_with_enough_documents_are_judged_where_longer_ones_have_too_few() -> None:
+    part = Part("uses", "documents", (seen(64, True), seen(128, True), seen(256, True, n=12), seen(512, True, n=19)))
+    assert (part.reach, part.open, part.missing) == (128, True, 8)
+    # A length that was not judged is no stepping stone to one that could be.
+    part = Part("uses", "documents", (seen(64, True), seen(128, True, n=12), seen(256, True)))
+    assert (part.reach, part.missing) == (64, 8)
+    part = Part("uses", "documents", (seen(64, True), seen(128, False), seen(256, True, n=12)))
+    assert (part.reach, part.open, part.missing) == (64, False, 0)
+
+
+@pytest.mark.parametrize("numbers", [(24, 24, 24, 24), (40, 24, 20, 15)], ids=["the same documents", "fewer each time"])
 @pytest.mark.parametrize("true_reach", [0, 2])
-def test_reach_is_extended_falsely_in_at_most_one_of_twenty(true_reach: int) -> None:
+def test_reach_is_extended_falsely_in_at_most_one_of_twenty(true_reach: int, numbers: tuple[int, ...]) -> None:
     """Four lengths; beyond the true reach the mean gain is what rounding may make, and no more."""
     falsely, rng = 0, np.random.default_rng(7)
     for _ in range(DRAWS):
         evidence = []
-        for length in (1, 2, 3, 4):
+        for length, n in zip((1, 2, 3, 4), numbers, strict=True):
             gain = 0.05 if length <= true_reach else reach.GAINS
-            count_D = rng.integers(300, 3000, 24).astype(float)
-            sums_D2 = np.stack((count_D * (gain + 0.01 * rng.normal(size=24)), count_D), 1)
+            count_D = rng.integers(300, 3000, n).astype(float)
+            sums_D2 = np.stack((count_D * (gain + 0.01 * rng.normal(size=n)), count_D), 1)
             evidence.append(uses(length, sums_D2.tolist()))
         falsely += (Part("uses", "documents", tuple(evidence)).reach or 0) > true_reach
     assert falsely / DRAWS <= 0.05

@@ -19,8 +19,11 @@ def scored(run, variant, window, loss, sources=("text",), slope=0.0, stride=128)
         reason = f"{run} has {stride} positions"
         return cell(run, variant, window, reason=reason)
     ends = bin_ends(window)
-    score = asdict(summarise(np.array([[loss * 100, 100], [loss * 110, 100]]), n_bytes=600))
-    score |= {"ends": ends.tolist(), "loss_by_position": (5 + slope * np.log2(ends)).tolist()}
+    sums_D2 = np.array([[loss * 100, 100], [loss * 110, 100]])
+    score = asdict(summarise(sums_D2, n_bytes=600)) | {"by_document": sums_D2.tolist()}
+    losses = 5 + slope * np.log2(ends)
+    score |= {"ends": ends.tolist(), "loss_by_position": losses.tolist()}
+    score |= {"loss_low": (losses - 0.5).tolist(), "loss_high": (losses + 0.5).tolist()}
     result = {"stride": stride, "sources": dict.fromkeys(sources, score)}
     return cell(run, variant, window, json.loads(json.dumps(result)))
 

@@ -154,7 +154,7 @@ def other_text(run_dir):
 @pytest.mark.parametrize(
     ("damage", "phrase"),
     [
-        (other_seed, "section seed of rope and coca differ"),
+        (other_seed, "seeds: rope with 1 and coca with 2 are not the same"),
         (other_lr, "section optim of rope and coca differ"),
         (other_batch, "other batches at step 2"),
         (fewer_steps, "ended at different steps"),
@@ -169,6 +169,59 @@ def test_what_differs_is_found_and_nothing_is_written(runs, tmp_path, damage, ph
     with pytest.raises(DataError, match=phrase):
         compare.compare(runs, tmp_path, "compare")
     assert not (tmp_path / "report.html").exists()
+
+
+def seed(run_dir, number, like):
+    """Another seed of the run `like`, in run_dir."""
+    shutil.copytree(like, run_dir)
+    tree = yaml.safe_load((like / "config.yaml").read_text())
+    tree["run"] = {"name": run_dir.name, "seed": number}
+    (run_dir / "config.yaml").write_text(yaml.safe_dump(tree))
+    for name, letter in (("metrics.jsonl", "b"), ("run.json", "u")):
+        path = run_dir / name
+        path.write_text(path.read_text().replace(f'": "{letter}', f'": "{letter}{number}'))
+    write_result(run_dir, result(run_dir.name))
+    return run_dir
+
+
+def test_seeds_of_a_model_are_found_and_are_one_row(runs, tmp_path, capsys):
+    both = {**runs, **{f"{name}-b": seed(tmp_path / f"{name}-b", 2, like) for name, like in runs.items()}}
+    compare.compare(both, tmp_path, "compare")
+    out, err = capsys.readouterr()
+    rows = [line.split("|")[1].strip() for line in out.splitlines() if line.startswith("|")]
+    assert rows == ["model", "-----", "rope", "coca"] * 2
+    assert "No verdict over models: 2 documents, 18 more are needed." in out
+    assert "checked   seeds: each model with 1, 2" in err
+    assert "identical batches at all 3 common logged steps, the last one 3 (seed 2)" in err
+    saved = json.loads((tmp_path / "results.json").read_text())
+    assert saved["evaluation"]["seeds"] == {"rope": {"rope": "1", "rope-b": "2"}, "coca": {"coca": "1", "coca-b": "2"}}
+    assert [s["name"] for s in saved["evaluation"]["subjects"]] == list(both)  # each seed's own figures are kept
+    assert set(saved["runs"]) == set(both)
+    compare.compare(both, tmp_path, "compare", pool=False)
+    rows = [line.split("|")[1].strip() for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert rows == ["model", "------", *both] * 2
+
+
+def test_models_need_the_same_seeds(runs, tmp_path):
+    with pytest.raises(DataError, match="seeds: rope with 1, 2 and coca with 1 are not the same"):
+        compare.compare({**runs, "rope-b": seed(tmp_path / "rope-b", 2, runs["rope"])}, tmp_path, "compare")
+
+
+def test_one_training_twice_is_no_second_seed(runs, tmp_path):
+    both = {**runs, **{f"{name}-b": seed(tmp_path / f"{name}-b", 2, like) for name, like in runs.items()}}
+    for name in ("metrics.jsonl", "run.json"):
+        shutil.copy(runs["coca"] / name, both["coca-b"] / name)
+    with pytest.raises(DataError, match="coca and coca-b are the same training of coca"):
+        compare.compare(both, tmp_path, "compare")
+
+
+def test_a_report_without_losses_by_document_is_of_an_older_version(runs, tmp_path):
+    edit(
+        runs["coca"] / "report" / "results.json",
+        lambda d: [c["result"]["sources"]["text"].pop("by_document") for c in d["cells"]],
+    )
+    with pytest.raises(DataError, match=r"E-REPORT-02 .*by_document.*Fix: delete it"):
+        compare.compare(runs, tmp_path, "compare")
 
 
 def test_a_resumed_run_which_logged_one_step_more_can_be_compared(runs, tmp_path):

@@ -13,7 +13,7 @@ from coca_train.commands import compare, main
 from coca_train.config.files import choices, config_dir
 from coca_train.config.load import assemble
 from coca_train.config.load import load as load_options
-from coca_train.settings import load
+from coca_train.settings import TRAIN, load
 from coca_train.training.ending import FORMAT
 
 
@@ -147,6 +147,57 @@ def test_trains_in_turn_skips_the_finished_and_stops_with_the_child_s_code(monke
     common = [sys.executable, "-m", "coca_train", "train.max_steps=300"]
     assert commands == [[*common, f"position={s}", f"run.name={s}", f"run.root={tmp_path}"] for s in ("alibi", "coca")]
     assert "rope: finished before" in capsys.readouterr().err
+
+
+def test_seeds_are_trainings_of_their_own_and_only_new_ones_are_trained(monkeypatch, tmp_path):
+    commands, compared = [], []
+
+    def child(command):
+        commands.append(command)
+        name = next(word.removeprefix("run.name=") for word in command if word.startswith("run.name="))
+        run_dir, loaded = tmp_path / name, load(command[3:])
+        (run_dir / "report").mkdir(parents=True)
+        (run_dir / "config.yaml").write_text(loaded.yaml)
+        (run_dir / "report" / "done.json").write_text(json.dumps({"step": 300, "format": FORMAT}))
+        return 0
+
+    def started(n_seeds):
+        commands.clear()
+        words = ["schemes=rope,alibi", f"seeds={n_seeds}", f"run.root={tmp_path}", "train.max_steps=300", "run.seed=7"]
+        assert main(["compare", *words]) == 0
+        return commands
+
+    monkeypatch.setattr(compare, "run_child", child)
+    monkeypatch.setattr(compare, "compare", lambda runs, *_: compared.append(list(runs)))
+    common = [sys.executable, "-m", "coca_train", "train.max_steps=300", "run.seed=7"]
+    first = [[*common, f"position={s}", f"run.name={s}", f"run.root={tmp_path}"] for s in ("rope", "alibi")]
+    assert started(1) == first  # as without seeds
+    assert started(2) == [
+        [*common, f"position={s}", "run.seed=8", "data.seed=1235", f"run.name={s}-seed2", f"run.root={tmp_path}"]
+        for s in ("rope", "alibi")
+    ]
+    assert [next(word for word in each if word.startswith("run.name=")) for each in started(3)] == [
+        "run.name=rope-seed3",
+        "run.name=alibi-seed3",
+    ]
+    assert started(3) == []
+    assert compared[-1] == ["rope", "alibi", "rope-seed2", "alibi-seed2", "rope-seed3", "alibi-seed3"]
+    third = load_options(assemble(TRAIN, [f"run.root={tmp_path}"])).config  # what a training is without any of it
+    loaded = (tmp_path / "alibi-seed3" / "config.yaml").read_text()
+    assert f"seed: {third.data.seed + 2}" in loaded and "seed: 9" in loaded
+
+
+def test_help_tells_of_seeds(capsys):
+    assert main(["compare", "--help"]) == 0
+    shown = capsys.readouterr().out
+    for words in ("schemes=rope,coca seeds=3", "<scheme>-seed2", "seeds=", "pool="):
+        assert words in shown
+
+
+@pytest.mark.parametrize("word", ["seeds=0", "seeds=two", "seeds=101"])
+def test_a_number_of_seeds(word, capsys):
+    assert main(["compare", word]) == 2
+    assert "seeds" in capsys.readouterr().err
 
 
 def test_finished_means_this_very_configuration_and_its_last_step(tmp_path):

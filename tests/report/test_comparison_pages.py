@@ -96,6 +96,8 @@ def test_loss_by_position():
     for block in (by_name["loss-by-position-text"], by_name["loss-by-position-compared-text"]):
         assert block.x_log and not block.y_log
         assert block.marks == ((128.0, "training window"),)
+    assert whole["flat, plain"].low == (4.5,) * len(whole["flat, plain"].x)
+    assert all(line.low is None for line in differences.values())  # the documents' own, which cancels
     last = np.log2(512)
     assert whole["falls, plain"].y[-1] == pytest.approx(5 - 0.25 * last)
     assert max(whole["learned"].x) < 128 < max(whole["falls, plain"].x) < 512

@@ -10,7 +10,8 @@ import pytest
 
 from coca_train.settings import load
 from coca_train.tracking import writers as sinks
-from coca_train.tracking.writers import JsonlSink, MetricsWriter, ProgressSink, WandbSink, read_jsonl, shared_config
+from coca_train.tracking.trackers import WandbSink
+from coca_train.tracking.writers import JsonlSink, MetricsWriter, ProgressSink, read_jsonl, shared_config
 
 
 def config(**options):
@@ -96,7 +97,7 @@ def test_other_ranks_write_nothing(tmp_path, monkeypatch):
 
 def test_a_sink_that_fails_is_dropped_with_a_word_and_the_others_go_on(tmp_path, monkeypatch, capsys):
     class Broken:
-        def __init__(self, directory, start_step):
+        def __init__(self, directory, start_step, hyper_parameters):
             pass
 
         def write(self, step, record):

@@ -12,6 +12,7 @@ from coca_train.evaluation.results import Evaluation
 from coca_train.evaluation.suites import perplexity
 from coca_train.runtime.durable import read_json
 from coca_train.settings import load
+from coca_train.tracking import trackers
 from coca_train.training import ending
 from tests.faults import real
 from tests.stages.support import Runs, leave_out, schedule, stage
@@ -22,6 +23,7 @@ REPORT = ["eval.extrapolation.enabled=true", "eval.extrapolation.multiples=[1,2]
 WITH_PAGES = (
     "test_the_report_of_a_run_has_the_numbers_of_an_evaluation_of_its_checkpoint",
     "test_each_stage_has_a_report_on_its_own_weights_and_window",
+    "test_trackers_get_what_the_report_found_once",
 )
 
 
@@ -141,3 +143,37 @@ def test_a_report_on_nothing_is_a_warning_and_no_error(tmp_path, capsys):
     assert ending.evaluate(ending.Finished(config, tmp_path, tmp_path, cast(Any, None), {}, 1, ""), None) is None
     assert "WARNING: no report of the finished run: E-EVAL-04 data.sources: no source has" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_trackers_get_what_the_report_found_once(runs, capsys):
+    """Settings, figures, sample and reach; a second start of a finished run adds nothing, a tracker that breaks costs
+    nothing."""
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    words = [*schedule(stage("one"), stage("two")), "tracking.tensorboard=true", *REPORT, "eval.sample_tokens=3"]
+
+    def read(folder: Path) -> Any:
+        events = accumulator.EventAccumulator(str(folder))
+        events.Reload()
+        return events
+
+    for _ in range(2):
+        run_dir = runs.train("r", *words, "eval.sample_prompt=The")
+        logged = read(run_dir / "tensorboard")
+        assert [event.step for event in logged.Scalars("loss")] == [1, 2, 3, 4, 5, 6]
+        for place, step in (("report-one", 3), ("report", 6)):
+            report = read(run_dir / "tensorboard" / place)
+            figures = {p.stem for p in (run_dir / "report" / ("one" if step == 3 else "") / "figures").glob("*.png")}
+            assert set(report.Tags()["images"]) == figures
+            assert [image.step for image in report.Images("loss")] == [step]
+            (sample,) = report.Tensors("sample/text_summary")
+            assert sample.tensor_proto.string_val[0].decode().startswith("    The")
+            (line,) = report.Tensors("verdict/text_summary")
+            assert "r, plain: no verdict: 4 documents, 16 more are needed" in line.tensor_proto.string_val[0].decode()
+        (settings,) = read(run_dir / "tensorboard" / "config").Tensors("config/text_summary")
+        assert "d_model: " in settings.tensor_proto.string_val[0].decode()
+    (run_dir / "report" / "done.json").unlink()
+    with runs.monkeypatch.context() as patch:
+        patch.setattr(trackers.TensorBoardSink, "show", lambda *_: 1 / 0)
+        runs.train("r", *words, "eval.sample_prompt=The")
+    assert "WARNING: TensorBoard stopped: division by zero; training goes on" in capsys.readouterr().err
+    assert (run_dir / "report" / "done.json").exists()

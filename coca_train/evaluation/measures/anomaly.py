@@ -147,8 +147,10 @@ def drawn_pairs(n_tokens: int, n_pairs: int, seed: int) -> tuple[np.ndarray, np.
     return np.maximum(one_P, other_P), np.minimum(one_P, other_P)
 
 
-def anomaly_sums(model: Any, texts: Sequence[np.ndarray], keys: Sequence[object], *, n_pairs: int, seed: int) -> Sums:
-    """Sums over texts of one length, read together. keys: names each text, for its seed.
+def anomaly_sums(
+    model: Any, texts: Sequence[np.ndarray], keys: Sequence[object], *, n_pairs: int, seed: int
+) -> list[Sums]:
+    """Sums of each of these texts of one length, read together. keys: names each text, for its seed.
 
     The arrays of `tally`; known, anomalous, by_head and weight with the layers in front.
     """
@@ -156,16 +158,18 @@ def anomaly_sums(model: Any, texts: Sequence[np.ndarray], keys: Sequence[object]
     places = [drawn_pairs(n_tokens, n_pairs, seed_of(seed, "anomaly", key, n_tokens)) for key in keys]
     m_BP, n_BP = (torch.from_numpy(np.stack(part)).to(device) for part in zip(*places, strict=True))
     tokens_BT = torch.from_numpy(np.stack(texts).astype(np.int64)).to(device)
-    by_layer: list[Sums] = []
+    by_layer: list[list[Sums]] = []
 
     def look(attention: Any, x_BTC: Tensor) -> None:
         by_layer.append(_layer(model.position, attention, x_BTC, m_BP, n_BP))
 
     with evaluating(model), _watched(model, look):
         model.hidden(tokens_BT, length=n_tokens)
-    sums = add(by_layer)
     # Counts of heads cannot be added over layers: head 3 of one layer is nothing to head 3 of the next.
-    return sums | {name: np.stack([layer[name] for layer in by_layer]) for name in BY_LAYER}
+    return [
+        add(layers) | {name: np.stack([layer[name] for layer in layers]) for name in BY_LAYER}
+        for layers in zip(*by_layer, strict=True)
+    ]
 
 
 @contextmanager
@@ -182,14 +186,14 @@ def _watched(model: Any, look: Callable[[Any, Tensor], None]) -> Iterator[None]:
             handle.remove()
 
 
-def _layer(position: Any, attention: Any, x_BTC: Tensor, m_BP: Tensor, n_BP: Tensor) -> Sums:
-    """One layer's sums; text by text, since a text's pairs alone are P·H·J complex numbers."""
+def _layer(position: Any, attention: Any, x_BTC: Tensor, m_BP: Tensor, n_BP: Tensor) -> list[Sums]:
+    """One layer's sums of each text; text by text, since a text's pairs alone are P·H·J complex numbers."""
     theta_J = frequencies(position, x_BTC.shape[1]).to(x_BTC.device)
     parts = []
     for x_TC, m_P, n_P in zip(x_BTC, m_BP, n_BP, strict=True):
         q_PHJ, k_PHJ = vectors(position, attention.project_q(x_TC[m_P]), attention.project_k(x_TC[n_P]))
         parts.append(tally(q_PHJ, k_PHJ, m_P - n_P, theta_J, placed_angle(position, q_PHJ, k_PHJ, n_P, theta_J)))
-    return add(parts)
+    return parts
 
 
 def frequencies(position: Any, length: int) -> Tensor:

@@ -14,25 +14,39 @@ Shape legend: B documents, T = L predictions, K bins of positions.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from coca_train.evaluation.measures.perplexity import evaluating, summarise
+from coca_train.evaluation.measures.perplexity import Bound, evaluating, intervals, summarise
 from coca_train.evaluation.measures.windows import bin_ends, binned
+
+
+class Octave(NamedTuple):
+    """Mean NLL [nats per token] of the contexts first ... last, and its 95 % interval."""
+
+    first: int
+    last: int
+    loss: float
+    low: Bound
+    high: Bound
 
 
 @dataclass(frozen=True, kw_only=True)
 class FirstWindows:
     """What a set of documents gives at one length. Bin k: contexts ends[k - 1] + 1 ... ends[k].
 
-    perplexity: of the last `block` predictions; ci_low, ci_high: its 95 % interval over documents (perplexity.py).
+    octaves: contexts 1, 2, 3 to 4, 5 to 8 ..., the last one up to the length. perplexity: of the last `block`
+    predictions; low, high, ci_low, ci_high: 95 % intervals over documents (perplexity.py), None of one alone.
     """
 
     n_documents: int
     ends: tuple[int, ...]
     loss: tuple[float, ...]  # mean NLL of each bin [nats per token]
+    low: tuple[Bound, ...]
+    high: tuple[Bound, ...]
+    octaves: tuple[Octave, ...]
     block: int
     perplexity: float
     ci_low: float | None
@@ -59,11 +73,16 @@ def first_windows(documents: Sequence[Sequence[float]], length: int, block: int,
     sums = np.asarray(documents, dtype=np.float64)
     n_documents, block_size = len(sums), min(block, length)
     ends = bin_ends(length)
+    bins_DK2 = np.stack(np.broadcast_arrays(sums[:, 1:], np.diff(ends, prepend=0)), 2)
+    low, high = intervals(bins_DK2, seed)
     last_block = summarise(np.stack([sums[:, 0], np.full(n_documents, block_size)], 1), None, seed)
     return FirstWindows(
         n_documents=n_documents,
         ends=tuple(ends.tolist()),
         loss=tuple((sums[:, 1:].mean(0) / np.diff(ends, prepend=0)).tolist()),
+        low=tuple(low),
+        high=tuple(high),
+        octaves=by_octave(ends, bins_DK2, seed),
         block=block_size,
         perplexity=last_block.perplexity,
         ci_low=last_block.ci_low,
@@ -71,14 +90,13 @@ def first_windows(documents: Sequence[Sequence[float]], length: int, block: int,
     )
 
 
-def by_octave(ends: Sequence[int], loss: Sequence[float]) -> dict[tuple[int, int], float]:
-    """Mean loss of the contexts 1, 2, 3 to 4, 5 to 8 ...; the last octave ends where the bins do."""
-    widths = np.diff(ends, prepend=0)
-    octaves = np.array([(end - 1).bit_length() for end in ends])
-    means = {}
-    for octave in np.unique(octaves):
-        members = octaves == octave
-        first = int(np.asarray(ends)[members][0] - widths[members][0] + 1)
-        mean = float((np.asarray(loss)[members] * widths[members]).sum() / widths[members].sum())
-        means[first, int(np.asarray(ends)[members][-1])] = mean
-    return means
+def by_octave(ends: np.ndarray, bins_DK2: np.ndarray, seed: int = 0) -> tuple[Octave, ...]:
+    """ends: of K bins. bins_DK2: of each document NLL and predictions of each."""
+    # Quarter octaves end where octaves do (windows.py): each bin lies in one.
+    last = [int(ends[ends <= 2**power].max()) for power in range(int(ends[-1] - 1).bit_length() + 1)]
+    starts = np.searchsorted(ends, [0, *(end + 1 for end in last[:-1])])
+    octaves_DO2 = np.add.reduceat(bins_DK2, starts, axis=1)
+    nll_O, count_O = octaves_DO2.sum(0).T
+    firsts = (1, *(end + 1 for end in last[:-1]))
+    columns = zip(firsts, last, (nll_O / count_O).tolist(), *intervals(octaves_DO2, seed), strict=True)
+    return tuple(Octave(*each) for each in columns)

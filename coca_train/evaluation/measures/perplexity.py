@@ -1,6 +1,6 @@
 """Perplexity by sliding windows (definition: windows.py), and validation loss by source.
 
-Shape legend: B passes of one shape, T their length, n the predictions wanted of each, C d_model.
+Shape legend: B passes of one shape, T their length, n the predictions wanted of each, C d_model, D documents, K ratios.
 """
 
 import math
@@ -14,11 +14,12 @@ import torch
 from torch import nn
 
 from coca_train.data.batch import Batch
-from coca_train.evaluation.measures.windows import Pass, Windowing, batches, binned, passes, stretches
+from coca_train.evaluation.measures.windows import Pass, Windowing, batches, bin_ends, binned, passes, stretches
 from coca_train.runtime import dist
 
 CPU_TOKENS = 4096  # of a forward on a CPU: more only leaves its cache, up to a third slower
 CONFIDENCE = 0.95
+Bound = float | None  # of an interval
 RESAMPLES = 1000
 
 
@@ -26,12 +27,17 @@ class Scores(NamedTuple):
     """Sums over documents and over positions, each of NLL [nats] and predictions: float64."""
 
     bands: np.ndarray  # (n_documents, n_bands, 2): by how many tokens of the document precede the prediction
-    positions: np.ndarray  # (n_bins, 2): first windows only, see windows.py
+    bins: np.ndarray  # (n_documents, n_bins, 2): by position in the first window, see windows.py
 
     @property
     def documents(self) -> np.ndarray:
         """(n_documents, 2): of whole documents."""
         return self.bands.sum(1)
+
+    @property
+    def positions(self) -> np.ndarray:
+        """(n_bins, 2): of all documents."""
+        return self.bins.sum(0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +78,7 @@ def score_share(
     # so its float sums are the same for any world size. Neighbours are equally long, so ranks end together.
     work = batches(passes([len(d) - 1 for d in documents], rows), micro_batch_tokens)
     sums = [np.zeros((len(documents), len(edges) + 1, 2)) for _ in rows]
-    by_position = [np.zeros((row.window, 2)) for row in rows]
+    bins = [np.zeros((len(documents), len(bin_ends(row.window)), 2)) for row in rows]
     edges_n = np.asarray(edges, dtype=int)
     shared = model.sequence
     rank, n_ranks = dist.reader(1 if shared is None else shared.size)
@@ -90,9 +96,11 @@ def score_share(
                         parted = np.split(nll_P, np.clip(edges_n - each.start - part.begin, 0, len(nll_P)))
                         sums[part.row][each.document] += [(nll.sum(), len(nll)) for nll in parted]
                         if each.start == 0:  # the first window: later ones score long contexts only
-                            by_position[part.row][part.begin : part.end] += np.stack((nll_P, np.ones_like(nll_P)), 1)
+                            by_position = np.zeros((rows[part.row].window, 2))
+                            by_position[part.begin : part.end] = np.stack((nll_P, np.ones_like(nll_P)), 1)
+                            bins[part.row][each.document] += binned(by_position)
             progress(sum(each.length for b in work[begin : begin + n_ranks] for each in b))
-    return [Scores(*pair) for pair in zip(sums, map(binned, by_position), strict=True)]
+    return [Scores(*pair) for pair in zip(sums, bins, strict=True)]
 
 
 def _score(
@@ -132,11 +140,7 @@ def summarise(sums: np.ndarray, n_bytes: int | None = None, seed: int = 0, resam
     nll, count = float(sums[:, 0].sum()), int(sums[:, 1].sum())
     low = high = None
     if len(sums) > 1:
-        # The ratio of sums, as above: a mean of the documents' own ratios would weigh short ones as long ones.
-        draws = np.random.default_rng(seed).integers(0, len(sums), (resamples, len(sums)))
-        losses = sums[draws, 0].sum(1) / sums[draws, 1].sum(1)
-        edges = np.quantile(losses, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-        low, high = (perplexity_of(float(edge)) for edge in edges)
+        low, high = (perplexity_of(edge or 0.0) for (edge,) in intervals(sums[:, None], seed, resamples))
     return Perplexity(
         nll_sum=nll,
         n_tokens=count,
@@ -148,6 +152,26 @@ def summarise(sums: np.ndarray, n_bytes: int | None = None, seed: int = 0, resam
         ci_low=low,
         ci_high=high,
     )
+
+
+def intervals(sums_DK2: np.ndarray, seed: int = 0, resamples: int = RESAMPLES) -> tuple[list[Bound], list[Bound]]:
+    """Low and high ends of the 95 % interval over documents of K ratios, the sum of the first by that of the second.
+
+    None with fewer than two documents, and where a ratio has nothing to divide by. Percentile bootstrap (seeded), the
+    same documents for all ratios.
+    """
+    low, high = list[Bound](), list[Bound]()
+    draws = np.random.default_rng(seed).integers(0, len(sums_DK2), (resamples, len(sums_DK2)))
+    # The ratio of sums: a mean of the documents' own ratios would weigh short ones as long ones.
+    for sums_D2 in np.moveaxis(sums_DK2, 1, 0):
+        with np.errstate(invalid="ignore", divide="ignore"):
+            ratios = sums_D2[draws, 0].sum(1) / sums_D2[draws, 1].sum(1)
+        ratios = ratios[~np.isnan(ratios)]  # a draw without a document that counts says nothing
+        told = len(sums_DK2) > 1 and len(ratios)
+        ends = np.quantile(ratios, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]).tolist() if told else (None, None)
+        low.append(ends[0])
+        high.append(ends[1])
+    return low, high
 
 
 def perplexity_of(loss: float) -> float:

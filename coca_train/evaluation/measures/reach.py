@@ -17,13 +17,15 @@ A part passes only on evidence: the 95 % interval, over documents (paired: the s
 prompts, lies on the right side of what is asked. Lengths are tested upward and each part ends at its first failure. In
 such a fixed order the chance that any length beyond the true reach is accepted is no larger than that of one test,
 however many there are (Maurer, Hothorn and Lehmacher 1995), so nothing is corrected: one side of the interval, 2.5 %,
-and where documents differ in a very skewed way up to 5 %. Fewer than LEAST documents or prompts: no verdict.
+and where documents differ in a very skewed way up to 5 %. A length with fewer than LEAST documents or prompts is not
+judged, nor any beyond it; where not even the shortest is, there is no verdict.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from itertools import takewhile
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -64,26 +66,30 @@ class Part(NamedTuple):
     granted: int = 0
 
     @property
+    def judged(self) -> tuple[Evidence, ...]:
+        """The lengths below the first of which too little was seen."""
+        return tuple(takewhile(lambda seen: seen.bounds.n >= LEAST, self.evidence))
+
+    @property
     def reach(self) -> int | None:
-        """The length it is passed up to [tokens]; 0: not even the shortest; None: too little was seen to say."""
-        reach = self.granted
-        for seen in self.evidence:
-            if seen.bounds.n < LEAST:
-                return None
-            if not seen.passed:
-                break
-            reach = seen.length
-        return reach
+        """The length it is passed up to [tokens]; 0: not even the shortest; None: too little was seen of the shortest
+        already."""
+        if self.evidence and not self.judged:
+            return None
+        passed = [seen.length for seen in takewhile(lambda seen: seen.passed, self.judged)]
+        return passed[-1] if passed else self.granted
 
     @property
     def missing(self) -> int:
-        """How many documents or prompts more are needed before anything can be said."""
-        return LEAST - min((seen.bounds.n for seen in self.evidence), default=LEAST)
+        """How many documents or prompts more are needed before anything can be said of the next length; 0: it was
+        judged, or one before it failed."""
+        beyond = self.evidence[len(self.judged) :]
+        return LEAST - beyond[0].bounds.n if beyond and self.open else 0
 
     @property
     def open(self) -> bool:
-        """Whether nothing that was tested failed: it may reach further than was asked."""
-        return all(seen.passed for seen in self.evidence)
+        """Whether nothing that was judged failed: it may reach further."""
+        return all(seen.passed for seen in self.judged)
 
 
 def holds(length: int, excess_D2: Sequence[Sequence[float]], within: float = HOLDS_WITHIN) -> Evidence:
@@ -106,8 +112,8 @@ def finds(length: int, n_found: int, n_prompts: int, share: float = FOUND_SHARE)
     return Evidence(length, bounds, bounds.low > share)
 
 
-def mean_bounds(sums_D2: Sequence[Sequence[float]]) -> Bounds:
-    """Of a ratio of sums over documents: the first column's, differences, by the second's, predictions.
+def mean_bounds(sums_D2: Any, confidence: float = CONFIDENCE) -> Bounds:
+    """Of a ratio of sums over documents (n, 2): the first column's, differences, by the second's, predictions.
 
     Studentized bootstrap over documents (Efron and Tibshirani 1993, chapter 12): each draw's ratio is measured in its
     own standard error, by the delta method. Percentiles of the ratio itself are too narrow for twenty documents, and
@@ -123,7 +129,7 @@ def mean_bounds(sums_D2: Sequence[Sequence[float]]) -> Bounds:
     ratios, errors = _ratio(sums[_draws(n)])
     with np.errstate(divide="ignore", invalid="ignore"):
         t = np.nan_to_num((ratios - ratio) / errors, posinf=np.inf, neginf=-np.inf)
-    low, high = np.quantile(t, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], method="inverted_cdf")
+    low, high = np.quantile(t, [(1 - confidence) / 2, (1 + confidence) / 2], method="inverted_cdf")
     error *= math.sqrt(n / (n - 2))  # few documents spread less than what they are drawn from
     return Bounds(ratio, ratio - float(high) * error, ratio - float(low) * error, n)
 

@@ -134,9 +134,13 @@ def _wait(device: torch.device) -> None:
 
 
 def ratio(mine: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
-    """Median, lowest and highest of mine / theirs, turn by turn."""
-    ratios = [a / b for a, b in zip(mine, theirs, strict=True)]
-    return {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
+    """The spread of mine / theirs, turn by turn."""
+    return spread([a / b for a, b in zip(mine, theirs, strict=True)])
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median, lowest and highest."""
+    return {"median": statistics.median(values), "low": min(values), "high": max(values)}
 
 
 # malloc gives freed blocks back at once, so that resident memory is what is alive.

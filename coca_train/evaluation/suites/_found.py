@@ -6,18 +6,16 @@ all.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import takewhile
 from typing import Any
 
-from coca_train.evaluation.grid_blocks import heat_maps, share_by_length, table, tokens
+from coca_train.evaluation.grid_blocks import heat_maps, share_by_length, table
 from coca_train.evaluation.measures.reach import Part, finds
 from coca_train.evaluation.measures.shares import wilson
 from coca_train.evaluation.results import Evaluation, GridRow
 from coca_train.evaluation.verdict import Asked
 from coca_train.report.blocks import HeatMaps, Line, Lines, Table, Value
-from coca_train.report.ties import tied
+from coca_train.report.ties import headline
 
-REACHED = 0.9  # share of cases up to which a length counts as reached
 RANGES = {  # of distance, in training windows of the model: from, below
     "within the window": (0, 1),
     "1 to 4 windows": (1, 4),
@@ -114,59 +112,15 @@ def asked(evaluation: Evaluation) -> Asked:
     return {row.name: [part(row)] for row in evaluation.rows() if row.results}
 
 
-def reached(evaluation: Evaluation, what: str) -> list[str]:
-    """How far each model reaches, under which variants, and which others cannot be told apart from them there, in
-    sentences. what: what is found, "passkeys"."""
+def at_the_longest(evaluation: Evaluation, what: str) -> list[str]:
+    """Of each model in the longest prompts, which variant finds most, if any surely does. How far it finds what is
+    hidden is the verdict's to say. what: what is found, "passkeys"."""
     sentences = []
     for subject in evaluation.subjects:
-        found = {
-            row.variant: {int(point): share(result["cases"]) for point, result in row.results.items()}
-            for row in evaluation.rows()
-            if row.subject == subject and row.results
-        }
-        if not found:
-            continue
-        reach = {variant: _reach(by_length) for variant, by_length in found.items()}
-        if farthest := max(reach.values()):
-            leading = [variant for variant, n in reach.items() if n == farthest]
-            under = _under(leading, _tied_at(found, farthest), len(subject.variants))
-            sentences.append(
-                f"{subject.name} finds at least nine of ten {what} in prompts of up to {farthest:,} tokens{under}; "
-                f"its training window is {subject.training_window:,}."
-            )
-            continue
-        every = [(value.number or 0.0, -n, variant) for variant, by in found.items() for n, value in by.items()]
-        best, shortest, first = max(every)
-        if not best:
-            lengths = [-n for _, n, _ in every]
-            sentences.append(f"{subject.name} finds none of the {what} in prompts of {tokens(lengths)}.")
-            continue
-        leading = [variant for *place, variant in every if place == [best, shortest]]
-        under = _under(leading, _tied_at(found, -shortest), len(subject.variants))
-        at_most = found[first][-shortest]
-        sentences.append(
-            f"{subject.name} finds at most {best:.0%} of the {what} ({at_most.range}), in prompts of {-shortest:,} "
-            f"tokens{under}."
-        )
+        rows = [row for row in evaluation.rows() if row.subject == subject and row.results]
+        if rows:
+            longest = max(int(point) for row in rows for point in row.results)
+            shares = {row.variant: share(row.results[longest]["cases"]) for row in rows if longest in row.results}
+            where = f"Of {subject.name} in prompts of {longest:,} tokens,"
+            sentences.append(headline(where, shares, "high", "finds most", f"share of the {what} found"))
     return sentences
-
-
-def _tied_at(found: Mapping[str, Mapping[int, Value]], length: int) -> list[str]:
-    """Variants that cannot be told apart from the best at this length."""
-    there = {variant: by_length[length] for variant, by_length in found.items() if length in by_length}
-    return [list(there)[place] for place in tied(list(there.values()), "high")]
-
-
-def _reach(found: Mapping[int, Value]) -> int:
-    """The longest prompt [tokens] up to which nine of ten are found; 0: not in the shortest."""
-    return max((n for n, _ in takewhile(lambda pair: (pair[1].number or 0.0) >= REACHED, found.items())), default=0)
-
-
-def _under(leading: Sequence[str], tied_: Sequence[str], n_variants: int) -> str:
-    if n_variants == 1:
-        return ""
-    if len(leading) == n_variants:
-        return ", whatever the variant"
-    others = [variant for variant in tied_ if variant not in leading]
-    also = f"; not told apart there: {', '.join(others)}" if others else ""
-    return f" ({', '.join(leading)}{also})"

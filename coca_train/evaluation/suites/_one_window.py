@@ -64,8 +64,8 @@ class Prefixes:
         return documents
 
 
-def in_order(parts: Iterable[Mapping[str, list[float]]]) -> list[list[float]]:
-    """What all ranks' `by_document` kept, in the order of the documents."""
+def in_order(parts: Iterable[Mapping[str, Any]]) -> list[Any]:
+    """What all ranks kept of each document by its index, in the order of the documents."""
     documents = {index: kept for part in parts for index, kept in part.items()}
     return [documents[str(index)] for index in range(len(documents))]
 

@@ -5,7 +5,7 @@ same documents: those with more tokens than the longest length that any document
 tokens, all heads and all pairs of features that have an angle.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -17,21 +17,23 @@ from coca_train.evaluation.grid_blocks import by_point, curves, document, figure
 from coca_train.evaluation.measures.anomaly import (
     BINS,
     BORDERS,
+    Sums,
     add,
     anomaly_sums,
     key_borders,
     problem,
     slowed_pairs,
 )
+from coca_train.evaluation.measures.perplexity import intervals
 from coca_train.evaluation.results import Evaluation, GridRow
 from coca_train.evaluation.subject import Setup, Subject
-from coca_train.evaluation.suites._one_window import Prefixes
+from coca_train.evaluation.suites._one_window import Prefixes, in_order
 from coca_train.evaluation.suites._one_window import fingerprint as fingerprint
 from coca_train.evaluation.suites._one_window import prepare as prepare
 from coca_train.evaluation.suites._one_window import work as work
-from coca_train.report.blocks import Document, HeatMap, HeatMaps, Line, Lines
+from coca_train.report.blocks import Document, HeatMap, HeatMaps, Line, Lines, Value
 
-VERSION = 1
+VERSION = 2
 FIGURES = 9  # significant digits of what is not counted: world sizes agree to more
 
 
@@ -53,45 +55,69 @@ def impossible(settings: Settings, subject: Subject, point: int, material: Prefi
 
 
 def measure(settings: Settings, subject: Subject, point: int, material: Prefixes, setup: Setup) -> dict[str, Any]:
-    """This rank's sums over its share of the documents. The first rank adds how far the frequencies are slowed."""
-    parts = [
-        anomaly_sums(
-            subject.model,
-            [material.texts[i][:point] for i in batch],
-            batch,
-            n_pairs=settings.pairs,
-            seed=setup.seed,
-        )
-        for batch in material.share(point, setup)
-    ]
-    sums = {name: values.tolist() for name, values in add(parts).items()} if parts else {}
-    return {"sums": sums, "slowed": slowed_pairs(subject.model.position, point)}
+    """This rank's sums over its share of the documents, and what shares are made of by document. The first rank adds
+    how far the frequencies are slowed."""
+    texts, documents = list[Sums](), dict[str, Any]()
+    for batch in material.share(point, setup):
+        read = [material.texts[i][:point] for i in batch]
+        of_batch = anomaly_sums(subject.model, read, batch, n_pairs=settings.pairs, seed=setup.seed)
+        texts += of_batch
+        for index, each in zip(batch, of_batch, strict=True):
+            documents[str(index)] = {name: pairs.tolist() for name, pairs in fractions(each).items()}
+    sums = {name: values.tolist() for name, values in add(texts).items()} if texts else {}
+    return {"sums": sums, "documents": documents, "slowed": slowed_pairs(subject.model.position, point)}
+
+
+def fractions(sums: Sums) -> dict[str, np.ndarray]:
+    """By name what is divided by what, (n, 2): one share or mean, or one a border, a pair of features, a bin."""
+    known_NHJ, anomalous_NHJ, weight_2 = sums["known"], sums["anomalous"], sums["weight"].sum((0, 1))
+    known = known_NHJ.sum()
+    parts: dict[str, tuple[Any, Any]] = {
+        "anomalous": (anomalous_NHJ.sum(), known),
+        "weighted": (weight_2[0], weight_2[1]),
+        "placed": (sums["placed"], known),
+        "abnormal": (sums["abnormal"].sum(), known),
+        "empty": (sums["drawn"] - known, sums["drawn"]),
+        "borders": (sums["borders"].sum(1), known),
+        "reach_by_pair": (sums["reach"], anomalous_NHJ.sum((0, 1))),
+        "density": (BINS * sums["by_pair"].sum(0), known),
+    }
+    return {
+        name: np.stack(np.broadcast_arrays(np.atleast_1d(part), whole), 1).astype(float)
+        for name, (part, whole) in parts.items()
+    }
 
 
 def combine(settings: Settings, point: int, material: Prefixes, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Shares, by layer and head and by pair. Lists are by layer, then head, then pair or bin."""
+    """Shares, by layer and head and by pair; low, high: ends of the 95 % interval over documents of those of
+    `fractions`. Lists are by layer, then head, then pair or bin."""
     sums = add({name: np.asarray(v) for name, v in part["sums"].items()} for part in parts if part["sums"])
     known_NHJ, anomalous_NHJ, weight_NH2 = sums["known"], sums["anomalous"], sums["weight"]
-    known_J, known = known_NHJ.sum((0, 1)), known_NHJ.sum()
+    documents = in_order([part["documents"] for part in parts])
+    whole = fractions(sums)
+    ends = {name: intervals(np.array([document[name] for document in documents])) for name in whole}
     return {
         "documents": len(material.texts),
-        "anomalous": _share(anomalous_NHJ.sum(), known),
-        "weighted": _share(weight_NH2[..., 0].sum(), weight_NH2[..., 1].sum()),
-        "placed": _share(sums["placed"], known),
-        "abnormal": _share(sums["abnormal"].sum(), known),
-        "empty": _share(sums["drawn"] - known, sums["drawn"]),
-        "borders": {name: _share(row.sum(), known) for name, row in zip(BORDERS, sums["borders"], strict=True)},
+        **_named({name: _share(*pairs.T) for name, pairs in whole.items()}),
+        "low": _named({name: _plain(low) for name, (low, _) in ends.items()}),
+        "high": _named({name: _plain(high) for name, (_, high) in ends.items()}),
         "by_head": _share(anomalous_NHJ.sum(2), known_NHJ.sum(2)),
         "weighted_by_head": _share(weight_NH2[..., 0], weight_NH2[..., 1]),
-        "by_pair": _share(anomalous_NHJ.sum((0, 1)), known_J),
-        "abnormal_by_pair": _share(sums["abnormal"], known_J),
-        "reach_by_pair": _share(sums["reach"], anomalous_NHJ.sum((0, 1))),
+        "by_pair": _share(anomalous_NHJ.sum((0, 1)), known_NHJ.sum((0, 1))),
+        "abnormal_by_pair": _share(sums["abnormal"], known_NHJ.sum((0, 1))),
         "slowed_by_pair": parts[0]["slowed"],
         "histogram_by_head": sums["by_head"].tolist(),
         "histogram_by_pair": sums["by_pair"].tolist(),
         "anomalous_counts": anomalous_NHJ.tolist(),
         "known_counts": known_NHJ.tolist(),
     }
+
+
+def _named(values: Mapping[str, list[Any]]) -> dict[str, Any]:
+    """Of `fractions`: the borders by name, what is one figure without its list."""
+    lists = ("reach_by_pair", "density")
+    plain = {name: each if name in lists else each[0] for name, each in values.items()}
+    return plain | {"borders": dict(zip(BORDERS, values["borders"], strict=True))}
 
 
 def _share(part: Any, whole: Any) -> Any:
@@ -105,7 +131,7 @@ def _share(part: Any, whole: Any) -> Any:
 def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(each) for each in value]
-    return float(f"{value:.{FIGURES}g}") if np.isfinite(value) else None
+    return float(f"{value:.{FIGURES}g}") if value is not None and np.isfinite(value) else None
 
 
 BORDER_COUNTS = ("borders of k", "d/2 · h · L")
@@ -147,7 +173,7 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
                 table(
                     rows,
                     {
-                        words: lambda row, key=key: figure(row.cells.get(points[0]), lambda r: r[key], "{:.1%}")
+                        words: lambda row, key=key: figure(row.cells.get(points[0]), lambda r: _ratio(r, key, "{:.1%}"))
                         for words, key in SHARES.items()
                     },
                     name="anomaly-shares",
@@ -170,18 +196,19 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
                     title=f"Number of different rotary borders, at {int(points[0]):,} tokens",
                     note="k: one for each pair of features, head and layer in which some sampled pair of tokens begins "
                     "anomalous; beside it how many there can be (the paper's d/2 · h · L, section 2.3). The borders "
-                    "-q and q are two for all of them.",
+                    "-q and q are two for all of them. More pairs of tokens can only find more: a count from below has "
+                    "no interval.",
                 ),
                 table(
                     rows,
-                    by_point(points, lambda result: result["abnormal"], "{:.1%}"),
+                    by_point(points, lambda result: _ratio(result, "abnormal", "{:.1%}")),
                     name="anomaly-abnormal",
                     title="Share of pairs in the abnormal region",
                     note="Of all pairs n < m of a window of this length, those with m - n < (2π - Θ)/θ_j and Θ > π.",
                 ),
                 table(
                     rows,
-                    by_point(points, lambda result, border: result["borders"][border]),
+                    by_point(points, lambda result, border: _ratio(result, "borders", "{:.2f}", border)),
                     by={"border": BORDERS},
                     name="anomaly-borders",
                     title="Rotary borders crossed, mean over pairs",
@@ -207,8 +234,8 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
                     title="How much longer other frequencies make it",
                     alt="Factor by which each pair's abnormal region is longer than with unscaled frequencies.",
                     y_label="factor",
-                    note="At the longest length. The paper (2.3) gives s for position interpolation and λ^(2j/d) for "
-                    "NTK.",
+                    note="At the longest length, exact: a quotient of frequencies, not of a sample. The paper (2.3) "
+                    "gives s for position interpolation and λ^(2j/d) for NTK.",
                 ),
             ],
         },
@@ -219,18 +246,30 @@ def _percent(share: float | None) -> str:
     return "none" if share is None else f"{100 * share:.1f} %"
 
 
+def _ratio(result: Any, key: str, form: str, border: str = "") -> Value:
+    """With its interval."""
+    number, low, high = (each[key][border] if border else each[key] for each in (result, result["low"], result["high"]))
+    return Value.of(number, form, low=low, high=high, missing="nothing to count")
+
+
+def _with_ends(result: Any, key: str, xs: Iterable[float]) -> list[tuple[float | None, ...]]:
+    """The points of a curve, with their intervals where documents tell one."""
+    ys = result[key]
+    ends = (each.get(key, [None] * len(ys)) for each in (result["low"], result["high"]))
+    return list(zip(xs, ys, *ends, strict=True))
+
+
 def _by_pair(rows: Iterable[GridRow], key: str, **fields: Any) -> Lines | None:
     """Of the last length that was measured, a curve a model and variant over its pairs of features."""
-    lines = (Line.through(row.label, enumerate(row.last.get(key, ()))) for row in rows)
+    lines = (Line.through(row.label, _with_ends(row.last, key, range(len(row.last[key])))) for row in rows if row.last)
     return curves(lines, x_label="pair j (0 turns fastest)", y_log=True, **fields)
 
 
 def _densities(results: Iterable[tuple[str, Any]]) -> Lines | None:
     lines = []
     for name, result in results:
-        counts = [sum(column) for column in zip(*result["histogram_by_pair"], strict=True)]
-        whole = max(1, sum(counts))
-        lines.append(Line.through(name, ((360 / BINS * (i + 0.5), BINS * n / whole) for i, n in enumerate(counts))))
+        middles = [360 / BINS * (i + 0.5) for i in range(BINS)]
+        lines.append(Line.through(name, _with_ends(result, "density", middles)))
     piled_up = max((max(line.y) for line in lines), default=0) > PILED_UP
     empty = " Logarithmic; empty bins are left out." if piled_up else ""
     return curves(
@@ -265,4 +304,5 @@ def _heads(number: int, name: str, result: Any) -> HeatMaps:
         panels=panels,
         low=0.0,
         high=1.0,
+        note="A square is one head's sampled share, without an interval of its own; over all heads the table has one.",
     )

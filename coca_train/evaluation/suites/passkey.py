@@ -19,7 +19,7 @@ from coca_train.evaluation.measures.passkey import Case
 from coca_train.evaluation.results import Evaluation, Point
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suites._answers import answers, digest, gathered, no_positions
-from coca_train.evaluation.suites._found import asked, by_depth, by_distance, by_length, counted, reached, share
+from coca_train.evaluation.suites._found import asked, at_the_longest, by_depth, by_distance, by_length, counted, share
 from coca_train.evaluation.verdict import verdicts
 from coca_train.report import paper
 from coca_train.report.blocks import Document, Lines
@@ -138,7 +138,7 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
     return document(
         evaluation,
         "Passkey retrieval",
-        summary=reached(evaluation, "passkeys"),
+        summary=at_the_longest(evaluation, "passkeys"),
         sections={
             "Accuracy by length": [
                 _accuracy(evaluation, "by-length", "Passkey accuracy by length"),

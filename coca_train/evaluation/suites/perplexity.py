@@ -9,8 +9,8 @@ A document cut to n has n + 1 tokens where it has that many, so that it has n pr
 the window's length, the longest window's cell measures the others on the way, and theirs take no time.
 
 At each point: perplexity and its 95 % interval (bootstrap over documents), bits per token and per byte, predictions,
-and the loss by position of each document's first window (measures/windows.py). And by document, what the verdict is
-made of (measures/reach.py):
+and the loss by position of each document's first window (measures/windows.py). `by_document`, its NLL and predictions,
+is what models are compared by (differences.py). And by document, what the verdict is made of (measures/reach.py):
 * `uses`, by length: the last eighth of each window, side by side over a document, once with the whole window before it
   and once with five eighths of it, so that a prediction has 7/8 to all of the length before it or 1/2 to 5/8 of it: NLL
   with less context less NLL with more. The training window's cell asks it of a quarter and half of that length too;
@@ -28,7 +28,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
-from coca_train.evaluation.measures.perplexity import Scores, score_share, summarise
+from coca_train.evaluation.measures.perplexity import Scores, intervals, score_share, summarise
 from coca_train.evaluation.measures.windows import (
     Windowing,
     bin_ends,
@@ -44,7 +44,7 @@ from coca_train.evaluation.texts import Library, Texts, digest
 
 __all__ = ["asked", "page"]  # of its page
 
-VERSION = 2
+VERSION = 4
 SHARES = True
 AXIS = ("holds_within",)
 EIGHTHS = 8  # the last of them are what is predicted with more and with less of a window
@@ -229,7 +229,9 @@ def combine(
     sources = {}
     for source, scores in read["own"].items():
         summary = summarise(scores.documents, size[source], material.seed, settings.bootstrap_resamples)
+        low, high = intervals(scores.bins, material.seed, settings.bootstrap_resamples)
         curve = {"ends": bin_ends(point).tolist(), "loss_by_position": means(scores.positions).tolist()}
+        curve |= {"loss_low": low, "loss_high": high, "by_document": scores.documents.tolist()}
         sources[source] = asdict(summary) | curve
         sources[source]["uses"] = {
             str(length): _excess(*(read[name, length][source].documents for name in ("less", "more")))
@@ -253,6 +255,5 @@ def _whole(parts: Sequence[Mapping[str, Any]], sources: Iterable[str]) -> dict[s
         source: Scores(*(np.sum([part[source][i] for part in parts], axis=0) for i in (0, 1))) for source in sources
     }
     if len(whole) > 1:
-        bands, positions = zip(*whole.values(), strict=True)
-        whole[ALL] = Scores(np.concatenate(bands), np.sum(positions, axis=0))
+        whole[ALL] = Scores(*map(np.concatenate, zip(*whole.values(), strict=True)))
     return whole

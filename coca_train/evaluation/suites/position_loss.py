@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
 from coca_train.evaluation.grid_blocks import by_length, by_point, curves, document, table, training_windows
-from coca_train.evaluation.measures.first_window import by_octave, first_windows, reduced
+from coca_train.evaluation.measures.first_window import first_windows, reduced
 from coca_train.evaluation.measures.windows import middles
 from coca_train.evaluation.results import ALL, Evaluation, GridRow
 from coca_train.evaluation.subject import Setup, Subject
@@ -26,7 +26,7 @@ from coca_train.evaluation.suites._one_window import work as work
 from coca_train.report.blocks import Document, Line, Table, Value
 from coca_train.report.ties import headline
 
-VERSION = 1
+VERSION = 2
 SHARES = True
 
 
@@ -74,7 +74,7 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
     losses = (
         Line.through(
             f"{row.label} (L = {max(map(int, row.results)):,})",
-            zip(middles(row.last["ends"]), row.last["loss"], strict=True),
+            zip(middles(row.last["ends"]), *(row.last[key] for key in ("loss", "low", "high")), strict=True),
         )
         for row in rows
         if row.last
@@ -143,17 +143,21 @@ def _perplexity(result: Mapping[str, Any]) -> Value:
 
 
 def _octaves(rows: list[GridRow]) -> Table | None:
-    means = {row.name: by_octave(row.last["ends"], row.last["loss"]) for row in rows if row.last}
+    means = {row.name: {(o[0], o[1]): o for o in row.last["octaves"]} for row in rows if row.last}
     octaves = sorted({octave for each in means.values() for octave in each})
+
+    def mean(row: GridRow, octave: tuple[int, int]) -> Value:
+        _, _, loss, low, high = means.get(row.name, {}).get(octave, (None,) * 5)
+        return Value.of(loss, "{:.3f}", low=low, high=high)
+
     return table(
         rows,
         {
-            f"{first:,}" if first == last else f"{first:,} to {last:,}": lambda row, octave=(first, last): Value.of(
-                means.get(row.name, {}).get(octave), "{:.3f}"
-            )
+            f"{first:,}" if first == last else f"{first:,} to {last:,}": partial(mean, octave=(first, last))
             for first, last in octaves
         },
         name="position-loss-octaves",
         title="Mean loss by octave of positions [nats per token]",
-        note="At the longest length each row was measured at. No interval is known, so none is set as the best.",
+        best="low",
+        note="At the longest length each row was measured at.",
     )

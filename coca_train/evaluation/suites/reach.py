@@ -4,7 +4,9 @@ It measures nothing itself: its parts are the suites that do, with their own set
 evaluations find again. Its page has the verdict over all of them, and what each has to show.
 """
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import Field
@@ -12,11 +14,12 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
 from coca_train.evaluation.grid_blocks import asked as described
-from coca_train.evaluation.measures.reach import FOUND_SHARE, GAINS, LEAST
-from coca_train.evaluation.results import Evaluation
+from coca_train.evaluation.grid_blocks import training_windows, written
+from coca_train.evaluation.measures.reach import FOUND_SHARE, GAINS, HOLDS_WITHIN, LEAST, Evidence, Part
+from coca_train.evaluation.results import Evaluation, GridRow
 from coca_train.evaluation.suites import perplexity, recall, ruler
-from coca_train.evaluation.verdict import verdicts
-from coca_train.report.blocks import Block, Document, Section, Text
+from coca_train.evaluation.verdict import Asked, verdicts
+from coca_train.report.blocks import Block, Document, Line, Lines, Panels, Row, Section, Table, Text, Value
 
 VERSION = 1
 SUITES = {"reads": perplexity, "finds": recall, "works": ruler}
@@ -63,6 +66,105 @@ def _evaluations(evaluation: Evaluation) -> dict[str, Evaluation]:
     return own
 
 
+PARTS: dict[str, tuple[str, str, str, str]] = {  # by name: file, y axis, what is dashed, form of a figure
+    "holds": ("holds", "loss added [nats]", "at most", "{:+.3f}"),
+    "uses": ("uses", "gain [nats]", "more than", "{:+.4f}"),
+    "finds": ("finds", "share found", "more than", "{:.2f}"),
+    "works with": ("works", "share done", "more than", "{:.2f}"),
+}
+MEANT = {
+    "holds": "holds: the loss above that in windows of the training length [nats a token]",
+    "uses": "uses: what the farther half of the length gains [nats a token]",
+    "finds": "finds: the share of prompts answered",
+    "works with": "works with: the share of tasks done",
+}
+FAR = 10  # times what may be lost: where the picture of what is held ends at the latest
+
+
+def _asked_of(evaluation: Evaluation, said: Asked) -> list[Block | str | None]:
+    """What all parts have to show at each length: a panel a part, and a table with what passes."""
+    rows = [row for row in evaluation.rows() if said.get(row.name)]
+    names = [name for name in PARTS if any(part.name == name for row in rows for part in said[row.name])]
+    if not names:
+        return []
+    within = (evaluation.settings["reads"] or {}).get("holds_within", HOLDS_WITHIN)
+    levels = {"holds": within, "uses": GAINS, "finds": FOUND_SHARE, "works with": FOUND_SHARE}
+
+    def part(row: GridRow, name: str) -> Part | None:
+        return next((each for each in said[row.name] if each.name == name), None)
+
+    def panel(name: str) -> Lines:
+        file, y_label, must, _ = PARTS[name]
+        lines = tuple(Line.through(row.label, _points(part(row, name))) for row in rows)
+        furthest = max((abs(y) for line in lines for y in line.y), default=0.0)
+        clipped = (-FAR * within, FAR * within) if name == "holds" and furthest > FAR * within else (None, None)
+        return Lines(
+            name=file,
+            title=name,
+            alt=f"{name}: {y_label} against the length, one curve a model and variant; the table has the figures.",
+            x_label="length [tokens]",
+            y_label=y_label,
+            lines=lines,
+            x_log=True,
+            y_limits=(0.0, 1.0) if levels[name] == FOUND_SHARE else clipped,
+            marks=training_windows(evaluation),
+            levels=((levels[name], f"what passes is {must} this"),),
+        )
+
+    panels = tuple(map(panel, names))
+    lengths = sorted({each.length for row in rows for asked in said[row.name] for each in asked.evidence})
+
+    def figure(row: GridRow, name: str, length: int) -> Value:
+        asked = part(row, name)
+        seen = None if asked is None else next((each for each in asked.evidence if each.length == length), None)
+        return _figure(seen, PARTS[name][3])
+
+    return [
+        Panels(
+            name="reach-parts",
+            title="What was asked, by length",
+            alt="A panel a part, one curve a model and variant in each, with its interval and what it must pass.",
+            panels=panels,
+        ),
+        Table(
+            name="reach-evidence",
+            title="What was seen at each length [tokens]",
+            label_columns=("model", "variant", "part"),
+            columns=tuple(f"{length:,}" for length in lengths),
+            rows=tuple(
+                Row(label=(*row.name, name), values=tuple(figure(row, name, length) for length in lengths))
+                for row in rows
+                for name in names
+                if part(row, name) is not None
+            ),
+            note="; ".join(MEANT[name] for name in names)
+            + ". ✓ passes, ✗ does not, ? too little was seen; a part ends at its first ✗.",
+        ),
+    ]
+
+
+def _points(part: Part | None) -> list[tuple[float | None, ...]]:
+    """(length, estimate, low, high) of what was seen."""
+    seen = [] if part is None else [each for each in part.evidence if math.isfinite(each.bounds.estimate)]
+    return [(each.length, each.bounds.estimate, *_ends(each)) for each in seen]
+
+
+def _ends(seen: Evidence) -> tuple[float | None, float | None]:
+    """None where nothing is known: of two documents, say."""
+    known = math.isfinite(seen.bounds.low) and math.isfinite(seen.bounds.high)
+    return (seen.bounds.low, seen.bounds.high) if known else (None, None)
+
+
+def _figure(seen: Evidence | None, form: str) -> Value:
+    """With its interval, and a sign for whether it passes."""
+    if seen is None or not math.isfinite(seen.bounds.estimate):
+        return Value.of(None, missing="not asked, or nothing to ask it of")
+    low, high = _ends(seen)
+    value = Value.of(seen.bounds.estimate, form, low=low, high=high, note=f"of {seen.bounds.n}")
+    sign = "?" if seen.bounds.n < LEAST else "✓" if seen.passed else "✗"
+    return replace(value, text=f"{value.text} {sign}")
+
+
 DEFINITION = (
     "A model reads to a length when it passes there, and at every shorter one that was tested, in all that was asked. "
     f"It finds, and works with, a prompt when surely more than {FOUND_SHARE:.0%} of such prompts are answered as they "
@@ -83,6 +185,8 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
     said = [DEFINITION]
     if settings.reads is not None:
         said.append(READING.format(within=settings.reads.holds_within))
+    together = asked(evaluation)
+    first = written({"Each part, by length": _asked_of(evaluation, together)})
     blocks: dict[tuple[str, bool], list[Block]] = {}
     for section in (section for each in pages.values() for section in each.sections):
         blocks.setdefault((section.title, section.folded), []).extend(section.blocks)
@@ -90,8 +194,11 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
     return Document(
         title=f"How far it reads: {described(evaluation)}",
         summary=[sentence for each in pages.values() for sentence in each.summary],
-        sections=[Section(title=title, blocks=merged, folded=folded) for (title, folded), merged in blocks.items()],
+        sections=[
+            *first,
+            *(Section(title=title, blocks=merged, folded=folded) for (title, folded), merged in blocks.items()),
+        ],
         facts=list(dict.fromkeys(fact for each in pages.values() for fact in each.facts)),
         command=evaluation.command,
-        verdicts=verdicts(evaluation, asked(evaluation)),
+        verdicts=verdicts(evaluation, together),
     )

@@ -20,7 +20,7 @@ from coca_train.evaluation.measures.recall import Case
 from coca_train.evaluation.results import Evaluation, Point
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suites._answers import answers, digest, gathered, no_positions
-from coca_train.evaluation.suites._found import asked, by_depth, by_distance, by_length, counted, reached, share
+from coca_train.evaluation.suites._found import asked, at_the_longest, by_depth, by_distance, by_length, counted, share
 from coca_train.evaluation.verdict import verdicts
 from coca_train.report.blocks import Document
 
@@ -124,7 +124,7 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
     return document(
         evaluation,
         "Key-value recall",
-        summary=reached(evaluation, "values"),
+        summary=at_the_longest(evaluation, "values"),
         sections={
             "Found by length": [
                 by_length(

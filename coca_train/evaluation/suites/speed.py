@@ -4,7 +4,6 @@ A cell measures the model under its variant and a twin for each baseline, in tur
 moment: they are never taken from an earlier measurement. Under torchrun the first rank measures, the others wait.
 """
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -15,7 +14,7 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
 from coca_train.evaluation.grid_blocks import by_length, by_point, curves, document, table
-from coca_train.evaluation.measures.speed import Baseline, Work, in_turns, peak_bytes, ratio, turn, twin
+from coca_train.evaluation.measures.speed import Baseline, Work, in_turns, peak_bytes, ratio, spread, turn, twin
 from coca_train.evaluation.measures.windows import missing_positions
 from coca_train.evaluation.results import OWN, Evaluation, GridRow
 from coca_train.evaluation.subject import Setup, Subject
@@ -23,7 +22,7 @@ from coca_train.positions import rotary
 from coca_train.report.blocks import Document, Line, Lines, Row, Table, Value
 from coca_train.runtime import dist
 
-VERSION = 1
+VERSION = 2
 CACHED = False
 
 
@@ -87,13 +86,11 @@ def measure(settings: Settings, subject: Subject, point: int, material: None, se
 
 
 def combine(settings: Settings, point: int, material: None, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """seconds: medians by work and competitor. ratio: own to each baseline. peak: [bytes] by competitor and work."""
+    """seconds, by work and competitor, and ratio, own to each baseline: median, lowest and highest. peak: [bytes] by
+    competitor and work."""
     first = parts[0]
     return {
-        "seconds": {
-            name: {who: statistics.median(values) for who, values in by.items()}
-            for name, by in first["seconds"].items()
-        },
+        "seconds": {name: {who: spread(values) for who, values in by.items()} for name, by in first["seconds"].items()},
         "ratio": {
             name: {who: ratio(by[OWN], by[who]) for who in by if who != OWN} for name, by in first["seconds"].items()
         },
@@ -103,6 +100,8 @@ def combine(settings: Settings, point: int, material: None, parts: Sequence[dict
 
 
 GIB = 2**30
+TURNS = "lowest and highest of the turns"
+Pick = Callable[..., Sequence[float | None]]
 NAMES = {"prefill": "Prefill", "decode": "Decoding one token", "training": "Training, forward and backward"}
 ABOUT = (
     "One sequence. Each model takes turns with twins of its own shape: plain causal attention with rope, and with no "
@@ -129,7 +128,7 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
     """The document; a length that ran out of memory says so."""
     rows, baselines = evaluation.rows(), settings.baselines
 
-    def drawn(work: str, quantity: str, words: str, y_label: str, number: Callable[..., float | None]) -> Lines | None:
+    def drawn(work: str, quantity: str, words: str, y_label: str, number: Pick, **more: Any) -> Lines | None:
         return curves(
             _with_twins(rows, baselines, number),
             name=f"{quantity}-{work}",
@@ -140,19 +139,31 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
             y_label=y_label,
             x_log=True,
             y_log=True,
+            **more,
         )
+
+    def seconds(result: Mapping[str, Any], who: str, work: str) -> tuple[float, float, float]:
+        known = result["seconds"][work][who]
+        return known["median"], known["low"], known["high"]
 
     def ratio_to(result: Mapping[str, Any], work: str, baseline: str) -> Value:
         known = result["ratio"][work][baseline]
         return Value.of(known["median"], low=known["low"], high=known["high"])
 
-    def held(result: Mapping[str, Any], who: str, work: str) -> float | None:
-        return result["peak"][who][work] / GIB if work in result["peak"][who] else None
+    def held(result: Mapping[str, Any], who: str, work: str) -> tuple[float | None]:
+        return (result["peak"][who][work] / GIB if work in result["peak"][who] else None,)
 
     works = {
         NAMES[work]: [
-            drawn(work, "speed", "time", "median time [s]", lambda r, who, work=work: r["seconds"][work][who]),
-            drawn(work, "memory", "peak memory", "peak memory above the weights [GiB]", partial(held, work=work)),
+            drawn(work, "speed", "time", "median time [s]", partial(seconds, work=work), interval=TURNS),
+            drawn(
+                work,
+                "memory",
+                "peak memory",
+                "peak memory above the weights [GiB]",
+                partial(held, work=work),
+                note="Measured once: the same operations hold the same memory each time.",
+            ),
         ]
         for work in settings.works
     }
@@ -162,7 +173,7 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
         by={"work": settings.works, "against": baselines},
         name="speed-ratios",
         title="Time, as a multiple of plain attention's",
-        interval="lowest and highest of the turns",
+        interval=TURNS,
         note="1 is as fast; below 1 is faster.",
     )
     devices = dict.fromkeys(cell.result["device"] for cell in evaluation.cells if cell.result)
@@ -184,14 +195,14 @@ def _sentence(row: GridRow, works: Sequence[str], baseline: str) -> str:
     )
 
 
-def _with_twins(rows: list[GridRow], baselines: Sequence[str], number: Callable[..., float | None]) -> list[Line]:
+def _with_twins(rows: list[GridRow], baselines: Sequence[str], number: Pick) -> list[Line]:
     """Every model and variant, then each model's twins as measured beside its first variant.
 
-    number(result, competitor): what is drawn; None where it was not measured.
+    number(result, competitor): what is drawn, (y,) or (y, low, high); y None where it was not measured.
     """
 
     def line(row: GridRow, who: str, label: str = "") -> Line:
-        return by_length(row, lambda result: (number(result, who),), label)
+        return by_length(row, lambda result: number(result, who), label)
 
     first = {row.subject.name: row for row in reversed(rows)}  # twins are the same under every variant
     twins = [line(first[name], who, f"{who}, shape of {name}") for name in reversed(first) for who in baselines]

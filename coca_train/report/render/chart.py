@@ -51,6 +51,10 @@ class Sheet:
 
 WIDE = Sheet(kind="wide", width=600, height=380, x_ticks=8, y_ticks=8)
 NARROW = Sheet(kind="narrow", width=340, height=216, x_ticks=5, y_ticks=6, left=48, bottom=40)
+PART, NARROW_PART = (  # of a picture of several panels
+    Sheet(kind="wide", width=300, height=190, x_ticks=5, y_ticks=5, left=46, bottom=24),
+    Sheet(kind="narrow", width=176, height=106, x_ticks=3, y_ticks=4, left=38, bottom=22),
+)
 PANEL = Sheet(kind="panel", width=220, height=140, x_ticks=4, y_ticks=3, left=44, bottom=22)
 
 
@@ -90,6 +94,18 @@ def chart(block: Lines, sheet: Sheet) -> str:
         f"{''.join(_axes(block, sheet, x, y))}{words}{''.join(_marks(block, x, y))}",
         drawn,
     )
+
+
+def part(name: str, block: Lines, sheet: Sheet) -> str:
+    """One panel of several: its curves and what must be passed; what its axes are is said around it. name: of all."""
+    x, y = sheet.scales(block, 10)
+    drawn = "".join(_curve(line, index, x, y) for index, line in enumerate(block.lines))
+    hushed = " hushed" if apart(block) else ""
+    marks = "".join(f'<path class="mark" d="M{x(v):.1f} {y.end}V{y.start}"/>' for v, _ in block.marks if x.holds(v))
+    levels = "".join(f'<path class="level" d="M{x.start} {y(v):.1f}H{x.end}"/>' for v, _ in block.levels if y.holds(v))
+    around = "".join(_axes(block, sheet, x, y)) + marks + levels
+    clip = f"clip-{name}-{block.name}-{sheet.kind}"
+    return _svg(f"{sheet.kind}{hushed}", sheet, block.alt, clip, (x, y), around, drawn)
 
 
 def multiples(block: Lines) -> Iterator[tuple[str, str]]:
@@ -145,7 +161,7 @@ def _marks(block: Lines, x: Scale, y: Scale) -> Iterator[str]:
 def _curve(line: Line, index: int, x: Scale, y: Scale) -> str:
     classes, marker, dashes = looks(index, line.theirs)
     points = [p for p in zip(line.x, line.y, intervals(line), strict=True) if x.holds(p[0]) and y.holds(p[1])]
-    parts = [_band(line, x, y)]
+    parts = [_band(line, x, y), _strokes(line, x, y)]
     if points:
         parts.append(f'<path class="stroke" d="{_path(line, x, y)}" stroke-dasharray="{dashes}"/>')
     for a, b, (low, high) in points[:: math.ceil(len(points) / MARKERS_A_LINE) or 1]:
@@ -154,6 +170,14 @@ def _curve(line: Line, index: int, x: Scale, y: Scale) -> str:
         place = f"translate({x(a):.1f} {y(b):.1f})"
         parts.append(f'<path class="dot" transform="{place}" d="{marker}"><title>{escape(hover)}</title></path>')
     return f'<g class="curve {classes}" data-line="{index}">{"".join(parts)}</g>'
+
+
+def _strokes(line: Line, x: Scale, y: Scale) -> str:
+    """From the lowest to the highest seed at every point."""
+    points = zip(line.x, line.least or (), line.most or (), strict=False)
+    known = [(a, low, high) for a, low, high in points if low is not None and high is not None]
+    drawn = [f"M{x(a):.1f} {y(low):.1f}V{y(high):.1f}" for a, low, high in known if all(map(y.holds, (low, high)))]
+    return f'<path class="seeds" d="{"".join(drawn)}"/>' if drawn else ""
 
 
 def _path(line: Line, x: Scale, y: Scale) -> str:

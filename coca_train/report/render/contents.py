@@ -5,7 +5,20 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from coca_train.report.blocks import MISSING, Document, HeatMaps, Lines, Row, Section, Table, Text, Value
+from coca_train.report.blocks import (
+    MISSING,
+    Document,
+    Lines,
+    Panels,
+    Picture,
+    Row,
+    Section,
+    Spread,
+    State,
+    Table,
+    Text,
+    Value,
+)
 from coca_train.report.ties import tied
 
 PAPER = "paper"  # the word that marks a row or a curve that is not ours
@@ -14,12 +27,19 @@ MARKED = "The rows marked “paper” are the paper's figures, not ours."
 RANGES = "Small: {}."
 BOLD = "Bold: the {} figure of a column{}; no interval is known, others may be as good."
 NOTHING = "A column in which a 0.00 is among them has no bold."
+SEEDS = "Figures are means over seeds; small too: the lowest and the highest seed, counted in where ties are told."
+STROKES = "Strokes: from the lowest to the highest seed."
 UNKNOWN = "No interval is known of these curves."
 TIED = "Bold: the {} figure of a column{}, and all whose interval meets its: nothing is surely better."
-SIGNS = {"reads": "✓", "none": "✗", "unknown": "?"}  # of a verdict, beside its words
+SIGNS: dict[State, tuple[str, str]] = {  # of a verdict, beside its words; and for who cannot see it
+    "reads": ("✓", "its window or beyond"),
+    "partly": ("◐", "a part of its window"),
+    "none": ("✗", "nothing"),
+    "unknown": ("?", "unknown"),
+}
 
 
-def named_blocks(document: Document) -> Iterator[Table | Lines | HeatMaps]:
+def named_blocks(document: Document) -> Iterator[Table | Picture]:
     """All that gets files of its own, in order. Raises ValueError for a name that is not unique, or not a file's."""
     seen: set[str] = set()
     for section in document.sections:
@@ -57,6 +77,7 @@ def has_intervals(table: Table) -> bool:
 def legend(table: Table) -> str:
     """What the small range, bold and the mark mean, in this table."""
     words = [RANGES.format(table.interval)] if has_intervals(table) else []
+    words += [SEEDS] if any(value.spread for row in table.rows for value in row.values) else []
     theirs = any(row.theirs for row in table.rows)
     if best_places(table):
         extreme = "lowest" if table.best == "low" else "highest"
@@ -68,17 +89,19 @@ def legend(table: Table) -> str:
     return " ".join(words)
 
 
-def picture_note(block: Lines | HeatMaps) -> str:
-    """What stands below a picture; of curves of ours without a single interval, that there is none."""
+def picture_note(block: Picture) -> str:
+    """What stands below a picture; of curves of ours without a single interval, that there is none; what strokes of
+    seeds are."""
     ours = [line for line in block.lines if not line.theirs] if isinstance(block, Lines) else []
     unknown = ours and all(line.low is None for line in ours)
-    return " ".join(words for words in (block.note, UNKNOWN if unknown else "") if words)
+    strokes = isinstance(block, Lines) and any(line.least for line in block.lines)
+    return " ".join(words for words in (block.note, UNKNOWN if unknown else "", STROKES if strokes else "") if words)
 
 
-def lead(document: Document) -> tuple[list[Lines | HeatMaps | Table], list[Section]]:
+def lead(document: Document) -> tuple[list[Picture | Table], list[Section]]:
     """What a page opens with, one picture and one table of ours, and the sections without them."""
     blocks = [block for section in document.sections if not section.folded for block in section.blocks]
-    pictures = (block for block in blocks if isinstance(block, Lines | HeatMaps))
+    pictures = (block for block in blocks if isinstance(block, Picture))
     tables = (b for b in blocks if isinstance(b, Table) and not all(row.theirs for row in b.rows))
     first = [block for block in (next(pictures, None), next(tables, None)) if block is not None]
     taken = {block.name for block in first}
@@ -124,10 +147,12 @@ def shown(number: float) -> str:
     return f"{number:,.0f}" if 9999.5 <= abs(number) < 1e6 else f"{number:,.4g}"
 
 
-def data_table(block: Lines | HeatMaps) -> Table:
+def data_table(block: Picture) -> Table:
     """The figures of a picture: a row for each curve, or for each line of a panel."""
     if isinstance(block, Lines):
         return _curves(block)
+    if isinstance(block, Panels):
+        return _side_by_side(block)
     columns = tuple(dict.fromkeys(name for panel in block.panels for name in panel.x_names))
     rows = []
     for panel in block.panels:
@@ -144,8 +169,8 @@ def _curves(block: Lines) -> Table:
     rows = []
     for line in block.lines:
         nothing = (None,) * len(line.x)
-        points = zip(line.x, line.y, line.low or nothing, line.high or nothing, strict=True)
-        by_x = {x: _point(y, low, high) for x, y, low, high in points}
+        bounds = (each or nothing for each in (line.low, line.high, line.least, line.most))
+        by_x = {x: _point(*point) for x, *point in zip(line.x, line.y, *bounds, strict=True)}
         rows.append(Row(label=(line.label,), values=tuple(by_x.get(x, MISSING) for x in xs), theirs=line.theirs))
     return Table(
         name=block.name,
@@ -158,8 +183,32 @@ def _curves(block: Lines) -> Table:
     )
 
 
-def _point(y: float, low: float | None, high: float | None) -> Value:
-    return Value.of(y, shown, low=low, high=high)
+def _side_by_side(block: Panels) -> Table:
+    xs = sorted({x for panel in block.panels for line in panel.lines for x in line.x})
+    rows = []
+    for panel in block.panels:
+        table = _curves(panel)
+        for row in table.rows:
+            by_x = dict(zip(table.columns, row.values, strict=True))
+            if any(value.number is not None for value in row.values):
+                values = tuple(by_x.get(shown(x), MISSING) for x in xs)
+                rows.append(Row(label=(panel.title, *row.label), values=values, theirs=row.theirs))
+    return Table(
+        name=block.name,
+        title=block.title,
+        label_columns=("panel", "curve"),
+        columns=tuple(map(shown, xs)),
+        rows=tuple(rows),
+        note=f"Columns: {block.panels[0].x_label}. Figures: "
+        f"{'; '.join(f'{panel.title}: {panel.y_label}' for panel in block.panels)}.",
+        interval=block.panels[0].interval,
+    )
+
+
+def _point(y: float, low: float | None, high: float | None, least: float | None, most: float | None) -> Value:
+    # Of the two ends alone their deviation is not that of the seeds.
+    known = None if least is None or most is None else replace(Spread.over((least, most), shown), deviation=None)
+    return Value.of(y, shown, low=low, high=high, spread=known)
 
 
 def paragraphs(text: str) -> Iterator[tuple[bool, list[str]]]:

@@ -84,8 +84,10 @@ def verdict_list(verdicts: Sequence[Verdict]) -> str:
 
 def _verdict(verdict: Verdict) -> str:
     parts = "".join(f"<span>{escape(name)} <b>{escape(words)}</b></span>" for name, words in verdict.parts)
+    sign, words = SIGNS[verdict.state]
     return (
-        f'<li class="{verdict.state}"><span class="sign" aria-hidden="true">{SIGNS[verdict.state]}</span>'
+        f'<li class="{verdict.state}"><span class="sign" title="{words}"><span aria-hidden="true">{sign}</span>'
+        f'<span class="sr">{words}:</span></span>'
         f'<p><span class="who">{escape(verdict.label)}</span> <span class="line">{escape(verdict.line)}</span></p>'
         f'<p class="parts">{parts}</p></li>'
     )
@@ -134,5 +136,15 @@ def _run(document: Document) -> str:
         f'<h3>Run it again</h3><div class="command"><pre>'
         f'<code id="command">{escape(document.command)}</code></pre>'
         f'<button type="button" id="copy">Copy</button></div>'
-        f'<p role="status" id="copied" class="quiet"></p>',
+        f'<p role="status" id="copied" class="quiet"></p>{_cells(document)}',
     )
+
+
+def _cells(document: Document) -> str:
+    """The command of each, narrowed to it."""
+    if not document.cells:
+        return ""
+    listed = "".join(
+        f"<dt>{escape(name)}</dt><dd><pre><code>{escape(command)}</code></pre></dd>" for name, command in document.cells
+    )
+    return f'<details><summary>One cell alone</summary><dl class="cells">{listed}</dl></details>'

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from html import escape
 from urllib.parse import quote
 
-from coca_train.report.blocks import Block, HeatMap, HeatMaps, Lines, Row, Table, Text, Value
-from coca_train.report.render.chart import NARROW, WIDE, chart, multiples, swatch
+from coca_train.report.blocks import Block, HeatMap, HeatMaps, Line, Lines, Panels, Picture, Row, Table, Text, Value
+from coca_train.report.render.chart import NARROW, NARROW_PART, PART, WIDE, chart, multiples, part, swatch
 from coca_train.report.render.contents import (
     PAPER,
     data_table,
@@ -113,6 +113,7 @@ def _cell(value: Value, best: bool, mark: str) -> str:
     if value.number is None:
         return f"<td{hover}>{text}{f'<sup>{mark}</sup>' if mark else ''}</td>"
     between = f"<small>{escape(value.range)}</small>" if value.range else ""
+    between += f"<small>{escape(value.spread.words)}</small>" if value.spread else ""
     note = f'<small class="note">{escape(value.note)}</small>' if value.note else ""
     return f'<td data-number="{value.number!r}"{hover}>{text}{between}{note}</td>'
 
@@ -125,7 +126,7 @@ def _below(table: Table) -> str:
     return f"<div class=below>{''.join(parts)}</div>" if parts else ""
 
 
-def _picture(block: Lines | HeatMaps, folded: bool) -> str:
+def _picture(block: Picture, folded: bool) -> str:
     """folded: what goes with it is there on a click."""
     words = picture_note(block)
     below = f"<div class=below><p>{inline(words)}</p></div>" if words else ""
@@ -134,8 +135,12 @@ def _picture(block: Lines | HeatMaps, folded: bool) -> str:
         return f"<p class=below>{escape(block.alt)}</p>{_panels(block)}{below}<p class=tools>{_csv(table)}</p>"
     grid = _grid(table, f"Figures of: {block.title}")
     figures = f"<details><summary>The figures as a table</summary>{grid}{_below(table)}{_notes_button(table)}</details>"
-    picture = f"<figure><div>{chart(block, WIDE)}{chart(block, NARROW)}</div>{_legend(block)}</figure>"
-    more = f"{_each(block)}{below}{figures}<p class=tools>{_csv(table)}</p>"
+    if isinstance(block, Panels):
+        picture, each = _side_by_side(block), _axes_in_words(block)
+    else:
+        drawn = f"<div>{chart(block, WIDE)}{chart(block, NARROW)}</div>"
+        picture, each = f"<figure>{drawn}{_legend(block.lines, apart(block), block.interval)}</figure>", _each(block)
+    more = f"{each}{below}{figures}<p class=tools>{_csv(table)}</p>"
     if folded:
         more = f"<details><summary>More about this picture</summary>{more}</details>"
     return picture + more
@@ -156,15 +161,34 @@ def _each(block: Lines) -> str:
     )
 
 
-def _legend(block: Lines) -> str:
-    """A button for each curve, which hides and shows it."""
+def _side_by_side(block: Panels) -> str:
+    """The panels, each below its name and what it shows; one legend, where there is more than one curve."""
+    panels = "".join(
+        f"<li><p><b>{escape(panel.title)}</b> <span>{escape(panel.y_label)}</span></p>"
+        f"{part(block.name, panel, PART)}{part(block.name, panel, NARROW_PART)}</li>"
+        for panel in block.panels
+    )
+    first = block.panels[0]
+    legend = _legend(first.lines, any(map(apart, block.panels)), first.interval) if len(first.lines) > 1 else ""
+    return f'<figure class="parted"><ul>{panels}</ul>{legend}</figure>'
+
+
+def _axes_in_words(block: Panels) -> str:
+    first = block.panels[0]
+    words = [f"Against the {first.x_label}", *(f"dotted: {words}" for _, words in first.marks)]
+    words += list(dict.fromkeys(f"dashed: {words}" for panel in block.panels for _, words in panel.levels))
+    return f'<p class="quiet">{escape("; ".join(words))}.</p>'
+
+
+def _legend(lines: Sequence[Line], hushed: bool, interval: str) -> str:
+    """A button for each curve, which hides and shows it. hushed: their intervals are there when pointed at."""
     entries = [
         f'<li><button type="button" aria-pressed="true" data-line="{index}">{swatch(index, line.theirs)}'
         f"<span>{escape(line.label)}{f' {TAG}' if line.theirs else ''}</span></button></li>"
-        for index, line in enumerate(block.lines)
+        for index, line in enumerate(lines)
     ]
     listed = f'<ul class="legend" aria-label="Curves; press to hide or show">{"".join(entries)}</ul>'
-    point = f'<p class="quiet">Point at a curve to see its {escape(block.interval)}.</p>' if apart(block) else ""
+    point = f'<p class="quiet">Point at a curve to see its {escape(interval)}.</p>' if hushed else ""
     return f"<figcaption>{listed}{point}</figcaption>"
 
 

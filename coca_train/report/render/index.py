@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from coca_train.report.blocks import Document, Verdict
+from coca_train.report.render.contents import SIGNS
 from coca_train.report.render.html import framed, verdict_list
 from coca_train.runtime import outside
 from coca_train.runtime.durable import as_json, write_text
@@ -86,7 +87,7 @@ def _read(known: Mapping[str, Any]) -> dict[str, Any]:
     verdicts = []
     for each in known["verdicts"]:
         parts = tuple((_text(name), _text(words)) for name, words in each["parts"])
-        if each["state"] not in ("reads", "none", "unknown"):
+        if each["state"] not in SIGNS:
             raise ValueError(f"no state of a verdict: {each['state']}")
         label, line = _text(each["label"]), _text(each["line"])
         verdicts.append(Verdict(label=label, line=line, parts=parts, state=each["state"]))

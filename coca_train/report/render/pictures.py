@@ -15,7 +15,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from coca_train.report.blocks import HeatMap, HeatMaps, Line, Lines
+from coca_train.report.blocks import HeatMap, HeatMaps, Line, Lines, Panels, Picture
 from coca_train.report.render import scales
 from coca_train.report.render.contents import PAPER
 from coca_train.report.render.scales import COLOURS, RAMP, ground, hex_of, ink_on, tick_text, ticks, x_ticks
@@ -33,11 +33,14 @@ MARKERS_A_LINE = 16
 MARK = "#c2185b"  # what is drawn at the training window
 
 
-def picture(block: Lines | HeatMaps) -> dict[str, bytes]:
+def picture(block: Picture) -> dict[str, bytes]:
     """PNG and SVG by suffix."""
     # parse_math off: a `$` in a model's name is no formula.
     with matplotlib.rc_context({"svg.hashsalt": SALT, "svg.fonttype": "path", "text.parse_math": False}):
-        sheet = _lines(block) if isinstance(block, Lines) else _heat_maps(block)
+        if isinstance(block, Panels):
+            sheet = _side_by_side(block)
+        else:
+            sheet = _lines(block) if isinstance(block, Lines) else _heat_maps(block)
         return {"png": _saved(sheet, "png"), "svg": _saved(sheet, "svg")}
 
 
@@ -99,6 +102,30 @@ def _together(block: Lines) -> Figure:
     return sheet
 
 
+def _side_by_side(block: Panels) -> Figure:
+    """Panels of the same curves in different quantities, one legend."""
+    columns = min(2, len(block.panels))
+    rows = math.ceil(len(block.panels) / columns)
+    sheet, axes = _sheet(block.title, (5.5 * columns, 1.2 + 3.0 * rows), rows, columns)
+    for one, panel in zip(axes, block.panels, strict=False):
+        for value, _ in panel.marks:
+            one.axvline(value, color=MARK, linewidth=1.1, linestyle=(0, (2, 2)))
+        for value, _ in panel.levels:
+            one.axhline(value, color="0.25", linewidth=1.1, linestyle=(0, (6, 4)))
+        for index, line in enumerate(panel.lines):
+            _curve(one, line, look(index, line.theirs) | {"markersize": 5})
+        _scaled(one, panel, X_TICKS // 2, Y_TICKS // 2)
+        one.set_title(panel.title, fontsize=11)
+        one.set(xlabel=panel.x_label, ylabel=panel.y_label)
+    for one in axes[len(block.panels) :]:
+        one.set_visible(False)
+    known = {text: handle for one in axes for handle, text in zip(*one.get_legend_handles_labels(), strict=True)}
+    if known:
+        labels = list(known)
+        sheet.legend([known[each] for each in labels], labels, loc="outside lower center", ncols=3, fontsize=9.5)
+    return sheet
+
+
 def _panels(block: Lines) -> Figure:
     """Small multiples: each curve with its interval, all others grey behind it, one axis."""
     columns = min(CURVES_A_ROW, len(block.lines))
@@ -146,6 +173,10 @@ def _curve(axes: Any, line: Line, look: dict[str, Any]) -> None:
     every = math.ceil(len(x) / MARKERS_A_LINE) or 1
     style = {"linewidth": 1.8, "markersize": 6, "markevery": every, **look}
     axes.plot(x[finite], y[finite], label=_label(line), **style)
+    if line.least is not None and line.most is not None:
+        least, most = (np.asarray(edge, float) for edge in (line.least, line.most))
+        there = finite & np.isfinite(least) & np.isfinite(most)
+        axes.vlines(x[there], least[there], most[there], color=look["color"], linewidth=1.0)
     if line.low is None or line.high is None:
         return
     low, high = (np.asarray(edge, float) for edge in (line.low, line.high))  # None becomes NaN

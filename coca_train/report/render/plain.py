@@ -1,7 +1,8 @@
 """A report in plain text: one Markdown file, its tables as CSV, as LaTeX and for a terminal, and its verdicts there.
 
 CSV: one row a row, numbers in full, and whose they are. Columns: the labels, the figures, `whose` (ours or paper),
-then, where they are known, `low: <column>` and `high: <column>`, and `note: <column>` (why there is no figure). A
+then, where they are known, `low: <column>` and `high: <column>`; `lowest: <column>`, `highest: <column>` and
+`deviation: <column>` of the single figures that one is the mean of; and `note: <column>` (why there is no figure). A
 number is written so that reading it gives the same float; inf and nan as such. LaTeX is for a document with
 \\usepackage{booktabs}.
 """
@@ -77,12 +78,12 @@ def markdown_text(document: Document) -> str:
 
 def _verdict(verdict: Verdict) -> str:
     parts = plain(PARTED.join(f"{name} {words}" for name, words in verdict.parts))
-    return f"{SIGNS[verdict.state]} **{plain(verdict.label)}** {plain(verdict.line)}{f': {parts}' if parts else ''}"
+    return f"{SIGNS[verdict.state][0]} **{plain(verdict.label)}** {plain(verdict.line)}{f': {parts}' if parts else ''}"
 
 
 def verdict_text(verdicts: Sequence[Verdict]) -> str:
     """For a terminal: a line each, its parts beside it, aligned; "" without any."""
-    rows = [(f"{SIGNS[each.state]} {each.label}", each.line) for each in verdicts]
+    rows = [(f"{SIGNS[each.state][0]} {each.label}", each.line) for each in verdicts]
     parts = [PARTED.join(f"{name} {words}" for name, words in each.parts) for each in verdicts]
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
     lines = (
@@ -125,7 +126,7 @@ def _markdown_table(table: Table) -> str:
 
     def figure(value: Value, best: bool, mark: str) -> str:
         text = f"**{plain(value.text)}**" if best else plain(value.text)
-        return text + (f" ({plain(value.range)})" if value.range else "") + (f"<sup>{mark}</sup>" if mark else "")
+        return text + (f" ({plain(value.beside)})" if value.beside else "") + (f"<sup>{mark}</sup>" if mark else "")
 
     rows: dict[bool, list[list[str]]] = {}
     for row, cells in figures(table, figure):
@@ -146,20 +147,24 @@ def _markdown_table(table: Table) -> str:
 
 
 def terminal_text(table: Table) -> str:
-    """Its title and our rows, aligned; with intervals where lines of WIDTH have room for them, else they are in the
-    report."""
+    """Its title and our rows, aligned; with intervals and spreads where lines of WIDTH have room for them, else with
+    spreads, else they are in the report."""
     ours = [row for row in table.rows if not row.theirs]
     header = (*table.label_columns, *table.columns)
 
-    def grid(ranges: bool) -> str:
-        words = [[f"{v.text} ({v.range})" if ranges and v.range else v.text for v in row.values] for row in ours]
+    def grid(beside: Callable[[Value], str]) -> str:
+        words = [[f"{v.text} ({beside(v)})" if beside(v) else v.text for v in row.values] for row in ours]
         rows = [[*row.label, *figures] for row, figures in zip(ours, words, strict=True)]
         return markdown(header, rows, n_left=len(table.label_columns))
 
-    whole = grid(ranges=True)
-    fits = len(whole.partition("\n")[0]) <= WIDTH
-    kind = f" (with its {table.interval})" if fits and has_intervals(table) else ""
-    return f"{table.title}{kind}\n\n{whole if fits else grid(ranges=False)}"
+    def fits(text: str) -> bool:
+        return len(text.partition("\n")[0]) <= WIDTH
+
+    whole, seeds = grid(lambda value: value.beside), grid(lambda value: value.spread.words if value.spread else "")
+    if fits(whole):
+        kind = f" (with its {table.interval})" if has_intervals(table) else ""
+        return f"{table.title}{kind}\n\n{whole}"
+    return f"{table.title}\n\n{seeds if fits(seeds) else grid(lambda value: '')}"
 
 
 def csv_text(table: Table) -> str:
@@ -167,20 +172,32 @@ def csv_text(table: Table) -> str:
         return [i for i in range(len(table.columns)) if any(which(row.values[i]) for row in table.rows)]
 
     between, noted = with_any(lambda value: value.interval), with_any(lambda value: value.note)
+    spread = with_any(lambda value: value.spread)
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     ends = [f"{end}: {table.columns[index]}" for index in between for end in ("low", "high")]
+    over = [f"{what}: {table.columns[index]}" for index in spread for what in ("lowest", "highest", "deviation")]
     notes = [f"note: {table.columns[index]}" for index in noted]
-    writer.writerow([*table.label_columns, *table.columns, "whose", *ends, *notes])
+    writer.writerow([*table.label_columns, *table.columns, "whose", *ends, *over, *notes])
     for row in table.rows:
-        ends = [repr(end) if end is not None else "" for index in between for end in _ends(row.values[index])]
+        ends = [_full(end) for index in between for end in _ends(row.values[index])]
+        over = [_full(number) for index in spread for number in _over(row.values[index])]
         notes = [row.values[index].note for index in noted]
-        writer.writerow([*row.label, *map(_number, row.values), PAPER if row.theirs else "ours", *ends, *notes])
+        writer.writerow([*row.label, *map(_number, row.values), PAPER if row.theirs else "ours", *ends, *over, *notes])
     return buffer.getvalue()
 
 
 def _ends(value: Value) -> tuple[float | None, float | None]:
     return value.interval or (None, None)
+
+
+def _over(value: Value) -> tuple[float | None, ...]:
+    spread = value.spread
+    return (spread.low, spread.high, spread.deviation) if spread else (None, None, None)
+
+
+def _full(number: float | None) -> str:
+    return "" if number is None else repr(number)
 
 
 def _number(value: Value) -> str:
@@ -195,7 +212,7 @@ def latex_text(table: Table) -> str:
 
     def figure(value: Value, best: bool, mark: str) -> str:
         text = rf"\textbf{{{tex(value.text)}}}" if best else tex(value.text)
-        text += rf"~{{\scriptsize({tex(value.range)})}}" if value.range else ""
+        text += rf"~{{\scriptsize({tex(value.beside)})}}" if value.beside else ""
         return text + (f"\\rlap{{$^{{\\mathrm{{{mark}}}}}$}}" if mark else "")
 
     lines, above = [], None

@@ -19,6 +19,7 @@ PADDING = 0.04  # of the span of an axis, at either end
 TIMES_INTERVAL = 2.0  # of the widest interval, what an axis shows at least
 LEAST_RATIO = 0.1  # the same where no interval is known, of the middle figure
 TOGETHER = 3  # curves whose intervals can be told apart in one picture
+FEW_POINTS = 8  # of which every second or third has a tick, however small the picture
 KIBI = 1024
 
 
@@ -97,6 +98,11 @@ def apart(block: Lines) -> bool:
     return sum(line.low is not None for line in block.lines) > TOGETHER
 
 
+def bounds(line: Line) -> list[tuple[float | None, ...]]:
+    """Ends of its interval, and its lowest and highest seed, those that are known."""
+    return [ends for ends in (line.low, line.high, line.least, line.most) if ends is not None]
+
+
 def intervals(line: Line) -> list[tuple[float | None, float | None]]:
     """(low, high) of each point."""
     nothing = (None,) * len(line.x)
@@ -130,7 +136,7 @@ def _linear_ticks(low: float, high: float, wanted: int) -> list[float]:
 def x_ticks(block: Lines, low: float, high: float, wanted: int) -> list[float]:
     """Where the curves have their points when those are few, else round numbers."""
     points = sorted({x for line in block.lines for x in line.x if low <= x <= high})
-    if not block.x_log or len(points) > 2 * wanted:
+    if not block.x_log or len(points) > max(2 * wanted, FEW_POINTS):
         return ticks(low, high, block.x_log, wanted)
     every = math.ceil(len(points) / wanted) or 1
     return points[::-1][::every][::-1]
@@ -146,9 +152,9 @@ def tick_text(value: float) -> str:
 
 
 def ends(block: Lines) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Limits of both axes: all curves, their intervals, and the marks."""
+    """Limits of both axes: all curves, their intervals and seeds, and the marks."""
     xs = [x for line in block.lines for x in line.x] + [x for x, _ in block.marks]
-    ys = [v for line in block.lines for bound in (line.y, line.low or (), line.high or ()) for v in bound]
+    ys = [v for line in block.lines for bound in (line.y, *bounds(line)) for v in bound]
     y_limits = limits([v for v in ys if v is not None], block.y_log, block.y_limits, least_span(block))
     return limits(xs, block.x_log), y_limits
 

@@ -1,0 +1,116 @@
+"""Models that were trained with several seeds: who they are, and one row for each.
+
+A seed is a training of its own: other initial weights, other dropout, another order of the data, and nothing else.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from itertools import product, takewhile
+from typing import Any
+
+import numpy as np
+
+from coca_train.evaluation.measures.perplexity import perplexity_of, summarise
+from coca_train.evaluation.measures.seeds import crossed_bounds
+from coca_train.evaluation.results import Cell, Evaluation, Measured
+
+Result = Mapping[str, Any]
+NUMBER = re.compile(r"[-_.]?(seed)?[-_.]?[0-9]*$")  # what is left of a run's name in front of where seeds differ
+
+
+def without_seeds(settings: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """(what else a run was trained with, its seed): of its whole configuration, as plain values."""
+    run, data = settings.get("run", {}), settings.get("data", {})
+    rest = {**settings, "data": {**data, "seed": None}}
+    rest.pop("run", None)  # its name and place
+    weights, order = run.get("seed"), data.get("seed")
+    return rest, f"{weights}" if order in (weights, None) else f"{weights}, data {order}"
+
+
+def grouped(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
+    """By model, its runs and their seeds: runs that differ in nothing else are one model. settings: by run.
+
+    Runs that have one and the same seed too stay apart: a training repeated says nothing of seeds.
+    """
+    alike: list[tuple[dict[str, Any], dict[str, str]]] = []
+    for name, whole in settings.items():
+        rest, seed = without_seeds(whole)
+        for other, seeds in alike:
+            if other == rest and seed not in seeds.values():
+                seeds[name] = seed
+                break
+        else:
+            alike.append((rest, {name: seed}))
+    names = [_common(list(seeds)) for _, seeds in alike]
+    return {
+        name if name and names.count(name) == 1 else next(iter(seeds)): seeds
+        for name, (_, seeds) in zip(names, alike, strict=True)
+    }
+
+
+def _common(runs: list[str]) -> str:
+    """rope, rope-seed2 -> rope"""
+    if len(runs) == 1:
+        return runs[0]
+    alike = takewhile(lambda letters: len(set(letters)) == 1, zip(*runs, strict=False))
+    return NUMBER.sub("", "".join(letters[0] for letters in alike))
+
+
+def several(evaluation: Evaluation) -> int:
+    """How many seeds the model with the most of them has; 0 where none has more than one."""
+    most = max((len(seeds) for seeds in evaluation.seeds.values()), default=0)
+    return most if most > 1 else 0
+
+
+def model_of(evaluation: Evaluation) -> dict[str, str]:
+    """By subject, the model that it is a seed of: itself, where nothing is known of that."""
+    known = {subject: model for model, seeds in evaluation.seeds.items() for subject in seeds}
+    return {subject.name: known.get(subject.name, subject.name) for subject in evaluation.subjects}
+
+
+def pooled(evaluation: Evaluation) -> Evaluation:
+    """One subject a model, in the order of their first seeds. A cell that a seed has no result of has none.
+
+    evaluation: of suite perplexity, where a model has several seeds.
+    """
+    known, models = model_of(evaluation), dict[str, list[Measured]]()
+    for subject in evaluation.subjects:
+        models.setdefault(known[subject.name], []).append(subject)
+    subjects, cells = [], list[Cell]()
+    places = {(cell.subject, cell.variant, cell.point): cell for cell in evaluation.cells}
+    for model, seeds in models.items():
+        subjects.append(replace(seeds[0], name=model))
+        for variant, point in product(seeds[0].variants, evaluation.points):
+            asked = [places[place] for seed in seeds if (place := (seed.name, variant, point)) in places]
+            cells += [replace(_cell(asked), subject=model)] if asked else []
+    return replace(evaluation, subjects=tuple(subjects), cells=tuple(cells))
+
+
+def _cell(asked: list[Cell]) -> Cell:
+    """asked: one of each seed."""
+    if without := [cell for cell in asked if cell.status != "done"]:
+        return without[0]
+    return replace(asked[0], result=_pool({cell.subject: cell.result for cell in asked})) if asked[1:] else asked[0]
+
+
+def _pool(seeds: Mapping[str, Result]) -> dict[str, Any]:
+    """Of a cell's results, one of each seed: every figure of the mean loss over them, and what each seed has (`seeds`)
+    of every text. doubt: the interval of the perplexity over both documents and seeds."""
+    texts = [result["sources"] for result in seeds.values()]
+    common = [source for source in texts[0] if all(source in text for text in texts)]
+    (stride,) = {result["stride"] for result in seeds.values()}
+    each = {source: {seed: result["sources"][source] for seed, result in seeds.items()} for source in common}
+    return {"stride": stride, "sources": {source: _pool_text(results) for source, results in each.items()}}
+
+
+def _pool_text(seeds: Mapping[str, Result]) -> dict[str, Any]:
+    sums_SD2 = np.array([result["by_document"] for result in seeds.values()], dtype=float)
+    first, found = next(iter(seeds.values())), crossed_bounds(sums_SD2)
+    return {
+        **asdict(summarise(sums_SD2.mean(0), first["n_bytes"])),
+        "ends": first["ends"],
+        "loss_by_position": np.mean([result["loss_by_position"] for result in seeds.values()], axis=0).tolist(),
+        "doubt": [perplexity_of(found.low), perplexity_of(found.high)],
+        "seeds": dict(seeds),
+    }

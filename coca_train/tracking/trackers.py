@@ -1,0 +1,194 @@
+"""Trackers: sinks for people who watch many runs at once, TensorBoard and Weights & Biases.
+
+Beside the records of the steps they get the run's hyper-parameters when it begins, and when a report is made its
+figures as images, its sample and verdicts as text, and how far the model reads as numbers.
+"""
+
+import queue
+import secrets
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import yaml
+
+from coca_train.runtime import outside
+
+Record = Mapping[str, Any]
+Warn = Callable[[str], None]
+
+
+class Findings(NamedTuple):
+    """What a report has to show. stage: that it is about, "" of the run's last. figures: PNG files by name.
+
+    texts, numbers: by name; of a name's parts "/" stands between.
+    """
+
+    stage: str
+    figures: Mapping[str, Path]
+    texts: Mapping[str, str]
+    numbers: Mapping[str, float]
+
+    @property
+    def place(self) -> str:
+        """What it is called among other things of the run."""
+        return f"report-{self.stage}" if self.stage else "report"
+
+    @property
+    def words(self) -> dict[str, str | float]:
+        """All but the figures."""
+        return {**self.texts, **self.numbers}
+
+
+class Sink(Protocol):
+    def write(self, step: int, record: Record) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class Tracker(Sink, Protocol):
+    def show(self, step: int, findings: Findings) -> None: ...
+
+
+class TensorBoardSink:
+    """TensorBoard events in <run>/tensorboard; events beyond start_step are purged on resume.
+
+    Hyper-parameters and findings are in folders of their own there (`config`, `report`, `report-<stage>`), which are
+    written anew: a run that goes on says nothing twice.
+    """
+
+    def __init__(self, directory: Path, start_step: int, hyper_parameters: Record) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._directory, self._hyper_parameters = directory, hyper_parameters
+        # From the first step on as well: a run that was killed before its first save begins anew in the same folder.
+        self._writer = SummaryWriter(str(directory), purge_step=start_step + 1)
+        with self._anew("config") as writer:
+            writer.add_text("config", verbatim(yaml.safe_dump(hyper_parameters, sort_keys=False)), 0)
+
+    @contextmanager
+    def _anew(self, name: str) -> Iterator[Any]:
+        """The writer of a folder in which nothing else is left."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        shutil.rmtree(self._directory / name, ignore_errors=True)
+        with SummaryWriter(str(self._directory / name)) as writer:
+            yield writer
+
+    def write(self, step: int, record: Record) -> None:
+        for key, value in record.items():
+            if isinstance(value, int | float):
+                self._writer.add_scalar(key, value, step)
+
+    def show(self, step: int, findings: Findings) -> None:
+        import numpy as np
+        from PIL import Image  # matplotlib's, which drew them
+
+        with self._anew(findings.place) as writer:
+            for name, path in findings.figures.items():
+                with Image.open(path) as image:
+                    writer.add_image(name, np.asarray(image.convert("RGB")), step, dataformats="HWC")
+            for name, text in findings.texts.items():
+                writer.add_text(name, verbatim(text), step)
+            if findings.stage:
+                for name, number in findings.numbers.items():
+                    writer.add_scalar(name, number, step)
+            else:  # of the whole run: scalars too, and a line of the table in which runs are compared by their settings
+                plain = (bool, int, float, str)
+                settings = {key: value for key, value in flat(self._hyper_parameters) if isinstance(value, plain)}
+                writer.add_hparams(settings, dict(findings.numbers), run_name=".", global_step=step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def flat(values: Record, above: str = "") -> Iterator[tuple[str, Any]]:
+    """model.d_model, 64"""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def verbatim(text: str) -> str:
+    """As Markdown that shows these very lines."""
+    return "".join(f"    {line}\n" for line in text.splitlines())
+
+
+class WandbSink:
+    """Weights & Biases, on a thread of its own with a bounded queue: training never waits for it.
+
+    config: what is uploaded, chosen by the caller (no paths, no secrets). Findings are images of the last step, and
+    the run's summary: what is said twice is there once. When the queue is full records are dropped; after a failure
+    wandb stays silent. close() waits at most close_s seconds.
+    """
+
+    def __init__(
+        self, run_dir: Path, mode: str, project: str, name: str, config: Record, warn: Warn, close_s: float = 30.0
+    ) -> None:
+        self._warn = warn
+        self._close_s = close_s
+        self._queue: queue.Queue[tuple[int, Record | Findings] | None] = queue.Queue(maxsize=1000)
+        options = {"dir": str(run_dir), "mode": mode, "project": project, "name": name, "config": dict(config)}
+        options |= {"id": _run_id(run_dir), "resume": "allow"}
+        # A daemon: a tracker that hangs for good must not keep the process from ending.
+        self._thread = threading.Thread(target=self._work, args=(options,), name="wandb", daemon=True)
+        self._thread.start()
+
+    def _work(self, options: dict[str, Any]) -> None:
+        try:
+            import wandb  # pyright: ignore[reportMissingImports]  # an extra
+
+            settings = wandb.Settings(init_timeout=60, silent=True, console="off", disable_git=True, disable_code=True)
+            run = wandb.init(settings=settings, **options)
+            while (item := self._queue.get()) is not None:
+                step, told = item
+                if isinstance(told, Findings):
+                    images = {f"{told.place}/{name}": wandb.Image(str(path)) for name, path in told.figures.items()}
+                    # A run that goes on is beyond its last record already, and what is logged behind it is dropped.
+                    run.log(images, step=max(step, run.step))
+                    run.summary.update({f"{told.place}/{name}": value for name, value in told.words.items()})
+                    continue
+                run.log({key: value for key, value in told.items() if isinstance(value, int | float)}, step=step)
+            run.finish()
+        except BaseException as error:  # wandb raises SystemExit too
+            self._warn(f"wandb stopped: {type(error).__name__}: {error}; training goes on")
+
+    def write(self, step: int, record: Record) -> None:
+        self._tell(step, dict(record))
+
+    def show(self, step: int, findings: Findings) -> None:
+        self._tell(step, findings)
+
+    def _tell(self, step: int, told: Record | Findings) -> None:
+        try:
+            # Never waits: a tracker behind a slow network would become the speed of the training.
+            self._queue.put_nowait((step, told))
+        except queue.Full:
+            if self._thread.is_alive():
+                self._warn("wandb is too slow: records are dropped; training goes on")
+
+    def close(self) -> None:
+        try:
+            self._queue.put(None, timeout=1.0)
+        except queue.Full:
+            return
+        self._thread.join(self._close_s)
+        if self._thread.is_alive():
+            self._warn(f"wandb did not finish within {self._close_s:g} s; its last records may be missing")
+
+
+def _run_id(run_dir: Path) -> str:
+    """The wandb id of this run directory, so that a resumed run goes on in the same wandb run."""
+    path = run_dir / "wandb_id.txt"
+    try:
+        if not path.exists():
+            path.write_text(secrets.token_hex(4), encoding="utf-8")
+        return outside.read_text(path, 1000).strip()
+    except (OSError, ValueError):
+        return secrets.token_hex(4)

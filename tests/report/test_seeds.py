@@ -1,0 +1,266 @@
+"""Pages over several seeds: who is a seed of what, what a row is the mean of, and which differences are told."""
+
+import csv
+import io
+import json
+import re
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+
+from coca_train.evaluation import differences
+from coca_train.evaluation.measures.perplexity import summarise
+from coca_train.evaluation.measures.seeds import crossed_bounds
+from coca_train.evaluation.measures.windows import bin_ends
+from coca_train.evaluation.perplexity_page import against, page, perplexity_text
+from coca_train.evaluation.pipeline import seeds_of
+from coca_train.evaluation.results import Evaluation
+from coca_train.evaluation.seeds import grouped, pooled
+from coca_train.evaluation.trainings import comparison_page, training_table
+from coca_train.report.blocks import Spread, Value
+from coca_train.report.render import write_report
+from coca_train.report.render.plain import csv_text, markdown_text, terminal_text
+from coca_train.report.ties import headline, tied
+from tests.evaluation.grids import blocks, cell, evaluation, measured, row
+from tests.report.support import facts, pixels
+
+WINDOWS = (128, 256, 512)
+N_DOCUMENTS, N_TOKENS = 24, 500
+
+
+def scored(losses_D, window, uses=1.0):
+    """A cell's result. losses_D: mean loss of each document. uses: of how many nats a token a window is better than
+    half of it, in every document."""
+    sums_D2 = np.stack((np.asarray(losses_D) * N_TOKENS, np.full(len(losses_D), N_TOKENS)), 1)
+    ends = bin_ends(window).tolist()
+    by_document = {
+        "by_document": sums_D2.tolist(),
+        "uses": {str(window): [[uses * N_TOKENS + i, N_TOKENS] for i in range(len(losses_D))]},
+        **({"holds": [[-1.0 - i, N_TOKENS] for i in range(len(losses_D))]} if window > 128 else {}),
+    }
+    figures = asdict(summarise(sums_D2, n_bytes=5 * N_TOKENS * len(losses_D)))
+    curve = {"ends": ends, "loss_by_position": [float(np.mean(losses_D))] * len(ends)}
+    curve |= {"loss_low": [0.0] * len(ends), "loss_high": [9.0] * len(ends)}
+    return json.loads(json.dumps({"stride": 128, "sources": {"books": figures | curve | by_document}}))
+
+
+def trained(models, n_seeds=3, of_seeds=0.02, of_documents=0.3, reaches=None, n_documents=N_DOCUMENTS):
+    """models: by name, the loss at each window. of_seeds, of_documents: standard deviations; documents are hard or easy
+    for all models alike, and a little (0.02) harder for one model than for another. reaches: by run, the last window
+    that it uses."""
+    rng, subjects, cells = np.random.default_rng(11), [], []
+    hard_D = rng.normal(size=n_documents) * of_documents
+    seeds = {}
+    for model, losses in models.items():
+        own_D = rng.normal(size=n_documents) * 0.02
+        seeds[model] = {f"{model}-seed{k}" if k > 1 else model: str(1233 + k) for k in range(1, n_seeds + 1)}
+        for run in seeds[model]:
+            subjects.append(measured(run, window=128))
+            luck = rng.normal() * of_seeds
+            for window, loss in zip(WINDOWS, losses, strict=True):
+                uses = 1.0 if window <= (reaches or {}).get(run, 512) else -1.0
+                cells.append(cell(run, "plain", window, scored(loss + hard_D + own_D + luck, window, uses)))
+    return replace(evaluation("perplexity", {}, subjects, WINDOWS, cells), seeds=seeds)
+
+
+SAME, BETTER = (3.0, 3.1, 3.4), (3.0, 3.1, 2.4)
+
+
+def tree(position, seed, data_seed=None, **more):
+    data = {"seed": seed if data_seed is None else data_seed, "sources": {"text": {"weight": 1}}}
+    return {"run": {"name": "any", "seed": seed}, "data": data, "position": {"scheme": position}, **more}
+
+
+def test_runs_that_differ_in_nothing_but_their_seeds_are_one_model():
+    assert grouped({
+        "rope": tree("rope", 1), "rope-seed2": tree("rope", 2), "alibi_s1": tree("alibi", 1, 7),
+        "alibi_s2": tree("alibi", 2, 8), "other": tree("rope", 1, optim={"lr": 1}), "again": tree("rope", 1),
+    }) == {
+        "rope": {"rope": "1", "rope-seed2": "2"}, "alibi_s": {"alibi_s1": "1, data 7", "alibi_s2": "2, data 8"},
+        "other": {"other": "1"}, "again": {"again": "1"},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("runs", "model"),
+    [
+        (("rope_seed1", "rope_seed2"), "rope"), (("a.seed-10", "a.seed-11"), "a"), (("one", "two"), "one"),
+        (("seed1", "seed2"), "seed1"), (("coca350-3", "coca350-4"), "coca350"),
+    ],
+)  # fmt: skip
+def test_a_model_is_called_what_its_runs_share(runs, model):
+    assert list(grouped({run: tree("rope", k) for k, run in enumerate(runs)})) == [model]
+
+
+def test_an_evaluation_knows_the_seeds_of_a_training_after_as_many_steps(tmp_path):
+    subjects = []
+    for name, number, step in (("rope", 1, 20), ("rope-seed2", 2, 20), ("early", 3, 10), ("alibi", 1, 20)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").write_text(json.dumps(tree(name[:4], number)).replace("earl", "rope"))
+        subjects.append(replace(measured(name), path=str(tmp_path / name), step=step))
+    subjects.append(replace(measured("llama", kind="huggingface"), path="nowhere"))
+    assert seeds_of(subjects) == {"rope": {"rope": "1", "rope-seed2": "2"}}
+
+
+def test_a_row_is_the_mean_over_seeds_with_what_they_lie_between():
+    whole = trained({"rope": SAME, "coca": BETTER})
+    table = blocks(page(None, whole))["perplexity-books"]
+    assert [each.label for each in table.rows if not each.theirs] == [("rope", "plain"), ("coca", "plain")]
+    each = [
+        np.array(whole.find(run, "plain", 512).result["sources"]["books"]["by_document"]) for run in whole.seeds["rope"]
+    ]
+    losses = [float(sums[:, 0].sum() / sums[:, 1].sum()) for sums in each]
+    value = row(table, "rope", "plain").values[-1]
+    assert value.number == pytest.approx(np.exp(np.mean(losses)))
+    assert (value.spread.low, value.spread.high) == pytest.approx((np.exp(min(losses)), np.exp(max(losses))))
+    assert value.spread.deviation == pytest.approx(np.std(np.exp(losses), ddof=1))
+    assert value.spread.words == f"seeds {np.exp(min(losses)):.2f} to {np.exp(max(losses)):.2f}"
+    over_documents = summarise(np.mean(each, axis=0))
+    assert value.interval == pytest.approx((over_documents.ci_low, over_documents.ci_high))
+    found = crossed_bounds(np.array(each))
+    assert value.doubt == pytest.approx((np.exp(found.low), np.exp(found.high)))
+    assert value.doubt[0] < value.interval[0]
+    bits = row(blocks(page(None, whole))["bits-per-byte-books"], "rope", "plain").values[-1]
+    assert bits.number == pytest.approx(np.mean(losses) / 5 / np.log(2))
+    assert bits.spread.high == pytest.approx(max(losses) / 5 / np.log(2))
+
+
+def test_pictures_have_a_stroke_from_the_lowest_to_the_highest_seed(tmp_path):
+    document = page(None, trained({"rope": SAME, "coca": BETTER}))
+    curve = blocks(document)["perplexity-curves-books"].lines[0]
+    assert all(least < y < most for least, y, most in zip(curve.least, curve.y, curve.most, strict=True))
+    by_position = blocks(document)["loss-by-position-books"]
+    assert by_position.lines[0].low is None and by_position.lines[0].least[0] < by_position.lines[0].y[0]
+    paths = write_report(document, tmp_path)
+    html = paths["report.html"].read_text()
+    assert html.count('class="seeds"') >= 4 and "Strokes: from the lowest to the highest seed." in html
+    assert pixels(paths["figures/perplexity-curves-books.png"]).std() > 0.02
+
+
+def test_each_seed_is_a_click_away_and_in_no_other_place():
+    document = page(None, trained({"rope": SAME, "coca": BETTER}))
+    (folded,) = [section for section in document.sections if section.title == "Each seed"]
+    assert folded.folded
+    names = [each.label[0] for each in folded.blocks[0].rows]
+    assert names == ["rope", "rope-seed2", "rope-seed3", "coca", "coca-seed2", "coca-seed3"]
+    assert "rope: 1234, 1235, 1236; coca" in folded.blocks[0].note
+    alone = page(None, trained({"rope": SAME, "coca": BETTER}, n_seeds=1))
+    assert "Each seed" not in [section.title for section in alone.sections]
+    assert all(value.spread is None for each in blocks(alone)["perplexity-books"].rows for value in each.values)
+
+
+def test_a_planted_difference_is_told_and_a_planted_tie_is_not():
+    document = comparison_page(trained({"rope": SAME, "coca": BETTER}), {n: facts() for n in runs(3)}, ["the text"])
+    told, tie = document.summary
+    by = r"(0\.9|1\.0)\d\d nats a token \(0\.\d+ to 1\.\d+\)"
+    assert re.fullmatch(f"coca is better than rope at 512 tokens by {by}: outlasts documents and 3 seeds.", told)
+    assert tie == "rope and coca cannot be told apart at 128 tokens."
+    assert document.title == "Comparison: rope, coca, 128 to 512 tokens, 3 seeds"
+    table = blocks(document)["differences"]
+    near, far = table.rows[0].values
+    assert table.rows[0].label == ("rope", "coca") and table.columns == ("128 tokens", "512 tokens")
+    assert near.low < 0 < near.high and 0 < far.low < 1 < far.high
+    assert far.spread.low <= far.number <= far.spread.high
+    assert "as wide as 2 comparisons at once ask" in table.note
+
+
+def runs(n_seeds, *models):
+    return [f"{m}-seed{k}" if k > 1 else m for m in models or ("rope", "coca") for k in range(1, n_seeds + 1)]
+
+
+def test_what_outlasts_documents_and_not_seeds_is_no_difference():
+    near = trained({"rope": (3.0, 3.0, 3.0), "coca": (3.0, 3.0, 2.94)}, of_seeds=0.1)
+    assert not [each for each in against(near) if each.found.told]
+    said = differences.sentences(against(near))
+    assert any("nats a token" in line and "outlasts documents, but not 3 seeds." in line for line in said)
+
+
+def test_two_seeds_tell_little_and_one_tells_nothing_of_seeds():
+    two = differences.sentences(against(trained({"rope": SAME, "coca": (3.0, 3.1, 3.2)}, n_seeds=2)))
+    assert not any("is better" in line for line in two)
+    assert two[-1].startswith("2 seeds tell little: to be told here, a difference must be more than 13 times")
+    one = differences.sentences(against(trained({"rope": SAME, "coca": BETTER}, n_seeds=1)))
+    assert one[0] == differences.ALONE
+    assert one[1].endswith("over documents; one seed.")
+
+
+def test_few_documents_are_no_verdict_and_another_text_no_pair():
+    few = trained({"rope": SAME, "coca": BETTER}, n_documents=15)
+    assert differences.sentences(against(few)) == ["No verdict over models: 15 documents, 5 more are needed."]
+    assert "differences" not in blocks(page(None, few))
+    other = trained({"rope": SAME, "coca": BETTER})
+    for each in other.cells:
+        if each.subject.startswith("coca"):
+            for pair in each.result["sources"]["books"]["by_document"]:
+                pair[1] += 1  # another tokenizer: other predictions
+    assert against(other) == []
+
+
+def test_of_many_models_each_is_compared_with_the_first():
+    many = trained({f"m{i}": SAME for i in range(6)})
+    assert {each.one for each in against(many)} == {"m0"} and len(against(many)) == 5 * 2
+    assert len(against(trained({f"m{i}": SAME for i in range(5)}))) == 10 * 2
+
+
+def test_a_model_reads_as_far_as_its_least_seed():
+    reaches = {"rope": 512, "rope-seed2": 256, "rope-seed3": 512, "coca": 64, "coca-seed2": 128, "coca-seed3": 128}
+    document = page(None, trained({"rope": SAME, "coca": SAME}, reaches=reaches))
+    rope, coca = document.verdicts
+    assert (rope.label, rope.state) == ("rope", "reads")
+    assert rope.line == "reads to 256 tokens (2× its window) with every seed; seeds: 512 / 256 / 512"
+    assert coca.state == "none"
+    assert coca.line.endswith("not even inside its window of 128 tokens with 1 of 3 seeds; seeds: none / 128 / 128")
+    assert dict(rope.parts) == {"holds": "at least 512 tokens", "uses": "256 tokens"}
+
+
+def test_seeds_that_were_not_all_measured_have_no_mean():
+    whole = trained({"rope": SAME})
+    cells = [
+        replace(each, status="impossible", result={}, reason="no positions")
+        if (each.subject, each.point) == ("rope-seed2", 512)
+        else each
+        for each in whole.cells
+    ]
+    without = pooled(replace(whole, cells=tuple(cells)))
+    assert (without.find("rope", "plain", 512).reason, without.find("rope", "plain", 256).status) == (
+        "no positions",
+        "done",
+    )
+
+
+def test_what_is_written_and_read_again_is_the_same():
+    whole = trained({"rope": SAME, "coca": BETTER})
+    again = Evaluation.from_json(json.loads(json.dumps(whole.to_json())))
+    assert markdown_text(page(None, again)) == markdown_text(page(None, whole))
+
+
+def test_the_terminal_and_the_files_have_the_seeds():
+    whole = trained({"rope": SAME, "coca": BETTER})
+    shown = perplexity_text(whole)
+    assert (
+        "reads to at least 512 tokens (4× its window) with each of 3 seeds" in shown
+        and "| rope  | plain" in shown
+        and "seed2" not in shown
+    )
+    table = blocks(page(None, whole))["perplexity-books"]
+    value = row(table, "rope", "plain").values[-1]
+    assert f"({value.range}; {value.spread.words})" in markdown_text(page(None, whole))
+    (first, *_) = csv.DictReader(io.StringIO(csv_text(table)))
+    assert float(first["lowest: 512 (4x)"]) == value.spread.low
+    assert float(first["deviation: 512 (4x)"]) == value.spread.deviation
+    known = {run: facts(loss=3.0 + i / 10) for i, run in enumerate(runs(3))}
+    training = training_table(known, whole.seeds)
+    assert [each.label for each in training.rows] == [("rope",), ("coca",)]
+    assert row(training, "coca").values[1].text == "3.400"
+    assert "3.400 (seeds 3.300 to 3.500)" in terminal_text(training)
+
+
+def test_ties_count_seeds_in():
+    far, near = (
+        Value.of(number, low=number - 0.1, high=number + 0.1, spread=Spread.over((number, number), "{}", doubt))
+        for number, doubt in ((5.0, (3.0, 7.0)), (4.0, (2.0, 6.0)))
+    )
+    assert tied([far, near], "low") == [0, 1]
+    assert "cannot be told apart" in headline("Here", {"far": far, "near": near}, "low", "predicts best", "loss")
+    assert tied([replace(far, spread=None), replace(near, spread=None)], "low") == [1]

@@ -1,0 +1,176 @@
+"""What trackers are told besides the records of steps, read back with their own packages."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from coca_train.tracking import writers
+from coca_train.tracking.trackers import Findings, WandbSink, flat, verbatim
+from coca_train.tracking.writers import MetricsWriter
+from tests.tracking import offline
+
+SETTINGS = {"model": {"d_model": 64, "name": "small"}, "train": {"seq_len": 128}, "layers": None}
+NTK = "dynamic_ntk (alpha 4)"
+
+
+def writer(run_dir: Path, start_step: int = 0, **chosen: Any) -> MetricsWriter:
+    values = {"tensorboard": False, "wandb": "disabled", "progress_bar": False, "wandb_project": "p"} | chosen
+    tracking: Any = SimpleNamespace(**values)
+    return MetricsWriter(run_dir, tracking, start_step, 4, "demo", lambda: SETTINGS)
+
+
+def found(tmp_path: Path, stage: str = "", shade: int = 200) -> Findings:
+    figure = tmp_path / "perplexity.png"
+    Image.fromarray(np.full((4, 6, 3), shade, np.uint8)).save(figure)
+    texts = {"verdict": "demo: reads to 256 tokens", "sample": "# The cat\nsat *down*"}
+    return Findings(stage, {"perplexity": figure}, texts, {"reads/own": 256.0, f"holds/{NTK}": 512.0})
+
+
+def accumulated(folder: Path) -> Any:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    return events
+
+
+def text(events: Any, tag: str) -> list[str]:
+    return [event.tensor_proto.string_val[0].decode() for event in events.Tensors(f"{tag}/text_summary")]
+
+
+def test_tensorboard_has_the_settings_the_figures_the_texts_and_the_reach(tmp_path):
+    for shade in (200, 90):  # a report that is made again takes the place of the first
+        tracked = writer(tmp_path, 3, tensorboard=True)
+        tracked.show(3, found(tmp_path, shade=shade))
+        tracked.close()
+    assert text(accumulated(tmp_path / "tensorboard" / "config"), "config") == [
+        "    model:\n      d_model: 64\n      name: small\n    train:\n      seq_len: 128\n    layers: null\n"
+    ]
+    report = accumulated(tmp_path / "tensorboard" / "report")
+    (image,) = report.Images("perplexity")
+    assert (image.step, image.width, image.height) == (3, 6, 4)
+    folder = tmp_path / "decoded.png"
+    folder.write_bytes(image.encoded_image_string)
+    assert np.asarray(Image.open(folder)).max() == 90
+    assert text(report, "sample") == ["    # The cat\n    sat *down*\n"]
+    assert text(report, "verdict") == ["    demo: reads to 256 tokens\n"]
+    assert [(e.step, e.value) for e in report.Scalars(f"holds/{NTK}")] == [(3, 512.0)]
+    assert [(e.step, e.value) for e in report.Scalars("reads/own")] == [(3, 256.0)]
+    plugin = report.summary_metadata
+    assert {tag for tag, data in plugin.items() if data.plugin_data.plugin_name == "hparams"} == {
+        "_hparams_/experiment",
+        "_hparams_/session_start_info",
+        "_hparams_/session_end_info",
+    }
+
+
+def test_the_table_of_runs_has_settings_and_reach(tmp_path):
+    tracked = writer(tmp_path, tensorboard=True)
+    tracked.show(3, found(tmp_path))
+    tracked.close()
+    data = accumulated(tmp_path / "tensorboard" / "report").summary_metadata
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    begun = HParamsPluginData.FromString(data["_hparams_/session_start_info"].plugin_data.content)
+    settings = begun.session_start_info.hparams
+    assert {key: settings[key].number_value or settings[key].string_value for key in settings} == {
+        "model.d_model": 64.0,
+        "model.name": "small",
+        "train.seq_len": 128.0,
+    }
+    named = HParamsPluginData.FromString(data["_hparams_/experiment"].plugin_data.content)
+    assert [metric.name.tag for metric in named.experiment.metric_infos] == ["reads/own", f"holds/{NTK}"]
+
+
+def test_stages_have_reports_of_their_own(tmp_path):
+    tracked = writer(tmp_path, tensorboard=True)
+    tracked.show(2, found(tmp_path, "warm_up"))
+    tracked.show(4, found(tmp_path))
+    tracked.close()
+    first = accumulated(tmp_path / "tensorboard" / "report-warm_up")
+    assert [(e.step, e.value) for e in first.Scalars("reads/own")] == [(2, 256.0)]
+    assert not [tag for tag in first.summary_metadata if "_hparams_" in tag]  # one line a run
+    assert len(accumulated(tmp_path / "tensorboard" / "report").Images("perplexity")) == 1
+
+
+def test_a_run_that_begins_again_leaves_no_step_twice(tmp_path):
+    """Killed at step 3: before the first save, and after that of step 2."""
+    for start_step in (0, 0, 2):
+        tracked = writer(tmp_path, start_step, tensorboard=True)
+        for step in range(start_step + 1, 4):
+            tracked.log(step, {"loss": 10.0 * start_step + step})
+        tracked.close()
+    events = accumulated(tmp_path / "tensorboard")
+    assert [(e.step, e.value) for e in events.Scalars("loss")] == [(1, 1.0), (2, 2.0), (3, 23.0)]
+
+
+def test_the_end_of_records_closes_what_only_takes_records(tmp_path, capsys):
+    tracked = writer(tmp_path, tensorboard=True)
+    tracked.log(4, {"loss": 1.0})
+    tracked.end_records()
+    assert list(tracked._sinks) == ["TensorBoard"]
+    tracked.show(4, found(tmp_path))
+    tracked.close()
+    assert accumulated(tmp_path / "tensorboard" / "report").Images("perplexity")
+    assert capsys.readouterr().err == ""
+
+
+def test_findings_that_cannot_be_shown_cost_a_warning(tmp_path, capsys):
+    pytest.importorskip("tensorboard")
+    tracked = writer(tmp_path, tensorboard=True)
+    tracked.show(1, found(tmp_path)._replace(figures={"lost": tmp_path / "nowhere.png"}))
+    tracked.log(2, {"loss": 1.0})
+    tracked.close()
+    assert capsys.readouterr().err.startswith("WARNING: TensorBoard stopped: [Errno 2]")
+    assert [record["loss"] for record in writers.read_jsonl(tmp_path / "metrics.jsonl")] == [1.0]
+
+
+def test_wandb_has_the_settings_the_figures_the_texts_and_the_reach(tmp_path):
+    pytest.importorskip("wandb")
+    for start_step in (0, 2):  # and again, when the run goes on
+        tracked = writer(tmp_path, start_step, wandb="offline")
+        for step in range(start_step + 1, 4):
+            tracked.log(step, {"loss": 1.0 / step})
+        tracked.show(3, found(tmp_path))
+        tracked.show(3, found(tmp_path, "warm_up"))
+        tracked.close()
+    told = offline.read(tmp_path)
+    assert len(told["ids"]) == 1
+    assert {key: told["config"][key] for key in SETTINGS} == SETTINGS
+    summary = told["summary"]
+    assert summary["report/reads/own"] == summary["report-warm_up/reads/own"] == 256.0
+    assert summary[f"report/holds/{NTK}"] == 512.0
+    assert summary["report/verdict"] == "demo: reads to 256 tokens"
+    assert summary["report/sample"] == "# The cat\nsat *down*"
+    # Images stand in the row of the last step, so that the row of a run that goes on takes the place of the first.
+    assert list(told["history"]) == [1, 2, 3]
+    for row in told["history"][3]:
+        assert row["loss"] == pytest.approx(1 / 3)
+        assert row["report/perplexity/_type"] == row["report-warm_up/perplexity/_type"] == "image-file"
+    assert len(told["images"]) == 4  # two a session
+
+
+def test_wandb_that_cannot_show_a_figure_warns_and_never_raises(tmp_path):
+    pytest.importorskip("wandb")
+    warnings: list[str] = []
+    sink = WandbSink(tmp_path, "offline", "p", "demo", {}, warnings.append)
+    sink.show(1, found(tmp_path)._replace(figures={"lost": tmp_path / "nowhere.png"}))
+    sink.write(2, {"loss": 1.0})
+    sink.close()
+    assert len(warnings) == 1
+    assert "wandb stopped" in warnings[0] and "training goes on" in warnings[0]
+
+
+def test_settings_by_their_full_names():
+    assert dict(flat(SETTINGS)) == {
+        "model.d_model": 64,
+        "model.name": "small",
+        "train.seq_len": 128,
+        "layers": None,
+    }
+    assert verbatim("a\n\nb") == "    a\n    \n    b\n"
