@@ -5,11 +5,13 @@ import json
 import random
 import re
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
 from coca_train.data.prompts.answered import KINDS
 from coca_train.data.prompts.ruler import TASKS
+from coca_train.data.prompts.words import EVERYDAY
 from data_prep import __main__ as command
 
 FILLER = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
@@ -20,10 +22,7 @@ PASSKEY = re.compile(
     rf"((?:{re.escape(FILLER)}\n)*)What is the passkey\?\nThe passkey is \2\.\n"
 )
 SETS = {
-    "mine": {"kinds": {"recall": 4, "copies": 3}, "n_documents": 20},
-    "other": {"kinds": {"needle": 2}, "n_documents": 3},
-}
-    "mine": {"kinds": {"recall": 4, "copies": 3}, "n_documents": 20},
+    "mine": {"kinds": {"recall": 4, "echoes": 9}, "n_documents": 20},
     "other": {"kinds": {"needle": 2}, "n_documents": 3},
 }
 
@@ -61,27 +60,29 @@ def generate(ask, tmp_path):
     return make
 
 
-def test_copies_are_the_same_line_again():
-    lengths = Counter()
-    for text in texts("copies", 3, 300):
-        first, *others = text.removesuffix("\n").split("\n")
-        assert re.fullmatch(r"(?:[a-z]{6} ){2}[a-z]{6}", first)
-        assert len(set(first.split())) == 3
-        assert others == [first] * len(others)
-        lengths[len(others)] += 1
-    assert set(lengths) == {1, 2, 3}
-    assert min(lengths.values()) > 60
+def test_echoes_say_again_what_stood_before_at_no_fixed_distance():
+    n_pairs, distances = 0, Counter()
+    for text in texts("echoes", 80, 50):
+        said = text.removesuffix("\n").split(" ")
+        assert len(said) == 80 and set(said) <= set(EVERYDAY)
+        pairs = list(pairwise(said))
+        n_pairs += len(pairs)
+        distances.update(pairs[:at][::-1].index(pair) + 1 for at, pair in enumerate(pairs) if pair in pairs[:at])
+    assert 0.5 < distances.total() / n_pairs < 0.8
+    assert len(distances) > 50 and max(distances.values()) < 0.2 * distances.total()
 
 
+@pytest.mark.parametrize("kind", ["recall", "recall_common"])
 @pytest.mark.parametrize("size", [1, 2, 6])
-def test_answers_of_recall_are_those_of_the_object(size):
+def test_answers_of_recall_are_those_of_the_object(kind, size):
     n_pairs = Counter()
-    for text in texts("recall", size, 200):
+    for text in texts(kind, size, 200):
         whole, questions = text.split("\n}\n")
         held = json.loads(f"{whole}}}")
         asked = [json.loads(f"{{{line}}}") for line in questions.splitlines()]
         assert len(held) + len(asked) == max(2, size)
         assert all(held[key] == value for pair in asked for key, value in pair.items())
+        assert all((word in EVERYDAY) == (kind == "recall_common") for pair in held.items() for word in pair)
         n_pairs[len(held)] += 1
     assert set(n_pairs) == set(range(1, max(2, size)))
 
@@ -102,8 +103,10 @@ def test_the_answer_of_a_task_is_all_that_is_expected(task):
     for size in (1, 3):
         for text in texts(task, size, 5):
             prompt, answer = text.rsplit("Answer:", 1)
-            names = re.findall(r"\b(?:[0-9]{7}|[A-Z]{5}|[a-z]{6})\b", re.split(r" (?:are|is) ", answer)[-1])
-            expected = {"needle": 1, "needle_keys": 1, "variables": 5, "common_words": 10, "frequent_words": 3}
+            said = re.split(r" (?:are|is) ", answer)[-1].replace(" and ", ", ").removesuffix(".\n")
+            names = said.split(", ")
+            one = dict.fromkeys(["needle", "needle_keys", "word", "word_keys"], 1)
+            expected = one | {"variables": 5, "common_words": 10, "frequent_words": 3}
             assert len(names) == expected.get(task, 4), text
             assert all(name in prompt for name in names)
             assert [prompt.index(name) for name in names] == sorted(prompt.index(name) for name in names)
@@ -135,6 +138,7 @@ def test_the_bytes_depend_on_the_options_only(generate):
     ({}, 3, ["E-RAW-31 retrieval.sets: there is no set to write"]),
     ({"a": {"kinds": {"recal": 3}, "n_documents": 2}}, 2, ["E-CFG-84", "retrieval.sets.a.kinds.recall=3"]),
     ({"a": {"kinds": {}, "n_documents": 2}}, 2, ["E-CFG-84", "retrieval.sets.a.kinds"]),
+    ({"a": {"kinds": {"recall_common": 999}, "n_documents": 2}}, 2, ["E-CFG-84", f"recall_common={len(EVERYDAY)}"]),
     ({"a": {"kinds": {"recall": 0}, "n_documents": 2}}, 2, ["retrieval.sets.a.kinds.recall"]),
     ({"a/b": {"kinds": {"recall": 2}, "n_documents": 2}}, 2, ["E-CFG-29", "retrieval.sets.a/b"]),
 ])  # fmt: skip

@@ -17,8 +17,8 @@ def small(**options):
     return settings("ruler", **(SMALL | options))
 
 
-def test_the_yaml_is_whole():
-    assert settings("ruler").tasks == list(TASKS)
+def test_the_yaml_has_the_tasks_of_ruler():
+    assert settings("ruler").tasks == [name for name in TASKS if not name.startswith("word")]
 
 
 def test_an_unknown_task():

@@ -34,8 +34,7 @@ FOLDERS = {  # what stands for a released model in the commands -> its choice of
 COMMAND = re.compile(r"(?:python|torchrun)(?: \S+)*? -m (?:coca_train|data_prep) .*")
 STEPS = 2
 SIZES_OF_DATA = [
-    "corpus.valid_share=0.3", "work.workers=1", "work.progress_bar=false", "retrieval.n_documents=60",
-    "retrieval.n_valid_documents=4",
+    "corpus.valid_share=0.3", "work.workers=1", "work.progress_bar=false", "retrieval.n_valid_documents=4",
 ]  # fmt: skip
 SIZES = [
     *(f"model.{name}={size}" for name, size in world.WIDTH.items()),
@@ -135,7 +134,8 @@ class Walk:
         world.raw_text(self.folder, corpus)
         for command in Head("corpus", name).commands:
             if "data_prep" in command:
-                self.type(command, SIZES_OF_DATA)
+                sets = [f"retrieval.sets.{each}.n_documents=60" for each in corpus.retrieval.sets]
+                self.type(command, [*SIZES_OF_DATA, *sets])
         self.made[f"corpus {name}"] = self.folder / corpus.corpus.dir
 
     def embedded(self) -> None:

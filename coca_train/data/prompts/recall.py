@@ -5,15 +5,17 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from coca_train.data.prompts.words import word
+from coca_train.data.prompts.words import EVERYDAY, common, word
 
-Form = Literal["words", "digits", "hex", "uuid"]
+Form = Literal["words", "common", "digits", "hex", "uuid"]
 FORMS: dict[Form, Callable[[random.Random], str]] = {
     "words": word,
+    "common": common,
     "digits": lambda draw: f"{draw.randrange(10**6):06}",
     "hex": lambda draw: f"{draw.getrandbits(32):08x}",
     "uuid": lambda draw: str(uuid.UUID(int=draw.getrandbits(128), version=4)),
 }
+HOW_MANY: dict[Form, int] = {"common": len(EVERYDAY)}  # of forms that a long prompt could run out of
 
 
 def text(keys: Sequence[str], values: Sequence[str], asked: str) -> str:

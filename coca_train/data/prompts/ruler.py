@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from typing import Literal
 
 from coca_train.data.prompts.passkeys import FILLER
-from coca_train.data.prompts.words import words
+from coca_train.data.prompts.words import EVERYDAY, words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,28 +65,37 @@ NOUNS = (
 )  # fmt: skip
 
 
-def needles(
-    n_keys: int, n_values: int, n_asked: int, size: int, draw: random.Random, haystack: Sequence[str]
-) -> Sample:
-    """Numbers of named things, hidden in text (RULER, section 3: NIAH); the haystack's unit is a sentence.
+SEVEN_DIGITS = range(1_000_000, 10_000_000)
 
-    A needle is the line "The special number of KEY is VALUE."; KEY an adjective and a noun, VALUE of seven digits, both
-    drawn anew for each case, all different. There are n_keys keys with n_values numbers each; the numbers of the first
-    n_asked keys are asked for, and expected.
+
+def needles(
+    kind: Literal["number", "word"],
+    n_keys: int,
+    n_values: int,
+    n_asked: int,
+    size: int,
+    draw: random.Random,
+    haystack: Sequence[str],
+) -> Sample:
+    """Numbers or words of named things, hidden in text (RULER, section 3: NIAH); the haystack's unit is a sentence.
+
+    A needle is the line "The special number of KEY is VALUE."; KEY an adjective and a noun, VALUE of seven digits or,
+    with kind=word, a common noun; both drawn anew for each case, all different. There are n_keys keys with n_values
+    values each; the values of the first n_asked keys are asked for, and expected.
     """
     pairs = draw.sample([f"{adjective} {noun}" for adjective in ADJECTIVES for noun in NOUNS], n_keys)
-    numbers = draw.sample(range(1_000_000, 10_000_000), n_keys * n_values)
+    values = draw.sample(SEVEN_DIGITS if kind == "number" else EVERYDAY, n_keys * n_values)
     hidden_pairs = [
-        (key, str(numbers[place * n_values + turn])) for place, key in enumerate(pairs) for turn in range(n_values)
+        (key, str(values[place * n_values + turn])) for place, key in enumerate(pairs) for turn in range(n_values)
     ]
-    lines = [f"The special number of {key} is {value}." for key, value in hidden_pairs]
+    lines = [f"The special {kind} of {key} is {value}." for key, value in hidden_pairs]
     queried = pairs[:n_asked]
     names = queried[0] if len(queried) == 1 else f"{', '.join(queried[:-1])} and {queried[-1]}"
     one = n_values * n_asked == 1
-    what = f"the special number of {names}" if one else f"all the special numbers of {names}"
+    what = f"the special {kind} of {names}" if one else f"all the special {kind}s of {names}"
     return Sample(
         prompt=(
-            "Special numbers are hidden in the text below. Remember them: you will be asked for them at the end.\n"
+            f"Special {kind}s are hidden in the text below. Remember them: you will be asked for them at the end.\n"
             f"{hidden(haystack, size, lines, draw, in_order=False)}\n"
             f"Question: what {'is' if one else 'are'} {what}?\n"
             f"Answer: {what} {'is' if one else 'are'}"
@@ -172,11 +182,16 @@ def frequent_words(size: int, draw: random.Random, haystack: Sequence[str]) -> S
     )
 
 
+_needle, _word = partial(partial, needles, "number"), partial(partial, needles, "word")
 _EVERY = (
-    Task("needle", "one hidden number", partial(needles, 1, 1, 1), max_new_tokens=128),
-    Task("needle_keys", "one of four hidden numbers", partial(needles, 4, 1, 1), max_new_tokens=128),
-    Task("needle_values", "four hidden numbers under one name", partial(needles, 1, 4, 1), max_new_tokens=128),
-    Task("needle_queries", "four hidden numbers under four names", partial(needles, 4, 1, 4), max_new_tokens=128),
+    Task("needle", "one hidden number", _needle(1, 1, 1), max_new_tokens=128),
+    Task("needle_keys", "one of four hidden numbers", _needle(4, 1, 1), max_new_tokens=128),
+    Task("needle_values", "four hidden numbers under one name", _needle(1, 4, 1), max_new_tokens=128),
+    Task("needle_queries", "four hidden numbers under four names", _needle(4, 1, 4), max_new_tokens=128),
+    Task("word", "one hidden word", _word(1, 1, 1), max_new_tokens=32),
+    Task("word_keys", "one of four hidden words", _word(4, 1, 1), max_new_tokens=32),
+    Task("word_values", "four hidden words under one name", _word(1, 4, 1), max_new_tokens=64),
+    Task("word_queries", "four hidden words under four names", _word(4, 1, 4), max_new_tokens=64),
     Task("variables", "a chain of assignments", variables, max_new_tokens=30),
     Task("common_words", "the ten commonest words of a list", common_words, max_new_tokens=120),
     Task("frequent_words", "the three commonest words of a text", frequent_words, max_new_tokens=50, least=30),

@@ -29,9 +29,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coca_train.data.prompts.recall import FORMS, Form, before, right, text
+from coca_train.data.prompts.recall import FORMS, HOW_MANY, Form, before, right, text
 from coca_train.data.prompts.words import different
 from coca_train.evaluation.measures.prompts import Encode, Places, filled, place
+from coca_train.runtime.errors import DataError
 
 LEAST = 2  # pairs
 SPARE = 2  # new tokens more than the answer has, for a tokenizer that cuts it otherwise than behind its prompt
@@ -62,9 +63,18 @@ def cases(
     seed: int,
     begin: Sequence[int] = (),
 ) -> list[Case]:
-    """The prompts of one length [tokens]; none when it has no room. begin: tokens in front of every prompt."""
+    """The prompts of one length [tokens]; none when it has no room. begin: tokens in front of every prompt.
+
+    Raises DataError E-EVAL-21 when it has room for more pairs than a form has.
+    """
 
     def build(case: int, size: int) -> Case:
+        for form in {keys, values}:
+            if size > HOW_MANY.get(form, size):
+                raise DataError(
+                    f"E-EVAL-21 grid.lengths: {length:,} tokens have room for more than the {HOW_MANY[form]} pairs "
+                    f"that form {form!r} makes. Fix: ask for shorter lengths, or for keys=words and values=words"
+                )
         # Three generators, so that pairs are added at the end and the place does not depend on how many there are.
         of_keys, of_values, of_place = (
             random.Random(f"recall {what} {seed} {length} {case}") for what in ("keys", "values", "place")

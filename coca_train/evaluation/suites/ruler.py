@@ -55,7 +55,8 @@ class Settings:
     suite: Literal["ruler"]
     tasks: Annotated[list[Annotated[str, AfterValidator(_known)]], Field(min_length=1)] = Field(
         description="what is asked: needle, needle_keys, needle_values, needle_queries, variables, common_words, "
-        "frequent_words (docs/evaluation.md)"
+        "frequent_words, and word, word_keys, word_values, word_queries, for models that are too small for numbers "
+        "(docs/evaluation.md)"
     )
     n_cases: Positive = Field(description="prompts of each task and length; RULER has 500")
     haystack: Literal["filler", "texts"] = Field(
