@@ -111,7 +111,7 @@ class Walk:
     def before(self, name: str) -> None:
         """The corpora and experiments that an experiment's file names first."""
         head = Head("experiment", name)
-        if "embedded" in load([f"+experiment={name}", *SIZES]).config.data.prepare:
+        if "embedded" in load([f"+experiment={name}", *SIZES, *sizes_of(name)]).config.data.prepare:
             self.embedded()
         for corpus in head.named("corpus"):
             self.corpus(corpus)
@@ -192,9 +192,12 @@ def of_released(command: list[str]) -> bool:
 
 
 def sizes_of(name: str) -> list[str]:
-    """What must be small beside SIZES: stages with a number of steps of their own, and grouped heads."""
+    """What must be small beside SIZES: stages with a length or a warm-up of their own, and grouped heads."""
     config = load([f"+experiment={name}"], launch=False).config
     words = [f"stages.{name}.max_steps={STEPS}" for name, stage in config.stages.items() if stage.max_steps is not None]
+    words += [
+        f"stages.{name}.optim.warmup_steps=1" for name, stage in config.stages.items() if "warmup_steps" in stage.optim
+    ]
     kv_heads = world.kv_heads(config.model)
     return words if kv_heads is None else [*words, f"model.n_kv_heads={kv_heads}"]
 

@@ -69,7 +69,7 @@ def cases(
     """
 
     def build(case: int, size: int) -> Case:
-        for form in {keys, values}:
+        for form in (keys, values):
             if size > HOW_MANY.get(form, size):
                 raise DataError(
                     f"E-EVAL-21 grid.lengths: {length:,} tokens have room for more than the {HOW_MANY[form]} pairs "
