@@ -71,8 +71,8 @@ VERBS = {
         ("corpus", "near_duplicates", "work"),
     ),
     "retrieval": Verb(
-        "write passkey prompts with their answers, to train models that retrieve",
-        "Makes retrieval.dir/passkey_train.jsonl.gz and passkey_valid.jsonl.gz; the same options give the same bytes.\n"
+        "write prompts with their answers, to train models that retrieve",
+        "Makes <set>_train.jsonl.gz and <set>_valid.jsonl.gz in retrieval.dir; the same options give the same bytes.\n"
         "corpus=retrieval_miniature shows how they are mixed with other text.",
         ("corpus", "retrieval"),
     ),

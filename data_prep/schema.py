@@ -148,17 +148,24 @@ class LookConfig:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class RetrievalConfig:
-    """The passkey prompts that `retrieval` writes."""
+class RetrievalSetConfig:
+    """One file of prompts."""
 
-    dir: str = Field(description="folder of passkey_train.jsonl.gz and passkey_valid.jsonl.gz")
-    n_documents: Positive = Field(description="prompts in passkey_train.jsonl.gz")
-    n_valid_documents: Positive = Field(description="prompts in passkey_valid.jsonl.gz")
-    max_repeats: int = Field(
-        ge=0,
-        description="a prompt has 0 to so many repeats of the filler, each number as likely; the key stands anywhere",
+    kinds: dict[str, Positive] = Field(
+        description="what is asked, each as likely, and its largest size: copies, recall, passkey, or one of RULER's "
+        "tasks; copies [words], recall [pairs and questions], the others [fillers or words, and 1]"
     )
-    seed: int = Field(ge=0, description="seed of keys, lengths and places")
+    n_documents: Positive = Field(description="prompts in <set>_train.jsonl.gz")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class RetrievalConfig:
+    """The prompts with answers that `retrieval` writes."""
+
+    dir: str = Field(description="folder of <set>_train.jsonl.gz and <set>_valid.jsonl.gz")
+    sets: dict[str, RetrievalSetConfig] = Field(description="the files, by name; a corpus names them as its sources")
+    n_valid_documents: Positive = Field(description="prompts in each <set>_valid.jsonl.gz")
+    seed: int = Field(ge=0, description="seed of all that is drawn")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

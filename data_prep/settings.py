@@ -1,5 +1,6 @@
 """The configuration of `python -m data_prep`: configs/prepare.yaml, the choices of `corpus`, rules between options."""
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ from coca_train.config.check import names, paths, problems
 from coca_train.config.files import choices, config_dir
 from coca_train.config.messages import Problem, nearest
 from coca_train.config.root import Root
+from coca_train.data.prompts.answered import KINDS, LARGEST
 from data_prep.schema import (
     CorpusConfig,
     CorpusSourceConfig,
@@ -223,7 +225,26 @@ def _look(look: LookConfig, corpus: CorpusConfig) -> list[Problem]:
     return [Problem("E-CFG-57", ("look.source",), text, f"write look.source={best}")]
 
 
-RULES = (_names, _paths, _kinds, _filters, _groups, _weights, _work, _look)
+def _retrieval(retrieval: RetrievalConfig) -> list[Problem]:
+    problems = names("retrieval.sets", retrieval.sets)
+    for name, chosen in retrieval.sets.items():
+        key = f"retrieval.sets.{name}.kinds"
+        if not chosen.kinds:
+            text = f"no kind of prompt is named; there are {', '.join(KINDS)}"
+            problems.append(Problem("E-CFG-84", (key,), text, f"write {key}={{recall: 6}}"))
+        for kind in chosen.kinds:
+            if kind not in KINDS:
+                text = f"there is no such kind of prompt; there are {', '.join(KINDS)}"
+                best = next(iter(nearest(kind, list(KINDS))), "recall")
+                fix = f"write {key}.{best}={chosen.kinds[kind]}"
+                problems.append(Problem("E-CFG-84", (f"{key}.{kind}",), text, fix))
+            elif chosen.kinds[kind] > LARGEST.get(kind, math.inf):
+                text, fix = f"there are {LARGEST[kind]} common words", f"write {key}.{kind}={LARGEST[kind]}"
+                problems.append(Problem("E-CFG-84", (f"{key}.{kind}",), text, fix))
+    return problems
+
+
+RULES = (_names, _paths, _kinds, _filters, _groups, _weights, _work, _look, _retrieval)
 
 
 PREPARE = Root(

@@ -102,6 +102,8 @@ def part_problems(root: Root, config: Config, launch: bool) -> list[Problem]:
     """What is wrong in the stages and the kinds of layers of a run whose own sections are right."""
     if problems := [each for name in config.layers.kinds for each in _kind_problems(root, config, name)]:
         return problems
+    if problems := _unknown_sources(config):
+        return problems
     for name, stage in config.stages.items():
         if stage.max_steps is not None and stage.tokens is not None:
             keys = (f"stages.{name}.max_steps", f"stages.{name}.tokens")
@@ -126,6 +128,20 @@ def part_problems(root: Root, config: Config, launch: bool) -> list[Problem]:
         names = {"train.max_steps": f"stages.{name}.{length}"} if getattr(stage, length) is not None else {}
         problems += [_of_part(each, changes, asdict(config), f"stages.{name}", words, names) for each in wrong]
     return problems
+
+
+def _unknown_sources(config: Config) -> list[Problem]:
+    """Sources that stages only weigh, as if the run's data had them: one problem for all, not three for each."""
+    known, unknown = config.data.sources, {}
+    for name, stage in config.stages.items():
+        for source, part in section(_changes(stage), "data.sources").items():
+            if part and "path" not in part and source not in known:
+                unknown.setdefault(source, f"stages.{name}.data.sources.{source}.{next(iter(part))}")
+    if not unknown:
+        return []
+    one = f"a source {next(iter(unknown))}" if len(unknown) == 1 else f"sources {', '.join(unknown)}"
+    text = f"stages have {one}, the data of this run has {', '.join(known)}"
+    return [Problem("E-STG-05", (next(iter(unknown.values())),), text, "choose the data that has them: data=…")]
 
 
 def _kind_problems(root: Root, config: Config, name: str) -> list[Problem]:

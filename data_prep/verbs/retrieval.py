@@ -1,36 +1,34 @@
-"""python -m data_prep retrieval: passkey prompts with their answers, to train models that retrieve.
+"""python -m data_prep retrieval: prompts with their answers (coca_train/data/prompts/answered.py), to train on.
 
-A document has n fillers, n uniform in 0 ... max_repeats, x of them before the key, x uniform in 0 ... n; a key of five
-digits; and behind the question the answer, "The passkey is 12345.", on a line of its own, which ends the document.
-One generator draws n, x and key of every document in turn, those of the training file first. The prompt itself is in
-coca_train/data/passkeys.py.
+Small models learn to look back late, and from running text hardly at all: these texts hold little else. A set
+(`retrieval.sets`) is a file of documents of some kinds, each kind as likely, in sizes of 1 to the kind's largest, each
+as likely. One generator draws all documents of a set in turn, those of the training file first.
 """
 
 import gzip
 import io
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from coca_train.data.passkeys import COCA
+from coca_train.data.prompts.answered import KINDS
 from coca_train.runtime.durable import write_bytes
+from coca_train.runtime.errors import DataError
 from coca_train.runtime.printing import n_bytes
 from data_prep.schema import PrepareConfig
 
 
-def document(draw: random.Random, max_repeats: int) -> str:
-    """One text."""
-    n_fillers = draw.randint(0, max_repeats)
-    n_before = draw.randint(0, n_fillers)
-    key = draw.randint(COCA.lowest, COCA.highest)
-    return f"{COCA.prompt(key, n_before, n_fillers - n_before)}\nThe passkey is {key}.\n"
+def document(draw: random.Random, kinds: Mapping[str, int]) -> str:
+    """One text. kinds: the largest size of each."""
+    kind, largest = draw.choice(list(kinds.items()))
+    return KINDS[kind](draw.randint(1, largest), draw)
 
 
-def lines(draw: random.Random, split: str, n_documents: int, max_repeats: int) -> Iterator[str]:
+def lines(draw: random.Random, split: str, n_documents: int, kinds: Mapping[str, int]) -> Iterator[str]:
     """Of a .jsonl file: text, and meta.id, which names a document."""
     for index in range(n_documents):
-        record = {"text": document(draw, max_repeats), "meta": {"id": f"{split}-{index}"}}
+        record = {"text": document(draw, kinds), "meta": {"id": f"{split}-{index}"}}
         yield json.dumps(record) + "\n"
 
 
@@ -43,13 +41,20 @@ def compressed(text: Iterator[str]) -> bytes:
 
 
 def run(config: PrepareConfig) -> int:
-    """Write passkey_train.jsonl.gz and passkey_valid.jsonl.gz into retrieval.dir, over what is there.
+    """Write <set>_train.jsonl.gz and <set>_valid.jsonl.gz of every set into retrieval.dir, over what is there.
 
-    Raises StorageError when the disk refuses.
+    Raises DataError E-RAW-31 when there is no set, StorageError when the disk refuses.
     """
-    options, draw = config.retrieval, random.Random(config.retrieval.seed)
-    for split, n_documents in (("train", options.n_documents), ("valid", options.n_valid_documents)):
-        data = compressed(lines(draw, split, n_documents, options.max_repeats))
-        path = write_bytes(Path(options.dir) / f"passkey_{split}.jsonl.gz", data)
-        print(f"{path}: {n_documents:,} documents, {n_bytes(len(data))}")
+    options = config.retrieval
+    if not options.sets:
+        raise DataError(
+            "E-RAW-31 retrieval.sets: there is no set to write. Fix: choose corpus=retrieval_miniature, or write "
+            "'+retrieval.sets.short={kinds: {recall: 6}, n_documents: 30000}'"
+        )
+    for name, chosen in options.sets.items():
+        draw = random.Random(f"{name} {options.seed}")
+        for split, n_documents in (("train", chosen.n_documents), ("valid", options.n_valid_documents)):
+            data = compressed(lines(draw, split, n_documents, chosen.kinds))
+            path = write_bytes(Path(options.dir) / f"{name}_{split}.jsonl.gz", data)
+            print(f"{path}: {n_documents:,} documents, {n_bytes(len(data))}", flush=True)
     return 0

@@ -92,7 +92,8 @@ optim.warmup_steps=60 | E-CFG-23 | command line optim.warmup_steps=60, command l
 +stages.two.nope=3 | E-CFG-01 | command line stages.two.nope=3: unknown key
 stages.all.optimizer=keep | E-STG-02 | stages.all.optimizer=keep: no stage comes before
 +stages.two.trainable=[] | E-CFG-05 | stages.two.trainable
-+stages.two.data.sources.new.weight=1 | E-CFG-11 | stages.two.data.sources.new.path | : in stage two
++stages.two.data.sources.new.weight=1 | E-STG-05 | stages have a source new, | has text, code. Fix: choose
++stages.two.data.sources.new={path:x} | E-CFG-11 | stages.two.data.sources.new.weight | : in stage two
 position=tupe +stages.two.visibility.name=rerope | E-CFG-44
   | configs/visibility/rerope.yaml: | stages.two.visibility.window=
 +stages.two.train.seq=1 +stages.two.optim.min_lr=7 | E-CFG-23 | stages.two.optim.min_lr=7, | in stage two

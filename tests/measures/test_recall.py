@@ -5,7 +5,10 @@ import re
 
 import pytest
 
-from coca_train.evaluation.measures.recall import FORMS, SPARE, before, cases, given, max_new_tokens, right, text
+from coca_train.data.prompts.recall import FORMS, before, right, text
+from coca_train.data.prompts.words import EVERYDAY
+from coca_train.evaluation.measures.recall import SPARE, cases, given, max_new_tokens
+from coca_train.runtime.errors import DataError
 
 PROMPT = '{\n"bamilo": "tufage",\n"kirado": "zolane"\n}\n"bamilo":'
 
@@ -34,7 +37,7 @@ def test_the_prompt():
 
 
 @pytest.mark.parametrize(("form", "looks"), [
-    ("words", "([bdfgklmnprstvz][aeiou]){3}"), ("digits", "[0-9]{6}"), ("hex", "[0-9a-f]{8}"),
+    ("words", "([bdfgklmnprstvz][aeiou]){3}"), ("common", "[a-z]{3,8}"), ("digits", "[0-9]{6}"), ("hex", "[0-9a-f]{8}"),
     ("uuid", "[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"),
 ])  # fmt: skip
 def test_the_value_is_that_of_the_key(form, looks):
@@ -44,6 +47,13 @@ def test_the_value_is_that_of_the_key(form, looks):
         assert (asked, held[asked]) == (case.key, case.value)
         assert tuple(held.values()) == case.values and len(set(case.values)) == len(held)
         assert all(re.fullmatch(looks, word) for pair in held.items() for word in pair)
+
+
+@pytest.mark.parametrize("options", [{"keys": "common"}, {"values": "common"}])
+def test_more_pairs_than_there_are_common_words(options):
+    assert make(5_000, n_cases=1, **options)
+    with pytest.raises(DataError, match=f"^E-EVAL-21 grid.lengths: 40,000 tokens .* the {len(EVERYDAY)} pairs"):
+        make(40_000, n_cases=1, **options)
 
 
 def test_keys_and_values_have_forms_of_their_own():

@@ -6,7 +6,9 @@ from collections import Counter
 
 import pytest
 
-from coca_train.evaluation.measures.ruler import NOISE, TASKS, cases, counts, essays, hidden, score
+from coca_train.data.prompts.ruler import ADJECTIVES, NOISE, NOUNS, TASKS, counts, hidden
+from coca_train.data.prompts.words import EVERYDAY
+from coca_train.evaluation.measures.ruler import cases, essays, score
 
 SENTENCES = essays(["It rained all day. Nobody\n came.", "", "Then the sun  rose! Why?"])
 
@@ -16,7 +18,7 @@ def build(name, size=40, seed="a"):
 
 
 def solve_needles(prompt):
-    pairs = re.findall(r"The special number of (\w+ \w+) is (\d{7})\.", prompt)
+    pairs = re.findall(r"The special (?:number|word) of (\w+ \w+) is (\w+)\.", prompt)
     question = prompt.split("Question:")[1].split("?")[0]
     return {value for key, value in pairs if key in question}
 
@@ -36,7 +38,9 @@ def solve_frequent(prompt):
     return {word for word, _ in Counter(prompt.splitlines()[1].split()).most_common(3)}
 
 
-SOLVERS = dict.fromkeys(["needle", "needle_keys", "needle_values", "needle_queries"], solve_needles) | {
+NEEDLES = ["needle", "needle_keys", "needle_values", "needle_queries"]
+WORDS = ["word", "word_keys", "word_values", "word_queries"]
+SOLVERS = dict.fromkeys([*NEEDLES, *WORDS], solve_needles) | {
     "variables": solve_variables,
     "common_words": solve_common,
     "frequent_words": solve_frequent,
@@ -45,6 +49,7 @@ SOLVERS = dict.fromkeys(["needle", "needle_keys", "needle_values", "needle_queri
 
 @pytest.mark.parametrize(("name", "n_expected", "n_hidden"), [
     ("needle", 1, 1), ("needle_keys", 1, 4), ("needle_values", 4, 4), ("needle_queries", 4, 4), ("variables", 5, 5),
+    ("word", 1, 1), ("word_keys", 1, 4), ("word_values", 4, 4), ("word_queries", 4, 4),
     ("common_words", 10, 420), ("frequent_words", 3, sum(n for n in (24, 6, 2, 1))),
 ])  # fmt: skip
 def test_the_answer_follows_from_the_prompt(name, n_expected, n_hidden):
@@ -52,7 +57,9 @@ def test_the_answer_follows_from_the_prompt(name, n_expected, n_hidden):
         sample = build(name, seed=seed)
         assert set(sample.expected) == SOLVERS[name](sample.prompt)
         assert len(set(sample.expected)) == len(sample.expected) == n_expected
-        marks = {"variables": r"^VAR", "common_words": r"\d+\. ", "frequent_words": r"\b\w{6}\b"}
+        marks = dict.fromkeys(WORDS, r"^The special word of \w+ \w+ is [a-z]+\.$") | {
+            "variables": r"^VAR", "common_words": r"\d+\. ", "frequent_words": r"\b\w{6}\b",
+        }  # fmt: skip
         text = sample.prompt.splitlines()[1] if name == "frequent_words" else sample.prompt
         assert len(re.findall(marks.get(name, r"\d{7}"), text, re.MULTILINE)) == n_hidden
         assert not sample.prompt.endswith((" ", "\n"))
@@ -136,3 +143,11 @@ def test_score(answer, share):
 
 def test_case_does_not_matter():
     assert score(("ABCDE", "bamilo"), "abcde BAMILO") == 1.0
+
+
+def test_no_everyday_word_stands_in_another_or_beside_one():
+    beside = [TASKS[name].build(3, random.Random(seed), NOISE).prompt for name in WORDS for seed in "abc"]
+    beside = [re.sub(r"(?<= is )[a-z]+(?=\.\n)", "", text) for text in beside]
+    others = {word for text in [*beside, *NOISE, *ADJECTIVES, *NOUNS] for word in re.findall("[a-z]+", text.lower())}
+    assert not [(one, other) for one in EVERYDAY for other in {*EVERYDAY, *others} - {one} if one in other]
+    assert len(set(EVERYDAY)) == len(EVERYDAY) > 300 and others.isdisjoint(EVERYDAY)

@@ -34,8 +34,7 @@ FOLDERS = {  # what stands for a released model in the commands -> its choice of
 COMMAND = re.compile(r"(?:python|torchrun)(?: \S+)*? -m (?:coca_train|data_prep) .*")
 STEPS = 2
 SIZES_OF_DATA = [
-    "corpus.valid_share=0.3", "work.workers=1", "work.progress_bar=false", "retrieval.n_documents=60",
-    "retrieval.n_valid_documents=4",
+    "corpus.valid_share=0.3", "work.workers=1", "work.progress_bar=false", "retrieval.n_valid_documents=4",
 ]  # fmt: skip
 SIZES = [
     *(f"model.{name}={size}" for name, size in world.WIDTH.items()),
@@ -112,7 +111,7 @@ class Walk:
     def before(self, name: str) -> None:
         """The corpora and experiments that an experiment's file names first."""
         head = Head("experiment", name)
-        if "embedded" in load([f"+experiment={name}", *SIZES]).config.data.prepare:
+        if "embedded" in load([f"+experiment={name}", *SIZES, *sizes_of(name)]).config.data.prepare:
             self.embedded()
         for corpus in head.named("corpus"):
             self.corpus(corpus)
@@ -135,7 +134,8 @@ class Walk:
         world.raw_text(self.folder, corpus)
         for command in Head("corpus", name).commands:
             if "data_prep" in command:
-                self.type(command, SIZES_OF_DATA)
+                sets = [f"retrieval.sets.{each}.n_documents=60" for each in corpus.retrieval.sets]
+                self.type(command, [*SIZES_OF_DATA, *sets])
         self.made[f"corpus {name}"] = self.folder / corpus.corpus.dir
 
     def embedded(self) -> None:
@@ -192,9 +192,12 @@ def of_released(command: list[str]) -> bool:
 
 
 def sizes_of(name: str) -> list[str]:
-    """What must be small beside SIZES: stages with a number of steps of their own, and grouped heads."""
+    """What must be small beside SIZES: stages with a length or a warm-up of their own, and grouped heads."""
     config = load([f"+experiment={name}"], launch=False).config
     words = [f"stages.{name}.max_steps={STEPS}" for name, stage in config.stages.items() if stage.max_steps is not None]
+    words += [
+        f"stages.{name}.optim.warmup_steps=1" for name, stage in config.stages.items() if "warmup_steps" in stage.optim
+    ]
     kv_heads = world.kv_heads(config.model)
     return words if kv_heads is None else [*words, f"model.n_kv_heads={kv_heads}"]
 

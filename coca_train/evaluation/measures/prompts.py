@@ -1,4 +1,4 @@
-"""What prompts made here have in common: fitted to a length, things at chosen places, words nobody has read before.
+"""What prompts made here have in common: fitted to a length, things at chosen places.
 
 Length. A prompt is built around so many units (sentences, pairs, shots). At length L [tokens] it gets a size at which
 it has at most L tokens, and either at least 99 % of them, or more than L with one unit more; it is found by what a unit
@@ -9,14 +9,12 @@ size tried; so neither the number of cases nor another tokenizer changes what is
 """
 
 import math
-import random
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal, Protocol, TypeVar
 
 PROBE = 32  # units more than the smallest prompt, to see what a unit costs
 FULL = 0.99  # share of a length that will do
-CONSONANTS, VOWELS, SYLLABLES = "bdfgklmnprstvz", "aeiou", 3
 
 Encode = Callable[[str], list[int]]
 Places = Literal["uniform", "even"]
@@ -30,7 +28,6 @@ class Sized(Protocol):
 
 
 T = TypeVar("T", bound=Sized)
-Thing = TypeVar("Thing")
 
 
 def filled(build: Callable[[int, int], T], n_cases: int, length: int, least: int) -> list[T]:
@@ -71,21 +68,3 @@ def place(share: float, case: int, last: int, places: Places, n_depths: int) -> 
     if places == "uniform":
         return int(share * (last + 1))
     return round(last * (case % n_depths) / max(1, n_depths - 1))
-
-
-def different(n: int, one: Callable[[], Thing]) -> list[Thing]:
-    """n different things, drawn one after the other: the first ones are the same whatever n is."""
-    drawn: dict[Thing, None] = {}
-    while len(drawn) < n:
-        drawn[one()] = None
-    return list(drawn)
-
-
-def word(draw: random.Random) -> str:
-    """A made-up word of three syllables, such as bamilo."""
-    return "".join(draw.choice(CONSONANTS) + draw.choice(VOWELS) for _ in range(SYLLABLES))
-
-
-def words(n: int, draw: random.Random) -> list[str]:
-    """n different made-up words."""
-    return different(n, lambda: word(draw))

@@ -26,23 +26,16 @@ Definition. A prompt is an object of n pairs, each on a line, and the asked key 
 
 import random
 import re
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from coca_train.evaluation.measures.prompts import Encode, Places, different, filled, place, word
+from coca_train.data.prompts.recall import FORMS, HOW_MANY, Form, before, right, text
+from coca_train.data.prompts.words import different
+from coca_train.evaluation.measures.prompts import Encode, Places, filled, place
+from coca_train.runtime.errors import DataError
 
 LEAST = 2  # pairs
 SPARE = 2  # new tokens more than the answer has, for a tokenizer that cuts it otherwise than behind its prompt
-
-Form = Literal["words", "digits", "hex", "uuid"]
-FORMS: dict[Form, Callable[[random.Random], str]] = {
-    "words": word,
-    "digits": lambda draw: f"{draw.randrange(10**6):06}",
-    "hex": lambda draw: f"{draw.getrandbits(32):08x}",
-    "uuid": lambda draw: str(uuid.UUID(int=draw.getrandbits(128), version=4)),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,9 +63,18 @@ def cases(
     seed: int,
     begin: Sequence[int] = (),
 ) -> list[Case]:
-    """The prompts of one length [tokens]; none when it has no room. begin: tokens in front of every prompt."""
+    """The prompts of one length [tokens]; none when it has no room. begin: tokens in front of every prompt.
+
+    Raises DataError E-EVAL-21 when it has room for more pairs than a form has.
+    """
 
     def build(case: int, size: int) -> Case:
+        for form in (keys, values):
+            if size > HOW_MANY.get(form, size):
+                raise DataError(
+                    f"E-EVAL-21 grid.lengths: {length:,} tokens have room for more than the {HOW_MANY[form]} pairs "
+                    f"that form {form!r} makes. Fix: ask for shorter lengths, or for keys=words and values=words"
+                )
         # Three generators, so that pairs are added at the end and the place does not depend on how many there are.
         of_keys, of_values, of_place = (
             random.Random(f"recall {what} {seed} {length} {case}") for what in ("keys", "values", "place")
@@ -93,22 +95,6 @@ def cases(
         )
 
     return filled(build, n_cases, length, LEAST)
-
-
-def text(keys: Sequence[str], values: Sequence[str], asked: str) -> str:
-    """The prompt."""
-    return f'{before(keys, values, len(keys))}\n}}\n"{asked}":'
-
-
-def before(keys: Sequence[str], values: Sequence[str], n: int) -> str:
-    """What stands before pair n."""
-    lines = ",\n".join(f'"{key}": "{value}"' for key, value in zip(keys[:n], values[:n], strict=True))
-    return "{\n" + lines + (",\n" if 0 < n < len(keys) else "")
-
-
-def right(value: str) -> str:
-    """What is to be generated."""
-    return f' "{value}"'
 
 
 def max_new_tokens(prompts: Sequence[Case]) -> int:

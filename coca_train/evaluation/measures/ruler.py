@@ -1,8 +1,7 @@
-"""Tasks in the manner of RULER (Hsieh et al., arXiv 2404.06654): retrieval, tracing and counting at any length.
+"""Tasks in the manner of RULER (Hsieh et al., arXiv 2404.06654) at any length, and what an answer scores.
 
-The texts are our own, and the haystacks are those that are given, so figures compare between models measured here, not
-with those of RULER's own prompts. Numbers (four keys, four values, four hops, 30 against 3 repeats, exponent 2) and new
-tokens are RULER's defaults.
+The tasks are in data/prompts/ruler.py, in words of our own, so figures compare between models measured here, not with
+those of RULER's own prompts.
 
 Length. A task builds its prompt around a haystack of `size` units (sentences, words), fitted to L tokens (prompts.py).
 A case's draws come from a generator seeded by (task, seed, L, case).
@@ -11,37 +10,13 @@ Score. The share of the expected strings that the generated text contains, upper
 (RULER's string match over all references); 1 when all are there.
 """
 
-import math
 import random
 import re
-import string
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import pairwise
 
-from coca_train.data.passkeys import FILLER
-from coca_train.evaluation.measures.prompts import Encode, filled, words
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sample:
-    """A prompt and the strings its answer should contain."""
-
-    prompt: str
-    expected: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Task:
-    """build(size, draw, haystack): the prompt with `size` units; haystack: sentences, taken from the first one on and
-    over again. least: smallest size. max_new_tokens: length of an answer [tokens]."""
-
-    name: str
-    about: str
-    build: Callable[[int, random.Random, Sequence[str]], Sample]
-    max_new_tokens: int
-    least: int = 0
+from coca_train.data.prompts.ruler import Task
+from coca_train.evaluation.measures.prompts import Encode, filled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,155 +52,8 @@ def score(expected: Sequence[str], answer: str) -> float:
     return sum(string.casefold() in text for string in expected) / len(expected)
 
 
-NOISE = (FILLER,)  # the passkey's filler, one unit
-
-
 def essays(texts: Iterable[str]) -> tuple[str, ...]:
     """The sentences of some documents, in order, white space made single spaces."""
     return tuple(
         sentence for text in texts for sentence in re.split(r"(?<=[.!?])\s+", " ".join(text.split())) if sentence
     )
-
-
-def hidden(haystack: Sequence[str], size: int, needles: Sequence[str], draw: random.Random, in_order: bool) -> str:
-    """The first `size` sentences of the haystack with the needles between them, a line each. Every needle's gap is
-    drawn from the size + 1 there are, all equally likely; in_order: needles keep their order."""
-    gaps = [int(draw.random() * (size + 1)) for _ in needles]
-    placed = sorted(gaps) if in_order else gaps
-    lines = [(2 * index + 1, haystack[index % len(haystack)]) for index in range(size)]
-    lines += [(2 * gap, needle) for gap, needle in zip(placed, needles, strict=True)]
-    return "\n".join(line for _, line in sorted(lines, key=lambda pair: pair[0]))
-
-
-ADJECTIVES = (
-    "amber", "ancient", "brave", "bright", "calm", "clever", "copper", "crooked", "distant", "eager", "early", "faded",
-    "gentle", "golden", "hollow", "humble", "icy", "ivory", "jolly", "lonely", "lucky", "mellow", "misty", "narrow",
-    "noble", "pale", "patient", "proud", "quick", "quiet", "rapid", "round", "rusty", "silent", "silver", "steady",
-    "sunny", "tall", "velvet", "wild",
-)  # fmt: skip
-NOUNS = (
-    "anchor", "badger", "barrel", "bridge", "candle", "canyon", "castle", "cellar", "comet", "engine", "falcon",
-    "feather", "garden", "glacier", "hammer", "harbour", "island", "kettle", "ladder", "lantern", "marble", "meadow",
-    "mirror", "orchard", "otter", "piano", "pillow", "planet", "puzzle", "raven", "saddle", "salmon", "shadow", "spoon",
-    "stable", "temple", "thunder", "turtle", "valley", "window",
-)  # fmt: skip
-
-
-def needles(
-    n_keys: int, n_values: int, n_asked: int, size: int, draw: random.Random, haystack: Sequence[str]
-) -> Sample:
-    """Numbers of named things, hidden in text (RULER, section 3: NIAH); the haystack's unit is a sentence.
-
-    A needle is the line "The special number of KEY is VALUE."; KEY an adjective and a noun, VALUE of seven digits, both
-    drawn anew for each case, all different. There are n_keys keys with n_values numbers each; the numbers of the first
-    n_asked keys are asked for, and expected.
-    """
-    pairs = draw.sample([f"{adjective} {noun}" for adjective in ADJECTIVES for noun in NOUNS], n_keys)
-    numbers = draw.sample(range(1_000_000, 10_000_000), n_keys * n_values)
-    hidden_pairs = [
-        (key, str(numbers[place * n_values + turn])) for place, key in enumerate(pairs) for turn in range(n_values)
-    ]
-    lines = [f"The special number of {key} is {value}." for key, value in hidden_pairs]
-    queried = pairs[:n_asked]
-    names = queried[0] if len(queried) == 1 else f"{', '.join(queried[:-1])} and {queried[-1]}"
-    one = n_values * n_asked == 1
-    what = f"the special number of {names}" if one else f"all the special numbers of {names}"
-    return Sample(
-        prompt=(
-            "Special numbers are hidden in the text below. Remember them: you will be asked for them at the end.\n"
-            f"{hidden(haystack, size, lines, draw, in_order=False)}\n"
-            f"Question: what {'is' if one else 'are'} {what}?\n"
-            f"Answer: {what} {'is' if one else 'are'}"
-        ),
-        expected=tuple(value for key, value in hidden_pairs if key in queried),
-    )
-
-
-HOPS, LETTERS = 4, 5
-
-
-def variables(size: int, draw: random.Random, haystack: Sequence[str]) -> Sample:
-    """A chain of assignments hidden in text (RULER, section 3: multi-hop tracing).
-
-    It is "VAR A = 12345", "VAR B = VAR A", ... over HOPS hops, hidden in this order; names are LETTERS capital letters,
-    the number has five digits. Asked for are all variables with that number; expected are their names.
-    """
-    names: dict[str, None] = {}
-    while len(names) <= HOPS:
-        names["".join(draw.choices(string.ascii_uppercase, k=LETTERS))] = None
-    chain, number = list(names), draw.randint(10_000, 99_999)
-    lines = [f"VAR {chain[0]} = {number}", *(f"VAR {later} = VAR {former}" for former, later in pairwise(chain))]
-    return Sample(
-        prompt=(
-            "Assignments of variables are hidden in the text below. Follow them: you will be asked for a value.\n"
-            f"{hidden(haystack, size, lines, draw, in_order=True)}\n"
-            f"Question: which variables have the value {number}?\n"
-            f"Answer: the {len(chain)} variables with the value {number} are"
-        ),
-        expected=tuple(chain),
-    )
-
-
-COMMON, OFTEN, SELDOM = 10, 30, 3
-FREQUENT, EXPONENT, ZETA = 3, 2, math.pi**2 / 6
-
-
-def common_words(size: int, draw: random.Random, haystack: Sequence[str]) -> Sample:
-    """Which words come most often (RULER, section 3: CWE); there is no haystack.
-
-    A list has COMMON made-up words OFTEN times each and `size` others SELDOM times each, shuffled and numbered; the
-    common ones are asked for, and expected.
-    """
-    known = words(COMMON + size, draw)
-    common, others = known[:COMMON], known[COMMON:]
-    listed = common * OFTEN + others * SELDOM
-    draw.shuffle(listed)
-    return Sample(
-        prompt=(
-            "Below is a numbered list of words; some of them come more often than others.\n"
-            f"{' '.join(f'{number}. {word}' for number, word in enumerate(listed, start=1))}\n"
-            f"Question: which {COMMON} words come most often in the list?\n"
-            f"Answer: the {COMMON} words that come most often are"
-        ),
-        expected=tuple(common),
-    )
-
-
-def counts(size: int) -> list[int]:
-    """How often the words of rank 1, 2, ... come."""
-    n_ranks = math.isqrt(math.floor(size / ZETA))
-    return [math.floor(size / (ZETA * rank**EXPONENT)) for rank in range(1, n_ranks + 1)]
-
-
-def frequent_words(size: int, draw: random.Random, haystack: Sequence[str]) -> Sample:
-    """Which words come most often (RULER, section 3: FWE); there is no haystack.
-
-    Of `size` words, the made-up word of rank k comes floor(size · k^-2 / ζ(2)) times, as long as that is one or more;
-    all are shuffled. The first three are asked for, and expected. From 30 words on they are more frequent than the
-    fourth.
-    """
-    times = counts(size)
-    known = words(len(times), draw)
-    text = [word for word, n in zip(known, times, strict=True) for _ in range(n)]
-    draw.shuffle(text)
-    return Sample(
-        prompt=(
-            "Below is a text in an unknown language; some of its words are frequent.\n"
-            f"{' '.join(text)}\n"
-            f"Question: which {FREQUENT} words are the most frequent?\n"
-            f"Answer: the {FREQUENT} most frequent words are"
-        ),
-        expected=tuple(known[:FREQUENT]),
-    )
-
-
-_EVERY = (
-    Task("needle", "one hidden number", partial(needles, 1, 1, 1), max_new_tokens=128),
-    Task("needle_keys", "one of four hidden numbers", partial(needles, 4, 1, 1), max_new_tokens=128),
-    Task("needle_values", "four hidden numbers under one name", partial(needles, 1, 4, 1), max_new_tokens=128),
-    Task("needle_queries", "four hidden numbers under four names", partial(needles, 4, 1, 4), max_new_tokens=128),
-    Task("variables", "a chain of assignments", variables, max_new_tokens=30),
-    Task("common_words", "the ten commonest words of a list", common_words, max_new_tokens=120),
-    Task("frequent_words", "the three commonest words of a text", frequent_words, max_new_tokens=50, least=30),
-)
-TASKS: dict[str, Task] = {task.name: task for task in _EVERY}

@@ -13,9 +13,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
+from coca_train.data.prompts.recall import Form
 from coca_train.evaluation.grid_blocks import by_point, document, table
 from coca_train.evaluation.measures import recall
-from coca_train.evaluation.measures.recall import Case, Form
+from coca_train.evaluation.measures.recall import Case
 from coca_train.evaluation.results import Evaluation, Point
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suites._answers import answers, digest, gathered, no_positions
@@ -37,8 +38,9 @@ class Settings:
 
     suite: Literal["recall"]
     keys: Form = Field(
-        description="what keys are. words: made-up, of three syllables; digits: six; hex: eight; uuid: 36 characters, "
-        "as in Lost in the Middle. Small tokenizers have many tokens for the longer ones"
+        description="what keys are. words: made-up, of three syllables; common: nouns of everyday, for models that "
+        "are too small for others; digits: six; hex: eight; uuid: 36 characters, as in Lost in the Middle. Small "
+        "tokenizers have many tokens for the longer ones"
     )
     values: Form = Field(description="what values are, of the same forms")
     n_cases: Positive = Field(description="prompts of each length")
@@ -50,6 +52,7 @@ class Settings:
 
 
 def prepare(settings: Settings, subject: Subject, setup: Setup) -> Material:
+    """Raises DataError E-EVAL-21."""
     return {
         length: recall.cases(
             subject.tokenizer.encode,

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
+from coca_train.data.prompts.ruler import NOISE, TASKS
 from coca_train.evaluation.grid_blocks import (
     document,
     figure,
@@ -24,7 +25,7 @@ from coca_train.evaluation.grid_blocks import (
     tokens,
 )
 from coca_train.evaluation.measures.reach import Part, finds
-from coca_train.evaluation.measures.ruler import NOISE, TASKS, Prompt, cases, essays, score
+from coca_train.evaluation.measures.ruler import Prompt, cases, essays, score
 from coca_train.evaluation.measures.shares import wilson
 from coca_train.evaluation.results import Evaluation, GridRow, Point
 from coca_train.evaluation.subject import Setup, Subject
@@ -54,7 +55,8 @@ class Settings:
     suite: Literal["ruler"]
     tasks: Annotated[list[Annotated[str, AfterValidator(_known)]], Field(min_length=1)] = Field(
         description="what is asked: needle, needle_keys, needle_values, needle_queries, variables, common_words, "
-        "frequent_words (docs/evaluation.md)"
+        "frequent_words, and word, word_keys, word_values, word_queries, for models that are too small for numbers "
+        "(docs/evaluation.md)"
     )
     n_cases: Positive = Field(description="prompts of each task and length; RULER has 500")
     haystack: Literal["filler", "texts"] = Field(
