@@ -92,7 +92,7 @@ def _words(part: Part) -> str:
         return f"unknown: {part.missing} {part.of} more are needed"
     if part.missing and part.reach:
         return f"{_length(part)} ({_beyond(part)})"
-    return _length(part) if part.reach else f"nothing, from {part.evidence[0].length:,} tokens on"
+    return _length(part) if part.reach else f"not even {part.evidence[0].length:,} tokens"
 
 
 def _beyond(part: Part) -> str:

@@ -132,6 +132,7 @@ def test_what_fails_at_its_shortest_length_says_which_and_where(name: Any, short
     nowhere = line.startswith("reads nowhere")
     assert said.line == (line if nowhere else f"reads to no length in all that was asked: {line}")
     assert said.state == "none"
+    assert (name, f"not even {shortest} tokens") in said.parts
 
 
 def test_longer_texts_than_there_are_enough_of_leave_the_verdict_on_shorter_ones() -> None:
