@@ -7,7 +7,7 @@ the checks and the messages. Where several are tried in turn, each is written as
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from coca_train.config.exchange import GROUPS, LOGIT_SCALE, exchanged
@@ -16,6 +16,7 @@ from coca_train.config.interpolate import resolve
 from coca_train.config.load import Assembled, load
 from coca_train.config.messages import Problem
 from coca_train.config.overrides import apply, parse, place, wrong
+from coca_train.config.parts import SECTIONS as SECTIONS_OF_STAGES
 from coca_train.config.places import read, stop
 from coca_train.config.schema import Config
 from coca_train.config.strict import type_sections
@@ -44,14 +45,18 @@ def vary(config: Config, overrides: list[str]) -> Config:
     A choice stands in place of the whole section, but for the base theta (config/exchange.py). Raises ConfigError
     with everything that is wrong.
     """
-    varied = load(_assembled(asdict(config), overrides), launch=False).config
+    # What stages differ in was right for the run. It may not be over one stage, which leaves a source away that
+    # another one weighs, or over what is varied; and it is not about these weights.
+    same = {key: {} for key in SECTIONS_OF_STAGES}
+    stages = {name: replace(stage, **same) for name, stage in config.stages.items()}
+    varied = load(_assembled(asdict(replace(config, stages=stages)), overrides), launch=False).config
     # After typing, because it is about parameters: frequencies that learn some (clex) leave weights without theirs.
     if varied.position != config.position:
         from coca_train.positions.frequencies import exchange_problem
 
         if text := exchange_problem(config.position.frequencies, varied.position.frequencies):
             raise stop(Problem("E-CFG-33", (), text, "choose other frequencies", "command line position/frequencies"))
-    return varied
+    return replace(varied, stages=config.stages)
 
 
 def words(group: str, text: str) -> list[str]:

@@ -5,7 +5,7 @@ A name is a choice of the config group, with options behind it: `dynamic_ntk@alp
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from coca_train.config.exchange import LOGIT_SCALE
@@ -95,10 +95,8 @@ def _variant(config: Config, choice: Choice) -> Variant:
     overrides = [word for group, text in zip(groups, choice, strict=True) for word in _words(group, text)]
     if choice.frequencies != OWN and getattr(config.position, "frequencies", None) is None:
         return Variant(config.position, config.visibility, f"{config.position.scheme} has no frequencies")
-    # What stages say of positions, visibilities and layers is not about these weights, and may not fit the variant.
-    stages = {name: replace(stage, position={}, visibility={}, layers={}) for name, stage in config.stages.items()}
     try:
-        varied = vary(replace(config, stages=stages), overrides)
+        varied = vary(config, overrides)
     except ConfigError as error:
         if all(problem.id in IMPOSSIBLE for problem in error.problems):
             return Variant(config.position, config.visibility, "; ".join(p.message for p in error.problems))

@@ -8,6 +8,7 @@ import yaml
 from coca_train.config.schema import Config
 from coca_train.schedule import resolve, stage_at
 from coca_train.settings import load
+from coca_train.vary import vary
 from tests.config.support import has, refused, table
 
 TWO = ["position=rope", "+stages.two.max_steps=60"]
@@ -69,6 +70,15 @@ def test_steps_and_samples_count_on():
     assert [stage.keeps_optimizer for stage in stages] == [False, False, False, False, True]
     at = [stage_at(stages, step).name for step in (0, 1, 100, 101, 160, 161, 310, 400)]
     assert at == ["all", "all", "all", "two", "two", "three", "five", "five"]
+
+
+def test_a_stage_that_leaves_away_what_another_weighs_can_be_varied():
+    stages = ["+stages.all.data.sources.code.weight=3", "+stages.two.data.sources={code:null}"]
+    second = stage(load([*TWO, *stages]).config, "two")
+    assert list(second.data.sources) == ["text"]
+    varied = vary(second, ["position/frequencies=dynamic_ntk"])
+    assert varied.position.frequencies.name == "dynamic_ntk"
+    assert (varied.stages, varied.data) == (second.stages, second.data)
 
 
 def test_a_stream_goes_on_with_the_same_rows_only():
