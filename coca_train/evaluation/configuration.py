@@ -21,10 +21,10 @@ CELLS = "cells"  # folder of the measured cells of all evaluations
 
 
 def _length(value: Any) -> str:
-    """512 or 4x, as text."""
+    """512, 4x or 0.5x, as text."""
     text = str(value)
-    if isinstance(value, bool) or not re.fullmatch(r"[1-9][0-9]{0,8}x?", text):
-        raise ValueError(f"{text!r} is no length; 512 [tokens], or 4x, four times the training window, is one")
+    if isinstance(value, bool) or not re.fullmatch(r"[1-9][0-9]{0,8}x?|[0-9]{1,8}\.[0-9]{1,3}x", text):
+        raise ValueError(f"{text!r} is no length; 512 [tokens], or 4x, four times the training window, or 0.5x is one")
     return text
 
 
@@ -50,7 +50,7 @@ class GridConfig:
         "evaluated with; none; log@length:4096"
     )
     lengths: Annotated[list[Length], Field(min_length=1)] = Field(
-        description="lengths [tokens], or multiples of the shortest training window: 4x"
+        description="lengths [tokens], or multiples of the shortest training window: 4x, or 0.5x (whole tokens)"
     )
 
 

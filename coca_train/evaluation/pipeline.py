@@ -3,6 +3,7 @@
 import platform
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from fractions import Fraction
 from pathlib import Path
 
 import torch
@@ -127,7 +128,7 @@ def lengths(config: EvaluateConfig) -> tuple[int, ...]:
             with open_source(path) as source:
                 windows.append(source.architecture.seq_len)
         shortest = min(windows)
-    in_tokens = [int(n[:-1]) * shortest if n.endswith("x") else int(n) for n in config.grid.lengths]
+    in_tokens = [max(1, int(Fraction(n[:-1]) * shortest)) if n.endswith("x") else int(n) for n in config.grid.lengths]
     return tuple(sorted(set(in_tokens)))
 
 

@@ -197,5 +197,5 @@ def test_multiples_are_of_the_shortest_training_window(monkeypatch):
     windows = {"long": 128, "short": 32}
     opened = lambda path: nullcontext(SimpleNamespace(architecture=SimpleNamespace(seq_len=windows[path])))  # noqa: E731
     monkeypatch.setattr(pipeline, "open_source", opened)
-    config, _ = load(["checkpoint=long,short", "grid.lengths=[4x,100,1x]"])
-    assert pipeline.lengths(config) == (32, 100, 128)
+    config, _ = load(["checkpoint=long,short", "grid.lengths=[4x,100,1x,0.5x,0.3x,0.01x,1.5x]"])
+    assert pipeline.lengths(config) == (1, 9, 16, 32, 48, 100, 128)
