@@ -23,7 +23,7 @@ CELLS = "cells"  # folder of the measured cells of all evaluations
 def _length(value: Any) -> str:
     """512, 4x or 0.5x, as text."""
     text = str(value)
-    if isinstance(value, bool) or not re.fullmatch(r"[1-9][0-9]{0,8}x?|[0-9]{1,8}\.[0-9]{1,3}x", text):
+    if isinstance(value, bool) or not re.fullmatch(r"[1-9][0-9]{0,8}x?|(?!0+\.0+x)[0-9]{1,8}\.[0-9]{1,3}x", text):
         raise ValueError(f"{text!r} is no length; 512 [tokens], or 4x, four times the training window, or 0.5x is one")
     return text
 

@@ -62,7 +62,7 @@ def test_cfg_job_shows_short_forms_written_out(capsys):
         (["checkpoint=x", "eval.suite=passkey"], "E-CFG", "eval"),
         (["checkpoint=x", "grid.lengths=[4y]"], "E-CFG", "grid.lengths"),
         (["checkpoint=x", "grid.lengths=[0.5]"], "E-CFG", "grid.lengths"),
-        (["checkpoint=x", "grid.lengths=[.5x]"], "E-CFG", "grid.lengths"),
+        (["checkpoint=x", "grid.lengths=[0.0x]"], "E-CFG", "grid.lengths"),
         (["checkpoint=x", "grid.lengths=[]"], "E-CFG", "grid.lengths"),
         (["checkpoint=x", "work.name=cells"], "E-EVAL-01", "work.name"),
         (["checkpoint=x", "--grid.lengths=3"], "E-CFG-38", "no dashes"),
