@@ -152,8 +152,8 @@ class RetrievalSetConfig:
     """One file of prompts."""
 
     kinds: dict[str, Positive] = Field(
-        description="what is asked, each as likely, and its largest size: copies, recall, passkey, or one of RULER's "
-        "tasks; copies [words], recall [pairs and questions], the others [fillers or words, and 1]"
+        description="what is asked, each as likely, and its largest size: echoes, echoes_apart [words], recall, "
+        "recall_common [pairs and questions], passkey or one of RULER's tasks [fillers or words, and 1]"
     )
     n_documents: Positive = Field(description="prompts in <set>_train.jsonl.gz")
 

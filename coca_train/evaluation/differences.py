@@ -87,7 +87,7 @@ def sentences(found: Sequence[Difference]) -> list[str]:
     if not found:
         return []
     if missing := _missing(found):
-        return [f"No verdict over models: {LEAST - missing} documents, {missing} more are needed."]
+        return [f"No verdict over models: {missing} of {LEAST} documents missing."]
     said = [ALONE] if all(each.n_seeds == 1 for each in found) else []
     for length in sorted({each.length for each in found}, reverse=True):
         here = [each for each in found if each.length == length]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from itertools import product
 
 from coca_train.evaluation.configuration import EvaluateConfig, quoted
-from coca_train.evaluation.results import Evaluation, Measured
+from coca_train.evaluation.results import Cell, Evaluation, Measured
 
 PLAIN = re.compile(r"(?!(null|true|false|nan|inf)$)[A-Za-z/][\w./@:-]*", re.IGNORECASE)  # what needs no quotes
 
@@ -20,10 +20,11 @@ def cell_commands(config: EvaluateConfig, evaluation: Evaluation) -> list[tuple[
     """Name and command of every model and variant at every length that has a result; where points are no lengths, of
     every model and variant."""
     commands = {}
+    lengths = [point for point in evaluation.points if isinstance(point, int)]
+    done = {(cell.subject, cell.variant, _length(cell)) for cell in evaluation.cells if cell.result and lengths}
     for row in evaluation.rows():
-        for length in [point for point in evaluation.points if isinstance(point, int)] or [None]:
-            cell = None if length is None else row.cells.get(length)
-            if cell is None or cell.status == "done":
+        for length in lengths or [None]:
+            if length is None or (*row.name, length) in done:
                 words = [*_models(config, evaluation, row.subject), *_variant(config, row.subject, row.variant)]
                 words += [] if length is None else [f"grid.lengths={_listed(_lengths(evaluation, length))}"]
                 words.append(f"work.name={evaluation.name}-cell")  # the report of the whole grid stays
@@ -60,8 +61,13 @@ def _variant(config: EvaluateConfig, subject: Measured, variant: str) -> Iterato
 
 def _lengths(evaluation: Evaluation, length: int) -> list[int]:
     """It, the longest that was measured, and those beyond which were impossible: for a model, or for all texts."""
-    longest = max(cell.point for cell in evaluation.cells if cell.status == "done" and isinstance(cell.point, int))
+    longest = max(_length(cell) for cell in evaluation.cells if cell.result)
     return sorted({length, longest, *(n for n in evaluation.points if isinstance(n, int) and n > longest)})
+
+
+def _length(cell: Cell) -> int:
+    """At which it was measured [tokens], a task too (`word@256`)."""
+    return int(str(cell.point).rpartition("@")[2])
 
 
 def _listed(values: Iterable[str | int]) -> str:

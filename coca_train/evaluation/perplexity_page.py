@@ -160,10 +160,12 @@ def asked(evaluation: Evaluation) -> Asked:
 def _parts(row: GridRow, within: float) -> list[Part]:
     """`holds` only where a window beyond the training window says something of it."""
     trained, results = row.subject.training_window, {int(point): result for point, result in row.results.items()}
+    stopped = row.absence_beyond(max(results, default=0))
     held = tuple(holds(n, result["holds"], within) for n, result in results.items() if "holds" in result)
     gains = {int(n): gain for result in results.values() for n, gain in result.get("uses", {}).items()}
     used = tuple(uses(n, gain) for n, gain in sorted(gains.items()))
-    asked = [Part("holds", "documents", held, granted=trained), Part("uses", "documents", used)]
+    asked = [Part("holds", "documents", held, granted=trained, stopped=stopped)]
+    asked.append(Part("uses", "documents", used, stopped=stopped))
     return [part for part in asked if part.evidence]
 
 

@@ -46,6 +46,11 @@ class Cell:
     seconds: float = 0.0
     suite: str = ""
 
+    @property
+    def absence(self) -> str:
+        """Why it has no result; "" when it has one."""
+        return {"done": "", "out_of_memory": "out of memory", "impossible": self.reason}[self.status]
+
 
 class GridRow(NamedTuple):
     """One model under one variant. label: its name in a legend, with the variant where there are several.
@@ -72,6 +77,11 @@ class GridRow(NamedTuple):
     def last(self) -> Mapping[str, Any]:
         """The result at the last point that has one, the longest where points are lengths; {} without any."""
         return next(reversed(self.results.values()), {})
+
+    def absence_beyond(self, length: int) -> str:
+        """Why the first length that was asked beyond this one [tokens] has no result; "" when it has one, or nothing
+        was asked. Points are lengths."""
+        return next((cell.absence for point, cell in self.cells.items() if int(point) > length), "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,8 +138,7 @@ class Evaluation:
         points: dict[tuple[str, str, str], list[Point]] = {}
         for cell in self.cells:
             if cell.status != "done":
-                reason = "out of memory" if cell.status == "out_of_memory" else cell.reason
-                points.setdefault((cell.subject, cell.variant, reason), []).append(cell.point)
+                points.setdefault((cell.subject, cell.variant, cell.absence), []).append(cell.point)
         return [
             f"{subject}, {variant}{'' if len(at) == len(self.points) else ' at ' + ', '.join(map(str, at))}: {reason}"
             for (subject, variant, reason), at in points.items()

@@ -72,32 +72,37 @@ def verdict(label: str, training_window: int, parts: Sequence[Part]) -> Verdict:
         return Verdict(label=label, line=_nowhere(least, training_window), parts=said, state="none")
     if least is None or len(known) < len(parts):
         return Verdict(label=label, line=_unknown(parts), parts=said, state="unknown")
-    reach, beyond = least.reach or 0, f"; {_beyond(least)}" if least.missing else ""
+    reach, beyond = least.reach or 0, f"; {_beyond(least)}" if _beyond(least) else ""
     line = f"reads to {_length(least)} ({_times(reach, training_window)} its window{beyond})"
     return Verdict(label=label, line=line, parts=said, state="reads" if reach >= training_window else "partly")
 
 
 def _length(part: Part) -> str:
-    """Where nothing that was judged failed, it may reach further."""
-    return f"{'at least ' if part.open else ''}{part.reach:,} tokens"
+    """Where nothing that was judged failed, it may reach further, unless nobody can ask."""
+    return f"{'at least ' if part.open and not part.stopped else ''}{part.reach:,} tokens"
 
 
 def _times(reach: int, training_window: int) -> str:
-    return f"{reach / training_window:.2g}×" if reach < 100 * training_window else f"{reach // training_window:,}×"
+    times = reach / training_window
+    return f"{times:.2g}×" if times < 99.5 else f"{times:,.0f}×"  # .2g would write 99.6 as 1e+02
 
 
 def _words(part: Part) -> str:
     """Of one part: its length, or why there is none."""
     if part.reach is None:
-        return f"unknown: {part.missing} {part.of} more are needed"
-    if part.missing and part.reach:
-        return f"{_length(part)} ({_beyond(part)})"
-    return _length(part) if part.reach else f"not even {part.evidence[0].length:,} tokens"
+        return f"unknown: {_lacking(part)}"
+    if not part.reach:
+        return f"not even {part.evidence[0].length:,} tokens"
+    return f"{_length(part)} ({_beyond(part)})" if _beyond(part) else _length(part)
 
 
 def _beyond(part: Part) -> str:
-    """Why the next length was not judged."""
-    return f"no verdict beyond: {part.missing} {part.of} missing"
+    """Why the next length was not judged; "" when it was, or one before it failed, or none was asked."""
+    return f"no verdict beyond: {_lacking(part)}" if part.open and (part.missing or part.stopped) else ""
+
+
+def _lacking(part: Part) -> str:
+    return f"{part.missing} of {LEAST} {part.of} missing" if part.missing else part.stopped
 
 
 FAILS = {"uses": "gains nothing that is sure", "finds": "finds too little", "works with": "works with too little"}
@@ -117,4 +122,4 @@ def _nowhere(part: Part, training_window: int) -> str:
 
 def _unknown(parts: Sequence[Part]) -> str:
     short = max((part for part in parts if part.reach is None), key=lambda part: part.missing)
-    return f"no verdict: {LEAST - short.missing} {short.of}, {short.missing} more are needed"
+    return f"no verdict: {_lacking(short)}"

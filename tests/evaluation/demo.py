@@ -118,7 +118,7 @@ def verdicts() -> tuple[Verdict, ...]:
     return (
         Verdict(label="CoCA + dynamic_ntk", line="reads to 512 tokens (1x its window)", parts=parts, state="reads"),
         Verdict(label="RoPE", line="reads nowhere, not even inside its window", parts=none, state="none"),
-        Verdict(label="<ALiBi>", line="no verdict: 17 documents are missing", parts=(), state="unknown"),
+        Verdict(label="<ALiBi>", line="no verdict: 17 of 20 documents missing", parts=(), state="unknown"),
         Verdict(label="CoCA", line="reads to 256 tokens (0.5x its window)", parts=parts[:2], state="partly"),
     )
 

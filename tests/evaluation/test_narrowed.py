@@ -69,3 +69,12 @@ def test_each_cells_command_finds_it_and_measures_nothing(
         found = narrow.find(cell.subject, cell.variant, cell.point)
         assert found is not None and found.result == cell.result
         assert len(narrow.cells) <= min(3, len(lengths))
+
+
+def test_of_tasks_alone_a_command_stands_for_all_of_a_length(evaluate: Any) -> None:
+    """Their cells are no lengths, `needle@256`, those of the grid are."""
+    options = ["eval.reads=null", "eval.finds=null", "eval.works.n_cases=1", "eval.works.tasks=[needle]"]
+    whole, page = evaluate.first("reach", *options, "grid.lengths=[24,400]", "grid.names=[a,b]")
+    assert {cell.point for cell in whole.cells if cell.status == "done"} == {"needle@400"}
+    assert [name for name, _ in page.cells] == ["a at 400 tokens", "b at 400 tokens"]
+    assert all("grid.lengths=[400]" in shlex.split(command) for _, command in page.cells)

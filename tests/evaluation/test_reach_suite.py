@@ -106,3 +106,17 @@ def test_panels_in_every_form(tmp_path: Path) -> None:
     assert [value.text for value in rows[0].values] == ["–", "0.002", "3"]
     assert "0.004" in paths["tables/reach-parts.csv"].read_text()
     assert "figures/reach-parts.png" in paths["report.md"].read_text()
+
+
+def test_a_model_without_the_positions_is_unknown_in_what_it_could_not_be_asked() -> None:
+    uses = {"stride": 128, "sources": {"text": {"uses": {"128": [[0.1 + n / 100, 1] for n in range(20)]}}}}
+    learned, why = measured("learned", window=128), "learned has 128 positions"
+    cells = [
+        cell("learned", "plain", 128, uses, suite="perplexity"),
+        *(cell("learned", "plain", n, status="impossible", reason=why, suite="perplexity") for n in (256, 512)),
+        *(cell("learned", "plain", n, status="impossible", reason=why, suite="recall") for n in (128, 256, 512)),
+    ]
+    options = {"reads": {"suite": "perplexity"}, "finds": {"suite": "recall"}, "works": None}
+    ((used, found),) = reach.asked(evaluation("reach", options, [learned], (128, 256, 512), cells)).values()
+    assert (used.name, used.reach, used.stopped) == ("uses", 128, why)
+    assert (found.name, found.reach, found.stopped) == ("finds", None, why)

@@ -92,7 +92,7 @@ def test_models_of_a_known_reach_get_it(model: Copier, words: str, parts: tuple[
 def test_fifteen_documents_are_no_verdict() -> None:
     found = read(Copier(), n_documents=15)
     (said,) = verdicts(found, perplexity.asked(found))
-    assert (said.state, said.line) == ("unknown", "no verdict: 15 documents, 5 more are needed")
+    assert (said.state, said.line) == ("unknown", "no verdict: 5 of 20 documents missing")
 
 
 def seen(length: int, passed: bool, n: int = LEAST) -> Evidence:
@@ -107,7 +107,7 @@ def test_the_least_of_what_was_asked() -> None:
     assert said.parts == (("holds", "512 tokens"), ("uses", "256 tokens"))
     # Where one part says nowhere, what another would say does not matter.
     few, nothing = Part("finds", "prompts", (seen(128, True, n=3),)), Part("works with", "prompts", (seen(64, False),))
-    assert verdict("one", 128, [holds, few]).line == "no verdict: 3 prompts, 17 more are needed"
+    assert verdict("one", 128, [holds, few]).line == "no verdict: 17 of 20 prompts missing"
     assert verdict("one", 128, [few, nothing]).state == "none"
 
 
@@ -139,14 +139,36 @@ def test_longer_texts_than_there_are_enough_of_leave_the_verdict_on_shorter_ones
     uses = Part("uses", "documents", (seen(128, True), seen(256, True), seen(512, True, n=12)))
     finds = Part("finds", "prompts", (seen(128, True), seen(256, True), seen(512, True)))
     said = verdict("one", 128, [uses, finds])
-    assert said.line == "reads to at least 256 tokens (2× its window; no verdict beyond: 8 documents missing)"
+    assert said.line == "reads to at least 256 tokens (2× its window; no verdict beyond: 8 of 20 documents missing)"
     assert said.parts == (
-        ("uses", "at least 256 tokens (no verdict beyond: 8 documents missing)"),
+        ("uses", "at least 256 tokens (no verdict beyond: 8 of 20 documents missing)"),
         ("finds", "at least 512 tokens"),
     )
     # What fails below is the end of it, whatever is missing beyond.
     fails = Part("finds", "prompts", (seen(128, True), seen(256, False)))
     assert verdict("one", 128, [uses, fails]).line == "reads to 128 tokens (1× its window)"
+
+
+def test_what_could_not_be_measured_ends_a_reach_and_says_why() -> None:
+    """Nobody may hope for more of a model without the positions; what could be asked nowhere is unknown."""
+    uses = Part("uses", "documents", (seen(64, True), seen(128, True)), stopped="learned has 128 positions")
+    said = verdict("one", 128, [uses])
+    assert said.line == "reads to 128 tokens (1× its window; no verdict beyond: learned has 128 positions)"
+    assert said.parts == (("uses", "128 tokens (no verdict beyond: learned has 128 positions)"),)
+    nowhere = Part("finds", "prompts", (), stopped="learned has 128 positions")
+    said = verdict("one", 128, [uses, nowhere])
+    assert (said.state, said.line) == ("unknown", "no verdict: learned has 128 positions")
+    assert said.parts[1] == ("finds", "unknown: learned has 128 positions")
+    failed = Part("uses", "documents", (seen(64, True), seen(128, False)), stopped="out of memory")
+    assert verdict("one", 128, [failed]).line == "reads to 64 tokens (0.5× its window)"
+
+
+@pytest.mark.parametrize(
+    ("reach", "times"), [(64, "0.5"), (1664, "13"), (12_672, "99"), (12_750, "100"), (131_072, "1,024")]
+)
+def test_multiples_are_written_as_people_do(reach: int, times: str) -> None:
+    part = Part("uses", "documents", (seen(reach, True), seen(2 * reach, False)))
+    assert verdict("one", 128, [part]).line == f"reads to {reach:,} tokens ({times}× its window)"
 
 
 @pytest.mark.parametrize(("window", "state"), [(256, "reads"), (128, "reads"), (512, "partly")])

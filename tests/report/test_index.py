@@ -22,7 +22,7 @@ def test_verdicts_in_a_terminal():
     assert lines[0] == (
         "✓ CoCA + dynamic_ntk  reads to 512 tokens (1x its window)        holds 2,048 · uses 1,024 · finds 512"
     )
-    assert lines[2].split() == ["?", "<ALiBi>", "no", "verdict:", "17", "documents", "are", "missing"]
+    assert lines[2].split() == ["?", "<ALiBi>", "no", "verdict:", "17", "of", "20", "documents", "missing"]
     assert len({line.index(word) for line, word in zip(lines, ("reads", "reads", "no verdict"), strict=False)}) == 1
     assert len({line.index("holds") for line in (lines[0], lines[1], lines[3])}) == 1
     assert verdict_text(()) == ""
@@ -33,7 +33,7 @@ def test_verdicts_in_markdown_come_first():
     assert lines[1] == (
         "* ✓ **CoCA + dynamic\\_ntk** reads to 512 tokens (1x its window): holds 2,048 · uses 1,024 · finds 512"
     )
-    assert lines[3] == "* ? **&lt;ALiBi&gt;** no verdict: 17 documents are missing"
+    assert lines[3] == "* ? **&lt;ALiBi&gt;** no verdict: 17 of 20 documents missing"
     assert lines[5].startswith("* CoCA with dynamic NTK keeps its perplexity")
 
 

@@ -187,7 +187,7 @@ def test_two_seeds_tell_little_and_one_tells_nothing_of_seeds():
 
 def test_few_documents_are_no_verdict_and_another_text_no_pair():
     few = trained({"rope": SAME, "coca": BETTER}, n_documents=15)
-    assert differences.sentences(against(few)) == ["No verdict over models: 15 documents, 5 more are needed."]
+    assert differences.sentences(against(few)) == ["No verdict over models: 5 of 20 documents missing."]
     assert "differences" not in blocks(page(None, few))
     other = trained({"rope": SAME, "coca": BETTER})
     for each in other.cells:

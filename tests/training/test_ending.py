@@ -168,7 +168,7 @@ def test_trackers_get_what_the_report_found_once(runs, capsys):
             (sample,) = report.Tensors("sample/text_summary")
             assert sample.tensor_proto.string_val[0].decode().startswith("    The")
             (line,) = report.Tensors("verdict/text_summary")
-            assert "r, plain: no verdict: 4 documents, 16 more are needed" in line.tensor_proto.string_val[0].decode()
+            assert "r, plain: no verdict: 16 of 20 documents missing" in line.tensor_proto.string_val[0].decode()
         (settings,) = read(run_dir / "tensorboard" / "config").Tensors("config/text_summary")
         assert "d_model: " in settings.tensor_proto.string_val[0].decode()
     (run_dir / "report" / "done.json").unlink()

@@ -3,7 +3,8 @@
 A model *reads* to a length when it passes there, and at every shorter length that was tested, in all that was asked:
 
 * `holds`: the predictions with more than a training window of text before them lose at most HOLDS_WITHIN nats a token
-  when they are read in windows of this length instead of windows of the training length. Within its training window a
+  when they are read in windows of this length instead of windows of the training length with seven eighths of it to all
+  of it before them: a longer window must be as good as the training window at its best. Within its training window a
   model holds by definition.
 * `uses`: predictions with seven eighths of this length to all of it before them are surely better than the same
   predictions with their nearest half of it to five eighths, truncated and positions begun anew: by more than GAINS,
@@ -58,12 +59,14 @@ class Evidence(NamedTuple):
 
 class Part(NamedTuple):
     """One thing that was asked, at ascending lengths. of: what was counted, documents or prompts. granted: the length
-    [tokens] up to which it is passed by definition."""
+    [tokens] up to which it is passed by definition. stopped: why no length beyond was measured although it was asked,
+    because the model has no positions for it, say; "": nothing was asked."""
 
     name: Name
     of: str
     evidence: tuple[Evidence, ...]
     granted: int = 0
+    stopped: str = ""
 
     @property
     def judged(self) -> tuple[Evidence, ...]:
@@ -73,8 +76,8 @@ class Part(NamedTuple):
     @property
     def reach(self) -> int | None:
         """The length it is passed up to [tokens]; 0: not even the shortest; None: too little was seen of the shortest
-        already."""
-        if self.evidence and not self.judged:
+        already, or nothing could be measured."""
+        if not self.judged and (self.evidence or self.stopped):
             return None
         passed = [seen.length for seen in takewhile(lambda seen: seen.passed, self.judged)]
         return passed[-1] if passed else self.granted

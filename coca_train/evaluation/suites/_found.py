@@ -107,7 +107,8 @@ def asked(evaluation: Evaluation) -> Asked:
 
     def part(row: GridRow) -> Part:
         counts = {int(point): [case["found"] for case in result["cases"]] for point, result in row.results.items()}
-        return Part("finds", "prompts", tuple(finds(n, sum(found), len(found)) for n, found in counts.items()))
+        seen = tuple(finds(n, sum(found), len(found)) for n, found in counts.items())
+        return Part("finds", "prompts", seen, stopped=row.absence_beyond(max(counts, default=0)))
 
     return {row.name: [part(row)] for row in evaluation.rows() if row.results}
 

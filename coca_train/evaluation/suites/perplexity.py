@@ -15,7 +15,8 @@ is what models are compared by (differences.py). And by document, what the verdi
   and once with five eighths of it, so that a prediction has 7/8 to all of the length before it or 1/2 to 5/8 of it: NLL
   with less context less NLL with more. The training window's cell asks it of a quarter and half of that length too;
 * `holds`: of predictions with more than a training window before them, NLL in these windows less NLL in windows of the
-  training length. Not where every window scores texts of its own.
+  training length that slide by an eighth of it. Side by side they would show a prediction half a window on average,
+  and longer windows would be forgiven what that costs. Not where every window scores texts of its own.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -44,10 +45,10 @@ from coca_train.evaluation.texts import Library, Texts, digest
 
 __all__ = ["asked", "page"]  # of its page
 
-VERSION = 4
+VERSION = 5
 SHARES = True
 AXIS = ("holds_within",)
-EIGHTHS = 8  # the last of them are what is predicted with more and with less of a window
+EIGHTHS = 8  # of a window, the last is what is predicted with more and with less of it before, and when it holds
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -111,7 +112,8 @@ class Material:
         own = self.row(window)
         rows: dict[str | tuple[str, int], Windowing] = {"own": own}
         if self.settings.document_tokens != "window" and window > self.training_window:
-            rows["training"] = self.row(self.training_window)
+            slide = max(1, self.training_window // EIGHTHS)
+            rows["training"] = Windowing(self.training_window, slide, own.cut)
         for length in self.lengths(window):
             ends, begin = length // EIGHTHS, length - length // 2 - length // EIGHTHS
             rows["more", length] = Windowing(length, length, own.cut, ends)

@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass
 from coca_train.config.schema import STRICT
 from coca_train.evaluation.grid_blocks import asked as described
 from coca_train.evaluation.grid_blocks import training_windows, written
-from coca_train.evaluation.measures.reach import FOUND_SHARE, GAINS, HOLDS_WITHIN, LEAST, Evidence, Part
+from coca_train.evaluation.measures.reach import FOUND_SHARE, GAINS, HOLDS_WITHIN, LEAST, Evidence, Name, Part
 from coca_train.evaluation.results import Evaluation, GridRow
 from coca_train.evaluation.suites import perplexity, recall, ruler
 from coca_train.evaluation.verdict import Asked, verdicts
@@ -23,6 +23,9 @@ from coca_train.report.blocks import Block, Document, Line, Lines, Panels, Row, 
 
 VERSION = 1
 SUITES = {"reads": perplexity, "finds": recall, "works": ruler}
+NOTHING: dict[str, tuple[Name, str]] = {  # by part, what is unknown of a model that could not be asked at any length
+    "reads": ("uses", "documents"), "finds": ("finds", "prompts"), "works": ("works with", "prompts"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -48,11 +51,12 @@ def points(settings: Settings, lengths: Sequence[int]) -> tuple[int, ...]:
 
 
 def asked(evaluation: Evaluation) -> dict[tuple[str, str], list[Any]]:
-    """All parts together, in their order."""
-    said: dict[tuple[str, str], list[Any]] = {}
+    """All parts together, in their order; those of which a model could be asked nothing too."""
+    said: dict[tuple[str, str], list[Any]] = {row.name: [] for row in evaluation.rows()}
     for name, part in _evaluations(evaluation).items():
-        for row, each in SUITES[name].asked(part).items():
-            said[row] = [*said.get(row, []), *each]
+        each, absent = SUITES[name].asked(part), {(cell.subject, cell.variant): cell.absence for cell in part.cells}
+        for row in said.keys() & absent.keys():
+            said[row] += each.get(row) or [Part(*NOTHING[name], (), stopped=absent[row])]
     return said
 
 
@@ -174,7 +178,7 @@ DEFINITION = (
 READING = (
     "It holds a window when the loss of the same predictions, of those with more than a training window of their "
     "document before them, is surely no more than {within:g} nats a token above that in windows of the training "
-    "length. It uses a length when predictions with seven eighths of it to all of it before them are surely better, by "
+    "length with seven eighths of it to all of it before them. It uses a length when predictions with seven eighths of it to all of it before them are surely better, by "
     f"more than {GAINS:g} nats, than the same ones with their nearest half of it to five eighths, truncated and with "
     "positions begun anew."
 )

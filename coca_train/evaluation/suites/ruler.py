@@ -217,7 +217,10 @@ def asked(evaluation: Evaluation) -> Asked:
             results = [row.results.get(f"{task}@{length}") for task in tasks]
             if all(results):
                 done[length] = [case["score"] == 1 for result in results if result for case in result["cases"]]
-        return Part("works with", "prompts", tuple(finds(n, sum(each), len(each)) for n, each in done.items()))
+        seen = tuple(finds(n, sum(each), len(each)) for n, each in done.items())
+        beyond = next((length for _, length in pairs if length > max(done, default=0)), 0)
+        absences = [cell.absence for task in tasks if (cell := row.cells.get(f"{task}@{beyond}"))]
+        return Part("works with", "prompts", seen, stopped=next(filter(None, absences), ""))
 
     parts = {row.name: part(row) for row in evaluation.rows()}
     return {name: [part] for name, part in parts.items() if part.evidence}
