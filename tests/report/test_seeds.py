@@ -86,7 +86,9 @@ def test_runs_that_differ_in_nothing_but_their_seeds_are_one_model():
     ("runs", "model"),
     [
         (("rope_seed1", "rope_seed2"), "rope"), (("a.seed-10", "a.seed-11"), "a"), (("one", "two"), "one"),
-        (("seed1", "seed2"), "seed1"), (("coca350-3", "coca350-4"), "coca350"),
+        (("seed1", "seed2"), "seed1"), (("coca350-3", "coca350-4"), "coca350"), (("t5", "t5-seed2"), "t5"),
+        (("t5-seed2", "t5", "t5-seed10"), "t5"), (("rope-factor-8", "rope-factor-8-seed2"), "rope-factor-8"),
+        (("rope_seed1", "rope_seed10"), "rope"), (("t5-seed2", "t5-seed20"), "t5"), (("t5", "t5b"), "t5"),
     ],
 )  # fmt: skip
 def test_a_model_is_called_what_its_runs_share(runs, model):
