@@ -82,6 +82,9 @@ def _rules(sections: dict[str, Any], launch: bool) -> list[Problem]:
         names = sections.get(key, [])
         if twice := sorted({name for name in names if names.count(name) > 1}):
             problems.append(Problem("E-CFG-31", (key,), f"{twice[0]} is there twice", "name each once"))
+    if sections.get("runs") and (seeds := sections.get("seeds", 1)) > 1:
+        text = f"runs are compared with the seeds they have, and {seeds} of each are trained of schemes only"
+        problems.append(Problem("E-CFG-31", ("seeds", "runs"), text, "leave seeds out"))
     if sections.get("schemes") == [] and not sections.get("runs"):
         problems.append(Problem("E-CFG-31", ("schemes",), "one or more are needed", "schemes=rope,coca"))
     return problems
