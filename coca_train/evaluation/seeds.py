@@ -72,6 +72,11 @@ def model_of(evaluation: Evaluation) -> dict[str, str]:
     return {subject.name: known.get(subject.name, subject.name) for subject in evaluation.subjects}
 
 
+def apart(evaluation: Evaluation) -> Evaluation:
+    """Every training a model of its own."""
+    return replace(evaluation, seeds={})
+
+
 def pooled(evaluation: Evaluation) -> Evaluation:
     """One subject a model, in the order of their first seeds. A cell that a seed has no result of has none.
 
