@@ -195,7 +195,8 @@ def perplexity_text(evaluation: Evaluation) -> str:
 def _perplexity(result: Mapping[str, Any]) -> Value:
     perplexity, ends = result["perplexity"], (result["ci_low"], result["ci_high"])
     low, high = ends if perplexity < math.inf else (None, None)
-    return Value.of(perplexity, number, low=low, high=high, spread=_spread(result, "perplexity", number))
+    spread, n = _spread(result, "perplexity", number), result["n_documents"]
+    return Value.of(perplexity, number, low=low, high=high, spread=spread, n=n)
 
 
 def _spread(result: Mapping[str, Any], key: str, form: Form) -> Spread | None:
@@ -212,7 +213,8 @@ def _bits(result: Mapping[str, Any]) -> Value:
     if bits is None:
         return Value.of(None)
     low, high = _ends(result, "bits_per_byte", (result["ci_low"], result["ci_high"])) or (None, None)
-    return Value.of(bits, form, low=low, high=high, spread=_spread(result, "bits_per_byte", form))
+    spread, n = _spread(result, "bits_per_byte", form), result["n_documents"]
+    return Value.of(bits, form, low=low, high=high, spread=spread, n=n)
 
 
 def _ends(result: Mapping[str, Any], key: str, ends: Sequence[float | None]) -> tuple[float, float] | None:
