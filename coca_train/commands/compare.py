@@ -82,6 +82,9 @@ def _rules(sections: dict[str, Any], launch: bool) -> list[Problem]:
         names = sections.get(key, [])
         if twice := sorted({name for name in names if names.count(name) > 1}):
             problems.append(Problem("E-CFG-31", (key,), f"{twice[0]} is there twice", "name each once"))
+    if sections.get("runs") and (seeds := sections.get("seeds", 1)) > 1:
+        text = f"runs are compared with the seeds they have, and {seeds} of each are trained of schemes only"
+        problems.append(Problem("E-CFG-31", ("seeds", "runs"), text, "leave seeds out"))
     if sections.get("schemes") == [] and not sections.get("runs"):
         problems.append(Problem("E-CFG-31", ("schemes",), "one or more are needed", "schemes=rope,coca"))
     return problems
@@ -200,11 +203,11 @@ def finished(run_dir: Path, loaded: Loaded) -> bool:
 
 def compare(run_dirs: dict[str, Path], directory: Path, command: str, pool: bool = True) -> None:
     """Check that the runs can be compared, then write the report and the numbers into `directory`. pool: the seeds of a
-    model as one."""
+    model as one row; which models differ is said over all seeds in either case."""
     from coca_train.evaluation.comparison import checks, facts_of, read_run, together
     from coca_train.evaluation.perplexity_page import perplexity_text
     from coca_train.evaluation.results import RESULTS
-    from coca_train.evaluation.seeds import grouped
+    from coca_train.evaluation.seeds import apart, grouped
     from coca_train.evaluation.trainings import comparison_page, training_table
     from coca_train.report.render import write_report
     from coca_train.report.render.plain import terminal_text
@@ -219,16 +222,13 @@ def compare(run_dirs: dict[str, Path], directory: Path, command: str, pool: bool
         raise DataError(
             f"E-CMP-01 {'; '.join(problems)}; a comparison needs them to be the same. Fix: train these runs anew"
         )
-    if not pool:
-        seed_of = {run: seed for known in seeds.values() for run, seed in known.items()}
-        seeds = {run: {run: seed_of[run]} for run in runs}
     evaluation, facts = together(runs, seeds, command), {name: facts_of(run) for name, run in runs.items()}
-    page = comparison_page(evaluation, facts, verified)
+    page, shown = comparison_page(evaluation, facts, verified, pool), evaluation if pool else apart(evaluation)
     said = {"checks": verified, "runs": facts, "summary": list(page.summary)}
     write_json(directory / RESULTS, {**said, "evaluation": evaluation.to_json()})
     paths = write_report(page, directory)
-    print(f"\n{perplexity_text(evaluation)}", *page.summary, sep="\n")
-    print(f"\n{terminal_text(training_table(facts, evaluation.seeds))}")
+    print(f"\n{perplexity_text(shown)}", *page.summary, sep="\n")
+    print(f"\n{terminal_text(training_table(facts, shown.seeds))}")
     dist.log(f"Report: {paths['report.html']} (tables and figures beside it)")
 
 

@@ -73,7 +73,7 @@ def _read_evaluation(path: Path) -> Evaluation:
     try:
         evaluation = Evaluation.from_json(read_json(path))
         for text in (text for cell in evaluation.cells for text in cell.result.get("sources", {}).values()):
-            text["by_document"]  # what models are compared by
+            _ = text["by_document"], text["predictions"]  # what models are compared by
         return evaluation
     except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(
@@ -186,7 +186,7 @@ def part_of(parameter: str) -> str:
 def same_text(runs: Mapping[str, FinishedRun]) -> tuple[str, bool]:
     """Windows, definition, and how much of each text was scored; a window without a result must have a reason."""
     first_name, first = next(iter(runs.items()))
-    sizes: dict[tuple[str, Any], tuple[Any, ...]] = {}
+    seen: dict[tuple[str, Any], tuple[Any, ...]] = {}
     for name, run in runs.items():
         mine, theirs = run.evaluation, first.evaluation
         if (mine.points, mine.settings, _texts(run)) != (theirs.points, theirs.settings, _texts(first)):
@@ -194,7 +194,10 @@ def same_text(runs: Mapping[str, FinishedRun]) -> tuple[str, bool]:
         for cell in mine.cells:
             for source, result in cell.result.get("sources", {}).items():
                 size = (cell.result["stride"], result["n_documents"], result["n_tokens"], result["n_bytes"])
-                if sizes.setdefault((source, cell.point), size) != size:
+                if seen.setdefault((source, cell.point), (size, result["predictions"])) != (
+                    size,
+                    result["predictions"],
+                ):
                     return f"held-out text: {name} and those before it were scored on other tokens", True
         for subject in mine.subjects:
             for variant, point in product(subject.variants, mine.points):

@@ -6,7 +6,7 @@ seeds that only one of them has are left out. Up to FEW models every pair is ask
 that is asked is judged together.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from coca_train.report.blocks import MISSING, Row, Spread, Table, Value
 FEW = 5  # models
 FORM = "{:.3f}"
 ALONE = "One seed: nothing is known of how seeds differ, so what is said here is of documents alone."
+ALONE_HERE = "{}: one seed in common, so what is said of them is of documents alone."
 NOTE = (
     "Loss of the first less that of the second, the same predictions, each model as it was trained: below 0 the first "
     "is better. The interval is over {of}, and as wide as {n} comparisons at once ask (Holm): in at most 5 % of draws "
@@ -68,18 +69,19 @@ def _asked(evaluation: Evaluation) -> Iterator[tuple[tuple[str, str, int], np.nd
         lengths = {int(point) for point in common}
         window = max(row.subject.training_window for pair in seeds for row in pair)
         for length in sorted({window, max(lengths, default=0)} & lengths):
-            sums_SPD2 = _sums([[row.results[length]["by_document"] for row in pair] for pair in seeds])
+            sums_SPD2 = _sums([[row.results[length] for row in pair] for pair in seeds])
             if sums_SPD2 is not None:
                 ours, theirs = sums_SPD2[:, 0], sums_SPD2[:, 1]
                 yield (one, other, length), np.stack((ours[..., 0] - theirs[..., 0], ours[..., 1]), -1)
 
 
-def _sums(pairs: Sequence[Sequence[Any]]) -> np.ndarray | None:
-    """NLL and predictions of seeds, of the two models and of documents; None where they are not the same predictions,
-    as with two tokenizers."""
-    counts = {tuple(n for _, n in each) for pair in pairs for each in pair}
-    sums_SPD2 = np.array(pairs, dtype=float) if len(counts) == 1 else None
-    return sums_SPD2 if sums_SPD2 is not None and np.isfinite(sums_SPD2).all() else None
+def _sums(pairs: Sequence[Sequence[Mapping[str, Any]]]) -> np.ndarray | None:
+    """NLL and predictions of seeds, of the two models and of documents; None where they are not the same predictions:
+    two tokenizers make as many of a cut document, of other tokens."""
+    if len({each["predictions"] for pair in pairs for each in pair}) > 1:
+        return None
+    sums_SPD2 = np.array([[each["by_document"] for each in pair] for pair in pairs], dtype=float)
+    return sums_SPD2 if np.isfinite(sums_SPD2).all() else None
 
 
 def sentences(found: Sequence[Difference]) -> list[str]:
@@ -88,7 +90,10 @@ def sentences(found: Sequence[Difference]) -> list[str]:
         return []
     if missing := _missing(found):
         return [f"No verdict over models: {missing} of {LEAST} documents missing."]
-    said = [ALONE] if all(each.n_seeds == 1 for each in found) else []
+    said, alone = list[str](), [each for each in found if each.n_seeds == 1]
+    if alone:
+        pairs = dict.fromkeys(f"{each.one} and {each.other}" for each in alone)
+        said.append(ALONE if len(alone) == len(found) else ALONE_HERE.format("; ".join(pairs)))
     for length in sorted({each.length for each in found}, reverse=True):
         here = [each for each in found if each.length == length]
         said += [_told(each) for each in here if each.found.told]
@@ -96,11 +101,12 @@ def sentences(found: Sequence[Difference]) -> list[str]:
         said += [_hidden(each) for each in rest if each.outlasts_documents]
         ties = [f"{each.one} and {each.other}" for each in rest if not each.outlasts_documents]
         said += [f"{'; '.join(ties)} cannot be told apart at {length:,} tokens."] if ties else []
-    if any(each.n_seeds == 2 for each in found):
-        times = student(1 - (1 - CONFIDENCE) / len(found), 1) / 2
+    hidden = [each for each in found if not each.found.told]  # judged together, when the others were told (Holm)
+    if any(each.n_seeds == 2 for each in hidden):
+        times = student(1 - (1 - CONFIDENCE) / len(hidden), 1) / 2
         said.append(
-            f"2 seeds tell little: to be told here, a difference must be more than {times:.0f} times as large as what "
-            "the two seeds differ by in it."
+            f"2 seeds tell little: what is not told here would have to be more than {times:.0f} times as large as what "
+            "its two seeds differ by, and larger still for what documents differ by."
         )
     return said
 
@@ -139,7 +145,9 @@ def table(found: Sequence[Difference]) -> Table | None:
     lengths = sorted({each.length for each in found})
     places = {(each.one, each.other, each.length): each for each in found}
     pairs = dict.fromkeys((each.one, each.other) for each in found)
-    of = "documents alone" if all(each.n_seeds == 1 for each in found) else "both documents and seeds"
+    n_seeds = {each.n_seeds for each in found}
+    of = "documents alone" if n_seeds == {1} else "both documents and seeds"
+    of += ", of a pair with one seed over documents alone" if 1 in n_seeds and len(n_seeds) > 1 else ""
     return Table(
         name="differences",
         title="Differences between models [nats per token]",

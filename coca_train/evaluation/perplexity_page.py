@@ -24,7 +24,7 @@ from coca_train.evaluation.grid_blocks import (
 from coca_train.evaluation.measures.reach import HOLDS_WITHIN, Part, holds, uses
 from coca_train.evaluation.position_curves import FEW, loss_by_position, trained
 from coca_train.evaluation.results import ALL, Evaluation, GridRow, Point
-from coca_train.evaluation.seeds import pooled, several
+from coca_train.evaluation.seeds import apart, pooled, several
 from coca_train.evaluation.verdict import Asked, verdicts
 from coca_train.report import paper
 from coca_train.report.blocks import Block, Document, Form, Line, Lines, Spread, Table, Value
@@ -47,10 +47,15 @@ MARGIN = 1.05  # factor below the lowest point of such a picture
 HIGHEST = 2.0  # times the median of the last points: where the y axis of many curves ends at the latest
 
 
-def page(settings: Any, evaluation: Evaluation, more: Sections | None = None, compared: bool = False) -> Document:
+def page(
+    settings: Any, evaluation: Evaluation, more: Sections | None = None, compared: bool = False, pool: bool = True
+) -> Document:
     """The document, the seeds of a model as one row. more: what else there is to see, before what is missing and the
-    definition. compared: whether it says which models differ, as it does of several seeds."""
-    whole, found = pooled(evaluation), against(evaluation) if compared or several(evaluation) else []
+    definition. compared: whether it says which models differ, as it does of several seeds. pool: false: a row a
+    training; models differ as they do over their seeds."""
+    found = against(evaluation) if compared or several(evaluation) else []
+    evaluation = evaluation if pool else apart(evaluation)
+    whole = pooled(evaluation)
     main, results = main_text(whole), dict[str, list[Block | str | None]]()
     if main.source:
         bits = main.by_window(
@@ -192,7 +197,8 @@ def perplexity_text(evaluation: Evaluation) -> str:
 def _perplexity(result: Mapping[str, Any]) -> Value:
     perplexity, ends = result["perplexity"], (result["ci_low"], result["ci_high"])
     low, high = ends if perplexity < math.inf else (None, None)
-    return Value.of(perplexity, number, low=low, high=high, spread=_spread(result, "perplexity", number))
+    spread, n = _spread(result, "perplexity", number), result["n_documents"]
+    return Value.of(perplexity, number, low=low, high=high, spread=spread, n=n)
 
 
 def _spread(result: Mapping[str, Any], key: str, form: Form) -> Spread | None:
@@ -209,7 +215,8 @@ def _bits(result: Mapping[str, Any]) -> Value:
     if bits is None:
         return Value.of(None)
     low, high = _ends(result, "bits_per_byte", (result["ci_low"], result["ci_high"])) or (None, None)
-    return Value.of(bits, form, low=low, high=high, spread=_spread(result, "bits_per_byte", form))
+    spread, n = _spread(result, "bits_per_byte", form), result["n_documents"]
+    return Value.of(bits, form, low=low, high=high, spread=spread, n=n)
 
 
 def _ends(result: Mapping[str, Any], key: str, ends: Sequence[float | None]) -> tuple[float, float] | None:

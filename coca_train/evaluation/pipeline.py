@@ -101,10 +101,10 @@ def _write(config: EvaluateConfig, evaluation: Evaluation, directory: Path) -> N
 
 
 def seeds_of(subjects: Sequence[Measured]) -> dict[str, dict[str, str]]:
-    """By model that is there with several seeds, its runs and their seeds: of one training, after as many steps."""
+    """By model, its runs and their seeds: of one training, after as many steps."""
     runs = {each.name: each for each in subjects if each.kind == "run"}
     settings = {name: {**plain(Path(run.path) / "config.yaml"), "step": run.step} for name, run in runs.items()}
-    return {model: seeds for model, seeds in grouped(settings).items() if len(seeds) > 1}
+    return grouped(settings)
 
 
 def subject_names(config: EvaluateConfig) -> list[str]:

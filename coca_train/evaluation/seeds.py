@@ -17,6 +17,7 @@ from coca_train.evaluation.results import Cell, Evaluation, Measured
 
 Result = Mapping[str, Any]
 NUMBER = re.compile(r"[-_.]?(seed)?[-_.]?[0-9]*$")  # what is left of a run's name in front of where seeds differ
+SEED = re.compile(r"[-_.]?seed[-_.]?[0-9]+$")
 
 
 def without_seeds(settings: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
@@ -50,11 +51,13 @@ def grouped(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, st
 
 
 def _common(runs: list[str]) -> str:
-    """rope, rope-seed2 -> rope"""
+    """rope, rope-seed2 -> rope; t5-1, t5-2 -> t5"""
     if len(runs) == 1:
         return runs[0]
     alike = takewhile(lambda letters: len(set(letters)) == 1, zip(*runs, strict=False))
-    return NUMBER.sub("", "".join(letters[0] for letters in alike))
+    common = "".join(letters[0] for letters in alike)
+    # Where a run is called so, digits at its end are its name's own: t5, rope-yarn-factor-8.
+    return (SEED if common in runs else NUMBER).sub("", common)
 
 
 def several(evaluation: Evaluation) -> int:
@@ -67,6 +70,11 @@ def model_of(evaluation: Evaluation) -> dict[str, str]:
     """By subject, the model that it is a seed of: itself, where nothing is known of that."""
     known = {subject: model for model, seeds in evaluation.seeds.items() for subject in seeds}
     return {subject.name: known.get(subject.name, subject.name) for subject in evaluation.subjects}
+
+
+def apart(evaluation: Evaluation) -> Evaluation:
+    """Every training a model of its own."""
+    return replace(evaluation, seeds={})
 
 
 def pooled(evaluation: Evaluation) -> Evaluation:

@@ -19,7 +19,7 @@ from coca_train.evaluation.grid_blocks import Sections, asked, file_names, token
 from coca_train.evaluation.measures.perplexity import perplexity_of
 from coca_train.evaluation.perplexity_page import number
 from coca_train.evaluation.results import Evaluation
-from coca_train.evaluation.seeds import pooled, several
+from coca_train.evaluation.seeds import apart, pooled, several
 from coca_train.evaluation.suites import perplexity
 from coca_train.report.blocks import Document, Line, Lines, Row, Spread, Table, Value
 
@@ -78,14 +78,15 @@ def run_page(report: RunReport) -> Document:
     return replace(page, title=f"{report.title}: windows of {tokens(lengths)}", summary=[*page.summary, *summary])
 
 
-def comparison_page(evaluation: Evaluation, facts: Facts, checks: Sequence[str]) -> Document:
-    """facts: by run. checks: what was verified to be the same for all runs, in words."""
+def comparison_page(evaluation: Evaluation, facts: Facts, checks: Sequence[str], pool: bool = True) -> Document:
+    """facts: by run. checks: what was verified to be the same for all runs, in words. pool: the seeds of a model as one
+    row."""
     held_fixed = "\n".join(f"* {line}" for line in checks)
-    table = training_table(facts, evaluation.seeds)
-    sections: Sections = {"Training": [table], "What was held fixed": [held_fixed]}
-    page, n_seeds = perplexity.page(None, evaluation, sections, compared=True), several(evaluation)
+    shown, n_seeds = evaluation if pool else apart(evaluation), several(evaluation)
+    sections: Sections = {"Training": [training_table(facts, shown.seeds)], "What was held fixed": [held_fixed]}
+    page = perplexity.page(None, evaluation, sections, compared=True, pool=pool)
     seeds = f", {n_seeds} seeds" if n_seeds else ""
-    return replace(page, title=f"Comparison: {asked(pooled(evaluation))}{seeds}")
+    return replace(page, title=f"Comparison: {asked(pooled(shown))}{seeds}")
 
 
 def loss_curves(records: Sequence[Record]) -> Lines:

@@ -38,10 +38,14 @@ def _over_seeds(label: str, training_window: int, seeds: Sequence[Sequence[Part]
     if whole.state == "unknown":
         return whole
     reaches = [min(parts, key=_reach).reach for parts in seeds]
-    if len(set(reaches)) == 1:
+    said = [True] * len(seeds)
+    if whole.state == "none":  # the line names one part; a seed may fail in another one
+        named = min((part for part in least.values() if part.reach is not None), key=_reach)
+        said = [any(part.name == named.name and part.reach == 0 for part in parts) for parts in seeds]
+    if len(set(reaches)) == 1 and all(said):
         return replace(whole, line=f"{whole.line} with each of {len(seeds)} seeds")
     each = " / ".join("unknown" if reach is None else f"{reach:,}" if reach else "none" for reach in reaches)
-    who = "every seed" if whole.state in ("reads", "partly") else f"{reaches.count(0)} of {len(seeds)} seeds"
+    who = "every seed" if all(said) else f"{sum(said)} of {len(seeds)} seeds"
     return replace(whole, line=f"{whole.line} with {who}; seeds: {each}")
 
 

@@ -41,7 +41,8 @@ class Spread:
 class Value:
     """One figure. number: what is compared and exported, in full; None: there is none. text: as shown.
 
-    low, high: its interval, where known, written out in `range` as the figure is. spread: of a mean over seeds.
+    low, high: its interval, where known, written out in `range` as the figure is. spread: of a mean over seeds. n: how
+    many documents or prompts it is of, where those are what was drawn.
     """
 
     text: str
@@ -51,6 +52,7 @@ class Value:
     high: float | None = None
     range: str = ""
     spread: Spread | None = None
+    n: int | None = None
 
     @classmethod
     def of(
@@ -62,14 +64,15 @@ class Value:
         low: float | None = None,
         high: float | None = None,
         spread: Spread | None = None,
+        n: int | None = None,
     ) -> "Value":
-        """A number in this form, with its note, interval and spread; None: that there is none, and why (missing)."""
+        """A number in this form, with its note, interval, spread and n; None: that there is none, and why (missing)."""
         if number is None:
             return cls(MISSING.text, note=missing)
         if low is None or high is None:
-            return cls(in_form(number, form), number, note, spread=spread)
+            return cls(in_form(number, form), number, note, spread=spread, n=n)
         ends = f"{in_form(low, form)} to {in_form(high, form)}"
-        return cls(in_form(number, form), number, note, low, high, ends, spread)
+        return cls(in_form(number, form), number, note, low, high, ends, spread, n)
 
     @property
     def interval(self) -> tuple[float, float] | None:

@@ -3,7 +3,8 @@
 A figure ties with the best one when their 95 % intervals meet; an interval that is not known is the figure alone in a
 table, and may be anything in a headline: that names a winner only where no interval meets another's. Of a mean over
 seeds it is the interval that counts them in. Two intervals that meet may still hide a difference, which only a paired
-comparison could show: what is said here errs towards a tie.
+comparison could show: what is said here errs towards a tie. Of fewer than LEAST documents or prompts nothing is the
+best: a bootstrap over two or three of them draws intervals that are far too narrow.
 """
 
 import math
@@ -14,10 +15,23 @@ from coca_train.report.blocks import Value
 
 Direction = Literal["low", "high"]
 MANY = 4  # names that a sentence holds
+LEAST = 20  # documents or prompts that say something
 
 
 def tied(figures: Sequence[Value], best: Direction) -> list[int]:
-    """Which of these figures are the best, or cannot be told apart from it; none where the best is nothing at all.
+    """Which of these figures are the best, or cannot be told apart from it; none where the best is nothing at all, or
+    too few documents or prompts say so."""
+    return [] if too_few(figures) else _alike(figures, best)
+
+
+def too_few(figures: Iterable[Value]) -> int | None:
+    """Of how many documents or prompts the figures are, the one of the fewest, where that is fewer than LEAST."""
+    fewest = min((value.n for value in figures if value.number is not None and value.n is not None), default=LEAST)
+    return fewest if fewest < LEAST else None
+
+
+def _alike(figures: Sequence[Value], best: Direction) -> list[int]:
+    """`tied`, however few they are of.
 
     The best is the extreme finite number. Shares of which the highest reads as 0 (nobody found anything), or cannot be
     told apart from one that does, have no best.
@@ -45,11 +59,13 @@ def _meet(one: tuple[float, float], other: tuple[float, float]) -> bool:
     return one[0] <= other[1] and other[0] <= one[1]
 
 
-def headline(where: str, figures: Mapping[str, Value], best: Direction, does: str, quantity: str) -> str:
+def headline(
+    where: str, figures: Mapping[str, Value], best: Direction, does: str, quantity: str, of: str = "documents"
+) -> str:
     """A sentence about who is best, by label: a winner where its interval meets no other's, else the tie.
 
     "In windows of 2,048 tokens coca predicts best: perplexity 50.00 (48.10 to 52.30)." where: its first words. does:
-    what a winner does. quantity: of the figures. "" without any figure.
+    what a winner does. quantity: of the figures. of: what they are of. "" without any figure.
     """
     known = {label: value for label, value in figures.items() if value.number is not None}
     if not known:
@@ -57,9 +73,12 @@ def headline(where: str, figures: Mapping[str, Value], best: Direction, does: st
     if len(known) == 1:
         ((label, value),) = known.items()
         return f"{where} {label}: {quantity} {_with_range(value)}."
-    places = tied(list(known.values()), best)
+    places = _alike(list(known.values()), best)
     if not places:
         return f"{where} there is no best: {quantity} {_spread(known.values())} for all {len(known)}."
+    if n := too_few(known.values()):
+        seen, spread = f"{n} {of if n > 1 else of.removesuffix('s')}", _spread(known.values())
+        return f"{where} {_named(list(known))} cannot be told apart by {seen}, {LEAST} are needed: {quantity} {spread}."
     leading = [list(known)[place] for place in places]
     unsure = [label for label, value in known.items() if value.doubt is None]
     if len(leading) == 1 and not unsure:

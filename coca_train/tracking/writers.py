@@ -27,6 +27,10 @@ from coca_train.runtime.errors import DataError
 from coca_train.tracking.trackers import Findings, Record, Sink, TensorBoardSink, Tracker, WandbSink, Warn
 
 LARGEST = 1e300  # of what is measured: beyond, a chart of it has no axis
+# What trackers are told of a run, of a stage beside its own of that, and of its data.
+SHARED = ("model", "position", "visibility", "layers", "train", "optim", "engine", "eval")
+OF_STAGE = ("trainable", "max_steps", "tokens", "optimizer", "lora")
+OF_DATA = ("seed", "document_mask", "packing")
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
@@ -176,13 +180,26 @@ def clock(seconds: float) -> str:
 
 
 def shared_config(config: Config) -> dict[str, Any]:
-    """What a tracker is told about the run: hyper-parameters only, no paths, nothing from the environment."""
-    parts = ("model", "position", "visibility", "layers", "train", "stages", "optim", "engine", "eval")
-    shared: dict[str, Any] = {part: values for part, values in asdict(config).items() if part in parts}
-    shared["data"] = {"seed": config.data.seed, "document_mask": config.data.document_mask}
-    shared["data"]["packing"] = config.data.packing
-    shared["data"]["weights"] = {name: source.weight for name, source in config.data.sources.items()}
+    """What a tracker is told about the run: hyper-parameters only, no paths, nothing from the environment. Of a stage's
+    own sections as much as of the run's."""
+    whole = asdict(config)
+    shared: dict[str, Any] = {part: values for part, values in whole.items() if part in SHARED}
+    shared["stages"] = {name: _shared_of_stage(stage) for name, stage in whole["stages"].items()}
+    shared["data"] = _shared_data(whole["data"])
     shared["seed"] = config.run.seed
+    return shared
+
+
+def _shared_of_stage(stage: Mapping[str, Any]) -> dict[str, Any]:
+    shared = {part: values for part, values in stage.items() if part in (*SHARED, *OF_STAGE)}
+    return shared | {"data": _shared_data(stage["data"])}
+
+
+def _shared_data(data: Mapping[str, Any]) -> dict[str, Any]:
+    """A stage may have some of it only; a source that it leaves out is null."""
+    shared = {key: value for key, value in data.items() if key in OF_DATA}
+    if sources := data.get("sources"):
+        shared["weights"] = {name: source and source.get("weight") for name, source in sources.items()}
     return shared
 
 

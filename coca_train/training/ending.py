@@ -34,7 +34,7 @@ from coca_train.tracking.writers import read_jsonl
 from coca_train.training.reach import SEED, SETTINGS, Reach
 
 DONE = "done.json"
-FORMAT = 4  # of a report; those of other formats are made anew
+FORMAT = 5  # of a report; those of other formats are made anew
 Show = Callable[[int, Findings], None]  # what the report on a step found
 
 

@@ -7,6 +7,7 @@ import pytest
 from coca_train.evaluation.suites import passkey
 from coca_train.evaluation.suites._found import depth_row
 from coca_train.report.blocks import HeatMaps, Lines, Table
+from coca_train.report.render.contents import best_places
 from tests.evaluation.grids import blocks, byte_subject, cell, evaluation, measured, parrot, result, settings, setup
 
 SMALL = {"n_cases": 6, "max_new_tokens": 8, "places": "even", "n_depths": 3}
@@ -227,3 +228,12 @@ def test_one_sentence_says_what_variants_make_of_a_model(shares, words):
     summary = passkey.page(small(), grid).summary
     assert len(summary) == bool(words)
     assert not words or words in summary[0]
+
+
+@pytest.mark.parametrize(("n", "places"), [(19, set()), (20, {(0, 0)})])
+def test_of_few_prompts_no_variant_finds_most(n, places):
+    cells = [done("one", 512, [case(found)] * n, name) for name, found in (("plain", True), ("ntk", False))]
+    page = passkey.page(small(), evaluation("passkey", SMALL, [measured("one", ("plain", "ntk"))], (512,), cells))
+    assert ("plain finds most" in page.summary[0]) == bool(places)
+    assert ("by 19 prompts, 20 are needed" in page.summary[0]) == (not places)
+    assert {place for place in best_places(blocks(page)["passkey-accuracy"]) if place[0] < 2} == places  # ours

@@ -9,24 +9,25 @@ from coca_train.evaluation.grid_blocks import asked, file_names
 from coca_train.evaluation.perplexity_page import page
 from coca_train.evaluation.results import Evaluation
 from coca_train.report.render import write_report
+from coca_train.report.render.contents import best_places, legend
 from tests.evaluation.grids import blocks, cell, evaluation, measured
 
 WINDOWS = (512, 1024, 2048)
 
 
-def result(perplexity: float, *sources: str) -> dict:
+def result(perplexity: float, *sources: str, n_documents: int = 24) -> dict:
     figures = {
         "perplexity": perplexity, "ci_low": perplexity - 1, "ci_high": perplexity + 1, "bits_per_byte": 1.25,
-        "n_documents": 3, "n_tokens": 300, "n_bytes": 1000, "ends": [1, 2], "loss_by_position": [3.0, 2.5],
+        "n_documents": n_documents, "n_tokens": 300, "n_bytes": 1000, "ends": [1, 2], "loss_by_position": [3.0, 2.5],
         "loss_low": [2.5, 2.0], "loss_high": [3.5, 3.0],
     }  # fmt: skip
     return {"stride": 512, "sources": dict.fromkeys(sources, figures)}
 
 
-def some(*sources: str) -> Evaluation:
+def some(*sources: str, **fields: int) -> Evaluation:
     figures = {"rope": (20.0, 40.0, 90.0), "coca": (21.0, 30.0, 50.0)}
     cells = [
-        cell(name, "plain", window, result(figure, *sources))
+        cell(name, "plain", window, result(figure, *sources, **fields))
         for name, row in figures.items()
         for window, figure in zip(WINDOWS, row, strict=True)
     ]
@@ -51,6 +52,19 @@ def test_rows_windows_and_what_the_paper_has():
 def test_what_it_says_at_a_glance():
     (best,) = page(None, some("books")).summary
     assert "2,048 tokens coca, plain predicts best: perplexity 50.00 (49.00 to 51.00)" in best
+
+
+def test_of_few_documents_nothing_is_best():
+    few = page(None, some("books", n_documents=3))
+    assert few.summary == [
+        "In windows of 2,048 tokens rope, plain and coca, plain cannot be told apart by 3 documents, 20 are needed: "
+        "perplexity 50.00 to 90.00."
+    ]
+    for table in (blocks(few)[name] for name in ("perplexity-books", "bits-per-byte-books")):
+        assert not any(not table.rows[row].theirs for row, _ in best_places(table))
+        assert "Nothing is bold in a column of fewer than 20 documents or prompts" in legend(table)
+    enough = blocks(page(None, some("books", n_documents=20)))["perplexity-books"]
+    assert (1, 2) in best_places(enough) and "Nothing is bold" not in legend(enough)
 
 
 def test_the_title_says_what_was_asked():

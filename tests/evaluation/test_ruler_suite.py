@@ -121,3 +121,11 @@ def test_a_headline_names_nobody_inside_the_others_intervals(scores, words):
     options = SMALL | {"tasks": ["needle"]}
     page = ruler.page(None, evaluation("ruler", options, [measured(n) for n in names], ("needle@100",), cells))
     assert page.summary == [f"In prompts of 100 tokens {words}"]
+
+
+def test_of_few_prompts_nobody_is_best():
+    known = {"standard_error": 0.05, "n_cases": 19, "cases": []}
+    cells = [cell(name, "plain", "needle@100", known | {"score": s}) for name, s in (("one", 1.0), ("two", 0.1))]
+    options, subjects = SMALL | {"tasks": ["needle"]}, [measured("one"), measured("two")]
+    page = ruler.page(None, evaluation("ruler", options, subjects, ("needle@100",), cells))
+    assert "one and two cannot be told apart by 19 prompts, 20 are needed: mean over needle 0.10" in page.summary[0]

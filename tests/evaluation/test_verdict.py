@@ -1,5 +1,6 @@
 """The verdict on models made to have a known reach, and its words."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -109,6 +110,25 @@ def test_the_least_of_what_was_asked() -> None:
     few, nothing = Part("finds", "prompts", (seen(128, True, n=3),)), Part("works with", "prompts", (seen(64, False),))
     assert verdict("one", 128, [holds, few]).line == "no verdict: 17 of 20 prompts missing"
     assert verdict("one", 128, [few, nothing]).state == "none"
+
+
+def test_of_several_seeds_those_are_counted_that_fail_in_the_part_that_is_named() -> None:
+    def of_seed(finds: bool, works: bool) -> list[Part]:
+        return [Part("finds", "prompts", (seen(64, finds),)), Part("works with", "prompts", (seen(64, works),))]
+
+    def line(*seeds: list[Part]) -> str:
+        runs = [f"one-seed{k}" for k in range(len(seeds))]
+        cells = [cell(run, "plain", 64, {"any": 1}) for run in runs]
+        whole = evaluation("reach", {}, [measured(run, window=128) for run in runs], (64,), cells)
+        known = replace(whole, seeds={"one": {run: run[-1] for run in runs}})
+        (said,) = verdicts(known, {(run, "plain"): parts for run, parts in zip(runs, seeds, strict=True)})
+        return said.line.partition("finds too little at 64 tokens already, inside its window of 128 ")[2]
+
+    assert line(of_seed(False, True), of_seed(True, False), of_seed(True, True)) == (
+        "with 1 of 3 seeds; seeds: none / none / 64"
+    )
+    assert line(of_seed(False, False), of_seed(True, False)) == "with 1 of 2 seeds; seeds: none / none"
+    assert line(of_seed(False, True), of_seed(False, False)) == "with each of 2 seeds"
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,15 @@
 """An axis never turns less than its interval into a slope."""
 
 import math
+import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from coca_train.report.blocks import Line, Lines
-from coca_train.report.render.chart import WIDE, chart
+from coca_train.report.blocks import Line, Lines, Panels
+from coca_train.report.render import pictures
+from coca_train.report.render.chart import PART, WIDE, chart, part
 from coca_train.report.render.scales import LEAST_RATIO, TIMES_INTERVAL, ends
 
 NOISE = (602.72, 602.55, 602.95)  # perplexities of three documents
@@ -57,3 +60,16 @@ def test_limits_that_a_picture_sets_stay():
     assert ends(block)[1] == (500.0, 1000.0)
     low, high = ends(replace(block, y_limits=(None, 1000.0), y_log=True))[1]
     assert high == 1000.0 and low > 300  # what leaves the picture makes no room in it
+
+
+@pytest.mark.parametrize("level", [1e-4, 0.2])
+def test_what_must_be_passed_lies_in_the_picture(level):
+    block = picture((0.063, 0.034), 0.005, levels=((level, "what passes is more than this"),))
+    low, high = ends(block)[1]
+    assert low < level < high and low < 0.029 and high > 0.068
+    drawn = part("all", block, PART)
+    (place,) = re.findall(r'class="level" d="M[0-9.]+ ([0-9.-]+)H', drawn)
+    assert 10 < float(place) < PART.height - PART.bottom
+    (axes,) = pictures._side_by_side(Panels(name="p", title="", alt="", panels=(block,))).axes
+    assert axes.get_ylim() == pytest.approx((low, high))
+    assert level in [float(np.ravel(line.get_ydata())[0]) for line in axes.lines]

@@ -151,6 +151,13 @@ def other_text(run_dir):
     edit(run_dir / "report" / "results.json", lambda d: d["cells"][0]["result"]["sources"]["text"].update(n_tokens=3))
 
 
+def other_tokenizer(run_dir):
+    def edited(tree):
+        tree["cells"][0]["result"]["sources"]["text"].update(predictions="others")
+
+    edit(run_dir / "report" / "results.json", edited)
+
+
 @pytest.mark.parametrize(
     ("damage", "phrase"),
     [
@@ -160,6 +167,7 @@ def other_text(run_dir):
         (fewer_steps, "ended at different steps"),
         (other_weights, "blocks.0.mlp.up.weight of rope and coca differ"),
         (other_text, "scored on other tokens"),
+        (other_tokenizer, "scored on other tokens"),
         (other_windows, "scored on other windows or texts"),
         (unexplained, "coca has no result for plain at window 64"),
     ],
@@ -215,12 +223,13 @@ def test_one_training_twice_is_no_second_seed(runs, tmp_path):
         compare.compare(both, tmp_path, "compare")
 
 
-def test_a_report_without_losses_by_document_is_of_an_older_version(runs, tmp_path):
+@pytest.mark.parametrize("part", ["by_document", "predictions"])
+def test_a_report_without_what_models_are_compared_by_is_of_an_older_version(part, runs, tmp_path):
     edit(
         runs["coca"] / "report" / "results.json",
-        lambda d: [c["result"]["sources"]["text"].pop("by_document") for c in d["cells"]],
+        lambda d: [c["result"]["sources"]["text"].pop(part) for c in d["cells"]],
     )
-    with pytest.raises(DataError, match=r"E-REPORT-02 .*by_document.*Fix: delete it"):
+    with pytest.raises(DataError, match=rf"E-REPORT-02 .*{part}.*Fix: delete it"):
         compare.compare(runs, tmp_path, "compare")
 
 

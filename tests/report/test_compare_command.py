@@ -41,6 +41,7 @@ def test_a_list_of_runs():
         (["run.name=x"], "compare sets this itself"),
         (["schemes="], "one or more"),
         (["schemes=rope,rope"], "rope is there twice"),
+        (["runs=runs/a,runs/b", "seeds=3"], "runs=runs/a,runs/b: runs are compared with the seeds they have"),
         (["schemes=rope,coka"], "did you mean coca"),
         (["schemes=rope coca:clexx"], "did you mean clex"),
         (["schemes=rope coca:"], "there is no ''"),

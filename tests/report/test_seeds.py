@@ -22,7 +22,20 @@ from coca_train.report.blocks import Spread, Value
 from coca_train.report.render import write_report
 from coca_train.report.render.plain import csv_text, markdown_text, terminal_text
 from coca_train.report.ties import headline, tied
-from tests.evaluation.grids import blocks, cell, evaluation, measured, row
+from tests.evaluation.grids import (
+    ROPE,
+    TINY,
+    WORDS,
+    Bytes,
+    blocks,
+    cell,
+    evaluate,
+    evaluation,
+    measured,
+    row,
+    settings,
+    subject,
+)
 from tests.report.support import facts, pixels
 
 WINDOWS = (128, 256, 512)
@@ -36,6 +49,7 @@ def scored(losses_D, window, uses=1.0):
     ends = bin_ends(window).tolist()
     by_document = {
         "by_document": sums_D2.tolist(),
+        "predictions": f"of {window}",
         "uses": {str(window): [[uses * N_TOKENS + i, N_TOKENS] for i in range(len(losses_D))]},
         **({"holds": [[-1.0 - i, N_TOKENS] for i in range(len(losses_D))]} if window > 128 else {}),
     }
@@ -86,7 +100,9 @@ def test_runs_that_differ_in_nothing_but_their_seeds_are_one_model():
     ("runs", "model"),
     [
         (("rope_seed1", "rope_seed2"), "rope"), (("a.seed-10", "a.seed-11"), "a"), (("one", "two"), "one"),
-        (("seed1", "seed2"), "seed1"), (("coca350-3", "coca350-4"), "coca350"),
+        (("seed1", "seed2"), "seed1"), (("coca350-3", "coca350-4"), "coca350"), (("t5", "t5-seed2"), "t5"),
+        (("t5-seed2", "t5", "t5-seed10"), "t5"), (("rope-factor-8", "rope-factor-8-seed2"), "rope-factor-8"),
+        (("rope_seed1", "rope_seed10"), "rope"), (("t5-seed2", "t5-seed20"), "t5"), (("t5", "t5b"), "t5"),
     ],
 )  # fmt: skip
 def test_a_model_is_called_what_its_runs_share(runs, model):
@@ -100,7 +116,36 @@ def test_an_evaluation_knows_the_seeds_of_a_training_after_as_many_steps(tmp_pat
         (tmp_path / name / "config.yaml").write_text(json.dumps(tree(name[:4], number)).replace("earl", "rope"))
         subjects.append(replace(measured(name), path=str(tmp_path / name), step=step))
     subjects.append(replace(measured("llama", kind="huggingface"), path="nowhere"))
-    assert seeds_of(subjects) == {"rope": {"rope": "1", "rope-seed2": "2"}}
+    assert seeds_of(subjects) == {
+        "rope": {"rope": "1", "rope-seed2": "2"}, "early": {"early": "3"}, "alibi": {"alibi": "1"}
+    }  # fmt: skip
+
+
+def test_models_with_a_seed_in_common_are_compared_by_it_and_it_is_said():
+    whole = trained({"rope": SAME, "coca": BETTER, "alibi": SAME})
+    left = [each for each in whole.subjects if each.name not in ("coca-seed2", "coca-seed3")]
+    whole = replace(whole, subjects=tuple(left), seeds={**whole.seeds, "coca": {"coca": "1234"}})
+    document = page(None, whole)
+    alone, told, *rest = document.summary
+    assert alone == "rope and coca; coca and alibi: one seed in common, so what is said of them is of documents alone."
+    assert told.startswith("coca is better than rope at 512 tokens by ") and told.endswith("over documents; one seed.")
+    assert "rope and alibi cannot be told apart at 512 tokens." in rest
+    table = blocks(document)["differences"]
+    assert "over both documents and seeds, of a pair with one seed over documents alone, and" in table.note
+    assert [each.values[0].note for each in table.rows] == [
+        "1 seed, 24 documents", "3 seeds, 24 documents", "1 seed, 24 documents"
+    ]  # fmt: skip
+
+
+def test_rows_a_training_are_still_compared_over_their_seeds():
+    whole = trained({"rope": SAME, "coca": BETTER, "alibi": SAME})
+    known = {run: facts() for run in runs(3, "rope", "coca", "alibi")}
+    pooled_, each = (comparison_page(whole, known, ["the text"], pool) for pool in (True, False))
+    assert each.summary == pooled_.summary and blocks(each)["differences"] == blocks(pooled_)["differences"]
+    assert [row.label[0] for row in blocks(each)["perplexity-books"].rows if not row.theirs] == list(known)
+    assert [row.label[0] for row in blocks(each)["training"].rows] == list(known)
+    assert [verdict.label for verdict in each.verdicts] == list(known)
+    assert "Each seed" not in [section.title for section in each.sections]
 
 
 def test_a_row_is_the_mean_over_seeds_with_what_they_lie_between():
@@ -179,22 +224,49 @@ def test_what_outlasts_documents_and_not_seeds_is_no_difference():
 def test_two_seeds_tell_little_and_one_tells_nothing_of_seeds():
     two = differences.sentences(against(trained({"rope": SAME, "coca": (3.0, 3.1, 3.2)}, n_seeds=2)))
     assert not any("is better" in line for line in two)
-    assert two[-1].startswith("2 seeds tell little: to be told here, a difference must be more than 13 times")
+    assert two[-1].startswith("2 seeds tell little: what is not told here would have to be more than 13 times as large")
+    # Of six comparisons two are told, and the others judged as four: Student's t of 98.75 %, 50.9, by 2.
+    some = trained({"rope": SAME, "alibi": SAME, "coca": (3.0, 3.1, 0.4)}, n_seeds=2, of_seeds=0.001)
+    told = differences.sentences(against(some))
+    assert sum("is better" in line for line in told) == 2
+    assert "would have to be more than 25 times as large" in told[-1]
+    all_told = [each for each in against(some) if each.found.told]
+    assert not any("2 seeds tell little" in line for line in differences.sentences(all_told))
     one = differences.sentences(against(trained({"rope": SAME, "coca": BETTER}, n_seeds=1)))
     assert one[0] == differences.ALONE
     assert one[1].endswith("over documents; one seed.")
 
 
-def test_few_documents_are_no_verdict_and_another_text_no_pair():
+def test_few_documents_are_no_verdict():
     few = trained({"rope": SAME, "coca": BETTER}, n_documents=15)
     assert differences.sentences(against(few)) == ["No verdict over models: 5 of 20 documents missing."]
     assert "differences" not in blocks(page(None, few))
-    other = trained({"rope": SAME, "coca": BETTER})
-    for each in other.cells:
-        if each.subject.startswith("coca"):
-            for pair in each.result["sources"]["books"]["by_document"]:
-                pair[1] += 1  # another tokenizer: other predictions
-    assert against(other) == []
+
+
+class Shifted(Bytes):
+    """As many tokens as bytes, other ones."""
+
+    def encode(self, text):
+        return [token + 1 for token in super().encode(text)]
+
+    def decode(self, tokens):
+        return super().decode([token - 1 for token in tokens])
+
+
+def test_two_tokenizers_are_no_pair_though_they_make_as_many_tokens():
+    texts = {"books": [WORDS * 2, WORDS[5:] * 2], "code": [WORDS[9:] * 2]}
+    options = settings("perplexity", document_tokens="longest", bootstrap_resamples=10)
+
+    def found(tokenizer, ranks=1):
+        one, other = (subject(n, ROPE, tokenizer=t, config=TINY) for n, t in (("one", Bytes()), ("other", tokenizer)))
+        return evaluate(options, [one, other], (32, 64), texts, ranks)
+
+    same, others = found(Bytes(), ranks=2), found(Shifted())
+    assert [(each.one, each.other, each.length) for each in against(same)] == [("one", "other", n) for n in (32, 64)]
+    assert against(others) == []
+    every = [c.result["sources"] for c in others.cells]
+    assert len({tuple(n for _, n in sources["all"]["by_document"]) for sources in every}) == 1  # counts tell nothing
+    assert len({(name, text["predictions"]) for sources in every for name, text in sources.items()}) == 2 * 3
 
 
 def test_of_many_models_each_is_compared_with_the_first():

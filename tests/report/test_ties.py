@@ -64,6 +64,28 @@ def test_a_headline_names_a_winner_only_apart_from_all_others():
     )
 
 
+@pytest.mark.parametrize("n", [1, 2, 3, 19])
+def test_of_few_documents_or_prompts_nothing_is_best(n):
+    one, other = (replace(figure(number, 0.5), n=n) for number in (20.0, 22.0))
+    assert tied([one, other], "low") == tied([one, figure(22.0, 0.5)], "low") == []
+    assert sentence({"rope": one, "coca": other}) == (
+        f"In windows of 2,048 tokens rope and coca cannot be told apart by {n} document{'s' * (n > 1)}, 20 are needed: "
+        "perplexity 20.00 to 22.00."
+    )
+    assert f"by {n} prompt" in headline("Of b", {"x": one, "y": other}, "high", "finds most", "share found", "prompts")
+    nobody = {name: replace(Value.of(0.0, low=0.0, high=0.5), n=n) for name in "ab"}
+    assert "there is no best: share found 0.00" in headline("Of b", nobody, "high", "is best", "share found")
+    assert sentence({"rope": one}) == sentence({"rope": figure(20.0, 0.5)})
+
+
+def test_of_twenty_there_is_a_best():
+    one, other = (replace(figure(number, 0.5), n=20) for number in (20.0, 22.0))
+    assert tied([one, other], "low") == [0]
+    assert "rope predicts best" in sentence({"rope": one, "coca": other})
+    assert "fewer than 20" not in legend(table([one, other, other]))
+    assert "fewer than 20 documents" in legend(table([one, other, replace(other, n=3)]))
+
+
 def test_a_headline_without_intervals_names_nobody():
     said = sentence({"rope": figure(10.0), "coca": figure(20.0)})
     assert said == (

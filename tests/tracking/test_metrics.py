@@ -199,6 +199,18 @@ def test_what_trackers_are_told_holds_no_paths():
     shared = shared_config(load(["run.root=/home/someone/runs", "data.dir=/home/someone/secret"]).config)
     assert "someone" not in json.dumps(shared)
     assert (shared["optim"]["lr"], shared["stages"]["all"]["trainable"]) == (0.004, ["*"])
+    assert shared["data"].keys() == {"seed", "document_mask", "packing", "weights"}
+
+
+def test_of_a_stage_s_own_data_trackers_are_told_what_they_are_of_the_run_s():
+    new = "{path:/home/someone/new,valid_path:null,weight:2.0,on_exhausted:repeat}"
+    own = "{text:null,new:" + new + "}"
+    words = [f"+stages.two.data.sources={own}", "+stages.two.data.seed=7", "+stages.two.optim.lr=0.5"]
+    stages = shared_config(load(words).config)["stages"]
+    assert "someone" not in json.dumps(stages)
+    assert stages["two"]["data"] == {"seed": 7, "weights": {"text": None, "new": 2.0}}
+    assert stages["two"]["optim"] == {"lr": 0.5} and stages["two"]["optimizer"] == "fresh"
+    assert stages["all"]["data"] == {}
 
 
 class Terminal(io.StringIO):

@@ -30,10 +30,11 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from coca_train.report.ties import LEAST
+
 HOLDS_WITHIN = 0.01  # [nats per token]
 GAINS = 1e-4  # [nats per token]: as much can be rounding, since kernels are chosen by length (measures/windows.py)
 FOUND_SHARE = 0.8
-LEAST = 20  # documents or prompts
 CONFIDENCE = 0.95
 RESAMPLES = 2000
 

@@ -40,7 +40,7 @@ def share(cases: Iterable[Case]) -> Value:
     if not hits:
         return Value.of(None, missing="no such case")
     low, high = wilson(sum(hits), len(hits))
-    return Value.of(sum(hits) / len(hits), note=f"{sum(hits)} of {len(hits)}", low=low, high=high)
+    return Value.of(sum(hits) / len(hits), note=f"{sum(hits)} of {len(hits)}", low=low, high=high, n=len(hits))
 
 
 def by_length(
@@ -123,5 +123,5 @@ def at_the_longest(evaluation: Evaluation, what: str) -> list[str]:
             longest = max(int(point) for row in rows for point in row.results)
             shares = {row.variant: share(row.results[longest]["cases"]) for row in rows if longest in row.results}
             where = f"Of {subject.name} in prompts of {longest:,} tokens,"
-            sentences.append(headline(where, shares, "high", "finds most", f"share of the {what} found"))
+            sentences.append(headline(where, shares, "high", "finds most", f"share of the {what} found", "prompts"))
     return sentences

@@ -10,7 +10,8 @@ the window's length, the longest window's cell measures the others on the way, a
 
 At each point: perplexity and its 95 % interval (bootstrap over documents), bits per token and per byte, predictions,
 and the loss by position of each document's first window (measures/windows.py). `by_document`, its NLL and predictions,
-is what models are compared by (differences.py). And by document, what the verdict is made of (measures/reach.py):
+is what models are compared by (differences.py) where `predictions`, a digest of the tokens scored, is the same. And by
+document, what the verdict is made of (measures/reach.py):
 * `uses`, by length: the last eighth of each window, side by side over a document, once with the whole window before it
   and once with five eighths of it, so that a prediction has 7/8 to all of the length before it or 1/2 to 5/8 of it: NLL
   with less context less NLL with more. The training window's cell asks it of a quarter and half of that length too;
@@ -49,6 +50,7 @@ VERSION = 5
 SHARES = True
 AXIS = ("holds_within",)
 EIGHTHS = 8  # of a window, the last is what is predicted with more and with less of it before, and when it holds
+DIGITS = 16  # of the digest of what is predicted
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -130,6 +132,14 @@ class Material:
         cut = self.row(window).cut
         end = None if cut is None else cut + 1
         return {source: [d[:end] for d in documents] for source, documents in self.texts.documents.items()}
+
+    def predictions(self, window: int) -> dict[str, str]:
+        """A digest of the tokens that are scored in this window, by source and of all together."""
+        scored = {source: [d[1:] for d in documents] for source, documents in self.documents(window).items()}
+        return {
+            ALL: digest(scored)[:DIGITS],
+            **{source: digest({source: texts})[:DIGITS] for source, texts in scored.items()},
+        }
 
     def n_bytes(self, window: int) -> dict[str, int]:
         """Size in UTF-8 of what is scored in this window, by source [bytes]; windows with one cut share it."""
@@ -228,13 +238,13 @@ def combine(
     read = {name: _whole([part[str(name)] for part in parts], size) for name in material.read_for(point)}
     if ALL in read["own"]:
         size[ALL] = sum(size.values())
-    sources = {}
+    sources, predictions = {}, material.predictions(point)
     for source, scores in read["own"].items():
         summary = summarise(scores.documents, size[source], material.seed, settings.bootstrap_resamples)
         low, high = intervals(scores.bins, material.seed, settings.bootstrap_resamples)
         curve = {"ends": bin_ends(point).tolist(), "loss_by_position": means(scores.positions).tolist()}
         curve |= {"loss_low": low, "loss_high": high, "by_document": scores.documents.tolist()}
-        sources[source] = asdict(summary) | curve
+        sources[source] = asdict(summary) | curve | {"predictions": predictions[source]}
         sources[source]["uses"] = {
             str(length): _excess(*(read[name, length][source].documents for name in ("less", "more")))
             for length in material.lengths(point)

@@ -139,7 +139,7 @@ def _summary(pooled: Evaluation) -> list[str]:
 
 
 def _perplexity(result: Mapping[str, Any]) -> Value:
-    return Value.of(result["perplexity"], low=result["ci_low"], high=result["ci_high"])
+    return Value.of(result["perplexity"], low=result["ci_low"], high=result["ci_high"], n=result["n_documents"])
 
 
 def _octaves(rows: list[GridRow]) -> Table | None:
@@ -148,7 +148,7 @@ def _octaves(rows: list[GridRow]) -> Table | None:
 
     def mean(row: GridRow, octave: tuple[int, int]) -> Value:
         _, _, loss, low, high = means.get(row.name, {}).get(octave, (None,) * 5)
-        return Value.of(loss, "{:.3f}", low=low, high=high)
+        return Value.of(loss, "{:.3f}", low=low, high=high, n=row.last.get("n_documents"))
 
     return table(
         rows,

@@ -96,7 +96,8 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
 
     def scored(result: Mapping[str, Any]) -> Value:
         note = f"memory {result['memory']:,}"
-        return Value.of(result["perplexity"], note=note, low=result["ci_low"], high=result["ci_high"])
+        low, high, n = result["ci_low"], result["ci_high"], result["n_documents"]
+        return Value.of(result["perplexity"], note=note, low=low, high=high, n=n)
 
     known = [row for row in rows if row.results]
     return document(

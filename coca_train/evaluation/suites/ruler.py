@@ -248,7 +248,7 @@ def _share(score: float, n: int, note: str = "") -> Value:
     """A mean of scores with Wilson's interval: a score between 0 and 1 varies at most as right and wrong do, and a mean
     over tasks at most as one over all their cases."""
     low, high = wilson(score * n, n)
-    return Value.of(score, note=note, low=low, high=high)
+    return Value.of(score, note=note, low=low, high=high, n=n)
 
 
 def _summary(rows: list[GridRow], tasks: list[str], lengths: list[int]) -> list[str]:
@@ -256,6 +256,6 @@ def _summary(rows: list[GridRow], tasks: list[str], lengths: list[int]) -> list[
     for length in reversed(lengths):
         means = {row.label: mean for row in rows if (mean := _mean(row, tasks, length)).number is not None}
         if means:
-            n_tasks = f"{len(tasks)} tasks" if len(tasks) > 1 else tasks[0]
-            return [headline(f"In prompts of {length:,} tokens", means, "high", "is best", f"mean over {n_tasks}")]
+            where, n_tasks = f"In prompts of {length:,} tokens", f"{len(tasks)} tasks" if len(tasks) > 1 else tasks[0]
+            return [headline(where, means, "high", "is best", f"mean over {n_tasks}", "prompts")]
     return ["No length has all its tasks measured."]

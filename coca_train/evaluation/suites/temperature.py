@@ -153,14 +153,17 @@ class RowChanges(NamedTuple):
     def whole(self) -> dict[float, Value]:
         """Change of whole documents by 1/√t [%]."""
         percents = {scale: self._percent(scale, -1) for scale in self.change}
-        return {scale: Value.of(p[0], "{:+.2f} %", low=p[1], high=p[2]) for scale, p in percents.items()}
+        n = len(self.row.last["nll"])
+        return {scale: Value.of(p[0], "{:+.2f} %", low=p[1], high=p[2], n=n) for scale, p in percents.items()}
 
     @property
     def lowest(self) -> tuple[float, list[float]]:
-        """1/√t with the lowest mean change of whole documents, and all that cannot be told apart from it."""
+        """1/√t with the lowest mean change of whole documents, and all that cannot be told apart from it: all there
+        are, of too few documents."""
         values = self.whole
         best = min(values, key=lambda scale: (float(self.change[scale][-1]), scale))
-        return best, [list(values)[place] for place in tied(list(values.values()), "low")]
+        places = tied(list(values.values()), "low")
+        return best, [list(values)[place] for place in places] or list(values)
 
 
 def _interval(nll_NS: np.ndarray, base_NS: np.ndarray, n_S: np.ndarray) -> np.ndarray:

@@ -19,13 +19,14 @@ from coca_train.report.blocks import (
     Text,
     Value,
 )
-from coca_train.report.ties import tied
+from coca_train.report.ties import LEAST, tied, too_few
 
 PAPER = "paper"  # the word that marks a row or a curve that is not ours
 NAME = re.compile(r"[A-Za-z0-9-]+")
 MARKED = "The rows marked “paper” are the paper's figures, not ours."
 RANGES = "Small: {}."
 BOLD = "Bold: the {} figure of a column{}; no interval is known, others may be as good."
+TOO_FEW = f"Nothing is bold in a column of fewer than {LEAST} documents or prompts: too few to tell."
 NOTHING = "A column in which a 0.00 is among them has no bold."
 SEEDS = "Figures are means over seeds; small too: the lowest and the highest seed, counted in where ties are told."
 STROKES = "Strokes: from the lowest to the highest seed."
@@ -84,6 +85,9 @@ def legend(table: Table) -> str:
         groups = " (ours and the paper's apart)" if theirs else ""
         words.append((TIED if has_intervals(table) else BOLD).format(extreme, groups))
         words += [NOTHING] if table.best == "high" and has_intervals(table) else []
+    ours = [row.values for row in table.rows if not row.theirs]
+    if table.best and len(ours) > 1 and any(map(too_few, ours)):
+        words.append(TOO_FEW)
     if theirs:
         words.append(MARKED)
     return " ".join(words)

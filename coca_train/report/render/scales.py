@@ -152,9 +152,9 @@ def tick_text(value: float) -> str:
 
 
 def ends(block: Lines) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Limits of both axes: all curves, their intervals and seeds, and the marks."""
+    """Limits of both axes: all curves, their intervals and seeds, the marks and the levels."""
     xs = [x for line in block.lines for x in line.x] + [x for x, _ in block.marks]
-    ys = [v for line in block.lines for bound in (line.y, *bounds(line)) for v in bound]
+    ys = [v for line in block.lines for bound in (line.y, *bounds(line)) for v in bound] + [y for y, _ in block.levels]
     y_limits = limits([v for v in ys if v is not None], block.y_log, block.y_limits, least_span(block))
     return limits(xs, block.x_log), y_limits
 
