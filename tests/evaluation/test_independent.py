@@ -209,9 +209,7 @@ def test_reach_of_reading(evaluated, theirs, pieces, tmp_path):
     _, page = evaluated("reach", *words)
     ids = read(texts, pieces, 49)
     beyond = range(TRAINED + 1, 49)
-    excess = sum(
-        loss(theirs, ids, p, window_of(p, 48, 24)) - loss(theirs, ids, p, window_of(p, 24, 3)) for p in beyond
-    )
+    excess = sum(loss(theirs, ids, p, window_of(p, 48, 24)) - loss(theirs, ids, p, window_of(p, 24, 3)) for p in beyond)
     gain = {}
     for length, ends in ((12, 1), (24, 3), (48, 6)):
         last = [end for end in range(length, 49, length)]

@@ -178,9 +178,9 @@ DEFINITION = (
 READING = (
     "It holds a window when the loss of the same predictions, of those with more than a training window of their "
     "document before them, is surely no more than {within:g} nats a token above that in windows of the training "
-    "length with seven eighths of it to all of it before them. It uses a length when predictions with seven eighths of it to all of it before them are surely better, by "
-    f"more than {GAINS:g} nats, than the same ones with their nearest half of it to five eighths, truncated and with "
-    "positions begun anew."
+    "length with seven eighths of it to all of it before them. It uses a length when predictions with seven eighths "
+    f"of it to all of it before them are surely better, by more than {GAINS:g} nats, than the same ones with their "
+    "nearest half of it to five eighths, truncated and with positions begun anew."
 )
 
 
