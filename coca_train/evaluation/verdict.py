@@ -83,7 +83,8 @@ def verdict(label: str, training_window: int, parts: Sequence[Part]) -> Verdict:
 
 def _length(part: Part) -> str:
     """Where nothing that was judged failed, it may reach further, unless nobody can ask."""
-    return f"{'at least ' if part.open and not part.stopped else ''}{part.reach:,} tokens"
+    further = part.open and (part.missing or not part.stopped)
+    return f"{'at least ' if further else ''}{part.reach:,} tokens"
 
 
 def _times(reach: int, training_window: int) -> str:

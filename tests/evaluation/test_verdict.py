@@ -179,6 +179,9 @@ def test_what_could_not_be_measured_ends_a_reach_and_says_why() -> None:
     said = verdict("one", 128, [uses, nowhere])
     assert (said.state, said.line) == ("unknown", "no verdict: learned has 128 positions")
     assert said.parts[1] == ("finds", "unknown: learned has 128 positions")
+    few = Part("uses", "documents", (seen(64, True), seen(128, True, n=12)), stopped="no document has 256 tokens")
+    line = "reads to at least 64 tokens (0.5× its window; no verdict beyond: 8 of 20 documents missing)"
+    assert verdict("one", 128, [few]).line == line
     failed = Part("uses", "documents", (seen(64, True), seen(128, False)), stopped="out of memory")
     assert verdict("one", 128, [failed]).line == "reads to 64 tokens (0.5× its window)"
 
