@@ -104,7 +104,7 @@ def seeds_of(subjects: Sequence[Measured]) -> dict[str, dict[str, str]]:
     """By model, its runs and their seeds: of one training, after as many steps."""
     runs = {each.name: each for each in subjects if each.kind == "run"}
     settings = {name: {**plain(Path(run.path) / "config.yaml"), "step": run.step} for name, run in runs.items()}
-    return grouped(settings)
+    return grouped(settings, [each.name for each in subjects if each.name not in runs])
 
 
 def subject_names(config: EvaluateConfig) -> list[str]:

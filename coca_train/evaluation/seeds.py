@@ -4,7 +4,7 @@ A seed is a training of its own: other initial weights, other dropout, another o
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
 from itertools import product, takewhile
 from typing import Any
@@ -29,8 +29,9 @@ def without_seeds(settings: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     return rest, f"{weights}" if order in (weights, None) else f"{weights}, data {order}"
 
 
-def grouped(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
+def grouped(settings: Mapping[str, Mapping[str, Any]], others: Collection[str] = ()) -> dict[str, dict[str, str]]:
     """By model, its runs and their seeds: runs that differ in nothing else are one model. settings: by run.
+    others: names that are taken, of what is no run.
 
     Runs that have one and the same seed too stay apart: a training repeated says nothing of seeds.
     """
@@ -44,8 +45,9 @@ def grouped(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, st
         else:
             alike.append((rest, {name: seed}))
     names = [_common(list(seeds)) for _, seeds in alike]
+    taken = [*names, *others]
     return {
-        name if name and names.count(name) == 1 else next(iter(seeds)): seeds
+        name if name and taken.count(name) == 1 else next(iter(seeds)): seeds
         for name, (_, seeds) in zip(names, alike, strict=True)
     }
 

@@ -121,6 +121,15 @@ def test_an_evaluation_knows_the_seeds_of_a_training_after_as_many_steps(tmp_pat
     }  # fmt: skip
 
 
+def test_a_model_of_several_runs_is_not_called_what_an_import_is_called(tmp_path):
+    subjects = [replace(measured("rope", kind="huggingface"), path="nowhere")]
+    for name, number in (("rope-1", 1), ("rope-2", 2)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").write_text(json.dumps(tree("rope", number)))
+        subjects.append(replace(measured(name), path=str(tmp_path / name), step=20))
+    assert seeds_of(subjects) == {"rope-1": {"rope-1": "1", "rope-2": "2"}}
+
+
 def test_models_with_a_seed_in_common_are_compared_by_it_and_it_is_said():
     whole = trained({"rope": SAME, "coca": BETTER, "alibi": SAME})
     left = [each for each in whole.subjects if each.name not in ("coca-seed2", "coca-seed3")]
