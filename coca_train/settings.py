@@ -11,6 +11,7 @@ from typing import Any
 
 from coca_train.config import load as loading
 from coca_train.config.check import RULES, problems
+from coca_train.config.choice import option_problems
 from coca_train.config.fields import fields_of
 from coca_train.config.files import choices, config_dir
 from coca_train.config.load import Loaded, assemble
@@ -24,8 +25,6 @@ from coca_train.runtime.trees import copied
 
 def tried_options(eval: EvalConfig, position: Any, visibility: Any, train: TrainConfig) -> Iterator[Problem]:
     """Options of what a training tries on its own weights, `dynamic_ntk@alpha:4`: before it starts, not at its end."""
-    from coca_train.vary import option_problems  # it is made of TRAIN, below
-
     sections = {"position": asdict(position), "visibility": asdict(visibility), "train": asdict(train)}
     tried = {"visibilities": "visibility"}
     if hasattr(position, "frequencies"):  # a scheme without them tries none
@@ -34,7 +33,7 @@ def tried_options(eval: EvalConfig, position: Any, visibility: Any, train: Train
         option, offered = f"eval.extrapolation.{key}", choices(group, (config_dir(),))
         for text in getattr(eval.extrapolation, key):
             if "@" in text and text.partition("@")[0] in offered:
-                yield from option_problems(option, copied(sections), group, text)
+                yield from option_problems(TRAIN, option, copied(sections), group, text)
 
 
 # Here, and not in config/, scheme and machinery meet: config imports nothing above itself, so what types `position` is

@@ -12,6 +12,8 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.commands._children import folder_flags, refuse_torchrun, run_child
 from coca_train.commands._training import load
+from coca_train.config.choice import EXAMPLES
+from coca_train.config.choice import words as variant_words
 from coca_train.config.command_line import Arguments
 from coca_train.config.fields import ChoiceOf, Names, Paths
 from coca_train.config.files import choices, config_dir
@@ -24,8 +26,6 @@ from coca_train.runtime import dist, outside
 from coca_train.runtime.errors import DataError, UserError
 from coca_train.schedule import resolve
 from coca_train.settings import TRAIN, of_training
-from coca_train.vary import EXAMPLES
-from coca_train.vary import words as variant_words
 
 OURS = ("position=", "run.name=")
 PART = re.compile(r"(?:^|:)([^:@]*(?:@[^:@]*(?::[^:@]*)?)*)")  # a colon behind an @ is inside an option

@@ -11,6 +11,7 @@ from pydantic.dataclasses import dataclass
 from coca_train.commands import main
 from coca_train.config.check import MAX_SEED, problems
 from coca_train.config.command_line import Arguments
+from coca_train.config.exchange import GROUPS
 from coca_train.config.fields import Text
 from coca_train.config.load import Loaded
 from coca_train.config.messages import Problem
@@ -20,7 +21,7 @@ from coca_train.config.verb import Verb
 from coca_train.runtime import dist
 from coca_train.runtime.errors import UserError
 from coca_train.runtime.printing import printed
-from coca_train.vary import GROUPS, varies, vary
+from coca_train.vary import varies, vary
 
 if TYPE_CHECKING:
     from coca_train.checkpoint.opening import TrainedRun
