@@ -218,7 +218,7 @@ class Model:
         )
         with self.network.restored():
             subject = subject_of(self._opened, self.path, suite, [frequencies], [visibility], [logit_scale])
-            cell: Cell = measure_cells(config.eval, subject, setup, None, Progress(shown=False))[0]
+            cell: Cell = measure_cells([(config.eval, setup)], subject, None, Progress(shown=False))[0]
         if cell.status != "done":
             raise UserError(f"E-API-04 evaluate: {suite} at {point}: {cell.reason}. Fix: another point or variant")
         return cell.result

@@ -45,9 +45,11 @@ def run_grid(
             _check_heads(opened.model, path, config.work.sequence_parallel)
             opened.model.sequence = share
             subject = subject_of(opened, path, name, grid.frequencies, grid.visibilities, grid.logit_scales)
-            for part in suite_module(config.eval.suite).parts(config.eval):
-                own = replace(setup, points=suite_module(part.suite).points(part, lengths))
-                cells += measure_cells(part, subject, own, store, progress, len(names) - number)
+            asked = [
+                (part, replace(setup, points=suite_module(part.suite).points(part, lengths)))
+                for part in suite_module(config.eval.suite).parts(config.eval)
+            ]
+            cells += measure_cells(asked, subject, store, progress, len(names) - number)
             subjects.append(subject.facts)
             del opened, subject  # before the next is opened: two models may not fit
             _free()
@@ -82,26 +84,34 @@ def _check_heads(model: Transformer, path: str, n_ranks: int) -> None:
 
 
 def measure_cells(
-    settings: Any, subject: Subject, setup: Setup, store: Store | None, progress: Progress, n_models: int = 1
+    asked: Sequence[tuple[Any, Setup]],
+    subject: Subject,
+    store: Store | None,
+    progress: Progress,
+    n_models: int = 1,
 ) -> list[Cell]:
     """All cells of one model, the first of n_models that are left; the last variant stays on it. COLLECTIVE.
 
-    settings: of the suite. store: None: nothing is kept.
+    asked: settings of a suite, and with what it is asked. store: None: nothing is kept.
     """
-    suite = suite_module(settings.suite)
-    material, rows = suite.prepare(settings, subject, setup), []
-    # First what is known or impossible, in every variant, then the measuring: only so is the time left the time left.
-    for label, variant in subject.variants.items():
-        # The longest first: passes over it give shorter windows too, and if memory runs out, it does so at once.
-        row = [Slot(suite, settings, subject, label, variant, point) for point in reversed(setup.points)]
-        cells = {slot: _without_measuring(slot, material, setup, store) for slot in row}
-        rows.append((cells, _work([slot for slot, cell in cells.items() if cell is None], material)))
-    progress.expect(sum(sum(work.values()) for _, work in rows), n_models)
-    for cells, work in rows:
+    rows = []
+    # First what is known or impossible, in every suite and variant, then the measuring: only so is the time left the
+    # time left.
+    for settings, setup in asked:
+        suite = suite_module(settings.suite)
+        material = suite.prepare(settings, subject, setup)
+        for label, variant in subject.variants.items():
+            # The longest first: passes over it give shorter windows too, and if memory runs out, it does so at once.
+            row = [Slot(suite, settings, subject, label, variant, point) for point in reversed(setup.points)]
+            cells = {slot: _without_measuring(slot, material, setup, store) for slot in row}
+            work = _work([slot for slot, cell in cells.items() if cell is None], material)
+            rows.append((setup, material, cells, work))
+    progress.expect(sum(sum(work.values()) for *_, work in rows), n_models)
+    for setup, material, cells, work in rows:
         for slot, each in work.items():
             progress.cell(f"{subject.name}, {slot.label}, {slot.point}", each)
             cells[slot] = _measured(slot, material, replace(setup, progress=progress.share), store)
-    return [cell for cells, _ in rows for cell in reversed(cells.values()) if cell is not None]
+    return [cell for *_, cells, _ in rows for cell in reversed(cells.values()) if cell is not None]
 
 
 @dataclass(frozen=True, eq=False)

@@ -72,4 +72,4 @@ class Reach:
         """
         known |= {"name": self.config.run.name}
         with lent(module, self.config, self.tokenizer, self.variants, **known) as subject:
-            return subject.facts, measure_cells(SETTINGS, subject, self.setup, store, progress)
+            return subject.facts, measure_cells([(SETTINGS, self.setup)], subject, store, progress)

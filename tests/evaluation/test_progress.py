@@ -34,11 +34,11 @@ def test_a_line_names_the_cell_and_the_time_left(clock):
 def test_lines_come_while_a_cell_tells_nothing(capsys, monkeypatch):
     printed = threading.Event()
     monkeypatch.setattr(progress, "FIRST_LINE_S", 0.001)
+    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.001)  # before it starts: a first look may come before the cell
     monkeypatch.setattr(Progress, "line", lambda bar: printed.set() or bar._words)
     bar = Progress(shown=True)
     bar.expect(1.0, n_models=1)
     bar.cell("coca, own, 2,048", 1.0)
-    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.001)
     assert printed.wait(10)
     bar.close()
     assert capsys.readouterr().err.startswith("coca, own, 2,048\n")

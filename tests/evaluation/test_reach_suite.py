@@ -8,6 +8,7 @@ import pytest
 from coca_train.config.messages import ConfigError
 from coca_train.evaluation.configuration import load
 from coca_train.evaluation.measures.reach import FOUND_SHARE, GAINS, Bounds, Evidence, Part
+from coca_train.evaluation.progress import Progress
 from coca_train.evaluation.results import Evaluation
 from coca_train.evaluation.suites import reach
 from coca_train.report.blocks import Document, Panels, Section, Table
@@ -37,6 +38,16 @@ def test_its_parts_are_measured_in_one_grid_and_found_again(evaluated, tmp_path:
     kept = sorted(path.name for path in (tmp_path / "made" / "cells").rglob("*.json"))
     evaluated("perplexity", "grid.lengths=[24,48]", "eval.stride=7", "text.max_documents=24")
     assert sorted(path.name for path in (tmp_path / "made" / "cells").rglob("*.json")) == kept
+
+
+def test_the_time_left_is_that_of_all_parts(evaluated, monkeypatch) -> None:
+    """Said once: a share that fell when the next part began would make every time left before it a lie."""
+    expected, begun = [], []
+    monkeypatch.setattr(Progress, "expect", lambda self, work, n_models: expected.append(work))
+    monkeypatch.setattr(Progress, "cell", lambda self, words, work: begun.append((work, len(expected))))
+    record, _ = evaluated("reach", "grid.lengths=[24,48]", "eval.works=null", "eval.finds.n_cases=2")
+    assert {cell["suite"] for cell in record["cells"]} == {"perplexity", "recall"}
+    assert [sum(work for work, _ in begun)] == expected and {said for _, said in begun} == {1}
 
 
 def test_a_part_that_is_left_out_is_not_asked(evaluated) -> None:

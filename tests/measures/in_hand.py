@@ -68,4 +68,4 @@ def in_hand(
     known = {"name": "r", "path": "", "step": 1, "weights": ""}
     tokenizer: Any = Letters()
     with lent(model, config, tokenizer, tried, **known) as subject:
-        return Found(measure_cells(SETTINGS, subject, setup, None, progress or Progress(shown=False)))
+        return Found(measure_cells([(SETTINGS, setup)], subject, None, progress or Progress(shown=False)))
