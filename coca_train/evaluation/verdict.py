@@ -77,14 +77,14 @@ def verdict(label: str, training_window: int, parts: Sequence[Part]) -> Verdict:
     if least is None or len(known) < len(parts):
         return Verdict(label=label, line=_unknown(parts), parts=said, state="unknown")
     reach, beyond = least.reach or 0, f"; {_beyond(least)}" if _beyond(least) else ""
-    line = f"reads to {_length(least)} ({_times(reach, training_window)} its window{beyond})"
+    line = f"reads to {_length(least)} tokens ({_times(reach, training_window)} its window{beyond})"
     return Verdict(label=label, line=line, parts=said, state="reads" if reach >= training_window else "partly")
 
 
 def _length(part: Part) -> str:
-    """Where nothing that was judged failed, it may reach further, unless nobody can ask."""
+    """[tokens] Where nothing that was judged failed, it may reach further, unless nobody can ask."""
     further = part.open and (part.missing or not part.stopped)
-    return f"{'at least ' if further else ''}{part.reach:,} tokens"
+    return f"{'at least ' if further else ''}{part.reach:,}"
 
 
 def _times(reach: int, training_window: int) -> str:
@@ -93,11 +93,11 @@ def _times(reach: int, training_window: int) -> str:
 
 
 def _words(part: Part) -> str:
-    """Of one part: its length, or why there is none."""
+    """Of one part: its length [tokens], or why there is none."""
     if part.reach is None:
         return f"unknown: {_lacking(part)}"
     if not part.reach:
-        return f"not even {part.evidence[0].length:,} tokens"
+        return f"not even {part.evidence[0].length:,}"
     return f"{_length(part)} ({_beyond(part)})" if _beyond(part) else _length(part)
 
 

@@ -153,6 +153,7 @@ class Line:
 class Lines:
     """Curves over one axis. marks: (x, words) of vertical lines, such as the training window.
 
+    x_shown: what the axis shows besides the curves' own x, where pictures side by side have one axis.
     y_span: how much of y the axis shows at least, where smaller differences mean nothing (scales.py has the rule).
     """
 
@@ -163,6 +164,7 @@ class Lines:
     y_label: str
     lines: tuple[Line, ...]
     x_log: bool = False
+    x_shown: tuple[float, ...] = ()
     y_log: bool = False
     y_limits: tuple[float | None, float | None] = (None, None)
     y_span: float = 0.0

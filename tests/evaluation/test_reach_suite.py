@@ -14,6 +14,7 @@ from coca_train.evaluation.suites import reach
 from coca_train.report.blocks import Document, Panels, Section, Table
 from coca_train.report.render import write_report
 from coca_train.report.render.contents import data_table
+from coca_train.report.render.scales import ends
 from tests.evaluation.grids import cell, evaluation, measured
 from tests.evaluation.page_parser import Page
 
@@ -86,7 +87,8 @@ def test_the_first_picture_is_of_all_parts_with_what_they_must_pass() -> None:
     assert [panel.title for panel in picture.panels] == ["holds", "uses", "finds"]
     assert picture.labels == ("one", "two")
     assert [level for panel in picture.panels for level, _ in panel.levels] == [0.01, GAINS, FOUND_SHARE]
-    assert holds.y_limits == (-0.1, 0.1)  # a loss that flies off leaves the threshold where it can be seen
+    assert holds.y_limits == (None, 0.1)  # a loss that flies off leaves the threshold where it can be seen
+    assert len({ends(panel)[0] for panel in picture.panels}) == 1  # a length stands at the same place in all
     assert finds.y_limits == (0.0, 1.0) and uses.y_limits == (None, None)
     assert (holds.lines[0].x, holds.lines[0].high) == ((256.0, 512.0), (0.004, 3.1))
     assert [line.x for line in holds.lines][1] == ()  # two was not asked; its colour stays its own

@@ -4,6 +4,7 @@ import hashlib
 import io
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -140,6 +141,9 @@ def test_ticks():
     assert ticks(20, 22, True, 9) == pytest.approx([20, 20.25, 20.5, 20.75, 21, 21.25, 21.5, 21.75, 22])
     assert x_ticks(curves(), 400, 40000, 10) == [512, 1024, 2048, 4096, 8192, 16384, 32768]
     assert x_ticks(curves(), 400, 40000, 5) == [512, 2048, 8192, 32768]
+    beside = replace(curves(), lines=(), x_shown=(64, 128, 192, 256, 512, 1024, 2048))
+    assert x_ticks(beside, 60, 2200, 6) == [64, 128, 256, 512, 1024, 2048]
+    assert x_ticks(beside, 60, 2200, 4) == [128, 512, 2048]
     places = (512, 8192, 16384, 131072, 20000, 0.25, 2e6, 1e12)
     texts = ["512", "8,192", "16k", "128k", "20,000", "0.25", "2e6", "1e12"]
     assert [tick_text(t) for t in places] == texts

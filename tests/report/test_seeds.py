@@ -292,7 +292,7 @@ def test_a_model_reads_as_far_as_its_least_seed():
     assert rope.line == "reads to 256 tokens (2× its window) with every seed; seeds: 512 / 256 / 512"
     assert coca.state == "none"
     assert coca.line.endswith("not even inside its window of 128 tokens with 1 of 3 seeds; seeds: none / 128 / 128")
-    assert dict(rope.parts) == {"holds": "at least 512 tokens", "uses": "256 tokens"}
+    assert dict(rope.parts) == {"holds": "at least 512", "uses": "256"}
 
 
 def test_seeds_that_were_not_all_measured_have_no_mean():

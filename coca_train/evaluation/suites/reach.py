@@ -92,6 +92,7 @@ def _asked_of(evaluation: Evaluation, said: Asked) -> list[Block | str | None]:
     if not names:
         return []
     within = (evaluation.settings["reads"] or {}).get("holds_within", HOLDS_WITHIN)
+    lengths = sorted({each.length for row in rows for asked in said[row.name] for each in asked.evidence})
     levels = {"holds": within, "uses": GAINS, "finds": FOUND_SHARE, "works with": FOUND_SHARE}
 
     def part(row: GridRow, name: str) -> Part | None:
@@ -100,8 +101,8 @@ def _asked_of(evaluation: Evaluation, said: Asked) -> list[Block | str | None]:
     def panel(name: str) -> Lines:
         file, y_label, must, _ = PARTS[name]
         lines = tuple(Line.through(row.label, _points(part(row, name))) for row in rows)
-        furthest = max((abs(y) for line in lines for y in line.y), default=0.0)
-        clipped = (-FAR * within, FAR * within) if name == "holds" and furthest > FAR * within else (None, None)
+        ys, far = [y for line in lines for y in line.y] if name == "holds" else [], FAR * within
+        clipped = (-far if min(ys, default=0.0) < -far else None, far if max(ys, default=0.0) > far else None)
         return Lines(
             name=file,
             title=name,
@@ -110,13 +111,13 @@ def _asked_of(evaluation: Evaluation, said: Asked) -> list[Block | str | None]:
             y_label=y_label,
             lines=lines,
             x_log=True,
+            x_shown=tuple(map(float, lengths)),
             y_limits=(0.0, 1.0) if levels[name] == FOUND_SHARE else clipped,
             marks=training_windows(evaluation),
             levels=((levels[name], f"what passes is {must} this"),),
         )
 
     panels = tuple(map(panel, names))
-    lengths = sorted({each.length for row in rows for asked in said[row.name] for each in asked.evidence})
 
     def figure(row: GridRow, name: str, length: int) -> Value:
         asked = part(row, name)

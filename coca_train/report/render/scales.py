@@ -134,10 +134,13 @@ def _linear_ticks(low: float, high: float, wanted: int) -> list[float]:
 
 
 def x_ticks(block: Lines, low: float, high: float, wanted: int) -> list[float]:
-    """Where the curves have their points when those are few, else round numbers."""
-    points = sorted({x for line in block.lines for x in line.x if low <= x <= high})
+    """Where the curves have their points when those are few, of too many those that double; else round numbers."""
+    points = sorted({x for x in _xs(block) if low <= x <= high})
     if not block.x_log or len(points) > max(2 * wanted, FEW_POINTS):
         return ticks(low, high, block.x_log, wanted)
+    if len(points) > wanted:
+        doubling = [x for x in points if math.log2(points[-1] / x).is_integer()]
+        points = doubling if len(doubling) > 2 else points
     every = math.ceil(len(points) / wanted) or 1
     return points[::-1][::every][::-1]
 
@@ -153,10 +156,14 @@ def tick_text(value: float) -> str:
 
 def ends(block: Lines) -> tuple[tuple[float, float], tuple[float, float]]:
     """Limits of both axes: all curves, their intervals and seeds, the marks and the levels."""
-    xs = [x for line in block.lines for x in line.x] + [x for x, _ in block.marks]
+    xs = [*_xs(block), *(x for x, _ in block.marks)]
     ys = [v for line in block.lines for bound in (line.y, *bounds(line)) for v in bound] + [y for y, _ in block.levels]
     y_limits = limits([v for v in ys if v is not None], block.y_log, block.y_limits, least_span(block))
     return limits(xs, block.x_log), y_limits
+
+
+def _xs(block: Lines) -> list[float]:
+    return [*(x for line in block.lines for x in line.x), *block.x_shown]
 
 
 def look(index: int) -> tuple[int, str, int]:
