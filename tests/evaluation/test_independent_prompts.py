@@ -249,4 +249,4 @@ def test_reach_of_prompts(evaluated):
     assert reached == {"finds": 400, "works with": 400}
     (said,) = page.verdicts
     assert said.line == "reads to 400 tokens (17× its window)"
-    assert said.parts == tuple((part, f"{length} tokens") for part, length in reached.items())
+    assert said.parts == tuple((part, f"{length}") for part, length in reached.items())
