@@ -102,6 +102,15 @@ def test_the_first_picture_is_of_all_parts_with_what_they_must_pass() -> None:
     assert table.rows[0].values[1].range == "+0.001 to +0.004"
 
 
+@pytest.mark.parametrize(("lost", "limits"), [(-0.3, (-0.1, None)), (0.05, (None, None)), (0.3, (None, 0.1))])
+def test_the_picture_of_what_is_held_ends_at_ten_times_what_may_be_lost(lost: float, limits: tuple) -> None:
+    grid, said = planted()
+    said["one", "plain"] = [part("holds", (256, lost, lost - 0.01, lost + 0.01, 24, lost < 0))]
+    picture, _ = reach._asked_of(grid, said)
+    assert isinstance(picture, Panels)
+    assert picture.panels[0].y_limits == limits
+
+
 def test_panels_in_every_form(tmp_path: Path) -> None:
     blocks = reach._asked_of(*planted())
     page = Document(title="t", summary=[], sections=[Section(title="s", blocks=blocks)], facts=[], command="c")  # type: ignore[arg-type]
