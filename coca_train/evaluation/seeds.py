@@ -45,9 +45,12 @@ def grouped(settings: Mapping[str, Mapping[str, Any]], others: Collection[str] =
         else:
             alike.append((rest, {name: seed}))
     names = [_common(list(seeds)) for _, seeds in alike]
-    taken = [*names, *others]
+
+    def taken(name: str, seeds: Mapping[str, str]) -> bool:
+        return names.count(name) > 1 or name in others or (name in settings and name not in seeds)
+
     return {
-        name if name and taken.count(name) == 1 else next(iter(seeds)): seeds
+        name if name and not taken(name, seeds) else next(iter(seeds)): seeds
         for name, (_, seeds) in zip(names, alike, strict=True)
     }
 

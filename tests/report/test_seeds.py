@@ -109,6 +109,15 @@ def test_a_model_is_called_what_its_runs_share(runs, model):
     assert list(grouped({run: tree("rope", k) for k, run in enumerate(runs)})) == [model]
 
 
+def test_no_model_is_called_like_a_run_of_another():
+    runs = {"rope": ("one", 0), "base": ("one", 1), "rope-1": ("two", 0), "rope-2": ("two", 1)}
+    models = grouped({run: tree(scheme, seed) for run, (scheme, seed) in runs.items()})
+    assert {model: list(seeds) for model, seeds in models.items()} == {
+        "rope": ["rope", "base"],
+        "rope-1": ["rope-1", "rope-2"],
+    }
+
+
 def test_an_evaluation_knows_the_seeds_of_a_training_after_as_many_steps(tmp_path):
     subjects = []
     for name, number, step in (("rope", 1, 20), ("rope-seed2", 2, 20), ("early", 3, 10), ("alibi", 1, 20)):
