@@ -190,7 +190,7 @@ class Model:
         .jsonl.zst, .parquet, .txt); none: what the run held out. frequencies, visibility, logit_scale: as in `grid`,
         such as "yarn@factor:8"; own: as trained. options: the suite's own, such as stride=512. What `vary` exchanged is
         back afterwards. Raises UserError: E-CFG-* and E-EVAL-* for options, text and names, E-API-03 for a point the
-        suite does not have, E-API-04 for a cell without a result, with the reason.
+        suite does not have, E-API-04 for a cell without a result, with the reason, E-API-05 for a suite of suites.
         """
         from coca_train.evaluation.configuration import load
         from coca_train.evaluation.grid import measure_cells
@@ -203,7 +203,13 @@ class Model:
         words += [f"text.files={json.dumps([str(file) for file in files])}"]
         config, _ = load([*words, *(f"eval.{key}={json.dumps(value)}" for key, value in options.items())])
         length = str(point).rpartition("@")[2]
-        points = suite_module(config.eval.suite).points(config.eval, [int(length)] if length.isdecimal() else [])
+        module = suite_module(config.eval.suite)
+        if (parts := [part.suite for part in module.parts(config.eval)]) != [config.eval.suite]:
+            raise UserError(
+                f"E-API-05 evaluate: suite {suite} is made of others and has no result of its own. Fix: one of "
+                f"{', '.join(parts)}"
+            )
+        points = module.points(config.eval, [int(length)] if length.isdecimal() else [])
         if point not in points:
             raise UserError(
                 f"E-API-03 evaluate: suite {suite} has no point {point!r}. Fix: a length in tokens"

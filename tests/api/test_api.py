@@ -96,6 +96,7 @@ def test_a_cell_is_the_commands_and_leaves_the_model_as_it_was(model, tmp_path):
         (lambda m: m.evaluate("perplexity", "needle@12", files=["books.jsonl"]), "E-API-03"),
         (lambda m: m.evaluate("ruler", "needles@512", files=["books.jsonl"]), "E-API-03"),
         (lambda m: m.evaluate("passkey", 20, n_cases=1), "E-API-04"),
+        (lambda m: m.evaluate("reach", 256), "E-API-05"),
         (lambda m: m.evaluate("perplexity", 64, files=["books.jsonl"], strid=3), "E-CFG-01"),
         (lambda m: m.evaluate("preplexity", 64), "E-CFG-32"),
         (lambda m: m.evaluate("perplexity", 64, files=["nowhere.jsonl"]), "E-RAW-01"),
