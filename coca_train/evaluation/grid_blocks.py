@@ -12,7 +12,7 @@ from itertools import product
 from typing import Any
 
 from coca_train.evaluation.measures.shares import wilson
-from coca_train.evaluation.results import Cell, Evaluation, GridRow, Point
+from coca_train.evaluation.results import Cell, Evaluation, GridRow, Point, same_tokens
 from coca_train.report import paper
 from coca_train.report.blocks import (
     MISSING,
@@ -31,6 +31,7 @@ from coca_train.report.blocks import (
 )
 
 FEW_NAMES = 4  # of models or tasks, that a title lists
+OTHER_TOKENS = "The tokenizers of these models differ: losses a token are no comparison, bits per byte are."
 NO_RESULT = {"out_of_memory": "OOM", "impossible": MISSING.text}
 
 Pick = Callable[..., Value | float | None]  # from a cell's result, and what else the row of a table is about
@@ -133,11 +134,15 @@ def table(
     *,
     by: Mapping[str, Sequence[str]] | None = None,
     theirs: Sequence[Row] = (),
+    a_token: bool = False,
     **fields: Any,
 ) -> Table | None:
     """One row a model and variant, then `theirs`. columns: by heading, the figure of a row. by: further columns of
-    labels and all that stands in each; a row for every combination, of which the figures are told. fields: other ones
-    of Table."""
+    labels and all that stands in each; a row for every combination, of which the figures are told. a_token: whether
+    the figures are losses a token, of which none is the best where the models' tokens differ. fields: other ones of
+    Table."""
+    if a_token and not same_tokens(row.subject for row in rows):
+        fields |= {"best": "", "note": f"{fields.get('note', '')} {OTHER_TOKENS}".strip()}
     more = by or {}
     ours = [
         Row(label=(*row.name, *what), values=tuple(value(row, *what) for value in columns.values()))

@@ -1,7 +1,6 @@
 """The page of suite `perplexity`, of a finished run and of a comparison: verdicts, curves, tables by context window."""
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
 from functools import cached_property, partial
@@ -10,11 +9,10 @@ from typing import Any
 from coca_train.evaluation import differences
 from coca_train.evaluation.differences import Difference
 from coca_train.evaluation.grid_blocks import (
+    OTHER_TOKENS,
     Pick,
     Sections,
-    by_length,
     by_point,
-    curves,
     document,
     file_names,
     papers,
@@ -22,12 +20,13 @@ from coca_train.evaluation.grid_blocks import (
     training_windows,
 )
 from coca_train.evaluation.measures.reach import HOLDS_WITHIN, Part, holds, uses
-from coca_train.evaluation.position_curves import FEW, loss_by_position, trained
-from coca_train.evaluation.results import ALL, Evaluation, GridRow, Point
+from coca_train.evaluation.perplexity_curves import perplexity_by_window
+from coca_train.evaluation.position_curves import loss_by_position
+from coca_train.evaluation.results import ALL, Evaluation, GridRow, Point, same_tokens
 from coca_train.evaluation.seeds import apart, pooled, several
 from coca_train.evaluation.verdict import Asked, verdicts
 from coca_train.report import paper
-from coca_train.report.blocks import Block, Document, Form, Line, Lines, Spread, Table, Value
+from coca_train.report.blocks import Block, Document, Form, Spread, Table, Value
 from coca_train.report.render.plain import terminal_text, verdict_text
 from coca_train.report.ties import headline
 
@@ -39,12 +38,9 @@ DEFINITION = (
     "the UTF-8 size of the text. Intervals: 95 %, percentile bootstrap over documents."
 )
 NOTE = (
-    "Lower is better. All our figures of a column are over the same predictions. The paper's are of its own models "
-    "(350M class and LLaMA-7B), text (PG-19) and tokens."
+    "Lower is better. Our figures of a column are over the same predictions, where tokenizers are the same. The "
+    "paper's are of its own models (350M class and LLaMA-7B), text (PG-19) and tokens."
 )
-BEYOND = "Curves that leave the picture have their figures in the table."
-MARGIN = 1.05  # factor below the lowest point of such a picture
-HIGHEST = 2.0  # times the median of the last points: where the y axis of many curves ends at the latest
 
 
 def page(
@@ -66,7 +62,7 @@ def page(
         )
         others = [OneText(whole, source) for source in sources_of(whole) if source != main.source]
         results = {
-            f"Perplexity, {main.source}": [*_curves(main), main.perplexities, bits],
+            f"Perplexity, {main.source}": [*perplexity_by_window(main.alone, main.file), main.perplexities, bits],
             "Differences between models": [differences.table(found)],
             **{f"Perplexity, {other.source}": [other.perplexities] for other in others},
             "Loss by position": loss_by_position(main.rows, main.file, training_windows(whole)),
@@ -122,6 +118,7 @@ class OneText:
             _perplexity,
             title="Perplexity by context window [tokens]",
             theirs=papers(self.evaluation, theirs) if self == main_text(self.evaluation) else (),
+            a_token=True,
             note=NOTE,
         )
 
@@ -151,6 +148,7 @@ def _each_seed(evaluation: Evaluation) -> Sections:
         "perplexity-of-seeds",
         _perplexity,
         title="Perplexity of each seed by context window [tokens]",
+        a_token=True,
         note=f"A row a training. Seeds of {'; '.join(known)}.",
     )
     return {"Each seed": [shown]}
@@ -179,9 +177,13 @@ def sources_of(evaluation: Evaluation) -> list[str]:
 
 
 def main_text(evaluation: Evaluation) -> OneText:
-    """The text a comparison is about: all sources together, or the only one; source "" without any result."""
-    every = sources_of(evaluation)
-    return OneText(evaluation, ALL if ALL in every else next(iter(every), ""))
+    """The text a comparison is about: all sources together, or the only one, or the first that every model has (long
+    documents are not the same ones for two tokenizers); source "" without any result."""
+    every, models = sources_of(evaluation), dict[str, set[str]]()
+    for cell in evaluation.cells:
+        models.setdefault(cell.subject, set()).update(cell.result.get("sources", {}))
+    common = [source for source in every if all(source in known for known in models.values() if known)] or every
+    return OneText(evaluation, ALL if ALL in common else next(iter(common), ""))
 
 
 def perplexity_text(evaluation: Evaluation) -> str:
@@ -238,55 +240,6 @@ def _multiple(evaluation: Evaluation, point: Point) -> str:
     return f"{int(point):,}{times}"
 
 
-def _curves(text: OneText) -> list[Lines | None]:
-    """Perplexity by window: all rows in one picture where they are few, else one a variant."""
-    pictures = {"": text.rows}
-    if len(text.rows) > FEW:
-        pictures = {"": trained(text.rows)}
-        for row in text.rows:
-            if row.variant != row.subject.variants[0]:
-                pictures.setdefault(row.variant, []).append(row)
-    files = {"": "", **{name: f"-{file}" for name, file in file_names([name for name in pictures if name]).items()}}
-    name = text.file("perplexity-curves")
-    return [
-        _picture(text.evaluation, shown, f"{name}{files[variant]}", f": {variant}" if variant else "")
-        for variant, shown in pictures.items()
-    ]
-
-
-def _picture(evaluation: Evaluation, rows: Sequence[GridRow], name: str, words: str) -> Lines | None:
-    lines = [by_length(row, _point) for row in rows]
-    limits = _limits(lines)
-    return curves(
-        lines,
-        name=name,
-        title=f"Perplexity by context window{words}",
-        alt="Perplexity against context window, one curve a model and variant; the table below has the figures.",
-        x_label="context window [tokens]",
-        y_label="perplexity (lower is better)",
-        x_log=True,
-        y_log=True,
-        y_limits=limits,
-        marks=training_windows(evaluation),
-        note=BEYOND if limits[1] else "",
-    )
-
-
-def _point(result: Mapping[str, Any]) -> list[float | None]:
-    """Of a curve of perplexities: with its interval, and its lowest and highest seed."""
-    seeds = [each["perplexity"] for each in result.get("seeds", {}).values()]
-    return [result["perplexity"], result["ci_low"], result["ci_high"], *([min(seeds), max(seeds)] if seeds else [])]
-
-
-def _limits(lines: Sequence[Line]) -> tuple[float | None, float | None]:
-    """Of the y axis, so that most of many curves can be told apart; None: where the curves end."""
-    ys, last = [y for line in lines for y in line.y], [line.y[-1] for line in lines if line.y]
-    if len(last) <= FEW:
-        return None, None
-    highest = HIGHEST * statistics.median(last)  # may be infinite: then nothing lies above it
-    return (min(ys) / MARGIN, highest) if highest < max(ys) else (None, None)
-
-
 def _summary(rows: Sequence[GridRow]) -> list[str]:
     """What the longest window costs a model; of several, who is best there, if anybody surely is."""
     ends: dict[str, tuple[int, int, float, float]] = {}  # shortest and longest window, perplexity there
@@ -303,6 +256,8 @@ def _summary(rows: Sequence[GridRow]) -> list[str]:
             f"{label}: perplexity {number(begin)} in windows of {first:,} tokens, {number(end)} in windows of "
             f"{last:,}, {end / begin:.2f} times as much."
         ]
+    if not same_tokens(row.subject for row in rows):
+        return [OTHER_TOKENS]
     farthest = max(last for _, last, _, _ in ends.values())
     there = {row.label: _perplexity(row.last) for row in rows if row.label in ends and ends[row.label][1] == farthest}
     return [headline(f"In windows of {farthest:,} tokens", there, "low", "predicts best", "perplexity")]

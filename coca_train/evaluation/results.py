@@ -1,6 +1,6 @@
 """The outcome of an evaluation: one record a cell of its grid, and who was measured."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -16,7 +16,8 @@ ALL = "all"  # the text of all sources together
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """A model that was measured. training_window [tokens]. step: optimizer steps, None where unknown (an import)."""
+    """A model that was measured. training_window [tokens]. step: optimizer steps, None where unknown (an import).
+    tokenizer: its digest, "" in reports that are older than this field."""
 
     name: str
     path: str
@@ -27,6 +28,13 @@ class Measured:
     step: int | None
     weights: str  # digest
     variants: tuple[str, ...]
+    tokenizer: str = ""
+
+
+def same_tokens(subjects: Iterable[Measured]) -> bool:
+    """Whether a text is the same tokens for all of them, as far as is known: only then are losses a token a
+    comparison."""
+    return len({subject.tokenizer for subject in subjects} - {""}) < 2
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -118,7 +118,8 @@ def subject_of(
     """Raises what `variants` does."""
     model, tokenizer, config, kind, step, weights = opened
     tried = variants(config, starmap(Choice, product(frequencies, visibilities, logit_scales)))
-    facts = _facts(config, model, tried, name=name, path=path, kind=kind, step=step, weights=weights)
+    known = {"name": name, "path": path, "kind": kind, "step": step, "weights": weights}
+    facts = _facts(config, model, tokenizer, tried, **known)
     return Subject(facts=facts, path=Path(path), model=model, tokenizer=tokenizer, variants=tried)
 
 
@@ -130,17 +131,20 @@ def lent(
 
     config: of its stage. known: what Measured says besides of it.
     """
-    facts = _facts(config, model, tried, kind="run", **known)
+    facts = _facts(config, model, tokenizer, tried, kind="run", **known)
     with model.restored(), evaluating(model):  # CLEX draws its factor at random in training
         yield Subject(facts=facts, path=Path(facts.path), model=model, tokenizer=tokenizer, variants=tried)
 
 
-def _facts(config: Config, model: Transformer, tried: Mapping[str, Variant], **known: Any) -> Measured:
+def _facts(
+    config: Config, model: Transformer, tokenizer: Tokenizer, tried: Mapping[str, Variant], **known: Any
+) -> Measured:
     return Measured(
         scheme=config.position.scheme,
         training_window=config.train.seq_len,
         n_parameters=count_parameters(model)[0],
         variants=tuple(tried),
+        tokenizer=tokenizer.digest,
         **known,
     )
 

@@ -5,9 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from coca_train.evaluation.grid_blocks import asked, file_names
-from coca_train.evaluation.perplexity_page import page
+from coca_train.evaluation import perplexity_page
+from coca_train.evaluation.grid_blocks import OTHER_TOKENS, asked, file_names
+from coca_train.evaluation.perplexity_page import main_text, page
 from coca_train.evaluation.results import Evaluation
+from coca_train.evaluation.verdict import verdicts
 from coca_train.report.render import write_report
 from coca_train.report.render.contents import best_places, legend
 from tests.evaluation.grids import blocks, cell, evaluation, measured
@@ -65,6 +67,39 @@ def test_of_few_documents_nothing_is_best():
         assert "Nothing is bold in a column of fewer than 20 documents or prompts" in legend(table)
     enough = blocks(page(None, some("books", n_documents=20)))["perplexity-books"]
     assert (1, 2) in best_places(enough) and "Nothing is bold" not in legend(enough)
+
+
+def test_models_of_two_tokenizers_have_no_best():
+    alike = some("books")
+    rope, coca = alike.subjects
+    known = replace(alike, subjects=(replace(rope, tokenizer="a"), replace(coca, tokenizer="a")))
+    assert "coca" in page(None, known).summary[0] and best_places(blocks(page(None, known))["perplexity-books"])
+    differ = replace(alike, subjects=(replace(rope, tokenizer="a"), replace(coca, tokenizer="b")))
+    said = page(None, differ)
+    assert said.summary == [OTHER_TOKENS]
+    losses, bits = (blocks(said)[f"{name}-books"] for name in ("perplexity", "bits-per-byte"))
+    assert OTHER_TOKENS in losses.note and not best_places(losses) and best_places(bits)
+
+
+def test_models_with_different_sources_are_compared_on_what_they_have_in_common():
+    alike = some("books")
+    cells = [
+        replace(c, result=result(20.0, "all", "wiki", "books")) if c.subject == "rope" and c.result else c
+        for c in alike.cells
+    ]
+    assert main_text(replace(alike, cells=cells)).source == "books"
+    every = [replace(c, result=result(20.0, "books", "wiki", "all")) if c.result else c for c in alike.cells]
+    assert main_text(replace(alike, cells=every)).source == "all"
+    # Where they have none in common, who has none of the text that is shown has no verdict, and is not left out.
+    gains = {"128": [[0.1 + n / 100, 1] for n in range(20)]}
+    apart = [
+        replace(c, result={"stride": 1, "sources": {c.subject: {"uses": gains}}}) if c.result else c
+        for c in alike.cells
+    ]
+    apart = replace(alike, cells=apart)
+    lines = {said.label: said.line for said in verdicts(apart, perplexity_page.asked(apart))}
+    assert lines["rope, plain"].startswith("reads to at least 128")
+    assert lines["coca, plain"] == "no verdict: nothing of it was measured"
 
 
 def test_the_title_says_what_was_asked():

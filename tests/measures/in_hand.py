@@ -17,7 +17,7 @@ from coca_train.training.reach import SEED, SETTINGS
 class Letters:
     """Four bytes a token."""
 
-    bos = None
+    bos, digest = None, "letters"
 
     def decode(self, tokens: Sequence[int]) -> str:
         return "abcd" * len(tokens)
