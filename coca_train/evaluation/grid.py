@@ -165,7 +165,7 @@ def _without_measuring(slot: Slot, material: Any, setup: Setup, store: Store | N
 
 
 def _work(row: Sequence[Slot], material: Any) -> dict[Slot, float]:
-    """Of places under one variant, measured in this order, in the suite's own unit."""
+    """Of places under one variant, measured in this order, as the suite counts it."""
     if not row:
         return {}
     first = row[0]

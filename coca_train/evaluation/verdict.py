@@ -5,28 +5,35 @@ least. So no seed lends it reach: too much is said of it only where too much is 
 draws.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from coca_train.evaluation.measures.reach import LEAST, Part
-from coca_train.evaluation.results import Evaluation
+from coca_train.evaluation.results import Cell, Evaluation
 from coca_train.evaluation.seeds import model_of
 from coca_train.report.blocks import Verdict
 
+NOTHING = "nothing of it was measured"
 Asked = Mapping[tuple[str, str], Sequence[Part]]  # by model and variant, what their cells say
 
 
 def verdicts(evaluation: Evaluation, asked: Asked) -> list[Verdict]:
     """One a model and variant of whom anything was asked, its seeds together."""
     models, rows = model_of(evaluation), dict[str, tuple[int, list[Sequence[Part]]]]()
+    some = next(filter(None, asked.values()), ())  # what there would be to say of a model that could not be measured
     for row in evaluation.rows():
-        if parts := asked.get(row.name):
+        if parts := asked.get(row.name) or [unknown(part, row.cells.values()) for part in some]:
             label = models[row.subject.name] + row.label.removeprefix(row.subject.name)
             rows.setdefault(label, (row.subject.training_window, []))[1].append(parts)
     return [
         verdict(label, window, seeds[0]) if len(seeds) == 1 else _over_seeds(label, window, seeds)
         for label, (window, seeds) in rows.items()
     ]
+
+
+def unknown(part: Part, cells: Iterable[Cell]) -> Part:
+    """The same part of a model that it could be asked of at no length, with the reason."""
+    return part._replace(evidence=(), stopped=next((cell.absence for cell in cells if cell.absence), NOTHING))
 
 
 def _over_seeds(label: str, training_window: int, seeds: Sequence[Sequence[Part]]) -> Verdict:
@@ -49,9 +56,9 @@ def _over_seeds(label: str, training_window: int, seeds: Sequence[Sequence[Part]
     return replace(whole, line=f"{whole.line} with {who}; seeds: {each}")
 
 
-def _reach(part: Part) -> tuple[int, bool]:
-    """To find the least by. Nothing is less than not to know."""
-    return -1 if part.reach is None else part.reach, part.open
+def _reach(part: Part) -> tuple[float, bool]:
+    """To find the least by. What fails at the shortest length is less than whatever is not known."""
+    return 0.5 if part.reach is None else part.reach, part.open
 
 
 def lengths(evaluation: Evaluation, asked: Asked) -> dict[str, float]:

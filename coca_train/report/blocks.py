@@ -246,7 +246,7 @@ class Verdict:
     """How far one model reads, in a line: what a page opens with.
 
     label: the model, with its variant where there are several. line: the verdict, "reads to 512 tokens (2x its
-    window)". parts: what it is the least of, each with its own words: ("holds", "2,048 tokens"). state: whether it
+    window)". parts: what it is the least of, each with its own words: ("holds", "2,048"). state: whether it
     reads its window or beyond it, a part of it, nothing at all, or nobody can say from so few documents.
     """
 

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from coca_train.evaluation.measures.reach import FOUND_SHARE, GAINS, Bounds, Evi
 from coca_train.evaluation.progress import Progress
 from coca_train.evaluation.results import Evaluation
 from coca_train.evaluation.suites import reach
+from coca_train.evaluation.verdict import verdicts
 from coca_train.report.blocks import Document, Panels, Section, Table
 from coca_train.report.render import write_report
 from coca_train.report.render.contents import data_table
@@ -60,6 +62,27 @@ def test_a_part_that_is_left_out_is_not_asked(evaluated) -> None:
 def test_nothing_asked_is_refused() -> None:
     with pytest.raises(ConfigError, match="nothing is asked"):
         load(["+eval=reach", "checkpoint=one", "eval.reads=null", "eval.finds=null", "eval.works=null"])
+
+
+@pytest.mark.parametrize("last", ["needle", "common_words"])
+def test_a_task_that_fits_no_prompt_leaves_no_verdict_and_says_why(last: str) -> None:
+    """Whichever task comes last, and whether or not the others were measured."""
+    why, cases = "the shortest prompt of common_words is longer than 256 tokens", [{"score": 1}] * 20
+    tasks = [task for task in ("needle", "common_words") if task != last] + [last]
+    known: dict[str, Any] = {"needle": {"result": {"cases": cases}}, "common_words": {"reason": why}}
+    cells = [cell("one", "plain", f"{t}@{n}", suite="ruler", **known[t]) for t in tasks for n in (128, 256)]
+    options = {"reads": None, "finds": None, "works": {"suite": "ruler"}}
+    grid = evaluation("reach", options, [measured("one", window=128)], (128, 256), cells)
+    (said,) = verdicts(grid, reach.asked(grid))
+    assert (said.state, said.line) == ("unknown", f"no verdict: {why}")
+
+
+def test_a_loss_that_is_no_number_fails_where_it_can_be_seen() -> None:
+    grid, said = planted()
+    said["one", "plain"] = [part("holds", (256, math.nan, math.nan, math.nan, 24, False), granted=128)]
+    _, table = reach._asked_of(grid, said)
+    assert isinstance(table, Table)
+    assert [value.text for value in table.rows[0].values] == ["–", "nan ✗"]
 
 
 def part(name: str, *seen: tuple[int, float, float, float, int, bool], granted: int = 0) -> Part:

@@ -131,6 +131,38 @@ def test_of_several_seeds_those_are_counted_that_fail_in_the_part_that_is_named(
     assert line(of_seed(False, True), of_seed(False, False)) == "with each of 2 seeds"
 
 
+def test_a_seed_that_could_not_be_measured_is_one_of_its_models_seeds() -> None:
+    uses, runs = Part("uses", "documents", (seen(64, True), seen(128, False))), ("one", "one-seed2")
+    fails = Part("uses", "documents", (seen(64, False),))
+
+    def line(*known: Part) -> str:
+        measurable = dict(zip(runs, known, strict=False))
+        cells = [
+            cell(run, "plain", 64, {"any": 1}) if run in measurable else cell(run, "plain", 64, status="out_of_memory")
+            for run in runs
+        ]
+        whole = evaluation("perplexity", {}, [measured(run, window=128) for run in runs], (64,), cells)
+        whole = replace(whole, seeds={"one": {run: str(k) for k, run in enumerate(runs)}})
+        (said,) = verdicts(whole, {(run, "plain"): [part] for run, part in measurable.items()})
+        return said.line
+
+    assert line(uses, uses) == "reads to 64 tokens (0.5× its window) with each of 2 seeds"
+    assert line(uses) == "no verdict: out of memory"
+    # What another seed would say does not matter where one reads nowhere: the model reads as far as its least.
+    nowhere = "reads nowhere, not even inside its window of 128 tokens with 1 of 2 seeds; seeds: none / unknown"
+    assert line(fails) == nowhere
+
+
+def test_a_seed_that_fails_somewhere_fails_whatever_else_is_not_known_of_it() -> None:
+    few, fails = Part("uses", "documents", (seen(64, True, n=3),)), Part("finds", "prompts", (seen(64, False),))
+    fine = [Part("uses", "documents", (seen(64, True),)), Part("finds", "prompts", (seen(64, True),))]
+    models = [measured(run, window=128) for run in ("one", "one-seed2")]
+    cells = [cell(model.name, "plain", 64, {"any": 1}) for model in models]
+    whole = replace(evaluation("reach", {}, models, (64,), cells), seeds={"one": {"one": "1", "one-seed2": "2"}})
+    (said,) = verdicts(whole, {("one", "plain"): [few, fails], ("one-seed2", "plain"): fine})
+    assert said.state == "none" and said.line.endswith("with 1 of 2 seeds; seeds: none / 64")
+
+
 @pytest.mark.parametrize(
     ("name", "shortest", "line"),
     [

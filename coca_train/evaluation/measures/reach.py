@@ -77,8 +77,8 @@ class Part(NamedTuple):
     @property
     def reach(self) -> int | None:
         """The length it is passed up to [tokens]; 0: not even the shortest; None: too little was seen of the shortest
-        already, or nothing could be measured."""
-        if not self.judged and (self.evidence or self.stopped):
+        already, or nothing was measured."""
+        if not self.judged and (self.evidence or self.stopped or not self.granted):
             return None
         passed = [seen.length for seen in takewhile(lambda seen: seen.passed, self.judged)]
         return passed[-1] if passed else self.granted

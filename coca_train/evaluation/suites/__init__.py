@@ -16,7 +16,7 @@ Each module holds
   measures/reach.py); left out: nothing;
 * `prepare(settings, subject, setup) -> material`: what is measured on this model, made once (tokens, prompts);
 * `work(settings, subject, points, material) -> list[float]`: what cells under the variant on the model cost when they
-  are measured in this order, in any unit, for the time left;
+  are measured in this order, for the time left: in tokens where other suites count in them too, as they are added up;
 * `fingerprint(material, point) -> str`: digest of the material that a cell at this point reads;
 * `impossible(settings, subject, point, material) -> str`: why the cell cannot be measured, in words; "" when it can;
 * `measure(settings, subject, point, material, setup) -> part`: this rank's share of one cell, as plain JSON. It calls

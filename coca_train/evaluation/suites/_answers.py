@@ -3,9 +3,9 @@
 import hashlib
 from collections.abc import Iterable, Sequence
 
+from coca_train.evaluation.measures.windows import missing_positions
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.models.continuations import continuations
-from coca_train.models.generation import check_positions
 from coca_train.runtime import dist
 
 Answers = list[tuple[int, str]]  # the prompt's index and the text generated; JSON makes lists of the pairs
@@ -37,12 +37,10 @@ def gathered(parts: Iterable[Iterable[Sequence]]) -> list[str]:
 
 
 def no_positions(subject: Subject, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> str:
-    """Why the model has no positions for the longest of these prompts; "" when it has."""
-    try:
-        check_positions(subject.model, max(map(len, prompts)), max_new_tokens)
-    except ValueError as error:
-        return str(error)
-    return ""
+    """Why the model has no positions for the longest of these prompts and its answer; "" when it has."""
+    needed = max(map(len, prompts)) + max_new_tokens
+    problem = missing_positions(subject.model, needed)
+    return problem and f"{problem}, and prompt and answer need {needed:,}"
 
 
 def digest(prompts: Iterable[tuple[Sequence[int], Sequence[str]]]) -> str:

@@ -5,7 +5,6 @@ evaluations find again. Its page has the verdict over all of them, and what each
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -16,9 +15,10 @@ from coca_train.config.schema import STRICT
 from coca_train.evaluation.grid_blocks import asked as described
 from coca_train.evaluation.grid_blocks import training_windows, written
 from coca_train.evaluation.measures.reach import FOUND_SHARE, GAINS, HOLDS_WITHIN, LEAST, Evidence, Name, Part
+from coca_train.evaluation.perplexity_curves import BEYOND
 from coca_train.evaluation.results import Evaluation, GridRow
 from coca_train.evaluation.suites import perplexity, recall, ruler
-from coca_train.evaluation.verdict import Asked, verdicts
+from coca_train.evaluation.verdict import Asked, unknown, verdicts
 from coca_train.report.blocks import Block, Document, Line, Lines, Panels, Row, Section, Table, Text, Value
 
 VERSION = 1
@@ -46,17 +46,14 @@ def parts(settings: Settings) -> list[Any]:
     return [part for part in (settings.reads, settings.finds, settings.works) if part is not None]
 
 
-def points(settings: Settings, lengths: Sequence[int]) -> tuple[int, ...]:
-    return tuple(lengths)
-
-
 def asked(evaluation: Evaluation) -> dict[tuple[str, str], list[Any]]:
     """All parts together, in their order; those of which a model could be asked nothing too."""
     said: dict[tuple[str, str], list[Any]] = {row.name: [] for row in evaluation.rows()}
     for name, part in _evaluations(evaluation).items():
-        each, absent = SUITES[name].asked(part), {(cell.subject, cell.variant): cell.absence for cell in part.cells}
-        for row in said.keys() & absent.keys():
-            said[row] += each.get(row) or [Part(*NOTHING[name], (), stopped=absent[row])]
+        each = SUITES[name].asked(part)
+        for row, parts in said.items():
+            cells = [cell for cell in part.cells if (cell.subject, cell.variant) == row]
+            parts += each.get(row) or ([unknown(Part(*NOTHING[name], ()), cells)] if cells else [])
     return said
 
 
@@ -101,8 +98,9 @@ def _asked_of(evaluation: Evaluation, said: Asked) -> list[Block | str | None]:
     def panel(name: str) -> Lines:
         file, y_label, must, _ = PARTS[name]
         lines = tuple(Line.through(row.label, _points(part(row, name))) for row in rows)
-        ys, far = [y for line in lines for y in line.y] if name == "holds" else [], FAR * within
+        ys, far = [y for line in lines for y in line.y], FAR * within
         clipped = (-far if min(ys, default=0.0) < -far else None, far if max(ys, default=0.0) > far else None)
+        limits = {"holds": clipped, "uses": (None, None)}
         return Lines(
             name=file,
             title=name,
@@ -112,7 +110,7 @@ def _asked_of(evaluation: Evaluation, said: Asked) -> list[Block | str | None]:
             lines=lines,
             x_log=True,
             x_shown=tuple(map(float, lengths)),
-            y_limits=(0.0, 1.0) if levels[name] == FOUND_SHARE else clipped,
+            y_limits=limits.get(name, (0.0, 1.0)),
             marks=training_windows(evaluation),
             levels=((levels[name], f"what passes is {must} this"),),
         )
@@ -130,6 +128,7 @@ def _asked_of(evaluation: Evaluation, said: Asked) -> list[Block | str | None]:
             title="What was asked, by length",
             alt="A panel a part, one curve a model and variant in each, with its interval and what it must pass.",
             panels=panels,
+            note=BEYOND if any(panel.name == "holds" and panel.y_limits != (None, None) for panel in panels) else "",
         ),
         Table(
             name="reach-evidence",
@@ -162,11 +161,13 @@ def _ends(seen: Evidence) -> tuple[float | None, float | None]:
 
 def _figure(seen: Evidence | None, form: str) -> Value:
     """With its interval, and a sign for whether it passes."""
-    if seen is None or not math.isfinite(seen.bounds.estimate):
+    if seen is None or not seen.bounds.n:
         return Value.of(None, missing="not asked, or nothing to ask it of")
-    low, high = _ends(seen)
-    value = Value.of(seen.bounds.estimate, form, low=low, high=high, note=f"of {seen.bounds.n}")
+    (low, high), note = _ends(seen), f"of {seen.bounds.n}"
     sign = "?" if seen.bounds.n < LEAST else "✓" if seen.passed else "✗"
+    if not math.isfinite(seen.bounds.estimate):  # a loss that flew off was seen, and fails
+        return Value(f"{seen.bounds.estimate} {sign}", note=note)
+    value = Value.of(seen.bounds.estimate, form, low=low, high=high, note=note)
     return replace(value, text=f"{value.text} {sign}")
 
 

@@ -209,7 +209,7 @@ def asked(evaluation: Evaluation) -> Asked:
     """Whether prompts of each length are done as they must be, all that is expected in the answer: every task's
     prompts together, of lengths at which every task was measured."""
     pairs = [parted(point) for point in evaluation.points]
-    tasks = {task for task, _ in pairs}
+    tasks = list(dict.fromkeys(task for task, _ in pairs))
 
     def part(row: GridRow) -> Part:
         done: dict[int, list[bool]] = {}

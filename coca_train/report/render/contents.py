@@ -168,6 +168,14 @@ def data_table(block: Picture) -> Table:
     return Table(name=block.name, title=block.title, label_columns=labels, columns=columns, rows=tuple(rows))
 
 
+def axes_in_words(block: Panels) -> str:
+    """What the panels have in common, and what their broken lines are."""
+    first = block.panels[0]
+    words = [f"Against the {first.x_label}", *(f"dotted: {words}" for _, words in first.marks)]
+    words += list(dict.fromkeys(f"dashed: {words}" for panel in block.panels for _, words in panel.levels))
+    return f"{'; '.join(words)}."
+
+
 def _curves(block: Lines) -> Table:
     xs = sorted({x for line in block.lines for x in line.x})
     rows = []

@@ -12,6 +12,7 @@ from coca_train.report.blocks import Block, HeatMap, HeatMaps, Line, Lines, Pane
 from coca_train.report.render.chart import NARROW, NARROW_PART, PART, WIDE, chart, multiples, part, swatch
 from coca_train.report.render.contents import (
     PAPER,
+    axes_in_words,
     data_table,
     figures,
     footnotes,
@@ -136,7 +137,7 @@ def _picture(block: Picture, folded: bool) -> str:
     grid = _grid(table, f"Figures of: {block.title}")
     figures = f"<details><summary>The figures as a table</summary>{grid}{_below(table)}{_notes_button(table)}</details>"
     if isinstance(block, Panels):
-        picture, each = _side_by_side(block), _axes_in_words(block)
+        picture, each = _side_by_side(block), f'<p class="quiet">{escape(axes_in_words(block))}</p>'
     else:
         drawn = f"<div>{chart(block, WIDE)}{chart(block, NARROW)}</div>"
         picture, each = f"<figure>{drawn}{_legend(block.lines, apart(block), block.interval)}</figure>", _each(block)
@@ -171,13 +172,6 @@ def _side_by_side(block: Panels) -> str:
     first = block.panels[0]
     legend = _legend(first.lines, any(map(apart, block.panels)), first.interval) if len(first.lines) > 1 else ""
     return f'<figure class="parted"><ul>{panels}</ul>{legend}</figure>'
-
-
-def _axes_in_words(block: Panels) -> str:
-    first = block.panels[0]
-    words = [f"Against the {first.x_label}", *(f"dotted: {words}" for _, words in first.marks)]
-    words += list(dict.fromkeys(f"dashed: {words}" for panel in block.panels for _, words in panel.levels))
-    return f'<p class="quiet">{escape("; ".join(words))}.</p>'
 
 
 def _legend(lines: Sequence[Line], hushed: bool, interval: str) -> str:

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from coca_train.report.blocks import HeatMap, HeatMaps, Line, Lines, Panels, Picture
 from coca_train.report.render import scales
-from coca_train.report.render.contents import PAPER
+from coca_train.report.render.contents import PAPER, axes_in_words
 from coca_train.report.render.scales import COLOURS, RAMP, ground, hex_of, ink_on, tick_text, ticks, x_ticks
 from coca_train.runtime.durable import write_bytes
 
@@ -116,9 +116,10 @@ def _side_by_side(block: Panels) -> Figure:
             _curve(one, line, look(index, line.theirs) | {"markersize": 5})
         _scaled(one, panel, X_TICKS // 2, Y_TICKS // 2)
         one.set_title(panel.title, fontsize=11)
-        one.set(xlabel=panel.x_label, ylabel=panel.y_label)
+        one.set(ylabel=panel.y_label)
     for one in axes[len(block.panels) :]:
         one.set_visible(False)
+    sheet.supxlabel(axes_in_words(block), fontsize=9.5)
     known = {text: handle for one in axes for handle, text in zip(*one.get_legend_handles_labels(), strict=True)}
     if known:
         labels = list(known)
