@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from coca_train.config.messages import ConfigError
-from coca_train.evaluation import configuration
+from coca_train.evaluation import configuration, harness_page
 from coca_train.evaluation.subject import Subject
-from coca_train.evaluation.suites import harness as harness_page
+from coca_train.report.render.contents import best_places
 from tests.evaluation.grids import cell, evaluation, measured
 from tests.evaluation.harnessed import TASKS, WINDOW, cells, lines, log_p, random_subject, settings, setup_of
 
@@ -302,6 +302,22 @@ def test_totals_of_table_5_stand_beside_ours(suite):
     assert mine[-2].number == pytest.approx(8 * 25) and mine[-1].number is None and "9 of them" in mine[-1].note
     assert llama[-2].number == pytest.approx(72 + 46.9 + 69.4 + 50.2 + 40.4 + 35 + 26.8 + 27.1)
     assert [row.values[-1].number for row in shown.rows[1:]] == [776.2, 785.7, 791.2, 797.4]
+
+
+@pytest.mark.parametrize(("ahead", "n", "bold"), [(0.02, 400, [0, 1]), (0.2, 400, [1]), (0.2, 12, [])])
+def test_of_figures_within_their_errors_none_is_the_best(suite, ahead, n, bold):
+    def answered(share):
+        error = math.sqrt(share * (1 - share) / n)
+        main = {"metric": "acc", "value": share, "stderr": error, "higher_is_better": True}
+        return {"main": main, "metrics": {}, "tasks": {"copa": {"effective": n}}, "n_clipped": 0, "n_requests": 1}
+
+    shares = {"one": 0.5, "two": 0.5 + ahead}
+    grid_cells = [cell(name, "plain", "copa", answered(share)) for name, share in shares.items()]
+    grid = evaluation("harness", {"limit": None}, [measured(name) for name in shares], ("copa",), grid_cells)
+    shown = next(block for block in suite.page(None, grid).sections[0].blocks if hasattr(block, "rows"))
+    assert [place for place, _ in sorted(best_places(shown)) if place < 2] == bold
+    if n == 400:
+        assert shown.rows[0].values[0].range == "45.1 to 54.9"  # 1.96 x 2.5
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ them with standard errors, by task; `tasks`, version, few-shot examples, documen
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -15,12 +15,11 @@ from pydantic import Field, field_validator
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
-from coca_train.evaluation.grid_blocks import by_point, document, table
+from coca_train.evaluation import harness_page
 from coca_train.evaluation.measures.windows import missing_positions
-from coca_train.evaluation.results import Evaluation, GridRow, Point
+from coca_train.evaluation.results import Evaluation, Point
 from coca_train.evaluation.subject import Setup, Subject
-from coca_train.report import paper
-from coca_train.report.blocks import MISSING, Document, Row, Table, Value
+from coca_train.report.blocks import Document
 from coca_train.runtime import dist
 from coca_train.runtime.errors import UserError
 
@@ -235,134 +234,5 @@ def _metrics(values: Mapping[str, Any], higher_is_better: Mapping[str, Any]) -> 
     return metrics
 
 
-# Table 5 of the CoCA paper (arXiv 2309.08646), measured with OpenCompass -> the task of lm-evaluation-harness.
-PAPER = {
-    "COPA": "copa", "AX_b": None, "AX_g": None, "RTE": "sglue_rte", "OCNLI": None, "CMNLI": None, "C3": None,
-    "CSL": None, "EPRSTMT": None, "BoolQ": "boolq", "WiC": "wic", "WSC": "wsc", "CHID": None, "AFQMC": None,
-    "MMLU": "mmlu", "CMMLU": "cmmlu", "C-Eval": "ceval-valid",
-}  # fmt: skip
-HERE = {task: name for name, task in PAPER.items() if task is not None}
-NOT_ALL = Value.of(None, missing=f"{len(PAPER) - len(HERE)} of them are not in lm-evaluation-harness")
-SHARES = {"acc", "acc_norm", "acc_bytes", "exact_match", "f1", "em"}  # shown in per cent
-HOW = (
-    "Prompts, few-shot examples, metrics and standard errors are those of lm-evaluation-harness. A choice is scored by "
-    "the log-likelihood of its tokens behind the question; generations are greedy."
-)
-COVERAGE = "The 17 tasks of the CoCA paper's table 5, and what they are called here:\n\n" + "\n".join(
-    f"* {name}: " + (f"`{task}`" if task else "not in lm-evaluation-harness") for name, task in PAPER.items()
-)
-
-
 def page(settings: Settings, evaluation: Evaluation) -> Document:
-    results = [cell.result for cell in evaluation.cells if cell.result]
-    main = {cell.point: cell.result["main"] for cell in evaluation.cells if cell.result and cell.result["main"]}
-    lower = [point for point in evaluation.points if main.get(point, {}).get("higher_is_better") is False]
-    higher = [point for point in evaluation.points if point not in lower]
-    limit = evaluation.settings.get("limit")
-    documents = "all documents of each task" if limit is None else f"ONLY the first {limit:,} documents of each task"
-    n_clipped, n_requests = (sum(result[key] for result in results) for key in ("n_clipped", "n_requests"))
-    return document(
-        evaluation,
-        "Tasks of lm-evaluation-harness",
-        summary=[
-            f"{len(evaluation.points)} tasks, {documents}.",
-            f"{len(results)} of {len(evaluation.cells)} cells have a result.",
-            _read(evaluation.settings.get("window"), n_clipped, n_requests),
-        ],
-        sections={
-            "Tasks": [
-                HOW,
-                _overview(evaluation, "tasks", "Tasks (higher is better)", higher, "high"),
-                _overview(evaluation, "tasks-perplexity", "Tasks (lower is better)", lower, "low"),
-            ],
-            "Every metric": [_every_metric(evaluation) if results else None],
-        },
-        after={"The paper's tasks": [COVERAGE if HERE.keys() & set(evaluation.points) else None]},
-        facts=[("tasks are told", f"{key}: {value}") for key, value in evaluation.settings.get("metadata", {}).items()],
-    )
-
-
-def _read(window: int | str | None, n_clipped: int, n_requests: int) -> str:
-    """What was read of what was asked, in a sentence."""
-    if window == "whole":
-        return f"All {n_requests:,} requests were read whole, whatever the training window."
-    words = "the training window" if window in ("training", None) else f"the window of {window:,} tokens"
-    return f"{n_clipped:,} of {n_requests:,} requests were longer than {words} and lost tokens on their left."
-
-
-def _overview(
-    evaluation: Evaluation, name: str, title: str, points: Sequence[Point], best: Literal["high", "low"]
-) -> Table | None:
-    if not points:
-        return None
-    theirs = tuple(_theirs(points))
-    note = "Shares in per cent, ± one standard error." if best == "high" else "Perplexities and the like, as they are."
-    if theirs:
-        note += " The paper's figures are OpenCompass's, whose prompts differ: they show the order of magnitude."
-    columns = by_point(points, lambda result: _shown(result["main"]))
-    if _whole(points):
-        columns |= {f"total of these {len(HERE)}": _total, f"total of all {len(PAPER)}": lambda row: NOT_ALL}
-    return table(evaluation.rows(), columns, name=name, title=title, theirs=theirs, best=best, note=note)
-
-
-def _whole(points: Sequence[Point]) -> bool:
-    """Whether all tasks of table 5 that there are here are among them, so that totals can be compared."""
-    return HERE.keys() <= set(points)
-
-
-def _total(row: GridRow) -> Value:
-    """The sum of the tasks' shares, as the last row of table 5 is [per cent]."""
-    main = [figure for task in HERE if (figure := row.results.get(task, {}).get("main")) is not None]
-    total = sum(100 * figure["value"] for figure in main) if len(main) == len(HERE) else None
-    return Value.of(total, "{:.1f}", missing="a task of them has no figure")
-
-
-def _theirs(points: Sequence[Point]) -> Iterator[Row]:
-    """The rows of table 5, where it has any of these tasks."""
-    if not HERE.keys() & set(points):
-        return
-    printed = paper.table("table5_opencompass")
-    for index, method in enumerate(printed["columns"]):
-        numbers = [printed[HERE[p]][index] if p in HERE else None for p in map(str, points)]
-        if _whole(points):
-            numbers += [sum(printed[name][index] for name in HERE.values()), printed["Total"][index]]
-        values = tuple(Value.of(None if n is None else float(n), "{:.1f}") for n in numbers)
-        yield Row(label=(paper.method(method), "paper"), values=values, theirs=True)
-
-
-def _shown(metric: Mapping[str, Any] | None) -> Value:
-    """None: of a group of tasks without a figure of all."""
-    if metric is None:
-        return Value.of(None, missing="several tasks without a figure of all: see every metric")
-    share = metric["metric"] in SHARES or metric["metric"].isdigit()  # RULER's are named by length
-    # SCROLLS gives some of them in per cent.
-    scale, form = (100 if metric["value"] <= 1 else 1, "{:.1f}") if share else (1, "{:.4g}")
-    value, error = scale * metric["value"], metric["stderr"]
-    text = form.format(value) if error is None else f"{form.format(value)} ± {form.format(scale * error)}"
-    return Value(text, value, note=metric["metric"])
-
-
-def _every_metric(evaluation: Evaluation) -> Table:
-    return Table(
-        name="metrics",
-        title="Every metric",
-        label_columns=("model", "variant", "task", "metric"),
-        columns=("value", "documents", "of", "few-shot", "version"),
-        rows=tuple(
-            Row(
-                label=(cell.subject, cell.variant, task, name),
-                values=(_shown(metric), *_counts(cell.result["tasks"].get(task))),
-            )
-            for cell in evaluation.cells
-            for task, metrics in cell.result.get("metrics", {}).items()
-            for name, metric in metrics.items()
-        ),
-        note="A group's figure is the harness's mean over its tasks. Documents: asked, and how many there are.",
-    )
-
-
-def _counts(task: Mapping[str, Any] | None) -> tuple[Value, ...]:
-    if task is None:  # a group
-        return (MISSING,) * 4
-    numbers = (task["effective"], task["original"], task["num_fewshot"])
-    return (*(Value(f"{number:,}", float(number)) for number in numbers), Value(task["version"]))
+    return harness_page.page(evaluation)
