@@ -170,10 +170,13 @@ def data_table(block: Picture) -> Table:
 
 def axes_in_words(block: Panels) -> str:
     """What the panels have in common, and what their broken lines are."""
-    first = block.panels[0]
-    words = [f"Against the {first.x_label}", *(f"dotted: {words}" for _, words in first.marks)]
-    words += list(dict.fromkeys(f"dashed: {words}" for panel in block.panels for _, words in panel.levels))
-    return f"{'; '.join(words)}."
+    first, levels = block.panels[0], dict[str, list[str]]()
+    for panel in block.panels:
+        for _, words in panel.levels:
+            levels.setdefault(words, []).append(panel.title)
+    said = [f"Against the {first.x_label}", *(f"dotted: {words}" for _, words in first.marks)]
+    said += [f"dashed in {', '.join(titles)}: {words}" for words, titles in levels.items()]
+    return f"{'; '.join(said)}."
 
 
 def _curves(block: Lines) -> Table:

@@ -28,6 +28,7 @@ OURS, THEIRS = ("-", "-."), ("--", ":")  # lines of the first seven curves, of t
 SQUARE = 0.62  # [inch]
 PANELS_A_ROW = 3
 CURVES_A_ROW = 4  # of panels with a curve each
+WORDS = 65  # characters of what stands below a column of panels
 TITLE = 36  # characters of a line of their titles
 MARKERS_A_LINE = 16
 MARK = "#c2185b"  # what is drawn at the training window
@@ -119,11 +120,12 @@ def _side_by_side(block: Panels) -> Figure:
         one.set(ylabel=panel.y_label)
     for one in axes[len(block.panels) :]:
         one.set_visible(False)
-    sheet.supxlabel(axes_in_words(block), fontsize=9.5)
     known = {text: handle for one in axes for handle, text in zip(*one.get_legend_handles_labels(), strict=True)}
     if known:
         labels = list(known)
-        sheet.legend([known[each] for each in labels], labels, loc="outside lower center", ncols=3, fontsize=9.5)
+        looks = [known[each] for each in labels]
+        legend = sheet.legend(looks, labels, loc="outside lower center", ncols=3, fontsize=9.5, frameon=False)
+        legend.set_title(textwrap.fill(axes_in_words(block), WORDS * columns), {"size": 9.5})
     return sheet
 
 
