@@ -14,6 +14,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 
 from coca_train.report.blocks import HeatMap, HeatMaps, Line, Lines, Panels, Picture
 from coca_train.report.render import scales
@@ -125,7 +126,7 @@ def _side_by_side(block: Panels) -> Figure:
         labels = list(known)
         looks = [known[each] for each in labels]
         legend = sheet.legend(looks, labels, loc="outside lower center", ncols=3, fontsize=9.5, frameon=False)
-        legend.set_title(textwrap.fill(axes_in_words(block), WORDS * columns), {"size": 9.5})
+        legend.set_title(textwrap.fill(axes_in_words(block), WORDS * columns), FontProperties(size=9.5))
     return sheet
 
 
