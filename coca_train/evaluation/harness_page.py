@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from coca_train.evaluation.grid_blocks import by_point, document, table
-from coca_train.evaluation.measures.shares import Z_95
+from coca_train.evaluation.measures.shares import Z_95, wilson
 from coca_train.evaluation.results import Evaluation, GridRow, Point
 from coca_train.report import paper
 from coca_train.report.blocks import MISSING, Document, Row, Table, Value
@@ -18,7 +18,7 @@ PAPER = {
 }  # fmt: skip
 HERE = {task: name for name, task in PAPER.items() if task is not None}
 NOT_ALL = Value.of(None, missing=f"{len(PAPER) - len(HERE)} of them are not in lm-evaluation-harness")
-ERRORS = "interval of 1.96 of the harness's standard errors either way"
+ERRORS = "95 % interval: Wilson's of a task's share, else 1.96 of the harness's standard errors"
 SHARES = {"acc", "acc_norm", "acc_bytes", "exact_match", "f1", "em"}  # shown in per cent
 HOW = (
     "Prompts, few-shot examples, metrics and standard errors are those of lm-evaluation-harness. A choice is scored by "
@@ -75,7 +75,7 @@ def _overview(
     note = "Shares in per cent." if best == "high" else "Perplexities and the like, as they are."
     if theirs:
         note += " The paper's figures are OpenCompass's, whose prompts differ: they show the order of magnitude."
-    columns = by_point(points, lambda result: _shown(result["main"], _asked(result)))
+    columns = by_point(points, lambda result: _shown(result["main"], result["tasks"]))
     if _whole(points):
         columns |= {f"total of these {len(HERE)}": _total, f"total of all {len(PAPER)}": lambda row: NOT_ALL}
     return table(
@@ -90,12 +90,16 @@ def _whole(points: Sequence[Point]) -> bool:
 
 def _total(row: GridRow) -> Value:
     """The sum of the tasks' shares, as the last row of table 5 is [per cent]."""
-    main = [figure for task in HERE if (figure := row.results.get(task, {}).get("main")) is not None]
+    results = [row.results.get(task, {}) for task in HERE]
+    main = [_shown(result["main"], result["tasks"]) for result in results if result.get("main")]
     if len(main) < len(HERE):
         return Value.of(None, missing="a task of them has no figure")
-    errors = [figure["stderr"] for figure in main]
-    error = None if None in errors else 100 * math.hypot(*errors)  # other documents each
-    return _with_errors(sum(100 * figure["value"] for figure in main), error, "{:.1f}")
+    total, form = sum(value.number or 0.0 for value in main), "{:.1f}"
+    intervals = [value.interval for value in main if value.interval]
+    if len(intervals) < len(main):
+        return Value.of(total, form)
+    half = math.hypot(*((high - low) / 2 for low, high in intervals))  # other documents each
+    return Value.of(total, form, low=total - half, high=total + half, n=min(value.n or 0 for value in main))
 
 
 def _theirs(points: Sequence[Point]) -> Iterator[Row]:
@@ -111,25 +115,22 @@ def _theirs(points: Sequence[Point]) -> Iterator[Row]:
         yield Row(label=(paper.method(method), "paper"), values=values, theirs=True)
 
 
-def _shown(metric: Mapping[str, Any] | None, n: int | None = None) -> Value:
-    """None: of a group of tasks without a figure of all. n: documents."""
+def _shown(metric: Mapping[str, Any] | None, tasks: Mapping[str, Any]) -> Value:
+    """None: of a group of tasks without a figure of all. tasks: of which it is, by name, with what was asked.
+
+    The harness's standard error is 0 where all answers are right, or all wrong: of one task's share there is Wilson's
+    interval, which a score between 0 and 1 varies no more than.
+    """
     if metric is None:
         return Value.of(None, missing="several tasks without a figure of all: see every metric")
     share = metric["metric"] in SHARES or metric["metric"].isdigit()  # RULER's are named by length
     # SCROLLS gives some of them in per cent.
     scale, form = (100 if metric["value"] <= 1 else 1, "{:.1f}") if share else (1, "{:.4g}")
-    error = None if metric["stderr"] is None else scale * metric["stderr"]
-    return _with_errors(scale * metric["value"], error, form, metric["metric"], n)
-
-
-def _with_errors(value: float, error: float | None, form: str, note: str = "", n: int | None = None) -> Value:
-    low, high = (None, None) if error is None else (value - Z_95 * error, value + Z_95 * error)
-    return Value.of(value, form, note, low=low, high=high, n=n)
-
-
-def _asked(result: Mapping[str, Any]) -> int | None:
-    """Documents, of all tasks of a group together."""
-    return sum(task["effective"] for task in result["tasks"].values()) or None
+    value, error, n = scale * metric["value"], metric["stderr"], sum(task["effective"] for task in tasks.values())
+    low, high = (None, None) if error is None else (value - Z_95 * scale * error, value + Z_95 * scale * error)
+    if share and len(tasks) == 1 and n and 0 <= metric["value"] <= 1:
+        low, high = (100 * end for end in wilson(metric["value"] * n, n))
+    return Value.of(value, form, metric["metric"], low=low, high=high, n=n or None)
 
 
 def _every_metric(evaluation: Evaluation) -> Table:
@@ -141,10 +142,12 @@ def _every_metric(evaluation: Evaluation) -> Table:
         rows=tuple(
             Row(
                 label=(cell.subject, cell.variant, task, name),
-                values=(_shown(metric), *_counts(cell.result["tasks"].get(task))),
+                values=(_shown(metric, own), *_counts(known.get(task))),
             )
             for cell in evaluation.cells
+            for known in [cell.result.get("tasks", {})]
             for task, metrics in cell.result.get("metrics", {}).items()
+            for own in [{task: known[task]} if task in known else known]
             for name, metric in metrics.items()
         ),
         interval=ERRORS,

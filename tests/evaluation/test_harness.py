@@ -317,7 +317,22 @@ def test_of_figures_within_their_errors_none_is_the_best(suite, ahead, n, bold):
     shown = next(block for block in suite.page(None, grid).sections[0].blocks if hasattr(block, "rows"))
     assert [place for place, _ in sorted(best_places(shown)) if place < 2] == bold
     if n == 400:
-        assert shown.rows[0].values[0].range == "45.1 to 54.9"  # 1.96 x 2.5
+        assert shown.rows[0].values[0].range == "45.1 to 54.9"  # Wilson's of 200 of 400
+
+
+def test_all_right_is_not_surely_better_than_most(suite):
+    """The harness's standard error of 20 of 20 is 0; Wilson's intervals are 83.9 to 100 and 58.4 to 91.9."""
+    grid_cells = []
+    for name, value, stderr in (("one", 1.0, 0.0), ("two", 0.8, 0.0918)):
+        main = {"metric": "acc", "value": value, "stderr": stderr, "higher_is_better": True}
+        known = {"main": main, "metrics": {"copa": {"acc": main}}, "n_clipped": 0, "n_requests": 1}
+        task = {"effective": 20, "original": 100, "num_fewshot": 0, "version": "1"}
+        grid_cells.append(cell(name, "plain", "copa", known | {"tasks": {"copa": task}}))
+    grid = evaluation("harness", {"limit": 20}, [measured("one"), measured("two")], ("copa",), grid_cells)
+    overview, every = (b for s in suite.page(None, grid).sections for b in s.blocks if hasattr(b, "rows"))
+    assert [row.values[0].range for row in overview.rows[:2]] == ["83.9 to 100.0", "58.4 to 91.9"]
+    assert {(0, 0), (1, 0)} <= best_places(overview)
+    assert every.rows[0].values[0].range == "83.9 to 100.0"
 
 
 @pytest.mark.slow
