@@ -31,7 +31,10 @@ from coca_train.report.blocks import (
 )
 
 FEW_NAMES = 4  # of models or tasks, that a title lists
-OTHER_TOKENS = "The tokenizers of these models differ: losses a token are no comparison, bits per byte are."
+OTHER_TOKENS = (
+    "The tokenizers of these models differ: losses a token are no comparison; bits per byte are, as far as they read "
+    "the same documents."
+)
 NO_RESULT = {"out_of_memory": "OOM", "impossible": MISSING.text}
 
 Pick = Callable[..., Value | float | None]  # from a cell's result, and what else the row of a table is about
@@ -134,14 +137,14 @@ def table(
     *,
     by: Mapping[str, Sequence[str]] | None = None,
     theirs: Sequence[Row] = (),
-    a_token: bool = False,
+    of_tokens: bool = False,
     **fields: Any,
 ) -> Table | None:
     """One row a model and variant, then `theirs`. columns: by heading, the figure of a row. by: further columns of
-    labels and all that stands in each; a row for every combination, of which the figures are told. a_token: whether
-    the figures are losses a token, of which none is the best where the models' tokens differ. fields: other ones of
-    Table."""
-    if a_token and not same_tokens(row.subject for row in rows):
+    labels and all that stands in each; a row for every combination, of which the figures are told. of_tokens:
+    whether they are losses of a text's tokens, of which none is the best where the models' tokens differ. fields: other
+    ones of Table."""
+    if of_tokens and not same_tokens(row.subject for row in rows if row.results):
         fields |= {"best": "", "note": f"{fields.get('note', '')} {OTHER_TOKENS}".strip()}
     more = by or {}
     ours = [

@@ -24,7 +24,7 @@ from coca_train.evaluation.perplexity_curves import perplexity_by_window
 from coca_train.evaluation.position_curves import loss_by_position
 from coca_train.evaluation.results import ALL, Evaluation, GridRow, Point, same_tokens
 from coca_train.evaluation.seeds import apart, pooled, several
-from coca_train.evaluation.verdict import Asked, verdicts
+from coca_train.evaluation.verdict import Asked, unknown, verdicts
 from coca_train.report import paper
 from coca_train.report.blocks import Block, Document, Form, Spread, Table, Value
 from coca_train.report.render.plain import terminal_text, verdict_text
@@ -101,7 +101,7 @@ class OneText:
     def by_window(self, name: str, pick: Pick, **fields: Any) -> Table:
         """One row a model and variant, one column a window."""
         columns = by_point(self.evaluation.points, pick, name=partial(_multiple, self.evaluation))
-        whole = table(self.rows, columns, name=self.file(name), best="low", **fields)
+        whole = table(self.rows, columns, name=self.file(name), best="low", of_tokens=True, **fields)
         assert whole is not None  # a source is there because some cell has it
         return whole
 
@@ -118,7 +118,6 @@ class OneText:
             _perplexity,
             title="Perplexity by context window [tokens]",
             theirs=papers(self.evaluation, theirs) if self == main_text(self.evaluation) else (),
-            a_token=True,
             note=NOTE,
         )
 
@@ -148,7 +147,6 @@ def _each_seed(evaluation: Evaluation) -> Sections:
         "perplexity-of-seeds",
         _perplexity,
         title="Perplexity of each seed by context window [tokens]",
-        a_token=True,
         note=f"A row a training. Seeds of {'; '.join(known)}.",
     )
     return {"Each seed": [shown]}
@@ -157,7 +155,11 @@ def _each_seed(evaluation: Evaluation) -> Sections:
 def asked(evaluation: Evaluation) -> Asked:
     """What is said of the text a comparison is about; seeds apart."""
     within = evaluation.settings.get("holds_within", HOLDS_WITHIN)
-    return {row.name: _parts(row, within) for row in main_text(evaluation).rows}
+    nothing = Part("uses", "documents", ())
+    return {
+        row.name: _parts(row, within) if row.results else [unknown(nothing, row.cells.values())]
+        for row in main_text(evaluation).rows
+    }
 
 
 def _parts(row: GridRow, within: float) -> list[Part]:
@@ -182,8 +184,11 @@ def main_text(evaluation: Evaluation) -> OneText:
     every, models = sources_of(evaluation), dict[str, set[str]]()
     for cell in evaluation.cells:
         models.setdefault(cell.subject, set()).update(cell.result.get("sources", {}))
-    common = [source for source in every if all(source in known for known in models.values() if known)] or every
-    return OneText(evaluation, ALL if ALL in common else next(iter(common), ""))
+    known = [sources for sources in models.values() if sources]
+    if all(sources == known[0] for sources in known):  # only then is `all` the same texts
+        return OneText(evaluation, ALL if ALL in every else next(iter(every), ""))
+    common = [source for source in every if source != ALL and all(source in sources for sources in known)]
+    return OneText(evaluation, next(iter(common), every[0]))
 
 
 def perplexity_text(evaluation: Evaluation) -> str:
@@ -256,7 +261,7 @@ def _summary(rows: Sequence[GridRow]) -> list[str]:
             f"{label}: perplexity {number(begin)} in windows of {first:,} tokens, {number(end)} in windows of "
             f"{last:,}, {end / begin:.2f} times as much."
         ]
-    if not same_tokens(row.subject for row in rows):
+    if not same_tokens(row.subject for row in rows if row.results):
         return [OTHER_TOKENS]
     farthest = max(last for _, last, _, _ in ends.values())
     there = {row.label: _perplexity(row.last) for row in rows if row.label in ends and ends[row.label][1] == farthest}

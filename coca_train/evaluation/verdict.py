@@ -20,9 +20,8 @@ Asked = Mapping[tuple[str, str], Sequence[Part]]  # by model and variant, what t
 def verdicts(evaluation: Evaluation, asked: Asked) -> list[Verdict]:
     """One a model and variant of whom anything was asked, its seeds together."""
     models, rows = model_of(evaluation), dict[str, tuple[int, list[Sequence[Part]]]]()
-    some = next(filter(None, asked.values()), ())  # what there would be to say of a model that could not be measured
     for row in evaluation.rows():
-        if parts := asked.get(row.name) or [unknown(part, row.cells.values()) for part in some]:
+        if parts := asked.get(row.name):
             label = models[row.subject.name] + row.label.removeprefix(row.subject.name)
             rows.setdefault(label, (row.subject.training_window, []))[1].append(parts)
     return [
@@ -32,7 +31,7 @@ def verdicts(evaluation: Evaluation, asked: Asked) -> list[Verdict]:
 
 
 def unknown(part: Part, cells: Iterable[Cell]) -> Part:
-    """The same part of a model that it could be asked of at no length, with the reason."""
+    """The same part of a model that could be asked it at no length, with the reason."""
     return part._replace(evidence=(), stopped=next((cell.absence for cell in cells if cell.absence), NOTHING))
 
 

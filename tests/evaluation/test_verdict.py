@@ -14,7 +14,7 @@ from coca_train.evaluation.results import Evaluation
 from coca_train.evaluation.subject import Subject
 from coca_train.evaluation.suites import perplexity
 from coca_train.evaluation.texts import Texts
-from coca_train.evaluation.verdict import lengths, verdict, verdicts
+from coca_train.evaluation.verdict import lengths, unknown, verdict, verdicts
 from tests.evaluation.grids import cell, evaluation, measured, settings, setup
 from tests.measures.conftest import FakeModel, fake_variant
 
@@ -143,7 +143,10 @@ def test_a_seed_that_could_not_be_measured_is_one_of_its_models_seeds() -> None:
         ]
         whole = evaluation("perplexity", {}, [measured(run, window=128) for run in runs], (64,), cells)
         whole = replace(whole, seeds={"one": {run: str(k) for k, run in enumerate(runs)}})
-        (said,) = verdicts(whole, {(run, "plain"): [part] for run, part in measurable.items()})
+        asked = {
+            row.name: [measurable.get(row.subject.name) or unknown(uses, row.cells.values())] for row in whole.rows()
+        }
+        (said,) = verdicts(whole, asked)
         return said.line
 
     assert line(uses, uses) == "reads to 64 tokens (0.5× its window) with each of 2 seeds"
@@ -247,6 +250,15 @@ def test_lengths_for_trackers() -> None:
         "works_with/yarn": 0.0,
         "reads/yarn": 0.0,
     }
+
+
+@pytest.mark.parametrize("suite", ["perplexity", "passkey", "recall", "ruler"])
+def test_who_ran_out_of_memory_everywhere_has_no_verdict_and_says_so(suite: str) -> None:
+    point = "needle@64" if suite == "ruler" else 64
+    cells = [cell("one", "plain", point, status="out_of_memory")]
+    grid = evaluation(suite, {}, [measured("one", window=128)], (point,), cells)
+    (said,) = verdicts(grid, suites.suite_module(suite).asked(grid))
+    assert (said.state, said.line) == ("unknown", "no verdict: out of memory")
 
 
 @pytest.mark.parametrize("suite", ["anomaly", "speed"])

@@ -12,7 +12,7 @@ from coca_train.evaluation.grid_blocks import heat_maps, share_by_length, table
 from coca_train.evaluation.measures.reach import Part, finds
 from coca_train.evaluation.measures.shares import wilson
 from coca_train.evaluation.results import Evaluation, GridRow
-from coca_train.evaluation.verdict import Asked
+from coca_train.evaluation.verdict import Asked, unknown
 from coca_train.report.blocks import HeatMaps, Line, Lines, Table, Value
 from coca_train.report.ties import headline
 
@@ -108,9 +108,10 @@ def asked(evaluation: Evaluation) -> Asked:
     def part(row: GridRow) -> Part:
         counts = {int(point): [case["found"] for case in result["cases"]] for point, result in row.results.items()}
         seen = tuple(finds(n, sum(found), len(found)) for n, found in counts.items())
-        return Part("finds", "prompts", seen, stopped=row.absence_beyond(max(counts, default=0)))
+        whole = Part("finds", "prompts", seen, stopped=row.absence_beyond(max(counts, default=0)))
+        return whole if seen else unknown(whole, row.cells.values())
 
-    return {row.name: [part(row)] for row in evaluation.rows() if row.results}
+    return {row.name: [part(row)] for row in evaluation.rows()}
 
 
 def at_the_longest(evaluation: Evaluation, what: str) -> list[str]:

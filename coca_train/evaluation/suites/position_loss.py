@@ -118,7 +118,7 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
                     name="growing-context-perplexity",
                     title="Perplexity of the last tokens at each context",
                     best="low",
-                    a_token=True,
+                    of_tokens=True,
                     note="Columns score different tokens: compare within a column.",
                 ),
             ],
@@ -160,6 +160,6 @@ def _octaves(rows: list[GridRow]) -> Table | None:
         name="position-loss-octaves",
         title="Mean loss by octave of positions [nats per token]",
         best="low",
-        a_token=True,
+        of_tokens=True,
         note="At the longest length each row was measured at.",
     )

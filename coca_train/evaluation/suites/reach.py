@@ -163,11 +163,11 @@ def _figure(seen: Evidence | None, form: str) -> Value:
     """With its interval, and a sign for whether it passes."""
     if seen is None or not seen.bounds.n:
         return Value.of(None, missing="not asked, or nothing to ask it of")
-    (low, high), note = _ends(seen), f"of {seen.bounds.n}"
+    low, high = _ends(seen)
     sign = "?" if seen.bounds.n < LEAST else "✓" if seen.passed else "✗"
     if not math.isfinite(seen.bounds.estimate):  # a loss that flew off was seen, and fails
-        return Value(f"{seen.bounds.estimate} {sign}", note=note)
-    value = Value.of(seen.bounds.estimate, form, low=low, high=high, note=note)
+        return Value(f"{seen.bounds.estimate} {sign}")
+    value = Value.of(seen.bounds.estimate, form, low=low, high=high, note=f"of {seen.bounds.n}")
     return replace(value, text=f"{value.text} {sign}")
 
 

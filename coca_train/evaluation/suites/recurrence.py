@@ -119,7 +119,7 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
                     name="recurrence",
                     title="Perplexity by reach, segment and memory together [tokens]",
                     best="low",
-                    a_token=True,
+                    of_tokens=True,
                 ),
                 curves(
                     (by_length(row, _with_interval) for row in known),

@@ -30,7 +30,7 @@ from coca_train.evaluation.measures.shares import wilson
 from coca_train.evaluation.results import Evaluation, GridRow, Point
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suites._answers import answers, digest, gathered, no_positions
-from coca_train.evaluation.verdict import Asked, verdicts
+from coca_train.evaluation.verdict import Asked, unknown, verdicts
 from coca_train.report.blocks import Document, Line, Row, Table, Value
 from coca_train.report.ties import headline
 from coca_train.runtime.errors import DataError
@@ -220,10 +220,10 @@ def asked(evaluation: Evaluation) -> Asked:
         seen = tuple(finds(n, sum(each), len(each)) for n, each in done.items())
         beyond = next((length for _, length in pairs if length > max(done, default=0)), 0)
         absences = [cell.absence for task in tasks if (cell := row.cells.get(f"{task}@{beyond}"))]
-        return Part("works with", "prompts", seen, stopped=next(filter(None, absences), ""))
+        whole = Part("works with", "prompts", seen, stopped=next(filter(None, absences), ""))
+        return whole if seen else unknown(whole, row.cells.values())
 
-    parts = {row.name: part(row) for row in evaluation.rows()}
-    return {name: [part] for name, part in parts.items() if part.evidence}
+    return {row.name: [part(row)] for row in evaluation.rows()}
 
 
 def _mean(row: GridRow, tasks: list[str], length: int) -> Value:
