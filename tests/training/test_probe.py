@@ -49,7 +49,7 @@ def probe_of(position: str, monkeypatch, tmp_path, documents) -> tuple[Any, Prob
         model.train()
 
     files = {name: IndexedDataset(write(tmp_path / name, texts)) for name, texts in documents.items()}
-    tokenizer = SimpleNamespace(decode=str, bos=None)
+    tokenizer = SimpleNamespace(decode=str, bos=None, digest="str")
     return model, Probe(config, cast(Any, SimpleNamespace(eval_module=eval_module)), cast(Any, tokenizer), files, 0)
 
 
