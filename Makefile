@@ -1,5 +1,6 @@
 # Every target makes .venv first when it is missing.
 PYTHON ?= python3
+OLDEST_PYTHON := $(shell sed -n 's/^requires-python = ">=\(.*\)"/\1/p' pyproject.toml)
 BIN := .venv/bin
 # Bytecode is kept even where the shell asks for none: compiling the tests takes each process longer than importing torch.
 # Temporary files are in memory where there is room: thousands are synced and removed, and a disk takes longer than the tests.
@@ -9,7 +10,7 @@ PYTEST := $(IN_MEMORY) PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python 
 SCHEMES ?= rope,alibi,coca,coca_strict
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart compare test test-all mutations check bench gpu wheels docs scheme frequency visibility suite
+.PHONY: help setup constraints quickstart compare test test-all mutations check bench gpu wheels docs scheme frequency visibility suite
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +26,15 @@ help:  ## this list
 	@touch $@
 
 setup: .venv/installed  ## make .venv and install everything, versions pinned
+
+# constraints.txt is this command's output, for every platform and every Python that pyproject.toml allows. What it pins
+# stays as it is unless UPGRADE names it: make constraints UPGRADE="torch transformers", or UPGRADE=all.
+UPGRADE ?=
+constraints:  ## resolve constraints.txt again, from the plain package index
+	test -x $(BIN)/uv || { test -x $(BIN)/python || $(PYTHON) -m venv .venv; $(BIN)/python -m pip install --quiet uv; }
+	$(BIN)/uv pip compile --quiet --universal --all-extras --no-annotate --python-version $(OLDEST_PYTHON) \
+		--custom-compile-command "make constraints" \
+		$(if $(filter all,$(UPGRADE)),--upgrade,$(addprefix --upgrade-package ,$(UPGRADE))) pyproject.toml -o constraints.txt
 
 quickstart: .venv/ready  ## train a small CoCA model on real text and show how far its context reaches
 	$(BIN)/python -m coca_train
