@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from coca_train.config.parts import stage_config
 from coca_train.config.schema import Config, LoraConfig
+from coca_train.config.sharing import micro_batch_size
 from coca_train.settings import TRAIN
 
 
@@ -34,11 +35,15 @@ class Stage:
         return self.first_step + self.max_steps
 
 
-def resolve(config: Config) -> tuple[Stage, ...]:
-    """The stages of a run, in order. A stage goes on in its data where an earlier one with the same data stopped."""
+def resolve(config: Config, n_devices: int | None = None) -> tuple[Stage, ...]:
+    """Return the stages of a run, in order. A stage continues its data where an earlier one with the same data stopped.
+
+    n_devices: of a launch, whose micro batches are fitted to them; None: micro batches as configured.
+    """
     stages: list[Stage] = []
     for name, own in config.stages.items():
         complete, _ = stage_config(TRAIN, config, name)  # nothing to refuse: it was checked when it was loaded
+        complete = complete if n_devices is None else fitted(complete, n_devices)
         # Data that two stages share is gone through once: the second begins where the first stopped.
         before = [stage for stage in stages if _order(stage.config) == _order(complete)]
         stages.append(
@@ -54,6 +59,12 @@ def resolve(config: Config) -> tuple[Stage, ...]:
             )
         )
     return tuple(stages)
+
+
+def fitted(config: Config, n_devices: int) -> Config:
+    """Return the configuration with the micro batch that its global batch has on so many devices."""
+    micro = micro_batch_size(config.train, config.engine, n_devices)
+    return replace(config, train=replace(config.train, micro_batch_size=micro))
 
 
 def words_of(overrides: Sequence[str]) -> list[str]:

@@ -79,9 +79,9 @@ def _plan(loaded: Loaded, arguments: Arguments) -> None:
     given: PlanConfig = loaded.config
     config = load(arguments.overrides, arguments.config_dirs, launch=False).config
     cluster = Cluster(given.gpus, find("cpu" if config.engine.device == "cpu" else given.gpu), given.mfu)
-    stages = resolve(config)
-    for stage in stages:
+    for stage in resolve(config):
         check_launch(stage.config, cluster)
+    stages = resolve(config, given.gpus)
     outlines = [outline(stage.config, stage.trainable, lora=stage.lora) for stage in stages]
     costs = [
         cost(stage, each, cluster, stages, _measure(stage) if given.measure else None)

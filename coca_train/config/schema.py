@@ -120,7 +120,10 @@ class TrainConfig:
 
     max_steps: Positive = Field(description="length of the training [optimizer steps]")
     seq_len: Positive = Field(description="training window [tokens]")
-    micro_batch_size: Positive = Field(description="[sequences] per device per forward")
+    micro_batch_size: Positive = Field(
+        description="[sequences] per device per forward, at most: the largest number up to this that divides "
+        "a device's part of the global batch"
+    )
     global_batch_size: UpToAMillion = Field(description="[sequences] per optimizer step, over all devices")
 
 

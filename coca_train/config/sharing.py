@@ -36,16 +36,18 @@ def batches(train: TrainConfig, engine: EngineConfig, world: World) -> Iterator[
         fix = f"start a multiple of {shared} processes, or write {KEY}={math.gcd(world.size, shared)}"
         yield Problem("E-CFG-81", (KEY,), text, fix)
         return
-    whole, micro, n = train.global_batch_size, train.micro_batch_size, world.size // shared
-    unit = micro * n
-    if whole % unit == 0:
+    whole, n = train.global_batch_size, world.size // shared
+    if whole % n == 0:
         return
-    below, above = max(whole // unit, 1) * unit, (whole // unit + 1) * unit
-    legal = [(size, micro) for size in list(dict.fromkeys((below, above, above + unit)))[:2]]
-    each = whole // n if whole % n == 0 else 0
-    legal += [(whole, m) for m in divisors(each, micro)[: 3 - len(legal)]]
-    sets = ", ".join(f"{size} with {m}" for size, m in legal)
-    each_of, devices = ("device", "devices") if shared == 1 else ("group", f"groups of {shared} devices")
-    text = f"{whole} sequences are not a multiple of {micro} per {each_of} x {n} {devices} = {unit}"
-    keys = ("train.global_batch_size", "train.micro_batch_size")
-    yield Problem("E-CFG-19", keys, text, f"nearest legal (global with micro): {sets}")
+    sizes = [size for size in (whole // n * n, (whole // n + 1) * n) if size]
+    devices = "devices" if shared == 1 else f"groups of {shared} devices"
+    text = f"{whole} sequences cannot be shared evenly by {n} {devices}"
+    fix = "write " + " or ".join(f"train.global_batch_size={size}" for size in sizes)
+    yield Problem("E-CFG-19", ("train.global_batch_size",), text, fix)
+
+
+def micro_batch_size(train: TrainConfig, engine: EngineConfig, n_devices: int) -> int:
+    """Return the sequences of one forward on each device: the most that train.micro_batch_size allows and that divide
+    the device's part of the global batch, which `batches` has let through."""
+    rows = train.global_batch_size * engine.sequence_parallel // n_devices
+    return max(m for m in divisors(rows, train.micro_batch_size) if m <= train.micro_batch_size)

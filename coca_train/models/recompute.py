@@ -7,12 +7,15 @@ selective  the results of matrix products with weights and the output of fused a
            and torch's selective checkpointing).
 """
 
+from collections import defaultdict, deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 aten = torch.ops.aten
@@ -30,11 +33,54 @@ KEPT = {
 Run = Callable[..., Tensor]  # (block, x_BTC, context, past_BMC) -> x_BTC
 
 
+class _Mode(TorchDispatchMode):
+    """saved: what each operation of KEPT gave, in the order of its calls."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, saved: dict[Any, deque[Any]]) -> None:
+        super().__init__()
+        self.saved = saved
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True  # a kernel that torch.compile makes inside the region is made in the usual way
+
+
+class _Save(_Mode):
+    """The forward pass."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func in KEPT:
+            self.saved[func].append(tree_map(_detached, out))
+        return out
+
+
+class _Reuse(_Mode):
+    """The backward pass: in place of each operation of KEPT, what the forward pass has of it."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.saved[func].popleft() if func in KEPT else func(*args, **(kwargs or {}))
+
+
+def _detached(x: Any) -> Any:
+    return x.detach() if isinstance(x, Tensor) else x  # autograd marks the tensor itself, and would keep its own graph
+
+
+def _by_hand() -> tuple[_Mode, _Mode]:
+    """Count the operations of KEPT alone. torch's own pair wants every operation of the region as often in the backward
+    pass as in the forward pass, and ZeRO 3 gathers the weights in there, when and as often as it likes."""
+    saved: dict[Any, deque[Any]] = defaultdict(deque)
+    return _Save(saved), _Reuse(saved)
+
+
 def _policy(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
     return CheckpointPolicy.MUST_SAVE if operation in KEPT else CheckpointPolicy.PREFER_RECOMPUTE
 
 
-_selected = partial(create_selective_checkpoint_contexts, _policy)
+# A compiled block's graph is marked by torch's own pair, and has no gathers in it.
+_in_graph = partial(create_selective_checkpoint_contexts, _policy)
 
 
 def full(run: Run, *given: Any) -> Tensor:
@@ -44,7 +90,8 @@ def full(run: Run, *given: Any) -> Tensor:
 
 def selective(run: Run, *given: Any) -> Tensor:
     """The call, with what is dear kept."""
-    return checkpoint(run, *given, use_reentrant=False, context_fn=_selected)
+    contexts = _in_graph if torch.compiler.is_compiling() else _by_hand
+    return checkpoint(run, *given, use_reentrant=False, context_fn=contexts)
 
 
 def none(run: Run, *given: Any) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 from coca_train.config.check import RULES
 from coca_train.config.messages import ConfigError, Problem, show
 from coca_train.config.schema import Config
-from coca_train.config.sharing import batches, slices
+from coca_train.config.sharing import batches, micro_batch_size, slices
 from coca_train.config.world import World
 from coca_train.planning import roofline
 from coca_train.planning.gpus import Gpu, peak_of
@@ -19,7 +19,7 @@ from coca_train.planning.rates import rates_of
 from coca_train.planning.roofline import Step
 from coca_train.planning.step import Activations, Flops, activations, flops
 from coca_train.positions.rules import heads_shared
-from coca_train.schedule import Stage
+from coca_train.schedule import Stage, fitted
 from coca_train.tracking.throughput import Peak
 
 MOST_GPUS = 4096
@@ -56,14 +56,15 @@ class Change:
 
 
 def smallest_change(config: Config, n_gpus: int, fits: Callable[[Config, int], bool]) -> Change | None:
-    """The first that fits: changes of one kind before changes of two, in each the order of DESIGN: a smaller micro
+    """The first that fits: changes of one kind before changes of two, in each this order: a smaller micro
     batch, activation checkpointing (selective before full), a higher ZeRO stage, GPUs that share sequences, more GPUs.
     None: nothing does, or only more than MOST_GPUS.
 
     None of them changes what is learned: the global batch stays as it is.
     """
     for change in sorted(_changes(config, n_gpus), key=_size):
-        if fits(change.applied(config), change.n_gpus or n_gpus):
+        n = change.n_gpus or n_gpus
+        if fits(fitted(change.applied(config), n), n):
             return change
     return None
 
@@ -106,8 +107,8 @@ def _changes(config: Config, n_gpus: int) -> Iterator[Change]:
         if rest or not n_readers or train.global_batch_size % n_readers:
             continue
         rows = train.global_batch_size // n_readers
-        micro = [m for m in range(1, train.micro_batch_size) if rows % m == 0]
-        sizes: list[int | None] = [*([None] if rows % train.micro_batch_size == 0 else []), *micro]
+        largest = micro_batch_size(train, replace(engine, sequence_parallel=1), n_readers)
+        sizes: list[int | None] = [None, *(m for m in range(1, largest) if rows % m == 0)]
         for z, recompute, m in product(zero, ways, sizes):
             if (change := Change(m, recompute, z, n, together)) != Change():
                 yield change

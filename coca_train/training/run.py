@@ -52,7 +52,6 @@ def train(loaded: Loaded) -> None:
     Raises UserError (and its subclasses; each has its exit code) for everything a user can mend.
     """
     config = loaded.config
-    stages = resolve(config)
     run_dir = Path(config.run.root) / config.run.name
     with ExitStack() as stack:
         # The watchdog before the process group, so that its thread outlives everything a collective can hang in.
@@ -60,6 +59,7 @@ def train(loaded: Loaded) -> None:
         # The group before all that rank 0 does for the others: data, lock, record. They learn of its errors through it.
         is_job = "RANK" in os.environ  # the engine sets it too, for one process
         device = engine.start(config.engine)
+        stages = resolve(config, dist.world_size())
         if is_job:
             short.announce(config)
         # What can be refused without the run directory is refused before there is one.

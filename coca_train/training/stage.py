@@ -128,7 +128,7 @@ def run_one(
         announce_stage(stage.name if context.n_stages > 1 else "", place, outline, stage.lora)
         dist.log(f"run       {run_dir} ({beginning(stage.first_step, origin, resumed)}, {steps} steps)")
         announce_model(outline)
-        announce_data(config.train, mixture, stage.first_sample, steps)
+        announce_data(config.train, mixture, stage.first_sample, steps, n_readers)
         if steps < stage.max_steps:
             dist.log(f"data      a source with on_exhausted=stop ends the run at step {steps} of {stage.max_steps}")
         announce_engine(config.engine, runner.device)
@@ -234,14 +234,18 @@ def announce_model(outline: Transformer) -> None:
         dist.log(f"layers    {in_words(outline.layers, outline.config.n_layers)}")
 
 
-def announce_data(train: TrainConfig, mixture: Mixture, first_sample: int, steps: int) -> None:
-    """first_sample: where the stage begins in its data [sequences]."""
+def announce_data(train: TrainConfig, mixture: Mixture, first_sample: int, steps: int, n_readers: int) -> None:
+    """first_sample: where the stage begins in its data [sequences]. n_readers: devices, or groups that share each
+    sequence."""
     n_samples = steps * train.global_batch_size
+    micro = train.micro_batch_size
+    batch = f"{train.global_batch_size} = {n_readers} x {train.global_batch_size // (n_readers * micro)} x {micro}"
     epochs = ", ".join(f"{name} {n:.2f}" for name, n in mixture.epochs(first_sample + n_samples).items())
     dist.log(
         f"data      {n_samples * train.seq_len / 1e6:.2f}M tokens: {train.global_batch_size} x {train.seq_len} a step; "
         f"epochs of each source: {epochs}"
     )
+    dist.log(f"batch     {batch} sequences (devices x micro batches a step x sequences of one)")
 
 
 def announce_engine(config: EngineConfig, device: torch.device) -> None:

@@ -76,7 +76,6 @@ position.scheme=rope | E-CFG-16 | position.scheme | position=<choice> | rope
 position.frequencies=yarn | E-CFG-16 | position.frequencies | position/frequencies=<choice>
 model@x=neox_tiny | E-CFG-16 | model@x | model=neox_tiny
 model._target_=torch.load | E-SEC-01 | model._target_ | remove it
-train.global_batch_size=30 | E-CFG-19 | train.global_batch_size=30 | train.micro_batch_size | 32 with 16
 model.n_heads=7 | E-CFG-20 | model.n_heads=7 | model.d_model | model.n_heads=6
 model.head_dim=5 | E-CFG-20 | head_dim
 model=llama_tiny model.n_kv_heads=3 | E-CFG-21 | model.n_kv_heads=3 | model.n_kv_heads=2
@@ -286,7 +285,8 @@ def test_control_characters_are_escaped():
         ("RANK=2 WORLD_SIZE=2", [], "E-RUN-01 environment: RANK=2 is not below WORLD_SIZE=2", ""),
         ("RANK=x WORLD_SIZE=2", [], "E-RUN-01 environment: RANK='x' is not", ""),
         ("WORLD_SIZE=0", [], "E-RUN-01 environment: WORLD_SIZE='0' is not", ""),
-        ("WORLD_SIZE=3", [], "E-CFG-19", "x 3 devices = 48: nearest legal (global with micro): 48 with 16, 96 with 16"),
+        ("WORLD_SIZE=3", [], "E-CFG-19", "3 devices: write train.global_batch_size=15 or train.global_batch_size=18"),
+        ("WORLD_SIZE=64", [], "E-CFG-19", "64 devices: write train.global_batch_size=64"),
         (
             "WORLD_SIZE=3",
             ["engine.sequence_parallel=2"],
@@ -297,7 +297,7 @@ def test_control_characters_are_escaped():
             "WORLD_SIZE=6",
             ["engine.sequence_parallel=2"],
             "E-CFG-19",
-            "16 per group x 3 groups of 2 devices = 48",
+            "3 groups of 2 devices: write train.global_batch_size=15 or",
         ),
         (
             "WORLD_SIZE=3",

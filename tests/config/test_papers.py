@@ -1,7 +1,10 @@
 """What the shipped choices take from the papers, number by number as it is printed there (docs/fidelity.md)."""
 
+from dataclasses import replace
+
 import pytest
 
+from coca_train.config.sharing import micro_batch_size
 from coca_train.evaluation.configuration import load as load_evaluation
 from coca_train.evaluation.measures.passkey import cases
 from coca_train.schedule import resolve
@@ -99,6 +102,27 @@ def test_coca_in_llama():
     train = config.train
     assert (train.seq_len, train.micro_batch_size, train.global_batch_size) == (2048, 8, 32 * 8)
     assert (config.position.scheme, config.position.variant) == ("coca", "slack")
+
+
+@pytest.mark.parametrize("name", ["coca_350m", "coca_strict_350m", "roformer_350m", "alibi_350m"])
+def test_the_350m_recipes_on_8_to_32_gpus(name, monkeypatch):
+    """CoCA 4.3: a batch of 256 on 8 GPUs in two accumulated steps; on more GPUs the same batch."""
+    for n_devices, micro, accumulated in ((8, 16, 2), (16, 16, 1), (32, 8, 1)):
+        monkeypatch.setenv("WORLD_SIZE", str(n_devices))  # its rules are met in such a launch
+        (stage,) = resolve(load([f"+experiment={name}"]).config, n_devices)
+        train = stage.config.train
+        assert (train.global_batch_size, train.micro_batch_size) == (256, micro)
+        assert n_devices * micro * accumulated == train.global_batch_size
+
+
+@pytest.mark.parametrize(
+    ("whole", "most", "shared", "n_devices", "micro"),
+    [(24, 16, 1, 1, 12), (24, 16, 1, 8, 3), (34, 16, 1, 1, 2), (37, 16, 1, 1, 1), (8, 16, 4, 8, 4), (64, 1, 1, 4, 1)],
+)
+def test_a_micro_batch_is_the_largest_that_divides(whole, most, shared, n_devices, micro):
+    config = load([f"train.global_batch_size={whole}", f"train.micro_batch_size={most}"]).config
+    engine = replace(config.engine, sequence_parallel=shared)
+    assert micro_batch_size(config.train, engine, n_devices) == micro
 
 
 @pytest.mark.parametrize("name", ["pi_llama_7b_32k", "coca_pi_llama_7b_32k"])

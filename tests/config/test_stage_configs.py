@@ -97,7 +97,6 @@ optim.warmup_steps=60 | E-CFG-23 | command line optim.warmup_steps=60, command l
 +stages.two.data.tokenizer=x | E-STG-04 | data.tokenizer=x: | one vocabulary
 +stages.two.train.max_steps=5 | E-STG-04 | train.max_steps=5: | beside its name
 `+stages.two.position.frequencies={name: lin}` | E-CFG-05 | 'lin' is not one of | linear
-+stages.two.train.global_batch_size=33 | E-CFG-19 | stages.two.train.global_batch_size=33, | : in stage two
 +stages.two.optim.min_lr=7 | E-CFG-23 | stages.two.optim.min_lr=7, | in stage two: it lies above
 +stages.two.nope=3 | E-CFG-01 | command line stages.two.nope=3: unknown key
 stages.all.optimizer=keep | E-STG-02 | stages.all.optimizer=keep: no stage comes before

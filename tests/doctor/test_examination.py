@@ -97,8 +97,8 @@ def test_what_is_wrong_with_the_data_and_the_launch(words, capsys, monkeypatch):
     monkeypatch.setattr(compute, "MOMENT_S", 0.01)
     assert main(["doctor", *QUICK, *words, "data.dir=/nowhere"]) == 3
     assert "! E-TOK-01 data: 8 of 9 files are missing" in capsys.readouterr().out
-    assert main(["doctor", *QUICK, *words, "train.global_batch_size=3"]) == 2
-    assert "! E-CFG-19 " in capsys.readouterr().out
+    assert main(["doctor", *QUICK, *words, "train.global_batch_size=3", "engine.sequence_parallel=2"]) == 2
+    assert "! E-CFG-81 " in capsys.readouterr().out
     assert main(["doctor", *QUICK, "optim.lr=abc"]) == 2
     assert capsys.readouterr().err.startswith("E-CFG-04 command line optim.lr=abc")
 

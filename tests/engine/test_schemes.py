@@ -10,9 +10,10 @@ import torch
 from pydantic import TypeAdapter
 
 from coca_train import engine, positions
-from coca_train.config.schema import LayersConfig
+from coca_train.config.schema import LayersConfig, LoraConfig
 from coca_train.extending.parts import shipped
 from coca_train.models.init import init_parameter
+from coca_train.models.trainable import adapt
 from coca_train.models.transformer import Transformer
 from coca_train.positions import visibilities
 from coca_train.positions.layers import UNIFORM
@@ -47,11 +48,14 @@ def train_model(
     micro: int = 2,
     activation_checkpointing: str = "none",
     layers: dict[str, Any] | None = None,
+    trainable: tuple[str, ...] = ("*",),
+    lora_rank: int | None = None,
     **changes: Any,
 ) -> dict[str, Any]:
-    """In a forked rank: losses of a real Transformer, and how far each of the scheme's parameters has moved.
+    """In a forked rank: losses and gradient norms of a real Transformer, and how far each of the scheme's parameters
+    has moved.
 
-    layers: of several kinds, and queries and keys normalised.
+    layers: of several kinds, and queries and keys normalised. lora_rank: of adapters for what is trainable.
     """
     torch.set_num_threads(1)
     settings = positions.settings(scheme)
@@ -60,24 +64,31 @@ def train_model(
     config = LLAMA if layers is None else replace(LLAMA, n_layers=4, qk_norm="head")
 
     def model() -> Transformer:
-        return Transformer(
+        built = Transformer(
             config, settings, causal, layers=schedule, vocab_size=VOCAB, max_seq_len=12,
             activation_checkpointing=activation_checkpointing,
         )  # fmt: skip
+        if lora_rank is not None:
+            adapt(built, trainable, LoraConfig(rank=lora_rank, alpha=2.0 * lora_rank))
+        return built
 
     init = partial(init_parameter, model=config, position=settings, seed=1, layers=schedule)
     built = engine.build(
         engine_config(**changes), OPTIM, model, init,
-        trainable=["*"], micro_batch_size=micro, accumulation=GLOBAL_BATCH // dist.world_size() // micro,
+        trainable=trainable, micro_batch_size=micro, accumulation=GLOBAL_BATCH // dist.world_size() // micro,
     )  # fmt: skip
     own = {name: tensor.clone() for name, tensor in full_state(built).items() if _of_position(name)}
-    losses = []
+    with built.eval_module() as module, torch.no_grad():
+        module(batches(0, micro)[0].tokens_BT)  # as a run is certified: ZeRO 3 knows by then what it will gather
+    losses, norms = [], []
     for step in range(steps):
         torch.manual_seed(step)  # the same draw on every rank and engine, for schemes that sample
-        losses.append(built.train_step(batches(step, micro), lr_of(step)).loss)
+        result = built.train_step(batches(step, micro), lr_of(step))
+        losses.append(result.loss)
+        norms.append(result.grad_norm)
     moved = {name: float((tensor - own[name]).abs().max()) for name, tensor in full_state(built).items() if name in own}
     built.close()
-    return {"losses": losses, "moved": moved}
+    return {"losses": losses, "norms": norms, "moved": moved}
 
 
 def _of_position(name: str) -> bool:

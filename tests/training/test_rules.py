@@ -129,10 +129,10 @@ ENDINGS = {
 def test_what_ends_a_run_is_one_line_and_an_exit_code(case, monkeypatch, capsys):
     error, code, words = ENDINGS[case]
 
-    def fail(loaded):
+    def fail(*_):
         raise error
 
-    monkeypatch.setattr(train, "resolve", fail)
+    monkeypatch.setattr(train.engine, "start", fail)
     assert cli.main(["train.max_steps=100"]) == code
     shown = capsys.readouterr().err
     assert words in shown
