@@ -17,7 +17,7 @@ from coca_train.models.kernels import Kernel
 from coca_train.models.products import products
 from coca_train.models.scores import part_of
 from coca_train.models.ulysses import SequenceShare
-from coca_train.positions.base import LayerPosition, Position, Projections
+from coca_train.positions.base import ALL_HEADS, LayerPosition, Position, Projections
 from coca_train.positions.visibility import Layout
 
 
@@ -87,7 +87,7 @@ class Attention(nn.Module):
             # Before the scheme maps them: what changes with the length is applied to all keys anew. In the dtype of
             # the model: what a scheme condenses may be wider than that.
             k_BSGK, v_BSGD, *tokens = context.cache.extend(self.layer, k_BSGK.to(v_BSGD.dtype), v_BSGD, *tokens)
-        project, shared = Projections(self.project_q, self.project_k), context.sequence
+        project, shared = Projections(self.project_q, self.project_k, ALL_HEADS), context.sequence
         if shared is not None:
             # From here on all tokens of some heads: layouts, tables and logit scales are those of the whole row.
             heads = shared.heads(self.n_heads, self.n_kv_heads)

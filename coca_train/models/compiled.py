@@ -11,11 +11,11 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from coca_train.models.attention import AttentionContext
 from coca_train.runtime import dist
+from coca_train.runtime.compilation import compile_alone
 
 Call = Callable[[nn.Module, Tensor, AttentionContext, Tensor | None], Tensor]
 
@@ -39,9 +39,8 @@ class CompiledBlocks:
         if reason is None and self._backend == "inductor":
             reason = no_compiler(x_BTC.device.type)
         if reason is None:
-            # Isolated: kinds do not share torch's limit of recompilations, nor do models of one process.
-            # The stubs of torch 2.13 do not know that argument.
-            compiled = torch.compile(self._call, fullgraph=True, backend=self._backend, isolate_recompiles=True)  # pyright: ignore
+            # Alone: kinds do not share torch's limit of recompilations, nor do models of one process.
+            compiled = compile_alone(self._call, self._backend)
             try:
                 x_new_BTC = compiled(block, x_BTC, context, past_BMC)
                 self._compiled[kind] = compiled

@@ -20,6 +20,7 @@ from coca_train.models.blocks import block_mask
 from coca_train.models.scores import Part, repeat_heads, tensors_of
 from coca_train.positions.base import Pair
 from coca_train.positions.visibility import Layout
+from coca_train.runtime.compilation import compile_alone
 
 MAX_ROWS = 512  # of a table that is multiplied with every query or key beforehand
 
@@ -97,7 +98,7 @@ def _key(part: Part) -> Hashable:
 def _compiled(key: Hashable, backend: str = "inductor") -> Any:
     """A kernel of its own for every kind of scheme and rule. Crossing torch's limit of recompilations (lengths become
     dynamic long before) is an error: else dense attention, T x S, would run and nothing say so."""
-    return torch.compile(flex_attention, fullgraph=True, backend=backend, isolate_recompiles=True)  # pyright: ignore
+    return compile_alone(flex_attention, backend)
 
 
 def score_mod(part: Part, scale: float) -> Modify | None:

@@ -25,7 +25,6 @@ from coca_train.models.scores import (
     tensors_of,
     weigh,
 )
-from coca_train.positions.base import NO_TERMS
 from coca_train.positions.visibility import may_see
 
 QUERY_BLOCK = 128  # rows of scores alive at once in `blocked` [queries]
@@ -39,8 +38,9 @@ Kernel = Callable[[Sequence[Part], Tensor, float], Tensor]
 
 def is_plain(parts: Sequence[Part]) -> bool:
     """Whether a causal mask and q'·k' are all there is, so that any fused kernel serves."""
-    (first, *others) = parts
-    return not others and first.terms == NO_TERMS and first.hooked is None and first.layout.is_causal_only
+    first = parts[0]
+    has_terms = any(term is not None for term in first.terms)  # in words that Dynamo of torch 2.10 and 2.11 follows
+    return len(parts) == 1 and not has_terms and first.hooked is None and first.layout.is_causal_only
 
 
 def _rows(

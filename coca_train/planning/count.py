@@ -43,7 +43,9 @@ LOOKUPS = frozenset(["embedding", "gather", "index_select", "index"])
 SCATTERS = frozenset(["scatter_add_", "index_add_", "index_put_", "_index_put_impl_", "scatter_"])
 # The device has to tell the host something before it can go on.
 LOOKS = frozenset(["_local_scalar_dense", "item", "is_nonzero", "nonzero", "equal", "masked_select", "_unique2"])
-PRODUCTS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "addmm_": 1, "baddbmm_": 1}  # where their factors begin
+PRODUCTS = {  # where their factors begin
+    "mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "addmm_": 1, "baddbmm_": 1, "add_wider_product": 1,
+}  # fmt: skip
 FUSED_ATTENTION = "flash_attention"  # in the names of its operations
 
 

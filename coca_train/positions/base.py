@@ -132,9 +132,12 @@ class Mapped(NamedTuple):
 class Heads(NamedTuple):
     """Which heads are in hand: all, or of a sequence that ranks share those of a rank."""
 
-    query: slice = slice(None)
-    key: slice = slice(None)  # of the key/value heads, each of them `repeats` times
-    repeats: int = 1
+    query: slice
+    key: slice  # of the key/value heads, each of them `repeats` times
+    repeats: int
+
+
+ALL_HEADS = Heads(slice(None), slice(None), 1)
 
 
 class Projections(NamedTuple):
@@ -142,7 +145,7 @@ class Projections(NamedTuple):
 
     query: Callable[[Tensor], Tensor]  # (..., C) -> (..., H, D)
     key: Callable[[Tensor], Tensor]  # (..., C) -> (..., G, K)
-    heads: Heads = Heads()
+    heads: Heads = ALL_HEADS
 
 
 class LayerPosition(nn.Module):
