@@ -84,7 +84,10 @@ class TokenizerConfig:
 class WorkConfig:
     """How the work is done; nothing here changes the result, except what `on_error` leaves out."""
 
-    workers: Positive | None = Field(description="processes; null = one a core")
+    workers: Positive | None = Field(
+        description="processes; null = one a core. Lowered to 4 a core (to 8 on one core), and to what half of the "
+        "memory holds, at 50 MB + 8 chunk_bytes each"
+    )
     shard: str = Field(description="i/n, i from 0: only this part of the input files (SLURM array tasks); 0/1 = all")
     on_error: Literal["stop", "skip"] = Field(
         description="a bad document: stop with file, line and reason; or skip it, count it and list it in rejects/"

@@ -226,7 +226,7 @@ class DataConfig:
         "where data_prep left a .sums file beside it"
     )
     prefetch_steps: int = Field(
-        ge=0, le=1000, description="batches read ahead by a background thread [steps]; 0 = none"
+        ge=0, le=1000, description="batches read ahead by a thread [steps], lowered to half of the memory; 0 = none"
     )
 
 

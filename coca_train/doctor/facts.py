@@ -20,7 +20,7 @@ from coca_train.config.schema import EngineConfig
 from coca_train.engine.process import choose_device
 from coca_train.runtime import dist
 from coca_train.runtime.errors import UserError
-from coca_train.runtime.threads import cores
+from coca_train.runtime.machine import cores
 
 DISTRIBUTION = "coca-train"
 CONSTRAINTS = Path(__file__).resolve().parents[2] / "constraints.txt"  # in a checkout; an installed package has none

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from coca_train import checkpoint, engine
-from coca_train.config.schema import OWN, EngineConfig, LoraConfig, TrainConfig
+from coca_train.config.schema import OWN, Config, EngineConfig, LoraConfig, TrainConfig
 from coca_train.data.held_out import Validation
 from coca_train.data.loader import Loader
 from coca_train.data.mixture import Mixture
@@ -26,6 +26,7 @@ from coca_train.planning.step import flops
 from coca_train.positions.layers import in_words
 from coca_train.runtime import dist
 from coca_train.runtime.errors import CheckpointError, DataError, Preempted
+from coca_train.runtime.machine import bounded_by_memory
 from coca_train.runtime.signals import StopRequest
 from coca_train.runtime.staging import Staging
 from coca_train.runtime.watchdog import Watchdog, waiting
@@ -36,6 +37,8 @@ from coca_train.training.ending import final_report
 from coca_train.training.loop import Tools, run_stage
 from coca_train.training.probe import Probe
 from coca_train.training.saving import Saver
+
+ID_BYTES = 8  # of a token in each tensor of a batch: inputs, targets, positions and, with a mask, documents
 
 
 class RunContext(NamedTuple):
@@ -115,7 +118,7 @@ def run_one(
                 reader,
                 n_readers,
                 start_step,
-                config.data.prefetch_steps,
+                steps_ahead(config, n_readers),
                 stage.first_sample,
                 Staging.to(runner.device),
             )
@@ -196,6 +199,13 @@ def beginning(first_step: int, origin: checkpoint.Checkpoint | None, resumed: bo
     if resumed or first_step:
         return f"from step {origin.step}"
     return f"new, weights of {origin.path}"
+
+
+def steps_ahead(config: Config, n_readers: int) -> int:
+    """Steps whose batches are read ahead: data.prefetch_steps, as far as the memory goes."""
+    n_tokens = config.train.global_batch_size // n_readers * config.train.seq_len
+    bytes_each = n_tokens * ID_BYTES * (4 if config.data.document_mask else 3)
+    return bounded_by_memory("data.prefetch_steps", config.data.prefetch_steps, bytes_each, dist.local_world_size())
 
 
 def effective_steps(configured: int, available: int | None, start_step: int, run_dir: Path) -> int:

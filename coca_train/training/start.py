@@ -22,8 +22,8 @@ from coca_train.models.init import init_digests
 from coca_train.models.transformer import Transformer
 from coca_train.runtime import dist
 from coca_train.runtime.errors import CheckpointError, DataError, Preempted, UserError
+from coca_train.runtime.machine import cores
 from coca_train.runtime.signals import StopRequest
-from coca_train.runtime.threads import cores
 from coca_train.schedule import resolve
 from coca_train.settings import load_saved
 from coca_train.training.tokens import commands_for_own_tokens

@@ -141,11 +141,11 @@ def sign(config: PrepareConfig, inputs: list[Input], folder: Path, state: State,
     """
     minhash.drop_blocks(folder, len(state.blocks))
     limit = minhash.block_documents(config.near_duplicates)
-    tasks = _tasks(config, inputs, state)
+    tasks, work = _tasks(config, inputs, state), config.work
     with (
         storage(str(folder)),
         open(folder / "documents.bin", "ab") as table,
-        closing(ordered(Worker, (config, folder), tasks, config.work.workers)) as results,
+        closing(ordered(Worker, (config, folder), tasks, work.workers, chunk_bytes=work.chunk_bytes)) as results,
     ):
         table.truncate(sum(state.blocks) * DOCUMENTS.itemsize)
         held: list[Signed] = []

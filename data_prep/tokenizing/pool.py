@@ -15,7 +15,7 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent import futures
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -23,11 +23,14 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from coca_train.runtime.errors import PeerLost, UserError
-from coca_train.runtime.threads import cores
+from coca_train.runtime.machine import bounded_processes, cores
 
 Ticket = TypeVar("Ticket")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # to a whole group or job; the main process acts on them
 ENDED_S = 5.0
+CHECK_S = 0.2  # between two looks at whether to stop, while a result is waited for
+WORKER_BYTES = 50_000_000  # of a worker alone; with a chunk 8 of its bytes for each of the text (4 and 16 MiB measured)
+CHUNK_FACTOR = 8
 
 
 def ordered(
@@ -35,15 +38,21 @@ def ordered(
     arguments: tuple[Any, ...],
     tasks: Iterable[tuple[Ticket, Any]],
     workers: int | None,
+    *,
+    chunk_bytes: int = 0,
+    check: Callable[[], None] = lambda: None,
 ) -> Generator[tuple[Ticket, Any], None, None]:
     """(ticket, make(*arguments)(argument)) for every (ticket, argument) of tasks, in their order.
 
     make(*arguments) is called once in each worker; the ticket stays here. At most 2 x workers + 2 tasks are on their
-    way. workers: None = one a core; 1 = everything in this process. An error of a task or of `tasks` itself is raised
-    when everything before it was handed out, so it is the same for any number of workers.
+    way. workers: None = one a core; 1 = everything in this process; as many are started as there are tasks, and no more
+    than the machine serves (runtime/machine.py). chunk_bytes: text in a task. An error of a task or of `tasks` itself
+    is raised when everything before it was handed out, so it is the same for any number of workers.
+    check: called before a worker is started and while a result is waited for; what it raises ends the work at once.
     Close the generator to leave early: the workers are killed. Raises PeerLost E-RUN-25 when a worker is lost.
     """
-    workers = cores() if workers is None else workers
+    bytes_each = WORKER_BYTES + CHUNK_FACTOR * chunk_bytes
+    workers = bounded_processes("work.workers", cores() if workers is None else workers, bytes_each)
     if workers == 1:
         call = make(*arguments)
         for ticket, argument in tasks:
@@ -52,7 +61,7 @@ def ordered(
     # One thread for each worker waits at its pipe: a worker has its next task while this process reads or writes.
     idle: SimpleQueue[_Worker] = SimpleQueue()
     started: list[_Worker] = []
-    threads = ThreadPoolExecutor(workers)
+    threads = futures.ThreadPoolExecutor(workers)
 
     def ask(argument: Any) -> Any:
         worker = idle.get()
@@ -61,11 +70,15 @@ def ordered(
         finally:
             idle.put(worker)
 
-    try:
-        for _ in range(workers):
+    def submit(argument: Any) -> "futures.Future[Any]":
+        if len(started) < workers:
+            check()
             started.append(_Worker(make, arguments))
             idle.put(started[-1])
-        yield from _in_order(lambda argument: threads.submit(ask, argument), iter(tasks), 2 * workers + 2)
+        return threads.submit(ask, argument)
+
+    try:
+        yield from _in_order(submit, iter(tasks), 2 * workers + 2, check)
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
         # Threads wait in recv(); a killed worker closes its pipe, which wakes them, and only then can they be joined.
@@ -76,8 +89,13 @@ def ordered(
             worker.close()
 
 
-def _in_order(submit: Callable[[Any], "Future[Any]"], tasks: Iterator[tuple[Ticket, Any]], limit: int) -> Iterator[Any]:
-    waiting: deque[tuple[Ticket, Future[Any]]] = deque()
+def _in_order(
+    submit: Callable[[Any], "futures.Future[Any]"],
+    tasks: Iterator[tuple[Ticket, Any]],
+    limit: int,
+    check: Callable[[], None],
+) -> Iterator[Any]:
+    waiting: deque[tuple[Ticket, futures.Future[Any]]] = deque()
     failure: Exception | None = None
     more = True
     while True:
@@ -94,6 +112,8 @@ def _in_order(submit: Callable[[Any], "Future[Any]"], tasks: Iterator[tuple[Tick
         if not waiting:
             break
         ticket, future = waiting.popleft()
+        while not futures.wait([future], CHECK_S).done:
+            check()
         yield ticket, future.result()
         del future
     if failure is not None:
@@ -108,8 +128,14 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, make, arguments), daemon=True)
-        with _signals_later():
-            self._process.start()
+        try:
+            with _signals_later():
+                self._process.start()
+        except OSError as error:
+            raise PeerLost(
+                f"E-RUN-25 worker process: could not be started ({error.strerror}); memory, processes (ulimit -u) or "
+                "open files (ulimit -n) ran out. Fix: run the same command again, with fewer work.workers"
+            ) from error
         theirs.close()
 
     def ask(self, argument: Any) -> Any:
@@ -133,9 +159,9 @@ class _Worker:
 
     def kill(self) -> None:
         self._process.kill()
-        self._process.join()
 
     def close(self) -> None:
+        self._process.join()
         self._connection.close()
 
 

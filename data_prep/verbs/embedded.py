@@ -23,7 +23,7 @@ from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime import outside
 from coca_train.runtime.durable import sync_folder
 from coca_train.runtime.errors import DataError
-from coca_train.runtime.threads import cores
+from coca_train.runtime.machine import cores
 from data_prep.installation import Document, installation
 from data_prep.progress import bar, say
 from data_prep.vocabularies.training import train_tokenizer

@@ -85,7 +85,9 @@ def tokenize(config: PrepareConfig, every: list[Input]) -> None:
     with Stop() as stop, Progress(config, mine) as progress:
         tasks = _tasks(config, tokenizer, mine, progress, opened)
         try:
-            with closing(ordered(Encoder, (config, tokenizer.digest), tasks, config.work.workers)) as results:
+            arguments, work = (config, tokenizer.digest), config.work
+            encoding = ordered(Encoder, arguments, tasks, work.workers, chunk_bytes=work.chunk_bytes, check=stop.check)
+            with closing(encoding) as results:
                 for ticket, encoded in results:
                     stop.check()
                     ticket.parts.add(encoded, ticket.after, ticket.ends_part, ticket.last)

@@ -35,6 +35,16 @@ class Echo:
         return data
 
 
+class Sleepless:
+    """Made slowly, as where many processes share few cores."""
+
+    def __init__(self) -> None:
+        time.sleep(60)
+
+    def __call__(self, number: int) -> int:
+        return number
+
+
 class Busy:
     """Never done, and deaf to polite requests."""
 
@@ -45,5 +55,5 @@ class Busy:
 
 
 if __name__ == "__main__":  # a parent to be killed: three workers, two of them at work, one waiting for it
-    for _ in ordered(Busy, (), ((n, 600.0) for n in range(2)), 3):
+    for _ in ordered(Busy, (), enumerate([600.0, 600.0, 0.0]), 3):
         pass

@@ -14,7 +14,17 @@ import pytest
 
 from data_prep.__main__ import main
 from tests.data_prep import slowly
-from tests.data_prep.tokenizing import ENVIRONMENT, bytes_of, has_ended, model, overrides, run, workers_of, write_inputs
+from tests.data_prep.tokenizing import (
+    ENVIRONMENT,
+    bytes_of,
+    counted,
+    has_ended,
+    model,
+    overrides,
+    run,
+    workers_of,
+    write_inputs,
+)
 
 DELAY_S = 0.01
 VANISH_S = 5.0
@@ -64,11 +74,11 @@ class Forked:
 
 
 class Command:
-    """`tokenize` with two workers, in a session of its own; with `merge` of its own accord. cold: as from a shell."""
+    """`tokenize` in a session of its own; with `merge` of its own accord. cold: as from a shell."""
 
-    def __init__(self, raw: Path, dir: Path, delay_s: float = DELAY_S, cold: bool = False) -> None:
+    def __init__(self, raw: Path, dir: Path, delay_s: float = DELAY_S, cold: bool = False, workers: int = 2) -> None:
         self.dir = dir
-        words = [str(delay_s), "tokenize", *words_for(raw, dir, work_workers=2)]
+        words = [str(delay_s), "tokenize", *words_for(raw, dir, work_workers=workers)]
         if not cold:
             self.process: Any = Forked(words, dir.parent / f"{dir.name}.log")
             return
@@ -187,6 +197,34 @@ def test_asked_to_stop_while_it_starts(raw, tmp_path, reference):
     os.killpg(command.process.pid, signal.SIGINT)
     assert command.end() == (130, "Interrupted. The same command goes on where it stopped.\n")
     finish(raw, tmp_path, reference)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_asked_to_stop_from_the_first_worker_on(raw, tmp_path, reference, number):
+    """A signal to the main process alone, while it starts its workers: it starts no more, and leaves none."""
+    command = Command(raw, tmp_path, workers=8)
+    while not (workers := workers_of(command.process.pid)):
+        assert command.process.poll() is None
+        time.sleep(0.001)
+    os.kill(command.process.pid, number)
+    began = time.monotonic()
+    code, text = command.end()
+    assert (code, len(text.splitlines())) == (75 if number == signal.SIGTERM else 130, 1), text
+    assert time.monotonic() - began < VANISH_S
+    assert vanish(workers)
+    assert not list(tmp_path.rglob("*.tmp"))
+    finish(raw, tmp_path, reference)
+
+
+def test_3000_workers_are_lowered_in_words(raw, tmp_path, reference, monkeypatch, capsys):
+    """As from the command line, on a machine of which four workers are the most."""
+    monkeypatch.setattr("coca_train.runtime.machine.ALWAYS", 4)
+    monkeypatch.setattr("coca_train.runtime.machine.cores", lambda: 1)
+    started = counted(monkeypatch, most=4)
+    assert main(["tokenize", *words_for(raw, tmp_path, work_workers=3000)]) == 0
+    assert "work.workers=3000: " in (said := capsys.readouterr().err) and "work.workers=4\n" in said
+    assert len(started) == 4
+    assert bytes_of(tmp_path) == reference
 
 
 @pytest.mark.slow

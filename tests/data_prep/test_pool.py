@@ -12,8 +12,8 @@ import pytest
 
 from coca_train.runtime.errors import DataError, PeerLost
 from data_prep.tokenizing.pool import cores, ordered
-from tests.data_prep.pool_tasks import Double, Echo, Unmakeable
-from tests.data_prep.tokenizing import ENVIRONMENT, has_ended, workers_of
+from tests.data_prep.pool_tasks import Double, Echo, Sleepless, Unmakeable
+from tests.data_prep.tokenizing import ENVIRONMENT, counted, has_ended, workers_of
 
 
 def results(numbers: Iterable[int], workers: int | None) -> list[tuple[str, tuple[int, int, int]]]:
@@ -46,6 +46,64 @@ def test_none_is_one_worker_a_core(monkeypatch):
     monkeypatch.setattr("data_prep.tokenizing.pool.cores", lambda: 1)
     assert {pid for _, (_, pid, _) in results([1, 2], None)} == {os.getpid()}
     assert 1 <= cores() <= (os.cpu_count() or 1)
+
+
+def test_as_many_are_started_as_there_are_tasks(monkeypatch):
+    started = counted(monkeypatch, most=2)
+    assert len(results([1, 2], 8)) == 2 and len(started) == 2
+
+
+def test_3000_workers_are_lowered_before_one_is_started(monkeypatch, capsys):
+    monkeypatch.setattr("coca_train.runtime.machine.cores", lambda: 1)
+    monkeypatch.setattr("coca_train.runtime.machine.ALWAYS", 2)
+    monkeypatch.setattr("coca_train.runtime.machine.PER_CORE", 3)
+    started = counted(monkeypatch, most=3)
+    assert len(results(range(10, 40), 3000)) == 30
+    assert len(started) == 3
+    said = capsys.readouterr().err
+    assert "work.workers=3000: " in said and "Fix: write work.workers=3\n" in said
+
+
+class Stopped(Exception):
+    pass
+
+
+@pytest.mark.parametrize("n_started", [1, 3])
+def test_asked_to_stop_no_further_worker_is_started(monkeypatch, n_started):
+    started = counted(monkeypatch, most=n_started)
+
+    def check() -> None:
+        if len(started) == n_started:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        list(ordered(Double, (0,), ((n, n) for n in range(10, 100)), 8, check=check))
+    assert len(started) == n_started and workers_of(os.getpid()) == []
+
+
+def test_asked_to_stop_while_workers_come_up_none_is_waited_for():
+    """All are started, and none of them is ready."""
+    began = time.monotonic()
+
+    def check() -> None:
+        if time.monotonic() > began + 2:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        list(ordered(Sleepless, (), ((n, n) for n in range(100)), 4, check=check))
+    assert time.monotonic() < began + 10
+    assert workers_of(os.getpid()) == []
+
+
+def test_a_worker_that_cannot_be_started_is_told_in_words(monkeypatch):
+    import multiprocessing.popen_spawn_posix as spawning
+
+    def refused(*_: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(spawning.Popen, "_launch", refused)
+    with pytest.raises(PeerLost, match=r"E-RUN-25 .*Resource temporarily unavailable.* Fix: "):
+        results([1, 2], 2)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -20,7 +20,7 @@ import pytest
 from coca_train.runtime.errors import UserError
 from data_prep.schema import PrepareConfig
 from data_prep.settings import load
-from data_prep.tokenizing import parts
+from data_prep.tokenizing import parts, pool
 from data_prep.verbs.tokenize import all_inputs, tokenize
 from tests.data.vocabularies import trained
 
@@ -151,6 +151,19 @@ def workers_of(pid: int) -> list[int]:
         int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
     ]
     return [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, most: int) -> list[object]:
+    """Each worker that is started; one too many is an error before it is."""
+    started: list[object] = []
+
+    def start(*arguments: object, real: Callable[..., object] = pool._Worker) -> object:
+        assert len(started) < most
+        started.append(real(*arguments))
+        return started[-1]
+
+    monkeypatch.setattr(pool, "_Worker", start)
+    return started
 
 
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from coca_train.runtime import threads
+from coca_train.runtime import machine, threads
 
 
 @pytest.fixture
 def groups(tmp_path, monkeypatch):
     """write(membership, files): control groups as a kernel shows them, on a machine of 16 cores."""
-    monkeypatch.setattr(threads, "CGROUPS", tmp_path / "cgroup")
-    monkeypatch.setattr(threads, "MEMBERSHIP", tmp_path / "membership")
+    monkeypatch.setattr(machine, "CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(machine, "MEMBERSHIP", tmp_path / "membership")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
 
     def write(membership: str, files: dict[str, str]) -> None:
@@ -52,11 +52,11 @@ def version_1(group: str, quota: int) -> dict[str, str]:
 )
 def test_cores_are_those_of_the_control_groups(groups, membership, files, cores):
     groups(membership, files)
-    assert threads.cores() == cores
+    assert machine.cores() == cores
 
 
 def test_no_control_groups_are_no_limit(groups):
-    assert threads.cores() == 16
+    assert machine.cores() == 16
 
 
 def test_threads_sleep_soon_and_are_no_more_than_their_time_allows(groups):
@@ -118,7 +118,7 @@ def test_a_limit_of_this_kernel_is_seen():
 
 def _inside(group: Path) -> str:
     program = (
-        f"open('{group}/cgroup.procs', 'w').write('0'); import os; from coca_train.runtime import threads; "
-        "told = {}; threads.settle(told); print(threads.cores(), told['OMP_NUM_THREADS'])"
+        f"open('{group}/cgroup.procs', 'w').write('0'); import os; from coca_train.runtime import machine, threads; "
+        "told = {}; threads.settle(told); print(machine.cores(), told['OMP_NUM_THREADS'])"
     )
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
