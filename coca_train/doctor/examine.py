@@ -95,6 +95,7 @@ class _Examination:
         own = facts(self.config.engine, wanted.names)
         self.device = torch.device(own.device, own.local_rank) if own.gpu else torch.device("cpu")
         sources = [source for stage in self.stages for source in stage.config.data.sources.values()]
+        compiles_blocks = any(stage.config.engine.compile == "blocks" for stage in self.stages)
         files = {path for source in sources for path in (source.path, source.valid_path) if path}
 
         def judged(values: list[Any]) -> bool:
@@ -104,6 +105,7 @@ class _Examination:
                 *machines.versions(self.facts, wanted),
                 *machines.devices(self.facts),
                 machines.threads(self.facts),
+                machines.compilers(self.facts, compiles_blocks),
             ]
             self.rows += [*machines.limits(self.facts, len(files)), machines.shared_memory(self.facts)]
             self.rows += [machines.environment(self.facts)]

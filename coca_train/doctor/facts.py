@@ -19,6 +19,7 @@ from packaging.version import InvalidVersion, Version
 from coca_train.config.schema import EngineConfig
 from coca_train.engine.process import choose_device
 from coca_train.runtime import dist
+from coca_train.runtime.compilers import missing
 from coca_train.runtime.errors import UserError
 from coca_train.runtime.machine import cores
 
@@ -58,6 +59,7 @@ class Facts:
 
     versions: of Python and of each package that is pinned or required and installed. no_device: why there is none.
     cores: those this process may run on, cpus: those of the host. infiniband: adapters of the host.
+    no_compiler: what compiling kernels lacks and what brings it; ("", ""): nothing.
     """
 
     host: str
@@ -73,12 +75,13 @@ class Facts:
     threads: int
     infiniband: int
     environment: dict[str, str] = field(default_factory=dict)
+    no_compiler: tuple[str, str] = ("", "")
 
     @classmethod
     def read(cls, values: dict[str, Any]) -> "Facts":
         """From the plain data of `dataclasses.asdict`, through JSON."""
         gpu = None if values["gpu"] is None else GpuFacts(**values["gpu"])
-        return cls(**{**values, "gpu": gpu, "shm": tuple(values["shm"])})
+        return cls(**{**values, "gpu": gpu, "shm": tuple(values["shm"]), "no_compiler": tuple(values["no_compiler"])})
 
 
 @dataclass(frozen=True)
@@ -178,6 +181,7 @@ def facts(engine: EngineConfig, names: Sequence[str], in_full: bool = True) -> F
         threads=torch.get_num_threads(),
         infiniband=len(_entries("/sys/class/infiniband")),
         environment={name: value for name, value in sorted(os.environ.items()) if VARIABLES.fullmatch(name)},
+        no_compiler=missing(device.type) or ("", ""),
     )
 
 

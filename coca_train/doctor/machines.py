@@ -165,6 +165,19 @@ def threads(facts: Sequence[Facts]) -> Row:
     return Row("threads, cores", [f"{each.threads}, {each.cores}" for each in facts], findings)
 
 
+def compilers(facts: Sequence[Facts], compiles_blocks: bool) -> Row:
+    """What kernels are compiled with, where there are any: on GPUs (loss, FlexAttention), and in compiled blocks."""
+    without: dict[tuple[str, str], list[int]] = {}
+    for rank, each in enumerate(facts):
+        if each.no_compiler[0] and (each.device == "cuda" or compiles_blocks):
+            without.setdefault(each.no_compiler, []).append(rank)
+    findings = [
+        Finding("E-DOC-29", ranks_in_words(ranks), f"{what}; a run works without, slower", fix, must=False)
+        for (what, fix), ranks in without.items()
+    ]
+    return Row("compiler", ["none" if each.no_compiler[0] else "there" for each in facts], findings)
+
+
 def limits(facts: Sequence[Facts], n_files: int) -> list[Row]:
     """ulimits, against what a run of these ranks needs. n_files: data files that it holds open."""
     needed = SPARE_FILES + 2 * n_files + PER_PEER * len(facts)

@@ -5,10 +5,7 @@ stay as they are. After that a further compilation is a new shape, and crossing 
 `fullgraph` torch would go on with what was never compiled, and say nothing.
 """
 
-import os
-import shutil
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,6 +13,7 @@ from torch import Tensor, nn
 from coca_train.models.attention import AttentionContext
 from coca_train.runtime import dist
 from coca_train.runtime.compilation import compile_alone
+from coca_train.runtime.compilers import compiles
 
 Call = Callable[[nn.Module, Tensor, AttentionContext, Tensor | None], Tensor]
 
@@ -35,9 +33,9 @@ class CompiledBlocks:
         kind = context.kind
         if kind in self._compiled:
             return self._compiled[kind](block, x_BTC, context, past_BMC)
+        if self._backend == "inductor" and not compiles(x_BTC.device.type):
+            return self._call(block, x_BTC, context, past_BMC)
         reason = self.eager.get(kind)
-        if reason is None and self._backend == "inductor":
-            reason = no_compiler(x_BTC.device.type)
         if reason is None:
             # Alone: kinds do not share torch's limit of recompilations, nor do models of one process.
             compiled = compile_alone(self._call, self._backend)
@@ -61,13 +59,3 @@ def _of_compiler(error: Exception) -> bool:
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
     return isinstance(error, TorchDynamoException | GuardOnDataDependentSymNode)
-
-
-def no_compiler(device: str) -> str | None:
-    """What torch's Inductor lacks here, in words; None: nothing."""
-    compilers = [os.environ.get("CXX") or "g++", "clang++"]
-    if not any(shutil.which(name) for name in compilers):
-        return "Inductor needs a C++ compiler, and there is neither g++ nor clang++ nor what CXX names"
-    if device == "cuda" and find_spec("triton") is None:
-        return "Inductor needs triton"
-    return None

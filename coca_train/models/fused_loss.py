@@ -2,13 +2,12 @@
 
 Passes of torch's own would go through float32 copies of them seven times. Liger's fused linear cross-entropy, which
 works the same way, cuts its chunks by vocab_size / d_model: at 100,864 words and 1,024 features 128 tokens, each of
-which reads W and adds to dW. Triton comes with torch's builds for CUDA; without it the passes do.
+which reads W and adds to dW. Triton comes with torch's builds for CUDA; without it, or a C compiler, the passes do.
 
 Shape legend: n tokens of a chunk, V vocab_size.
 """
 
 from functools import cache
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -16,14 +15,15 @@ from torch import Tensor
 
 from coca_train.models.loss import score_in_passes
 from coca_train.runtime import IGNORE
+from coca_train.runtime.compilers import compiles
 
 BLOCK = 4096  # logits that a program holds at once
 N_WARPS = 16
 
 
 def score(logits_nV: Tensor, targets_n: Tensor, device: str) -> tuple[Tensor, Tensor]:
-    """`models.loss.Score`: the kernel on CUDA, where there is Triton (and as if there were one on the meta device)."""
-    if device != "cuda" or not (logits_nV.is_meta or find_spec("triton")) or logits_nV.dtype == torch.float64:
+    """`models.loss.Score`: the kernel on CUDA, where Triton can compile it (and as if it could on the meta device)."""
+    if device != "cuda" or not (logits_nV.is_meta or compiles(device)) or logits_nV.dtype == torch.float64:
         return score_in_passes(logits_nV, targets_n, device)
     return score_in_place(logits_nV, targets_n), logits_nV
 

@@ -26,6 +26,7 @@ from coca_train.models.scores import (
     weigh,
 )
 from coca_train.positions.visibility import may_see
+from coca_train.runtime.compilers import compiles
 
 QUERY_BLOCK = 128  # rows of scores alive at once in `blocked` [queries]
 MASK_BLOCK = 512  # rows of the mask alive at once in `sdpa` behind a cache [queries]
@@ -161,8 +162,13 @@ def auto(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
 
 
 def flex_or_blocked(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
-    """FlexAttention where it can look up every term, else `blocked`."""
-    return (flex if serves(parts) else blocked)(parts, v_BSGD, scale)
+    """FlexAttention where it can look up every term and runs, else `blocked`."""
+    return (flex if serves(parts) and _flex_runs(v_BSGD.device.type) else blocked)(parts, v_BSGD, scale)
+
+
+def _flex_runs(device: str) -> bool:
+    """It is compiled on CUDA only; what is being compiled already has a compiler."""
+    return torch.compiler.is_compiling() or device != "cuda" or compiles(device)
 
 
 KERNELS: dict[str, Kernel] = {

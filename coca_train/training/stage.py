@@ -25,6 +25,7 @@ from coca_train.planning import outline as planning
 from coca_train.planning.step import flops
 from coca_train.positions.layers import in_words
 from coca_train.runtime import dist
+from coca_train.runtime.compilers import compiles
 from coca_train.runtime.errors import CheckpointError, DataError, Preempted
 from coca_train.runtime.machine import bounded_by_memory
 from coca_train.runtime.signals import StopRequest
@@ -259,7 +260,7 @@ def announce_data(train: TrainConfig, mixture: Mixture, first_sample: int, steps
 
 
 def announce_engine(config: EngineConfig, device: torch.device) -> None:
-    """One line, and another where the dtype has no instructions on this CPU."""
+    """One line, and another where the dtype has no instructions on this CPU, or kernels no compiler."""
     shared = f", {config.sequence_parallel} to a sequence" if config.sequence_parallel > 1 else ""
     dist.log(
         f"engine    {config.kind}, {dist.world_size()} process(es){shared}, {config.dtype}, "
@@ -270,6 +271,8 @@ def announce_engine(config: EngineConfig, device: torch.device) -> None:
             f"slow      this CPU has no instructions for products in {config.dtype}: a step takes ten times as long "
             "and more; a new run with engine=deepspeed_fp32 does not"
         )
+    if device.type == "cuda" or config.compile == "blocks":
+        compiles(device.type)
 
 
 def meter(stage: Stage, n_tokens: int, runner: Engine) -> Throughput:

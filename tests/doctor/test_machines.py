@@ -1,6 +1,7 @@
 """What is out of line of versions, GPUs, limits and environment."""
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -160,3 +161,25 @@ def test_the_first_lines_of_a_log():
     first, second = lines(ranks, PINS, 2)
     assert first.endswith("torch 2.13.0 on rank 0, NOT ON ALL")
     assert second.startswith("OUT OF LINE: E-DOC-04 torch 2.12.0 on rank 3: most ranks have 2.13.0")
+
+
+NO_COMPILER = ("no C compiler: gcc or clang is not on PATH", "apt install gcc")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "compiles_blocks", "found"),
+    [
+        ([GPU, GPU], True, []),
+        ([GPU, replace(GPU, no_compiler=NO_COMPILER), GPU], False, ["rank 1"]),
+        ([replace(RANK, no_compiler=NO_COMPILER)], False, []),  # a CPU compiles nothing of its own accord
+        ([replace(RANK, no_compiler=NO_COMPILER)], True, ["rank 0"]),
+    ],
+)
+def test_a_compiler_that_is_not_there(ranks, compiles_blocks, found):
+    row = machines.compilers(ranks, compiles_blocks)
+    assert [(each.code, each.where, each.fix) for each in row.findings] == [
+        ("E-DOC-29", where, "apt install gcc") for where in found
+    ]
+    assert row.mark == ("~" if found else "")
+    assert [cell == "none" for cell in row.cells] == [bool(each.no_compiler[0]) for each in ranks]
+    assert [Facts.read(json.loads(json.dumps(asdict(each)))) for each in ranks] == ranks

@@ -17,13 +17,13 @@ from coca_train.data.batch import collate
 from coca_train.data.packings.base import Row
 from coca_train.engine.base import summed_loss
 from coca_train.extending.parts import MODEL, VOCAB, build, refused, shipped
-from coca_train.models import compiled
 from coca_train.models.compiled import CompiledBlocks
 from coca_train.models.memory import Memory
 from coca_train.models.recompute import WAYS
 from coca_train.models.transformer import Transformer
 from coca_train.positions import visibilities
 from coca_train.positions.layers import UNIFORM
+from coca_train.runtime.compilers import missing
 from coca_train.settings import load
 from tests.cases import slow_unless
 from tests.config.support import refused as config_refused
@@ -147,24 +147,15 @@ def test_with_a_memory_of_the_segment_before():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(compiled.no_compiler("cpu") is not None, reason="needs a C++ compiler")
+@pytest.mark.skipif(missing("cpu") is not None, reason="needs a C++ compiler")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("scheme", ["coca", "t5", "rope"])
 def test_inductor(scheme, way):
     check(model_of(SCHEMES[scheme], way=way), [batch_of(step, True) for step in range(2)], "inductor")
 
 
-def test_without_a_compiler_blocks_stay_as_they_are_and_that_is_said(monkeypatch, capsys):
-    monkeypatch.setattr(compiled.shutil, "which", lambda name: None)
-    model, batches = model_of(SCHEMES["rope"]), [batch_of(0, False)]
-    expected = steps(model, batches)
-    model.compiled = CompiledBlocks(WAYS["none"])
-    assert all(torch.equal(a, b) for a, b in zip(steps(model, batches), expected, strict=True))
-    assert "are not compiled: Inductor needs a C++ compiler" in "".join(capsys.readouterr())
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(compiled.no_compiler("cpu") is not None, reason="needs a C++ compiler")
+@pytest.mark.skipif(missing("cpu") is not None, reason="needs a C++ compiler")
 def test_a_compiler_that_fails_is_said_in_a_line(tmp_path, capsys):
     """Its own messages fill pages."""
     from torch._inductor import config, utils

@@ -1,0 +1,135 @@
+"""Without a C compiler nothing is compiled, that is said once with what mends it, and everything computes the same."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from coca_train.models import fused_loss, kernels
+from coca_train.models.compiled import CompiledBlocks
+from coca_train.models.loss import score_in_passes
+from coca_train.models.recompute import WAYS
+from coca_train.runtime import compilers
+from tests.faults import real
+from tests.models.test_compiled import SCHEDULE, SCHEMES, batch_of, model_of, steps
+
+
+def program(folder: Path, name: str) -> str:
+    path = folder / name
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.fixture
+def bare(monkeypatch, tmp_path):
+    """A machine with Triton and Python's headers, and an empty folder for a PATH."""
+    compilers.compiles.cache_clear()
+    headers = tmp_path / "include"
+    headers.mkdir()
+    (headers / "Python.h").touch()
+    (path := tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(path))
+    monkeypatch.setattr(compilers, "find_spec", lambda name: name)
+    monkeypatch.setattr(compilers.sysconfig, "get_paths", lambda: {"include": str(headers)})
+    for variable in ("CC", "CXX"):
+        monkeypatch.delenv(variable, raising=False)
+    yield path
+    compilers.compiles.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("device", "variable", "serving", "fix"),
+    [("cuda", "CC", ["gcc", "clang"], "apt install gcc"), ("cpu", "CXX", ["g++"], "apt install g++")],
+)
+def test_what_triton_and_inductor_look_for(bare, monkeypatch, device, variable, serving, fix):
+    assert compilers.missing(device).fix == fix
+    for name in serving:
+        program(bare, name)
+        assert compilers.missing(device) is None
+        monkeypatch.setenv(variable, "/nowhere/cc")  # then nothing else is tried
+        assert f"{variable}=/nowhere/cc" in compilers.missing(device).what
+        monkeypatch.setenv(variable, program(bare, "another"))
+        assert compilers.missing(device) is None
+        monkeypatch.delenv(variable)
+        (bare / name).unlink()
+    program(bare, "cc")
+    assert compilers.missing(device) is not None
+
+
+def test_the_fix_of_a_wrong_variable(bare, monkeypatch):
+    program(bare, "gcc")
+    monkeypatch.setenv("CC", "gcc-99")
+    assert compilers.missing("cuda").fix.startswith("unset CC")
+    monkeypatch.delenv("CC")
+    assert compilers.missing("cuda") is None
+
+
+def test_headers_and_triton_are_looked_for_too(bare, monkeypatch):
+    program(bare, "gcc"), program(bare, "g++")
+    monkeypatch.setattr(compilers.sysconfig, "get_paths", lambda: {"include": "/nowhere"})
+    for device in ("cpu", "cuda"):
+        assert "Python.h" in compilers.missing(device).what and "-dev" in compilers.missing(device).fix
+    monkeypatch.setattr(compilers, "find_spec", lambda name: None)
+    assert compilers.missing("cuda").fix == "pip install triton"
+
+
+def test_the_loss_takes_its_passes(bare, monkeypatch, capsys):
+    monkeypatch.setattr(fused_loss, "kernel", lambda: 1 / 0)
+    logits, targets = torch.randn(7, 33), torch.randint(0, 33, (7,))
+    for _ in range(2):
+        nll, gradient = fused_loss.score(logits.clone(), targets, "cuda")
+    expected = score_in_passes(logits.clone(), targets, "cuda")
+    assert torch.equal(nll, expected[0]) and torch.equal(gradient, expected[1])
+    said = capsys.readouterr().err
+    assert len(said.splitlines()) == 1 and "Fix: apt install gcc" in said
+
+
+@pytest.mark.parametrize("has_compiler", [False, True])
+def test_flex_gives_way_to_tiles(bare, monkeypatch, has_compiler):
+    """By a tensor that says it is on CUDA."""
+    if has_compiler:
+        program(bare, "clang")
+    monkeypatch.setattr(kernels, "serves", lambda parts: True)
+    monkeypatch.setattr(kernels, "flex", lambda *given: "flex")
+    monkeypatch.setattr(kernels, "blocked", lambda *given: "blocked")
+    there = SimpleNamespace(device=SimpleNamespace(type="cuda"))
+    assert kernels.flex_or_blocked([], there, 1.0) == ("flex" if has_compiler else "blocked")  # type: ignore[arg-type]
+    assert kernels.flex_or_blocked([], torch.zeros(1), 1.0) == "flex", "uncompiled, on the CPU"
+
+
+def test_blocks_stay_as_they_are_and_that_is_said_once(bare, capsys):
+    """Of two kinds of layers."""
+    model, batches = model_of(SCHEMES["rope"], layers=SCHEDULE), [batch_of(0, False)]
+    expected = steps(model, batches)
+    model.compiled = CompiledBlocks(WAYS["none"])
+    assert all(torch.equal(a, b) for a, b in zip(steps(model, batches), expected, strict=True))
+    said = capsys.readouterr().err
+    assert len(said.splitlines()) == 1 and "Fix: apt install g++" in said
+
+
+@pytest.mark.parametrize(
+    "variables", [{}, pytest.param({"CXX": "/nowhere/g++", "CC": "/nowhere/gcc"}, marks=pytest.mark.slow)]
+)
+def test_a_training_goes_on(tmp_path, variables):
+    """As from a shell that finds no program at all."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("CC", "CXX")}
+    environment |= {
+        "PATH": str(tmp_path / "empty"),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
+    options = ["engine=local", "engine.dtype=fp32", "engine.compile=blocks", "train.max_steps=3"]
+    words = [*real.TINY, *real.prepare(tmp_path), *options, f"run.root={tmp_path}/runs"]
+    done = subprocess.run(
+        [sys.executable, "-m", "coca_train", *words], env=environment | variables, capture_output=True, text=True,
+        cwd=tmp_path, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("WARNING no C++ compiler") == 1
+    assert ("Fix: unset CXX" if variables else "Fix: apt install g++") in done.stderr
+    assert (tmp_path / "runs" / "quickstart" / "checkpoints" / "step-00000003").is_dir()
