@@ -3,7 +3,10 @@
 config/ has the machinery and knows no scheme; here it is handed the registries.
 """
 
-from collections.abc import Iterator
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -12,15 +15,17 @@ from typing import Any
 from coca_train.config import load as loading
 from coca_train.config.check import RULES, problems
 from coca_train.config.choice import option_problems
+from coca_train.config.compose import Assembled
 from coca_train.config.fields import fields_of
 from coca_train.config.files import choices, config_dir
 from coca_train.config.load import Loaded, assemble
 from coca_train.config.messages import Problem
+from coca_train.config.places import place_of
 from coca_train.config.root import Root
 from coca_train.config.schema import Config, EvalConfig, TrainConfig
 from coca_train.positions import FREQUENCIES, SCHEMES, VISIBILITIES
 from coca_train.positions.rules import heads_shared, layers_fit, visibility_fits, visibility_trains
-from coca_train.runtime.trees import copied
+from coca_train.runtime.trees import copied, section
 
 
 def tried_options(eval: EvalConfig, position: Any, visibility: Any, train: TrainConfig) -> Iterator[Problem]:
@@ -34,6 +39,25 @@ def tried_options(eval: EvalConfig, position: Any, visibility: Any, train: Train
         for text in getattr(eval.extrapolation, key):
             if "@" in text and text.partition("@")[0] in offered:
                 yield from option_problems(TRAIN, option, copied(sections), group, text)
+
+
+def name_from_start(a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str, Any]]) -> None:
+    """Name a run after the weights that it starts from, where no experiment names it; below the command line.
+
+    The folder's name, and a digest of its path as it is written: other folders of this name, and the run that lies in
+    the folder, have other names. Nothing is read, so that the run is found again when the folder is gone.
+    """
+    if not place_of("run.name", a.places).startswith("configs/train.yaml:"):
+        return  # an experiment's own
+    if not any("start" in word for word in a.overrides) and section(a.tree, "start").get("path") is None:
+        return  # resolving takes time
+    path = section(typed(), "start").get("path")
+    if isinstance(path, str) and path:
+        path = os.path.normpath(path)
+        base = re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(os.path.abspath(path))).strip("-._")
+        digest = hashlib.sha256(path.encode(errors="surrogateescape")).hexdigest()[:8]
+        a.tree["run"] = a.tree["run"] | {"name": f"{base[:80] or 'start'}-{digest}"}
+        a.places["run.name"] = "start.path"
 
 
 # Here, and not in config/, scheme and machinery meet: config imports nothing above itself, so what types `position` is
@@ -61,6 +85,7 @@ TRAIN = Root(
     command="coca_train",
     examples="train.max_steps=100, or group=choice, e.g. position=coca",
     place="run.root and run.name",
+    brings=name_from_start,
     without_default=("experiment",),
     from_top=("experiment",),
     registries={"position": SCHEMES, "position.frequencies": FREQUENCIES, "visibility": VISIBILITIES},

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from coca_train.checkpoint.naming import unused_name
 from coca_train.runtime import dist, durable, outside
 from coca_train.runtime.errors import LockedError, PeerLost, StorageError
 
@@ -210,7 +211,7 @@ class RunLock:
     def _locked(self, holder: dict[str, Any], what: str) -> LockedError:
         return LockedError(
             f"E-RUN-08 {self._run_dir}: {_named(holder)} {what}; one process writes a run. "
-            "Fix: wait for it, stop it, or choose another run.name"
+            f"Fix: wait for it, stop it, or begin another run: {unused_name(self._run_dir)}"
         )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from coca_train import __version__
 from coca_train.checkpoint.manifest import FOLDER
+from coca_train.checkpoint.naming import unused_name
 from coca_train.checkpoint.recovery import newest, step_folders
 from coca_train.config.load import Loaded
 from coca_train.config.older import UNKNOWN, complete_settings, renamed
@@ -135,7 +136,7 @@ def _read(path: Path, first: str) -> dict[str, Any]:
         reason = f" ({error.strerror})" if isinstance(error, OSError) else ""
         raise CheckpointError(
             f"E-CKP-23 {path}: not a run record{reason}; every run directory holds one. "
-            "Fix: restore it, or choose another run.name"
+            f"Fix: restore it, or begin another run: {unused_name(path.parent)}"
         ) from None
 
 
@@ -165,10 +166,11 @@ def _compare(
     do not depend on. settings: the run's own now, which the stages start from.
     """
     names, done = [stage.name for stage in stages], [stage["name"] for stage in begun]
+    another = unused_name(run_dir)
     if names[: len(done)] != done:
         raise CheckpointError(
             f"E-CKP-24 {run_dir}: the stages {', '.join(done)} have begun, in this order, and the schedule is "
-            f"{', '.join(names)} now; what has run stays. Fix: undo the change, or choose another run.name"
+            f"{', '.join(names)} now; what has run stays. Fix: undo the change, or begin another run: {another}"
         )
     changed: dict[str, tuple[Any, Any]] = {}
     for number, (before, stage) in enumerate(zip(begun, stages, strict=False), 1):
@@ -176,7 +178,7 @@ def _compare(
         if (difference := fingerprint_diff(before["fingerprint"], fingerprints[stage.name])) is not None:
             raise DataError(
                 f"E-TOK-14 {run_dir}: {where}the data is not what this run began with: {difference}; a run goes on "
-                "with its own data only. Fix: restore the data, or choose another run.name"
+                f"with its own data only. Fix: restore the data, or begin another run: {another}"
             )
         if number == len(begun):  # what is done validates no more
             _compare_held_out(run_dir, where, stage, before.get("held_out", {}), held_out[stage.name])
@@ -192,7 +194,7 @@ def _compare(
             fix = _restoring({key: changed[key] for key in fixed}, settings) or "undo the change"
             raise CheckpointError(
                 f"E-CKP-24 {run_dir}: {where}changed since the run began: {shown}; its weights depend on that. "
-                f"Fix: {fix}, or choose another run.name"
+                f"Fix: {fix}, or begin another run: {another}"
             )
     end = stages[len(begun) - 1].last_step
     last = newest(run_dir, None)  # by its manifest: a stray folder of a later step is none
@@ -200,7 +202,7 @@ def _compare(
     if reached > end:
         raise CheckpointError(
             f"E-CKP-21 {run_dir}: is at step {reached}, and stage {done[-1]}, which has begun, would end at step {end} "
-            "now; training does not go back. Fix: a longer stage, or choose another run.name"
+            f"now; training does not go back. Fix: a longer stage, or begin another run: {another}"
         )
     return changed
 

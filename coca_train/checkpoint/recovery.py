@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from coca_train.checkpoint import manifest
 from coca_train.checkpoint.manifest import CUT, FOLDER, STEP_FOLDER, Checkpoint, Meta, Refused
+from coca_train.checkpoint.naming import unused_name
 from coca_train.checkpoint.stored import Stored
 from coca_train.checkpoint.weights import MODEL, Spec, open_weights, plain, read_merged
 from coca_train.engine.base import Engine, InitParameter, ReadRange
@@ -61,7 +62,8 @@ def find(run_dir: Path, run_id: str | None = None, clean: bool = False) -> Check
     if folders and checkpoint is None:
         raise CheckpointError(
             f"E-CKP-01 {root}: none of {len(folders)} checkpoints can be trusted: {'; '.join(refused)}; "
-            "the run does not start at step 0 by itself. Fix: restore one, or choose another run.name"
+            "the run does not start at step 0 by itself. Fix: restore one, or begin another run: "
+            f"{unused_name(run_dir)}"
         )
     if notes:
         start = f"step 0, {root} holds no finished checkpoint"
@@ -224,18 +226,18 @@ def _other_model(checkpoint: Checkpoint, what: str) -> CheckpointError:
 
 
 def _agree(checkpoint: Checkpoint, engine: Engine, meta: Meta) -> None:
-    body = checkpoint.manifest
+    body, another = checkpoint.manifest, unused_name(checkpoint.path.parents[1])
     if body["data_fingerprint"] != meta.data_fingerprint:
         keys = set(body["data_fingerprint"]) | set(meta.data_fingerprint)
         changed = sorted(k for k in keys if body["data_fingerprint"].get(k) != meta.data_fingerprint.get(k))
         raise DataError(
             f"E-CKP-22 {checkpoint.path} data: {', '.join(changed)} differ from the data the run began with. "
-            "Fix: give back the old data, or start a new run.name"
+            f"Fix: give back the old data, or begin another run: {another}"
         )
     if body["dtype"] != engine.dtype:
         raise CheckpointError(
             f"E-CKP-12 {checkpoint.path} engine.dtype: saved with {body['dtype']}, now {engine.dtype}; a run keeps its "
-            f"precision. Fix: engine.dtype={body['dtype']}, or a new run.name"
+            f"precision. Fix: engine.dtype={body['dtype']}, or begin another run: {another}"
         )
     if body["model_digest"] != meta.model_digest:
         raise _other_model(checkpoint, "the model settings differ")

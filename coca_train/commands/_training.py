@@ -20,7 +20,9 @@ FROM_START = "from_start"  # the choice of the group `model`
 
 
 def _bring(a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str, Any]]) -> None:
-    """`model=from_start`; or a command line that names start.path, and neither a model nor an experiment."""
+    """Bring the model of start.path for `model=from_start`, or where the command line names neither a model nor an
+    experiment; and the name that a run has from it."""
+    settings.name_from_start(a, groups, typed)
     names_it = any(word.startswith("start.path=") for word in a.overrides)
     if a.choices.get("model") == FROM_START or (names_it and not {"model", "experiment"} & groups.keys()):
         from coca_train.hub.from_start import bring  # torch, which help and most trainings need not wait for

@@ -38,7 +38,10 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 class RunConfig:
     """Where a run lives and how it starts."""
 
-    name: Name = Field(description="name of the run; its directory is <root>/<name>")
+    name: Name = Field(
+        description="name of the run; its directory is <root>/<name>. Where start.path is set and neither the command "
+        "line nor an experiment names the run: the folder's name and a digest of its path"
+    )
     root: str = Field(description="folder that holds the run directories")
     seed: int = Field(ge=0, description="seed of the weights and of dropout")
     resume: Literal["auto", "must", "never"] = Field(

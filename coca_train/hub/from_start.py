@@ -46,7 +46,7 @@ def bring(a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str,
     if frequencies := section(position, "frequencies"):
         position["frequencies"] = {key: window if part == WINDOW else part for key, part in frequencies.items()}
     # What an experiment says besides the model is what it is about.
-    stays = {"visibility", "layers", "train"} if experiment else groups.keys()
+    stays = {"visibility", "layers", "train"} if experiment else groups.keys() - {"model"}  # model=from_start
     brought = {key: part for key, part in brought.items() if key not in stays} | {"position": position}
     where = str(run_dir / "config.yaml" if begun else path)
     for key, part in brought.items():

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from coca_train.checkpoint.naming import unused_name
 from coca_train.checkpoint.opening import read_record
 from coca_train.config.schema import Config
 from coca_train.hub import config_json, conversions, importing, transformers_side
@@ -209,7 +210,7 @@ def _same_import(imported: Path, wanted: dict[str, Any], config: Config) -> None
     if differing:
         raise UserError(
             f"E-STA-04 {imported}: was imported from something else: {'; '.join(differing)}; a run begins from one "
-            f"folder. Fix: undo the change, remove {imported}, or choose another run.name"
+            f"folder. Fix: undo the change, remove {imported}, or begin another run: {unused_name(imported.parent)}"
         )
 
 

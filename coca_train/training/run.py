@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from coca_train import checkpoint, engine
+from coca_train.checkpoint.naming import unused_name
 from coca_train.checkpoint.record import begin_stage, begins_anew, open_record
 from coca_train.config.load import Loaded
 from coca_train.config.schema import Config
@@ -258,6 +259,6 @@ def newest_checkpoint(resume: str, run_dir: Path, run_id: str) -> checkpoint.Che
     if newest is not None and resume == "never":
         raise CheckpointError(
             f"E-CKP-02 run.resume=never: {run_dir} holds step {newest.step}. "
-            "Fix: choose another run.name, or run.resume=auto"
+            f"Fix: {unused_name(run_dir)}, or run.resume=auto"
         )
     return newest

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from coca_train import checkpoint, engine
+from coca_train.checkpoint.naming import unused_name
 from coca_train.config.schema import OWN, Config, EngineConfig, LoraConfig, TrainConfig
 from coca_train.data.held_out import Validation
 from coca_train.data.loader import Loader
@@ -220,7 +221,7 @@ def effective_steps(configured: int, available: int | None, start_step: int, run
     if start_step > steps:
         raise CheckpointError(
             f"E-CKP-21 {run_dir}: is at step {start_step}, beyond the {steps} steps asked for; training does not go "
-            f"back. Fix: train.max_steps={start_step} or more, or another run.name"
+            f"back. Fix: train.max_steps={start_step} or more, or {unused_name(run_dir)}"
         )
     return steps
 

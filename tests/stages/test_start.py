@@ -1,6 +1,7 @@
 """Training that begins from a Hugging Face folder: imported once, and only if it is the run's model."""
 
 import json
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from coca_train import settings
 from coca_train.hub import run_directory
 from coca_train.runtime.errors import CheckpointError, Preempted, UserError
 from tests.cases import slow_unless
@@ -20,7 +22,9 @@ from tests.stages.support import (
     begin,
     edit,
     imported,
+    newest,
     record,
+    saved,
     schedule,
     stage,
     tokenizer_of,
@@ -208,10 +212,13 @@ def test_asked_to_stop_while_importing(runs: Runs, llama: Path, monkeypatch: pyt
     assert weights(begin(runs, llama), 1)
 
 
-def test_a_command_line_with_a_start_alone(runs: Runs, llama: Path) -> None:
-    """Shape, scheme, theta, window, vocabulary and tokenizer are the folder's; what is said beside it is kept."""
+def test_a_command_line_with_a_start_alone(runs: Runs, llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shape, scheme, theta, window, vocabulary and tokenizer are the folder's; what the words set is kept. A quickstart
+    in the same folder is another run."""
     from coca_train.commands._training import load
 
+    monkeypatch.chdir(runs.folder)
+    (runs.folder / "runs" / "quickstart" / "checkpoints" / "step-00000600").mkdir(parents=True)
     config = load([f"start.path={llama}", "stages=coca_three"]).config
     sizes = (config.model.n_layers, config.model.d_model, config.model.vocab_size, config.train.seq_len)
     assert sizes == (2, 32, 64, 24) and config.position.frequencies.theta == 500
@@ -244,3 +251,67 @@ def test_from_start_trains_and_goes_on_without_the_folder(
     train(load(again))
     assert weights(runs.folder / "b", 1) == weights(runs.folder / "a", 2)
     assert "CHANGED since the weights" not in capsys.readouterr().err
+
+
+def test_a_run_is_named_after_the_folder_it_starts_from(runs: Runs, llama: Path) -> None:
+    """An experiment's own name stays, and so does a typed one. Folders of one name make two runs."""
+    from coca_train.commands._training import load, remembered
+
+    def name(*words: str) -> str:
+        return load([*words], launch=False).config.run.name
+
+    twin = shutil.copytree(llama, runs.folder / "twin" / llama.name)
+    names = [name(f"start.path={folder}") for folder in (llama, twin)]
+    assert len(set(names)) == 2 and all(re.fullmatch(rf"{llama.name}-[0-9a-f]{{8}}", each) for each in names)
+    assert name(f"start.path={llama}/") == name("model=from_start", f"start.path={llama}") == names[0]
+    assert name(f"start.path={llama}", "position=coca", "model=neox_tiny") == names[0]
+    assert remembered([f"start.path={twin}"], ()) == [f"start.path={twin}"]
+    assert settings.load(["start.path=/models/Llama-2-7b-hf"], launch=False).config.run.name == "Llama-2-7b-hf-6a9c3a35"
+    odd = twin.rename(runs.folder / "Модель (v 2)")
+    assert re.fullmatch(r"v-2-[0-9a-f]{8}", name(f"start.path='{odd}'"))
+    assert name(f"start.path='{odd}'", "run.name=mine") == "mine"
+    assert name("+experiment=coca_llama_tiny", f"start.path='{odd}'") == "coca_llama_tiny"
+    assert name("start.path=null") == name("start.convert=[]") == "quickstart"
+
+
+def test_a_start_after_the_quickstart(runs: Runs, llama: Path, spoilt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one folder, without a word about names: another run, which goes on when it is typed again; from another
+    folder, or from the quickstart itself, yet another."""
+    from coca_train.commands._training import load
+    from coca_train.training.run import train
+
+    monkeypatch.chdir(runs.folder)
+    rest = [*real.TINY, "engine=local", "engine.dtype=fp32", "eval.max_tokens=48", *STILL[2:], *runs.corpus]
+    small = [word for word in rest if not word.startswith(("model", "train.seq_len"))]
+    train(load([*rest, "train.max_steps=1"]))
+
+    def ran(path: object, steps: int) -> set[str]:
+        train(load([*small, f"start.path={path}", f"train.max_steps={steps}", "checkpoint.save_every_steps=1"]))
+        return {folder.name for folder in (runs.folder / "runs").iterdir()} - {"quickstart"}
+
+    (first,) = ran(llama, 1)
+    began = record(runs.folder / "runs" / first)
+    assert ran(llama, 2) == {first}
+    assert record(runs.folder / "runs" / first)["run_id"] == began["run_id"]
+    assert saved(runs.folder / "runs" / first)[-1] == 2
+    assert len(ran(spoilt, 1)) == 2
+    assert len(ran("runs/quickstart", 1)) == 3
+    assert newest(runs.folder / "runs" / "quickstart") == 1
+
+
+def test_another_scheme_after_the_quickstart(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused with the word that makes it another run, which works as printed."""
+    from coca_train.commands._training import load
+    from coca_train.training.run import train
+
+    monkeypatch.chdir(runs.folder)
+    words = [*real.TINY, "engine=local", "engine.dtype=fp32", "eval.max_tokens=48", *runs.corpus]
+    words += ["train.max_steps=1", "optim.warmup_steps=0"]
+    train(load(words))
+    for number in (2, 3):
+        with pytest.raises(CheckpointError, match="E-CKP-24") as refused:
+            train(load([*words, "position=rope"]))
+        fix = str(refused.value).rpartition(" ")[2]
+        assert fix == f"run.name=quickstart-{number}"
+        train(load([*words, "position=rope", fix]))
+        assert newest(runs.folder / "runs" / f"quickstart-{number}") == 1
