@@ -20,7 +20,7 @@ from coca_train.settings import TRAIN
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def cold(*arguments, cwd=ROOT):
+def cold(*arguments, cwd=None):
     """Run Python for real."""
     command, environment = [sys.executable, *arguments], {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False)

@@ -54,7 +54,7 @@ def test_help_imports_no_torch():
         "call('completion', '--', 'position=', heavy=('torch', 'hydra'))\n"
         "call('evaluate', '--help'); call('train', '--help'); call('--help')\n"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
 def as_module(name: str, *words: str) -> int:

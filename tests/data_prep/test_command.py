@@ -340,12 +340,12 @@ def test_help_is_torch_free_and_quick(words):
         "assert code == 0; assert seconds < 2, seconds;"
         "assert not {'torch', 'deepspeed', 'datasets', 'pyarrow', 'sentencepiece'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
 def test_a_real_command_line(tmp_path):
     words = [sys.executable, "-m", "data_prep", "tokenize", "work.workers=0"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert "E-CFG-05 command line work.workers=0: " in done.stderr
 

@@ -174,7 +174,7 @@ chunk = Chunk(1, 1, 0, [{"text": "a"}], {"row": 2})
 assert [d.text for d in documents("x", source_of(kind="hub"), WORK, chunk)] == ["a"]
 print(sorted({"datasets", "pyarrow", "torch", "zstandard"} & set(sys.modules)))
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
     assert callable(documents)
 

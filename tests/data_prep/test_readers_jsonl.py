@@ -142,7 +142,7 @@ used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20),) * 2)
 print([(type(i).__name__, i.line) for i in read(source_of({str(path)!r}), work_of(max_line_bytes=4 << 20))])
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout.strip() == "[('Document', 1), ('Reject', 2)]", done.stderr
 
 

@@ -236,7 +236,7 @@ def test_ctrl_c_ends_the_trainer_at_once(tmp_path: Path) -> None:
         "import time; from data_prep.verbs.tokenizer import interruptible\n"
         "with interruptible():\n    print('in', flush=True)\n    time.sleep(60)\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None and process.stdout.readline() == b"in\n"
     begin = time.monotonic()
     os.kill(process.pid, signal.SIGINT)

@@ -92,9 +92,9 @@ def test_no_build_no_chatter_no_shared_memory(stage: int, tmp_path: Path) -> Non
     extensions = tmp_path / "extensions"
     code = f"from tests.engine.scenarios import train; train(2, zero_stage={stage})"
     environment = {"PATH": "/nonexistent", "HOME": str(tmp_path), "TORCH_EXTENSIONS_DIR": str(extensions),
-                   "LOCAL_SIZE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}  # fmt: skip
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120,
-                          cwd=Path(__file__).parents[2])  # fmt: skip
+                   "LOCAL_SIZE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",
+                   "PYTHONPATH": str(Path(__file__).parents[2])}  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "" and done.stderr == ""
     assert not list(extensions.glob("**/*.so"))

@@ -15,7 +15,7 @@ from coca_train.models.transformer import Transformer
 from coca_train.settings import load
 from tests.data.vocabularies import sentencepiece_model
 
-TASKS = Path("tests/evaluation/tasks")
+TASKS = Path(__file__).parent / "tasks"
 WINDOW = 64
 SHAPE = ["model.n_layers=2", "model.d_model=32", "model.n_heads=2", "model.d_ff=64", "model.init_std=0.3"]
 

@@ -28,7 +28,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+from tests import checkout
+from tests.checkout import ROOT
+
 PRELOAD = (
     "torch",
     "deepspeed",
@@ -76,11 +78,12 @@ class ForkServer:
             "DS_ACCELERATOR": "cpu",
             "CUDA_VISIBLE_DEVICES": "",
             "TMPDIR": self.folder,
+            "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
             "TORCH_CPP_LOG_LEVEL": "FATAL",  # as the command sets it before it imports torch
         }
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.fork_server", self.folder],
-            cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            cwd=self.folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert self._process.stdout is not None
         ready = self._process.stdout.readline()
@@ -107,7 +110,7 @@ class ForkServer:
         inject: dict[str, Any] | None = None,
         environment: dict[str, str] | None = None,
         signals: Iterable[tuple[float, int, int]] = (),
-        cwd: Path = ROOT,
+        cwd: Path | None = None,
         launcher: bool = True,
     ) -> list[Rank]:
         """Call "module:function"(**arguments) (JSON in, JSON out) on `ranks` new processes; how each ended.
@@ -115,12 +118,13 @@ class ForkServer:
         After the first rank fails the others get fail_fast_s; then, or after timeout_s, SIGKILL.
         inject: arguments of `inject.install`, plus "ranks": those it applies to.
         signals: (seconds after the start, rank or -1 for all, signal number).
+        cwd: a folder that is removed with the trial where none is given.
         launcher: False leaves out the environment that torchrun makes for each rank.
         """
         job = {
             "target": target, "arguments": arguments or {}, "ranks": ranks, "timeout_s": timeout_s,
             "fail_fast_s": fail_fast_s, "inject": inject, "environment": environment or {}, "signals": list(signals),
-            "cwd": str(cwd), "launcher": launcher,
+            "cwd": str(cwd or ""), "launcher": launcher,
         }  # fmt: skip
         return [Rank(**rank) for rank in self._ask("run", job)["ranks"]]
 
@@ -133,7 +137,7 @@ class ForkServer:
     def started(self, target: str, arguments: dict[str, Any] | None = None) -> Iterator[int]:
         """The process id of a function that goes on while this block runs, and is killed at its end."""
         job = {"target": target, "arguments": arguments or {}, "ranks": 1, "timeout_s": 0.0, "fail_fast_s": 0.0,
-               "inject": None, "environment": {}, "signals": [], "cwd": str(ROOT), "launcher": False}  # fmt: skip
+               "inject": None, "environment": {}, "signals": [], "cwd": "", "launcher": False}  # fmt: skip
         answer = self._ask("start", job)
         try:
             yield answer["pids"][0]
@@ -251,7 +255,7 @@ def _child(job: dict[str, Any], rank: int, meeting: socket.socket, folder: Path)
             os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(job["ranks"]))
             _meet_at(meeting, rank)
         os.environ.update(job["environment"])
-        os.chdir(job["cwd"])
+        os.chdir(job["cwd"] or folder)
         if job["inject"] and rank in job["inject"].get("ranks", range(job["ranks"])):
             from tests.faults import inject
 
@@ -296,6 +300,7 @@ def _before_the_fork(job: dict[str, Any]) -> None:
 def serve(folder: Path) -> None:
     """Jobs come as lines on stdin, reports go as lines to stdout, until stdin closes."""
     gc.disable()  # it would look through what is imported again and again
+    checkout.watch(refuse=True)
     for module in PRELOAD:
         importlib.import_module(module)
     import torch

@@ -80,7 +80,7 @@ def test_stubs_are_clean_and_say_what_they_must_answer(word, tmp_path):
     for tool in (["check", "--select", "E,F,I,UP,B"], ["format", "--check"]):
         code = subprocess.run(
             [BIN / "ruff", *tool, "--line-length", "120", *(p for p in paths if p.suffix == ".py")],
-            capture_output=True, text=True, check=False,
+            cwd=ROOT, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert code.returncode == 0, code.stdout
     assert "@" not in "".join(p.read_text(encoding="utf-8") for p in paths).replace("@dataclass", "").replace(
