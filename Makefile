@@ -8,6 +8,8 @@ IN_MEMORY := $(shell grep -q ' /dev/shm .*noexec' /proc/mounts 2>/dev/null || \
 	df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 8000000 { print "TMPDIR=/dev/shm" }')
 PYTEST := $(IN_MEMORY) PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 SCHEMES ?= rope,alibi,coca,coca_strict
+# More words for the training of make quickstart and make compare: make quickstart WORDS="train.max_steps=100 run.name=short"
+WORDS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup constraints quickstart compare test test-all mutations check bench gpu wheels docs scheme frequency visibility suite
@@ -37,10 +39,10 @@ constraints:  ## resolve constraints.txt again, from the plain package index
 		$(if $(filter all,$(UPGRADE)),--upgrade,$(addprefix --upgrade-package ,$(UPGRADE))) pyproject.toml -o constraints.txt
 
 quickstart: .venv/ready  ## train a small CoCA model on real text and show how far its context reaches
-	$(BIN)/python -m coca_train
+	$(BIN)/python -m coca_train $(WORDS)
 
 compare: .venv/ready  ## the same training for several schemes, compared: SCHEMES="rope coca alibi kerple_log"
-	$(BIN)/python -m coca_train compare schemes="$(SCHEMES)"
+	$(BIN)/python -m coca_train compare schemes="$(SCHEMES)" $(WORDS)
 
 test: .venv/installed  ## tests, four to five minutes on 2 cores
 	$(PYTEST)

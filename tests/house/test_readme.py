@@ -1,0 +1,44 @@
+"""tests/outside/readme.py knows every command of README.md. That they work, `python -m tests.outside.readme` shows."""
+
+import re
+
+import pytest
+
+from tests.checkout import ROOT
+from tests.outside import readme
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_every_command_is_known(capsys: pytest.CaptureFixture[str]) -> None:
+    assert readme.main(["--list"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert all(command in shown for command in readme.commands(README))
+
+
+def test_the_commands_of_blocks_and_table_are_found_in_order() -> None:
+    found = readme.commands(README)
+    blocks = [block for block in re.findall(r"^```\n(.*?)\n```$", README, re.M | re.S) if block.startswith("make")]
+    table = README.partition("## Everyday commands")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(.*?)` \|", table, re.M)
+    assert blocks == found[:2] == ["make quickstart", "make test"]
+    assert len(rows) > 20 and set(rows) <= set(found)
+    before = README.partition("## Everyday commands")[0]
+    new = [row for row in rows if f"`{row}`" not in before]
+    assert [command for command in found if command in new] == new
+
+
+def test_an_unknown_command_and_a_part_that_is_gone_fail() -> None:
+    with pytest.raises(LookupError, match="make dinner"):
+        readme.shortened("make dinner")
+    with pytest.raises(LookupError, match="torchrun --nproc-per-node 4"):
+        readme.shortened("torchrun --nproc-per-node 4 -m coca_train")
+    with pytest.raises(ValueError, match="step=120"):
+        readme.shortened("python -m data_prep show run=runs/quickstart step=7")
+    assert readme.shortened("make gpu") is None
+
+
+def test_nothing_is_known_that_readme_does_not_have() -> None:
+    found = readme.commands(README)
+    for beginning in (*readme.SHORTENED, *readme.NOT_HERE):
+        assert any(command.startswith(beginning) for command in found), beginning

@@ -1,0 +1,144 @@
+"""Run the commands of README.md in README's order, in this clone, shortened where they take long.
+
+    python -m tests.outside.readme                    in a fresh clone, after make setup
+    python -m tests.outside.readme --without-tests    the same, without make test
+    python -m tests.outside.readme --list             print what would be run
+
+A command is run as README has it, but for the words in SHORTENED, which are printed next to it. The script fails where
+a command does not exit with 0, and where README has one that neither runs nor has its reason in NOT_HERE.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = ROOT / ".venv" / "bin"
+COMMAND = re.compile(r"(?:make|python|torchrun|pip|source|\.|\.venv/bin/\w+) \S.*|coca-train .*")
+TIMEOUT_S = 1200.0
+
+STEPS = "train.max_steps=4 optim.warmup_steps=1"
+PROBES = "eval.extrapolation.multiples=[1] eval.extrapolation.frequencies=[plain] eval.extrapolation.max_documents=1"
+TRAINING = f"{STEPS} eval.max_tokens=512 eval.sample_tokens=4 {PROBES}"
+PAGE = "grid.lengths=[1x] text.max_documents=1"
+
+
+@dataclass(frozen=True)
+class Short:
+    """How a command is shortened: words at its end, and parts of it that are replaced."""
+
+    words: str = ""
+    instead: tuple[tuple[str, str], ...] = ()
+
+    def of(self, command: str) -> str:
+        for old, new in self.instead:
+            if old not in command:
+                raise ValueError(f"{command}: has no {old} to replace")
+            command = command.replace(old, new)
+        return f"{command} {self.words}".rstrip()
+
+
+# By the beginning of the command; the longest that fits counts.
+SHORTENED = {
+    "make quickstart": Short(f'WORDS="{TRAINING}"'),
+    "make compare": Short(f'WORDS="{TRAINING}"', (("rope alibi coca kerple_log", "rope alibi"),)),
+    "python -m coca_train": Short(TRAINING),
+    "python -m coca_train -m": Short(TRAINING, (("rope,alibi,coca", "rope,coca"),)),
+    "python -m coca_train +experiment=coca_350m": Short("--cfg job"),
+    "python -m coca_train position=rope": Short(TRAINING),
+    "python -m coca_train plan": Short(),
+    "python -m coca_train launch": Short("", (("> train.sbatch", "> runs/train.sbatch"),)),
+    "torchrun --nproc-per-node 8 -m coca_train doctor": Short(
+        "data_s=1 disk_mib=8 reduce_mib=8",
+        (("--nproc-per-node 8", "--nproc-per-node 1"), (" +experiment=coca_350m", "")),
+    ),
+    "python -m coca_train export": Short("parity_tokens=64"),
+    "python -m coca_train evaluate": Short(PAGE),
+    "python -m coca_train evaluate +eval=passkey": Short("grid.lengths=[1x] eval.n_cases=2"),
+    "python -m coca_train generate": Short("max_new_tokens=4"),
+    "python -m coca_train compare": Short(TRAINING, (("rope,coca", "rope,alibi"), ("seeds=3", "seeds=2"))),
+    "python -m coca_train schemes": Short(),
+    "python -m coca_train --help": Short(),
+    "python -m data_prep": Short(),
+    "python -m data_prep show": Short("", (("step=120", "step=4"),)),
+    "source <(coca-train completion bash)": Short(),
+    ". .venv/bin/activate": Short(),
+    "make test": Short(),
+}
+NOT_HERE = {
+    "torchrun --nproc-per-node 8 -m coca_train +experiment=coca_350m": "needs 8 GPUs",
+    "python -m coca_train +experiment=yarn_llama2_7b_64k": "needs the weights of Llama 2 7B",
+    "make gpu": "needs a GPU",
+    "make bench": "takes half an hour; times say nothing on a shared machine",
+    "make scheme": "adds files to the clone; tests/house/test_extending.py types it in a copy",
+    "pip install": "make setup has done it",
+}
+
+
+def commands(readme: str) -> list[str]:
+    """Every command of README.md once, in its order: lines of blocks, and code in tables and sentences."""
+    found, in_block = [], False
+    for line in readme.splitlines():
+        if line.startswith("```"):
+            in_block = not in_block
+        else:
+            found += [line] if in_block else re.findall(r"`([^`]+)`", line)
+    return list(dict.fromkeys(text for text in found if COMMAND.fullmatch(text)))
+
+
+def _longest(command: str, beginnings: Iterable[str]) -> str:
+    """The longest of the beginnings that fits; empty where none does."""
+    return max((each for each in beginnings if f"{command} ".startswith(f"{each} ")), key=len, default="")
+
+
+def shortened(command: str) -> str | None:
+    """The command as it is run here; None: it is not. Raises LookupError where nothing is known of it."""
+    runs, stays = _longest(command, SHORTENED), _longest(command, NOT_HERE)
+    if not runs and not stays:
+        raise LookupError(f"README.md has {command}, which is neither in SHORTENED nor in NOT_HERE")
+    return SHORTENED[runs].of(command) if len(runs) > len(stays) else None
+
+
+def run(command: str) -> bool:
+    """Whether it exits with 0; what it printed is shown where it does not."""
+    environment = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}"}
+    began = time.monotonic()
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, timeout=TIMEOUT_S,
+    )  # fmt: skip
+    outcome = "ok" if done.returncode == 0 else f"EXIT CODE {done.returncode}"
+    print(f"  {outcome}, {time.monotonic() - began:.0f} s", flush=True)
+    if done.returncode:
+        print(done.stdout[-4000:], flush=True)
+    return done.returncode == 0
+
+
+def main(words: list[str]) -> int:
+    if unknown := set(words) - {"--without-tests", "--list"}:
+        print(f"{' '.join(sorted(unknown))}: no such option\n\n{__doc__}")
+        return 2
+    failed = []
+    for command in commands((ROOT / "README.md").read_text(encoding="utf-8")):
+        typed = shortened(command)
+        print(command, flush=True)
+        if typed is None:
+            print(f"  not here: {NOT_HERE[_longest(command, NOT_HERE)]}")
+        elif command == "make test" and "--without-tests" in words:
+            print("  left out")
+        else:
+            if typed != command:
+                print(f"  as: {typed}", flush=True)
+            if "--list" not in words and not run(typed):
+                failed.append(command)
+    print("\n".join(["FAILED:", *failed]) if failed else "Every command of README.md that can run here works.")
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
