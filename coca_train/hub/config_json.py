@@ -31,14 +31,17 @@ def architecture(folder: Path, ignore: tuple[str, ...] = ()) -> Architecture:
     """
     path = folder / NAME
     values = read_json(path)
-    if isinstance(values.get(OWN), dict):
-        return _own(path, values[OWN])
     keys, name = Keys(path, values, ignore), values.get("model_type")
+    if isinstance(values.get(OWN), dict) and str(name).startswith(OWN):  # earlier versions: coca_train_<scheme>
+        return _own(path, values[OWN])
     if parts := families.uncovered(values):
         raise keys.wrong(f"model_type={name!r}", f"it has parts that are not covered here: {', '.join(parts)}")
     family = families.FAMILIES.get(str(name))
     if family is None:
-        raise keys.wrong(f"model_type={name!r}", f"known are {', '.join(families.FAMILIES)} and our own exports")
+        raise keys.wrong(
+            f"model_type={name!r}",
+            f"known are {', '.join(families.FAMILIES)} and our own exports; code of a folder (auto_map) is never run",
+        )
     try:
         architecture = _typed(path, **families.sections(keys, family))
     except NotTheSame as error:

@@ -30,6 +30,9 @@ def run(options: ExportConfig) -> Path:
         config = forms.choose(source.architecture, options.form, source.family)
         path = tokenizer_files.find(source, options.tokenizer)
         tokenizer = tokenizer_files.open_for(source, path)
+        for file in tokenizer_files.beside(path) if path is not None else ():
+            if file.name == tokenizer_files.CONFIG:
+                transformers_side.check_tokenizer(file)
         theirs = translate(source, config, DTYPES.get(options.dtype))
         dist.log(f"export    {options.run} as {config['architectures'][0]} ({config['model_type']}) to {to}")
         with building(to, file_size(theirs.shapes, theirs.dtypes)) as folder:

@@ -9,6 +9,7 @@ from coca_train.runtime import outside
 from coca_train.runtime.errors import UserError
 
 LIMIT = 4 << 20  # [bytes]
+CODE = "auto_map"  # the key by which a folder names code of its own; never followed
 
 # Nothing of the mathematics of a forward pass: bookkeeping, generation, training, numerics of other kernels.
 HARMLESS = {
@@ -18,7 +19,7 @@ HARMLESS = {
     "keys_to_ignore_at_inference", "label2id", "max_length", "max_sequence_length", "model_type", "num_labels",
     "output_attentions", "output_hidden_states", "pad_token_id", "prefix", "pretraining_tp", "problem_type",
     "return_dict", "return_dict_in_generate", "sep_token_id", "task_specific_params", "tokenizer_class",
-    "torch_dtype", "torchscript", "transformers.js_config", "transformers_version", "use_cache",
+    "torch_dtype", "torchscript", "transformers.js_config", "transformers_version", "use_cache", CODE,
 }  # fmt: skip
 
 
@@ -31,6 +32,13 @@ def read_json(path: Path) -> dict[str, Any]:
             f"E-IOP-03 {path}: cannot be read ({getattr(error, 'strerror', None) or error}); a JSON object is needed. "
             "Fix: download or export the folder again"
         ) from None
+
+
+def without_code(values: Any) -> Any:
+    """The same JSON without the key CODE, at any depth."""
+    if isinstance(values, dict):
+        return {key: without_code(value) for key, value in values.items() if key != CODE}
+    return [without_code(value) for value in values] if isinstance(values, list) else values
 
 
 class Keys:
@@ -86,8 +94,6 @@ class Keys:
         left = [key for key, value in self._values.items() if key not in self._asked and value not in (None, False)]
         if "quantization_config" in left:
             raise self.wrong("quantization_config", "weights in float32, bfloat16 or float16 are needed")
-        if "auto_map" in left:
-            raise self.wrong("auto_map", "the folder brings its own code, which is never run here")
         if left:
             shown = ", ".join(f"{key}={self._values[key]!r}" for key in left)[:300]
             raise self.wrong(

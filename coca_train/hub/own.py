@@ -4,8 +4,12 @@ import importlib.util
 import json
 import sys
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
+from importlib.machinery import all_suffixes
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
@@ -93,23 +97,49 @@ def _modules(architecture: Architecture) -> dict[str, dict[str, ModuleType]]:
 
 
 def check_code(folder: Path, architecture: Architecture) -> None:
-    """Refuse a folder whose modelling files are not exactly ours: they are about to be run. UserError E-IOP-16."""
-    expected = code(architecture)
-    for path in sorted({*folder.glob("*.py"), *(folder / name for name in expected)}):
-        if not path.is_file() or outside.read_text(path, errors="replace") != expected.get(path.name):
-            raise UserError(
-                f"E-IOP-16 {path}: is not the modelling file that this version writes, so it is not run. "
-                "Fix: export the run again"
-            )
+    """Compare the code in a folder with what an export of this version holds, byte by byte; nothing of it is imported.
+
+    Also refused is whatever Python would import before a modelling file or in place of it: packages, extension modules
+    and compiled files. Raises UserError E-IOP-16.
+    """
+    expected = {folder / name: text.encode() for name, text in code(architecture).items()}
+    modules = {path.stem for path in expected} | {"__pycache__"}
+    importable = {
+        path for path in folder.iterdir() if path.name.endswith(tuple(all_suffixes())) or path.name in modules
+    }
+    for path in sorted(importable | expected.keys()):
+        if (text := expected.get(path)) is None:
+            what = "is no file of an export by this version"
+        elif not path.is_file():
+            what = "is missing, and an export by this version has it"
+        elif outside.read_bytes(path) != text:
+            what = "differs from the modelling file that this version writes"
+        else:
+            continue
+        raise UserError(
+            f"E-IOP-16 {path}: {what}; code of a folder is never run, so what this computes is not known. "
+            "Fix: remove what an export did not write, or export the run again"
+        )
 
 
-def model_class(folder: Path) -> tuple[type, type]:
-    """(model class, config class) from modelling files that `check_code` has passed or `code` has made."""
+@contextmanager
+def classes(architecture: Architecture) -> Iterator[tuple[type, type]]:
+    """(model class, config class) as an export has them, while the context is open.
+
+    They are imported from a fresh folder that holds `code` and nothing else, never from a folder that was given.
+    """
     package = f"coca_train_export_{uuid.uuid4().hex}"
     spec = importlib.util.spec_from_loader(package, loader=None, is_package=True)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
-    module.__path__ = [str(folder)]
-    sys.modules[package] = module
-    modeling = importlib.import_module(f"{package}.{MODELING}")
-    return getattr(modeling, CLASS), getattr(modeling, CONFIG_CLASS)
+    with TemporaryDirectory() as folder:
+        for name, text in code(architecture).items():
+            (Path(folder) / name).write_bytes(text.encode())
+        module.__path__ = [folder]
+        sys.modules[package] = module
+        try:
+            modeling = importlib.import_module(f"{package}.{MODELING}")
+            yield getattr(modeling, CLASS), getattr(modeling, CONFIG_CLASS)
+        finally:
+            for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+                del sys.modules[name]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from coca_train.data.storage import digest
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.hub.keys import read_json, without_code
 from coca_train.hub.parity import TEXT
 from coca_train.hub.weights import Source
 from coca_train.runtime import dist, durable, outside
@@ -13,8 +14,9 @@ from coca_train.runtime.errors import DataError
 from coca_train.settings import load_saved
 
 MAIN = ("tokenizer.model", "tokenizer.json")  # what our Tokenizer reads; the first that is there
+CONFIG = "tokenizer_config.json"
 BESIDE = (
-    *MAIN, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
+    *MAIN, CONFIG, "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
     "chat_template.jinja",
 )  # fmt: skip
 FOLDER = "tokenizer"  # of a run: the files as they came, for the next export
@@ -73,11 +75,13 @@ def export(path: Path, tokenizer: Tokenizer, into: Path, ids_of: Callable[[Path,
     """All of them beside exported weights; for a bare file also what transformers has to know of it.
 
     ids_of: what the other side makes of a text with the files of a folder; None: it cannot use them. Raises DataError
-    E-IOP-20 where no words make it encode as we do; a tokenizer that came with its own configuration keeps that.
+    E-IOP-20 where no words make it encode as we do; a tokenizer that came with its own configuration keeps that, but
+    for the code it names.
     """
     copy(path, into)
-    config, expected = into / "tokenizer_config.json", tokenizer.encode(TEXT)
+    config, expected = into / CONFIG, tokenizer.encode(TEXT)
     if config.exists():
+        _drop_code(config)
         if ids_of(into, TEXT) != expected:
             dist.log(
                 f"WARNING: transformers encodes with {path} otherwise than we do; its files are copied as they came"
@@ -93,6 +97,14 @@ def export(path: Path, tokenizer: Tokenizer, into: Path, ids_of: Callable[[Path,
         "normalises); the exported model would read other tokens. Fix: export with tokenizer=none, and encode with the "
         "file itself"
     )
+
+
+def _drop_code(config: Path) -> None:
+    """Remove auto_map, whose files are no part of an export."""
+    values = read_json(config)
+    if (kept := without_code(values)) != values:
+        config.unlink()
+        durable.write_new(config, (json.dumps(kept, indent=2) + "\n").encode())
 
 
 def _words(path: Path, tokenizer: Tokenizer, prefix_space: bool) -> dict[str, object]:

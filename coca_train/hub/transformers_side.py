@@ -1,7 +1,9 @@
 """The other side of a parity check: the `transformers` library, the only file here that imports it to run a model."""
 
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -11,13 +13,15 @@ from torch import Tensor
 
 from coca_train.engine.base import parameters_on_meta
 from coca_train.hub import names, own
+from coca_train.hub.architecture import Architecture
 from coca_train.hub.config_json import NAME, OWN, architecture
 from coca_train.hub.families import FAMILIES
-from coca_train.hub.keys import read_json
+from coca_train.hub.keys import CODE, Keys, read_json, without_code
 from coca_train.hub.parity import Probe, Side, Spectra
 from coca_train.hub.shards import INDEX, SINGLE, Folder
 from coca_train.hub.streamed import Read, streamed
 from coca_train.hub.weights import Source, translate
+from coca_train.runtime import dist
 from coca_train.runtime.errors import CheckpointError, UserError
 
 AskWith = Callable[[list[Probe], Spectra | None], tuple[list[Tensor], float]]  # as Side.ask_with
@@ -41,20 +45,25 @@ def library() -> Any:
 def of_folder(folder: Path, share: float = SHARE) -> Side:
     """A folder as anyone would load it: from_pretrained, whole in memory where that fits, else block by block.
 
-    share: of the free memory that a whole model may take.
+    Its config.json and its weights are read, none of its code. share: of the free memory that a whole model may take.
+    Raises UserError E-IOP-04 (a model_type that needs code of the folder), E-IOP-16 (code that is not ours).
     """
-    library()
-    config = read_json(folder / NAME)
-    if OWN in config:
-        own.check_code(folder, architecture(folder))
+    written = read_json(folder / NAME)
+    config, ours = without_code(written), architecture(folder) if isinstance(written.get(OWN), dict) else None
+    if ours is not None:
+        own.check_code(folder, ours)
+    else:
+        _refuse_unknown(folder / NAME, written)
+        if config != written:
+            dist.log(f"WARNING: {folder / NAME} names code ({CODE}); it is not run: read as {config['model_type']}")
 
     def ask(probes: list[Probe], spectra: Spectra | None) -> tuple[list[Tensor], float]:
         size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
         halves = config.get("dtype", config.get("torch_dtype")) not in (None, "float32")
         loadable = any((folder / file).is_file() for file in (SINGLE, INDEX))
-        if OWN in config or not loadable or size * (2 if halves else 1) > share * _free_memory():
-            return _streamed_folder(folder, config, probes, spectra)
-        return _ask(_whole(folder), probes, spectra)
+        if ours is not None or not loadable or size * (2 if halves else 1) > share * _free_memory():
+            return _streamed_folder(folder, config, probes, spectra, ours)
+        return _ask(_whole(folder, config), probes, spectra)
 
     return _side(config, ask)
 
@@ -67,14 +76,39 @@ def _side(config: dict[str, Any], ask: AskWith) -> Side:
     return Side(name, lambda probes: ask(probes, None)[0], None if OWN in config else ask)
 
 
-def _whole(folder: Path) -> Any:
-    try:
-        model = library().AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, attn_implementation="sdpa", local_files_only=True, use_safetensors=True
+def _refuse_unknown(path: Path, config: dict[str, Any]) -> None:
+    """UserError E-IOP-04 for a model_type that transformers has no class of its own for."""
+    name = config.get("model_type")
+    if not isinstance(name, str) or name not in library().CONFIG_MAPPING:
+        raise Keys(path, config).wrong(
+            f"model_type={name!r}",
+            f"transformers {library().__version__} has no class of that name, and code of a folder is never run",
+            f"give a folder of a type that it has, such as {', '.join(FAMILIES)}",
         )
-        return model.eval()
-    except Exception as error:  # a file from outside in a library of others: each of its parts has errors of its own
-        raise _refused(folder, error) from error
+
+
+def _whole(folder: Path, config: dict[str, Any]) -> Any:
+    with _inert(folder, config) as place:
+        try:
+            model = library().AutoModelForCausalLM.from_pretrained(
+                place, dtype=torch.float32, attn_implementation="sdpa", local_files_only=True, use_safetensors=True,
+                trust_remote_code=False,
+            )  # fmt: skip
+            return model.eval()
+        except Exception as error:  # a file from outside in a library of others: each part has errors of its own
+            raise _refused(folder, error) from error
+
+
+@contextmanager
+def _inert(folder: Path, config: dict[str, Any]) -> Iterator[Path]:
+    """A fresh folder with this config.json and links to the weights of another: nothing else of it is in reach."""
+    with TemporaryDirectory() as fresh:
+        place = Path(fresh)
+        (place / NAME).write_text(json.dumps(config), encoding="utf-8")
+        for file in (*folder.glob("*.safetensors"), folder / INDEX):
+            if file.is_file():
+                (place / file.name).symlink_to(file.resolve())
+        yield place
 
 
 def _refused(folder: Path, error: Exception) -> CheckpointError:
@@ -86,11 +120,11 @@ def _refused(folder: Path, error: Exception) -> CheckpointError:
 
 
 def _streamed_folder(
-    folder: Path, config: dict[str, Any], probes: list[Probe], spectra: Spectra | None
+    folder: Path, config: dict[str, Any], probes: list[Probe], spectra: Spectra | None, ours: Architecture | None
 ) -> tuple[list[Tensor], float]:
     weights = Folder(folder)
     try:
-        return _streamed(config, weights.read, probes, spectra, folder)
+        return _streamed(config, weights.read, probes, spectra, ours)
     except UserError:
         raise
     except Exception as error:
@@ -104,36 +138,34 @@ def of_source(source: Source, config: dict[str, Any]) -> Side:
     library()
     read = translate(source, config).read
 
-    def ask(probes: list[Probe], spectra: Spectra | None) -> tuple[list[Tensor], float]:
-        with TemporaryDirectory() as place:
-            for file, text in own.code(source.architecture).items() if OWN in config else ():
-                (Path(place) / file).write_text(text, encoding="utf-8")
-            return _streamed(config, read, probes, spectra, Path(place))
-
-    return _side(config, ask)
+    ours = source.architecture if OWN in config else None
+    return _side(config, lambda probes, spectra: _streamed(config, read, probes, spectra, ours))
 
 
 def _streamed(
-    config: dict[str, Any], read: Read, probes: list[Probe], spectra: Spectra | None, code: Path | None = None
+    config: dict[str, Any], read: Read, probes: list[Probe], spectra: Spectra | None, ours: Architecture | None
 ) -> tuple[list[Tensor], float]:
-    """code: the folder with the modelling files of a model of our own."""
-    transformers = library()
-    if OWN in config:
-        assert code is not None
-        cls, config_class = own.model_class(code)
-        configuration: Any = config_class(**config)
-        listed, on_disk = f"{names.OWN_PREFIX}blocks", {}
-    else:
-        family = FAMILIES[config["model_type"]]
-        cls, configuration = (
-            getattr(transformers, family.transformers_class),
-            transformers.AutoConfig.for_model(**config),
-        )
-        listed, on_disk = family.names["blocks"], {"lm_head.weight": family.names["head"] + ".weight"}
-        configuration._attn_implementation = "sdpa"
+    """ours: of a model of our own form; None: its class is one of transformers."""
+    if ours is not None:
+        with own.classes(ours) as (cls, config_class):
+            return _block_by_block(cls, config_class(**config), f"{names.OWN_PREFIX}blocks", read, probes, None)
+    transformers, family = library(), FAMILIES[config["model_type"]]
+    configuration = transformers.AutoConfig.for_model(**config)
+    configuration._attn_implementation = "sdpa"
+    on_disk = {"lm_head.weight": family.names["head"] + ".weight"}
+    cls = getattr(transformers, family.transformers_class)
+    return _block_by_block(
+        cls, configuration, family.names["blocks"], lambda name: read(on_disk.get(name, name)), probes, spectra
+    )
+
+
+def _block_by_block(
+    cls: Any, configuration: Any, listed: str, read: Read, probes: list[Probe], spectra: Spectra | None
+) -> tuple[list[Tensor], float]:
+    """listed: the module with the blocks. read: a parameter by its name in the model."""
     with parameters_on_meta():
         model = cls(configuration)
-    with streamed(model, list(model.get_submodule(listed)), lambda known_as: read(on_disk.get(known_as, known_as))):
+    with streamed(model, list(model.get_submodule(listed)), read):
         return _ask(model, probes, spectra)
 
 
@@ -166,12 +198,31 @@ def _put_frequencies(model: Any, probe: Probe, inv_freq_J: Tensor) -> float:
     return difference
 
 
+def check_tokenizer(path: Path) -> None:
+    """Refuse a tokenizer_config.json whose class transformers does not have. UserError E-IOP-23."""
+    name = read_json(path).get("tokenizer_class")
+    if name is None:
+        return
+    transformers = library()
+    lookup = transformers.models.auto.tokenization_auto.tokenizer_class_from_name
+    found = lookup(name) if isinstance(name, str) else None
+    # One that needs a package which is not installed has _backends.
+    if not isinstance(found, type) or not (
+        issubclass(found, transformers.PreTrainedTokenizerBase) or hasattr(found, "_backends")
+    ):
+        raise UserError(
+            f"E-IOP-23 {path} tokenizer_class={name!r}: transformers {transformers.__version__} has no tokenizer of "
+            "that name, and code of a folder (auto_map) is never run. Fix: export with tokenizer=none, or write "
+            '"PreTrainedTokenizerFast" there where a tokenizer.json says everything'
+        )
+
+
 def token_ids(folder: Path, text: str) -> list[int] | None:
     """What transformers makes of a text with the tokenizer files of a folder; None: it cannot use them."""
     try:
         return (
             library()
-            .AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            .AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
             .encode(text, add_special_tokens=False)
         )
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError, ImportError):

@@ -6,6 +6,7 @@ only. Code of a data set is never run. Cursor: {"row": number of the next record
 
 import functools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from coca_train.runtime.errors import DataError, UserError
@@ -15,7 +16,8 @@ from data_prep.schema import CorpusSourceConfig, WorkConfig
 
 
 def inputs(name: str, source: CorpusSourceConfig) -> list[Input]:
-    """One input a shard. Raises DataError E-RAW-24 (cannot be had), UserError E-RAW-25 (`datasets` is missing)."""
+    """One input a shard. Raises DataError E-RAW-24 (cannot be had) and E-RAW-32 (it needs code), UserError E-RAW-25
+    (`datasets` is missing)."""
     if not source.hub:
         raise DataError(
             f"E-RAW-01 {name}: hub is empty; the name of a data set or a local folder is needed. "
@@ -35,6 +37,7 @@ def inputs(name: str, source: CorpusSourceConfig) -> list[Input]:
 
 def _opened(source: CorpusSourceConfig) -> tuple[Any, str]:
     """The streamed data set and its fingerprint (hash of the revision and of the list of files)."""
+    _refuse_script(Path(source.hub or ""))
     try:
         return _load(source.hub or "", source.hub_config, source.hub_split, tuple(source.hub_files))
     except UserError:
@@ -46,6 +49,16 @@ def _opened(source: CorpusSourceConfig) -> tuple[Any, str]:
             f"About it: {shown(source.about) or 'nothing known'}. "
             "Fix: check its name, its hub_files and the network; log in with `hf auth login` where consent is asked"
         ) from error
+
+
+def _refuse_script(folder: Path) -> None:
+    """DataError E-RAW-32 for a folder that is read by a script of its own, or such a script."""
+    script = folder if folder.suffix == ".py" else folder / f"{folder.absolute().name}.py"
+    if script.is_file():
+        raise DataError(
+            f"E-RAW-32 {shown(str(script))}: is a loading script, and code of a data set is never run; its files in a "
+            "plain format are needed (.jsonl, .parquet, ...). Fix: give a folder of these without the script"
+        )
 
 
 @functools.lru_cache(maxsize=4)

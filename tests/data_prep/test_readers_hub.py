@@ -156,11 +156,21 @@ def test_cannot_be_had(tables: CorpusSourceConfig, tmp_path: Path) -> None:
         )
 
 
-def test_code_of_a_data_set_is_never_run(tmp_path: Path) -> None:
-    (tmp_path / "set").mkdir()
-    (tmp_path / "set" / "set.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
-    assert complaint(of(tmp_path / "set")).startswith("E-RAW-24 ")
-    assert not (tmp_path / "ran").exists()
+@pytest.mark.parametrize("given", ["set", "set/", "set/set.py"])
+def test_code_of_a_data_set_is_never_run(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its loading script is named; without it the folder is read."""
+    folder, canary = tmp_path / "set", tmp_path / "canary"
+    folder.mkdir()
+    (folder / "train.jsonl").write_bytes(line("a"))
+    (folder / "set.py").write_text(f"open({str(canary)!r}, 'w')")
+    (folder / "sitecustomize.py").write_text(f"open({str(canary)!r}, 'w')")
+    monkeypatch.chdir(tmp_path)
+    assert complaint(of(given)).startswith("E-RAW-32 set")
+    (folder / "set.py").unlink()
+    if given != "set/set.py":
+        (one,) = inputs("mine", of(given))
+        assert texts(parsed(chunks(one, of(given), work_of(), None), of(given))) == ["a"]
+    assert not canary.exists()
 
 
 def test_workers_need_no_datasets(tables: CorpusSourceConfig) -> None:

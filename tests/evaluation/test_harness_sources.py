@@ -227,6 +227,59 @@ def test_tasks_that_count_tokens_count_the_models_own(tmp_path):
     assert counted("Where is Mary?").input_ids == tokenizer.encode("Where is Mary?")
 
 
+TASK = """
+task: own_counted
+dataset_path: {data_set}
+test_split: test
+custom_dataset: !function counted.data
+output_type: generate_until
+doc_to_text: '{{{{input}}}}'
+doc_to_target: '{{{{output}}}}'
+generation_kwargs: {{until: ['.'], max_gen_toks: 4}}
+"""
+COUNTED = """
+from transformers import AutoTokenizer
+
+def data(**options):
+    AutoTokenizer.from_pretrained({folder!r}, trust_remote_code=True)
+    return {{"test": []}}
+"""
+
+
+def test_a_task_runs_no_code_of_a_tokenizers_folder(suite, tmp_path, monkeypatch):
+    """Though it asks for it, as RULER's and BABILong's do."""
+    import transformers
+
+    canary, folder = tmp_path / "canary", tmp_path / "evil"
+    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    folder.mkdir()
+    (folder / "tokenization_evil.py").write_text(f"open({str(canary)!r}, 'w')")
+    named = {"auto_map": {"AutoTokenizer": ["tokenization_evil.T", None]}, "tokenizer_class": "T"}
+    for name in ("tokenizer_config.json", "config.json"):
+        (folder / name).write_text(json.dumps(named))
+    tasks = tmp_path / "tasks"
+    tasks.mkdir()
+    (tasks / "counted.yaml").write_text(TASK.format(data_set="json"))
+    (tasks / "counted.py").write_text(COUNTED.format(folder=str(folder)))
+    material = suite.prepare(settings(suite, "own_counted", include_path=str(tasks)), copying(1), setup_of())
+    assert str(folder) in material.problems["own_counted"]
+    assert not canary.exists()
+
+
+def test_a_data_set_is_read_without_its_script(suite, tmp_path):
+    """In the folder that stands for the hub: with a README.md or without."""
+    canary, hub, tasks = tmp_path / "canary", tmp_path / "hub", tmp_path / "tasks"
+    tasks.mkdir()
+    (tasks / "counted.yaml").write_text(TASK.format(data_set="org/set").replace("custom_dataset: !function", "#"))
+    write(hub / "org/set/test.jsonl", [{"input": "a", "output": "b"}])
+    (hub / "org/set/set.py").write_text(f"open({str(canary)!r}, 'w')")
+    wanted = settings(suite, "own_counted", include_path=str(tasks), data=str(hub))
+    assert not suite.prepare(wanted, copying(1), setup_of()).problems["own_counted"]
+    (hub / "org/set/README.md").write_text("---\n---\n")
+    assert "set.py" in suite.prepare(wanted, copying(1), setup_of()).problems["own_counted"]
+    assert not canary.exists()
+
+
 def test_a_question_without_an_answer_is_none(suite, tmp_path):
     """RULER's common words, where a prompt has no room for a word: its score would be a division by zero."""
     write(tmp_path / "empty.jsonl", [{"input": "Which words?", "outputs": []}])

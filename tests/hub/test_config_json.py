@@ -13,7 +13,7 @@ WRONG = {
         ({"hidden_act": "gelu"}, "04", "hidden_act='gelu'"),
         ({"attention_bias": True}, "04", "attention_bias=True, mlp_bias=False"),
         ({"quantization_config": {"bits": 4}}, "04", "quantization_config"),
-        ({"auto_map": {"AutoModel": "x.Y"}}, "04", "never run"),
+        ({"model_type": "evil", "auto_map": {"AutoModel": "x.Y"}}, "04", "never run"),
         ({"logit_softcap": 30.0}, "04", "logit_softcap=30.0"),
         ({"layer_types": ["full_attention"] * 2}, "04", "layer_types"),
         ({"partial_rotary_factor": 0.5}, "04", "partial_rotary_factor"),

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from contextlib import ExitStack
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -66,19 +67,21 @@ def prompts():
 @pytest.fixture
 def exported(tmp_path):
     """(our model, the class of transformers from the files of an export) with the same random weights."""
+    opened = ExitStack()
 
     def make(position, visibility=None, layers=models.UNIFORM, **model):
         source = models.random_source(position, visibility, layers, **model)
         for name, text in own.code(source.architecture).items():
             assert not re.search(r"^\s*(from|import) (coca_train|pydantic|others)", text, re.MULTILINE), name
             (tmp_path / name).write_text(text)
-        model_class, config = own.model_class(tmp_path)
+        model_class, config = opened.enter_context(own.classes(source.architecture))
         ours, theirs = source.architecture.build().eval(), model_class(config(**own.config(source.architecture))).eval()
         for each in (ours, theirs.model):
             each.load_state_dict({name: source.read(name) for name in source.names}, strict=False)
         return ours, theirs
 
-    return make
+    with opened:
+        yield make
 
 
 def padded(prompts):

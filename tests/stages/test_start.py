@@ -14,6 +14,7 @@ from coca_train.hub import run_directory
 from coca_train.runtime.errors import CheckpointError, Preempted, UserError
 from tests.cases import slow_unless
 from tests.faults import real
+from tests.hub import planted
 from tests.stages.support import (
     LLAMA,
     SIZES,
@@ -176,6 +177,21 @@ def test_pickles_unknown_keys_and_no_transformers(runs: Runs, spoilt: Path, monk
     assert not (runs.folder / "r").exists()
     (spoilt / "pytorch_model.bin").rename(spoilt / "model.safetensors")
     begin(runs, spoilt, "start.ignore=[surprise]")
+
+
+def test_code_of_the_folder_is_never_run(runs: Runs, spoilt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A type that is known is read as that, whatever code it names; another is refused."""
+    canary = runs.folder / "canary"
+    monkeypatch.setattr("builtins.input", lambda *words: canary.touch())
+    planted.everything(spoilt, canary)
+    planted.name_code(spoilt)
+    planted.name_tokenizer(spoilt, "T")
+    run = begin(runs, spoilt)
+    assert weights(run, 1) == weights(run / "start", 0)
+    planted.name_code(spoilt, "evil")
+    with pytest.raises(UserError, match=r"E-IOP-04 .*model_type='evil'"):
+        begin(runs, spoilt, name="other")
+    assert not canary.exists()
 
 
 def test_a_folder_that_is_neither(runs: Runs) -> None:

@@ -63,7 +63,9 @@ def sources(folder: Path | None, tokenizer: Tokenizer) -> Iterator[None]:
         opened = transformers.AutoTokenizer.from_pretrained
 
         def from_pretrained(name: str, *given: Any, **options: Any) -> Any:
-            return counting(tokenizer) if name == name_of(tokenizer) else opened(name, *given, **options)
+            if name == name_of(tokenizer):
+                return counting(tokenizer)
+            return opened(name, *given, **{**options, "trust_remote_code": False})  # tasks write True there
 
         replace(transformers.AutoTokenizer, "from_pretrained", from_pretrained)
         if find_spec(OF_TRANSFORMERS_4) is None:
