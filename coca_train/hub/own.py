@@ -109,15 +109,16 @@ def check_code(folder: Path, architecture: Architecture) -> None:
     }
     for path in sorted(importable | expected.keys()):
         if (text := expected.get(path)) is None:
-            what = "is no file of an export by this version"
+            what = "it is additional"
         elif not path.is_file():
-            what = "is missing, and an export by this version has it"
-        elif outside.read_bytes(path) != text:
-            what = "differs from the modelling file that this version writes"
+            what = "it is missing"
+        elif path.stat().st_size != len(text) or outside.read_bytes(path) != text:
+            what = "its bytes differ"
         else:
             continue
         raise UserError(
-            f"E-IOP-16 {path}: {what}; code of a folder is never run, so what this computes is not known. "
+            f"E-IOP-16 {path}: is not what this version exports ({what}); code of a folder is never run, so nothing "
+            "is known of what it computes. "
             "Fix: remove what an export did not write, or export the run again"
         )
 
