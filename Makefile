@@ -17,17 +17,23 @@ WORDS ?=
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+# The package index has torch with CUDA's libraries, 3 GB. TORCH=cpu takes a build without them, TORCH=cu126 and so on
+# another CUDA's: what uv calls a torch backend.
+TORCH ?=
+PIP := $(BIN)/python -m pip install --quiet
+INSTALL := $(if $(TORCH),$(PIP) uv && $(BIN)/uv pip install --quiet --torch-backend $(TORCH),$(PIP)) -c constraints.txt
+
 # What a training needs; tests, peers and checks need more.
 .venv/ready: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	$(INSTALL) -e .
 	@touch $@
 
 .venv/installed: .venv/ready
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	$(INSTALL) -e ".[dev]"
 	@touch $@
 
-setup: .venv/installed  ## make .venv and install everything, versions pinned
+setup: .venv/installed  ## make .venv and install everything, versions pinned; TORCH=cpu: without CUDA
 
 # constraints.txt is this command's output, for every platform and every Python that pyproject.toml allows. What it pins
 # stays as it is unless UPGRADE names it: make constraints UPGRADE="torch transformers", or UPGRADE=all.
