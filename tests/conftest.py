@@ -23,6 +23,8 @@ FOLDER = pytest.StashKey[tuple[Path, Path]]()  # where tests run, and where the 
 def pytest_sessionstart(session: pytest.Session) -> None:
     session.config.stash[BEFORE] = checkout.entries()
     checkout.watch()
+    path = [str(checkout.ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(path)  # for `python -m tests.…`
 
 
 def pytest_collection_modifyitems(items: list[Any]) -> None:
@@ -34,8 +36,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Collect garbage again, but only what the tests make. Go to the folder where they run."""
     gc.freeze()
     gc.enable()
-    path = [str(checkout.ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    os.environ["PYTHONPATH"] = os.pathsep.join(path)  # for `python -m tests.…`
     folder = Path(tempfile.mkdtemp(prefix="coca-tests-"))
     session.config.stash[FOLDER] = folder, Path.cwd()
     os.chdir(folder)

@@ -22,7 +22,7 @@ BIN = ROOT / ".venv" / "bin"
 COMMAND = re.compile(r"(?:make|python|torchrun|pip|source|\.|\.venv/bin/\w+) \S.*|coca-train .*")
 TIMEOUT_S = 1200.0
 
-STEPS = "train.max_steps=4 optim.warmup_steps=1"
+STEPS = "train.max_steps=4 optim.warmup_steps=1 train.global_batch_size=2 train.micro_batch_size=2"
 PROBES = "eval.extrapolation.multiples=[1] eval.extrapolation.frequencies=[plain] eval.extrapolation.max_documents=1"
 TRAINING = f"{STEPS} eval.max_tokens=512 eval.sample_tokens=4 {PROBES}"
 PAGE = "grid.lengths=[1x] text.max_documents=1"
