@@ -1,6 +1,8 @@
 """tests/outside/readme.py knows every command of README.md. That they work, `python -m tests.outside.readme` shows."""
 
 import re
+import time
+from pathlib import Path
 
 import pytest
 
@@ -42,3 +44,14 @@ def test_nothing_is_known_that_readme_does_not_have() -> None:
     found = readme.commands(README)
     for beginning in (*readme.SHORTENED, *readme.NOT_HERE):
         assert any(command.startswith(beginning) for command in found), beginning
+
+
+def test_a_late_command_fails_and_is_ended_with_what_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(readme, "ROOT", tmp_path)
+    assert not readme.run("echo begun; sh -c 'sleep 3; touch late'; true", 1.0)
+    assert "TOO LATE" in (out := capsys.readouterr().out) and "begun" in out
+    time.sleep(3)
+    assert not (tmp_path / "late").exists()
+    assert readme.run("true") and not readme.run("false")

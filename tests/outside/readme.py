@@ -10,6 +10,7 @@ a command does not exit with 0, and where README has one that neither runs nor h
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -104,19 +105,26 @@ def shortened(command: str) -> str | None:
     return SHORTENED[runs].of(command) if len(runs) > len(stays) else None
 
 
-def run(command: str) -> bool:
-    """Whether it exits with 0; what it printed is shown where it does not."""
+def run(command: str, timeout_s: float = TIMEOUT_S) -> bool:
+    """Return whether a command exits with 0, and show what it printed where it does not. Late, it is ended with all
+    processes that it started."""
     environment = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}"}
     began = time.monotonic()
-    done = subprocess.run(
+    with subprocess.Popen(
         ["bash", "-o", "pipefail", "-c", command], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, timeout=TIMEOUT_S,
-    )  # fmt: skip
-    outcome = "ok" if done.returncode == 0 else f"EXIT CODE {done.returncode}"
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            printed, _ = process.communicate(timeout=timeout_s)
+            outcome = f"EXIT CODE {process.returncode}" if process.returncode else "ok"
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            printed, _ = process.communicate()
+            outcome = "TOO LATE"
     print(f"  {outcome}, {time.monotonic() - began:.0f} s", flush=True)
-    if done.returncode:
-        print(done.stdout[-4000:], flush=True)
-    return done.returncode == 0
+    if outcome != "ok":
+        print(printed[-4000:], flush=True)
+    return outcome == "ok"
 
 
 def main(words: list[str]) -> int:
