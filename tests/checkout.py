@@ -26,6 +26,8 @@ def is_inside(path: Any) -> bool:
         path = os.fsdecode(path)
     elif not isinstance(path, str):
         return isinstance(path, os.PathLike) and is_inside(os.fspath(path))
+    if ".." in path:
+        path = os.path.abspath(path)
     if not os.path.isabs(path):
         if not path.removeprefix("./").startswith(FOLDERS):
             return False

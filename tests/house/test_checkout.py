@@ -46,6 +46,7 @@ def test_a_test_that_touches_the_checkout_fails(tmp_path: Path) -> None:
 
 def test_what_is_inside(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(is_inside(path) for path in (f"{ROOT}/runs", f"{ROOT}/data/x".encode(), ROOT / "evaluations" / "x"))
+    assert is_inside(f"{ROOT}/tests/../runs/x") and not is_inside(f"{ROOT}/runs/../README.md")
     outside = (f"{ROOT}/data_prep", f"{ROOT}/README.md", ROOT, "runs/x", 3, None, "/runs", f"{ROOT}/tests/data")
     assert not any(is_inside(path) for path in outside)
     monkeypatch.chdir(ROOT)
