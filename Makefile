@@ -12,7 +12,7 @@ SCHEMES ?= rope,alibi,coca,coca_strict
 WORDS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup constraints quickstart compare test test-all mutations check bench gpu wheels docs scheme frequency visibility suite
+.PHONY: help setup constraints quickstart compare test test-all outside mutations check bench gpu wheels docs scheme frequency visibility suite
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ test: .venv/installed  ## tests, four to five minutes on 2 cores
 
 test-all: .venv/installed  ## the long ones too (fault campaigns, every case of large products)
 	$(PYTEST) -m "slow or not slow"
+
+outside: .venv/installed  ## what the world outside says: index, versions of torch, README in a clone, recipes. Two hours, resumable
+	@$(BIN)/python -m tests.outside
 
 mutations: .venv/installed  ## do the tests catch what they caught of mutations drawn by chance? An hour or two
 	$(BIN)/python -m tests.mutations.run
