@@ -19,6 +19,7 @@ from coca_train.models.scores import (
     Tile,
     check_carry,
     cut,
+    fuses,
     hidden,
     repeat_heads,
     scores,
@@ -26,7 +27,6 @@ from coca_train.models.scores import (
     weigh,
 )
 from coca_train.positions.visibility import may_see
-from coca_train.runtime.compilers import compiles
 
 QUERY_BLOCK = 128  # rows of scores alive at once in `blocked` [queries]
 MASK_BLOCK = 512  # rows of the mask alive at once in `sdpa` behind a cache [queries]
@@ -163,12 +163,9 @@ def auto(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
 
 def flex_or_blocked(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
     """FlexAttention where it can look up every term and runs, else `blocked`."""
-    return (flex if serves(parts) and _flex_runs(v_BSGD.device.type) else blocked)(parts, v_BSGD, scale)
-
-
-def _flex_runs(device: str) -> bool:
-    """It is compiled on CUDA only; what is being compiled already has a compiler."""
-    return torch.compiler.is_compiling() or device != "cuda" or compiles(device)
+    device = v_BSGD.device.type
+    runs = device != "cuda" or fuses(device)  # elsewhere it is not compiled
+    return (flex if serves(parts) and runs else blocked)(parts, v_BSGD, scale)
 
 
 KERNELS: dict[str, Kernel] = {

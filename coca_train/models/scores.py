@@ -23,6 +23,7 @@ from torch.nn import functional as F
 
 from coca_train.positions.base import Hook, Hooked, Mapped, Pairs, Terms
 from coca_train.positions.visibility import Layout, all_seen, seen
+from coca_train.runtime.compilers import compiles
 
 
 class Part(NamedTuple):
@@ -200,8 +201,14 @@ def scores(
         cut.queries,
         cut.keys,
     )
-    run = _compiled(hook.scores) if total_BHts.is_cuda else hook.scores
+    run = _compiled(hook.scores) if fuses(total_BHts.device.type) else hook.scores
     return run(pairs, carry_BHtN)
+
+
+def fuses(device: str) -> bool:
+    """Whether kernels are made on the way for tensors of this device: on CUDA, where something can compile them. What
+    is being compiled already has a compiler."""
+    return device == "cuda" and (torch.compiler.is_compiling() or compiles(device))
 
 
 @cache

@@ -166,6 +166,18 @@ def test_the_first_lines_of_a_log():
 NO_COMPILER = ("no C compiler: gcc or clang is not on PATH", "apt install gcc")
 
 
+def test_a_log_names_the_ranks_that_have_no_compiler():
+    """Rank 0 says its own, as it trains."""
+    ranks = [replace(GPU, gpu=replace(A100, uuid=name)) for name in "abc"]
+    ranks[2] = replace(ranks[2], no_compiler=NO_COMPILER)
+    assert "E-DOC-29 rank 2: " in lines(ranks, PINS, 2)[1]
+    assert not any("E-DOC-29" in line for line in lines([*reversed(ranks)], PINS, 2))
+    on_cpus = [RANK, replace(RANK, no_compiler=NO_COMPILER)]
+    assert [any("E-DOC-29" in line for line in lines(on_cpus, PINS, 2, blocks)) for blocks in (False, True)] == [
+        False, True,
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("ranks", "compiles_blocks", "found"),
     [

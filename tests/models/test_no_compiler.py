@@ -1,41 +1,42 @@
 """Without a C compiler nothing is compiled, that is said once with what mends it, and everything computes the same."""
 
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from coca_train.models import fused_loss, kernels
+from coca_train.models import fused_loss, kernels, scores
 from coca_train.models.compiled import CompiledBlocks
 from coca_train.models.loss import score_in_passes
 from coca_train.models.recompute import WAYS
 from coca_train.runtime import compilers
 from tests.faults import real
 from tests.models.test_compiled import SCHEDULE, SCHEMES, batch_of, model_of, steps
+from tests.models.test_hooks import Case
+
+REAL = shutil.which("g++")
 
 
-def program(folder: Path, name: str) -> str:
+def program(folder: Path, name: str, text: str = "#!/bin/sh\n") -> str:
     path = folder / name
-    path.write_text("#!/bin/sh\n")
+    path.write_text(text)
     path.chmod(0o755)
     return str(path)
 
 
 @pytest.fixture
 def bare(monkeypatch, tmp_path):
-    """A machine with Triton and Python's headers, and an empty folder for a PATH."""
+    """A machine with Triton, and an empty folder for a PATH."""
     compilers.compiles.cache_clear()
-    headers = tmp_path / "include"
-    headers.mkdir()
-    (headers / "Python.h").touch()
     (path := tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", str(path))
     monkeypatch.setattr(compilers, "find_spec", lambda name: name)
-    monkeypatch.setattr(compilers.sysconfig, "get_paths", lambda: {"include": str(headers)})
     for variable in ("CC", "CXX"):
         monkeypatch.delenv(variable, raising=False)
     yield path
@@ -69,13 +70,37 @@ def test_the_fix_of_a_wrong_variable(bare, monkeypatch):
     assert compilers.missing("cuda") is None
 
 
-def test_headers_and_triton_are_looked_for_too(bare, monkeypatch):
-    program(bare, "gcc"), program(bare, "g++")
-    monkeypatch.setattr(compilers.sysconfig, "get_paths", lambda: {"include": "/nowhere"})
-    for device in ("cpu", "cuda"):
-        assert "Python.h" in compilers.missing(device).what and "-dev" in compilers.missing(device).fix
+def test_triton_is_looked_for_too(bare, monkeypatch):
+    program(bare, "gcc")
     monkeypatch.setattr(compilers, "find_spec", lambda name: None)
     assert compilers.missing("cuda").fix == "pip install triton"
+
+
+def test_a_compiler_without_headers_is_none(bare):
+    """As gcc of a small container, which has those of the C library neither."""
+    for name in ("gcc", "g++"):
+        program(bare, name, "#!/bin/sh\necho '<stdin>:1:10: fatal error: Python.h: No such file' >&2\nexit 1\n")
+    for device in ("cpu", "cuda"):
+        lacking = compilers.missing(device)
+        assert "Python.h: No such file" in lacking.what
+        assert "libc6-dev" in lacking.fix and f"python3.{sys.version_info.minor}-dev" in lacking.fix
+
+
+@pytest.mark.parametrize("text", ["", "#!/nowhere/sh\n"])
+def test_a_compiler_that_does_not_run_is_none(bare, text):
+    program(bare, "gcc", text)
+    assert "gcc does not run" in compilers.missing("cuda").what and "CC" in compilers.missing("cuda").fix
+
+
+@pytest.mark.skipif(REAL is None, reason="needs a C++ compiler")
+def test_headers_are_where_triton_and_inductor_look(monkeypatch, tmp_path):
+    """Debian's own Python has another default scheme, whose folder they do not take."""
+    monkeypatch.delenv("CXX", raising=False)
+    elsewhere = {"posix_prefix": sysconfig.get_path("include", "posix_prefix")}
+    monkeypatch.setattr(compilers.sysconfig, "get_path", lambda name, scheme=None: elsewhere.get(scheme, str(tmp_path)))
+    assert compilers.missing("cpu") is None
+    elsewhere.clear()
+    assert "Python.h" in compilers.missing("cpu").what
 
 
 def test_the_loss_takes_its_passes(bare, monkeypatch, capsys):
@@ -100,6 +125,28 @@ def test_flex_gives_way_to_tiles(bare, monkeypatch, has_compiler):
     there = SimpleNamespace(device=SimpleNamespace(type="cuda"))
     assert kernels.flex_or_blocked([], there, 1.0) == ("flex" if has_compiler else "blocked")  # type: ignore[arg-type]
     assert kernels.flex_or_blocked([], torch.zeros(1), 1.0) == "flex", "uncompiled, on the CPU"
+
+
+class OnCuda(torch.Tensor):
+    """Says that it is on CUDA."""
+
+    device = property(lambda self: torch.device("cuda"))  # pyright: ignore[reportAssignmentType]
+    is_cuda = True  # pyright: ignore[reportAssignmentType]
+
+
+@pytest.mark.parametrize("has_compiler", [False, True])
+def test_a_hook_runs_as_it_is(bare, monkeypatch, has_compiler):
+    """In tiles, by scores that say they are on CUDA."""
+    if has_compiler:
+        program(bare, "gcc")
+    expected, made = Case("by_pair", 12, 12).run("blocked"), []
+    summed = scores._sums
+    monkeypatch.setattr(scores, "_sums", lambda *given: summed(*given).as_subclass(OnCuda))
+    monkeypatch.setattr(scores, "_compiled", lambda function: made.append(function) or function)
+    out, gradients = Case("by_pair", 12, 12).run("blocked")
+    assert bool(made) == has_compiler
+    for a, b in zip([out, *gradients], [expected[0], *expected[1]], strict=True):
+        torch.testing.assert_close(a.as_subclass(torch.Tensor), b)
 
 
 def test_blocks_stay_as_they_are_and_that_is_said_once(bare, capsys):
