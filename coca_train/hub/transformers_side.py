@@ -218,14 +218,21 @@ def check_tokenizer(path: Path) -> None:
 
 
 def token_ids(folder: Path, text: str) -> list[int] | None:
-    """What transformers makes of a text with the tokenizer files of a folder; None: it cannot use them."""
+    """What transformers makes of a text with the tokenizer files of a folder; None: it cannot use them.
+
+    Raises UserError E-IOP-17 where transformers, or a package that it reads such files with, is not installed.
+    """
+    transformers = library()
     try:
-        return (
-            library()
-            .AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-            .encode(text, add_special_tokens=False)
-        )
-    except (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError, ImportError):
+        return transformers.AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        ).encode(text, add_special_tokens=False)
+    except ImportError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(
+            f"E-IOP-17 transformers cannot read a tokenizer: {reason}. Fix: pip install 'coca-train[interop]'"
+        ) from error
+    except (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError):
         return None
 
 
