@@ -9,7 +9,6 @@ import yaml
 from coca_train.checkpoint.record import open_record
 from coca_train.config.older import ADDED_TO_SCHEMES, as_ever, complete
 from coca_train.evaluation.variants import Variant, described
-from coca_train.hub import config_json
 from coca_train.runtime.errors import CheckpointError
 from coca_train.schedule import resolve
 from coca_train.settings import load, load_saved
@@ -63,13 +62,6 @@ def test_a_run_goes_on_with_the_words_that_its_refusal_names(tmp_path: Path, wor
     with pytest.raises(CheckpointError, match=rf"E-CKP-24 .*shared False -> True.* Fix: {fix}, or"):
         start()
     start(fix)
-
-
-def test_an_older_export_is_read(tmp_path: Path) -> None:
-    config = load(["position=kerple_log", "position.shared=false", KINDS, "model.vocab_size=64"]).config
-    sections = config_json.Architecture.of(config, 64).sections()
-    (tmp_path / "config.json").write_text(json.dumps({"coca_train": without_shared(sections)}))
-    assert config_json.architecture(tmp_path).sections() == sections
 
 
 def test_what_was_measured_keeps_its_key() -> None:

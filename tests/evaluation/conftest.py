@@ -21,6 +21,13 @@ def sentences(seed: int, n_words: int) -> str:
     return " ".join(chosen.choice(WORDS) for _ in range(n_words))
 
 
+@pytest.fixture(autouse=True)
+def at_the_tasks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """lm_eval looks for the examples of tests/evaluation/tasks/ from where it is started."""
+    if "harness" in request.node.nodeid:
+        monkeypatch.chdir(Path(__file__).parents[2])
+
+
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory) -> Callable[[str], Path]:
     """folders(name): a Llama of 24 positions, vocabulary 512; names make different weights. Not to be written to."""
