@@ -37,6 +37,8 @@ class Launches:
         self, target: str, words: tuple[str, ...], name: str, ranks: int, more: dict[str, Any], options: dict[str, Any]
     ) -> list[Rank]:
         arguments = {"overrides": [*self.words, f"run.name={name}", *words]} | more
+        # The same folder for all: a run notes the one it is started in.
+        options = {"cwd": self.folder, **options}
         return self.server.run(target, arguments, ranks=ranks, fail_fast_s=1.0, **options)
 
 
