@@ -38,6 +38,7 @@ class Launches:
     ) -> list[Rank]:
         arguments = {"overrides": [*self.words, f"run.name={name}", *words]} | more
         # The same folder for all: a run notes the one it is started in.
+        self.folder.mkdir(parents=True, exist_ok=True)
         options = {"cwd": self.folder, **options}
         return self.server.run(target, arguments, ranks=ranks, fail_fast_s=1.0, **options)
 
