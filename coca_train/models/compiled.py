@@ -35,8 +35,7 @@ class CompiledBlocks:
             return self._compiled[kind](block, x_BTC, context, past_BMC)
         if self._backend == "inductor" and not compiles(x_BTC.device.type):
             return self._call(block, x_BTC, context, past_BMC)
-        reason = self.eager.get(kind)
-        if reason is None:
+        if kind not in self.eager:
             # Alone: kinds do not share torch's limit of recompilations, nor do models of one process.
             compiled = compile_alone(self._call, self._backend)
             try:
@@ -46,9 +45,7 @@ class CompiledBlocks:
             except Exception as error:
                 if not _of_compiler(error):
                     raise
-                reason = str(error).strip().splitlines()[0]
-        if kind not in self.eager:
-            self.eager[kind] = reason
+                self.eager[kind] = reason = str(error).strip().splitlines()[0]
             dist.log(f"WARNING engine.compile: layers of the kind {kind} are not compiled: {reason}")
         return self._call(block, x_BTC, context, past_BMC)
 

@@ -78,7 +78,7 @@ NOT_HERE = {
     "make bench": "takes half an hour; times say nothing on a shared machine",
     "make scheme": "adds files to the clone; tests/house/test_extending.py types it in a copy",
     "pip install": "make setup has done it",
-    "make quickstart TORCH=cpu": "an index of its own, beside the package index",
+    "make quickstart TORCH=cpu": "downloads from another index than the package index",
     "make setup": "makes the environment that is there",
 }
 
