@@ -6,6 +6,12 @@ set -euo pipefail
 if [ -z "${NPROC:-}" ]; then
     NPROC=$(nvidia-smi --list-gpus 2>/dev/null | wc -l) || NPROC=1
     [ "$NPROC" -gt 0 ] || NPROC=1
+else
+    most=$(python -c "from coca_train.runtime.machine import most_processes; print(most_processes())")
+    if ! [[ $NPROC =~ ^[1-9][0-9]{0,5}$ ]] || [ "$NPROC" -gt "$most" ]; then
+        echo "NPROC=$NPROC: 1 to $most processes are possible on this machine. Fix: NPROC=$most, or fewer" >&2
+        exit 2
+    fi
 fi
 options=(--standalone)
 if [ "${NODES:-1}" -gt 1 ]; then

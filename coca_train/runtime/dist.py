@@ -6,6 +6,7 @@ so under the watchdog, where one runs: no longer than engine.timeout_s.
 
 import contextlib
 import os
+import platform
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -29,11 +30,6 @@ def reader(sequence_parallel: int) -> tuple[int, int]:
 
 def local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK", "0"))
-
-
-def local_world_size() -> int:
-    """Ranks on this machine."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def is_main() -> bool:
@@ -83,6 +79,12 @@ def all_gather_object(value: T) -> list[T]:
     with waiting("a gathering"):
         group.all_gather_object(out, value)
     return out
+
+
+def ranks_here() -> int:
+    """COLLECTIVE. Ranks on the machine of this one: by its name, as not every launcher says how many there are."""
+    host = platform.node()
+    return all_gather_object(host).count(host)
 
 
 def on_main(action: Callable[[], T]) -> T:

@@ -2,12 +2,14 @@
 every option that counts processes or what they hold.
 
 One rule: a number that changes no result is lowered to what the machine serves, and a line says so. So the same
-configuration works on a laptop and on a large node, and a slip of the keyboard takes no machine down.
+configuration works on a laptop and on a large node, and a slip of the keyboard takes no machine down. The number of
+ranks belongs to the launch: launch/local.sh refuses what is too large.
 """
 
 import math
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 from coca_train.runtime import dist
@@ -41,12 +43,17 @@ def memory() -> int:
     return min([physical, *(limit for limit in limits if limit is not None)])
 
 
+def most_processes() -> int:
+    """How many processes the cores serve, whatever memory they take."""
+    return max(ALWAYS, PER_CORE * cores())
+
+
 def bounded_processes(option: str, wanted: int, bytes_each: int) -> int:
     """Return how many processes to start where `option` asks for so many; a line says so where they are fewer.
 
     bytes_each: memory that each of them takes at least.
     """
-    most, n_cores = max(ALWAYS, PER_CORE * cores()), cores()
+    most, n_cores = most_processes(), cores()
     if wanted > most:
         why = f"this machine has {n_cores} core{'s' * (n_cores > 1)} for them"
         return _lowered(option, wanted, _in_memory(most, bytes_each), why)
@@ -72,6 +79,7 @@ def _in_memory(wanted: int, bytes_each: int) -> int:
     return min(wanted, max(1, _share() // max(1, bytes_each)))
 
 
+@cache  # said once, whoever asks
 def _lowered(option: str, wanted: int, most: int, why: str) -> int:
     dist.log(f"WARNING {option}={wanted}: {why}; lowered to {most}. Fix: write {option}={most}")
     return most

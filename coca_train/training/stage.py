@@ -204,10 +204,10 @@ def beginning(first_step: int, origin: checkpoint.Checkpoint | None, resumed: bo
 
 
 def steps_ahead(config: Config, n_readers: int) -> int:
-    """Steps whose batches are read ahead: data.prefetch_steps, as far as the memory goes."""
+    """Steps whose batches are read ahead: data.prefetch_steps, as far as the memory goes. COLLECTIVE."""
     n_tokens = config.train.global_batch_size // n_readers * config.train.seq_len
     bytes_each = n_tokens * ID_BYTES * (4 if config.data.document_mask else 3)
-    return bounded_by_memory("data.prefetch_steps", config.data.prefetch_steps, bytes_each, dist.local_world_size())
+    return bounded_by_memory("data.prefetch_steps", config.data.prefetch_steps, bytes_each, dist.ranks_here())
 
 
 def effective_steps(configured: int, available: int | None, start_step: int, run_dir: Path) -> int:

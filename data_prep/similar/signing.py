@@ -141,11 +141,11 @@ def sign(config: PrepareConfig, inputs: list[Input], folder: Path, state: State,
     """
     minhash.drop_blocks(folder, len(state.blocks))
     limit = minhash.block_documents(config.near_duplicates)
-    tasks, work = _tasks(config, inputs, state), config.work
+    tasks, workers = _tasks(config, inputs, state), config.work.workers
     with (
         storage(str(folder)),
         open(folder / "documents.bin", "ab") as table,
-        closing(ordered(Worker, (config, folder), tasks, work.workers, chunk_bytes=work.chunk_bytes)) as results,
+        closing(ordered(Worker, (config, folder), tasks, workers, chunk_bytes=CHUNK_BYTES)) as results,
     ):
         table.truncate(sum(state.blocks) * DOCUMENTS.itemsize)
         held: list[Signed] = []

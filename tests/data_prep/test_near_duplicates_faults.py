@@ -2,11 +2,13 @@
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from coca_train.data.storage import open_locked
+from coca_train.runtime import machine
 from coca_train.runtime.errors import DataError, StorageError, UserError
 from data_prep.verbs import near_duplicates
 from tests.data_prep.near_text import corpus, lists, text
@@ -55,6 +57,35 @@ def test_two_at_once_are_refused(tmp_path: Path) -> None:
     work.mkdir(parents=True)
     with open_locked(str(work / "lock")), pytest.raises(DataError, match="E-TOK-15"):
         near_duplicates.run(config)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine of one process, and of 1 GiB."""
+    machine._lowered.cache_clear()
+    monkeypatch.setattr(machine, "cores", lambda: 1)
+    monkeypatch.setattr(machine, "PER_CORE", 1)
+    monkeypatch.setattr(machine, "ALWAYS", 1)
+    monkeypatch.setattr(machine, "memory", lambda: 1 << 30)
+    yield
+    machine._lowered.cache_clear()
+
+
+@pytest.mark.usefixtures("small")
+def test_too_many_workers_are_lowered_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Signing and matching each start some."""
+    near_duplicates.run(corpus(tmp_path, {"a": [text(50, 1)]}, "work.workers=3000"))
+    assert capsys.readouterr().err.count("work.workers=3000: ") == 1
+
+
+@pytest.mark.usefixtures("small")
+def test_what_a_worker_takes_is_counted_by_its_own_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(machine, "ALWAYS", 2)
+    large = [f"work.{option}={1 << 30}" for option in ("chunk_bytes", "part_bytes")]
+    near_duplicates.run(corpus(tmp_path, {"a": [text(50, 1)]}, "work.workers=2", *large))
+    assert "work.workers" not in capsys.readouterr().err
 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:

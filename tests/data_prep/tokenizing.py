@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coca_train.runtime import machine
 from coca_train.runtime.errors import UserError
 from data_prep.schema import PrepareConfig
 from data_prep.settings import load
@@ -154,7 +155,8 @@ def workers_of(pid: int) -> list[int]:
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, most: int) -> list[object]:
-    """Each worker that is started; one too many is an error before it is."""
+    """Each worker that is started; one too many is an error before it is. What is lowered is said again."""
+    machine._lowered.cache_clear()
     started: list[object] = []
 
     def start(*arguments: object, real: Callable[..., object] = pool._Worker) -> object:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from coca_train.runtime import machine
+from coca_train.runtime import dist, machine
 from coca_train.settings import load
 from coca_train.training.stage import steps_ahead
 
@@ -14,7 +14,8 @@ GIB = 1 << 30
 
 @pytest.fixture
 def sized(monkeypatch):
-    """sized(cores, memory): a machine like that."""
+    """sized(cores, memory): a machine like that, of which nothing was said yet."""
+    machine._lowered.cache_clear()
 
     def make(cores: int, memory: int) -> None:
         monkeypatch.setattr(machine, "cores", lambda: cores)
@@ -84,7 +85,7 @@ def test_memory_is_that_of_the_control_groups(monkeypatch, tmp_path, membership,
 def test_batches_read_ahead_are_bounded_by_memory(sized, capsys, monkeypatch, ranks_here, memory, steps):
     """8 sequences x 128 tokens x 3 tensors of 8 bytes, and a fourth where documents are masked."""
     sized(2, memory)
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks_here))
+    monkeypatch.setattr(dist, "all_gather_object", lambda host: ["another", *[host] * ranks_here, "another"])
     config = load(["data.prefetch_steps=1000", "train.seq_len=128", "train.global_batch_size=8"]).config
     config = replace(config, data=replace(config.data, document_mask=True))
     assert steps_ahead(config, n_readers=1) == steps

@@ -67,6 +67,25 @@ def test_an_installed_package_has_them(tmp_path):
     assert printed.stdout == (ROOT / "launch/slurm/train.sbatch").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("number", ["3000", "1000000000", "9" * 30, "0", "-1", "many", "2.5", "2 3"])
+def test_what_no_machine_serves_is_refused_before_a_rank_is_started(number, tmp_path):
+    """The number that the message names is one that is taken."""
+
+    def start(number: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "NPROC": number}
+        command = ["bash", str(ROOT / "launch/local.sh"), "train.max_steps=1"]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=ROOT)
+
+    for name, text in {"torchrun": 'echo "torchrun $*"', "python": f'exec {sys.executable} "$@"'}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    refused = start(number)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert f"NPROC={number}: " in refused.stderr and len(refused.stderr.splitlines()) == 1
+    taken = start(re.findall(r"Fix: NPROC=(\d+)", refused.stderr)[0])
+    assert taken.returncode == 0 and "--nproc-per-node" in taken.stdout and taken.stderr == ""
+
+
 @pytest.mark.slow
 def test_two_machines_without_a_scheduler(tmp_path):
     """`launch/local.sh` typed on each: two agents of torchrun on loopback. All bits as of one agent with two ranks."""
