@@ -50,13 +50,13 @@ quickstart: .venv/ready  ## train a small CoCA model on real text and show how f
 compare: .venv/ready  ## the same training for several schemes, compared: SCHEMES="rope coca alibi kerple_log"
 	$(BIN)/python -m coca_train compare schemes="$(SCHEMES)" $(WORDS)
 
-test: .venv/installed  ## tests, four to five minutes on 2 cores
+test: .venv/installed  ## tests, a quarter of an hour on 2 cores
 	$(PYTEST)
 
 test-all: .venv/installed  ## the long ones too (fault campaigns, every case of large products)
 	$(PYTEST) -m "slow or not slow"
 
-outside: .venv/installed  ## what the world outside says: index, versions of torch, README in a clone, recipes. Two hours, resumable
+outside: .venv/installed  ## what others say: index, packages, Pythons, versions of torch, recipes. Most of a day, resumable
 	@$(BIN)/python -m tests.outside
 
 mutations: .venv/installed  ## do the tests catch what they caught of mutations drawn by chance? An hour or two

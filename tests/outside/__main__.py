@@ -2,7 +2,7 @@
 
     python -m tests.outside              every part that has not passed on this commit, then one table
     python -m tests.outside NAME …       these parts, whether they have passed or not
-    python -m tests.outside --list       the parts, and what each of them holds
+    python -m tests.outside --list       the parts, and what each of them holds; --list=json: their names alone
 
 A part is one command. How it ended is kept in .outside/, so that a run which is stopped continues with the part it was
 in. What a part prints is in .outside/NAME.log.
@@ -13,10 +13,10 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-FOLDER = ROOT / ".outside"
+from tests.outside.plain import FOLDER, NOT_HERE, ROOT
+from tests.outside.resolve import pythons
+
 PYTHON = str(ROOT / ".venv" / "bin" / "python")
 
 
@@ -31,14 +31,20 @@ class Part:
 RECIPES = ("tests/rehearsal/test_as_written.py", "tests/engine/test_checkpointing.py")
 PARTS = {
     "index": Part("the package index resolves every extra, Python, platform", ("-m", "tests.outside.resolve", "--all")),
-    "readme": Part("README's commands work in README's order in a fresh clone", ("-m", "tests.outside.clone")),
+    "packages": Part("the wheel and the sdist work where no checkout is", ("-m", "tests.outside.packages")),
     "recipes": Part(
         "every experiment trains in its own engine on 1, 2 and 4 processes",
         ("-m", "pytest", "-m", "slow or not slow", *RECIPES),
     ),
     "torch-2.10": Part("the quick tests pass on torch 2.10, the oldest", ("-m", "tests.outside.torches", "2.10.0")),
     "torch-2.11": Part("the quick tests pass on torch 2.11", ("-m", "tests.outside.torches", "2.11.0")),
-    "torch-2.13": Part("they pass on the package index's build of the pin", ("-m", "tests.outside.torches", "2.13.0")),
+    **{
+        f"python-{version}": Part(
+            f"README's commands work in README's order, in a fresh clone, on Python {version} and the index's packages",
+            ("-m", "tests.outside.clone", version),
+        )
+        for version in pythons()
+    },
 }  # fmt: skip
 
 
@@ -71,11 +77,18 @@ def run(name: str) -> Ending:
         done = subprocess.run([PYTHON, *PARTS[name].words], cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, check=False)
     ending = Ending(done.returncode, round(time.monotonic() - began, 1), commit())
     (FOLDER / f"{name}.json").write_text(json.dumps(asdict(ending)), encoding="utf-8")
-    print(f"  {'holds' if ending.code == 0 else f'exit code {ending.code}'}, {ending.seconds:,.0f} s", flush=True)
+    print(f"  {outcome(ending)}, {ending.seconds:,.0f} s", flush=True)
     return ending
 
 
+def outcome(ending: Ending) -> str:
+    return {0: "holds", NOT_HERE: "not here"}.get(ending.code, f"FAILED {ending.code}")
+
+
 def main(words: list[str]) -> int:
+    if "--list=json" in words:
+        print(json.dumps(list(PARTS)))
+        return 0
     if "--list" in words:
         print("\n".join(f"{name:11s} {part.holds}" for name, part in PARTS.items()))
         return 0
@@ -88,14 +101,15 @@ def main(words: list[str]) -> int:
         last = ended(name)
         if words or last is None or last.code or last.commit != now or "changes" in now:
             run(name)
-    print(f"\n{'part':11s} {'ended':8s} {'time':>8s}  commit")
+    print(f"\n{'part':11s} {'ended':10s} {'time':>8s}  commit")
     endings = {name: ended(name) for name in PARTS}
     for name, ending in endings.items():
         if ending is None:
             print(f"{name:11s} not run")
         else:
-            print(f"{name:11s} {'holds' if not ending.code else 'FAILED':8s} {ending.seconds:7,.0f}s  {ending.commit}")
-    return int(any(ending is None or ending.code for ending in endings.values()))
+            print(f"{name:11s} {outcome(ending):10s} {ending.seconds:7,.0f}s  {ending.commit}")
+    asked = [endings[name] for name in words or PARTS]
+    return int(any(ending is None or ending.code not in (0, NOT_HERE) for ending in asked))
 
 
 if __name__ == "__main__":

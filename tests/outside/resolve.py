@@ -17,11 +17,9 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.outside.plain import ROOT, UV, variables
+
 PROJECT, CONSTRAINTS = ROOT / "pyproject.toml", ROOT / "constraints.txt"
-UV = ROOT / ".venv" / "bin" / "uv"
-# Where else a machine's own settings would let uv look. Its default index may be a mirror.
-ELSEWHERE = ("UV_FIND_LINKS", "UV_EXTRA_INDEX_URL", "UV_INDEX", "UV_OVERRIDE", "UV_CONSTRAINT", "UV_TORCH_BACKEND")
 
 
 def pythons() -> list[str]:
@@ -44,9 +42,8 @@ def cases(everything: bool) -> Iterator[tuple[str, str, str]]:
 
 def compiled(*words: str) -> subprocess.CompletedProcess[str]:
     """`uv pip compile` with these words."""
-    environment = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
-    command = [str(UV), "pip", "compile", "--quiet", "--no-config", *words]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    command = [str(UV), "pip", "compile", "--quiet", *words]
+    return subprocess.run(command, cwd=ROOT, env=variables(), capture_output=True, text=True, check=False)
 
 
 def resolved(python: str, platform: str, extra: str) -> str:
