@@ -24,8 +24,8 @@ def typed(python: Path) -> list[list[str]]:
         *([*main, verb, "--help"] for verb in listed.stdout.split()),
         [str(python), "-m", "data_prep", "--help"],
         [*main, *TRAINING.split(), "run.name=small"],
-        [*main, "evaluate", "run=runs/small", *PAGE.split()],
-        [*main, "generate", "run=runs/small", "max_new_tokens=4"],
+        [*main, "evaluate", "checkpoint=runs/small", *PAGE.split()],
+        [*main, "generate", "run=runs/small", "prompt=Once", "max_new_tokens=4"],
         [*main, "plan", "+experiment=coca_350m"],
     ]
 
