@@ -1,9 +1,9 @@
 """Every experiment with its own engine as its file has it: ZeRO stage, activation checkpointing, dtype, sequences that
-processes share, gradient reduction, optimizer, stages. On 1, 2 and 4 processes, as torchrun starts them.
+processes share, gradient reduction, optimizer, stages, data. On 1, 2 and 4 processes, as torchrun starts them.
 
-Only widths, lengths, batches and steps are small; every word that is changed is printed. Nothing is left out of the
-run, the certificate of its position scheme and the validations included: under ZeRO 3 a forward pass before the
-training decides what is gathered later.
+Only widths, lengths, batches and steps are small, and the files that its sources name hold a few lines; every word that
+is changed is printed. Nothing is left out of the run, the certificate of its position scheme and the validations
+included: under ZeRO 3 a forward pass before the training decides what is gathered later.
 """
 
 from dataclasses import replace
@@ -29,8 +29,8 @@ QUICK = [
 ]
 
 
-def recipe(name: str) -> Config:
-    return load([f"+experiment={name}"], launch=False).config
+def recipe(name: str, *words: str) -> Config:
+    return load([f"+experiment={name}", *words], launch=False).config
 
 
 def cases() -> list[tuple[str, int]]:
@@ -62,17 +62,34 @@ def small(name: str, ranks: int) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    return ["data=embedded", "data.prepare=none", *real.prepare(tmp_path_factory.mktemp("data"))]
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tokenizer and a small source, text_train and text_valid."""
+    folder = tmp_path_factory.mktemp("text")
+    real.prepare(folder)
+    return folder
+
+
+def link_data(name: str, text: Path, folder: Path) -> list[str]:
+    """Link the text to every place that the sources of an experiment name in `folder`; the words that name it."""
+    words = [f"data.dir={folder}", "data.prepare=none"]
+    data = recipe(name, *words).data
+    links = {data.tokenizer: "tokenizer.model"}
+    for source in data.sources.values():
+        for path, kind in ((source.path, "train"), (source.valid_path, "valid")):
+            links |= {f"{path}{end}": f"text_{kind}{end}" for end in (".bin", ".idx", ".sums")} if path else {}
+    for place, file in links.items():
+        Path(place).parent.mkdir(parents=True, exist_ok=True)
+        Path(place).symlink_to(text / file)
+    return words
 
 
 @pytest.mark.parametrize(("name", "ranks"), slow_unless(QUICK, cases()))
 def test_an_experiment_trains_in_its_own_engine(
-    name: str, ranks: int, server: ForkServer, data: list[str], tmp_path: Path
+    name: str, ranks: int, server: ForkServer, text: Path, tmp_path: Path
 ) -> None:
-    words = small(name, ranks)
+    words = [*small(name, ranks), *link_data(name, text, tmp_path / "data")]
     print(f"\n{name} x{ranks}:", *words)
-    values(server.command(["coca_train", f"+experiment={name}", *words, *data], ranks=ranks, cwd=tmp_path))
+    values(server.command(["coca_train", f"+experiment={name}", *words], ranks=ranks, cwd=tmp_path))
     written, run_dir = recipe(name), tmp_path / "runs" / recipe(name).run.name
     own = replace(written.engine, device="cpu", timeout_s=60)
     assert load_saved(run_dir).config.engine == own
