@@ -33,7 +33,7 @@ from coca_train.engine import base, process
 from coca_train.engine.base import InitParameter, MicroBatch, ReadRange, Slice, StepResult
 from coca_train.engine.deepspeed_settings import settings_of, width_of
 from coca_train.engine.muon import Matrix, MuonAndAdamW
-from coca_train.engine.optim import ADAM, MUON, adam_step, build_optimizer, moments_of, set_lr, start_moments
+from coca_train.engine.optim import ADAM, MUON, adam_step, build_optimizer, global_norm, moments_of, set_lr, start_moments
 from coca_train.models.lora import named_parameters
 from coca_train.models.trainable import select_trainable
 
@@ -134,7 +134,7 @@ class DeepSpeedEngine:
     def _guarded_step(self) -> tuple[bool, float]:
         """ZeRO 0: the gradients are all-reduced; norm, clipping and the NaN guard are ours."""
         parameters = [self._parameters[name] for name in self.trainable]
-        norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        norm = global_norm([p.grad for p in parameters if p.grad is not None])
         if not math.isfinite(float(norm)):
             self._engine.zero_grad()  # else the next step would add to them
             return False, float(norm)

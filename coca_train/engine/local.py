@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from coca_train.config.schema import EngineConfig, OptimConfig
 from coca_train.engine import base, process
 from coca_train.engine.base import InitParameter, MicroBatch, ReadRange, Slice, StepResult
-from coca_train.engine.optim import adam_step, build_optimizer, moments_of, set_lr, start_moments
+from coca_train.engine.optim import adam_step, build_optimizer, global_norm, moments_of, set_lr, start_moments
 from coca_train.models.lora import named_parameters
 from coca_train.models.trainable import select_trainable
 from coca_train.runtime import dist
@@ -63,7 +63,7 @@ class LocalEngine:
             (nll * scale).backward()
             self._accumulate()
         gradients = [master.grad for master in self._masters.values() if master.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
+        norm = global_norm(gradients)
         summed, grad_norm = torch.stack((total, norm.to(total.dtype))).tolist()  # one look: the host waits for it
         loss = summed * scale
         # Looked at before anything changes: a step is done or skipped as a whole.

