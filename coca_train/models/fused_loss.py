@@ -62,7 +62,9 @@ def kernel() -> Any:
         for start in range(0, n_words, BLOCK):
             x = tl.load(logits + start + at, mask=start + at < n_words, other=-float("inf")).to(tl.float32)
             new_top = tl.maximum(top, tl.max(x))
-            total = total * tl.exp(top - new_top) + tl.sum(tl.exp(x - new_top))
+            # Nothing but -inf so far: any finite number in its place makes all of them 0, where -inf - -inf is NaN.
+            safe_top = tl.where(new_top == -float("inf"), 0.0, new_top)
+            total = total * tl.exp(top - safe_top) + tl.sum(tl.exp(x - safe_top))
             top = new_top
         lse = top + tl.log(total)
         own = tl.load(logits + tl.where(scored, target, 0)).to(tl.float32)

@@ -38,7 +38,7 @@ def score_in_passes(logits_nV: Tensor, targets_n: Tensor, device: str) -> tuple[
     index_n1 = targets_n.clamp_min(0)[:, None]
     wide = torch.promote_types(logits_nV.dtype, torch.float32)
     log_p_nV = F.log_softmax(logits_nV, dim=-1, dtype=wide)
-    nll_n1 = -log_p_nV.gather(1, index_n1) * scored_n1
+    nll_n1 = -log_p_nV.gather(1, index_n1).masked_fill(~scored_n1, 0.0)  # 0 * inf would be NaN
     one_n1 = torch.ones_like(index_n1, dtype=wide)
     grad_nV = log_p_nV.exp_().scatter_add_(1, index_n1, -one_n1)  # p - onehot(target)
     # Asking costs nothing on the CPU, where mostly all are scored; elsewhere the host would wait for the answer.

@@ -51,6 +51,34 @@ def test_the_kernel_equals_the_definition():
     assert done.returncode == 0, done.stderr
 
 
+HIDDEN_BLOCKS = """
+import torch
+from coca_train.models import fused_loss
+from coca_train.models.loss import score_in_passes
+torch.manual_seed(0)
+block = fused_loss.BLOCK = 64
+for hidden in (slice(0, block), slice(0, 2 * block), slice(block, 2 * block), slice(2 * block, None), slice(0, 149)):
+    logits = torch.randn(3, 150)
+    logits[:, hidden] = -torch.inf
+    targets = torch.tensor([149, 70, -100])
+    nll, gradient = score_in_passes(logits.double(), targets, "cpu")
+    own = fused_loss.score_in_place(logits, targets)
+    torch.testing.assert_close(own.double(), nll.masked_fill(targets == -100, 0.0), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(logits.double(), gradient, rtol=0, atol=1e-6)
+nothing = torch.full((1, 150), -torch.inf)
+assert fused_loss.score_in_place(nothing, torch.tensor([3])).isnan().all() and nothing.isnan().all()
+"""
+
+
+@needs_triton
+def test_logits_of_minus_infinity_count_for_nothing_wherever_they_lie():
+    """As words that a model may not say; a row of nothing else is NaN, as in the definition."""
+    done = subprocess.run(
+        [sys.executable, "-c", HIDDEN_BLOCKS], env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @needs_triton
 @pytest.mark.slow
 @pytest.mark.parametrize("capability", [80, 90])

@@ -129,6 +129,15 @@ def test_positions_with_gaps_on_the_blocked_path(n_keys, visibility):
     same(case, "blocked")
 
 
+@pytest.mark.usefixtures("_small_tiles")
+def test_tiles_in_which_every_score_is_minus_infinity():
+    """The nearest keys, whose tiles are visited first, have no finite score."""
+    case = Case(8, 24, "causal", "distance", n_rows=20)
+    with torch.no_grad():
+        case.parts[0].terms.distance_HR[:, :10] = -torch.inf
+    same(case)
+
+
 FLEX = [(v, "distance", n) for v in VISIBILITIES for n in (9, 4)]
 FLEX += [(*case, n) for case in [*(("causal", k) for k in KINDS[:4]), ("sinks", "query")] for n in (9, 4)]
 FLEX += [("rerope", "key", 9), ("rerope", "key", 4)]

@@ -36,6 +36,16 @@ def test_sum_and_gradients_equal_full_logits(device):
     torch.testing.assert_close(w.grad, w2.grad)
 
 
+def test_logits_of_minus_infinity_count_for_nothing_where_nothing_is_scored():
+    logits = torch.randn(4, 9, generator=torch.Generator().manual_seed(0))
+    logits[:, :3] = -torch.inf
+    targets = torch.tensor([5, -100, 8, 1])
+    nll, gradient = loss.score_in_passes(logits.clone(), targets, "cpu")
+    expected = F.cross_entropy(logits, targets, ignore_index=-100, reduction="none")
+    assert nll.tolist() == pytest.approx(expected.tolist()) and nll[1] == 0 and nll[3] == torch.inf
+    assert gradient[:3].isfinite().all() and not gradient[1].any() and not gradient[[0, 2], :3].any()
+
+
 def test_bfloat16_loss_is_formed_in_float32():
     x, w, targets = example(torch.bfloat16)
     expected = F.cross_entropy((x @ w.T).float(), targets, ignore_index=-100, reduction="sum")
