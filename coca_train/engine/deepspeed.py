@@ -33,7 +33,16 @@ from coca_train.engine import base, process
 from coca_train.engine.base import InitParameter, MicroBatch, ReadRange, Slice, StepResult
 from coca_train.engine.deepspeed_settings import settings_of, width_of
 from coca_train.engine.muon import Matrix, MuonAndAdamW
-from coca_train.engine.optim import ADAM, MUON, adam_step, build_optimizer, global_norm, moments_of, set_lr, start_moments
+from coca_train.engine.optim import (
+    ADAM,
+    MUON,
+    adam_step,
+    build_optimizer,
+    global_norm,
+    moments_of,
+    set_lr,
+    start_moments,
+)
 from coca_train.models.lora import named_parameters
 from coca_train.models.trainable import select_trainable
 

@@ -94,10 +94,10 @@ def start_moments(
 def global_norm(gradients: Sequence[Tensor]) -> Tensor:
     """Return the L2 norm over all gradients together, a scalar: float64 on a CPU, in the gradients' dtype on a GPU.
 
-    torch adds up the squares of a tensor on a CPU one after the other in float32: of 10^7 elements the norm is 4e-4 too
-    low, of 10^8 a hundredth. In float64, as DeepSpeed has it, it is exact, and takes 1.6 ms for a million elements where
-    it took 0.4. A GPU sums in a tree over thousands of threads, which float32 is enough for, and in one kernel for many
-    tensors; float64 would be 64 times slower there on all but data-centre cards.
+    On a CPU torch adds up the squares of a tensor one after the other in float32: of 10^7 elements the norm is 4e-4
+    too low, of 10^8 a hundredth. In float64, as DeepSpeed has it, it is exact, at 1.6 ms a million elements instead of
+    0.4. A GPU sums in a tree over thousands of threads, for which float32 is enough, and takes many tensors in one
+    kernel; in float64 it would be 64 times slower on all but data-centre cards.
     """
     if not gradients or not gradients[0].is_cpu:
         return torch.nn.utils.get_total_norm(gradients)

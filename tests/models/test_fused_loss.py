@@ -41,14 +41,17 @@ for mine, theirs in zip((x.grad, w.grad), torch.autograd.grad(expected, (x, w)))
 """
 
 
+def interpret(code):
+    """Run code in a process of its own: Triton decides at its import whether it interprets."""
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 @needs_triton
 @pytest.mark.slow
 def test_the_kernel_equals_the_definition():
-    """In a process of its own: Triton decides at its import whether it interprets."""
-    done = subprocess.run(
-        [sys.executable, "-c", INTERPRETED], env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    interpret(INTERPRETED)
 
 
 HIDDEN_BLOCKS = """
@@ -73,10 +76,7 @@ assert fused_loss.score_in_place(nothing, torch.tensor([3])).isnan().all() and n
 @needs_triton
 def test_logits_of_minus_infinity_count_for_nothing_wherever_they_lie():
     """As words that a model may not say; a row of nothing else is NaN, as in the definition."""
-    done = subprocess.run(
-        [sys.executable, "-c", HIDDEN_BLOCKS], env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    interpret(HIDDEN_BLOCKS)
 
 
 @needs_triton
