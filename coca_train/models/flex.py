@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
 
 from coca_train.models.blocks import block_mask
-from coca_train.models.scores import Part, repeat_heads, tensors_of
+from coca_train.models.scores import Part, leaves, repeat_heads, tensors_of
 from coca_train.positions.base import Pair
 from coca_train.positions.visibility import Layout
 from coca_train.runtime.compilation import compile_alone
@@ -31,7 +31,9 @@ Mask = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 def serves(parts: Sequence[Part]) -> bool:
     """Whether every term can be looked up, and every hook asked for one pair: no value term, no long table that is
-    multiplied by queries or keys."""
+    multiplied by queries or keys. And where sums must have one order, whether nothing that is looked up learns."""
+    if torch.are_deterministic_algorithms_enabled() and _learns(parts):
+        return False
     for part in parts:
         if part.hook is not None and part.hook.pointwise is None:
             return False
@@ -39,6 +41,13 @@ def serves(parts: Sequence[Part]) -> bool:
         if part.terms.value_RD is not None or any(len(e_RHD) > MAX_ROWS for e_RHD in products):
             return False
     return True
+
+
+def _learns(parts: Sequence[Part]) -> bool:
+    """Whether gradients reach what score_mod looks up. The backward kernel adds them by atomics, in an order that is
+    another every time, even where torch is asked for deterministic algorithms (2.10 to 2.13)."""
+    looked_up = (x for part in parts for name, x in leaves(tensors_of(part)) if name not in ("q_BHtE", "k_BGsE"))
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in looked_up)
 
 
 def flex(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:

@@ -9,7 +9,8 @@ width, E dot-product width.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.flop_counter import FlopCounterMode
 
+from coca_train.config.schema import EngineConfig
 from coca_train.models import flex, online
 from coca_train.models.kernels import KERNELS, RECOMPUTE_ABOVE, Kernel, choose, is_plain
 from coca_train.models.scores import Part, leaves, tensors_of
@@ -57,6 +59,17 @@ def kernel_for(configured: str, device: str, calls: Calls | None = None) -> Kern
         return out
 
     return kernel
+
+
+@contextmanager
+def sums_ordered_as(engine: EngineConfig) -> Iterator[None]:
+    """Ask torch for deterministic algorithms where this engine does: kernels are chosen by it (models/flex.py)."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(engine.deterministic)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
 
 
 def resolved(configured: str, device: str, parts: Sequence[Part], v_BSGD: Tensor) -> str:

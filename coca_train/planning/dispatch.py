@@ -23,7 +23,7 @@ from coca_train.models.memory import Memory
 from coca_train.models.scores import Part
 from coca_train.models.transformer import Transformer
 from coca_train.models.ulysses import SequenceShare
-from coca_train.planning.attention import resolved
+from coca_train.planning.attention import resolved, sums_ordered_as
 from coca_train.planning.count import ATTENTION, LOSS, Count
 from coca_train.planning.exchange import Sent
 from coca_train.planning.outline import Outline
@@ -56,7 +56,7 @@ def micro_batch(
             model.contexts(pos_BT, pos_BT, doc_BT)
             model.embedded(tokens_BT, pos_BT)
         memory = _memory(model, train.micro_batch_size, outline.dtype)
-        with counted(model, count, device), count:
+        with sums_ordered_as(outline.config.engine), counted(model, count, device), count:
             loss = model(tokens_BT, targets_BT, pos_BT, doc_BT, memory=memory)
             loss.backward()
         return loss

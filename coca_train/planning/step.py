@@ -20,7 +20,7 @@ from coca_train.models.kernels import KERNELS, Kernel
 from coca_train.models.recompute import WAYS
 from coca_train.models.transformer import Transformer
 from coca_train.models.ulysses import SequenceShare
-from coca_train.planning.attention import Calls, FusedOperations, kernel_for
+from coca_train.planning.attention import Calls, FusedOperations, kernel_for, sums_ordered_as
 from coca_train.planning.exchange import Sent
 from coca_train.planning.outline import Outline
 from coca_train.tracking.throughput import flops_per_token
@@ -112,7 +112,7 @@ def activations(
     share = SequenceShare(0, sequence_parallel, Sent())
     n_tokens = config.train.seq_len // share.size
     hooks = [] if keeps_gradients else [each.register_post_accumulate_grad_hook(_release) for each in trained]
-    with Watch(model.parameters()) as watch:
+    with sums_ordered_as(config.engine), Watch(model.parameters()) as watch:
         tokens_BT, targets_BT, _pos_BT = (
             torch.empty(micro_batch_size, n_tokens, dtype=torch.int64, device="meta") for _ in range(3)
         )

@@ -110,6 +110,17 @@ def test_what_is_counted_is_what_a_real_step_dispatches(name: str, monkeypatch: 
     assert len(planned) == len(real) > 100
 
 
+@pytest.mark.parametrize(("scheme", "fused"), [("t5", False), ("rope", True)])
+def test_a_deterministic_step_on_cuda_computes_tables_that_learn_without_flex(scheme: str, fused: bool) -> None:
+    words = (*SMALL, f"position={scheme}")
+    seen = {}
+    for ordered in (False, True):
+        operations = micro_batch(outlined(*words, f"engine.deterministic={ordered}"), "cuda").operations
+        seen[ordered] = any("scaled_dot_product" in each.name for each in operations)
+    assert seen == {False: True, True: fused}
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
 def test_parts_and_phases() -> None:
     count = micro_batch(outlined(*SMALL, "position=rope", "engine.activation_checkpointing=true"), "cuda")
     found = Counter((each.part, each.phase) for each in count.operations)
