@@ -17,6 +17,7 @@ from coca_train.models.scores import part_of
 from coca_train.positions import SCHEMES, visibilities
 from coca_train.positions.base import LayerPosition, Mapped, Position
 from coca_train.positions.visibility import Layout
+from coca_train.runtime.compilation import compile_alone
 
 CAUSAL = {"name": "causal"}
 VISIBILITIES: dict[str, dict[str, Any]] = {  # every kind of view there is, in sizes that show within these texts
@@ -160,7 +161,7 @@ class Defined(Contract):
 
         def compiled(mapped: Mapped) -> Mapped:
             assert mapped.hooked is not None
-            traced = torch.compile(mapped.hooked.by.scores, backend="aot_eager")
+            traced = compile_alone(mapped.hooked.by.scores, "aot_eager")
             return mapped._replace(hooked=mapped.hooked._replace(by=mapped.hooked.by._replace(scores=traced)))
 
         exact, exact_grads, weight = self._defined(settings, "sliding_window", layer, pos, doc)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from coca_train.models.attention import AttentionContext
 from coca_train.runtime import dist
-from coca_train.runtime.compilation import compile_alone
+from coca_train.runtime.compilation import compile_alone, is_of_compiler
 from coca_train.runtime.compilers import compiles
 
 Call = Callable[[nn.Module, Tensor, AttentionContext, Tensor | None], Tensor]
@@ -43,16 +43,8 @@ class CompiledBlocks:
                 self._compiled[kind] = compiled
                 return x_new_BTC
             except Exception as error:
-                if not _of_compiler(error):
+                if not is_of_compiler(error):
                     raise
                 self.eager[kind] = reason = str(error).strip().splitlines()[0]
             dist.log(f"WARNING engine.compile: layers of the kind {kind} are not compiled: {reason}")
         return self._call(block, x_BTC, context, past_BMC)
-
-
-def _of_compiler(error: Exception) -> bool:
-    """Whether it is torch.compile that cannot, and not what is compiled."""
-    from torch._dynamo.exc import TorchDynamoException  # here: a second of imports that few runs need
-    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-
-    return isinstance(error, TorchDynamoException | GuardOnDataDependentSymNode)

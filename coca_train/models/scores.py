@@ -23,6 +23,7 @@ from torch.nn import functional as F
 
 from coca_train.positions.base import Hook, Hooked, Mapped, Pairs, Terms
 from coca_train.positions.visibility import Layout, all_seen, seen
+from coca_train.runtime.compilation import compile_with_fallback
 from coca_train.runtime.compilers import compiles
 
 
@@ -201,8 +202,8 @@ def scores(
         cut.queries,
         cut.keys,
     )
-    run = _compiled(hook.scores) if fuses(total_BHts.device.type) else hook.scores
-    return run(pairs, carry_BHtN)
+    compiles_alone = fuses(total_BHts.device.type) and not torch.compiler.is_compiling()  # else its graph has the hook
+    return (_compiled(hook.scores) if compiles_alone else hook.scores)(pairs, carry_BHtN)
 
 
 def fuses(device: str) -> bool:
@@ -212,10 +213,10 @@ def fuses(device: str) -> bool:
 
 
 @cache
-def _compiled(function: Callable[..., Any]) -> Any:
+def _compiled(function: Callable[..., Any], backend: str = "inductor") -> Callable[..., Any]:
     """A hook works on many small tensors of a tile's size: one fused kernel instead of a dozen. On the CPU a tile
     stays in the cache, and compiling costs more than it gains."""
-    return torch.compile(function)
+    return compile_with_fallback(function, backend, f"attention's hook {function.__module__}.{function.__qualname__}")
 
 
 def _sums(cut: Tensors, tile: Tile, scale: float) -> Tensor:

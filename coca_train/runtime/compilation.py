@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from coca_train.runtime import dist
+
 
 def compile_alone(function: Callable[..., Any], backend: str) -> Any:
     """Return a compiled copy of the function, whose graph may not break.
@@ -18,3 +20,48 @@ def compile_alone(function: Callable[..., Any], backend: str) -> Any:
     copy = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
     copy.__kwdefaults__ = function.__kwdefaults__
     return torch.compile(copy, fullgraph=True, backend=backend)
+
+
+def compile_with_fallback(function: Callable[..., Any], backend: str, what: str) -> Callable[..., Any]:
+    """Return the function compiled alone; what torch does not compile runs as it is, and a line says so once.
+
+    Shapes beyond the limit of recompilations run uncompiled, those before it stay compiled; a function that cannot be
+    compiled at all is not tried again. what: names the function in that line.
+    """
+    # A closure around the function, as what is given may be any callable.
+    compiled = compile_alone(lambda *args: function(*args), backend)
+    failed = reported = False
+
+    def run(*args: Any) -> Any:
+        nonlocal failed, reported
+        if failed:
+            return function(*args)
+        try:
+            return compiled(*args)
+        except Exception as error:
+            at_limit = is_recompile_limit(error)
+            if not at_limit and not is_of_compiler(error):
+                raise
+            failed = not at_limit
+            reason = str(error).strip().splitlines()[0]
+        if not reported:
+            dist.log(f"WARNING {what}: {'further shapes run' if at_limit else 'runs'} uncompiled, slower: {reason}")
+            reported = True
+        return function(*args)
+
+    return run
+
+
+def is_recompile_limit(error: Exception) -> bool:
+    """Whether torch refuses to compile a function for one shape more (torch._dynamo.config.recompile_limit)."""
+    from torch._dynamo.exc import FailOnRecompileLimitHit  # here: a second of imports that few runs need
+
+    return isinstance(error, FailOnRecompileLimitHit)
+
+
+def is_of_compiler(error: Exception) -> bool:
+    """Whether torch.compile cannot compile a function, as opposed to an error of the function itself."""
+    from torch._dynamo.exc import TorchDynamoException  # here: as above
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    return isinstance(error, TorchDynamoException | GuardOnDataDependentSymNode)

@@ -1,7 +1,7 @@
 """A hook gives the same scores, and the same gradients, in every kernel. Here with hooks made for the purpose, which
 use all that a hook may; the schemes that have one are in tests/positions."""
 
-from functools import partial
+from functools import cache, partial
 
 import pytest
 import torch
@@ -11,6 +11,7 @@ from coca_train.models import flex, kernels, scores
 from coca_train.models.scores import Part
 from coca_train.positions.base import Hook, Hooked, Terms
 from coca_train.positions.visibility import seen
+from coca_train.runtime.compilation import compile_alone
 from tests.cases import slow_unless
 from tests.models.parts import GROUPS, HEADS, RandomParts, documents, gaps, same
 from tests.models.watching import Largest
@@ -138,7 +139,7 @@ def test_compiled_tiles_equal_plain_ones(name, monkeypatch):
     """On CUDA a tile's hook is compiled. Here traced, and its gradient too, but run by torch's own kernels. All tiles
     are of one size: each other one is traced anew."""
     torch._dynamo.reset()
-    compiled = torch.compile(HOOKS[name].scores, backend="aot_eager")
+    compiled = compile_alone(HOOKS[name].scores, "aot_eager")
     case = Case(name, 12, 12)
     expected, expected_grads = case.run("blocked")
     monkeypatch.setitem(HOOKS, name, HOOKS[name]._replace(scores=compiled))
@@ -146,6 +147,24 @@ def test_compiled_tiles_equal_plain_ones(name, monkeypatch):
     torch.testing.assert_close(out, expected)
     for a, b in zip(grads, expected_grads, strict=True):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.usefixtures("_small_tiles")
+def test_tiles_beyond_torchs_limit_of_graphs_are_said_once_and_computed(monkeypatch, capsys):
+    """As with the many lengths of an evaluation: the first shapes stay compiled, further ones run as they are."""
+    torch._dynamo.reset()
+    monkeypatch.setattr(scores, "fuses", lambda device: True)
+    monkeypatch.setattr(scores, "_compiled", cache(partial(scores._compiled.__wrapped__, backend="aot_eager")))
+    with torch._dynamo.config.patch(recompile_limit=2):
+        for n_keys in (12, 13, 14, 11):
+            case, plain = Case("by_head", n_keys, n_keys), Case("by_head", n_keys, n_keys)
+            out, grads = case.run("blocked")
+            expected, expected_grads = plain.run("eager")
+            torch.testing.assert_close(out, expected)
+            for a, b in zip(grads, expected_grads, strict=True):
+                torch.testing.assert_close(a, b)
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("WARNING")]
+    assert len(said) == 1 and f"{__name__}.by_head" in said[0]
 
 
 @pytest.mark.parametrize("name", slow_unless(["by_carry"], HOOKS))

@@ -5,7 +5,7 @@ import torch
 from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from coca_train.runtime.compilation import compile_alone
+from coca_train.runtime.compilation import compile_alone, compile_with_fallback
 
 
 def scaled(x, *, by=2.0):
@@ -28,3 +28,37 @@ def test_a_graph_that_breaks_is_an_error():
 
     with pytest.raises((TorchDynamoException, GuardOnDataDependentSymNode)):
         compile_alone(asks, "eager")(torch.ones(3))
+
+
+def test_beyond_the_limit_the_function_itself_runs_and_that_is_said_once(capsys):
+    traced = []
+
+    def backend(graph, inputs):
+        traced.append(inputs[0].shape)
+        return graph.forward
+
+    double = compile_with_fallback(scaled, backend, "the double")
+    with torch._dynamo.config.patch(recompile_limit=2, automatic_dynamic_shapes=False):
+        for n in (3, 4, 5, 6, 3):
+            assert torch.equal(double(torch.ones(n)), torch.full((n,), 2.0))
+    assert traced == [(3,), (4,)]
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("WARNING the double: ")
+
+
+def test_what_cannot_be_compiled_is_tried_once_and_said_once(capsys):
+    def asks(x):
+        return x if float(x.sum()) else -x
+
+    run = compile_with_fallback(asks, "eager", "asks")
+    for _ in range(3):
+        assert torch.equal(run(torch.ones(3)), torch.ones(3))
+    assert len([line for line in capsys.readouterr().err.splitlines() if line.startswith("WARNING asks")]) == 1
+
+
+def test_an_error_of_the_function_itself_is_no_matter_of_the_compiler():
+    def fails(x):
+        return x @ x
+
+    with pytest.raises(RuntimeError):
+        compile_with_fallback(fails, "eager", "fails")(torch.ones(2, 3))
