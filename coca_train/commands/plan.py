@@ -28,12 +28,12 @@ What a run will cost, before it starts.
   python -m coca_train plan +experiment=coca_llama_7b gpus=32        the CoCA paper's three stages on 32 A100
   python -m coca_train plan model=llama_7b train.seq_len=32768 gpus=8 gpu=h100
 
-Prints one line of it all (whether it fits, hours, tokens, FLOPs), the schedule, what differs from each stage to the
-next, and for each stage trained parameters, tokens, FLOPs, hours, memory of one GPU by component with and without
-activation checkpointing, where it does not fit the smallest change that makes it fit, and a step by part (loss,
-attention, linear, elementwise, optimizer, communication): bytes, FLOPs, kernels, and from them its time and MFU on
-A100, H100 and H200, which the hours are reckoned with. Needs no data, no weights and no GPU: docs/plan.md says how it
-knows.
+Prints one line of it all (whether it fits, hours, tokens, FLOPs), what an export will be, the schedule, what differs
+from each stage to the next, and for each stage trained parameters, tokens, FLOPs, hours, memory of one GPU by component
+with and without activation checkpointing, where it does not fit the smallest change that makes it fit, and a step by
+part (loss, attention, linear, elementwise, optimizer, communication): bytes, FLOPs, kernels, and from them its time and
+MFU on A100, H100 and H200, which the hours are reckoned with. Needs no data, no weights and no GPU: docs/plan.md says
+how it knows.
 
 All words but the options below are those of a training (python -m coca_train train --help).
 """
@@ -70,10 +70,11 @@ class PlanConfig:
 
 
 def _plan(loaded: Loaded, arguments: Arguments) -> None:
+    from coca_train.hub.forms import of_run
     from coca_train.planning.as_text import plan
     from coca_train.planning.cost import Cluster, check_launch, cost
     from coca_train.planning.gpus import find
-    from coca_train.planning.outline import outline
+    from coca_train.planning.outline import embedding_rows, outline
     from coca_train.schedule import resolve
 
     given: PlanConfig = loaded.config
@@ -87,7 +88,8 @@ def _plan(loaded: Loaded, arguments: Arguments) -> None:
         cost(stage, each, cluster, stages, _measure(stage) if given.measure else None)
         for stage, each in zip(stages, outlines, strict=True)
     ]
-    print(plan(config.run.name, costs, cluster), end="")
+    export = of_run(stages, embedding_rows(stages[-1].config))
+    print(plan(config.run.name, costs, cluster, export), end="")
 
 
 def _measure(stage: "Stage") -> "Callable[[Outline, float], dict[str, float]]":

@@ -5,6 +5,7 @@ before it. Which that is, peft is told by whoever loads it: `PeftModel.from_pret
 """
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,8 @@ def write_adapters(run: Path, to: Path, form: Form) -> Path:
     """The new folder, in float32. Raises UserError E-IOP-21 where the run's newest weights are no adapters of a class
     of transformers alone, and what `open_source` raises."""
     with open_source(run) as source:
-        config = forms.choose(source.architecture, form, source.family)
+        asked = forms.to_compare if form == "auto" else partial(forms.choose, form=form)
+        config = asked(source.architecture, family=source.family)
     newest = checkpoint.find(run) if source.kind == "run" else None
     if newest is None or LORA not in newest.manifest:
         raise _refused(run, "its newest checkpoint is not of a stage with lora.rank")

@@ -9,6 +9,7 @@ import yaml
 
 from coca_train import __version__
 from coca_train.checkpoint.opening import read_record
+from coca_train.hub import forms
 from coca_train.hub.config_json import OWN
 from coca_train.hub.weights import Source
 from coca_train.runtime import outside
@@ -32,6 +33,7 @@ def text(name: str, source: Source, config: dict[str, Any], parity: dict[str, An
         f"{source.architecture.seq_len:,} tokens. Written by coca_train {__version__}.\n",
         _loading(name, own, tokenizer),
         _kind(config, own),
+        *_caveats(forms.caveats(source.architecture, config)),
         "## Where it comes from\n",
         "\n".join(_provenance(source.origin)) + _tokenizer(tokenizer),
         "## Data\n",
@@ -70,6 +72,13 @@ def _kind(config: dict[str, Any], own: bool) -> str:
         f"Its `model_type` is `{config['model_type']}`, and what it computes is in the code beside the weights; "
         "loaded as a LLaMA or GPT-NeoX it would compute something else. Batches may be padded on either side. Dynamic "
         "frequencies follow the longest text of a batch; `generate(..., length=n)` fixes the length they adapt to.\n"
+    )
+
+
+def _caveats(sentences: list[str]) -> list[str]:
+    """A section about who computes something else; none where nobody is known to."""
+    return ["## Where it computes something else\n", "\n".join(f"- {each}" for each in sentences) + "\n"] * bool(
+        sentences
     )
 
 

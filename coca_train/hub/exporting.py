@@ -28,13 +28,13 @@ def run(options: ExportConfig) -> Path:
         return write_adapters(Path(options.run), to, options.form)
     with open_source(options.run) as source:
         config = forms.choose(source.architecture, options.form, source.family)
+        _announce(options, source, config)
         path = tokenizer_files.find(source, options.tokenizer)
         tokenizer = tokenizer_files.open_for(source, path)
         for file in tokenizer_files.beside(path) if path is not None else ():
             if file.name == tokenizer_files.CONFIG:
                 transformers_side.check_tokenizer(file)
         theirs = translate(source, config, DTYPES.get(options.dtype))
-        dist.log(f"export    {options.run} as {config['architectures'][0]} ({config['model_type']}) to {to}")
         with building(to, file_size(theirs.shapes, theirs.dtypes)) as folder:
             if path is not None and tokenizer is not None:
                 tokenizer_files.export(path, tokenizer, folder, transformers_side.token_ids)
@@ -47,6 +47,16 @@ def run(options: ExportConfig) -> Path:
             durable.write_new(folder / "README.md", card.text(to.name, source, config, figures, path).encode())
     dist.log(f"Done. {to} loads with {card.call('AutoModelForCausalLM', str(to), OWN in config)}")
     return to
+
+
+def _announce(options: ExportConfig, source: Source, config: dict[str, Any]) -> None:
+    """What the export will be and why, and who will compute something else from it: before any weight is read."""
+    what = f"{config['architectures'][0]} ({config['model_type']})"
+    if options.form == "auto":
+        what = forms.outlook(source.architecture, source.family)
+    dist.log(f"export    {options.run} to {options.to}: {what}")
+    for caveat in forms.caveats(source.architecture, config):
+        dist.log(f"WARNING: {caveat}")
 
 
 def _write_config(folder: Path, config: dict[str, Any], theirs: Theirs, tokenizer: Tokenizer | None) -> None:

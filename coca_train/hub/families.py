@@ -63,6 +63,7 @@ class Family(NamedTuple):
     rotary_pct: float = 1.0
     whole_head: bool = True  # it rotates no part of a head
     max_positions: int = 2048
+    scaled_since: str = ""  # the version of transformers whose class reads rope_scaling first; "": all that matter
 
 
 def alike(architecture: Architecture, *visibilities: str) -> dict[str, Any]:
@@ -203,6 +204,7 @@ FAMILIES = {
         Layers(window, window_written),
         LLAMA,
         max_positions=4096 * 32,
+        scaled_since="4.48",
     ),
     "smollm3": Family(
         "SmolLM3ForCausalLM",
@@ -284,7 +286,8 @@ def config(architecture: Architecture, preferred: str = "") -> dict[str, Any]:
     if preferred in reasons and preferred not in able:
         raise NotTheSame(f"{preferred}: {'; '.join(reasons[preferred])}")
     if not able:
-        raise NotTheSame("; ".join(f"{name}: {', '.join(reasons[name])}" for name in FAMILIES))
+        nearest = min(reasons, key=lambda name: len(reasons[name]))
+        raise NotTheSame(f"{', '.join(reasons[nearest])}, which no native class has (the nearest is {nearest})")
     chosen = preferred if preferred in able else able[0]
     family, words, model = FAMILIES[chosen], rotated.words, architecture.complete
     # p-RoPE's share of pairs stands in rope_scaling, under another name of what rotary_pct says: one of both.
@@ -293,7 +296,8 @@ def config(architecture: Architecture, preferred: str = "") -> dict[str, Any]:
         "architectures": [family.transformers_class],
         "model_type": chosen,
         **{field.theirs: field.written(model) for field in family.fields},
-        "max_position_embeddings": words.max_positions or architecture.seq_len,
+        "max_position_embeddings": words.max_positions or max(architecture.seq_len, words.min_positions),
+        **({} if words.original is None else {"original_max_position_embeddings": words.original}),
         "rope_scaling": words.scaling,
         family.base: words.theta,
         **({} if said else {"rotary_pct": rotated.rotary_pct}),

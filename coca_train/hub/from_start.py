@@ -16,7 +16,9 @@ from coca_train.config.exchange import exchanged
 from coca_train.config.places import plain
 from coca_train.data.storage import digest
 from coca_train.hub import tokenizer_files
+from coca_train.hub.families import FAMILIES
 from coca_train.hub.weights import open_source
+from coca_train.positions.frequencies import frequency_module
 from coca_train.runtime.errors import UserError
 from coca_train.runtime.trees import leaves, lookup, section
 
@@ -42,7 +44,10 @@ def bring(a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str,
     begun = bool(step_folders(run_dir / FOLDER))
     brought = _of_itself(run_dir) if begun else _of_folder(Path(str(path)), values)
     window, experiment = brought["train"]["seq_len"], "experiment" in a.choices
-    position = _position(a.tree["position"], brought["position"], groups, experiment)
+    family, theirs = brought.pop("family"), brought["position"]
+    position = _position(a.tree["position"], theirs, groups, experiment)
+    if "position/frequencies" in groups and "frequencies" in position and not experiment:
+        position["frequencies"] = position["frequencies"] | _exportable(position, theirs, family)
     if frequencies := section(position, "frequencies"):
         position["frequencies"] = {key: window if part == WINDOW else part for key, part in frequencies.items()}
     # What an experiment says besides the model is what it is about.
@@ -72,12 +77,26 @@ def _position(
     return position
 
 
+def _exportable(position: dict[str, Any], theirs: dict[str, Any], family: str | None) -> dict[str, Any]:
+    """What of the chosen frequencies is otherwise than their file has it, so that weights which came from a class of
+    transformers can go back to it.
+
+    family: of transformers; "": none. None: theirs is the run's own section, as it was when the run began.
+    """
+    chosen, before = position["frequencies"], section(theirs, "frequencies")
+    wanted = getattr(frequency_module(chosen["name"]), "NATIVE", {})
+    if family is None:
+        return {key: before[key] for key in wanted if before.get("name") == chosen["name"]}
+    native = family in FAMILIES and position["scheme"] == theirs["scheme"] and position["rotary_pct"] == 1
+    return dict(wanted) if native else {}
+
+
 def _of_itself(run_dir: Path) -> dict[str, Any]:
     """The same sections of a run that has begun."""
     tree = plain(run_dir / "config.yaml")
     data = {key: tree["data"][key] for key in ("dir", "tokenizer")}
     sections = {key: tree[key] for key in ("model", "position", "visibility", "layers") if key in tree}
-    return sections | {"train": {"seq_len": tree["train"]["seq_len"]}, "data": data}
+    return sections | {"train": {"seq_len": tree["train"]["seq_len"]}, "data": data, "family": None}
 
 
 def _of_folder(path: Path, values: dict[str, Any]) -> dict[str, Any]:
@@ -85,14 +104,14 @@ def _of_folder(path: Path, values: dict[str, Any]) -> dict[str, Any]:
     start = section(values, "start")
     ignore, keys = tuple(start.get("ignore") or ()), str(start.get("keys", "auto"))
     with open_source(path, ignore=ignore, keys=keys, verified=False) as source:
-        sections = source.architecture.sections()
+        sections, family = source.architecture.sections(), source.family
         tokenizer = tokenizer_files.find(source, "auto")
     window = sections.pop("seq_len")
     scale = sections["model"]["logit_scale"]
     if scale["name"] != "none" and scale["length"] is None:
         scale["length"] = window
     data = _data(section(values, "data"), tokenizer) if tokenizer is not None else {}
-    return sections | {"train": {"seq_len": window}, "data": data}
+    return sections | {"train": {"seq_len": window}, "data": data, "family": family}
 
 
 def _data(data: dict[str, Any], tokenizer: Path) -> dict[str, Any]:

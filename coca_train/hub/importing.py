@@ -87,7 +87,7 @@ def wanted(source: Source, options: ImportConfig) -> Source:
 
 def other_side(source: Source) -> parity.Side:
     """What the source is compared with: transformers on the same folder, or a class with its weights streamed in."""
-    config = forms.choose(source.architecture, "auto", source.family)
+    config = forms.to_compare(source.architecture, source.family)
     if source.kind == "huggingface" and {source.family, config["model_type"]} <= FAMILIES.keys():
         return transformers_side.of_folder(source.path)
     return transformers_side.of_source(source, config)

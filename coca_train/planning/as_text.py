@@ -23,10 +23,13 @@ WINDOWS = "eval.extrapolation.multiples, or a smaller eval.extrapolation.micro_b
 HEADER = ("stage", "steps", "trains", "seq_len", "batch", "tokens", "lr", "frequencies", "data")
 
 
-def plan(name: str, costs: Sequence[Cost], cluster: Cluster) -> str:
-    """All of it in a line, the schedule, what changes between stages, and each stage's cost."""
+def plan(name: str, costs: Sequence[Cost], cluster: Cluster, export: str = "") -> str:
+    """All of it in a line, the schedule, what changes between stages, and each stage's cost. export: what an export
+    will be, where that is known."""
     stages, outlines = [cost.stage for cost in costs], [cost.outline for cost in costs]
-    parts = [f"{summary(name, costs, cluster)}\n", f"{_basis(cluster, costs)}\n\n", table(stages, outlines)]
+    head = [summary(name, costs, cluster), _basis(cluster, costs)]
+    head += [textwrap.fill(f"export: {export}", printing.WIDTH, subsequent_indent="  ")] if export else []
+    parts = ["\n".join(head), "\n\n", table(stages, outlines)]
     parts += [f"\n{_stage(cost, cluster)}" for cost in costs]
     return "".join(parts)
 

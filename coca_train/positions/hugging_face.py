@@ -8,6 +8,7 @@ A scheme or a frequency that its classes can compute says so beside its mathemat
     settings, all but the name, of one of these; None where it is another module's. Several modules may share a type as
     long as one of them answers.
 `to_transformers(settings, rotary_dim, rotary_pct) -> Words`  of frequencies: the way back.
+`NATIVE`  of frequencies: the settings with which there are words for them, where others have none.
 
 All refuse, by `NotTheSame`, what the other side would compute differently.
 """
@@ -38,6 +39,12 @@ class Words(NamedTuple):
     theta: float
     scaling: dict[str, Any] | None = None  # what config.json calls rope_scaling; None: plain
     max_positions: int | None = None  # what max_position_embeddings must be; None: any
+    min_positions: int = 0  # what it must be at least
+    # Where the original length stands outside of rope_scaling too, since versions before 5 look for it there alone.
+    original: int | None = None
+    # A longer text is decoded otherwise than it is read: cached keys keep the angles of a shorter text. None: never.
+    decodes_to: int | None = None
+    caveats: tuple[str, ...] = ()  # who computes something else with these words, in sentences
 
 
 class Rotation(NamedTuple):
@@ -162,6 +169,11 @@ def extended(settings: Any) -> dict[str, Any]:
     return {"factor": settings.factor, "original_max_position_embeddings": settings.original_seq_len}
 
 
+def reach(settings: Any) -> int:
+    """The length that such a scaling extends to, s·L [tokens]."""
+    return round(settings.factor * settings.original_seq_len)
+
+
 def whole_head(name: str, rotary_pct: float) -> None:
     """Refuse a temperature on part of the head: transformers leaves the rest without, and ours has it everywhere."""
     if rotary_pct < 1:
@@ -187,8 +199,25 @@ def yarn_from(scaling: Scaling) -> tuple[dict[str, Any], float]:
 
 
 def yarn_to(settings: Any, temperature: float) -> Words:
-    """The ramp of YaRN's code as transformers has it."""
+    """The ramp of YaRN's code as transformers has it.
+
+    max_position_embeddings is s·L to the token: transformers 4.51 to 4.55 take it over the original length for s.
+    """
     if settings.convention not in ("code", "indices"):
         raise NotTheSame(f"frequencies {settings.name} (convention {settings.convention}){NO_WORDS}")
     scaling = {"rope_type": "yarn", **extended(settings), "attention_factor": temperature}
-    return Words(settings.theta, scaling | {"beta_fast": settings.beta_fast, "beta_slow": settings.beta_slow})
+    scaling |= {"beta_fast": settings.beta_fast, "beta_slow": settings.beta_slow}
+    longest = reach(settings)
+    caveats = ["transformers before 4.51 take max_position_embeddings for the original length, so that YaRN's ramp is"
+               " another one: use 4.51 or newer"]  # fmt: skip
+    if longest != settings.factor * settings.original_seq_len:
+        caveats.append(
+            f"transformers 4.51 to 4.55 take the factor from both lengths: {longest / settings.original_seq_len:.6g}, "
+            f"where it is {settings.factor:.6g}"
+        )
+    if not math.isclose(temperature, usual := yarn_temperature(settings.factor), rel_tol=SAME):
+        caveats.append(
+            f"vLLM (vllm#48351, 0.25) and mlx-lm (mlx-lm#1507) do not read attention_factor={temperature:g} and use "
+            f"{usual:.4g}, YaRN's, so that all scores are {(usual / temperature) ** 2:.2f} times as large"
+        )
+    return Words(settings.theta, scaling, max_positions=longest, caveats=tuple(caveats))

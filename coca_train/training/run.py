@@ -22,6 +22,7 @@ from coca_train.data.tokenizer import Tokenizer
 from coca_train.doctor import short
 from coca_train.engine.base import without_initial_values
 from coca_train.engine.process import ran_out
+from coca_train.hub import forms
 from coca_train.models.lora import is_adapter, named_parameters
 from coca_train.models.trainable import select_trainable
 from coca_train.models.transformer import Transformer, build_model, vocab_size
@@ -90,6 +91,7 @@ def train(loaded: Loaded) -> None:
                 needed = stage.first_sample + stage.max_steps * stage.config.train.global_batch_size
                 check_length(stage.name, needed, mixtures[stage.name].max_samples())
         check_parameters(outlines)
+        dist.on_main(lambda: dist.log(f"export    {forms.of_run(stages, n_tokens)}"))
         begins_from = None
         if config.start.path is not None:
             begins_from = check_start(config, run_dir, tokenizer, n_tokens)

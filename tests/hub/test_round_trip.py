@@ -22,7 +22,7 @@ CASES = [
 def test_logits_are_those_of_transformers(kind, scaling, model, bring, send):
     folder = model(kind, scaling)
     run = bring(folder)
-    out = send(run)
+    out = send(run, form="native")
     again = bring(out, "again")
     for length in (models.LENGTH, 4 * models.LENGTH):
         expected = models.logits(folder, length)
@@ -106,7 +106,7 @@ def test_a_scaling_with_lists(tmp_path, bring, send):
     rope = {"rope_type": "longrope", "rope_theta": 500.0, "original_max_position_embeddings": 16, "factor": 4.0}
     rope |= {"short_factor": [1.0 + j / 8 for j in range(6)], "long_factor": [1.0 + j for j in range(6)]}
     folder = models.write(tmp_path / "l", "llama_gqa", rope_parameters=rope)
-    out = send(bring(folder))
+    out = send(bring(folder), form="native")
     assert json.loads((out / "config.json").read_text())["rope_scaling"]["long_factor"] == rope["long_factor"]
     for length in (models.LENGTH, 12):
         assert models.same(models.logits(out, length), models.logits(folder, length))

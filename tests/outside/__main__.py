@@ -36,6 +36,7 @@ PARTS = {
         "every experiment trains in its own engine on 1, 2 and 4 processes",
         ("-m", "pytest", "-m", "slow or not slow", *RECIPES),
     ),
+    "rotations": Part("exports rotate alike in seven versions of transformers", ("-m", "tests.outside.rotations")),
     "torch-2.10": Part("the quick tests pass on torch 2.10, the oldest", ("-m", "tests.outside.torches", "2.10.0")),
     "torch-2.11": Part("the quick tests pass on torch 2.11", ("-m", "tests.outside.torches", "2.11.0")),
     **{

@@ -249,6 +249,41 @@ def test_a_command_line_with_a_start_alone(runs: Runs, llama: Path, monkeypatch:
     assert (recipe.position.scheme, recipe.position.frequencies.theta, recipe.train.seq_len) == ("coca", 500, 128)
 
 
+def test_a_native_folder_brings_the_convention_that_its_export_can_say(
+    runs: Runs, llama: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is typed and what a run has begun with count more; where the weights are not native, files do."""
+    from coca_train.commands._training import load
+    from coca_train.training.run import train
+
+    def convention(*words: str) -> str:
+        return load([*words], launch=False).config.position.frequencies.convention
+
+    yarn = ["position/frequencies=yarn", f"start.path={llama}"]
+    paper = "position.frequencies.convention=paper"
+    assert convention(*yarn) == "code" and convention(*yarn, paper) == "paper"
+    assert convention(*yarn, "position=coca") == convention(*yarn, "model=llama_tiny") == "paper"
+    assert convention("position/frequencies=ntk_by_parts", yarn[1]) == "paper"
+
+    small = [word for word in real.TINY if not word.startswith(("model", "train.seq_len", "position"))]
+    rest = ["engine=local", "engine.dtype=fp32", "eval.max_tokens=48", *STILL[2:], *runs.corpus]
+    words = [*small, *rest, *yarn, f"run.root={runs.folder}", "train.max_steps=1"]
+    train(load([*words, "run.name=theirs"]))
+    assert "LlamaForCausalLM (llama)" in announced(capsys)
+    assert convention(*words, "run.name=theirs") == "code"
+    train(load([*words, paper, "run.name=ours"]))
+    line = announced(capsys)
+    assert "trained with position.frequencies.convention=code it is native" in line
+    assert convention(*words, "run.name=ours") == "paper"  # it has begun so
+
+
+def announced(capsys: pytest.CaptureFixture[str]) -> str:
+    """What the start of a training says of its export."""
+    printed = capsys.readouterr()
+    (line,) = [line for line in (printed.out + printed.err).splitlines() if line.startswith("export ")]
+    return line
+
+
 def test_from_start_trains_and_goes_on_without_the_folder(
     runs: Runs, spoilt: Path, corpus: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

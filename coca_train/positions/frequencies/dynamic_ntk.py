@@ -37,6 +37,10 @@ spectrum = _shared.dynamic(ntk.scaled, factor)
 
 
 ROPE_TYPE = "dynamic"
+ELSEWHERE = (
+    "vLLM has one set of frequencies for texts of all lengths (vllm#3488), llama.cpp none (llama.cpp#8361): both "
+    "compute something else"
+)
 
 
 def from_transformers(scaling: Scaling) -> dict[str, Any]:
@@ -48,4 +52,5 @@ def from_transformers(scaling: Scaling) -> dict[str, Any]:
 def to_transformers(settings: Settings, rotary_dim: int, rotary_pct: float) -> Words:
     """As they are read."""
     scaling = {"rope_type": ROPE_TYPE, "factor": settings.alpha}
-    return Words(settings.theta, scaling, max_positions=settings.original_seq_len)
+    original = settings.original_seq_len
+    return Words(settings.theta, scaling, max_positions=original, decodes_to=original, caveats=(ELSEWHERE,))

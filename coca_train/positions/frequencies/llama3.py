@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
 from coca_train.positions.frequencies import Spectrum, _shared, rounded
-from coca_train.positions.hugging_face import NotTheSame, Scaling, Words, extended
+from coca_train.positions.hugging_face import NotTheSame, Scaling, Words, extended, reach
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -56,4 +56,5 @@ def from_transformers(scaling: Scaling) -> dict[str, Any]:
 def to_transformers(settings: Settings, rotary_dim: int, rotary_pct: float) -> Words:
     """Their names are ours."""
     ends = {"low_freq_factor": settings.low_freq_factor, "high_freq_factor": settings.high_freq_factor}
-    return Words(settings.theta, {"rope_type": ROPE_TYPE, **extended(settings), **ends})
+    scaling = {"rope_type": ROPE_TYPE, **extended(settings), **ends}
+    return Words(settings.theta, scaling, min_positions=reach(settings))

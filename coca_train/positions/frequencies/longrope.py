@@ -17,7 +17,7 @@ from pydantic.dataclasses import dataclass
 from coca_train.config.schema import STRICT
 from coca_train.positions.base import Problem
 from coca_train.positions.frequencies import Spectrum, _shared, rounded
-from coca_train.positions.hugging_face import Scaling, Words, extended, whole_head
+from coca_train.positions.hugging_face import SAME, Scaling, Words, extended, reach, whole_head
 
 Factors = list[Annotated[float, Field(gt=0)]] | None
 
@@ -69,6 +69,10 @@ def _temperature(settings: Settings) -> float:
 
 
 ROPE_TYPE = "longrope"
+ONE_LIST = (
+    "transformers before 4.51 have one list of factors for texts of all lengths; so have vLLM (vllm#27431) and "
+    "llama.cpp (llama.cpp#24823): the long one where the limit they are started with is above the original length"
+)
 
 
 def from_transformers(scaling: Scaling) -> dict[str, Any]:
@@ -80,12 +84,21 @@ def from_transformers(scaling: Scaling) -> dict[str, Any]:
 
 
 def to_transformers(settings: Settings, rotary_dim: int, rotary_pct: float) -> Words:
-    """Lists and temperature spelled out."""
-    temperature, pairs = _temperature(settings), rotary_dim // 2
+    """Lists and temperature spelled out; both lengths, in all the places where a version looks for them."""
+    temperature, pairs, original = _temperature(settings), rotary_dim // 2, settings.original_seq_len
     if temperature != 1:
         whole_head("longrope", rotary_pct)
-    lists = {"short_factor": settings.short_factor or [1.0] * pairs}
-    lists |= {"long_factor": settings.long_factor or [settings.factor] * pairs}
+    short, long = settings.short_factor or [1.0] * pairs, settings.long_factor or [settings.factor] * pairs
+    scaling = {"rope_type": ROPE_TYPE, **extended(settings), "short_factor": short, "long_factor": long}
+    caveats = [] if short == long else [ONE_LIST]
+    usual = math.sqrt(1 + math.log(settings.factor) / math.log(original))
+    if not math.isclose(temperature, usual, rel_tol=SAME):
+        caveats.append(f"vLLM does not read attention_factor={temperature:g} and uses {usual:.4g}")
     return Words(
-        settings.theta, {"rope_type": ROPE_TYPE, **extended(settings), **lists, "attention_factor": temperature}
+        settings.theta,
+        scaling | {"attention_factor": temperature},
+        max_positions=reach(settings),
+        original=original,
+        decodes_to=None if short == long else original,
+        caveats=tuple(caveats),
     )

@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
 from coca_train.positions.frequencies import Spectrum, _shared, rounded
-from coca_train.positions.hugging_face import SAME, Scaling, Words, extended, yarn_from, yarn_to
+from coca_train.positions.hugging_face import SAME, Scaling, Words, extended, reach, yarn_from, yarn_to
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -31,6 +31,7 @@ spectrum = _shared.fixed(scaled)
 
 
 ROPE_TYPE = "yarn"
+NATIVE = {"convention": "paper"}
 
 
 def from_transformers(scaling: Scaling) -> dict[str, Any] | None:
@@ -43,5 +44,6 @@ def to_transformers(settings: Settings, rotary_dim: int, rotary_pct: float) -> W
     """The paper's ramp is what they call llama3, that over indices their YaRN without its temperature."""
     if settings.convention == "paper":
         ends = {"low_freq_factor": settings.beta_slow, "high_freq_factor": settings.beta_fast}
-        return Words(settings.theta, {"rope_type": "llama3", **extended(settings), **ends})
+        scaling = {"rope_type": "llama3", **extended(settings), **ends}
+        return Words(settings.theta, scaling, min_positions=reach(settings))
     return yarn_to(settings, 1.0)

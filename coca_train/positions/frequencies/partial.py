@@ -41,6 +41,7 @@ def spectrum(settings: Settings, rotary_dim: int, length: int) -> Spectrum:
 
 
 ROPE_TYPE = "proportional"
+UNKNOWN = "transformers before 5.5 do not know rope_type proportional, and refuse to load it"
 
 
 def from_transformers(scaling: Scaling) -> dict[str, Any]:
@@ -54,7 +55,8 @@ def to_transformers(settings: Settings, rotary_dim: int, rotary_pct: float) -> W
     """Versions of transformers before 5 do not know it, and refuse to load it."""
     if rotary_pct < 1:
         raise NotTheSame("p-RoPE on a part of the head only (partial rotation)")
-    return Words(settings.theta, {"rope_type": ROPE_TYPE, "partial_rotary_factor": settings.share})
+    scaling = {"rope_type": ROPE_TYPE, "partial_rotary_factor": settings.share}
+    return Words(settings.theta, scaling, caveats=(UNKNOWN,))
 
 
 def _turning(share: float, rotary_dim: int) -> int:

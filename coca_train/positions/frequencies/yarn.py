@@ -27,6 +27,7 @@ spectrum = _shared.fixed(scaled)
 
 
 ROPE_TYPE = "yarn"
+NATIVE = {"convention": "code"}
 
 
 def from_transformers(scaling: Scaling) -> dict[str, Any] | None:

@@ -1,0 +1,123 @@
+"""Which form an export takes, what is said of it before a run, and who is known to compute something else from it."""
+
+import json
+
+import pytest
+
+from coca_train.commands import main
+from coca_train.hub import forms
+from coca_train.hub.families import FAMILIES
+from coca_train.schedule import resolve
+from coca_train.settings import load
+from tests.hub import models, rope_cases
+from tests.positions import support
+
+LLAMA = ["model=llama_tiny", "position=rope"]
+WIDE = {"d_model": 256}  # heads as wide as the lists of longrope
+
+
+def of_words(*words):
+    return forms.of_run(resolve(load([*LLAMA, *words], launch=False).config), 1000)
+
+
+@pytest.mark.parametrize("name", rope_cases.SCALINGS)
+def test_what_decodes_as_it_reads_is_native(name):
+    """Beyond the original length the others turn cached keys by another length's angles."""
+    architecture = models.random_source(support.rope(rope_cases.SCALINGS[name]), **WIDE).architecture
+    decodes_otherwise = name in ("dynamic", "longrope")
+    assert (forms.choose(architecture, "auto")["model_type"] in FAMILIES) == (not decodes_otherwise)
+    native = forms.choose(architecture, "native")
+    assert native["model_type"] == forms.choose(architecture, "llama")["model_type"] == "llama"
+    assert forms.to_compare(architecture) == native
+    said = forms.caveats(architecture, native)
+    assert any(f"beyond {rope_cases.L} tokens" in line and "form=own" in line for line in said) == decodes_otherwise
+    assert forms.caveats(architecture, forms.choose(architecture, "own")) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "phrases"),
+    [
+        ("plain", "llama", []),
+        ("plain", "mistral", []),
+        ("linear", "llama", []),
+        ("linear", "mistral", ["before 4.48"]),
+        ("yarn", "llama", ["before 4.51"]),
+        ("by-parts", "llama", []),
+        ("by-parts-indices", "llama", ["before 4.51", "vllm#48351"]),
+        ("dynamic", "llama", ["beyond 256 tokens", "vllm#3488"]),
+        ("longrope", "llama", ["beyond 256 tokens", "vllm#27431"]),
+        ("longrope-one-list", "llama", []),
+        ("partial", "llama", ["before 5.5"]),
+    ],
+)
+def test_who_computes_something_else_is_named(name, family, phrases):
+    architecture = models.random_source(support.rope(rope_cases.SCALINGS[name]), **WIDE).architecture
+    lines = forms.caveats(architecture, forms.choose(architecture, family))
+    assert len(lines) == len(phrases)
+    assert all(phrase in line for phrase, line in zip(phrases, lines, strict=True))
+
+
+def test_a_factor_that_no_two_lengths_give():
+    """4.51 to 4.55 divide one whole number by another; a window beyond s·L cannot be said either."""
+    section = rope_cases.SCALINGS["yarn"] | {"factor": 1.33, "original_seq_len": 10}
+    architecture = models.random_source(support.rope(section)).architecture
+    config = forms.choose(architecture, "native")
+    assert config["max_position_embeddings"] == 13 < architecture.seq_len == models.LENGTH
+    said = " ".join(forms.caveats(architecture, config))
+    assert "1.3, where it is 1.33" in said and f"on {models.LENGTH} tokens" in said
+
+
+def test_a_temperature_that_others_do_not_read():
+    section = rope_cases.SCALINGS["longrope-one-list"] | {"temperature": 1.5}
+    architecture = models.random_source(support.rope(section), **WIDE).architecture
+    (line,) = forms.caveats(architecture, forms.choose(architecture, "native"))
+    assert "vLLM" in line and "attention_factor=1.5" in line
+
+
+def test_before_a_run_its_export_is_named():
+    assert of_words() == "LlamaForCausalLM (llama), a class of transformers"
+    assert "export form=native" in of_words("position/frequencies=dynamic_ntk")
+    assert "position scheme coca" in of_words("position=coca")
+    assert "qk_norm head, which no native class has" in of_words("model.qk_norm=head")
+    assert "it is native" not in of_words("position/frequencies=yarn", "model.qk_norm=head")
+
+
+@pytest.mark.parametrize("frequencies", ["yarn", "ntk_by_parts"])
+def test_the_word_that_makes_it_native_does(frequencies):
+    words = [f"position/frequencies={frequencies}"]
+    words += ["position.frequencies.convention=authors"] * (frequencies == "ntk_by_parts")
+    said = of_words(*words)
+    assert "a class of transformers" not in said
+    (word,) = [word for word in said.split() if "=" in word]
+    assert of_words(*words, word) == of_words()
+
+
+def test_the_word_of_a_stage_is_the_stages():
+    """A stage that has frequencies of its own; typed as printed, its result is native."""
+    words = ["+experiment=yarn_llama2_7b_128k", "stages.to_128k.position.frequencies.convention=paper"]
+    said = forms.of_run(resolve(load(words, launch=False).config), 1000)
+    (word,) = [word for word in said.split() if "=" in word]
+    assert word.startswith("stages.to_128k.position")
+    assert "LlamaForCausalLM" in forms.of_run(resolve(load([*words, word], launch=False).config), 1000)
+
+
+def test_plan_says_it(capsys):
+    assert main(["plan", *LLAMA, "position/frequencies=yarn", "model.vocab_size=512", "gpus=1"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "export: CocaTrainForCausalLM" in printed
+    assert "trained with position.frequencies.convention=code it is native" in printed
+
+
+def test_an_export_says_it_before_it_reads_weights_and_its_card_after(model, bring, send, capsys):
+    run = bring(model("llama_gqa", "dynamic"))
+    capsys.readouterr()
+    out = send(run, form="llama")
+    said = capsys.readouterr()
+    lines = (said.out + said.err).splitlines()
+    (first,) = [i for i, line in enumerate(lines) if line.startswith("export ") and "LlamaForCausalLM" in line]
+    (warned,) = [i for i, line in enumerate(lines) if f"WARNING: beyond {models.LENGTH} tokens" in line]
+    assert first < warned < next(i for i, line in enumerate(lines) if "parity" in line)
+    assert f"- beyond {models.LENGTH} tokens" in (out / "README.md").read_text()
+    own = send(run, "own")
+    assert json.loads((own / "config.json").read_text())["model_type"] not in FAMILIES
+    assert "Where it computes something else" not in (own / "README.md").read_text()
