@@ -119,7 +119,7 @@ class Model:
         """Token ids, behind the token that begins texts where the model was trained with one."""
         from coca_train.evaluation.subject import begin_of
 
-        return [*begin_of(self._opened.kind, self.tokenizer), *self.tokenizer.encode(text)]
+        return [*begin_of("auto", self._opened.begins, self.tokenizer), *self.tokenizer.encode(text)]
 
     def logits(self, text: str | Sequence[int]) -> Tensor:
         """logits_TV, float32: row t is of the token after the first t + 1. text: words, or token ids as they are.
@@ -223,7 +223,8 @@ class Model:
             micro_batch_tokens=config.work.micro_batch_tokens,
         )
         with self.network.restored():
-            subject = subject_of(self._opened, self.path, suite, [frequencies], [visibility], [logit_scale])
+            tried = [frequencies], [visibility], [logit_scale]
+            subject = subject_of(self._opened, self.path, suite, *tried, config.text.begin)
             cell: Cell = measure_cells([(config.eval, setup)], subject, None, Progress(shown=False))[0]
         if cell.status != "done":
             raise UserError(f"E-API-04 evaluate: {suite} at {point}: {cell.reason}. Fix: another point or variant")

@@ -17,6 +17,7 @@ from coca_train.config.root import Root
 from coca_train.config.schema import STRICT, Name, Positive
 from coca_train.evaluation.suites import SUITES
 
+Begin = Literal["auto", "bos", "none"]
 CELLS = "cells"  # folder of the measured cells of all evaluations
 
 
@@ -67,6 +68,11 @@ class TextConfig:
         "null: the documents that the first checkpoint that is a run held out"
     )
     sources: list[str] = Field(description="of the corpus or the held-out sets, only these; []: all")
+    begin: Begin = Field(
+        description="what stands in front of every document, prompt and context of every model alike. bos: the token "
+        "that begins a text, where the tokenizer has one; none: nothing; auto: that token where the files of the "
+        "tokenizer put it there, for a Hugging Face folder and for a run whose weights come from one"
+    )
     max_documents: Positive = Field(
         description="documents of each source at most, evenly chosen among those long enough"
     )

@@ -44,7 +44,8 @@ def run_grid(
             opened = open_folder(path, config.work.device, config.work.dtype)
             _check_heads(opened.model, path, config.work.sequence_parallel)
             opened.model.sequence = share
-            subject = subject_of(opened, path, name, grid.frequencies, grid.visibilities, grid.logit_scales)
+            tried = grid.frequencies, grid.visibilities, grid.logit_scales
+            subject = subject_of(opened, path, name, *tried, config.text.begin)
             asked = [
                 (part, replace(setup, points=suite_module(part.suite).points(part, lengths)))
                 for part in suite_module(config.eval.suite).parts(config.eval)

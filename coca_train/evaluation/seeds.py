@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from coca_train.evaluation.measures.perplexity import perplexity_of, summarise
+from coca_train.evaluation.measures.perplexity import perplexity_of, summarise, weighted
 from coca_train.evaluation.measures.seeds import crossed_bounds
 from coca_train.evaluation.results import Cell, Evaluation, Measured
 
@@ -120,8 +120,12 @@ def _pool(seeds: Mapping[str, Result]) -> dict[str, Any]:
 def _pool_text(seeds: Mapping[str, Result]) -> dict[str, Any]:
     sums_SD2 = np.array([result["by_document"] for result in seeds.values()], dtype=float)
     first, found = next(iter(seeds.values())), crossed_bounds(sums_SD2)
+    summary = summarise(sums_SD2.mean(0), first["n_bytes"])
+    if "windows_by_document" in first:
+        windows_SD2 = np.array([result["windows_by_document"] for result in seeds.values()], dtype=float)
+        summary, found = weighted(summary, windows_SD2.mean(0)), crossed_bounds(windows_SD2)
     return {
-        **asdict(summarise(sums_SD2.mean(0), first["n_bytes"])),
+        **asdict(summary),
         "ends": first["ends"],
         "loss_by_position": np.mean([result["loss_by_position"] for result in seeds.values()], axis=0).tolist(),
         "doubt": [perplexity_of(found.low), perplexity_of(found.high)],

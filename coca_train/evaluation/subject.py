@@ -16,10 +16,12 @@ from coca_train.config.schema import Config
 from coca_train.data.dataset import IndexedDataset
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import DTYPES
+from coca_train.evaluation.configuration import Begin
 from coca_train.evaluation.measures.perplexity import evaluating
 from coca_train.evaluation.results import Measured, Point
 from coca_train.evaluation.variants import Choice, Variant, variants
 from coca_train.hub import tokenizer_files
+from coca_train.hub.starting import NAME as STARTED
 from coca_train.hub.weights import Source, open_source
 from coca_train.models.transformer import Transformer, count_parameters
 from coca_train.runtime.errors import DataError
@@ -28,16 +30,31 @@ from coca_train.settings import load
 BLOCK_BYTES = 1 << 22
 
 
-def begin_of(kind: str, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """The token that begins texts, for a Hugging Face folder that has one. Runs were trained without."""
-    return (tokenizer.bos,) if kind == "huggingface" and tokenizer.bos is not None else ()
+def begin_of(choice: Begin, begins: bool, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """What stands in front of every text: nothing, or the token that begins one. choice: text.begin. begins: whether
+    the files of this tokenizer put it there."""
+    wanted = begins if choice == "auto" else choice == "bos"
+    return (tokenizer.bos,) if wanted and tokenizer.bos is not None else ()
+
+
+def _begins(source: Source, tokenizer: Tokenizer) -> bool:
+    """Whether the weights learned, in the end or before they were converted, that a token begins each text: those of a
+    Hugging Face folder whose tokenizer puts it there, and those of a run that began from one. Runs put none there."""
+    folders = [source.path]
+    if source.kind == "run":
+        if source.origin["imported"] is None:
+            return False
+        kept = (source.path / tokenizer_files.FOLDER, source.path / STARTED / tokenizer_files.FOLDER)
+        folders = [folder for folder in kept if folder.is_dir()] or [Path(tokenizer.path).parent]
+    return tokenizer_files.begins_texts(folders[0], tokenizer)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
     """A model in evaluation mode, on its device. While a cell is measured, it has the cell's variant.
 
-    variants: of the grid, by name.
+    variants: of the grid, by name. begin: tokens in front of a prompt or a document, as begin_choice, text.begin, has
+    it.
     """
 
     facts: Measured
@@ -45,15 +62,12 @@ class Subject:
     model: Transformer
     tokenizer: Tokenizer
     variants: Mapping[str, Variant]
+    begin: tuple[int, ...] = ()
+    begin_choice: Begin = "auto"
 
     @property
     def name(self) -> str:
         return self.facts.name
-
-    @property
-    def begin(self) -> tuple[int, ...]:
-        """Tokens in front of a prompt or a document."""
-        return begin_of(self.facts.kind, self.tokenizer)
 
     @property
     def training_window(self) -> int:
@@ -84,6 +98,7 @@ class Opened(NamedTuple):
     """A trained model out of a folder. config: of the training that made it, or that would make such weights.
 
     kind: run or huggingface. step: optimizer steps, None where unknown. weights: digest of everything that makes it.
+    begins: whether the files of its tokenizer put a token in front of every text.
     """
 
     model: Transformer
@@ -92,6 +107,7 @@ class Opened(NamedTuple):
     kind: str
     step: int | None
     weights: str
+    begins: bool
 
 
 def open_folder(path: str, device: str, dtype: str) -> Opened:
@@ -101,10 +117,10 @@ def open_folder(path: str, device: str, dtype: str) -> Opened:
     """
     with open_source(path) as source:
         model, tokenizer, config = (_of_run if source.kind == "run" else _of_folder)(source, device)
-        weights, step = _digest(source), source.origin.get("step")
+        weights, step, begins = _digest(source), source.origin.get("step"), _begins(source, tokenizer)
     if dtype != "auto":
         model = model.to(DTYPES[dtype])
-    return Opened(model, tokenizer, config, source.kind, step, weights)
+    return Opened(model, tokenizer, config, source.kind, step, weights, begins)
 
 
 def subject_of(
@@ -114,13 +130,22 @@ def subject_of(
     frequencies: Sequence[str],
     visibilities: Sequence[str],
     logit_scales: Sequence[str],
+    begin: Begin,
 ) -> Subject:
-    """Raises what `variants` does."""
-    model, tokenizer, config, kind, step, weights = opened
+    """begin: text.begin. Raises what `variants` does."""
+    model, tokenizer, config, kind, step, weights, begins = opened
     tried = variants(config, starmap(Choice, product(frequencies, visibilities, logit_scales)))
     known = {"name": name, "path": path, "kind": kind, "step": step, "weights": weights}
     facts = _facts(config, model, tokenizer, tried, **known)
-    return Subject(facts=facts, path=Path(path), model=model, tokenizer=tokenizer, variants=tried)
+    return Subject(
+        facts=facts,
+        path=Path(path),
+        model=model,
+        tokenizer=tokenizer,
+        variants=tried,
+        begin=begin_of(begin, begins, tokenizer),
+        begin_choice=begin,
+    )
 
 
 @contextmanager

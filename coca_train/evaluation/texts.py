@@ -31,6 +31,7 @@ from data_prep.schema import CorpusSourceConfig, FilterConfig, WorkConfig
 from data_prep.settings import kind_of_file
 from data_prep.settings import load as load_corpus
 
+LEAST = 2  # tokens of a document that has something to predict
 NO_FILTER = FilterConfig(
     min_chars=1, max_chars=None, language_field=None, languages=[], licence_field=None, licences=[], stars_field=None,
     min_stars=0, quality=[],
@@ -107,7 +108,7 @@ class Library:
 
         lengths_from: the option that min_tokens comes from. Raises DataError E-EVAL-05 when none is long enough.
         """
-        documents = {}
+        documents, min_tokens = {}, max(min_tokens, LEAST)
         for source, shelf in self._shelves.items():
             fitting = np.flatnonzero(shelf.lengths >= min_tokens)
             n = min(self._setup.max_documents, len(fitting))

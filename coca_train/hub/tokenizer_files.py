@@ -40,6 +40,14 @@ def digests(folder: Path) -> dict[str, Path]:
     return {digest(folder / name)["sha256"]: folder / name for name in MAIN if (folder / name).is_file()}
 
 
+def begins_texts(folder: Path, tokenizer: Tokenizer) -> bool:
+    """Whether the files of a folder put the token that begins a text in front of each: what tokenizer_config.json says,
+    else whether there is such a token."""
+    config = folder / CONFIG
+    said = read_json(config).get("add_bos_token") if config.is_file() else None
+    return tokenizer.bos is not None and said is not False
+
+
 def open_for(source: Source, path: Path | None) -> Tokenizer | None:
     """The tokenizer, held against the embedding. Raises DataError E-IOP-10 when it has more ids than there are rows."""
     if path is None:

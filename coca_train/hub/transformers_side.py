@@ -217,16 +217,19 @@ def check_tokenizer(path: Path) -> None:
         )
 
 
+def tokenizer(folder: Path, **options: Any) -> Any:
+    """The tokenizer that transformers makes of a folder's files, none of its code. Raises whatever it raises."""
+    return library().AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **options)
+
+
 def token_ids(folder: Path, text: str) -> list[int] | None:
     """What transformers makes of a text with the tokenizer files of a folder; None: it cannot use them.
 
     Raises UserError E-IOP-17 where transformers, or a package that it reads such files with, is not installed.
     """
-    transformers = library()
+    library()
     try:
-        return transformers.AutoTokenizer.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False
-        ).encode(text, add_special_tokens=False)
+        return tokenizer(folder).encode(text, add_special_tokens=False)
     except ImportError as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(

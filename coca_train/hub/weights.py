@@ -197,6 +197,12 @@ def _refused(number: int, path: Path, what: str, needed: str) -> CheckpointError
     )
 
 
+def _imported(record: dict[str, Any]) -> dict[str, Any] | None:
+    """What a run's record says of the Hugging Face folder that its weights come from, in however many trainings."""
+    origin = record.get("imported") or record.get("start", {}).get("origin", {})
+    return origin if "folder" in origin else origin.get("imported")
+
+
 def _run(path: Path, verified: bool) -> Source:
     record: dict[str, Any] = {"run_id": None}  # of a run of an early version
     if (path / "run.json").is_file():
@@ -229,6 +235,6 @@ def _run(path: Path, verified: bool) -> Source:
             "step": newest.step,
             "manifest_digest": newest.manifest["digest"],
             "commit": record.get("versions", {}).get("commit"),
-            "imported": record.get("imported"),
+            "imported": _imported(record),
         },
     )

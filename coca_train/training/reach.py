@@ -26,6 +26,9 @@ SETTINGS = Settings(
     stride=None,
     document_tokens="longest",
     min_document_tokens=None,
+    weighting="tokens",
+    window_counts="predictions",
+    begin_windows=False,
     bootstrap_resamples=RESAMPLES,
     holds_within=HOLDS_WITHIN,
 )

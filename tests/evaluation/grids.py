@@ -15,7 +15,7 @@ from coca_train import positions
 from coca_train.config.schema import ModelConfig
 from coca_train.evaluation import suites
 from coca_train.evaluation.results import Cell, Evaluation, Measured
-from coca_train.evaluation.subject import Setup, Subject
+from coca_train.evaluation.subject import Setup, Subject, begin_of
 from coca_train.evaluation.variants import Variant
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
@@ -67,7 +67,10 @@ def subject(
     for section in frequencies:
         variants[section["name"]] = Variant(positions.settings(scheme | {"frequencies": section}), visibility)
     facts = measured(name, tuple(variants), kind=kind)
-    return Subject(facts=facts, path=Path("nowhere"), model=model.eval(), tokenizer=tokenizer, variants=variants)
+    begin = begin_of("auto", kind == "huggingface", tokenizer)
+    return Subject(
+        facts=facts, path=Path("nowhere"), model=model.eval(), tokenizer=tokenizer, variants=variants, begin=begin
+    )
 
 
 @cache

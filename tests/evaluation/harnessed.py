@@ -27,7 +27,10 @@ def random_subject(folder: Path, words: Sequence[str] = ()) -> Subject:
     size = {"vocab_size": tokenizer.vocab_size, "max_seq_len": WINDOW}
     model = Transformer(config.model, config.position, config.visibility, **size)
     init_weights(model, config.model, seed=1)
-    return cast(Any, SimpleNamespace(name="random", training_window=WINDOW, model=model.eval(), tokenizer=tokenizer))
+    whose = {"facts": SimpleNamespace(kind="run"), "begin": (), "begin_choice": "auto"}
+    return cast(
+        Any, SimpleNamespace(name="random", training_window=WINDOW, model=model.eval(), tokenizer=tokenizer, **whose)
+    )
 
 
 def setup_of(seed: int = 0) -> Setup:
@@ -37,7 +40,7 @@ def setup_of(seed: int = 0) -> Setup:
 def settings(suite, *tasks: str, **changes):
     given = {
         "include_path": str(TASKS), "data": None, "metadata": {}, "num_fewshot": None, "limit": None,
-        "window": "training", "begin": "eod", "begin_always": False,
+        "window": "training", "seed": [0, 1234, 1234, 1234],
     }  # fmt: skip
     return suite.Settings(suite="harness", tasks=list(tasks), **given | changes)
 

@@ -9,6 +9,7 @@ import torch
 
 from coca_train.config.messages import ConfigError
 from coca_train.evaluation import configuration, harness_page
+from coca_train.evaluation.measures.harness_text import OwnText
 from coca_train.evaluation.subject import Subject
 from coca_train.report.render.contents import best_places
 from tests.evaluation.grids import cell, evaluation, measured
@@ -86,7 +87,8 @@ def test_generation_is_greedy_and_ends_before_its_stop(suite, subject, monkeypat
     for _ in range(12):
         tokens.append(int(subject.model(torch.tensor([tokens]))[0, -1].argmax()))
     text = subject.tokenizer.decode(tokens).removeprefix(prompt)
-    adapter = harness.Adapter(subject.model, subject.tokenizer, harness.Reading(window=64, batch_tokens=64, begin=2))
+    reading = harness.Reading(window=64, batch_tokens=64)
+    adapter = harness.Adapter(subject.model, OwnText(subject.tokenizer), reading)
     calls, hidden = [], subject.model.hidden
     monkeypatch.setattr(subject.model, "hidden", lambda *given, **options: calls.append(1) or hidden(*given, **options))
 
@@ -123,18 +125,19 @@ def test_shares_of_ranks_make_the_same_result(suite, subject, monkeypatch):
 
 
 def test_fingerprints_follow_what_is_asked(suite, subject):
-    def digest(point="own_capitals", seed=0, **changes) -> str:
-        material = suite.prepare(settings(suite, point, **changes), subject, setup_of(seed))
+    def digest(point="own_capitals", begin=(), **changes) -> str:
+        asked = SimpleNamespace(**{**vars(subject), "begin": begin})
+        material = suite.prepare(settings(suite, point, **changes), asked, setup_of())
         return suite.fingerprint(material, point)
 
     first = digest()
     assert digest() == first
     changes = (
-        {"seed": 1},
+        {"seed": [0, 1234, 1234, 0]},
         {"num_fewshot": 1},
         {"limit": 3},
         {"window": 32},
-        {"begin_always": True},
+        {"begin": (1,)},
         {"point": "own_lands"},
     )
     assert len({first, *(digest(**change) for change in changes)}) == 7
@@ -198,16 +201,16 @@ def test_a_context_that_does_not_fit_is_clipped_and_counted(suite, subject, monk
 def test_where_a_continuation_begins(subject):
     from coca_train.evaluation.measures import harness
 
-    def pair(context: str, continuation: str, **changes):
-        reading = harness.Reading(window=64, batch_tokens=64, begin=99, **changes)
-        return harness.Adapter(subject.model, subject.tokenizer, reading)._encode_pair(context, continuation)
+    def pair(context: str, continuation: str, begin: tuple[int, ...] = ()):
+        text, reading = OwnText(subject.tokenizer, begin), harness.Reading(window=64, batch_tokens=64)
+        return harness.Adapter(subject.model, text, reading)._encode_pair(context, continuation)
 
     encode = subject.tokenizer.encode
     assert pair("where ", "is") == (encode("where"), encode("where is")[len(encode("where")) :])
-    assert pair("where", " is", begin_always=True)[0] == [99, *encode("where")]
+    assert pair("where", " is", begin=(99,))[0] == [99, *encode("where")]
     whole = encode("import")
     merged = next(n for n in range(1, 6) if len(encode("import"[:n])) >= len(whole))
-    assert pair("import"[:merged], "import"[merged:]) == (whole[:-1] or [99], whole[-1:])
+    assert pair("import"[:merged], "import"[merged:]) == (whole[:-1] or [subject.tokenizer.eod], whole[-1:])
 
 
 def test_page_shows_ours_and_says_what_is_missing(suite, subject, monkeypatch):
@@ -283,7 +286,7 @@ def test_the_papers_presets():
 def test_the_harness_has_the_presets_tasks_and_none_of_those_said_to_be_missing(subject):
     from coca_train.evaluation.measures.harness import find_tasks
 
-    index = set(find_tasks((), None, subject.tokenizer).index.all_tasks)
+    index = set(find_tasks((), None, OwnText(subject.tokenizer)).index.all_tasks)
     for name in PAPERS + LONG:
         assert set(configuration.load([f"+eval={name}", "checkpoint=x"])[0].eval.tasks) <= index
     assert not index & {name.lower() for name, task in harness_page.PAPER.items() if task is None}
@@ -344,12 +347,10 @@ def test_simple_evaluate_of_the_harness_itself_gives_the_same(suite, subject, mo
     by_point, material = cells(
         suite, settings(suite, "own_capitals", "own_tales", "own_counting"), subject, monkeypatch
     )
-    manager = harness.find_tasks(["own_capitals"], str(TASKS), subject.tokenizer).index
-    adapter = harness.Adapter(subject.model, subject.tokenizer, material.adapter.reading)
-    theirs = simple_evaluate(
-        adapter, tasks=list(by_point), task_manager=manager, bootstrap_iters=100, fewshot_random_seed=0, random_seed=0,
-        numpy_random_seed=0,
-    )  # fmt: skip
+    text = OwnText(subject.tokenizer)
+    manager = harness.find_tasks(["own_capitals"], str(TASKS), text).index
+    adapter = harness.Adapter(subject.model, text, material.adapter.reading)
+    theirs = simple_evaluate(adapter, tasks=list(by_point), task_manager=manager, bootstrap_iters=100)
     for task, each in by_point.items():
         for name, metric in each["metrics"][task].items():
             assert theirs["results"][task][f"{name},none"] == pytest.approx(metric["value"], rel=1e-5)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from coca_train.evaluation.measures.harness_text import OwnText
 from tests.evaluation.copying import copying, successor
 from tests.evaluation.harnessed import cells, log_p, random_subject, settings, setup_of
 
@@ -193,7 +194,7 @@ def test_where_things_lie_in_a_folder(tmp_path):
     with zipfile.ZipFile(tmp_path / "tau/scrolls/qasper.zip", "w") as archive:
         archive.write(tmp_path / "tau/scrolls/qasper/train.jsonl", "qasper/train.jsonl")
     kept = datasets.load.load_dataset_builder, huggingface_hub.hf_hub_download, requests.get
-    with sources(tmp_path, copying(1).tokenizer):
+    with sources(tmp_path, OwnText(copying(1).tokenizer)):
         squad = "https://rajpurkar.github.io/SQuAD-explorer/dataset/dev-v2.0.json"
         assert requests.get(squad, timeout=1).json() == {"data": []}
         copy = huggingface_hub.hf_hub_download(
@@ -222,8 +223,9 @@ def test_tasks_that_count_tokens_count_the_models_own(tmp_path):
     from coca_train.evaluation.measures.harness_sources import name_of, sources
 
     tokenizer = random_subject(tmp_path).tokenizer
-    with sources(None, tokenizer):
-        counted = get_tokenizer(resolve_tokenizer_name({"tokenizer": name_of(tokenizer)}))
+    text = OwnText(tokenizer)
+    with sources(None, text):
+        counted = get_tokenizer(resolve_tokenizer_name({"tokenizer": name_of(text)}))
     assert counted("Where is Mary?").input_ids == tokenizer.encode("Where is Mary?")
 
 

@@ -139,13 +139,16 @@ def test_frequencies_that_follow_the_length_are_told_apart():
     assert not same_at(segments, 24, 8)
 
 
+USUAL = {"weighting": "tokens", "window_counts": "predictions", "begin_windows": False}
+
+
 @pytest.fixture
 def measured():
     """(windows in turn, ...) -> results of the suite by window, and forward passes by window; on one model."""
 
     def results_of(frequencies, document_tokens, windows=WINDOWS[::-1], forget=False, short_of_memory=()):
         model = build(LLAMA, rope(frequencies)).double().eval()
-        settings = SimpleNamespace(document_tokens=document_tokens, bootstrap_resamples=2)
+        settings = SimpleNamespace(document_tokens=document_tokens, bootstrap_resamples=2, **USUAL)
         texts = SimpleNamespace(documents={"a": documents(99), "b": documents(99)[:1]}, n_bytes=len)
         material = suite.Material(settings, texts, WINDOWS, 8, 8, 0)  # type: ignore[arg-type]
         shares = []
@@ -204,7 +207,7 @@ def test_the_work_of_a_cell_is_what_it_reads():
 
     def work(frequencies, points):
         model = build(LLAMA, rope(frequencies)).eval()
-        settings = SimpleNamespace(document_tokens="window")
+        settings = SimpleNamespace(document_tokens="window", **USUAL)
         texts = SimpleNamespace(documents={"a": documents(99), "b": documents(99)[:1]})
         material = suite.Material(settings, texts, WINDOWS, 8, 8, 0)  # type: ignore[arg-type]
         return suite.work(settings, SimpleNamespace(model=model), points, material)  # type: ignore[arg-type]

@@ -7,12 +7,16 @@ harness's own evaluation, which asks again and is told them. So a figure does no
 
 Encoding is TemplateLM's: context and continuation as one text, cut behind the tokens of the context alone; spaces at
 the end of a context belong to the continuation. Where nothing is left of a continuation (one token reaches from the
-context to its end), that token is scored. A text without context stands behind the token `begin`; with `begin_always`
-every context does. Without a `window` all is read as it is, however long the model was trained. With one, what is
-longer loses tokens on its left (counted in `n_clipped`), and texts of loglikelihood_rolling are cut into disjoint
-windows of at most `window` tokens (lm_eval.utils), each as far back as it reaches. A generation ends before the first
-of its stop texts, with the document, or after max_gen_toks tokens (256 where a task names none); the prompt is clipped
-to `window` - max_gen_toks; dynamic frequencies see both.
+context to its end), that token is scored, where the harness has an AssertionError. Which tokens a text begins with,
+and what stands in front of one without context, is said in harness_text.py. Without a `window` all is read as it is,
+however long the model was trained. With one, what is longer loses tokens on its left (counted in `n_clipped`), and
+texts of loglikelihood_rolling are cut into disjoint windows of at most `window` tokens (lm_eval.utils), each as far
+back as it reaches; an empty one has the log-likelihood 0. A generation ends before the first of its stop texts, with
+the document, or after max_gen_toks tokens (256 where a task names none); the prompt is clipped to `window` -
+max_gen_toks; dynamic frequencies see both.
+
+Seeds are those of `lm_eval --seed`: of Python's, NumPy's and torch's generators before a task is loaded, and of the
+draw of its examples. Each task is loaded by itself, so that its figure does not depend on those before it.
 """
 
 import hashlib
@@ -30,6 +34,7 @@ from typing import Any
 
 import lm_eval
 import numpy as np
+import torch
 from lm_eval.api.model import LM, TemplateLM
 from lm_eval.evaluator import evaluate
 from lm_eval.evaluator_utils import get_sample_size
@@ -37,13 +42,15 @@ from lm_eval.models.utils import normalize_gen_kwargs, postprocess_generated_tex
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-from coca_train.data.tokenizer import Tokenizer
 from coca_train.evaluation.measures.harness_sources import name_of, sources
+from coca_train.evaluation.measures.harness_text import FolderText, OwnText, TaskText
 from coca_train.evaluation.measures.likelihood import Request, clip, likelihoods
 from coca_train.models.generation import generate
 
 VERSION = lm_eval.__version__
-RESAMPLES = 1000  # of the harness's bootstrap, for metrics whose standard error has no formula
+# Of the harness's bootstrap, for metrics whose standard error has no formula. It draws 100,000 on all cores, which
+# takes half an hour on one for 1,000 documents; the figures are the same, their standard errors within 3 %.
+RESAMPLES = 1000
 Answers = dict[str, Any]  # answer by key_of(request)
 
 # The harness would fork a process for each core, of one that may hold a GPU.
@@ -53,12 +60,20 @@ logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it warns of every defaul
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """How requests become tokens: see the module. window, batch_tokens [tokens], window None: none; begin: token id."""
+    """How much is read at once: see the module. window, batch_tokens [tokens], window None: none."""
 
     window: int | None
     batch_tokens: int
-    begin: int
-    begin_always: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seeds:
+    """As in `lm_eval --seed`."""
+
+    python: int
+    numpy: int
+    torch: int
+    few_shot: int
 
 
 class Adapter(TemplateLM):
@@ -67,32 +82,31 @@ class Adapter(TemplateLM):
     def __init__(
         self,
         model: Any,
-        tokenizer: Tokenizer,
+        text: TaskText,
         reading: Reading,
         progress: Callable[[int], None] = lambda n_requests: None,
     ) -> None:
         super().__init__()
-        self.model, self.text, self.reading, self.progress = model, tokenizer, reading, progress
+        self.model, self.text, self.reading, self.progress = model, text, reading, progress
         self.n_clipped = 0  # requests that did not fit
 
     @property
     def eot_token_id(self) -> int:
-        return self.text.eod
+        return self.text.prefix
 
     @property
     def prefix_token_id(self) -> int:
-        return self.reading.begin
+        return self.text.prefix
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
-        begin = [self.reading.begin] if self.reading.begin_always and add_special_tokens is not False else []
-        return begin + self.text.encode(string)
+        return self.text.encode(string, add_special_tokens)
 
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         before, after = super()._encode_pair(context, continuation)
         if after:
-            return before, after
+            return before or [self.text.prefix], after
         whole = self.tok_encode(context + continuation)
-        return whole[:-1] or [self.reading.begin], whole[-1:]
+        return whole[:-1] or [self.text.prefix], whole[-1:]
 
     def _loglikelihood_tokens(self, requests: Any, **kwargs: Any) -> list[tuple[float, bool]]:
         pairs = [Request(tuple(context), tuple(continuation)) for _, context, continuation in requests]
@@ -104,9 +118,9 @@ class Adapter(TemplateLM):
     def loglikelihood_rolling(self, requests: Any, disable_tqdm: bool = True) -> list[float]:
         windows, owners = [], []
         for index, request in enumerate(requests):
-            tokens = self.text.encode(request.args[0])
-            window = self.reading.window or len(tokens)
-            for pair in get_rolling_token_windows(tokens, self.reading.begin, window, context_len=1):
+            tokens = self.tok_encode(request.args[0])
+            window = self.reading.window or len(tokens) or 1
+            for pair in get_rolling_token_windows(tokens, self.text.prefix, window, context_len=1):
                 windows.append(Request(*map(tuple, make_disjoint_window(pair))))
                 owners.append(index)
         totals = [0.0] * len(requests)
@@ -125,21 +139,18 @@ class Adapter(TemplateLM):
 
     def _generate(self, context: str, options: dict[str, Any]) -> str:
         wanted = _wanted(options)
-        n_new, stops = wanted["max_gen_toks"], [stop for stop in wanted["until"] if stop]
-        tokens = self.tok_encode(context) or [self.reading.begin]
+        n_new, stops = wanted["max_gen_toks"], [stop for stop in (*wanted["until"], *self.text.stops) if stop]
+        tokens = self.tok_encode(context) or [self.text.prefix]
         kept = tokens if self.reading.window is None else tokens[-(self.reading.window - n_new) :]
         self.n_clipped += len(kept) < len(tokens)
-        before = self.text.decode(kept)
-
-        def text_of(new: list[int]) -> str:
-            return self.text.decode([*kept, *new]).removeprefix(before)
 
         def ended(new: list[int]) -> bool:
-            return any(stop in text_of(new) for stop in stops)
+            return new[-1] in self.text.ends or any(stop in self.text.decode(new) for stop in stops)
 
-        new = generate(self.model, kept, n_new, eod=self.text.eod, stop=ended)
+        new = generate(self.model, kept, n_new, stop=ended)
         self.progress(1)
-        return postprocess_generated_text(text_of(new), stops, think_end_token=None)
+        # Decoded alone, as the harness does: a tokenizer that begins texts with a space takes that of an answer away.
+        return postprocess_generated_text(self.text.decode(new), stops, think_end_token=None)
 
 
 def _wanted(options: dict[str, Any]) -> dict[str, Any]:
@@ -170,7 +181,7 @@ class LoadedTask:
 
     tree: Any  # what TaskManager.load gives
     limit: int | None
-    seed: int
+    seeds: Seeds
     requests: list[Any]
 
 
@@ -184,32 +195,32 @@ def key_of(request: Any) -> str:
 class Tasks:
     """Task files, and where what they read comes from.
 
-    tokenizer: of the model, for tasks that count tokens. data: the folder of harness_sources.py, None = the hub."""
+    text: of the model, for tasks that count tokens. data: the folder of harness_sources.py, None = the hub."""
 
     index: TaskManager
-    tokenizer: Tokenizer
+    text: TaskText
     data: Path | None
 
 
 def find_tasks(
     names: Sequence[str],
     include_path: str | None,
-    tokenizer: Tokenizer,
+    text: TaskText,
     data: Path | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> Tasks:
     """The index of task files: your own folder alone when it has all of `names`, else with the harness's own.
 
     metadata: what tasks are told that make their texts, such as max_seq_lengths."""
-    told = {"tokenizer": name_of(tokenizer), **(metadata or {})}
+    told = {"tokenizer": name_of(text), **(metadata or {})}
     if include_path is not None:
         own = TaskManager(include_path=include_path, include_defaults=False, metadata=told)
         if set(names) <= set(own.all_tasks):
-            return Tasks(own, tokenizer, data)
-    return Tasks(TaskManager(include_path=include_path, metadata=told), tokenizer, data)
+            return Tasks(own, text, data)
+    return Tasks(TaskManager(include_path=include_path, metadata=told), text, data)
 
 
-def load_task(known: Tasks, name: str, num_fewshot: int | None, limit: int | None, seed: int) -> LoadedTask:
+def load_task(known: Tasks, name: str, num_fewshot: int | None, limit: int | None, seeds: Seeds) -> LoadedTask:
     """A task with its data and all its requests.
 
     num_fewshot: None = each task's own; a task that sets 0 keeps it, as in the harness. limit: documents a task,
@@ -218,12 +229,12 @@ def load_task(known: Tasks, name: str, num_fewshot: int | None, limit: int | Non
     try:
         # A bar for each of its steps, and what its task files print.
         silence = redirect_stderr(StringIO()), redirect_stdout(StringIO())
-        with _seeded(seed), silence[0], silence[1], sources(known.data, known.tokenizer):
+        with _seeded(seeds), silence[0], silence[1], sources(known.data, known.text):
             tree = known.index.load([name])
             for task in tree["tasks"].values():
                 own = task.get_config("num_fewshot")
                 task.set_config("num_fewshot", own or 0 if num_fewshot is None or own == 0 else num_fewshot)
-            requests = _requests(tree, limit, seed)
+            requests = _requests(tree, limit, seeds)
     except Exception as error:  # data sets, their hub and task files fail in every way there is
         words = [line.strip() for line in str(error).splitlines() if re.search(r"\w", line)] or [""]
         raise ValueError(f"task {name} cannot be loaded: {type(error).__name__}: {words[0][:200]}") from error
@@ -232,26 +243,33 @@ def load_task(known: Tasks, name: str, num_fewshot: int | None, limit: int | Non
         raise ValueError(f"task {name} asks for sampled answers; only the most probable ones are generated")
     if any(r.doc.get("outputs") == [] for r in requests if isinstance(r.doc, dict)):  # RULER's common words
         raise ValueError(f"task {name} has questions without an answer: prompts of this length have no room for one")
-    return LoadedTask(tree, limit, seed, requests)
+    rolling = [r.args[0] for r in requests if r.request_type == "loglikelihood_rolling"]
+    if rolling and not any(rolling):  # its metrics divide by bytes
+        raise ValueError(f"task {name} has nothing but empty texts")
+    if any(r.request_type == "loglikelihood" and not any(r.args) for r in requests):
+        raise ValueError(f"task {name} asks how likely an empty text is behind an empty one")
+    return LoadedTask(tree, limit, seeds, requests)
 
 
-def _requests(tree: Any, limit: int | None, seed: int) -> list[Any]:
+def _requests(tree: Any, limit: int | None, seeds: Seeds) -> list[Any]:
     requests = []
     for task in tree["tasks"].values():
-        task.set_fewshot_seed(seed)
+        task.set_fewshot_seed(seeds.few_shot)
         task.build_all_requests(limit=get_sample_size(task, limit))
         requests += task.instances
     return requests
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Python's and NumPy's global generators, which task files use, and back."""
+def _seeded(seeds: Seeds) -> Iterator[None]:
+    """The global generators, which task files use, and back."""
     before = random.getstate(), np.random.get_state()
-    random.seed(seed)
-    np.random.seed(seed)
+    random.seed(seeds.python)
+    np.random.seed(seeds.numpy)
     try:
-        yield
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seeds.torch)
+            yield
     finally:
         random.setstate(before[0])
         np.random.set_state(before[1])
@@ -266,7 +284,7 @@ def too_long(adapter: Adapter, requests: Sequence[Any]) -> str:
         if request.request_type == "generate_until":
             if (n_new := _wanted(request.args[1])["max_gen_toks"]) >= window:
                 return f"{n_new:,} new tokens leave no room for a prompt in a window of {window:,}"
-        elif request.request_type == "loglikelihood" and len(adapter.text.encode(request.args[1])) > window:
+        elif request.request_type == "loglikelihood" and len(adapter.text.encode(request.args[1], False)) > window:
             return f"a continuation is longer than the window of {window:,} tokens"
     return ""
 
@@ -278,7 +296,7 @@ def longest(adapter: Adapter, requests: Sequence[Any]) -> int:
         n_new, texts = 0, request.args
         if request.request_type == "generate_until":
             n_new, texts = _wanted(request.args[1])["max_gen_toks"], request.args[:1]
-        taken.append(len(adapter.tok_encode("".join(texts)) or [adapter.reading.begin]) + n_new)
+        taken.append(len(adapter.tok_encode("".join(texts)) or [adapter.text.prefix]) + n_new)
     return max(taken) if window is None else min(window, max(taken))
 
 
@@ -309,7 +327,7 @@ def definition(task: LoadedTask) -> str:
 def score(task: LoadedTask, answers: Answers) -> Mapping[str, Any]:
     """The harness's own results (lm_eval.result_schema) from the answers to all requests."""
     for each in task.tree["tasks"].values():
-        each.set_fewshot_seed(task.seed)
+        each.set_fewshot_seed(task.seeds.few_shot)
     with redirect_stderr(StringIO()):
         known = _Answered(answers)
         results = evaluate(known, task.tree, limit=task.limit, bootstrap_iters=RESAMPLES, log_samples=False)

@@ -20,6 +20,7 @@ The harness's own option for a data set's files is in each task file (dataset_pa
 the hub's names in their code: so the four functions that all of them come through are replaced for as long as it takes.
 """
 
+import hashlib
 import json
 import re
 import shutil
@@ -39,32 +40,32 @@ import huggingface_hub
 import requests
 import transformers
 
-from coca_train.data.tokenizer import Tokenizer
 from coca_train.evaluation.measures import squad_metrics
+from coca_train.evaluation.measures.harness_text import TaskText
 
 BUILDERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}
 OF_TRANSFORMERS_4 = "transformers.data.metrics"
 HUB_FILE = re.compile(r"https://huggingface\.co/datasets/(?P<dataset>[^/]+/[^/]+)/resolve/[^/]+/(?P<file>.+)")
 
 
-def name_of(tokenizer: Tokenizer) -> str:
-    """What a task calls it."""
-    return f"coca_train/{tokenizer.digest}"
+def name_of(text: TaskText) -> str:
+    """What a task calls the tokenizer of a model."""
+    return f"coca_train/{hashlib.sha256(text.identity.encode()).hexdigest()}"
 
 
 @contextmanager
-def sources(folder: Path | None, tokenizer: Tokenizer) -> Iterator[None]:
+def sources(folder: Path | None, text: TaskText) -> Iterator[None]:
     """Tasks that are loaded inside find what the module says. folder: None: data sets come from the hub."""
     with ExitStack() as stack:
 
         def replace(owner: Any, name: str, by: Callable[..., Any]) -> None:
             stack.enter_context(patch.object(owner, name, by))
 
-        opened = transformers.AutoTokenizer.from_pretrained
+        opened, ours = transformers.AutoTokenizer.from_pretrained, name_of(text)
 
         def from_pretrained(name: str, *given: Any, **options: Any) -> Any:
-            if name == name_of(tokenizer):
-                return counting(tokenizer)
+            if name == ours:
+                return text.counter
             return opened(name, *given, **{**options, "trust_remote_code": False})  # tasks write True there
 
         replace(transformers.AutoTokenizer, "from_pretrained", from_pretrained)
@@ -81,11 +82,6 @@ def sources(folder: Path | None, tokenizer: Tokenizer) -> Iterator[None]:
             replace(huggingface_hub, "hf_hub_download", lambda *given, **file: _copied(folder, copies, *given, **file))
             replace(requests, "get", lambda url, **options: _answer(file_at(folder, url)))
         yield
-
-
-def counting(tokenizer: Tokenizer) -> Callable[[str], Any]:
-    """As much of transformers' tokenizers as tasks use to count tokens."""
-    return lambda text: SimpleNamespace(input_ids=tokenizer.encode(text))
 
 
 def file_at(folder: Path, url: str) -> Path:

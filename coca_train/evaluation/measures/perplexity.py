@@ -6,7 +6,7 @@ Shape legend: B passes of one shape, T their length, n the predictions wanted of
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +28,7 @@ class Scores(NamedTuple):
 
     bands: np.ndarray  # (n_documents, n_bands, 2): by how many tokens of the document precede the prediction
     bins: np.ndarray  # (n_documents, n_bins, 2): by position in the first window, see windows.py
+    windows: np.ndarray  # (n_documents, 2): the mean NLL of each window [nats per token], summed, and windows
 
     @property
     def documents(self) -> np.ndarray:
@@ -62,6 +63,7 @@ def score_share(
     micro_batch_tokens: int,
     progress: Callable[[int], None] = lambda n_tokens: None,
     edges: Sequence[int] = (),
+    begin: int | None = None,
 ) -> list[Scores]:
     """This rank's share of the sums of every row: those of all ranks, added up, are the whole.
 
@@ -69,7 +71,8 @@ def score_share(
     float32, and .sequence, its share where ranks share sequences. Several rows share passes: only for models that
     treat them alike (windows.same_at). Passes of equal shape go through the model together, up to micro_batch_tokens,
     CPU_TOKENS on a CPU (at least one). progress: told the tokens that all ranks read, batch by batch. edges: ascending;
-    a prediction with more than edges[i] tokens of its document before it is of band i + 1 or above.
+    a prediction with more than edges[i] tokens of its document before it is of band i + 1 or above. begin: the token
+    that each window reads in place of its first one; None: it reads its own.
     """
     device = next(model.parameters()).device
     if device.type == "cpu":
@@ -79,15 +82,16 @@ def score_share(
     work = batches(passes([len(d) - 1 for d in documents], rows), micro_batch_tokens)
     sums = [np.zeros((len(documents), len(edges) + 1, 2)) for _ in rows]
     bins = [np.zeros((len(documents), len(bin_ends(row.window)), 2)) for row in rows]
+    windows = [np.zeros((len(documents), 2)) for _ in rows]
     edges_n = np.asarray(edges, dtype=int)
     shared = model.sequence
     rank, n_ranks = dist.reader(1 if shared is None else shared.size)
     with evaluating(model):
-        for begin in range(0, len(work), n_ranks):
+        for first in range(0, len(work), n_ranks):
             # Every rank makes the same number of forwards (ZeRO-3's are collective); what is over counts nothing.
-            mine = begin + rank
+            mine = first + rank
             batch = work[min(mine, len(work) - 1)]
-            nll_BT = _score(model, documents, batch, rows, device)
+            nll_BT = _score(model, documents, batch, rows, device, begin)
             # Ranks that share a sequence all have its losses; the first of them counts them.
             if mine < len(work) and (shared is None or shared.rank == 0):
                 for each, nll_T in zip(batch, nll_BT, strict=True):
@@ -95,24 +99,32 @@ def score_share(
                         nll_P = nll_T[part.begin : part.end]
                         parted = np.split(nll_P, np.clip(edges_n - each.start - part.begin, 0, len(nll_P)))
                         sums[part.row][each.document] += [(nll.sum(), len(nll)) for nll in parted]
+                        windows[part.row][each.document] += nll_P.mean(), 1
                         if each.start == 0:  # the first window: later ones score long contexts only
                             by_position = np.zeros((rows[part.row].window, 2))
                             by_position[part.begin : part.end] = np.stack((nll_P, np.ones_like(nll_P)), 1)
                             bins[part.row][each.document] += binned(by_position)
-            progress(sum(each.length for b in work[begin : begin + n_ranks] for each in b))
-    return [Scores(*pair) for pair in zip(sums, bins, strict=True)]
+            progress(sum(each.length for b in work[first : first + n_ranks] for each in b))
+    return [Scores(*each) for each in zip(sums, bins, windows, strict=True)]
 
 
 def _score(
-    model: Any, documents: Sequence[np.ndarray], batch: Sequence[Pass], rows: Sequence[Windowing], device: Any
+    model: Any,
+    documents: Sequence[np.ndarray],
+    batch: Sequence[Pass],
+    rows: Sequence[Windowing],
+    device: Any,
+    begin: int | None,
 ) -> np.ndarray:
     """NLL of every prediction of passes of one shape, nll_BT float64; NaN where no row scores it."""
     parts, length = batch[0].parts, batch[0].length
     read = [documents[each.document][each.start : each.stop + 1] for each in batch]
     tokens_BT = torch.from_numpy(np.stack(read).astype(np.int64)).to(device)
+    if begin is not None:
+        tokens_BT[:, 0] = begin
     pos_1T = torch.arange(length, device=device)[None]
-    wanted, window = stretches(parts), max(rows[part.row].window for part in parts)
-    nll_Bn = model.losses(tokens_BT[:, :-1], tokens_BT[:, 1:], pos_BT=pos_1T, length=window, wanted=wanted)
+    wanted, seen = stretches(parts), max(rows[part.row].length for part in parts)
+    nll_Bn = model.losses(tokens_BT[:, :-1], tokens_BT[:, 1:], pos_BT=pos_1T, length=seen, wanted=wanted)
     wanted_n = np.concatenate([np.arange(*stretch) for stretch in wanted])
     nll_BT = np.full((len(batch), length), np.nan)
     nll_BT[:, wanted_n] = nll_Bn.double().cpu().numpy()
@@ -152,6 +164,13 @@ def summarise(sums: np.ndarray, n_bytes: int | None = None, seed: int = 0, resam
         ci_low=low,
         ci_high=high,
     )
+
+
+def weighted(summary: Perplexity, windows_D2: np.ndarray, seed: int = 0, resamples: int = RESAMPLES) -> Perplexity:
+    """The summary with the perplexity of the mean over windows, and its interval. windows_D2: as Scores.windows."""
+    of_windows = summarise(windows_D2, None, seed, resamples)
+    edges = {"ci_low": of_windows.ci_low, "ci_high": of_windows.ci_high}
+    return replace(summary, perplexity=of_windows.perplexity, **edges)
 
 
 def intervals(sums_DK2: np.ndarray, seed: int = 0, resamples: int = RESAMPLES) -> tuple[list[Bound], list[Bound]]:

@@ -50,7 +50,8 @@ class Windowing(NamedTuple):
     """How documents are read: their first `cut` predictions (None: all) in windows of one length [tokens].
 
     ends: None: every prediction counts once, as the module defines it. Else the last `ends` predictions of each window
-    count, of windows that a document fills, the first of which begins at `begin`.
+    count, of windows that a document fills, the first of which begins at `begin`. unread: tokens that belong to a
+    window beside those that are read; dynamic frequencies see them.
     """
 
     window: int
@@ -58,6 +59,12 @@ class Windowing(NamedTuple):
     cut: int | None = None
     ends: int | None = None
     begin: int = 0
+    unread: int = 0
+
+    @property
+    def length(self) -> int:
+        """What dynamic frequencies see [tokens]."""
+        return self.window + self.unread
 
     def over(self, n_predictions: int) -> Iterator[Window]:
         """The windows over one document. Raises ValueError as `sliding_windows`."""

@@ -16,6 +16,7 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
 from coca_train.evaluation import harness_page
+from coca_train.evaluation.measures.harness_text import FolderText, OwnText, TaskText
 from coca_train.evaluation.measures.windows import missing_positions
 from coca_train.evaluation.results import Evaluation, Point
 from coca_train.evaluation.subject import Setup, Subject
@@ -23,9 +24,10 @@ from coca_train.report.blocks import Document
 from coca_train.runtime import dist
 from coca_train.runtime.errors import UserError
 
-VERSION = 1
+VERSION = 2
 AXIS = ("tasks",)
 Shots = Annotated[int, Field(ge=0)]
+Seed = Annotated[int, Field(ge=0, lt=1 << 32)]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -52,10 +54,10 @@ class Settings:
         description="tokens read at once; what is longer loses its left, and the report counts it [tokens]. whole: "
         "everything is read as it is asked, however long; training: the training window"
     )
-    begin: Literal["eod", "bos"] = Field(
-        description="token before a text without context: the end of a document, or the begin-of-text token"
+    seed: Annotated[list[Seed], Field(min_length=4, max_length=4)] = Field(
+        description="as lm_eval --seed: of Python's, NumPy's and torch's generators while a task is loaded, and of the "
+        "draw of its few-shot examples; lm_eval's own are [0, 1234, 1234, 1234]"
     )
-    begin_always: bool = Field(description="that token before every context too (LLaMA, with begin=bos)")
 
     @field_validator("num_fewshot")
     @classmethod
@@ -77,7 +79,7 @@ class Material(NamedTuple):
     problems: Mapping[Point, str]
     longest: Mapping[Point, int]
     adapter: Any
-    tokenizer: str  # digest
+    tokenizer: str  # its digest, and how texts become tokens
 
 
 def of_cell(options: dict[str, Any], point: Point) -> dict[str, Any]:
@@ -97,29 +99,25 @@ def points(settings: Settings, lengths: Sequence[int]) -> tuple[Point, ...]:
 def prepare(settings: Settings, subject: Subject, setup: Setup) -> Material:
     """COLLECTIVE. Rank 0 loads first, so that a data set is fetched once; a task lost on one rank is lost on all."""
     harness = _harness()
-    tokenizer = subject.tokenizer
-    begin = tokenizer.eod if settings.begin == "eod" else tokenizer.bos
-    if begin is None:
-        raise UserError(
-            f"E-EVAL-31 eval.begin=bos: the tokenizer of {subject.name} has no begin-of-text token. Fix: eval.begin=eod"
-        )
     reading = harness.Reading(
         window={"whole": None, "training": subject.training_window}.get(str(settings.window), settings.window),
         batch_tokens=setup.micro_batch_tokens,
-        begin=begin,
-        begin_always=settings.begin_always,
     )
-    adapter = harness.Adapter(subject.model, tokenizer, reading)
+    seeds = harness.Seeds(**dict(zip(("python", "numpy", "torch", "few_shot"), settings.seed, strict=True)))
+    text: TaskText = OwnText(subject.tokenizer, subject.begin)
+    if subject.facts.kind == "huggingface":
+        text = FolderText(subject.path, {"auto": None, "bos": True, "none": False}[subject.begin_choice])
+    adapter = harness.Adapter(subject.model, text, reading)
     tasks: dict[Point, Any] = {}
     problems: dict[Point, str] = {}
     longest: dict[Point, int] = {}
     data = None if settings.data is None else Path(settings.data)
 
     def load() -> None:
-        known = harness.find_tasks(settings.tasks, settings.include_path, tokenizer, data, settings.metadata)
+        known = harness.find_tasks(settings.tasks, settings.include_path, text, data, settings.metadata)
         for name in settings.tasks:
             try:
-                tasks[name] = harness.load_task(known, name, settings.shots(name), settings.limit, setup.seed)
+                tasks[name] = harness.load_task(known, name, settings.shots(name), settings.limit, seeds)
                 problems[name] = harness.too_long(adapter, tasks[name].requests)
                 if subject.model.max_positions is not None:  # all texts become tokens for it
                     longest[name] = harness.longest(adapter, tasks[name].requests)
@@ -134,7 +132,7 @@ def prepare(settings: Settings, subject: Subject, setup: Setup) -> Material:
     merged: dict[Point, str] = {
         name: next((problems[name] for problems in everywhere if problems[name]), "") for name in settings.tasks
     }
-    return Material(tasks, merged, longest, adapter, tokenizer.digest)
+    return Material(tasks, merged, longest, adapter, f"{subject.tokenizer.digest} {text.identity}")
 
 
 def work(settings: Settings, subject: Subject, points: Sequence[Point], material: Material) -> list[float]:
@@ -149,7 +147,7 @@ def fingerprint(material: Material, point: Point) -> str:
     known = [material.tokenizer, repr(material.adapter.reading), harness.VERSION]
     if point in material.tasks:
         task = material.tasks[point]
-        known += [f"{task.limit} {task.seed}", *map(harness.key_of, task.requests), harness.definition(task)]
+        known += [f"{task.limit} {task.seeds}", *map(harness.key_of, task.requests), harness.definition(task)]
     return hashlib.sha256("\n".join(known).encode()).hexdigest()
 
 

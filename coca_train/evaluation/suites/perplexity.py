@@ -8,6 +8,11 @@ document_tokens says which predictions a window is measured on:
 A document cut to n has n + 1 tokens where it has that many, so that it has n predictions. Where nothing depends on
 the window's length, the longest window's cell measures the others on the way, and theirs take no time.
 
+What papers do otherwise: weighting=windows takes the mean of each window's mean loss, so that a first window of W
+predictions counts as much as a later one of `stride`; window_counts=tokens says that a window of W tokens predicts the
+W - 1 behind its first; begin_windows=true has the token that begins a text in front of every window, in place of the
+token that is there (YaRN's eval/perplexity.py does all three).
+
 At each point: perplexity and its 95 % interval (bootstrap over documents), bits per token and per byte, predictions,
 and the loss by position of each document's first window (measures/windows.py). `by_document`, its NLL and predictions,
 is what models are compared by (differences.py) where `predictions`, a digest of the tokens scored, is the same. And by
@@ -30,7 +35,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
-from coca_train.evaluation.measures.perplexity import Scores, intervals, score_share, summarise
+from coca_train.evaluation.measures.perplexity import Scores, intervals, score_share, summarise, weighted
 from coca_train.evaluation.measures.windows import (
     Windowing,
     bin_ends,
@@ -43,6 +48,7 @@ from coca_train.evaluation.perplexity_page import asked, page
 from coca_train.evaluation.results import ALL
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.texts import Library, Texts, digest
+from coca_train.runtime.errors import UserError
 
 __all__ = ["asked", "page"]  # of its page
 
@@ -69,6 +75,17 @@ class Settings:
         description="shorter documents are left out [tokens]; null: the longest window of the grid "
         "that any document fills"
     )
+    weighting: Literal["tokens", "windows"] = Field(
+        description="what counts as much as another in the mean loss that perplexity is made of: each prediction, or "
+        "each window, however few it predicts (YaRN's table 4)"
+    )
+    window_counts: Literal["predictions", "tokens"] = Field(
+        description="a window of W reads W tokens and predicts as many, or has W tokens, of which the first is not "
+        "predicted and the last not read (YaRN)"
+    )
+    begin_windows: bool = Field(
+        description="the token of text.begin in place of the first one of every window, not of the document only (YaRN)"
+    )
     bootstrap_resamples: Positive = Field(description="draws of the 95 % interval over documents")
     holds_within: Annotated[float, Field(gt=0, le=1)] = Field(
         description="a window holds when the loss of the same predictions is surely at most this much above that in "
@@ -83,7 +100,7 @@ Sums = dict[str, list[Any]]  # by source: `Scores` as plain lists
 class Material:
     """What one model reads: documents of at least the longest window, windows of the grid and stride [tokens].
 
-    shared: by variant and row, this rank's sums of what was measured for another cell too. fresh: those of
+    begin: the token that every window begins with, None: its own. shared: by variant and row, this rank's sums of what was measured for another cell too. fresh: those of
     the present cell; they are shared only when all ranks have succeeded (`combine`). A rank without them would measure
     the window anew, and shares of different passes do not add up to the whole. sizes: by cut, see n_bytes.
     """
@@ -94,14 +111,17 @@ class Material:
     training_window: int
     stride: int
     seed: int
+    begin: int | None = None
     shared: dict[tuple[Any, Windowing], Sums] = field(default_factory=dict)
     fresh: dict[tuple[Any, Windowing], Sums] = field(default_factory=dict)
     sizes: dict[int | None, dict[str, int]] = field(default_factory=dict)
 
     def row(self, window: int) -> Windowing:
         """How documents are read in this window."""
-        cut = {"longest": self.windows[-1], "window": window, "whole": None}[self.settings.document_tokens]
-        return Windowing(window, min(self.stride, window), cut)
+        unread = 1 if self.settings.window_counts == "tokens" else 0
+        n = window - unread
+        cut = {"longest": self.windows[-1], "window": n, "whole": None}[self.settings.document_tokens]
+        return Windowing(n, min(self.stride, n), cut, unread=unread)
 
     def lengths(self, window: int) -> list[int]:
         """Of which its cell asks whether they are used: itself, and two that the training window begins with."""
@@ -151,15 +171,27 @@ class Material:
 
 
 def prepare(settings: Settings, subject: Subject, setup: Setup) -> Material:
-    windows = sorted(point for point in setup.points if isinstance(point, int))
+    least = 2 if settings.window_counts == "tokens" else 1
+    windows = sorted(point for point in setup.points if isinstance(point, int) and point >= least)
+    if not windows:
+        raise UserError(
+            "E-EVAL-33 eval.window_counts=tokens: a window of 1 token predicts nothing. Fix: longer ones in grid.lengths"
+        )
     library = Library(subject, setup)
     if settings.min_document_tokens is None:
         windows = [window for window in windows if window <= library.longest] or windows[:1]
         texts = library.choose(windows[-1])
     else:
-        texts = library.choose(settings.min_document_tokens, "eval.min_document_tokens")
+        texts = library.choose(settings.min_document_tokens + len(subject.begin), "eval.min_document_tokens")
     trained = subject.training_window
-    return Material(settings, texts, tuple(windows), trained, settings.stride or trained, setup.seed)
+    begin = subject.begin[0] if settings.begin_windows and subject.begin else None
+    return Material(settings, texts, tuple(windows), trained, settings.stride or trained, setup.seed, begin)
+
+
+def of_cell(options: dict[str, Any], point: int) -> dict[str, Any]:
+    """Without options that are as they were before there were any: cells of then are the same ones."""
+    usual = {"weighting": "tokens", "window_counts": "predictions", "begin_windows": False}
+    return {key: value for key, value in options.items() if key not in usual or value != usual[key]}
 
 
 def work(settings: Settings, subject: Subject, points: Sequence[int], material: Material) -> list[float]:
@@ -179,6 +211,8 @@ def fingerprint(material: Material, point: int) -> str:
 def impossible(settings: Settings, subject: Subject, point: int, material: Material) -> str:
     if point > material.windows[-1]:
         return f"no document has {point:,} tokens"
+    if point not in material.windows:
+        return "a window of 1 token predicts nothing"
     problem = missing_positions(subject.model, point)
     return f"{problem}, and these windows need more" if problem else ""
 
@@ -201,7 +235,7 @@ def measure(settings: Settings, subject: Subject, point: int, material: Material
         sums: dict[Windowing, Sums] = {row: {} for row in rows}
         for source, documents in material.texts.documents.items():
             edges = (material.training_window,)
-            scored = score_share(model, documents, rows, setup.micro_batch_tokens, read, edges)
+            scored = score_share(model, documents, rows, setup.micro_batch_tokens, read, edges, material.begin)
             for row, scores in zip(rows, scored, strict=True):
                 sums[row][source] = [part.tolist() for part in scores]
         known |= sums
@@ -240,11 +274,16 @@ def combine(
         size[ALL] = sum(size.values())
     sources, predictions = {}, material.predictions(point)
     for source, scores in read["own"].items():
-        summary = summarise(scores.documents, size[source], material.seed, settings.bootstrap_resamples)
+        draws = material.seed, settings.bootstrap_resamples
+        summary = summarise(scores.documents, size[source], *draws)
+        if settings.weighting == "windows":
+            summary = weighted(summary, scores.windows, *draws)
         low, high = intervals(scores.bins, material.seed, settings.bootstrap_resamples)
-        curve = {"ends": bin_ends(point).tolist(), "loss_by_position": means(scores.positions).tolist()}
+        curve = {"ends": bin_ends(material.row(point).window).tolist(), "loss_by_position": means(scores.positions).tolist()}
         curve |= {"loss_low": low, "loss_high": high, "by_document": scores.documents.tolist()}
         sources[source] = asdict(summary) | curve | {"predictions": predictions[source]}
+        if settings.weighting == "windows":
+            sources[source]["windows_by_document"] = scores.windows.tolist()
         sources[source]["uses"] = {
             str(length): _excess(*(read[name, length][source].documents for name in ("less", "more")))
             for length in material.lengths(point)
@@ -264,7 +303,7 @@ def _excess(one_D2: np.ndarray, other_D2: np.ndarray) -> list[list[float]]:
 def _whole(parts: Sequence[Mapping[str, Any]], sources: Iterable[str]) -> dict[str, Scores]:
     """All ranks' shares of one window, by source; and of several all together."""
     whole = {
-        source: Scores(*(np.sum([part[source][i] for part in parts], axis=0) for i in (0, 1))) for source in sources
+        source: Scores(*(np.sum([part[source][i] for part in parts], axis=0) for i in range(3))) for source in sources
     }
     if len(whole) > 1:
         whole[ALL] = Scores(*map(np.concatenate, zip(*whole.values(), strict=True)))

@@ -1,0 +1,145 @@
+"""How the tasks of lm-evaluation-harness become tokens and answers become text: as its class `HFLM` does it (lm_eval
+0.4.13, models/huggingface.py).
+
+A Hugging Face folder is read by transformers' own tokenizer, which decides whether a text begins with the token for it;
+`add_bos_token` says otherwise, as `lm_eval --model hf --model_args add_bos_token=...` does. The weights of a run are read
+by its own tokenizer (data/tokenizer.py). A text that already begins with that token, spelled out, gets no second one.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+from coca_train.data.tokenizer import Tokenizer
+from coca_train.hub import transformers_side
+from coca_train.runtime.errors import DataError
+
+GENERATION, CONFIG = "generation_config.json", "config.json"
+PROBE = "a text, and 12 of them"
+
+
+class TaskText(Protocol):
+    """Text to tokens and back.
+
+    prefix: stands in front of what has no context. ends: each of them ends a generation. stops: texts that end one too.
+    counter: as much of a tokenizer of transformers as tasks use to count tokens. identity: tells two of them apart.
+    """
+
+    @property
+    def prefix(self) -> int: ...
+    @property
+    def ends(self) -> frozenset[int]: ...
+    @property
+    def stops(self) -> tuple[str, ...]: ...
+    @property
+    def counter(self) -> Callable[..., Any]: ...
+    @property
+    def identity(self) -> str: ...
+
+    def encode(self, text: str, special: bool | None = None) -> list[int]:
+        """special: whether the token that begins a text is put in front; None: as this text is read by itself."""
+        ...
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text of tokens, without those that stand for no text."""
+        ...
+
+
+@dataclass(frozen=True)
+class OwnText:
+    """Of a run. begin: what stands in front of every text, nothing or one token."""
+
+    tokenizer: Tokenizer
+    begin: tuple[int, ...] = ()
+
+    @property
+    def prefix(self) -> int:
+        return self.begin[0] if self.begin else self.tokenizer.eod
+
+    @property
+    def ends(self) -> frozenset[int]:
+        return frozenset((self.tokenizer.eod,))
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def counter(self) -> Callable[..., Any]:
+        return lambda text: SimpleNamespace(input_ids=self.tokenizer.encode(text))
+
+    @property
+    def identity(self) -> str:
+        return f"{self.tokenizer.digest} {self.begin}"
+
+    def encode(self, text: str, special: bool | None = None) -> list[int]:
+        return [*(() if special is False else self.begin), *self.tokenizer.encode(text)]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return self.tokenizer.decode(list(tokens))
+
+
+@dataclass(frozen=True)
+class FolderText:
+    """Of a Hugging Face folder. Raises DataError E-EVAL-32 when transformers has no tokenizer for it."""
+
+    folder: Path
+    add_bos_token: bool | None = None
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        options = {} if self.add_bos_token is None else {"add_bos_token": self.add_bos_token}
+        try:
+            return transformers_side.tokenizer(self.folder, **options)
+        except (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError) as error:
+            reason = (str(error) or type(error).__name__).strip().splitlines()[0][:200]
+            raise DataError(
+                f"E-EVAL-32 {self.folder}: transformers cannot read its tokenizer ({reason}), and the tasks of a folder "
+                "are read by it, as lm_eval does. Fix: give the folder the tokenizer files of its model"
+            ) from error
+
+    @cached_property
+    def prefix(self) -> int:
+        begin, end = self._tokenizer.bos_token_id, self._tokenizer.eos_token_id
+        found = end if begin is None else begin
+        if found is None:
+            raise DataError(
+                f"E-EVAL-32 {self.folder}: its tokenizer has neither bos_token nor eos_token, and one of them stands in "
+                "front of what has no context. Fix: name them in tokenizer_config.json"
+            )
+        return found
+
+    @cached_property
+    def ends(self) -> frozenset[int]:
+        """What transformers' generate stops at: generation_config.json's, where there is one, else config.json's."""
+        file = next(self.folder / name for name in (GENERATION, CONFIG) if (self.folder / name).is_file())
+        said = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id")
+        listed = said if isinstance(said, list) else [said]
+        return frozenset(token for token in listed if isinstance(token, int))
+
+    @cached_property
+    def stops(self) -> tuple[str, ...]:
+        end = self._tokenizer.eos_token_id
+        return () if end is None else (self._tokenizer.decode(end),)
+
+    @property
+    def counter(self) -> Callable[..., Any]:
+        return self._tokenizer
+
+    @cached_property
+    def identity(self) -> str:
+        return f"{self.encode(PROBE)} {self.prefix} {sorted(self.ends)} {self.stops} {self.add_bos_token}"
+
+    def encode(self, text: str, special: bool | None = None) -> list[int]:
+        if special is None:
+            begun = text.startswith(self._tokenizer.decode(self.prefix))
+            special = False if begun else self.add_bos_token
+        options = {} if special is None else {"add_special_tokens": special}
+        return self._tokenizer.encode(text, **options)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return self._tokenizer.decode(list(tokens), skip_special_tokens=True)

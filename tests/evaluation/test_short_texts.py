@@ -1,0 +1,58 @@
+"""Texts of no, one and few tokens: every measure of texts gives a value or a sentence, in every window."""
+
+import json
+import math
+
+import pytest
+
+from coca_train.evaluation.suites import suite_module
+from coca_train.runtime.errors import UserError
+from tests.evaluation.grids import byte_subject, result, settings, setup
+
+SHORT = {"empty": [""], "one": ["a"], "two": ["ab"], "mixed": ["", "a", "ab", "abc", "a" * 40]}
+# By suite: its options; min_document_tokens leaves nothing out.
+SUITES = {
+    "perplexity": {"min_document_tokens": 1},
+    "position_loss": {},
+    "temperature": {"document_tokens": 1, "scales": [1.0, 1.2], "block": 4},
+    "anomaly": {},
+    "recurrence": {"segment": 4, "document_tokens": 1},
+}
+
+
+@pytest.mark.parametrize("kind", ["run", "huggingface"])
+@pytest.mark.parametrize("texts", SHORT)
+@pytest.mark.parametrize("suite", SUITES)
+def test_a_value_or_a_sentence(suite, texts, kind):
+    options, module = settings(suite, **SUITES[suite]), suite_module(suite)
+    who = byte_subject(kind=kind)
+    points = module.points(options, [1, 2, 3, 32])
+    shared = setup(points, {"books": SHORT[texts]})
+    try:
+        material = module.prepare(options, who, shared)
+    except UserError as error:
+        assert str(error).startswith("E-EVAL-05")
+        return
+    for point in points:
+        if not module.impossible(options, who, point, material):
+            assert json.dumps(result(module, options, who, point, shared, material=material), allow_nan=False)
+
+
+@pytest.mark.parametrize("cut", ["longest", "window", "whole"])
+@pytest.mark.parametrize("counts", ["predictions", "tokens"])
+@pytest.mark.parametrize("weighting", ["tokens", "windows"])
+def test_perplexity_of_texts_shorter_than_window_and_stride(cut, counts, weighting):
+    changes = {"document_tokens": cut, "window_counts": counts, "weighting": weighting, "begin_windows": True}
+    options = settings("perplexity", min_document_tokens=1, stride=16, **changes)
+    module, who, shared = suite_module("perplexity"), byte_subject(), setup([1, 2, 32], {"books": SHORT["mixed"]})
+    material = module.prepare(options, who, shared)
+    for point in shared.points:
+        if not module.impossible(options, who, point, material):
+            found = result(module, options, who, point, shared, material=material)["sources"]["books"]
+            assert math.isfinite(found["perplexity"]) and found["n_documents"] == 3
+
+
+def test_windows_of_one_token_alone_are_refused_in_words():
+    options = settings("perplexity", min_document_tokens=1, window_counts="tokens")
+    with pytest.raises(UserError, match="E-EVAL-33"):
+        suite_module("perplexity").prepare(options, byte_subject(), setup([1], {"books": ["abc"]}))
