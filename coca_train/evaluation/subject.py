@@ -31,15 +31,17 @@ BLOCK_BYTES = 1 << 22
 
 
 def begin_of(choice: Begin, begins: bool, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """What stands in front of every text: nothing, or the token that begins one. choice: text.begin. begins: whether
-    the files of this tokenizer put it there."""
+    """Return what is put in front of every text: nothing, or the token that begins one.
+
+    choice: text.begin. begins: what `auto` means for these weights.
+    """
     wanted = begins if choice == "auto" else choice == "bos"
     return (tokenizer.bos,) if wanted and tokenizer.bos is not None else ()
 
 
 def _begins(source: Source, tokenizer: Tokenizer) -> bool:
-    """Whether the weights learned, in the end or before they were converted, that a token begins each text: those of a
-    Hugging Face folder whose tokenizer puts it there, and those of a run that began from one. Runs put none there."""
+    """Tell whether weights know texts that begin with a token: those of a Hugging Face folder whose tokenizer puts it
+    there, and of a run that began from such a folder. A run's own texts have none."""
     folders = [source.path]
     if source.kind == "run":
         if source.origin["imported"] is None:
@@ -98,7 +100,7 @@ class Opened(NamedTuple):
     """A trained model out of a folder. config: of the training that made it, or that would make such weights.
 
     kind: run or huggingface. step: optimizer steps, None where unknown. weights: digest of everything that makes it.
-    begins: whether the files of its tokenizer put a token in front of every text.
+    begins: what text.begin=auto means for it.
     """
 
     model: Transformer

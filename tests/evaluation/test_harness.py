@@ -1,7 +1,9 @@
 """Figures of lm-evaluation-harness through our adapter, against sums over plain forwards of whole sequences."""
 
+import json
 import math
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -159,6 +161,64 @@ def test_what_cannot_be_asked_has_its_reason(suite, subject):
     problems = suite.prepare(wanted, subject, setup_of()).problems
     assert "continuation is longer than the window of 6" in problems["own_lands"]
     assert problems["own_counting"] == "6 new tokens leave no room for a prompt in a window of 6"
+
+
+def own_task(folder: Path, words: str, *records: dict) -> str:
+    """A folder with one task, own_short, of these records."""
+    (folder / "short.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    (folder / "short.yaml").write_text(
+        f"task: own_short\ndataset_path: json\ndataset_kwargs: {{data_files: {{test: {folder}/short.jsonl}}}}\n"
+        f"test_split: test\n{words}"
+    )
+    return str(folder)
+
+
+PAGES = """
+output_type: loglikelihood_rolling
+doc_to_text: ""
+doc_to_target: "{{page}}"
+metric_list: [{metric: word_perplexity}, {metric: byte_perplexity}, {metric: bits_per_byte}]
+"""
+
+
+@pytest.mark.parametrize("window", ["whole", "training", 1])
+def test_an_empty_page_has_no_loss(suite, subject, monkeypatch, tmp_path, window):
+    def perplexity(*pages: str) -> float:
+        path = own_task(tmp_path, PAGES, *({"page": page} for page in pages))
+        monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / str(len(pages)))
+        by_point, _ = cells(suite, settings(suite, "own_short", include_path=path, window=window), subject, monkeypatch)
+        return by_point["own_short"]["metrics"]["own_short"]["byte_perplexity"]["value"]
+
+    assert perplexity("a tale", "", "b") == pytest.approx(perplexity("a tale", "b"), rel=1e-6)
+
+
+def test_nothing_but_empty_pages_has_its_reason(suite, subject, tmp_path):
+    wanted = settings(suite, "own_short", include_path=own_task(tmp_path, PAGES, {"page": ""}), window="whole")
+    assert "nothing but empty texts" in suite.prepare(wanted, subject, setup_of()).problems["own_short"]
+
+
+@pytest.mark.parametrize(("said", "next", "reason"), [("", "", "an empty text"), ("  ", "x", "")])
+def test_an_empty_context(suite, subject, monkeypatch, tmp_path, said, next, reason):
+    words = """
+output_type: loglikelihood
+doc_to_text: "{{said}}"
+doc_to_target: "{{next}}"
+target_delimiter: ""
+metric_list: [{metric: acc}]
+"""
+    path = own_task(tmp_path, words, {"said": said, "next": next})
+    wanted = settings(suite, "own_short", include_path=path)
+    if reason:
+        assert reason in suite.prepare(wanted, subject, setup_of()).problems["own_short"]
+    else:
+        assert cells(suite, wanted, subject, monkeypatch)[0]["own_short"]["n_requests"] == 1
+
+
+def test_the_seeds_are_those_of_lm_eval():
+    import lm_eval.defaults as defaults
+
+    others = [defaults.DEFAULT_OTHER_SEED] * 3
+    assert configuration.load(["+eval=harness", "checkpoint=x"])[0].eval.seed == [defaults.DEFAULT_RANDOM_SEED, *others]
 
 
 def test_whole_reads_what_is_asked_however_long(suite, subject, monkeypatch):

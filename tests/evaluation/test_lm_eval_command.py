@@ -145,7 +145,9 @@ ASKED = {"": "", ",add_bos_token=True": "bos", ",add_bos_token=False": "none"}
 def theirs(asked: dict[str, str], names: list[str], where: Path) -> dict[str, dict[str, Any]]:
     """The results of `lm_eval --model hf`, by name. asked: what follows --model_args, by name."""
     shared = ["--model", "hf", "--include_path", str(where), "--tasks", ",".join(names), "--device", "cpu"]
-    words = [[*shared, "--model_args", args, "--output_path", str(where / "out" / name)] for name, args in asked.items()]
+    words = [
+        [*shared, "--model_args", args, "--output_path", str(where / "out" / name)] for name, args in asked.items()
+    ]
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(where / "cache")}
     done = subprocess.run(
         [sys.executable, "-c", COMMANDS, json.dumps(words)], cwd=where, env=environment, capture_output=True, text=True

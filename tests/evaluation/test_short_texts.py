@@ -6,8 +6,9 @@ import math
 import pytest
 
 from coca_train.evaluation.suites import suite_module
+from coca_train.runtime.durable import as_json
 from coca_train.runtime.errors import UserError
-from tests.evaluation.grids import byte_subject, result, settings, setup
+from tests.evaluation.grids import byte_subject, settings, setup
 
 SHORT = {"empty": [""], "one": ["a"], "two": ["ab"], "mixed": ["", "a", "ab", "abc", "a" * 40]}
 # By suite: its options; min_document_tokens leaves nothing out.
@@ -28,14 +29,16 @@ def test_a_value_or_a_sentence(suite, texts, kind):
     who = byte_subject(kind=kind)
     points = module.points(options, [1, 2, 3, 32])
     shared = setup(points, {"books": SHORT[texts]})
-    try:
-        material = module.prepare(options, who, shared)
-    except UserError as error:
-        assert str(error).startswith("E-EVAL-05")
+    longest = max(len(text) + len(who.begin) for text in SHORT[texts])
+    if longest < 2:
+        with pytest.raises(UserError, match="E-EVAL-05"):
+            module.prepare(options, who, shared)
         return
+    material = module.prepare(options, who, shared)
     for point in points:
         if not module.impossible(options, who, point, material):
-            assert json.dumps(result(module, options, who, point, shared, material=material), allow_nan=False)
+            part = module.measure(options, who, point, material, shared)
+            assert as_json(module.combine(options, point, material, [part]))  # a bin without a prediction is NaN
 
 
 @pytest.mark.parametrize("cut", ["longest", "window", "whole"])
@@ -48,7 +51,8 @@ def test_perplexity_of_texts_shorter_than_window_and_stride(cut, counts, weighti
     material = module.prepare(options, who, shared)
     for point in shared.points:
         if not module.impossible(options, who, point, material):
-            found = result(module, options, who, point, shared, material=material)["sources"]["books"]
+            part = module.measure(options, who, point, material, shared)
+            found = module.combine(options, point, material, [part])["sources"]["books"]
             assert math.isfinite(found["perplexity"]) and found["n_documents"] == 3
 
 
@@ -56,3 +60,13 @@ def test_windows_of_one_token_alone_are_refused_in_words():
     options = settings("perplexity", min_document_tokens=1, window_counts="tokens")
     with pytest.raises(UserError, match="E-EVAL-33"):
         suite_module("perplexity").prepare(options, byte_subject(), setup([1], {"books": ["abc"]}))
+
+
+@pytest.mark.parametrize("suite", ["perplexity", "position_loss", "anomaly"])
+def test_their_page_is_written(suite, evaluated, tmp_path):
+    books = tmp_path / "short.jsonl"
+    books.write_text("".join(f"{json.dumps({'text': text})}\n" for text in SHORT["mixed"][1:]))
+    least = ["eval.min_document_tokens=1"] if suite == "perplexity" else []
+    record, page = evaluated(suite, f"text.files=[{books}]", "grid.lengths=[1,2,8]", "grid.frequencies=[own]", *least)
+    assert {cell["status"] for cell in record["cells"]} <= {"done", "impossible"} and page.sections
+    assert all(cell["result"] or cell["reason"] for cell in record["cells"])

@@ -1,7 +1,7 @@
 """YaRN's presets of perplexity, held to what its authors' script prints.
 
-PRINTED was recorded from their own function, compute_perplexity of github.com/jquesnelle/yarn, eval/perplexity.py, as of
-995db5b, with torch 2.13.0 and transformers 5.23.0 on the folder and the documents below: max_length and truncate as
+PRINTED was recorded from their function compute_perplexity (github.com/jquesnelle/yarn, eval/perplexity.py, as of
+995db5b), with torch 2.13.0 and transformers 5.23.0 on the folder and the documents below: max_length and truncate as
 named, sliding_window=STRIDE, add_start_token=True, device="cpu", in float32. `as_the_script` states it independently.
 """
 

@@ -91,12 +91,13 @@ def variables(size, draw):
     )
 
 
-def common_words(size, draw):
+def word_list(size, draw, often, seldom):
     known = made_up(draw, 10 + size)
-    listed = known[:10] * 30 + known[10:] * 3
+    listed = known[:10] * often + known[10:] * seldom
     draw.shuffle(listed)
     text = " ".join(f"{i + 1}. {word}" for i, word in enumerate(listed))
-    expected = [word for word, _ in Counter(listed).most_common(10)]
+    expected = known[:10]
+    assert set(expected) == {word for word, _ in Counter(listed).most_common(10)}
     return (
         "Below is a numbered list of words; some of them come more often than others.\n"
         f"{text}\nQuestion: which 10 words come most often in the list?\n"
@@ -105,15 +106,24 @@ def common_words(size, draw):
     )
 
 
+def common_words(size, draw):
+    """Of fewer than 4,096 tokens: repeated 6 times and once, behind a list of 20 solved words."""
+    solved, answer = word_list(10, draw, 3, 1)
+    said = " ".join(f"{i + 1}. {word}" for i, word in enumerate(answer))
+    asked, expected = word_list(size, draw, 6, 1)
+    return f"{solved} {said}\n{asked}", expected
+
+
 def frequent_words(size, draw):
     times = [int(size / rank**2 * 6 / math.pi**2) for rank in range(1, size)]
     times = [n for n in times if n]
-    listed = [word for word, n in zip(made_up(draw, len(times)), times, strict=True) for _ in range(n)]
+    words = ["...", *made_up(draw, len(times) - 1)]
+    listed = [word for word, n in zip(words, times, strict=True) for _ in range(n)]
     draw.shuffle(listed)
-    expected = [word for word, _ in Counter(listed).most_common(3)]
+    expected = [word for word, _ in Counter(listed).most_common(4)][1:]
     return (
         "Below is a text in an unknown language; some of its words are frequent.\n"
-        f"{' '.join(listed)}\nQuestion: which 3 words are the most frequent?\n"
+        f"{' '.join(listed)}\nQuestion: the dots are to be ignored; which 3 words are the most frequent?\n"
         "Answer: the 3 most frequent words are",
         expected,
     )
@@ -126,14 +136,14 @@ RULER = {  # prompt and what is expected, new tokens, fewest units
     "needle_queries": (needles(4, 1, 4), 128, 0),
     "variables": (variables, 30, 0),
     "common_words": (common_words, 120, 0),
-    "frequent_words": (frequent_words, 50, 30),
+    "frequent_words": (frequent_words, 50, 53),
 }
 
 
 def ruler(task, length, index):
     """All prompts that fill a length, and what their answers should contain: the longest, and those with 99 % of it."""
-    build, _, size = RULER[task]
-    known = []
-    while 1 + len((made := build(size, random.Random(f"{task} 0 {length} {index}")))[0]) <= length:
+    build, n_new, size = RULER[task]
+    known, room = [], length - n_new  # the answer counts
+    while 1 + len((made := build(size, random.Random(f"{task} 0 {length} {index}")))[0]) <= room:
         known, size = [*known, made], size + 1
-    return [made for made in known if made is known[-1] or 1 + len(made[0]) >= 0.99 * length]
+    return [made for made in known if made is known[-1] or 1 + len(made[0]) >= 0.99 * room]

@@ -13,7 +13,8 @@ from coca_train.evaluation.measures.ruler import cases, essays, score
 SENTENCES = essays(["It rained all day. Nobody\n came.", "", "Then the sun  rose! Why?"])
 
 
-def build(name, size=40, seed="a"):
+def build(name, size=None, seed="a"):
+    size = size or {"frequent_words": 60}.get(name, 40)
     return TASKS[name].build(size, random.Random(seed), SENTENCES)
 
 
@@ -31,11 +32,14 @@ def solve_variables(prompt):
 
 
 def solve_common(prompt):
-    return {word for word, _ in Counter(re.findall(r"\d+\. (\w+)", prompt)).most_common(10)}
+    asked = prompt.rpartition("Below is")[2]
+    return {word for word, _ in Counter(re.findall(r"\d+\. (\w+)", asked)).most_common(10)}
 
 
 def solve_frequent(prompt):
-    return {word for word, _ in Counter(prompt.splitlines()[1].split()).most_common(3)}
+    (noise, *asked), _ = zip(*Counter(prompt.splitlines()[1].split()).most_common(4), strict=True)
+    assert noise == "..."
+    return set(asked)
 
 
 NEEDLES = ["needle", "needle_keys", "needle_values", "needle_queries"]
@@ -50,7 +54,7 @@ SOLVERS = dict.fromkeys([*NEEDLES, *WORDS], solve_needles) | {
 @pytest.mark.parametrize(("name", "n_expected", "n_hidden"), [
     ("needle", 1, 1), ("needle_keys", 1, 4), ("needle_values", 4, 4), ("needle_queries", 4, 4), ("variables", 5, 5),
     ("word", 1, 1), ("word_keys", 1, 4), ("word_values", 4, 4), ("word_queries", 4, 4),
-    ("common_words", 10, 420), ("frequent_words", 3, sum(n for n in (24, 6, 2, 1))),
+    ("common_words", 10, 190 + 10 + 420), ("frequent_words", 3, sum(n for n in (9, 4, 2, 1, 1))),
 ])  # fmt: skip
 def test_the_answer_follows_from_the_prompt(name, n_expected, n_hidden):
     for seed in "abcdefgh":
@@ -96,7 +100,7 @@ def test_order_is_kept_only_where_it_matters():
 
 def test_zipf():
     assert counts(1645) == [1000, 250, 111, 62, 40, 27, 20, 15, 12, 10, 8, 6, 5, 5, 4, 3, 3, 3, 2, 2, 2, 2] + [1] * 9
-    assert all(n[2] > n[3] for n in map(counts, range(TASKS["frequent_words"].least, 3000)))
+    assert all(n[3] > n[4] for n in map(counts, range(TASKS["frequent_words"].least, 3000)))
 
 
 def encode(text):
@@ -127,10 +131,27 @@ def test_one_unit_more_would_be_too_long():
 
 @pytest.mark.parametrize("name", TASKS)
 def test_no_room(name):
-    sample = TASKS[name].build(TASKS[name].least, random.Random(0), NOISE)
+    sample = TASKS[name].of_length(100)(TASKS[name].least, random.Random(0), NOISE)
     n = len(encode(sample.prompt))
     assert cases(TASKS[name], encode, n - 1, 1, haystack=NOISE, seed=0) == []
     assert len(cases(TASKS[name], encode, n, 1, haystack=NOISE, seed=0)) == 1
+
+
+def test_a_length_counts_the_answer_too():
+    """As RULER counts it: new tokens and prompt together fill it."""
+    task = TASKS["needle"]
+    (inside,) = cases(task, encode, 2500, 1, haystack=NOISE, seed=1, answer_inside=True)
+    assert 0.99 * (2500 - 128) <= len(inside.tokens) <= 2500 - 128
+
+
+def test_lists_below_4096_tokens_repeat_words_less_often():
+    for length, often, seldom, solved in ((4095, 6, 1, (3, 1)), (4096, 30, 3, (10, 3))):
+        prompt = TASKS["common_words"].of_length(length)(40, random.Random(0), NOISE).prompt
+        example, asked = prompt.split("\nBelow is")
+        for text, times in ((example, solved), (asked, (often, seldom))):
+            listed = text.split("Question:")[0]
+            assert set(Counter(re.findall(r"\d+\. (\w+)", listed)).values()) == set(times)
+        assert re.findall(r"\d+\. ", example.split("Answer:")[1]) == [f"{n}. " for n in range(1, 11)]
 
 
 @pytest.mark.parametrize(

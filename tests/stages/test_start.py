@@ -245,6 +245,11 @@ def test_a_command_line_with_a_start_alone(runs: Runs, llama: Path, monkeypatch:
     assert (yarn.name, yarn.theta, yarn.original_seq_len) == ("yarn", 500, 24)
     assert (config.position.scheme, config.train.seq_len, config.visibility.name) == ("coca", 48, "sliding_window")
     assert load([f"start.path={llama}", "model=neox_tiny"]).config.model.d_model != 32
+    typed = load([f"start.path={llama}", "model=from_start", "stages=coca_three"]).config
+    assert typed == load([f"start.path={llama}", "stages=coca_three"]).config  # as docs/stages.md types it
+    with pytest.raises(UserError) as caught:
+        load(["model=from_start"])
+    assert str(caught.value).startswith("E-CFG-71") and str(caught.value).count("E-CFG") == 1
     recipe = load(["+experiment=coca_llama_tiny", f"start.path={llama}", "model=from_start"]).config
     assert (recipe.position.scheme, recipe.position.frequencies.theta, recipe.train.seq_len) == ("coca", 500, 128)
 

@@ -1,8 +1,9 @@
 """The words of tasks in the manner of RULER (Hsieh et al., arXiv 2404.06654): retrieval, tracing and counting.
 
 The texts are our own, and the haystacks are those that are given. Numbers (four keys, four values, four hops, 30
-against 3 repeats, exponent 2) and new tokens are RULER's defaults. A prompt is built around a haystack of `size` units
-(sentences, words).
+against 3 repeats, exponent 2, the noise among frequent words, the solved list before a list) and new tokens are
+RULER's defaults (github.com/NVIDIA/RULER, scripts/data/synthetic). A prompt is built around a haystack of `size` units
+(sentences, words). docs/evaluation.md lists what is not RULER's.
 """
 
 import math
@@ -26,16 +27,26 @@ class Sample:
     expected: tuple[str, ...]
 
 
+Build = Callable[[int, random.Random, Sequence[str]], Sample]
+SHORT = 4096  # below this length lists of words repeat them less often [tokens]
+
+
 @dataclass(frozen=True)
 class Task:
     """build(size, draw, haystack): the prompt with `size` units; haystack: sentences, taken from the first one on and
-    over again. least: smallest size. max_new_tokens: length of an answer [tokens]."""
+    over again. short: the same for lengths below SHORT, None: there is no other. least: smallest size. max_new_tokens:
+    length of an answer [tokens]."""
 
     name: str
     about: str
-    build: Callable[[int, random.Random, Sequence[str]], Sample]
+    build: Build
     max_new_tokens: int
     least: int = 0
+    short: Build | None = None
+
+    def of_length(self, length: int) -> Build:
+        """How a prompt of this length [tokens] is built."""
+        return self.short if self.short is not None and length < SHORT else self.build
 
 
 NOISE = (FILLER,)  # the passkey's filler, one unit
@@ -129,19 +140,17 @@ def variables(size: int, draw: random.Random, haystack: Sequence[str]) -> Sample
     )
 
 
-COMMON, OFTEN, SELDOM = 10, 30, 3
+COMMON = 10
 FREQUENT, EXPONENT, ZETA = 3, 2, math.pi**2 / 6
+DOTS = "..."  # the most frequent word, which is noise
 
 
-def common_words(size: int, draw: random.Random, haystack: Sequence[str]) -> Sample:
-    """Which words come most often (RULER, section 3: CWE); there is no haystack.
-
-    A list has COMMON made-up words OFTEN times each and `size` others SELDOM times each, shuffled and numbered; the
-    common ones are asked for, and expected.
-    """
-    known = words(COMMON + size, draw)
+def _common(n_others: int, often: int, seldom: int, draw: random.Random) -> Sample:
+    """A list of COMMON made-up words `often` times each and others `seldom` times each, shuffled and numbered; the
+    common ones are asked for, and expected."""
+    known = words(COMMON + n_others, draw)
     common, others = known[:COMMON], known[COMMON:]
-    listed = common * OFTEN + others * SELDOM
+    listed = common * often + others * seldom
     draw.shuffle(listed)
     return Sample(
         prompt=(
@@ -154,6 +163,20 @@ def common_words(size: int, draw: random.Random, haystack: Sequence[str]) -> Sam
     )
 
 
+def common_words(
+    repeats: tuple[int, int], example: tuple[int, int, int], size: int, draw: random.Random, haystack: Sequence[str]
+) -> Sample:
+    """Which words come most often (RULER, section 3: CWE), after a solved list; there is no haystack.
+
+    repeats: of the common words and of the `size` others. example: how many others the solved list has, and its
+    repeats.
+    """
+    solved = _common(*example, draw)
+    answer = " ".join(f"{number}. {word}" for number, word in enumerate(solved.expected, start=1))
+    asked = _common(size, *repeats, draw)
+    return Sample(prompt=f"{solved.prompt} {answer}\n{asked.prompt}", expected=asked.expected)
+
+
 def counts(size: int) -> list[int]:
     """How often the words of rank 1, 2, ... come."""
     n_ranks = math.isqrt(math.floor(size / ZETA))
@@ -163,22 +186,22 @@ def counts(size: int) -> list[int]:
 def frequent_words(size: int, draw: random.Random, haystack: Sequence[str]) -> Sample:
     """Which words come most often (RULER, section 3: FWE); there is no haystack.
 
-    Of `size` words, the made-up word of rank k comes floor(size · k^-2 / ζ(2)) times, as long as that is one or more;
-    all are shuffled. The first three are asked for, and expected. From 30 words on they are more frequent than the
-    fourth.
+    Of `size` words, the word of rank k comes floor(size · k^-2 / ζ(2)) times, as long as that is one or more; all are
+    shuffled. The first one is DOTS, noise that is to be ignored; the others are made up. Ranks 2 to 4 are asked for,
+    and expected. From 53 words on they are more frequent than the fifth.
     """
     times = counts(size)
-    known = words(len(times), draw)
+    known = [DOTS, *words(len(times) - 1, draw)]
     text = [word for word, n in zip(known, times, strict=True) for _ in range(n)]
     draw.shuffle(text)
     return Sample(
         prompt=(
             "Below is a text in an unknown language; some of its words are frequent.\n"
             f"{' '.join(text)}\n"
-            f"Question: which {FREQUENT} words are the most frequent?\n"
+            f"Question: the dots are to be ignored; which {FREQUENT} words are the most frequent?\n"
             f"Answer: the {FREQUENT} most frequent words are"
         ),
-        expected=tuple(known[:FREQUENT]),
+        expected=tuple(known[1 : 1 + FREQUENT]),
     )
 
 
@@ -193,7 +216,19 @@ _EVERY = (
     Task("word_values", "four hidden words under one name", _word(1, 4, 1), max_new_tokens=64),
     Task("word_queries", "four hidden words under four names", _word(4, 1, 4), max_new_tokens=64),
     Task("variables", "a chain of assignments", variables, max_new_tokens=30),
-    Task("common_words", "the ten commonest words of a list", common_words, max_new_tokens=120),
-    Task("frequent_words", "the three commonest words of a text", frequent_words, max_new_tokens=50, least=30),
+    Task(
+        "common_words",
+        "the ten commonest words of a list, after a solved one",
+        partial(common_words, (30, 3), (30, 10, 3)),
+        max_new_tokens=120,
+        short=partial(common_words, (6, 1), (10, 3, 1)),
+    ),
+    Task(
+        "frequent_words",
+        "the three commonest words of a text whose commonest is noise",
+        frequent_words,
+        max_new_tokens=50,
+        least=53,
+    ),
 )
 TASKS: dict[str, Task] = {task.name: task for task in _EVERY}

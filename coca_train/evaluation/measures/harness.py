@@ -43,7 +43,7 @@ from lm_eval.tasks import TaskManager
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from coca_train.evaluation.measures.harness_sources import name_of, sources
-from coca_train.evaluation.measures.harness_text import FolderText, OwnText, TaskText
+from coca_train.evaluation.measures.harness_text import TaskText
 from coca_train.evaluation.measures.likelihood import Request, clip, likelihoods
 from coca_train.models.generation import generate
 

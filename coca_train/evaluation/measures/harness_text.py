@@ -2,8 +2,8 @@
 0.4.13, models/huggingface.py).
 
 A Hugging Face folder is read by transformers' own tokenizer, which decides whether a text begins with the token for it;
-`add_bos_token` says otherwise, as `lm_eval --model hf --model_args add_bos_token=...` does. The weights of a run are read
-by its own tokenizer (data/tokenizer.py). A text that already begins with that token, spelled out, gets no second one.
+`add_bos_token` says otherwise, as `lm_eval --model hf --model_args add_bos_token=...` does. A text that already begins
+with that token, spelled out, gets no second one. A run is read by its own tokenizer (data/tokenizer.py).
 """
 
 import json
@@ -25,8 +25,9 @@ PROBE = "a text, and 12 of them"
 class TaskText(Protocol):
     """Text to tokens and back.
 
-    prefix: stands in front of what has no context. ends: each of them ends a generation. stops: texts that end one too.
-    counter: as much of a tokenizer of transformers as tasks use to count tokens. identity: tells two of them apart.
+    prefix: the token in front of what has no context. ends: tokens that end a generation. stops: texts that do.
+    counter: as much of a tokenizer of transformers as tasks use to count tokens. identity: differs where texts are read
+    in another way.
     """
 
     @property
@@ -51,7 +52,7 @@ class TaskText(Protocol):
 
 @dataclass(frozen=True)
 class OwnText:
-    """Of a run. begin: what stands in front of every text, nothing or one token."""
+    """Of a run. begin: in front of every text, nothing or one token."""
 
     tokenizer: Tokenizer
     begin: tuple[int, ...] = ()
@@ -98,8 +99,8 @@ class FolderText:
         except (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError) as error:
             reason = (str(error) or type(error).__name__).strip().splitlines()[0][:200]
             raise DataError(
-                f"E-EVAL-32 {self.folder}: transformers cannot read its tokenizer ({reason}), and the tasks of a folder "
-                "are read by it, as lm_eval does. Fix: give the folder the tokenizer files of its model"
+                f"E-EVAL-32 {self.folder}: transformers cannot read its tokenizer ({reason}); tasks are read by it, as "
+                "lm_eval does. Fix: give the folder the tokenizer files of its model"
             ) from error
 
     @cached_property
@@ -108,7 +109,7 @@ class FolderText:
         found = end if begin is None else begin
         if found is None:
             raise DataError(
-                f"E-EVAL-32 {self.folder}: its tokenizer has neither bos_token nor eos_token, and one of them stands in "
+                f"E-EVAL-32 {self.folder}: its tokenizer has neither bos_token nor eos_token; one of them is needed in "
                 "front of what has no context. Fix: name them in tokenizer_config.json"
             )
         return found

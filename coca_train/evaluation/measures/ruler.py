@@ -3,8 +3,9 @@
 The tasks are in data/prompts/ruler.py, in words of our own, so figures compare between models measured here, not with
 those of RULER's own prompts.
 
-Length. A task builds its prompt around a haystack of `size` units (sentences, words), fitted to L tokens (prompts.py).
-A case's draws come from a generator seeded by (task, seed, L, case).
+Length. A task builds its prompt around a haystack of `size` units (sentences, words), fitted to L tokens (prompts.py);
+with answer_inside, as RULER does, to those that the new tokens of its answer leave. A case's draws come from a
+generator seeded by (task, seed, L, case).
 
 Score. The share of the expected strings that the generated text contains, upper and lower case taken as equal
 (RULER's string match over all references); 1 when all are there.
@@ -36,14 +37,17 @@ def cases(
     haystack: Sequence[str],
     seed: int,
     begin: Sequence[int] = (),
+    answer_inside: bool = False,
 ) -> list[Prompt]:
-    """The prompts of one length [tokens]; none when it has no room. begin: tokens in front of every prompt."""
+    """The prompts of one length [tokens]; none when it has no room. begin: tokens in front of every prompt.
+    answer_inside: whether the length counts the answer too."""
+    build_prompt = task.of_length(length)
 
     def build(case: int, size: int) -> Prompt:
-        sample = task.build(size, random.Random(f"{task.name} {seed} {length} {case}"), haystack)
+        sample = build_prompt(size, random.Random(f"{task.name} {seed} {length} {case}"), haystack)
         return Prompt(tokens=(*begin, *encode(sample.prompt)), expected=sample.expected)
 
-    return filled(build, n_cases, length, task.least)
+    return filled(build, n_cases, length - task.max_new_tokens * answer_inside, task.least)
 
 
 def score(expected: Sequence[str], answer: str) -> float:

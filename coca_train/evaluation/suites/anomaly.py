@@ -51,6 +51,8 @@ def impossible(settings: Settings, subject: Subject, point: int, material: Prefi
     visibility = subject.model.visibility.settings.name
     if visibility != "causal":
         return f"borders are counted over all earlier keys; {visibility} hides some of them, or places them elsewhere"
+    if point < 2:
+        return "a pair needs two tokens"
     return problem(subject.model.position) or material.problem(subject, point)
 
 

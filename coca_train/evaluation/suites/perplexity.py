@@ -100,7 +100,8 @@ Sums = dict[str, list[Any]]  # by source: `Scores` as plain lists
 class Material:
     """What one model reads: documents of at least the longest window, windows of the grid and stride [tokens].
 
-    begin: the token that every window begins with, None: its own. shared: by variant and row, this rank's sums of what was measured for another cell too. fresh: those of
+    begin: the token that every window begins with, None: its own.
+    shared: by variant and row, this rank's sums of what was measured for another cell too. fresh: those of
     the present cell; they are shared only when all ranks have succeeded (`combine`). A rank without them would measure
     the window anew, and shares of different passes do not add up to the whole. sizes: by cut, see n_bytes.
     """
@@ -175,7 +176,7 @@ def prepare(settings: Settings, subject: Subject, setup: Setup) -> Material:
     windows = sorted(point for point in setup.points if isinstance(point, int) and point >= least)
     if not windows:
         raise UserError(
-            "E-EVAL-33 eval.window_counts=tokens: a window of 1 token predicts nothing. Fix: longer ones in grid.lengths"
+            "E-EVAL-33 eval.window_counts=tokens: a window of 1 token predicts nothing. Fix: grid.lengths=[512]"
         )
     library = Library(subject, setup)
     if settings.min_document_tokens is None:
@@ -279,7 +280,10 @@ def combine(
         if settings.weighting == "windows":
             summary = weighted(summary, scores.windows, *draws)
         low, high = intervals(scores.bins, material.seed, settings.bootstrap_resamples)
-        curve = {"ends": bin_ends(material.row(point).window).tolist(), "loss_by_position": means(scores.positions).tolist()}
+        curve = {
+            "ends": bin_ends(material.row(point).window).tolist(),
+            "loss_by_position": means(scores.positions).tolist(),
+        }
         curve |= {"loss_low": low, "loss_high": high, "by_document": scores.documents.tolist()}
         sources[source] = asdict(summary) | curve | {"predictions": predictions[source]}
         if settings.weighting == "windows":

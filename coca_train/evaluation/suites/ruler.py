@@ -35,7 +35,7 @@ from coca_train.report.blocks import Document, Line, Row, Table, Value
 from coca_train.report.ties import headline
 from coca_train.runtime.errors import DataError
 
-VERSION = 1
+VERSION = 2
 AXIS = ("tasks",)
 ANSWER_CHARACTERS = 80  # of each answer that are kept
 
@@ -59,6 +59,9 @@ class Settings:
         "(docs/evaluation.md)"
     )
     n_cases: Positive = Field(description="prompts of each task and length; RULER has 500")
+    answer_inside: bool = Field(
+        description="a length counts the new tokens of an answer too, as in RULER; false: the prompt alone"
+    )
     haystack: Literal["filler", "texts"] = Field(
         description="where needles and variables are hidden. filler: the passkey's, over and over; texts: sentences "
         "of the documents that section text names"
@@ -94,6 +97,7 @@ def prepare(settings: Settings, subject: Subject, setup: Setup) -> Material:
             haystack=units,
             seed=setup.seed,
             begin=subject.begin,
+            answer_inside=settings.answer_inside,
         )
         for point in setup.points
         for task, length in [parted(point)]
@@ -113,13 +117,16 @@ def fingerprint(material: Material, point: Point) -> str:
 def impossible(settings: Settings, subject: Subject, point: Point, material: Material) -> str:
     task, length = parted(point)
     if not material[point]:
-        return f"the shortest prompt of {task} is longer than {length:,} tokens"
+        counted = ", its answer included" if settings.answer_inside else ""
+        return f"the shortest prompt of {task} is longer than {length:,} tokens{counted}"
     return no_positions(subject, [prompt.tokens for prompt in material[point]], TASKS[task].max_new_tokens)
 
 
 def measure(settings: Settings, subject: Subject, point: Point, material: Material, setup: Setup) -> Any:
     task, length = parted(point)
-    return answers(subject, [prompt.tokens for prompt in material[point]], length, TASKS[task].max_new_tokens, setup)
+    n_new = TASKS[task].max_new_tokens
+    room = length - n_new * settings.answer_inside
+    return answers(subject, [prompt.tokens for prompt in material[point]], room, n_new, setup)
 
 
 def combine(settings: Settings, point: Point, material: Material, parts: Sequence[Any]) -> dict[str, Any]:
