@@ -14,6 +14,7 @@ from coca_train.config.sizes import weights
 from coca_train.hub import families
 from coca_train.hub.architecture import Architecture
 from coca_train.hub.keys import Keys, read_json
+from coca_train.hub.uncovered import uncovered
 from coca_train.positions import visibilities
 from coca_train.positions.hugging_face import NotTheSame
 from coca_train.positions.layers import UNIFORM
@@ -34,7 +35,7 @@ def architecture(folder: Path, ignore: tuple[str, ...] = ()) -> Architecture:
     keys, name = Keys(path, values, ignore), values.get("model_type")
     if isinstance(values.get(OWN), dict) and str(name).startswith(OWN):  # earlier versions: coca_train_<scheme>
         return _own(path, values[OWN])
-    if parts := families.uncovered(values):
+    if parts := uncovered(values):
         raise keys.wrong(f"model_type={name!r}", f"it has parts that are not covered here: {', '.join(parts)}")
     family = families.FAMILIES.get(str(name))
     if family is None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from coca_train.config.schema import OWN, ModelConfig
 from coca_train.hub.architecture import Architecture
 from coca_train.hub.keys import Keys
-from coca_train.positions import hugging_face
+from coca_train.hub.rope_sections import SHARE, Number, Outside, rotary_frequencies
 from coca_train.positions.hugging_face import NotTheSame, rotation
 from coca_train.positions.layers import in_words
 from coca_train.positions.schemes import rope
@@ -27,7 +27,7 @@ class Field(NamedTuple):
     theirs: str
     ours: str
     kind: Callable[[Keys, str, Any], Any] | Mapping[Any, Any]  # how it is read, or their words and which of ours it is
-    default: Any = None  # what the class takes where the key is missing or null; None: it is needed, or optional
+    default: Any = None  # what the class takes where the key is missing
 
     def value(self, keys: Keys) -> Any:
         """Ours."""
@@ -51,7 +51,7 @@ class Layers(NamedTuple):
 
 
 class Family(NamedTuple):
-    """What transformers calls model_type. Numbers are what its class takes where config.json is silent."""
+    """What transformers calls model_type. Numbers are what its class takes where a key is missing from config.json."""
 
     transformers_class: str
     fields: tuple[Field, ...]
@@ -59,11 +59,13 @@ class Family(NamedTuple):
     layers: Layers
     names: Mapping[str, str]  # of its weights, by ours
     base: str = "rope_theta"  # what it calls theta
+    share: str = SHARE  # what it calls the rotated share of a head
     theta: float = 10000.0
     rotary_pct: float = 1.0
     whole_head: bool = True  # it rotates no part of a head
     max_positions: int = 2048
     scaled_since: str = ""  # the version of transformers whose class reads rope_scaling first; "": all that matter
+    divisible: bool = False  # its class refuses a width that the heads do not divide, even where head_dim is given
 
 
 def alike(architecture: Architecture, *visibilities: str) -> dict[str, Any]:
@@ -76,8 +78,8 @@ def alike(architecture: Architecture, *visibilities: str) -> dict[str, Any]:
 
 
 def window(keys: Keys, n_layers: int) -> dict[str, Any]:
-    """Mistral's: one window, or none, for all layers."""
-    size = keys.optional("sliding_window")
+    """Mistral's: one window for all layers, or none, which its config.json has to say."""
+    size = keys.optional("sliding_window", 4096)
     return {"visibility": CAUSAL if size is None else {"name": "sliding_window", "window": size}}
 
 
@@ -94,15 +96,11 @@ def mixed(keys: Keys, n_layers: int) -> dict[str, Any]:
     return {"visibility": CAUSAL, "layers": pattern(n_layers, ropes, interval, types, size if windowed else None)}
 
 
-def pattern(
-    n_layers: int, ropes: list[Any] | None, interval: int, types: list[Any] | None, window: int | None
-) -> dict[str, Any]:
+def pattern(n_layers: int, ropes: Any, interval: int, types: Any, window: int | None) -> dict[str, Any]:
     """Our `layers` section. window: None where use_sliding_window is false. Raises NotTheSame."""
-    ropes = ropes or [int((layer + 1) % interval != 0) for layer in range(n_layers)]
-    types = types or [SLIDING if window is not None and not rope else FULL for rope in ropes]
-    for name, values, known in (("no_rope_layers", ropes, (0, 1)), ("layer_types", types, (FULL, SLIDING))):
-        if len(values) != n_layers or any(value not in known for value in values):
-            raise NotTheSame(f"{name}: {n_layers} of {known[0]} and {known[1]} are needed")
+    ropes = _of_layers("no_rope_layers", ropes, (0, 1), [int((i + 1) % interval != 0) for i in range(n_layers)])
+    windowed = [SLIDING if window is not None and not rope else FULL for rope in ropes]
+    types = _of_layers("layer_types", types, (FULL, SLIDING), windowed)
     if window is None and SLIDING in types:
         raise NotTheSame("layer_types with sliding_attention, and no window in use_sliding_window and sliding_window")
     names = {(1, FULL): OWN, (0, FULL): "nope", (1, SLIDING): "local", (0, SLIDING): "nope_local"}
@@ -113,6 +111,16 @@ def pattern(
     kinds = {"nope": nope, "local": local, "nope_local": nope | local}
     used = {name: kind for name, kind in kinds.items() if name in every}
     return {"pattern": every[:n] if used else [], "kinds": used}
+
+
+def _of_layers(key: str, values: Any, known: tuple[Any, Any], default: list[Any]) -> list[Any]:
+    """One of two values for each layer. The default where there are none. Raises NotTheSame."""
+    if values is None:
+        return default
+    right = isinstance(values, list) and len(values) == len(default)
+    if not right or not all(any(type(one) is type(value) and one == value for one in known) for value in values):
+        raise NotTheSame(f"{key}: {len(default)} of {known[0]} and {known[1]} are needed")
+    return values
 
 
 def mixed_written(architecture: Architecture) -> dict[str, Any]:
@@ -138,28 +146,28 @@ def mixed_written(architecture: Architecture) -> dict[str, Any]:
     }
 
 
-SHARED = (
-    Field("vocab_size", "vocab_size", Keys.whole),
-    Field("hidden_size", "d_model", Keys.whole),
-    Field("num_hidden_layers", "n_layers", Keys.whole),
-    Field("num_attention_heads", "n_heads", Keys.whole),
-    Field("intermediate_size", "d_ff", Keys.whole),
-    Field("initializer_range", "init_std", Keys.number, 0.02),
-)
-
-
-def llama_fields(n_kv_heads: int | None = None, tied: bool = False) -> tuple[Field, ...]:
-    """Those of LLaMA and its heirs. n_kv_heads, tied: their defaults."""
+def shape(vocab_size: int, d_model: int, n_layers: int, n_heads: int, d_ff: int) -> tuple[Field, ...]:
+    """Those of every family, with their defaults."""
     return (
-        *SHARED,
-        Field("num_key_value_heads", "n_kv_heads", Keys.optional, n_kv_heads),
-        Field("head_dim", "head_dim", Keys.optional),
+        Field("vocab_size", "vocab_size", Keys.whole, vocab_size),
+        Field("hidden_size", "d_model", Keys.whole, d_model),
+        Field("num_hidden_layers", "n_layers", Keys.layers, n_layers),
+        Field("num_attention_heads", "n_heads", Keys.whole, n_heads),
+        Field("intermediate_size", "d_ff", Keys.whole, d_ff),
+        Field("initializer_range", "init_std", Keys.share, 0.02),
+    )
+
+
+def llama_fields(tied: bool = False) -> tuple[Field, ...]:
+    """Those of LLaMA and its heirs. tied: its default."""
+    return (
         Field("hidden_act", "activation", {"silu": "swiglu", "swish": "swiglu"}, "silu"),
         Field("rms_norm_eps", "norm_eps", Keys.number, 1e-6),
         Field("tie_word_embeddings", "tie_embeddings", Keys.truth, tied),
     )
 
 
+KV_HEADS, HEAD_DIM = ("num_key_value_heads", "n_kv_heads"), ("head_dim", "head_dim")
 BIASES = tuple(Field(key, "bias", Keys.truth, False) for key in ("attention_bias", "mlp_bias"))
 GELU = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh"}
 RMS = {"norm": "rmsnorm", "residual": "sequential", "qk_norm": "none"}
@@ -196,10 +204,28 @@ NEOX = {
 }
 
 FAMILIES = {
-    "llama": Family("LlamaForCausalLM", llama_fields() + BIASES, RMS, UNIFORM, LLAMA),
+    "llama": Family(
+        "LlamaForCausalLM",
+        (
+            *shape(32000, 4096, 32, 32, 11008),
+            Field(*KV_HEADS, Keys.optional),
+            Field(*HEAD_DIM, Keys.optional),
+            *llama_fields(),
+            *BIASES,
+        ),
+        RMS,
+        UNIFORM,
+        LLAMA,
+        divisible=True,
+    ),
     "mistral": Family(
         "MistralForCausalLM",
-        llama_fields(n_kv_heads=8),
+        (
+            *shape(32000, 4096, 32, 32, 14336),
+            Field(*KV_HEADS, Keys.whole, 8),
+            Field(*HEAD_DIM, Keys.optional),
+            *llama_fields(),
+        ),
         RMS | {"bias": False},
         Layers(window, window_written),
         LLAMA,
@@ -208,7 +234,13 @@ FAMILIES = {
     ),
     "smollm3": Family(
         "SmolLM3ForCausalLM",
-        llama_fields(n_kv_heads=4, tied=True) + BIASES,
+        (
+            *shape(128256, 2048, 36, 16, 11008),
+            Field(*KV_HEADS, Keys.optional, 4),
+            Field(*HEAD_DIM, Keys.whole_or_missing),
+            *llama_fields(tied=True),
+            *BIASES,
+        ),
         RMS,
         Layers(mixed, mixed_written),
         LLAMA,
@@ -218,7 +250,7 @@ FAMILIES = {
     "gpt_neox": Family(
         "GPTNeoXForCausalLM",
         (
-            *SHARED,
+            *shape(50432, 6144, 44, 64, 24576),
             Field("hidden_act", "activation", GELU, "gelu"),
             Field("layer_norm_eps", "norm_eps", Keys.number, 1e-5),
             Field("tie_word_embeddings", "tie_embeddings", Keys.truth, False),
@@ -229,6 +261,7 @@ FAMILIES = {
         UNIFORM,
         NEOX,
         base="rotary_emb_base",
+        share="rotary_pct",
         rotary_pct=0.25,
         whole_head=False,
     ),
@@ -244,8 +277,12 @@ def sections(keys: Keys, family: Family) -> dict[str, Any]:
         if other != field.theirs and model[field.ours] != value:
             raise keys.wrong(f"{other}={model[field.ours]}, {field.theirs}={value}", "they are one option here")
         model[field.ours] = value
+    width, heads = model["d_model"], model["n_heads"]
+    if family.divisible and width % heads:
+        raise keys.wrong(f"num_attention_heads={heads}", f"{heads} heads do not divide a width of {width}")
     max_positions = keys.whole("max_position_embeddings", family.max_positions)
-    rotary_pct, frequencies = _rotation(keys, family, max_positions)
+    outside = Outside(Number(family.base, family.theta), Number(family.share, family.rotary_pct))
+    rotary_pct, frequencies = rotary_frequencies(keys, outside, max_positions)
     if family.whole_head and rotary_pct != 1:
         raise keys.wrong(f"partial_rotary_factor={rotary_pct:g}", "its class rotates the whole head")
     return {
@@ -254,23 +291,6 @@ def sections(keys: Keys, family: Family) -> dict[str, Any]:
         "seq_len": max_positions,
         **family.layers.read(keys, model["n_layers"]),
     }
-
-
-def _rotation(keys: Keys, family: Family, max_positions: int) -> tuple[float, dict[str, Any]]:
-    """The rotated share of a head and our frequencies, from wherever a version of transformers wrote them."""
-    older, newer = keys.mapping("rope_scaling") or {}, keys.mapping("rope_parameters") or {}
-    shares = [part.get("partial_rotary_factor") for part in (older, newer)]
-    shares += [keys.take("partial_rotary_factor"), keys.take("rotary_pct")]
-    thetas = [older.get("rope_theta"), newer.get("rope_theta"), keys.take(family.base)]
-    rotary_pct = keys.agreed("partial_rotary_factor", shares, family.rotary_pct)
-    theta = keys.agreed(family.base, thetas, family.theta)
-    if theta <= 1:
-        raise keys.wrong(f"{family.base}={theta:g}", "a base above 1 is needed")
-    apart = ("rope_theta", "partial_rotary_factor")
-    scaling = {key: value for key, value in (older or newer).items() if key not in apart}
-    if original := keys.optional("original_max_position_embeddings"):  # where Phi-3 has it
-        scaling.setdefault("original_max_position_embeddings", original)
-    return hugging_face.frequencies(scaling, theta, max_positions, rotary_pct)
 
 
 def config(architecture: Architecture, preferred: str = "") -> dict[str, Any]:
@@ -326,38 +346,3 @@ def _reasons(architecture: Architecture, rotary_pct: float, family: Family) -> l
     except NotTheSame as error:
         reasons.append(str(error))
     return reasons
-
-
-def uncovered(values: dict[str, Any]) -> list[str]:
-    """What a model of this config.json has and ours have not, part by part, where its family's positions can be written
-    here and the rest cannot yet; empty: it is of no such family."""
-    family = str(values.get("model_type"))
-    inner = values.get("text_config")  # where there are images beside the text
-    text: dict[str, Any] = inner if isinstance(inner, dict) else values
-    missing = UNCOVERED.get(family.removesuffix("_text"), lambda text: [])(text)
-    return [*missing, *(["a vision tower"] if missing and text is not values else [])]
-
-
-def _gemma3(text: dict[str, Any]) -> list[str]:
-    """Covered are its layers: five windows to one global, two thetas, and queries and keys normalised by head."""
-    scalar, width = text.get("query_pre_attn_scalar", 256), text.get("head_dim", 256)
-    capped = [f"{key}={text[key]}" for key in ("attn_logit_softcapping", "final_logit_softcapping") if text.get(key)]
-    return [
-        "normalisation behind attention and feed-forward (post_attention_layernorm, post_feedforward_layernorm)",
-        "norms that multiply by 1 + weight",
-        "embeddings times the root of hidden_size",
-        "a feed-forward layer gated by gelu_pytorch_tanh",
-        *[f"scores over the root of query_pre_attn_scalar={scalar}, which is not head_dim={width}"] * (scalar != width),
-        *capped,
-        *["attention in both directions"] * bool(text.get("use_bidirectional_attention")),
-    ]
-
-
-def _llama4(text: dict[str, Any]) -> list[str]:
-    """Covered are its layers: chunks, every fourth without positions, and scores that grow there."""
-    missing = ["a mixture of experts (num_local_experts)", "features rotated as pairs 2j and 2j + 1"]
-    behind = "normalisation of queries and keys behind the rotation (use_qk_norm)"
-    return missing + [behind] * bool(text.get("use_qk_norm", True))
-
-
-UNCOVERED = {"gemma3": _gemma3, "llama4": _llama4}

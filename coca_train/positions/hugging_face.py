@@ -21,6 +21,7 @@ from coca_train.positions.frequencies._shared import yarn_temperature
 from coca_train.runtime.errors import UserError
 
 SAME = 1e-6  # relative; factors are written with few digits
+LEAST, MOST = 1e-30, 1e30  # of any number in a configuration: powers and quotients of these are still finite
 NO_WORDS = ", which transformers' own classes do not have"
 
 
@@ -29,8 +30,9 @@ class NotTheSame(ValueError):
 
 
 def is_positive(value: Any) -> bool:
-    """Whether it is a finite number above 0; Python takes true and false for numbers too, JSON does not."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+    """Whether it is a number above 0 that can be computed with; Python takes true and false for numbers too, JSON does
+    not."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and LEAST <= value <= MOST
 
 
 class Words(NamedTuple):
@@ -55,48 +57,80 @@ class Rotation(NamedTuple):
 
 
 class Scaling:
-    """The keys of a rope_scaling, each taken by who understands it. max_positions: max_position_embeddings. rotary_pct:
-    the rotated share of a head."""
+    """The keys of a rope_scaling, each taken by who understands it.
 
-    def __init__(self, values: dict[str, Any], theta: float, max_positions: int, rotary_pct: float) -> None:
-        self._left = {key: value for key, value in values.items() if value is not None}
+    max_positions: max_position_embeddings. rotary_pct: the rotated share of a head. ignore: keys known to change
+    nothing. null is what transformers makes of it: as if the key were missing for those that its classes ask for by
+    `get`, and no value for the others.
+    """
+
+    def __init__(
+        self,
+        values: dict[str, Any],
+        theta: float,
+        max_positions: int,
+        rotary_pct: float,
+        ignore: frozenset[str] = frozenset(),
+    ) -> None:
+        self._left, self._ignored = dict(values), ignore
         older, newer = self._left.pop("type", None), self._left.pop("rope_type", None)
-        self.rope_type = newer or older or "default"
+        if older is not None and newer is not None and older != newer:
+            raise NotTheSame(f"type={older!r} and rope_type={newer!r}, which are one thing")
+        said = [key for key in ("rope_type", "type") if key in values]
+        self.rope_type = newer or older if said else "default"
+        if not isinstance(self.rope_type, str):
+            raise NotTheSame(f"{said[0]}={values[said[0]]!r}, which is no name of a scaling")
         self.theta, self.max_positions, self.rotary_pct = float(theta), max_positions, rotary_pct
 
     def no_factor(self) -> None:
         """A factor of 1 says nothing; another one is refused."""
-        if (factor := self.take("factor")) not in (None, 1):
+        if (factor := self.number("factor", 1.0)) != 1:
             raise NotTheSame(f"factor={factor} with rope_type={self.rope_type}")
+
+    def says_nothing(self, key: str) -> None:
+        """Take a key that says something about training alone, true or false."""
+        value = self.take(key)
+        if value is not None and not isinstance(value, bool):
+            raise NotTheSame(f"{key}={value!r}, which is neither true nor false")
 
     def finish(self) -> None:
         """Refuse the keys that nobody took."""
-        if self._left:
-            left = ", ".join(f"{key}={value}" for key, value in self._left.items())
-            raise NotTheSame(f"{left} with rope_type={self.rope_type}")
+        left = {key: value for key, value in self._left.items() if value is not None and key not in self._ignored}
+        if left:
+            names = ", ".join(f"{key}={value!r}" for key, value in left.items())
+            raise NotTheSame(f"{names} with rope_type={self.rope_type}")
+
+    def has(self, key: str) -> bool:
+        """Whether it is there, null or not, and nobody has taken it yet."""
+        return key in self._left
 
     def take(self, key: str, default: Any = None) -> Any:
+        """The value as it is, the default where it is missing."""
         return self._left.pop(key, default)
 
     def number(self, key: str, default: float | None = None) -> float:
         """A number above 0."""
         value = self.take(key, default)
         if not is_positive(value):
-            raise NotTheSame(f"{key}={value}, which is no number above 0")
+            raise NotTheSame(f"{key}={value!r}, which is no number above 0")
         return float(value)
+
+    def optional(self, key: str) -> float | None:
+        """The same, or null or missing."""
+        return self.number(key) if self._left.get(key) is not None else self.take(key)
 
     def numbers(self, key: str) -> list[float]:
         """Several of them."""
         values = self.take(key)
         if not isinstance(values, list) or not all(map(is_positive, values)):
-            raise NotTheSame(f"{key}={values}, which is no list of numbers above 0")
+            raise NotTheSame(f"{key}={values!r}, which is no list of numbers above 0")
         return [float(value) for value in values]
 
     def original(self) -> int:
         """Length of the original weights [tokens]; where it is not given, that of these."""
         value = self.take("original_max_position_embeddings", self.max_positions)
         if not is_positive(value) or not isinstance(value, int):
-            raise NotTheSame(f"original_max_position_embeddings={value}, which is no length")
+            raise NotTheSame(f"original_max_position_embeddings={value!r}, which is no length")
         return value
 
     def only_length(self) -> int:
@@ -106,12 +140,13 @@ class Scaling:
         return original
 
     def factor(self, original: int | None = None) -> float:
-        """The extension; where it is not given, from the original length to that of these weights."""
-        implied = None if original in (None, self.max_positions) else self.max_positions / original
-        value = self.take("factor", implied)
-        if not is_positive(value) or value < 1:
+        """The extension; where it is null and there is an original length, from that to the length of these weights."""
+        value = self.optional("factor")
+        if value is None and original not in (None, self.max_positions):
+            value = self.max_positions / original
+        if value is None or value < 1:
             raise NotTheSame(f"factor={value}, which is no number of at least 1")
-        return float(value)
+        return value
 
 
 def rotation(settings: Any, head_dim: int) -> Rotation | None:
@@ -123,7 +158,11 @@ def rotation(settings: Any, head_dim: int) -> Rotation | None:
 
 
 def frequencies(
-    values: dict[str, Any], theta: float, max_positions: int, rotary_pct: float
+    values: dict[str, Any],
+    theta: float,
+    max_positions: int,
+    rotary_pct: float,
+    ignore: frozenset[str] = frozenset(),
 ) -> tuple[float, dict[str, Any]]:
     """Of a rope_scaling (empty: plain): the rotated share of a head, our `frequencies` section. Raises NotTheSame, and
     UserError E-IOP-22 where several modules take it: the order of their names must not decide what a model computes.
@@ -134,7 +173,7 @@ def frequencies(
     answers: dict[str, tuple[float, dict[str, Any]]] = {}
     refusals = []
     for name, module in modules.items():
-        scaling = Scaling(values, theta, max_positions, rotary_pct)
+        scaling = Scaling(values, theta, max_positions, rotary_pct, ignore)
         try:
             section = module.from_transformers(scaling) if rope_type == module.ROPE_TYPE else None
             if section is not None:
@@ -183,19 +222,23 @@ def whole_head(name: str, rotary_pct: float) -> None:
 def yarn_from(scaling: Scaling) -> tuple[dict[str, Any], float]:
     """The section of a ramp as YaRN's code has it, and a temperature: as given, by two mscales, or YaRN's."""
     original = scaling.original()
+    if not scaling.has("factor"):
+        raise NotTheSame("no factor, which may be null and not missing")
     factor = scaling.factor(original)
-    if scaling.take("truncate") is False:
-        raise NotTheSame("truncate=false, a ramp between ends that are not rounded")
-    fast, slow = scaling.number("beta_fast", 32.0), scaling.number("beta_slow", 1.0)
+    if scaling.take("truncate", True) is not True:
+        raise NotTheSame("a truncate that is not true, so a ramp between ends that are not rounded")
+    # Where the authors' own code has it, it decides how dynamic scalings begin; this one is static.
+    scaling.says_nothing("finetuned")
+    fast, slow = scaling.optional("beta_fast") or 32.0, scaling.optional("beta_slow") or 1.0
     if fast <= slow:
         raise NotTheSame(f"beta_fast={fast:g}, which is not above beta_slow={slow:g}")
-    numerator, denominator = (scaling.take(key) for key in ("mscale", "mscale_all_dim"))
-    temperature = scaling.take("attention_factor")
+    numerator, denominator = scaling.optional("mscale"), scaling.optional("mscale_all_dim")
+    temperature = scaling.optional("attention_factor")
     if temperature is None and numerator and denominator:
         temperature = (0.1 * numerator * math.log(factor) + 1) / (0.1 * denominator * math.log(factor) + 1)
     section = {"theta": scaling.theta, "factor": factor, "original_seq_len": original}
     section |= {"beta_fast": fast, "beta_slow": slow, "convention": "code"}
-    return section, yarn_temperature(factor) if temperature is None else float(temperature)
+    return section, yarn_temperature(factor) if temperature is None else temperature
 
 
 def yarn_to(settings: Any, temperature: float) -> Words:

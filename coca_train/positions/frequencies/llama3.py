@@ -49,7 +49,7 @@ def from_transformers(scaling: Scaling) -> dict[str, Any]:
     low, high = (scaling.number(f"{which}_freq_factor") for which in ("low", "high"))
     if high <= low:
         raise NotTheSame(f"high_freq_factor={high:g}, which is not above low_freq_factor={low:g}")
-    section = {"theta": scaling.theta, "factor": scaling.factor(original), "original_seq_len": original}
+    section = {"theta": scaling.theta, "factor": scaling.factor(), "original_seq_len": original}
     return section | {"low_freq_factor": low, "high_freq_factor": high}
 
 

@@ -77,10 +77,10 @@ ONE_LIST = (
 
 def from_transformers(scaling: Scaling) -> dict[str, Any]:
     """As Phi-3 has it: attention_factor is the temperature, and the factor follows from both lengths if need be."""
-    original, temperature = scaling.original(), scaling.take("attention_factor")
+    original, temperature = scaling.original(), scaling.optional("attention_factor")
     lists = {name: scaling.numbers(name) for name in ("short_factor", "long_factor")}
     section = {"theta": scaling.theta, "factor": scaling.factor(original), "original_seq_len": original, **lists}
-    return section | {"temperature": None if temperature is None else float(temperature)}
+    return section | {"temperature": temperature}
 
 
 def to_transformers(settings: Settings, rotary_dim: int, rotary_pct: float) -> Words:
