@@ -65,6 +65,7 @@ class Family(NamedTuple):
     whole_head: bool = True  # it rotates no part of a head
     max_positions: int = 2048
     scaled_since: str = ""  # the version of transformers whose class reads rope_scaling first; "": all that matter
+    yarn_authors: str = ""  # as Outside.authors
     divisible: bool = False  # its class refuses a width that the heads do not divide, even where head_dim is given
 
 
@@ -231,6 +232,7 @@ FAMILIES = {
         LLAMA,
         max_positions=4096 * 32,
         scaled_since="4.48",
+        yarn_authors="beta_fast 128, beta_slow 2 and a temperature of 0.07 ln(factor) + 1",
     ),
     "smollm3": Family(
         "SmolLM3ForCausalLM",
@@ -281,7 +283,8 @@ def sections(keys: Keys, family: Family) -> dict[str, Any]:
     if family.divisible and width % heads:
         raise keys.wrong(f"num_attention_heads={heads}", f"{heads} heads do not divide a width of {width}")
     max_positions = keys.whole("max_position_embeddings", family.max_positions)
-    outside = Outside(Number(family.base, family.theta), Number(family.share, family.rotary_pct))
+    theta, share = Number(family.base, family.theta), Number(family.share, family.rotary_pct)
+    outside = Outside(theta, share, family.yarn_authors)
     rotary_pct, frequencies = rotary_frequencies(keys, outside, max_positions)
     if family.whole_head and rotary_pct != 1:
         raise keys.wrong(f"partial_rotary_factor={rotary_pct:g}", "its class rotates the whole head")

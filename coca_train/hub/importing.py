@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from coca_train.checkpoint.format import file_size
-from coca_train.hub import conversions, forms, parity, run_directory, tokenizer_files, transformers_side
+from coca_train.hub import conversions, forms, parity, run_directory, small_copy, tokenizer_files, transformers_side
 from coca_train.hub.conversions.coca_full_to_half import fold
 from coca_train.hub.conversions.rope_to_coca import convert
 from coca_train.hub.families import FAMILIES
@@ -48,6 +48,8 @@ def bring(source: Source, converted: Source, options: ImportConfig, done: Sequen
         ):  # a run of ours has no other side; its conversion is what is in question
             theirs = other_side(source)
             results = parity.check(source.architecture, source.read, theirs, tokenizer, options.parity_tokens)
+            if source.kind == "huggingface" and source.family in FAMILIES:
+                results += small_copy.check_windows(source, tuple(options.ignore), options.parity_tokens)
             figures = parity.settled(results, _what(source, converted), theirs.name)
             dist.log(parity.lines(figures))
         if done:

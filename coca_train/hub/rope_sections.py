@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 from coca_train.hub.keys import Keys
 from coca_train.positions import hugging_face
+from coca_train.positions.hugging_face import NotTheSame
 
 SECTIONS = ("rope_scaling", "rope_parameters")  # up to transformers 4, and since 5, whose classes prefer the older one
 THETA, SHARE = "rope_theta", "partial_rotary_factor"
@@ -23,6 +24,7 @@ class Outside(NamedTuple):
 
     theta: Number
     share: Number  # the rotated part of a head
+    authors: str = ""  # constants of YaRN in its authors' own code for this family, where they are not its class's
 
 
 def rotary_frequencies(keys: Keys, outside: Outside, max_positions: int) -> tuple[float, dict[str, Any]]:
@@ -40,7 +42,19 @@ def rotary_frequencies(keys: Keys, outside: Outside, max_positions: int) -> tupl
     length = "original_max_position_embeddings"  # where Phi-3 has it, and then it wins
     if (original := keys.optional(length)) and scaling.setdefault(length, original) != original:
         raise keys.wrong(f"{length}={original}, {name}.{length}={scaling[length]!r}", "they are one thing", CORRECT)
-    return hugging_face.frequencies(scaling, theta, max_positions, rotary_pct, keys.ignored_in(name))
+    unsaid = [key for key in ("beta_fast", "beta_slow", "attention_factor") if key not in scaling]
+    if outside.authors and "finetuned" in scaling.keys() - keys.ignored_in(name) and unsaid:
+        raise keys.wrong(
+            f"{name}.finetuned={scaling['finetuned']!r}, which the YaRN authors' releases have",
+            f"their own code computes with {outside.authors}, and {', '.join(unsaid)} are not said in {name}",
+            f"write them there; or ignore={name}.finetuned, for what the class of transformers makes of the file",
+        )
+    try:
+        return hugging_face.frequencies(scaling, theta, max_positions, rotary_pct, keys.ignored_in(name))
+    except NotTheSame as error:
+        names = ",".join(f"{name}.{key}" for key in error.unknown)
+        fix = f"when {names} changes nothing, ignore={names}" if names else "import a model of this kind only"
+        raise keys.wrong(f"{name}: {error}", "this is not what we compute", fix) from None
 
 
 def _section(keys: Keys) -> tuple[str, dict[str, Any]]:

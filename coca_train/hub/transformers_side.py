@@ -174,6 +174,7 @@ def _ask(model: Any, probes: list[Probe], spectra: Spectra | None) -> tuple[list
     """A mask of ones: without it transformers takes positions that jump for packed documents."""
     logits, worst = [], 0.0
     for probe in probes:
+        _forget_lengths(model)
         if spectra is not None:
             worst = max(worst, _put_frequencies(model, probe, spectra(probe.length)))
         answer = model(
@@ -184,6 +185,14 @@ def _ask(model: Any, probes: list[Probe], spectra: Spectra | None) -> tuple[list
         )
         logits.append(answer.logits[0])
     return logits, worst
+
+
+def _forget_lengths(model: Any) -> None:
+    """Undo what a longer text left in dynamic frequencies: transformers goes back for texts below the trained length
+    alone, so that a text of that very length would be computed with the frequencies of the one before."""
+    for module in model.modules():
+        if hasattr(module, "original_inv_freq") and hasattr(module, "max_seq_len_cached"):
+            module.inv_freq, module.max_seq_len_cached = module.original_inv_freq, module.original_max_seq_len
 
 
 def _put_frequencies(model: Any, probe: Probe, inv_freq_J: Tensor) -> float:

@@ -14,6 +14,7 @@ All refuse, by `NotTheSame`, what the other side would compute differently.
 """
 
 import math
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from coca_train.positions import FREQUENCIES, SCHEMES
@@ -26,7 +27,12 @@ NO_WORDS = ", which transformers' own classes do not have"
 
 
 class NotTheSame(ValueError):
-    """Why one side cannot say what the other computes, in words."""
+    """Why one side cannot say what the other computes, in words. unknown: keys of a section that only have to be
+    ignored, where they change nothing."""
+
+    def __init__(self, reason: str, unknown: Iterable[str] = ()) -> None:
+        super().__init__(reason)
+        self.unknown = list(unknown)
 
 
 def is_positive(value: Any) -> bool:
@@ -98,7 +104,7 @@ class Scaling:
         left = {key: value for key, value in self._left.items() if value is not None and key not in self._ignored}
         if left:
             names = ", ".join(f"{key}={value!r}" for key, value in left.items())
-            raise NotTheSame(f"{names} with rope_type={self.rope_type}")
+            raise NotTheSame(f"{names} with rope_type={self.rope_type}", list(left))
 
     def has(self, key: str) -> bool:
         """Whether it is there, null or not, and nobody has taken it yet."""
@@ -171,7 +177,7 @@ def frequencies(
     modules = {name: module for name, module in modules.items() if hasattr(module, "ROPE_TYPE")}
     rope_type = Scaling(values, theta, max_positions, rotary_pct).rope_type
     answers: dict[str, tuple[float, dict[str, Any]]] = {}
-    refusals = []
+    refusals: dict[str, NotTheSame] = {}
     for name, module in modules.items():
         scaling = Scaling(values, theta, max_positions, rotary_pct, ignore)
         try:
@@ -180,10 +186,11 @@ def frequencies(
                 scaling.finish()
                 answers[name] = scaling.rotary_pct, {"name": name, **section}
         except NotTheSame as error:
-            refusals.append(str(error))
+            refusals[str(error)] = error
     if not answers:
         known = ", ".join(sorted({module.ROPE_TYPE for module in modules.values()}))
-        raise NotTheSame("; ".join(dict.fromkeys(refusals)) or f"rope_type={rope_type}; known are {known}")
+        unknown = [key for error in refusals.values() for key in error.unknown]
+        raise NotTheSame("; ".join(refusals) or f"rope_type={rope_type}; known are {known}", dict.fromkeys(unknown))
     if len(answers) > 1:
         owners = " and ".join(f"{name} ({FREQUENCIES.source(name)})" for name in answers)
         raise UserError(

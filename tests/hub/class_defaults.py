@@ -39,7 +39,7 @@ def reading(values: dict[str, Any]) -> dict[str, Any]:
         "theta": rope["rope_theta"],
         "rotary_pct": rope.get("partial_rotary_factor", 1.0),
         "bias": config.attention_bias if hasattr(config, "attention_bias") else False,
-        "act": config.hidden_act,
+        "act": {"gelu_fast": "gelu_new", "gelu_pytorch_tanh": "gelu_new"}.get(config.hidden_act, config.hidden_act),
     }
     n = config.num_hidden_layers
     if values["model_type"] == "smollm3":

@@ -8,7 +8,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from coca_train.hub import families, parity, transformers_side, verifying
+from coca_train.hub import families, parity, small_copy, transformers_side, verifying
+from coca_train.hub.families import window_written
 from coca_train.hub.options import VERIFY, given
 from coca_train.hub.streamed import streamed
 from coca_train.hub.weights import open_source
@@ -39,6 +40,55 @@ def test_few_tokens_are_spread_over_all_positions(model):
 def test_under_a_window_they_stand_together_at_the_end(model):
     _, far = ask(model("mistral"), 10)
     assert far.pos_BT[0].tolist() == list(range(4 * models.LENGTH - 10, 4 * models.LENGTH))
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "tokens", "window"),
+    [
+        ("mistral", {}, 2048, None),  # 20, and the ordinary probe has 96 tokens
+        ("mistral", {}, 16, 20),
+        ("mistral", {"sliding_window": ...}, 2048, 4096),  # what its class takes
+        ("mistral", {"sliding_window": 1 << 17}, 2048, 4096),  # narrowed
+        ("mistral", {"sliding_window": None}, 16, None),
+        ("smollm3_window", {}, 5, 7),
+        ("smollm3_window", {"no_rope_layers": ..., "layer_types": ...}, 5, 7),
+        ("llama_gqa", {}, 10, None),
+    ],
+)
+def test_every_window_is_crossed(kind, changes, tokens, window, copy, bring):
+    """In a small copy where the ordinary probes are too short for it."""
+    folder = copy(kind)
+    models.edit(folder, **changes)
+    record = json.loads((bring(folder, parity_tokens=tokens) / "parity.json").read_text())
+    beyond = [probe for probe in record["probes"] if probe["probe"] == "beyond the window"]
+    assert [probe["length"] for probe in beyond] == ([] if window is None else [window + small_copy.BEYOND])
+
+
+def test_a_window_that_is_read_otherwise_is_seen(copy, bring, monkeypatch):
+    """At 4,128 tokens, where the folder's own probes have 96."""
+    folder = copy("mistral")
+    models.edit(folder, sliding_window=...)
+    wrong = families.Layers(lambda keys, n: {"visibility": {"name": "sliding_window", "window": 4000}}, window_written)
+    mistral = families.FAMILIES["mistral"]._replace(layers=wrong)
+    monkeypatch.setitem(families.FAMILIES, "mistral", mistral)
+    with pytest.raises(CheckpointError, match=r"E-IOP-13.*beyond the window"):
+        bring(folder)
+
+
+@pytest.mark.parametrize("length", [24, 80, 107, 120])
+@pytest.mark.parametrize("frequencies", [False, True])
+def test_one_probe_leaves_nothing_behind_for_the_next(length, frequencies, tmp_path):
+    """transformers keeps the frequencies of a long text for one of exactly the trained length."""
+    folder = models.write(tmp_path / "model", "llama_gqa", "dynamic", max_position_embeddings=length)
+    with open_source(folder) as source:
+        short = parity.Probe("text", torch.arange(length)[None] % models.VOCAB, torch.arange(length)[None], length)
+        far = parity.probes(source.architecture, None, 2048)[1]
+        side, spectra = transformers_side.of_folder(folder), parity.our_spectra(source.architecture)
+        ask = (lambda probes: side.ask_with(probes, spectra)[0]) if frequencies else side.ask
+        (alone,), (_, after) = ask([short]), ask([far, short])
+        torch.testing.assert_close(after, alone, rtol=0, atol=0)
+        results = parity.compare([far, short], parity.our_logits(source.architecture, source.read), side, spectra)
+        assert parity.passed(results)
 
 
 @pytest.mark.parametrize("scaling", ["plain", "dynamic"])
