@@ -72,17 +72,24 @@ check: .venv/installed  ## style, types, import layers
 bench: .venv/installed  ## speed and memory against transformers, as ratios in one run
 	$(BIN)/python -m benchmarks.run
 
-gpu:  ## the first hour on a GPU: what was counted, measured; at most 40 minutes. With .venv or, without one, python3
-	$(if $(wildcard $(BIN)/python),$(BIN)/python,python3) -m benchmarks.gpu
+# make gpu PARTS="exact losses" runs these alone; PARTS="micro --minutes 5" passes options on.
+PARTS ?=
+gpu:  ## the first hour on a GPU: what was counted, measured; some of it: PARTS="exact losses". Without .venv by python3
+	$(if $(wildcard $(BIN)/python),$(BIN)/python,python3) -m benchmarks.gpu $(PARTS)
 
-# What a machine with CUDA's torch seldom has, for its Python: make wheels PYTHON_THERE=3.12
+# Everything that training and tests/gpu need next to torch and numpy, for the Python of the machine that has no network:
+# make wheels PYTHON_THERE=3.12. tests/gpu/test_wheels.py holds the lists to what the packages require.
 PYTHON_THERE ?= 3.12
+BUILT := antlr4-python3-runtime deepspeed
+LOADED := annotated-types contourpy cycler einops fonttools hjson hydra-core iniconfig kiwisolver matplotlib msgpack \
+	ninja omegaconf packaging pillow pluggy psutil py-cpuinfo pydantic pydantic-core pygments pyparsing pytest \
+	python-dateutil pyyaml safetensors sentencepiece tqdm typing-extensions typing-inspection tzdata
 wheels:  ## packages for a GPU machine without network, into .whl
 	rm -rf .whl
 	$(PYTHON) -m pip download --quiet --no-deps --only-binary=:all: --python-version $(PYTHON_THERE) --implementation cp \
-		--platform manylinux_2_28_x86_64 --platform manylinux2014_x86_64 --platform manylinux_2_17_x86_64 -c constraints.txt -d .whl \
-		annotated_types hjson hydra-core omegaconf pydantic pydantic_core typing_inspection
-	$(PYTHON) -m pip wheel --quiet --no-deps -c constraints.txt -w .whl antlr4-python3-runtime==4.9.3 deepspeed
+		$(addprefix --platform ,$(foreach glibc,28 27 26 24 17,manylinux_2_$(glibc)_x86_64) manylinux2014_x86_64) \
+		-c constraints.txt -d .whl $(LOADED)
+	$(PYTHON) -m pip wheel --quiet --no-deps -c constraints.txt -w .whl $(BUILT)
 
 docs: .venv/installed  ## regenerate docs/*configuration.md, schemes.md and figures
 	$(BIN)/python -m coca_train --markdown > docs/configuration.md

@@ -20,9 +20,12 @@ from coca_train.schedule import Stage, resolve
 from coca_train.settings import load
 from coca_train.tracking.throughput import gpu_peak
 
+# What a recipe's figure is named with where the command line has changed it.
+CHANGES = ("engine.sequence_parallel=", "engine.activation_checkpointing=")
+
 
 class Alone:
-    """The last stage of a recipe. words: its command line. micro_batch: sequences at a time."""
+    """The last stage of a recipe. words: its command line, its name first. micro_batch: sequences at a time."""
 
     def __init__(self, words: Sequence[str], micro_batch: int, scale: Scale) -> None:
         stage = resolve(load(list(words)).config)[-1]
@@ -30,7 +33,8 @@ class Alone:
         train = replace(stage.config.train, micro_batch_size=rows, global_batch_size=rows)
         self.stage: Stage = replace(stage, config=replace(stage.config, train=train))
         self.scale, self.rows, self.seq_len = scale, rows, train.seq_len
-        self.name = next((word.partition("=")[2] for word in words if "experiment=" in word), words[0])
+        recipe, *changed = words
+        self.name = " ".join([recipe.partition("=")[2], *(word for word in changed if word.startswith(CHANGES))])
 
     @property
     def config(self) -> Any:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from tests.outside import plain
 
-BROUGHT = re.compile(r"(torch|triton|nvidia-[\w-]+|cuda-[\w-]+)==")  # by torch, each version its own
+# Brought by torch, or bounded by it: each version has its own.
+BROUGHT = re.compile(r"(torch|triton|setuptools|nvidia-[\w-]+|cuda-[\w-]+)==")
 
 
 def environment(version: str) -> Path:

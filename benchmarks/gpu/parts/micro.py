@@ -1,4 +1,4 @@
-"""A micro batch of the 350M recipes: the model alone, forward, loss and backward; blocks compiled and not."""
+"""A micro batch of the 350M recipes: the model alone, forward, loss and backward; blocks compiled or not."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +11,7 @@ RECIPES = ("roformer_350m", "alibi_350m", "coca_350m")
 MICRO_BATCH = 16
 
 
-def run(scale: Scale, folder: Path) -> Iterator[Figure]:
+def run(scale: Scale, folder: Path, compiled: bool) -> Iterator[Figure]:
     for recipe in scale.pick(RECIPES, RECIPES[-1:]):
         alone = Alone(scale.words(f"+experiment={recipe}"), MICRO_BATCH, scale)
-        for compiled in scale.pick((False, True), (False,)):
-            yield from alone.figures("micro", scale.pick(8, 1), compiled)
+        yield from alone.figures("compiled" if compiled else "micro", scale.pick(8, 1), compiled)

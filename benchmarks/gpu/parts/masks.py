@@ -1,8 +1,5 @@
-"""FlexAttention's block masks, ALiBi folded into tensor cores, and the tests that need CUDA."""
+"""FlexAttention's block masks, and ALiBi folded into tensor cores."""
 
-import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +9,6 @@ from torch.nn import functional as F
 from benchmarks.gpu.figures import Figure
 from benchmarks.gpu.scale import Scale
 from benchmarks.gpu.timing import milliseconds, peak_gib
-from benchmarks.measure import ROOT
 from coca_train import positions
 from coca_train.models.blocks import block_mask
 from coca_train.models.flex import mask_mod
@@ -30,8 +26,7 @@ def run(scale: Scale, folder: Path) -> Iterator[Figure]:
         yield from _mask(scale, n_tokens)
     for n_tokens in scale.pick((512, 4096, 32768), (64,)):
         what = f"folded ALiBi in bfloat16, {n_tokens:,} tokens: error"
-        yield Figure("flex", what, fold_error(scale, n_tokens), "", high=FOLD_ERROR, by="float64")
-    yield from _tests(scale)
+        yield Figure("masks", what, fold_error(scale, n_tokens), "", high=FOLD_ERROR, by="float64")
 
 
 def _mask(scale: Scale, n_tokens: int) -> Iterator[Figure]:
@@ -42,10 +37,10 @@ def _mask(scale: Scale, n_tokens: int) -> Iterator[Figure]:
         block_mask(layout, mask_mod(layout))
 
     what, high = f"block mask, {n_tokens:,} tokens", max(MASK_GIB * (n_tokens / 32768) ** 2, LEAST_GIB)
-    yield Figure("flex", what, milliseconds(work, scale.device, scale.pick(3, 1)), "ms")
+    yield Figure("masks", what, milliseconds(work, scale.device, scale.pick(3, 1)), "ms")
     if scale.device == "cuda":
         yield Figure(
-            "flex", f"{what}: memory", peak_gib(work, scale.device), "GiB", high=max(high, 1 / 64), by="blocks"
+            "masks", f"{what}: memory", peak_gib(work, scale.device), "GiB", high=max(high, 1 / 64), by="blocks"
         )
 
 
@@ -70,15 +65,3 @@ def fold_error(scale: Scale, n_tokens: int) -> float:
     wanted = (scores - bias).masked_fill(distance < 0, -torch.inf).softmax(-1)
     wanted = torch.einsum("bhts,bshd->bhtd", wanted, v.double())
     return float((out - wanted).norm() / wanted.norm())
-
-
-def _tests(scale: Scale) -> Iterator[Figure]:
-    """tests/gpu; where there is no GPU they are skipped, and so told as none."""
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/gpu", "-p", "no:cacheprovider"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    counts = {word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|error)", done.stdout)}
-    yield Figure("flex", "tests/gpu that pass", counts.get("passed", 0), "")
-    wrong = counts.get("failed", 0) + counts.get("error", 0)
-    yield Figure("flex", "tests/gpu that fail", wrong, "", high=0, by="the definition")
-    if wrong:
-        print(done.stdout[-4000:], file=sys.stderr, flush=True)
