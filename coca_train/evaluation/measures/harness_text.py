@@ -103,7 +103,7 @@ class FolderText:
                 "lm_eval does. Fix: give the folder the tokenizer files of its model"
             ) from error
 
-    @cached_property
+    @property
     def prefix(self) -> int:
         begin, end = self._tokenizer.bos_token_id, self._tokenizer.eos_token_id
         found = end if begin is None else begin
@@ -114,15 +114,19 @@ class FolderText:
             )
         return found
 
-    @cached_property
+    @property
     def ends(self) -> frozenset[int]:
+        return self._ends
+
+    @cached_property
+    def _ends(self) -> frozenset[int]:
         """What transformers' generate stops at: generation_config.json's, where there is one, else config.json's."""
         file = next(self.folder / name for name in (GENERATION, CONFIG) if (self.folder / name).is_file())
         said = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id")
         listed = said if isinstance(said, list) else [said]
         return frozenset(token for token in listed if isinstance(token, int))
 
-    @cached_property
+    @property
     def stops(self) -> tuple[str, ...]:
         end = self._tokenizer.eos_token_id
         return () if end is None else (self._tokenizer.decode(end),)
@@ -131,7 +135,7 @@ class FolderText:
     def counter(self) -> Callable[..., Any]:
         return self._tokenizer
 
-    @cached_property
+    @property
     def identity(self) -> str:
         return f"{self.encode(PROBE)} {self.prefix} {sorted(self.ends)} {self.stops} {self.add_bos_token}"
 
