@@ -140,10 +140,11 @@ RULER = {  # prompt and what is expected, new tokens, fewest units
 }
 
 
-def ruler(task, length, index):
-    """All prompts that fill a length, and what their answers should contain: the longest, and those with 99 % of it."""
+def ruler(task, length, index, inside=True):
+    """All prompts that fill a length, and what their answers should contain: the longest, and those with 99 % of it.
+    inside: whether the length counts the answer."""
     build, n_new, size = RULER[task]
-    known, room = [], length - n_new  # the answer counts
+    known, room = [], length - n_new * inside
     while 1 + len((made := build(size, random.Random(f"{task} 0 {length} {index}")))[0]) <= room:
         known, size = [*known, made], size + 1
     return [made for made in known if made is known[-1] or 1 + len(made[0]) >= 0.99 * room]
