@@ -69,9 +69,21 @@ class CorpusConfig:
 class TokenizerConfig:
     """The vocabulary: trained, or brought along."""
 
-    path: str = Field(description="tokenizer used and made: SentencePiece .model or Hugging Face tokenizer.json")
+    path: str = Field(
+        description="tokenizer used and made: SentencePiece .model or Hugging Face tokenizer.json (found by itself "
+        "where the .model is not there and a .json is, or comes from import_from)"
+    )
     import_from: str | None = Field(
         description="existing SentencePiece .model, Hugging Face tokenizer.json, or a folder with one; null = train one"
+    )
+    eod: int | str | None = Field(
+        description="with import_from: token that ends a document, an id or its text; null = as its folder says"
+    )
+    bos: int | str | None = Field(
+        description="with import_from: token that begins a text, an id or its text; null = as its folder says"
+    )
+    pad: int | str | None = Field(
+        description="with import_from: token that fills a batch, an id or its text; null = as its folder says"
     )
     model_type: Literal["bpe", "unigram"] = Field(description="SentencePiece algorithm")
     vocab_size: Positive = Field(description="size of the vocabulary [token ids]")

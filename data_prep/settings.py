@@ -14,6 +14,7 @@ from coca_train.config.files import choices, config_dir
 from coca_train.config.messages import Problem, nearest
 from coca_train.config.root import Root
 from coca_train.data.prompts.answered import KINDS, LARGEST
+from coca_train.data.tokenizer_choice import MAIN
 from data_prep.schema import (
     CorpusConfig,
     CorpusSourceConfig,
@@ -280,7 +281,20 @@ def _complete(config: PrepareConfig) -> PrepareConfig:
     sources = {name: replace(source, kind=kind_of(source)) for name, source in config.corpus.sources.items()}
     groups = config.mix.groups or {source.group: GroupConfig(share=1.0) for source in sources.values()}
     corpus, mix = replace(config.corpus, sources=sources), replace(config.mix, groups=groups)
-    return replace(config, corpus=corpus, mix=mix)
+    return replace(config, corpus=corpus, mix=mix, tokenizer=_found(config.tokenizer))
+
+
+def _found(tokenizer: TokenizerConfig) -> TokenizerConfig:
+    """A path to a .model that is not there is one to a .json where that is, or comes from import_from, so that no verb
+    has to be told which kind it is."""
+    path = Path(tokenizer.path)
+    other, origin = path.with_suffix(".json"), tokenizer.import_from
+    if path.suffix != ".model" or path.exists():
+        return tokenizer
+    from_json = origin is not None and (
+        Path(origin).suffix == ".json" or [name for name in MAIN if (Path(origin) / name).is_file()] == [MAIN[1]]
+    )
+    return replace(tokenizer, path=str(other)) if other.is_file() or from_json else tokenizer
 
 
 def overrides(words: Sequence[str]) -> list[str]:

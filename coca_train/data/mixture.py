@@ -22,6 +22,7 @@ from coca_train.data.packings.base import row_of
 from coca_train.data.provenance import Origins, Passage, Provenance
 from coca_train.data.sampling import PackedSource, SamplePlace, Shuffled, Streams
 from coca_train.data.storage import digest
+from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime import outside
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.trees import flatten
@@ -154,7 +155,8 @@ def check_tokenizer(tokenizer: str, key: str, prefix: str) -> None:
     """
     manifest = Path(prefix).parent / "manifest.json"
     try:
-        made_with = outside.read_json(manifest)["tokenizer"]["sha256"]
+        written = outside.read_json(manifest)
+        made_with, end = written["tokenizer"]["sha256"], written.get("end_of_document")
     except (OSError, ValueError, KeyError, TypeError):
         return  # a dataset of another tool: nothing is known about its tokenizer
     if made_with != (now := tokenizer_digest(tokenizer)["sha256"]):
@@ -162,6 +164,11 @@ def check_tokenizer(tokenizer: str, key: str, prefix: str) -> None:
             f"E-TOK-11 {key}: {prefix} was made with tokenizer {made_with[:16]}, data.tokenizer "
             f"{tokenizer} is {now[:16]}; they must be the same. Fix: set data.tokenizer to the one beside "
             "the data, or prepare the data again"
+        )
+    if end != (eod := Tokenizer(tokenizer).eod):
+        raise DataError(
+            f"E-TOK-11 {key}: documents of {prefix} end with {end}, and {tokenizer} ends them with {eod}; both must be "
+            "the same. Fix: copy the folder of the tokenizer's other files too, or prepare the data again"
         )
 
 

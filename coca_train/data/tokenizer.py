@@ -3,11 +3,14 @@
 import errno
 import hashlib
 from array import array
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
+from coca_train.data import special_tokens
 from coca_train.data.dataset import best_dtype
 from coca_train.data.huggingface_backend import HuggingFace
 from coca_train.data.sentencepiece_backend import SentencePiece
@@ -17,19 +20,23 @@ from coca_train.runtime.errors import DataError, UserError
 
 END_PIECES = ("</s>", "<|endoftext|>", "<eod>", "<|end_of_text|>", "<eos>")
 BEGIN_PIECES = ("<s>", "<|begin_of_text|>", "<bos>")
+NOTHING: Mapping[str, int | str | None] = MappingProxyType({})
 MAX_BYTES = FULL_DIGEST_BYTES - 1  # up to here the digest in a run's record is that of the whole file
 
 
 class Tokenizer:
     """A SentencePiece model file, or a tokenizer.json (it begins with `{`).
 
+    given: the tokens of roles (eod, bos, pad), an id or a piece, where the caller knows better than the files.
+
     Attributes: kind, "sentencepiece" or "huggingface"; vocab_size, the highest id + 1; eod, the id that ends every
-    document; bos, the id that begins a text, None where there is none; digest, SHA-256 of the file.
+    document; bos, the id that begins a text, None where there is none; pad; special, these with who said each; digest,
+    SHA-256 of the file; identity, the same with the end of document where the file alone says another one.
     Raises DataError: E-TKN-01 missing, E-TKN-02 not a tokenizer, E-TKN-03 no end-of-document piece,
-    E-TKN-12 an end that a text can spell; UserError E-TKN-04 a package is missing.
+    E-TKN-12 an end that a text can spell, E-TKN-13 and 14 (special tokens); UserError E-TKN-04 a package is missing.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, given: Mapping[str, int | str | None] = NOTHING) -> None:
         self.path = str(path)
         model = self._read()
         self.digest = hashlib.sha256(model).hexdigest()
@@ -42,9 +49,13 @@ class Tokenizer:
             raise self._no_tokenizer(f"{error} ({len(model)} bytes, begins with {model[:8]!r})") from error
         self.vocab_size: int = self._backend.vocab_size
         self._dtype = np.dtype(best_dtype(self.vocab_size))
-        self.eod = self._find_eod()
-        begin = self._backend.bos
-        self.bos: int | None = self._first(BEGIN_PIECES) if begin is None else begin
+        own = {"eod": self._backend.eos, "bos": self._backend.bos}
+        guess = {"eod": self._first(END_PIECES), "bos": self._first(BEGIN_PIECES)}
+        self.special = special_tokens.read(Path(path), self._backend.id_of, own, guess, given, self._is_text)
+        self.eod = self._check_eod(self.special.eod)
+        self.bos, self.pad = self.special.bos, self.special.pad
+        alone = guess["eod"] if own["eod"] is None else own["eod"]
+        self.identity = self.digest if self.eod == alone else f"{self.digest} that ends documents with {self.eod}"
 
     def _read(self) -> bytes:
         try:
@@ -68,12 +79,22 @@ class Tokenizer:
         tokens = (self._backend.id_of(piece) for piece in pieces)
         return next((i for i in tokens if i is not None), None)
 
-    def _find_eod(self) -> int:
-        eod = self._first(END_PIECES) if self._backend.eos is None else self._backend.eos
-        if eod is None:
+    def _is_text(self, token: int) -> bool:
+        return token >= self.vocab_size or self._backend.spelled(token) is not None
+
+    def knows(self, tokens: int | list[int] | None) -> bool:
+        """Whether an id, or each of a list, is one of its special tokens; null is none."""
+        each = tokens if isinstance(tokens, list) else [tokens]
+        return not any(self._is_text(token) for token in each if token is not None and token >= 0)
+
+    def _check_eod(self, eod: int | None) -> int:
+        if eod is None or eod >= self.vocab_size:
+            what = (
+                "has no piece that ends a document" if eod is None else f"ends documents with {eod}, which it has not"
+            )
             raise DataError(
-                f"E-TKN-03 {self.path}: has no piece that ends a document ({', '.join(END_PIECES)}); one is needed. "
-                "Fix: train the tokenizer with an eos id"
+                f"E-TKN-03 {self.path}: {what} (known are {', '.join(END_PIECES)}); one is needed. "
+                "Fix: say which one does (tokenizer.eod=<piece>, in data_prep), or train the tokenizer with an eos id"
             )
         # A text that can spell the end would be cut into two documents by whoever wrote it.
         if (text := self._backend.spelled(eod)) is not None:

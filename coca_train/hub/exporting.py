@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from coca_train.checkpoint.format import file_size
+from coca_train.data.special_tokens import ROLES
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.hub import card, forms, own, parity, shard_files, tokenizer_files, transformers_side
 from coca_train.hub.adapters import write_adapters
@@ -15,6 +16,7 @@ from coca_train.hub.config_json import NAME, OWN
 from coca_train.hub.options import ExportConfig
 from coca_train.hub.publish import building
 from coca_train.hub.shards import INDEX, SINGLE
+from coca_train.hub.tokenizer_files import GENERATION
 from coca_train.hub.weights import Source, Theirs, open_source, translate
 from coca_train.runtime import dist, durable
 
@@ -38,7 +40,7 @@ def run(options: ExportConfig) -> Path:
         with building(to, file_size(theirs.shapes, theirs.dtypes)) as folder:
             if path is not None and tokenizer is not None:
                 tokenizer_files.export(path, tokenizer, folder, transformers_side.token_ids)
-            _write_config(folder, config, theirs, tokenizer)
+            _write_config(folder, config, theirs, tokenizer, tokenizer_files.generation_config(path, tokenizer))
             _write_weights(folder, theirs)
             if OWN in config:
                 for name, text in own.code(source.architecture).items():
@@ -59,14 +61,25 @@ def _announce(options: ExportConfig, source: Source, config: dict[str, Any]) -> 
         dist.log(f"WARNING: {caveat}")
 
 
-def _write_config(folder: Path, config: dict[str, Any], theirs: Theirs, tokenizer: Tokenizer | None) -> None:
-    ends: dict[str, Any] = {}
-    if tokenizer is not None:
-        ends = {"bos_token_id": tokenizer.bos, "eos_token_id": tokenizer.eod}
+def _write_config(
+    folder: Path, config: dict[str, Any], theirs: Theirs, tokenizer: Tokenizer | None, generation: dict[str, Any]
+) -> None:
+    """config.json and generation_config.json. generation: what the run keeps of the latter."""
+    ends = {} if tokenizer is None else _ends(tokenizer)
     precision = str(next(iter(theirs.dtypes.values()))).removeprefix("torch.")
     written = {**config, "torch_dtype": precision, "bos_token_id": None, "eos_token_id": None, **ends}
     _write_json(folder / NAME, written)
-    _write_json(folder / "generation_config.json", {**ends, "do_sample": False, "use_cache": True})
+    stops = {key: value for key, value in ends.items() if key != "pad_token_id"}
+    fresh = {**stops, "do_sample": False, "use_cache": True}
+    kept = {**({} if tokenizer is None else {"eos_token_id": ends["eos_token_id"]}), **generation}
+    _write_json(folder / GENERATION, kept if generation else fresh)
+
+
+def _ends(tokenizer: Tokenizer) -> dict[str, Any]:
+    """The special tokens of a config.json: as the folder had them that the tokenizer came from, several stops too."""
+    said = {"bos_token_id": tokenizer.bos, "eos_token_id": tokenizer.eod} | tokenizer.special.model
+    chosen = [role for role, by in tokenizer.special.said.items() if by.startswith("option")]
+    return said | {f"{ROLES[role]}_id": getattr(tokenizer, role) for role in chosen}
 
 
 def _write_json(path: Path, values: dict[str, Any]) -> None:

@@ -6,7 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from coca_train.checkpoint.format import file_size
-from coca_train.hub import conversions, forms, parity, run_directory, small_copy, tokenizer_files, transformers_side
+from coca_train.hub import (
+    conversions,
+    forms,
+    parity,
+    run_directory,
+    said,
+    small_copy,
+    tokenizer_files,
+    transformers_side,
+)
 from coca_train.hub.conversions.coca_full_to_half import fold
 from coca_train.hub.conversions.rope_to_coca import convert
 from coca_train.hub.families import FAMILIES
@@ -36,9 +45,13 @@ def bring(source: Source, converted: Source, options: ImportConfig, done: Sequen
     it went through, which are proved."""
     run_dir = Path(options.root) / options.name
     tokenizer_path = tokenizer_files.find(source, options.tokenizer)
-    tokenizer = tokenizer_files.open_for(source, tokenizer_path)
+    tokenizer = tokenizer_files.open_for(
+        source, tokenizer_path, {"eod": options.eod, "bos": options.bos, "pad": options.pad}
+    )
     configuration = run_directory.configuration(options.name, options.root, converted, tokenizer_path)
     dist.log(f"source    {options.source}: {_described(source)}")
+    for line in said.lines(source, tokenizer):
+        dist.log(f"says      {line}")
     if tokenizer is None:
         dist.log("WARNING: no tokenizer beside the weights; generation and text need one (tokenizer=<file>)")
     with building(run_dir, file_size(converted.shapes, converted.dtypes)) as folder:
@@ -58,7 +71,7 @@ def bring(source: Source, converted: Source, options: ImportConfig, done: Sequen
             figures |= {"conversion": proof}
         durable.write_new(folder / parity.NAME, durable.as_json(figures).encode())
         kept = replace(converted, origin=converted.origin | provenance(source, options, done))
-        run_directory.write(folder, configuration, kept, tokenizer_path, figures)
+        run_directory.write(folder, configuration, kept, tokenizer, figures)
     dist.log(f"Done. {run_dir} is a run: {_described(converted)}; weights at step 0, no optimizer state.")
     return run_dir
 

@@ -11,6 +11,7 @@ from coca_train.config.root import Root
 from coca_train.config.schema import STRICT, Name, Positive
 
 Form = Literal["auto", "native", "own", "llama", "mistral", "smollm3", "gpt_neox"]  # families: hub/families.py
+Token = int | str | None
 OF_PARITY = "tokens of each parity probe"
 
 
@@ -33,7 +34,13 @@ class ImportConfig:
     )
     seed: int = Field(ge=0, description="of t_from_k=random")
     tokenizer: str = Field(description="auto (the one beside the weights), none, or a file")
-    ignore: Names = Field(description="keys of config.json known to change nothing, with commas between them")
+    eod: Token = Field(description="token that ends a document, an id or its text; null = as the folder says")
+    bos: Token = Field(description="token that begins a text, an id or its text; null = as the folder says")
+    pad: Token = Field(description="token that fills a batch, an id or its text; null = as the folder says")
+    ignore: Names = Field(
+        description="keys of config.json known to change nothing, with commas between them; of a section with a dot, "
+        "such as rope_scaling.finetuned"
+    )
     parity_tokens: Positive = Field(description=OF_PARITY)
 
 

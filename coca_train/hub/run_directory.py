@@ -14,8 +14,9 @@ from coca_train.checkpoint.record import digest, versions
 from coca_train.checkpoint.weights import MODEL
 from coca_train.config.load import Assembled, Loaded, assemble, load
 from coca_train.data.mixture import tokenizer_digest
+from coca_train.data.tokenizer import Tokenizer
 from coca_train.hub import shard_files
-from coca_train.hub.tokenizer_files import FOLDER, copy, main_name
+from coca_train.hub.tokenizer_files import FOLDER, keep, main_name
 from coca_train.hub.weights import Source
 from coca_train.runtime import durable, outside
 from coca_train.runtime.trees import flatten
@@ -24,12 +25,14 @@ from coca_train.settings import TRAIN
 DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
-def write(folder: Path, configured: Loaded, source: Source, tokenizer: Path | None, parity: dict[str, Any]) -> None:
+def write(
+    folder: Path, configured: Loaded, source: Source, tokenizer: Tokenizer | None, parity: dict[str, Any]
+) -> None:
     """Fill a folder. configured: by `configuration`. Raises OSError, CheckpointError."""
     config = configured.config
     if tokenizer is not None:
-        copy(tokenizer, folder / FOLDER)
-        durable.write_new(folder / Path(config.data.tokenizer).name, outside.read_bytes(tokenizer))
+        keep(Path(tokenizer.path), tokenizer, folder / FOLDER)
+        durable.write_new(folder / Path(config.data.tokenizer).name, outside.read_bytes(tokenizer.path))
     settings = flatten(asdict(config))
     record = {
         "run_id": uuid.uuid4().hex,
@@ -38,7 +41,7 @@ def write(folder: Path, configured: Loaded, source: Source, tokenizer: Path | No
             {key: settings[key] for key in settings if key.startswith(("model.", "position.", "layers."))}
         ),
         "fingerprint": {
-            "tokenizer": tokenizer_digest(str(tokenizer)) if tokenizer is not None else None,
+            "tokenizer": tokenizer_digest(tokenizer.path) if tokenizer is not None else None,
             "order": {},
             "sources": {},
         },

@@ -1,11 +1,14 @@
 """The files that make a tokenizer, found beside weights, checked against them, copied with them."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+from coca_train.data.special_tokens import COMPANIONS, MODEL_FILES, RECORD, folder_of
 from coca_train.data.storage import digest
-from coca_train.data.tokenizer import Tokenizer
+from coca_train.data.tokenizer import NOTHING, Tokenizer
+from coca_train.data.tokenizer_choice import MAIN, main_file
 from coca_train.hub.keys import read_json, without_code
 from coca_train.hub.parity import TEXT
 from coca_train.hub.weights import Source
@@ -13,12 +16,9 @@ from coca_train.runtime import dist, durable, outside
 from coca_train.runtime.errors import DataError
 from coca_train.settings import load_saved
 
-MAIN = ("tokenizer.model", "tokenizer.json")  # what our Tokenizer reads; the first that is there
 CONFIG = "tokenizer_config.json"
-BESIDE = (
-    *MAIN, CONFIG, "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
-    "chat_template.jinja",
-)  # fmt: skip
+BESIDE = (*MAIN, *COMPANIONS)
+GENERATION = MODEL_FILES[1]  # kept with them, since it says where generation stops
 FOLDER = "tokenizer"  # of a run: the files as they came, for the next export
 LIMIT = 256 << 20  # [bytes]
 
@@ -32,7 +32,7 @@ def find(source: Source, choice: str) -> Path | None:
     if source.kind == "run":
         path = Path(load_saved(source.path).config.data.tokenizer)
         return path if path.is_file() else None
-    return next((source.path / name for name in MAIN if (source.path / name).is_file()), None)
+    return main_file(source.path)
 
 
 def digests(folder: Path) -> dict[str, Path]:
@@ -48,11 +48,12 @@ def begins_texts(folder: Path, tokenizer: Tokenizer) -> bool:
     return tokenizer.bos is not None and said is not False
 
 
-def open_for(source: Source, path: Path | None) -> Tokenizer | None:
-    """The tokenizer, held against the embedding. Raises DataError E-IOP-10 when it has more ids than there are rows."""
+def open_for(source: Source, path: Path | None, given: Mapping[str, int | str | None] = NOTHING) -> Tokenizer | None:
+    """The tokenizer, held against the embedding. given: as of `Tokenizer`. Raises DataError E-IOP-10 when it has more
+    ids than there are rows."""
     if path is None:
         return None
-    tokenizer = Tokenizer(path)
+    tokenizer = Tokenizer(path, given)
     rows = source.architecture.n_rows
     if tokenizer.vocab_size > rows:
         raise DataError(
@@ -64,10 +65,26 @@ def open_for(source: Source, path: Path | None) -> Tokenizer | None:
 
 def beside(path: Path) -> list[Path]:
     """The files that belong to a tokenizer file: those of its folder, or of the run's `tokenizer` folder."""
-    kept = path.parent / FOLDER
-    folder = kept if kept.is_dir() else path.parent
+    folder = folder_of(path)
     files = [folder / name for name in BESIDE if (folder / name).is_file()]
     return [file for file in files if file.stat().st_size <= LIMIT]
+
+
+def keep(path: Path, tokenizer: Tokenizer, into: Path) -> None:
+    """All of them into a folder of a run, with what they say of special tokens and where generation stops."""
+    copy(path, into)
+    if (file := folder_of(path) / GENERATION).is_file():
+        durable.write_new(into / GENERATION, outside.read_bytes(file, LIMIT))
+    durable.write_new(into / RECORD, tokenizer.special.as_json())
+
+
+def generation_config(path: Path | None, tokenizer: Tokenizer | None) -> dict[str, Any]:
+    """What a run keeps of how its model generates, but for tokens that the tokenizer has not; empty: nothing."""
+    file = None if path is None else folder_of(path) / GENERATION
+    if tokenizer is None or file is None or not file.is_file():
+        return {}
+    values = {key: value for key, value in read_json(file).items() if key != "transformers_version"}
+    return {key: value for key, value in values.items() if not key.endswith("_token_id") or tokenizer.knows(value)}
 
 
 def copy(path: Path, into: Path) -> None:
@@ -131,7 +148,8 @@ def _words(path: Path, tokenizer: Tokenizer, prefix_space: bool) -> dict[str, ob
 
 def main_name(path: Path) -> str:
     """tokenizer.model or tokenizer.json, by what the file is."""
-    return "tokenizer.json" if Tokenizer(path).kind == "huggingface" else "tokenizer.model"
+    with open(path, "rb") as file:
+        return "tokenizer.json" if file.read(1) == b"{" else "tokenizer.model"
 
 
 def _piece(path: Path, kind: str, token: int) -> str:

@@ -54,7 +54,7 @@ def settings(config: PrepareConfig, name: str, tokenizer: Tokenizer) -> dict[str
     source = {key: value for key, value in asdict(config.corpus.sources[name]).items() if key not in NOT_SETTINGS}
     return {
         "format": FORMAT,
-        "tokenizer": tokenizer.digest,
+        "tokenizer": tokenizer.identity,
         "valid_share": config.corpus.valid_share,
         **{key: getattr(config.work, key) for key in ("max_line_bytes", "chunk_bytes", "part_bytes")},
         "source": source,

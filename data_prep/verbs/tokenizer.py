@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 
+from coca_train.data.special_tokens import MEANING, ROLES
 from coca_train.data.storage import lock_and_wait, storage
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.printing import n_bytes, percent, plain
 from data_prep.progress import say
-from data_prep.schema import PrepareConfig
+from data_prep.schema import PrepareConfig, TokenizerConfig
 from data_prep.verbs.sources import reading
 from data_prep.vocabularies.sample import Drawn, draw
 from data_prep.vocabularies.tokenizer_file import already_trained, bring, made_from, publish
@@ -28,7 +29,7 @@ def run(config: PrepareConfig) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with lock_and_wait(path.parent / f".{path.name}.lock"):
             if config.tokenizer.import_from is not None:
-                is_new = bring(Path(config.tokenizer.import_from), path)
+                is_new = bring(Path(config.tokenizer.import_from), path, given(config.tokenizer))
             elif is_new := not already_trained(config):
                 _train(config, path)
     print(f"{path}: {'made' if is_new else 'is there already, nothing to do'}\n{described(Tokenizer(path))}")
@@ -38,11 +39,17 @@ def described(tokenizer: Tokenizer) -> str:
     """What training and the other verbs will see of it."""
     kind = {"sentencepiece": "SentencePiece", "huggingface": "Hugging Face"}[tokenizer.kind]
     begin = "none" if tokenizer.bos is None else tokenizer.bos
+    said = "; ".join(f"{MEANING[role]}: {by}" for role, by in tokenizer.special.said.items())
     back = "every text comes back" if tokenizer.lossless else "some texts come back changed (spaces, rare characters)"
     return (
         f"{kind}, {tokenizer.vocab_size:,} token ids; end of document {tokenizer.eod}, beginning of text {begin}; "
-        f"{back}; SHA-256 {tokenizer.digest[:16]}"
+        f"{back}; SHA-256 {tokenizer.digest[:16]}\n{said}"
     )
+
+
+def given(options: TokenizerConfig) -> dict[str, int | str | None]:
+    """The special tokens that options name."""
+    return {role: getattr(options, role) for role in ROLES}
 
 
 def _train(config: PrepareConfig, path: Path) -> None:

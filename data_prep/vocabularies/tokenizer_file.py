@@ -1,18 +1,21 @@
 """tokenizer.path: written whole or not at all, never overwritten, with a record of how it was made beside it.
 
-It is trained, or an existing tokenizer is brought along: then one file is read, checked and copied, and nothing
-beside it is looked at or run.
+It is trained, or an existing tokenizer is brought along: then one file is read, checked and copied. What the other
+files of its folder say of special tokens is read too, and they are copied into a folder of their own; no code is.
 """
 
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from coca_train.data.special_tokens import COMPANIONS, MODEL_FILES, RECORD, folder_of
 from coca_train.data.storage import flush_to_disk, storage
-from coca_train.data.tokenizer import Tokenizer
+from coca_train.data.tokenizer import NOTHING, Tokenizer
+from coca_train.data.tokenizer_choice import MAIN, main_file
 from coca_train.runtime import outside
 from coca_train.runtime.durable import sync_folder
 from coca_train.runtime.errors import DataError, UserError
@@ -23,7 +26,6 @@ FORMAT = 1
 # Where text is read from and where the model goes decide nothing that could be told apart later.
 NOT_SETTINGS = ("files", "hub", "about", "licence")
 TOKENIZER = ("model_type", "vocab_size", "sample_bytes", "character_coverage", "byte_fallback")
-NAMES = ("tokenizer.model", "tokenizer.json")
 SUFFIX = {"sentencepiece": ".model", "huggingface": ".json"}
 TEXT = "def f(x):\n\treturn x  # é, 漢字, \U0001f642\r\n\n  </s> <|endoftext|> 1234.5"
 
@@ -99,16 +101,16 @@ def refusal(path: Path, why: str) -> DataError:
     )
 
 
-def bring(origin: Path, path: Path) -> bool:
+def bring(origin: Path, path: Path, given: Mapping[str, int | str | None] = NOTHING) -> bool:
     """Copy a tokenizer to `path`; False when the very same is there already.
 
-    origin: a SentencePiece model, a tokenizer.json, or a folder with one (the model is preferred).
-    Raises DataError: E-TKN-01 nothing there, 02 not a tokenizer, 03 no end of document, 05 another is there already,
-    08 it does not give back a text as it should, 11 changed while it was read; UserError: 04 a package is missing,
-    06 `path` has another ending.
+    origin: a SentencePiece model, a tokenizer.json, or a folder with one (the one that knows more tokens). given: as of
+    `Tokenizer`. Raises DataError: E-TKN-01 nothing there, 02 not a tokenizer, 03 no end of document, 05 another is
+    there already, 08 it does not give back a text as it should, 11 changed while it was read, 13 to 15 (its folder
+    contradicts itself); UserError: 04 a package is missing, 06 `path` has another ending.
     """
     origin = found_in(origin)
-    tokenizer = Tokenizer(origin)
+    tokenizer = Tokenizer(origin, given)
     if path.suffix != SUFFIX[tokenizer.kind]:
         fix = f"write tokenizer.path={path.with_name('tokenizer')}{SUFFIX[tokenizer.kind]}"
         raise UserError(
@@ -125,22 +127,38 @@ def bring(origin: Path, path: Path) -> bool:
     if hashlib.sha256(model).hexdigest() != tokenizer.digest:
         raise DataError(f"E-TKN-11 {origin}: changed while it was read. Fix: run the same command again")
     if path.exists():
-        if path.is_file() and hashlib.sha256(outside.read_bytes(path)).hexdigest() == tokenizer.digest:
-            return False
-        raise refusal(path, f"is not {origin}")
+        if not path.is_file() or hashlib.sha256(outside.read_bytes(path)).hexdigest() != tokenizer.digest:
+            raise refusal(path, f"is not {origin}")
+        if (there := Tokenizer(path)).eod != tokenizer.eod:
+            raise refusal(path, f"ends documents with {there.eod}, not {tokenizer.eod}")
+        return False
+    _keep_companions(origin, tokenizer, path.with_suffix(""))
     publish(path, model, None)
     return True
+
+
+def _keep_companions(origin: Path, tokenizer: Tokenizer, into: Path) -> None:
+    """The other files of a tokenizer, and which special tokens count; nothing where its file alone says it all."""
+    files = [folder_of(origin) / name for name in (*COMPANIONS, MODEL_FILES[1])]
+    files = [file for file in files if file.is_file()]
+    if not files and tokenizer.identity == tokenizer.digest:
+        return
+    with storage(str(into)):
+        into.mkdir(exist_ok=True)
+    for file in files:
+        _write(into / file.name, outside.read_bytes(file))
+    _write(into / RECORD, tokenizer.special.as_json())
+    sync_folder(into)
 
 
 def found_in(origin: Path) -> Path:
     """The tokenizer's file: `origin` itself, or the one in that folder. DataError E-TKN-01 when it holds none."""
     if not origin.is_dir():
         return origin
-    for name in NAMES:
-        if (origin / name).is_file():
-            return origin / name
+    if (found := main_file(origin)) is not None:
+        return found
     names = ", ".join(sorted(shown(entry.name) for entry in origin.iterdir())[:8]) or "nothing"
     raise DataError(
-        f"E-TKN-01 {origin}: holds neither {NAMES[0]} nor {NAMES[1]} (it holds {names}); one of them is needed. "
+        f"E-TKN-01 {origin}: holds neither {MAIN[0]} nor {MAIN[1]} (it holds {names}); one of them is needed. "
         "Fix: give the file itself, or save the tokenizer with save_pretrained of `transformers`"
     )

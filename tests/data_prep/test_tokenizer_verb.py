@@ -297,7 +297,8 @@ def test_a_folder_gives_its_model_before_its_json(tmp_path: Path) -> None:
     assert (tmp_path / "b.model").read_bytes() == (folder / "tokenizer.model").read_bytes()
 
 
-def test_nothing_else_of_a_folder_is_read_or_run(tmp_path: Path) -> None:
+def test_no_code_of_a_folder_is_read_or_run(tmp_path: Path) -> None:
+    """Its JSON is, and what that says is no special token of the tokenizer is passed over."""
     folder, trap = tmp_path / "evil", tmp_path / "trap"
     folder.mkdir()
     saved(byte_level(), folder / "tokenizer.json")
@@ -307,10 +308,12 @@ def test_nothing_else_of_a_folder_is_read_or_run(tmp_path: Path) -> None:
     config = {"auto_map": {"AutoTokenizer": ["tokenization_evil.E", None]}, "tokenizer_class": "E", "eos_token": "x"}
     for name in ("tokenizer_config.json", "config.json", "special_tokens_map.json"):
         (folder / name).write_text(json.dumps(config | {"trust_remote_code": True}))
-        os.chmod(folder / name, 0)
     assert bring(folder, tmp_path / "tokenizer.json")
     assert not trap.exists()
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["evil", "tokenizer.json"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["evil", "tokenizer", "tokenizer.json"]
+    kept = sorted(entry.name for entry in (tmp_path / "tokenizer").iterdir())
+    assert kept == ["special_tokens.json", "special_tokens_map.json", "tokenizer_config.json"]
+    assert Tokenizer(tmp_path / "tokenizer.json").eod == byte_level().token_to_id("<|endoftext|>")
 
 
 def test_folders_without_a_tokenizer(tmp_path: Path) -> None:
