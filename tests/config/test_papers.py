@@ -137,6 +137,19 @@ def test_position_interpolation(name):
     assert config.start.path.endswith({"pi_llama_7b_32k": "/llama_7b", "coca_pi_llama_7b_32k": "/coca_llama_7b"}[name])
 
 
+@pytest.mark.parametrize(
+    ("words", "n_shared", "n_accumulated"),
+    [([], 2, 2), (["engine.activation_checkpointing=full", "engine.sequence_parallel=1"], 1, 1)],
+)
+def test_a_gpu_has_a_sequence_of_32k_or_shares_it(words, n_shared, n_accumulated, monkeypatch):
+    """CoCA B.4.1: one sequence a GPU on 32 GPUs, which two words take; as it is written two GPUs share one."""
+    monkeypatch.setenv("WORLD_SIZE", "32")
+    (stage,) = resolve(load(["+experiment=pi_llama_7b_32k", *words]).config, 32)
+    train, engine = stage.config.train, stage.config.engine
+    assert (engine.sequence_parallel, train.micro_batch_size, train.global_batch_size) == (n_shared, 1, 32)
+    assert 32 // n_shared * n_accumulated == train.global_batch_size
+
+
 def test_yarn_of_llama_2():
     """YaRN 4.1: lr 2e-5, no weight decay, warm-up of 20 steps, betas 0.9 and 0.95; 400 steps of 64 at 64k; s = 16."""
     config = recipe("yarn_llama2_7b_64k")

@@ -115,9 +115,9 @@ def test_every_test_named_exists():
 
 
 def test_every_place_named_exists():
-    """A file, or `file:name` of a function or a class in it."""
+    """A file, or `file:name` of a function or a class in it. (Values: tests/config/test_fidelity_values.py.)"""
     for item in ITEMS:
-        places = re.findall(r"`([^`]+)`", item.where)
+        places = [place for place in re.findall(r"`([^`]+)`", item.where) if " = " not in place]
         assert places, item
         for place in places:
             path, _, name = place.partition(":")
