@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from coca_train.evaluation.grid_blocks import by_point, document, table
 from coca_train.evaluation.measures.shares import Z_95, wilson
 from coca_train.evaluation.results import Evaluation, GridRow, Point
-from coca_train.report import paper
+from coca_train.report import paper, yarn_authors
 from coca_train.report.blocks import MISSING, Document, Row, Table, Value
 
 # Table 5 of the CoCA paper (arXiv 2309.08646), measured with OpenCompass -> the task of lm-evaluation-harness.
@@ -17,15 +18,17 @@ PAPER = {
     "MMLU": "mmlu", "CMMLU": "cmmlu", "C-Eval": "ceval-valid",
 }  # fmt: skip
 HERE = {task: name for name, task in PAPER.items() if task is not None}
-NOT_ALL = Value.of(None, missing=f"{len(PAPER) - len(HERE)} of them are not in lm-evaluation-harness")
+# The others are asked by task files of one's own (eval.include_path), which have the paper's names in small letters.
+ALL = {task or name.lower(): name for name, task in PAPER.items()}
 ERRORS = "95 % interval: Wilson's of a task's share, else 1.96 of the harness's standard errors"
 SHARES = {"acc", "acc_norm", "acc_bytes", "exact_match", "f1", "em"}  # shown in per cent
 HOW = (
     "Prompts, few-shot examples, metrics and standard errors are those of lm-evaluation-harness. A choice is scored by "
     "the log-likelihood of its tokens behind the question; generations are greedy."
 )
+OWN_FILE = "a task file of your own, `{}` (`eval.include_path`); lm-evaluation-harness has none"
 COVERAGE = "The 17 tasks of the CoCA paper's table 5, and what they are called here:\n\n" + "\n".join(
-    f"* {name}: " + (f"`{task}`" if task else "not in lm-evaluation-harness") for name, task in PAPER.items()
+    f"* {name}: " + (f"`{task}`" if task else OWN_FILE.format(name.lower())) for name, task in PAPER.items()
 )
 
 
@@ -71,13 +74,15 @@ def _overview(
 ) -> Table | None:
     if not points:
         return None
-    theirs = tuple(_theirs(points))
+    printed = tuple(_theirs(points))
     note = "Shares in per cent." if best == "high" else "Perplexities and the like, as they are."
-    if theirs:
+    if printed:
         note += " The paper's figures are OpenCompass's, whose prompts differ: they show the order of magnitude."
     columns = by_point(points, lambda result: _shown(result["main"], result["tasks"]))
     if _whole(points):
-        columns |= {f"total of these {len(HERE)}": _total, f"total of all {len(PAPER)}": lambda row: NOT_ALL}
+        columns[f"total of these {len(HERE)}"] = partial(_total, HERE)
+        columns[f"total of all {len(ALL)}"] = partial(_total, ALL)
+    theirs = printed + yarn_authors.task_rows([str(point) for point in points], n_columns=len(columns))
     return table(
         evaluation.rows(), columns, name=name, title=title, theirs=theirs, best=best, interval=ERRORS, note=note
     )
@@ -88,12 +93,12 @@ def _whole(points: Sequence[Point]) -> bool:
     return HERE.keys() <= set(points)
 
 
-def _total(row: GridRow) -> Value:
+def _total(tasks: Mapping[str, str], row: GridRow) -> Value:
     """The sum of the tasks' shares, as the last row of table 5 is [per cent]."""
-    results = [row.results.get(task, {}) for task in HERE]
+    results = [row.results.get(task, {}) for task in tasks]
     main = [_shown(result["main"], result["tasks"]) for result in results if result.get("main")]
-    if len(main) < len(HERE):
-        return Value.of(None, missing="a task of them has no figure")
+    if (n_missing := len(tasks) - len(main)) > 0:
+        return Value.of(None, missing=f"{n_missing} of them have no figure")
     total, form = sum(value.number or 0.0 for value in main), "{:.1f}"
     intervals = [value.interval for value in main if value.interval]
     if len(intervals) < len(main):
@@ -104,11 +109,11 @@ def _total(row: GridRow) -> Value:
 
 def _theirs(points: Sequence[Point]) -> Iterator[Row]:
     """The rows of table 5, where it has any of these tasks."""
-    if not HERE.keys() & set(points):
+    if not ALL.keys() & set(points):
         return
     printed = paper.table("table5_opencompass")
     for index, method in enumerate(printed["columns"]):
-        numbers = [printed[HERE[p]][index] if p in HERE else None for p in map(str, points)]
+        numbers = [printed[ALL[p]][index] if p in ALL else None for p in map(str, points)]
         if _whole(points):
             numbers += [sum(printed[name][index] for name in HERE.values()), printed["Total"][index]]
         values = tuple(Value.of(None if n is None else float(n), "{:.1f}") for n in numbers)

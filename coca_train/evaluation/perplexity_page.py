@@ -25,7 +25,7 @@ from coca_train.evaluation.position_curves import loss_by_position
 from coca_train.evaluation.results import ALL, Evaluation, GridRow, Point, same_tokens
 from coca_train.evaluation.seeds import apart, pooled, several
 from coca_train.evaluation.verdict import Asked, unknown, verdicts
-from coca_train.report import paper
+from coca_train.report import paper, yarn_authors
 from coca_train.report.blocks import Block, Document, Form, Spread, Table, Value
 from coca_train.report.render.plain import terminal_text, verdict_text
 from coca_train.report.ties import headline
@@ -40,6 +40,10 @@ DEFINITION = (
 NOTE = (
     "Lower is better. Our figures of a column are over the same predictions, where tokenizers are the same. The "
     "paper's are of its own models (350M class and LLaMA-7B), text (PG-19) and tokens."
+)
+AUTHORS_NOTE = (
+    "Lower is better. Our figures of a column are over the same predictions, where tokenizers are the same. The "
+    "authors' were published with YaRN's code: their models, the same text, their choice of documents, stride 256."
 )
 
 
@@ -107,7 +111,9 @@ class OneText:
 
     @property
     def perplexities(self) -> Table:
-        """Beside the papers' figures, where the text is the one a comparison is about."""
+        """Beside the papers' figures, where the text is the one a comparison is about: those of the same text where
+        they are published, else those of CoCA's tables."""
+        of_text = yarn_authors.perplexity_rows(self.source, self.evaluation.points)
         theirs = {
             "table 1": paper.table("table1_perplexity"),
             "table 3": paper.by_alpha("ppl"),
@@ -117,8 +123,8 @@ class OneText:
             "perplexity",
             _perplexity,
             title="Perplexity by context window [tokens]",
-            theirs=papers(self.evaluation, theirs) if self == main_text(self.evaluation) else (),
-            note=NOTE,
+            theirs=of_text or papers(self.evaluation, theirs) if self == main_text(self.evaluation) else (),
+            note=AUTHORS_NOTE if of_text else NOTE,
         )
 
     @property

@@ -2,8 +2,8 @@
 
     | … | `configs/experiment/coca_350m.yaml`: `train.seq_len = 512`, `optim.betas = [0.9, 0.95]` | …
 
-A value is JSON, or else a string as it is. Of an experiment whose name begins with `_`, every one that is made of it has
-the value; `stages.<name>.` before an option is the option in that stage.
+A value is JSON, or else a string as it is. Of an experiment whose name begins with `_`, every one that is made of it
+has the value; `stages.<name>.` before an option is the option in that stage.
 """
 
 import json

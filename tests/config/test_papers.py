@@ -179,3 +179,20 @@ def test_yarn_of_mistral():
         assert config.train.seq_len == 16_384
         assert (config.optim.lr, config.optim.schedule) == (1e-6, "constant")
         assert config.visibility.name == "causal"
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "expected"),
+    [
+        ("coca_350m", "optim.schedule=cosine", "cosine"),
+        ("coca_350m", "optim.warmup_steps=6000", 6000),
+        ("coca_350m", "optim.betas=[0.9,0.999]", (0.9, 0.999)),
+        ("yarn_llama2_7b_64k", "optim.max_grad_norm=1e9", 1e9),
+        ("yarn_llama2_7b_64k", "optim.betas=[0.9,0.999]", (0.9, 0.999)),
+        ("yarn_llama2_7b_64k", "optim.weight_decay=0.01", 0.01),
+    ],
+)
+def test_a_word_takes_what_a_released_script_does(name, word, expected):
+    """Rows P of docs/fidelity.md."""
+    option = word.partition("=")[0].removeprefix("optim.")
+    assert getattr(load([f"+experiment={name}", word], launch=False).config.optim, option) == expected

@@ -290,7 +290,7 @@ def test_page_shows_ours_and_says_what_is_missing(suite, subject, monkeypatch):
     assert lower.columns == ("own_tales",)
     words = "\n".join(block.text for section in document.sections for block in section.blocks if hasattr(block, "text"))
     assert "mine, plain at copa: no network" in words
-    assert "OCNLI: not in lm-evaluation-harness" in words
+    assert "OCNLI: a task file of your own, `ocnli`" in words
     assert "all documents" in document.summary[0]
 
 
@@ -353,7 +353,8 @@ def test_the_harness_has_the_presets_tasks_and_none_of_those_said_to_be_missing(
 
 
 def test_totals_of_table_5_stand_beside_ours(suite):
-    """The paper's of all 17 as printed; of the 8 that are here, added up (by hand for LLaMA-7B)."""
+    """The paper's of all 17 as printed; of the 8 that are here, added up (by hand for LLaMA-7B); ours of all 17 where
+    task files of one's own ask the rest."""
     points = tuple(harness_page.HERE)
     main = {"metric": "acc", "value": 0.25, "stderr": None, "higher_is_better": True}
     results = {point: {"main": main, "metrics": {}, "tasks": {}, "n_clipped": 0, "n_requests": 1} for point in points}
@@ -363,8 +364,28 @@ def test_totals_of_table_5_stand_beside_ours(suite):
     assert shown.columns[-2:] == ("total of these 8", "total of all 17")
     mine, llama = shown.rows[0].values, shown.rows[1].values
     assert mine[-2].number == pytest.approx(8 * 25) and mine[-1].number is None and "9 of them" in mine[-1].note
+    everything = tuple(harness_page.ALL)
+    grid_cells = [cell("mine", "plain", point, results["copa"]) for point in everything]
+    whole = evaluation("harness", {"limit": None}, [measured("mine")], everything, grid_cells)
+    own = next(block for block in suite.page(None, whole).sections[0].blocks if hasattr(block, "rows"))
+    assert own.rows[0].values[-1].number == pytest.approx(17 * 25)  # with task files of one's own
+    by_task = dict(zip(own.columns, own.rows[1].values, strict=True))
+    assert (by_task["ax_b"].number, by_task["chid"].number) == (57.5, 26.2)
     assert llama[-2].number == pytest.approx(72 + 46.9 + 69.4 + 50.2 + 40.4 + 35 + 26.8 + 27.1)
     assert [row.values[-1].number for row in shown.rows[1:]] == [776.2, 785.7, 791.2, 797.4]
+
+
+def test_what_yarns_authors_have_stands_beside_the_tasks_of_their_table_3(suite):
+    points = ("arc_challenge", "hellaswag", "mmlu", "truthfulqa_mc2")
+    main = {"metric": "acc", "value": 0.25, "stderr": None, "higher_is_better": True}
+    result = {"main": main, "metrics": {}, "tasks": {}, "n_clipped": 0, "n_requests": 1}
+    grid_cells = [cell("mine", "plain", point, result) for point in points]
+    grid = evaluation("harness", {"limit": None}, [measured("mine")], points, grid_cells)
+    shown = next(block for block in suite.page(None, grid).sections[0].blocks if hasattr(block, "rows"))
+    theirs = {row.label[0]: row.values for row in shown.rows if row.theirs}
+    assert len(theirs["Yarn-Llama-2-7b-64k"]) == len(shown.columns)
+    figures = [(value.text, value.note) for value in theirs["Yarn-Llama-2-7b-64k"]]
+    assert figures[:3] == [("52.3", "acc_norm"), ("78.8", "acc_norm"), ("42.5", "acc")]
 
 
 @pytest.mark.parametrize(("ahead", "n", "bold"), [(0.02, 400, [0, 1]), (0.2, 400, [1]), (0.2, 12, [])])

@@ -51,6 +51,15 @@ def test_rows_windows_and_what_the_paper_has():
     assert theirs["LLaMA-7B + CoCA + PI", "CoCA, table 4"] == [8.37, 7.87, 7.84]
 
 
+def test_a_text_of_yarns_has_its_authors_figures_beside_ours():
+    """At the same length, and none of CoCA's, whose text is another; where they did not measure there is none."""
+    table = blocks(page(None, some("proof_pile")))["perplexity-proof-pile"]
+    theirs = {row.label: [value.number for value in row.values] for row in table.rows if row.theirs}
+    assert {who for _, who in theirs} == {"YaRN's authors"} and "stride 256" in table.note
+    assert theirs["Yarn-Llama-2-7b-64k", "YaRN's authors"] == [None, None, 4.1407]
+    assert theirs["Llama-2-70b-hf", "YaRN's authors"] == [None, 3.7056, 3.2749]
+
+
 def test_what_it_says_at_a_glance():
     (best,) = page(None, some("books")).summary
     assert "2,048 tokens coca, plain predicts best: perplexity 50.00 (49.00 to 51.00)" in best
