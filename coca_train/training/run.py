@@ -91,7 +91,6 @@ def train(loaded: Loaded) -> None:
                 needed = stage.first_sample + stage.max_steps * stage.config.train.global_batch_size
                 check_length(stage.name, needed, mixtures[stage.name].max_samples())
         check_parameters(outlines)
-        dist.on_main(lambda: dist.log(f"export    {forms.of_run(stages, n_tokens)}"))
         begins_from = None
         if config.start.path is not None:
             begins_from = check_start(config, run_dir, tokenizer, n_tokens)
@@ -99,6 +98,7 @@ def train(loaded: Loaded) -> None:
         lock = stack.enter_context(checkpoint.RunLock(run_dir))
         stack.enter_context(leaving.last_act(lock.release))
         job.note("run_dir", str(run_dir.resolve()))
+        dist.on_main(lambda: dist.log(f"export    {forms.of_run(stages, n_tokens)}"))
         start = None
         if begins_from is not None:
             start = find_start(config, n_tokens, run_dir, begins_from.run_dir, lock)
