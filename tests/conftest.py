@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests import checkout
-from tests.faults.fork_server import ForkServer
+from tests.faults.fork_server import LAUNCHER, ForkServer
 
 gc.disable()  # what is imported and collected stays until the end: looking through it takes longer than making it
 
@@ -43,8 +43,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
-    """Fail a test that touched the checkout, or that left something in the folder where it ran."""
+    """Fail a test that touched the checkout, or that left something in the folder where it ran, or that made this process
+    look like one that a launcher started."""
     yield
+    launched = [name for name in LAUNCHER if os.environ.pop(name, None) is not None]
+    assert not launched, f"a test may not leave variables of a launcher behind: {launched}"
     touched = checkout.touched.copy()
     checkout.touched.clear()
     assert not touched, f"a test may not touch what commands leave in the checkout: {touched[:5]}"

@@ -123,10 +123,10 @@ def test_hydra_still_answers():
 
 @pytest.mark.parametrize("flag", ["--local_rank=1", "--local-rank=1"])
 def test_launcher_flags_are_tolerated(flag, monkeypatch):
-    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    monkeypatch.setenv("LOCAL_RANK", "to be restored to nothing")
+    del os.environ["LOCAL_RANK"]
     assert without_launcher_flags([flag, "optim.lr=1"]) == ["optim.lr=1"]
-    assert os.environ["LOCAL_RANK"] == "1"
-    monkeypatch.delenv("LOCAL_RANK")
+    assert os.environ.pop("LOCAL_RANK") == "1"
     assert without_launcher_flags(["--local_rank", "3", "optim.lr=1"]) == ["optim.lr=1"]
     assert os.environ["LOCAL_RANK"] == "3"
 

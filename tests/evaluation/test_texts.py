@@ -12,7 +12,7 @@ from coca_train.evaluation.configuration import TextConfig
 from coca_train.evaluation.texts import Library, Texts, TextStore, digest
 from coca_train.runtime.errors import DataError
 
-NOTHING = {"files": [], "text_field": "text", "corpus": None, "sources": [], "max_documents": 100}
+NOTHING = {"begin": "auto", "files": [], "text_field": "text", "corpus": None, "sources": [], "max_documents": 100}
 
 
 def store(**changes) -> TextStore:
