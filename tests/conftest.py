@@ -43,8 +43,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
-    """Fail a test that touched the checkout, or that left something in the folder where it ran, or that made this process
-    look like one that a launcher started."""
+    """Fail a test that touched the checkout, left something in the folder where it ran, or made this process look like
+    one that a launcher started."""
     yield
     launched = [name for name in LAUNCHER if os.environ.pop(name, None) is not None]
     assert not launched, f"a test may not leave variables of a launcher behind: {launched}"

@@ -15,12 +15,10 @@ from torch import Tensor
 from coca_train import checkpoint
 from coca_train.checkpoint.format import file_size
 from coca_train.checkpoint.manifest import LORA
-from coca_train.hub import forms, names, shard_files
-from coca_train.hub.config_json import OWN
-from coca_train.hub.families import FAMILIES
+from coca_train.hub import forms, shard_files
 from coca_train.hub.options import Form
 from coca_train.hub.publish import building
-from coca_train.hub.weights import open_source
+from coca_train.hub.weights import open_source, places
 from coca_train.models.lora import is_adapter
 from coca_train.runtime import dist, durable
 from coca_train.runtime.errors import UserError
@@ -41,18 +39,14 @@ def write_adapters(run: Path, to: Path, form: Form) -> Path:
     in_full = [name for name in newest.manifest["trainable"] if not is_adapter(name)]
     if in_full:
         raise _refused(run, f"the stage trained {len(in_full)} parameters in full as well, {in_full[0]} the first")
-    if OWN in config:
-        raise _refused(run, "no class of transformers computes the same, so there is no model to put them on")
     with checkpoint.open_weights(newest) as weights:
         halves = {name: name.rsplit(".", 2) for name in weights.adapters}  # layer, lora_A or lora_B, weight
-        places = names.places(
-            [f"{layer}.weight" for layer, _, _ in halves.values()], FAMILIES[config["model_type"]].names
-        )
-        if any(place.part is not None for place in places.values()):
+        found = places([f"{layer}.weight" for layer, _, _ in halves.values()], config["model_type"])
+        if any(place.part is not None for place in found.values()):
             raise _refused(
                 run, f"{config['model_type']} holds queries, keys and values in one matrix, and these do not"
             )
-        layers = {name.removesuffix(".weight"): place.tensor.removesuffix(".weight") for name, place in places.items()}
+        layers = {name.removesuffix(".weight"): place.tensor.removesuffix(".weight") for name, place in found.items()}
         ours = {f"{layers[layer]}.{half}.weight": name for name, (layer, half, _) in halves.items()}
         shapes = {theirs: weights.adapters[name] for theirs, name in ours.items()}
 

@@ -9,8 +9,7 @@ import yaml
 
 from coca_train import __version__
 from coca_train.checkpoint.opening import read_record
-from coca_train.hub import forms
-from coca_train.hub.config_json import OWN
+from coca_train.hub import forms, own_json
 from coca_train.hub.weights import Source
 from coca_train.runtime import outside
 from coca_train.runtime.printing import markdown
@@ -20,7 +19,6 @@ from coca_train.settings import load_saved
 
 def text(name: str, source: Source, config: dict[str, Any], parity: dict[str, Any], tokenizer: Path | None) -> str:
     """README.md of the folder."""
-    own = OWN in config
     front = {
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
@@ -31,8 +29,8 @@ def text(name: str, source: Source, config: dict[str, Any], parity: dict[str, An
         f"# {name}\n",
         f"{source.n_parameters:,} parameters, {_position(source)}, trained with windows of "
         f"{source.architecture.seq_len:,} tokens. Written by coca_train {__version__}.\n",
-        _loading(name, own, tokenizer),
-        _kind(config, own),
+        _loading(name, config, tokenizer),
+        _kind(config),
         *_caveats(forms.caveats(source.architecture, config)),
         "## Where it comes from\n",
         "\n".join(_provenance(source.origin)) + _tokenizer(tokenizer),
@@ -48,15 +46,22 @@ def text(name: str, source: Source, config: dict[str, Any], parity: dict[str, An
     return "\n".join(parts)
 
 
-def call(loader: str, folder: str, own: bool) -> str:
-    """How a class of transformers loads the folder. own: code of its own must be allowed, for the tokenizer too."""
-    return f"{loader}.from_pretrained({json.dumps(folder)}{', trust_remote_code=True' if own else ''})"
+def call(loader: str, folder: str, config: dict[str, Any]) -> str:
+    """How a class of transformers loads the folder. Code that goes with it must be allowed, for the tokenizer too."""
+    allowed = ", trust_remote_code=True" if "auto_map" in config else ""
+    return f"{loader}.from_pretrained({json.dumps(folder)}{allowed})"
 
 
-def _loading(name: str, own: bool, tokenizer: Path | None) -> str:
+def before(config: dict[str, Any]) -> str:
+    """What must be imported first; "": nothing."""
+    return "import coca_train.transformers" if config["model_type"] == own_json.INSTALLED else ""
+
+
+def _loading(name: str, config: dict[str, Any], tokenizer: Path | None) -> str:
     loaders = {"model": "AutoModelForCausalLM"} | ({"tokenizer": "AutoTokenizer"} if tokenizer else {})
-    lines = [f"{what} = {call(loader, name, own)}" for what, loader in loaders.items()]
-    return "\n".join(["```python", f"from transformers import {', '.join(loaders.values())}", "", *lines, "```\n"])
+    lines = [f"{what} = {call(loader, name, config)}" for what, loader in loaders.items()]
+    imports = [*filter(None, [before(config)]), f"from transformers import {', '.join(loaders.values())}"]
+    return "\n".join(["```python", *imports, "", *lines, "```\n"])
 
 
 def _position(source: Source) -> str:
@@ -65,13 +70,21 @@ def _position(source: Source) -> str:
     return f"position scheme {position.scheme}" + (f" with frequencies {frequencies.name}" if frequencies else "")
 
 
-def _kind(config: dict[str, Any], own: bool) -> str:
-    if not own:
+def _kind(config: dict[str, Any]) -> str:
+    if config["model_type"] not in own_json.TYPES:
         return f"It is a plain `{config['architectures'][0]}`: no code of this folder is needed.\n"
+    where = (
+        f"what it computes is in two files beside the weights, `{own_json.MODELING}.py` and "
+        f"`{own_json.CONFIGURATION}.py` (or in coca_train, where `import coca_train.transformers` was run first)"
+        if config["model_type"] == own_json.COCA
+        else "its class comes with coca_train: `pip install 'coca-train[interop]'`, and before it is loaded `import "
+        "coca_train.transformers`"
+    )
     return (
-        f"Its `model_type` is `{config['model_type']}`, and what it computes is in the code beside the weights; "
-        "loaded as a LLaMA or GPT-NeoX it would compute something else. Batches may be padded on either side. Dynamic "
-        "frequencies follow the longest text of a batch; `generate(..., length=n)` fixes the length they adapt to.\n"
+        f"Its `model_type` is `{config['model_type']}`, and {where}; loaded as a LLaMA or GPT-NeoX it would compute "
+        "something else. Batches may be padded on either side; packed texts are kept apart by `position_ids` that "
+        "begin anew, without a mask. Dynamic frequencies follow the longest text of a batch; `generate(..., length=n)` "
+        "fixes the length they adapt to.\n"
     )
 
 

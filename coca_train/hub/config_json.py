@@ -1,6 +1,7 @@
 """config.json of a Hugging Face folder, read into an Architecture. What is not understood is refused, in words."""
 
 import json
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from coca_train.config.check import heads, kv_heads, scheme
 from coca_train.config.older import complete, model_config
 from coca_train.config.schema import LayersConfig
 from coca_train.config.sizes import weights
-from coca_train.hub import families
+from coca_train.hub import families, own_json
 from coca_train.hub.architecture import Architecture
 from coca_train.hub.keys import Keys, read_json
 from coca_train.hub.uncovered import uncovered
@@ -21,7 +22,6 @@ from coca_train.positions.layers import UNIFORM
 from coca_train.runtime.errors import UserError
 
 NAME = "config.json"
-OWN = "coca_train"  # the key of our own exports that holds our sections as they are
 
 
 def architecture(folder: Path, ignore: tuple[str, ...] = ()) -> Architecture:
@@ -33,8 +33,8 @@ def architecture(folder: Path, ignore: tuple[str, ...] = ()) -> Architecture:
     path = folder / NAME
     values = read_json(path)
     keys, name = Keys(path, values, ignore), values.get("model_type")
-    if isinstance(values.get(OWN), dict) and str(name).startswith(OWN):  # earlier versions: coca_train_<scheme>
-        return _own(path, values[OWN])
+    if name in own_json.TYPES:
+        return _own(path, values)
     if parts := uncovered(values):
         raise keys.wrong(f"model_type={name!r}", f"it has parts that are not covered here: {', '.join(parts)}")
     family = families.FAMILIES.get(str(name))
@@ -51,16 +51,29 @@ def architecture(folder: Path, ignore: tuple[str, ...] = ()) -> Architecture:
     return architecture
 
 
-def _own(path: Path, sections: dict[str, Any]) -> Architecture:
-    if not set(sections) >= {"model", "position", "visibility", "seq_len"}:
-        raise UserError(f"E-IOP-03 {path} {OWN}: sections are missing. Fix: export the folder again")
+def _own(path: Path, values: dict[str, Any]) -> Architecture:
+    """Of our sections, which the keys beside them must agree with; but for vocab_size, which others change."""
+    sections = values.get(own_json.OWN)
+    if isinstance(sections, dict) and isinstance(sections.get("model"), dict) and "vocab_size" in values:
+        sections = sections | {"model": sections["model"] | {"vocab_size": values["vocab_size"]}}
+    architecture = of_sections(path, sections)
+    if words := own_json.disagreement(values, architecture):
+        raise UserError(f"E-IOP-04 {path} {words}. Fix: give the value that is meant in both, or export again")
+    return architecture
+
+
+def of_sections(path: Path | str, sections: Any) -> Architecture:
+    """What the sections of an export of ours say. path: for errors. Raises UserError E-IOP-03, E-IOP-04."""
+    if not isinstance(sections, dict) or not set(sections) >= {"model", "position", "visibility", "seq_len"}:
+        raise UserError(f"E-IOP-03 {path} {own_json.OWN}: sections are missing. Fix: export the folder again")
+    sections = deepcopy(sections)
     complete(sections)
     named = ("model", "position", "visibility", "seq_len", "layers")
     return _typed(path, **{key: sections[key] for key in named if key in sections})
 
 
 def _typed(
-    path: Path, model: dict[str, Any], position: Any, visibility: Any, seq_len: int, layers: Any = None
+    path: Path | str, model: dict[str, Any], position: Any, visibility: Any, seq_len: int, layers: Any = None
 ) -> Architecture:
     """The sections, typed and held against each other."""
     try:

@@ -10,9 +10,9 @@ from torch import Tensor
 from coca_train.checkpoint.format import file_size
 from coca_train.data.special_tokens import ROLES
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.hub import card, forms, own, parity, shard_files, tokenizer_files, transformers_side
+from coca_train.hub import card, decoding, forms, own, parity, shard_files, tokenizer_files, transformers_side
 from coca_train.hub.adapters import write_adapters
-from coca_train.hub.config_json import NAME, OWN
+from coca_train.hub.config_json import NAME
 from coca_train.hub.options import ExportConfig
 from coca_train.hub.publish import building
 from coca_train.hub.shards import INDEX, SINGLE
@@ -42,12 +42,12 @@ def run(options: ExportConfig) -> Path:
                 tokenizer_files.export(path, tokenizer, folder, transformers_side.token_ids)
             _write_config(folder, config, theirs, tokenizer, tokenizer_files.generation_config(path, tokenizer))
             _write_weights(folder, theirs)
-            if OWN in config:
-                for name, text in own.code(source.architecture).items():
-                    durable.write_new(folder / name, text.encode())
-            figures = _check(folder, options, source, tokenizer)
+            for name, text in own.files(config["model_type"]).items():
+                durable.write_new(folder / name, text)
+            figures = _check(folder, options, source, config, tokenizer)
             durable.write_new(folder / "README.md", card.text(to.name, source, config, figures, path).encode())
-    dist.log(f"Done. {to} loads with {card.call('AutoModelForCausalLM', str(to), OWN in config)}")
+    calls = [*filter(None, [card.before(config)]), card.call("AutoModelForCausalLM", str(to), config)]
+    dist.log(f"Done. {to} loads with {'; '.join(calls)}")
     return to
 
 
@@ -99,8 +99,11 @@ def _write_weights(folder: Path, theirs: Theirs) -> None:
         _write_json(folder / INDEX, {"metadata": total, "weight_map": where})
 
 
-def _check(folder: Path, options: ExportConfig, source: Source, tokenizer: Tokenizer | None) -> dict[str, Any]:
-    """Parity of the folder, loaded as anyone would, with the run, in the export's precision of weights."""
+def _check(
+    folder: Path, options: ExportConfig, source: Source, config: dict[str, Any], tokenizer: Tokenizer | None
+) -> dict[str, Any]:
+    """Parity of the folder, loaded as anyone would, with the run, in the export's precision of weights; and of what its
+    class makes of caches, padding and packed texts."""
 
     def read(name: str) -> Tensor:
         tensor = source.read(name)
@@ -108,6 +111,7 @@ def _check(folder: Path, options: ExportConfig, source: Source, tokenizer: Token
 
     theirs = transformers_side.of_folder(folder)
     results = parity.check(source.architecture, read, theirs, tokenizer, options.parity_tokens)
+    results += decoding.check(source, config)
     what = f"{options.run} with weights as {options.dtype}"
     figures = parity.settled(results, what, theirs.name)
     durable.write_new(folder / parity.NAME, durable.as_json(figures).encode())

@@ -189,6 +189,7 @@ LLAMA = {
     "mlp.gate": "mlp.gate_proj",
     "mlp.down": "mlp.down_proj",
 }
+COCA = LLAMA | {"attention.q_norm": "self_attn.q_norm", "attention.k_norm": "self_attn.k_norm"}  # of model_type coca
 NEOX = {
     "embed": "gpt_neox.embed_in",
     "final_norm": "gpt_neox.final_layer_norm",

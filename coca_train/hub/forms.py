@@ -1,10 +1,10 @@
-"""Which form an export takes: a class of transformers where one computes the same, else modelling files of our own."""
+"""Which form an export takes: a class of transformers where one computes the same, else one of our own two types."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from coca_train.hub import families, own
+from coca_train.hub import families, own_json
 from coca_train.hub.architecture import Architecture
 from coca_train.hub.options import Form
 from coca_train.positions.frequencies import frequency_module
@@ -19,7 +19,7 @@ def choose(architecture: Architecture, form: Form, family: str = "") -> dict[str
     """The config.json of the export. family: which native class is preferred where several do.
 
     form=auto takes a native class only where it decodes as it reads, whatever the length. Raises UserError E-IOP-15
-    when the form that is asked for, or every form, would compute something else.
+    when the native class that is asked for would compute something else.
     """
     reasons: list[str] = []
     native = None
@@ -27,18 +27,19 @@ def choose(architecture: Architecture, form: Form, family: str = "") -> dict[str
         native = _native(architecture, family if form in ("auto", "native") else form, reasons)
         if native is not None and (form != "auto" or _words(architecture).decodes_to is None):
             return native
-    ours = _tried(own.config, reasons, architecture) if form in ("auto", "own") else None
-    if (config := ours or native) is not None:
-        return config
-    raise UserError(
-        f"E-IOP-15 form={form}: this would not compute what the run computes: {'; '.join(reasons)}. "
-        f"Fix: {'form=own' if form not in ('auto', 'own') else 'keep the run directory; it cannot be exported yet'}"
-    )
+    if form in ("auto", "own"):
+        return own_json.config(architecture)
+    raise UserError(f"E-IOP-15 form={form}: this would not compute what the run computes: {reasons[0]}. Fix: form=own")
 
 
 def to_compare(architecture: Architecture, family: str = "") -> dict[str, Any]:
     """The config.json of a class that reads a whole text as the run does, native where there is one."""
     return _native(architecture, family, []) or choose(architecture, "own")
+
+
+def decodes_otherwise(architecture: Architecture, config: dict[str, Any]) -> bool:
+    """Whether a class that reads a text as the run does decodes it otherwise, beyond some length."""
+    return config["model_type"] in families.FAMILIES and _words(architecture).decodes_to is not None
 
 
 def caveats(architecture: Architecture, config: dict[str, Any]) -> list[str]:
@@ -81,10 +82,7 @@ def outlook(architecture: Architecture, family: str = "", place: str = FREQUENCI
     """
     reasons: list[str] = []
     native = _native(architecture, family, reasons)
-    try:
-        config = choose(architecture, "auto", family)
-    except UserError as error:
-        return f"not possible; {error}"
+    config = choose(architecture, "auto", family)
     name = f"{config['architectures'][0]} ({config['model_type']})"
     if config["model_type"] in families.FAMILIES:
         return f"{name}, a class of transformers"
@@ -118,12 +116,8 @@ def _words(architecture: Architecture) -> Words:
 
 def _native(architecture: Architecture, family: str, reasons: list[str]) -> dict[str, Any] | None:
     """The config.json of a native class; None: none computes the same, and the reason is added to the list."""
-    return _tried(families.config, reasons, architecture, family)
-
-
-def _tried(make: Callable[..., dict[str, Any]], reasons: list[str], *words: Any) -> dict[str, Any] | None:
     try:
-        return make(*words)
+        return families.config(architecture, family)
     except NotTheSame as error:
         reasons.append(str(error))
         return None

@@ -4,7 +4,7 @@ No permutation of rows: transformers' q_proj and k_proj already pair feature j w
 Meta's files did that), and so do we. GPT-NeoX holds query, key and value in one tensor, head by head.
 """
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coca_train.hub.architecture import Architecture, Shapes
 
-OWN_PREFIX = "model."  # of our own form: the class of transformers holds our decoder under this name
+OWN_PREFIX = "model."  # of model_type coca_train: its class holds our decoder under this name
 PARTS = ("attention.q", "attention.k", "attention.v")  # the order inside a fused tensor
 
 
@@ -28,10 +28,9 @@ def places(names: Iterable[str], table: Mapping[str, str]) -> dict[str, Place]:
     return {name: _place(name, table) for name in names}
 
 
-def own_places(names: Iterable[str], tensors: Container[str]) -> dict[str, Place]:
-    """The same of an export in our own form. tensors: of the folder; those of earlier versions have no prefix."""
-    prefix = OWN_PREFIX if f"{OWN_PREFIX}embed.weight" in tensors else ""
-    return {name: Place(prefix + name, None) for name in names}
+def own_places(names: Iterable[str]) -> dict[str, Place]:
+    """The same of model_type coca_train."""
+    return {name: Place(OWN_PREFIX + name, None) for name in names}
 
 
 def _place(name: str, table: Mapping[str, str]) -> Place:

@@ -142,18 +142,19 @@ def check(architecture: Architecture, read: Read, theirs: Side, tokenizer: Token
 def compare(probes: list[Probe], ours: Logits, theirs: Side, spectra: Spectra | None) -> list[Result]:
     """Ask one side, then the other."""
     our_logits = ours(probes)
-    results = [_result(*each) for each in zip(probes, our_logits, theirs.ask(probes), strict=True)]
+    results = [result(*each) for each in zip(probes, our_logits, theirs.ask(probes), strict=True)]
     if passed(results) or theirs.ask_with is None or spectra is None:
         return results
     their_logits, frequencies = theirs.ask_with(probes, spectra)
-    again = [_result(*each).relative for each in zip(probes, our_logits, their_logits, strict=True)]
+    again = [result(*each).relative for each in zip(probes, our_logits, their_logits, strict=True)]
     return [
         replace(result, with_our_frequencies=relative, frequencies=frequencies)
         for result, relative in zip(results, again, strict=True)
     ]
 
 
-def _result(probe: Probe, our_TV: Tensor, their_TV: Tensor) -> Result:
+def result(probe: Probe, our_TV: Tensor, their_TV: Tensor) -> Result:
+    """Compare the logits of one probe, as long as they are."""
     difference = (our_TV - their_TV).abs().max().item() if our_TV.shape == their_TV.shape else float("inf")
     scale = max(our_TV.abs().max().item(), their_TV.abs().max().item())
     relative = difference / max(1.0, scale)

@@ -35,7 +35,7 @@ def check_windows(source: Source, ignore: tuple[str, ...], tokens: int) -> list[
         values["sliding_window"] = window = LONGEST // 2
     with TemporaryDirectory() as folder:
         Path(folder, config_json.NAME).write_text(json.dumps(values), encoding="utf-8")
-        small = _random(source, config_json.architecture(Path(folder), ignore))
+        small = random_source(source, config_json.architecture(Path(folder), ignore))
     positions = torch.arange(window + BEYOND)
     ids = torch.randint(N_IDS, (1, len(positions)), generator=torch.Generator().manual_seed(0))
     probe = parity.Probe("beyond the window", ids, positions[None], len(positions))
@@ -69,7 +69,7 @@ def _shrunk(values: dict[str, Any], architecture: Architecture) -> dict[str, Any
     }
 
 
-def _random(source: Source, architecture: Architecture) -> Source:
+def random_source(source: Source, architecture: Architecture) -> Source:
     """Random weights of this architecture. source: of what it is a copy."""
     generator, shapes = torch.Generator().manual_seed(1), architecture.shapes()
     weights = {

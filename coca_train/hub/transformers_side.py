@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from coca_train.engine.base import parameters_on_meta
-from coca_train.hub import names, own
-from coca_train.hub.architecture import Architecture
-from coca_train.hub.config_json import NAME, OWN, architecture
-from coca_train.hub.families import FAMILIES
+from coca_train.hub import own, own_json
+from coca_train.hub.config_json import NAME
+from coca_train.hub.families import FAMILIES, Family
 from coca_train.hub.keys import CODE, Keys, read_json, without_code
 from coca_train.hub.parity import Probe, Side, Spectra
 from coca_train.hub.shards import INDEX, SINGLE, Folder
@@ -49,9 +48,9 @@ def of_folder(folder: Path, share: float = SHARE) -> Side:
     Raises UserError E-IOP-04 (a model_type that needs code of the folder), E-IOP-16 (code that is not ours).
     """
     written = read_json(folder / NAME)
-    config, ours = without_code(written), architecture(folder) if isinstance(written.get(OWN), dict) else None
-    if ours is not None:
-        own.check_code(folder, ours)
+    config, ours = without_code(written), written.get("model_type") in own_json.TYPES
+    if ours:
+        own.check_code(folder, config["model_type"])
     else:
         _refuse_unknown(folder / NAME, written)
         if config != written:
@@ -61,19 +60,20 @@ def of_folder(folder: Path, share: float = SHARE) -> Side:
         size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
         halves = config.get("dtype", config.get("torch_dtype")) not in (None, "float32")
         loadable = any((folder / file).is_file() for file in (SINGLE, INDEX))
-        if ours is not None or not loadable or size * (2 if halves else 1) > share * _free_memory():
-            return _streamed_folder(folder, config, probes, spectra, ours)
+        if ours or not loadable or size * (2 if halves else 1) > share * _free_memory():
+            return _streamed_folder(folder, config, probes, spectra)
         return _ask(_whole(folder, config), probes, spectra)
 
     return _side(config, ask)
 
 
 def _side(config: dict[str, Any], ask: AskWith) -> Side:
-    """With the name that reports call it by. Our own form has our frequencies anyway."""
-    family = FAMILIES.get(str(config.get("model_type")))
-    what = "its modelling file" if family is None else family.transformers_class
+    """With the name that reports call it by. Our own classes round frequencies as we do."""
+    own_class = own_json.CLASSES.get(config["model_type"])
+    family = FAMILIES.get(str(config["model_type"]))
+    what = own_class or (config["model_type"] if family is None else family.transformers_class)
     name = f"{what} with transformers {library().__version__}"
-    return Side(name, lambda probes: ask(probes, None)[0], None if OWN in config else ask)
+    return Side(name, lambda probes: ask(probes, None)[0], None if own_class else ask)
 
 
 def _refuse_unknown(path: Path, config: dict[str, Any]) -> None:
@@ -120,11 +120,11 @@ def _refused(folder: Path, error: Exception) -> CheckpointError:
 
 
 def _streamed_folder(
-    folder: Path, config: dict[str, Any], probes: list[Probe], spectra: Spectra | None, ours: Architecture | None
+    folder: Path, config: dict[str, Any], probes: list[Probe], spectra: Spectra | None
 ) -> tuple[list[Tensor], float]:
     weights = Folder(folder)
     try:
-        return _streamed(config, weights.read, probes, spectra, ours)
+        return _streamed(config, weights.read, probes, spectra)
     except UserError:
         raise
     except Exception as error:
@@ -138,21 +138,45 @@ def of_source(source: Source, config: dict[str, Any]) -> Side:
     library()
     read = translate(source, config).read
 
-    ours = source.architecture if OWN in config else None
-    return _side(config, lambda probes, spectra: _streamed(config, read, probes, spectra, ours))
+    return _side(config, lambda probes, spectra: _streamed(config, read, probes, spectra))
+
+
+def model_of(source: Source, config: dict[str, Any]) -> Any:
+    """The other side's own class with all of a source's weights, in float32. config: its config.json."""
+    transformers = library()
+    if (name := config["model_type"]) in own_json.TYPES:
+        cls, config_class = own.classes(name)
+        configuration = config_class(**config)
+    else:
+        cls, configuration = getattr(transformers, FAMILIES[name].transformers_class), None
+        configuration = transformers.AutoConfig.for_model(**config)
+    model = cls._from_config(configuration, attn_implementation="sdpa", dtype=torch.float32).eval()
+    theirs = translate(source, config)
+    in_memory = {} if name in own_json.TYPES else {on_disk: held for held, on_disk in _on_disk(FAMILIES[name]).items()}
+    weights = {in_memory.get(tensor, tensor): theirs.read(tensor) for tensor in theirs.shapes}
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    assert not unexpected and (not missing or source.architecture.model.tie_embeddings), (missing, unexpected)
+    model.tie_weights()
+    return model
+
+
+def _on_disk(family: Family) -> dict[str, str]:
+    """What a class calls otherwise than its files do: the head of GPT-NeoX."""
+    return {"lm_head.weight": f"{family.names['head']}.weight"}
 
 
 def _streamed(
-    config: dict[str, Any], read: Read, probes: list[Probe], spectra: Spectra | None, ours: Architecture | None
+    config: dict[str, Any], read: Read, probes: list[Probe], spectra: Spectra | None
 ) -> tuple[list[Tensor], float]:
-    """ours: of a model of our own form; None: its class is one of transformers."""
-    if ours is not None:
-        with own.classes(ours) as (cls, config_class):
-            return _block_by_block(cls, config_class(**config), f"{names.OWN_PREFIX}blocks", read, probes, None)
+    if (name := config["model_type"]) in own_json.TYPES:
+        cls, config_class = own.classes(name)
+        configuration = config_class(**config)
+        configuration._attn_implementation = "sdpa"
+        return _block_by_block(cls, configuration, own_json.BLOCKS[name], read, probes, None)
     transformers, family = library(), FAMILIES[config["model_type"]]
     configuration = transformers.AutoConfig.for_model(**config)
     configuration._attn_implementation = "sdpa"
-    on_disk = {"lm_head.weight": family.names["head"] + ".weight"}
+    on_disk = _on_disk(family)
     cls = getattr(transformers, family.transformers_class)
     return _block_by_block(
         cls, configuration, family.names["blocks"], lambda name: read(on_disk.get(name, name)), probes, spectra
@@ -174,7 +198,7 @@ def _ask(model: Any, probes: list[Probe], spectra: Spectra | None) -> tuple[list
     """A mask of ones: without it transformers takes positions that jump for packed documents."""
     logits, worst = [], 0.0
     for probe in probes:
-        _forget_lengths(model)
+        forget_lengths(model)
         if spectra is not None:
             worst = max(worst, _put_frequencies(model, probe, spectra(probe.length)))
         answer = model(
@@ -187,7 +211,7 @@ def _ask(model: Any, probes: list[Probe], spectra: Spectra | None) -> tuple[list
     return logits, worst
 
 
-def _forget_lengths(model: Any) -> None:
+def forget_lengths(model: Any) -> None:
     """Undo what a longer text left in dynamic frequencies: transformers goes back for texts below the trained length
     alone, so that a text of that very length would be computed with the frequencies of the one before."""
     for module in model.modules():

@@ -1,6 +1,6 @@
 """Weights under our parameter names, wherever they lie: a Hugging Face folder, or a run of ours."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -12,9 +12,9 @@ from torch import Tensor
 from coca_train import checkpoint
 from coca_train.checkpoint.manifest import FOLDER
 from coca_train.checkpoint.opening import read_record
-from coca_train.hub import config_json, names
+from coca_train.hub import config_json, names, own_json
 from coca_train.hub.architecture import Architecture, Shapes
-from coca_train.hub.families import FAMILIES
+from coca_train.hub.families import COCA, FAMILIES
 from coca_train.hub.keys import read_json
 from coca_train.hub.shards import Folder
 from coca_train.runtime.errors import CheckpointError, UserError
@@ -70,10 +70,7 @@ class Theirs(NamedTuple):
 
 def translate(source: Source, config: dict[str, Any], dtype: torch.dtype | None = None) -> Theirs:
     """The tensors of an export with this config.json. dtype None: as the source has them."""
-    if config_json.OWN in config:
-        holds = {names.OWN_PREFIX + name: [name] for name in source.names}
-    else:
-        holds = names.contents(names.places(source.names, FAMILIES[config["model_type"]].names))
+    holds = names.contents(places(source.names, config["model_type"]))
     dtypes = {tensor: dtype or source.dtypes[parts[0]] for tensor, parts in holds.items()}
 
     def read(tensor: str) -> Tensor:
@@ -81,6 +78,13 @@ def translate(source: Source, config: dict[str, Any], dtype: torch.dtype | None 
         return whole.to(dtypes[tensor])
 
     return Theirs(names.whole_shapes(holds, source.shapes), dtypes, read)
+
+
+def places(ours: Iterable[str], model_type: str) -> dict[str, names.Place]:
+    """Where each of our parameters lies in a folder of this model_type: a family's, or one of ours."""
+    if model_type == own_json.INSTALLED:
+        return names.own_places(ours)
+    return names.places(ours, COCA if model_type == own_json.COCA else FAMILIES[model_type].names)
 
 
 def open_source(path: Path | str, *, ignore: tuple[str, ...] = (), keys: str = "auto", verified: bool = True) -> Source:
@@ -103,24 +107,24 @@ def _huggingface(path: Path, ignore: tuple[str, ...], keys: str) -> Source:
     values = read_json(path / config_json.NAME)
     architecture = config_json.architecture(path, ignore)
     folder = Folder(path)
-    if config_json.OWN in values:
+    name = values["model_type"]
+    if name in own_json.TYPES:
         shapes = architecture.shapes()
-        places = names.own_places(shapes, folder.shapes)
-        head = places["embed.weight"].tensor.replace("embed.weight", "head.weight")
+        found = places(shapes, name)
     else:
-        table = FAMILIES[values["model_type"]].names
-        architecture, table = _official(path, architecture, table, folder.shapes, keys)
+        architecture, table = _official(path, architecture, FAMILIES[name].names, folder.shapes, keys)
         shapes = architecture.shapes()
-        places, head = names.places(shapes, table), f"{table['head']}.weight"
-    _hold_against(path, folder, shapes, places, head)
+        found = names.places(shapes, table)
+    head = places(["head.weight"], name)["head.weight"].tensor
+    _hold_against(path, folder, shapes, found, head)
     return Source(
         path=path,
         kind="huggingface",
         family=values.get("model_type", ""),
         architecture=architecture,
         shapes=shapes,
-        dtypes={name: folder.dtypes[place.tensor] for name, place in places.items()},
-        read=lambda name: names.take(folder.read(places[name].tensor), places[name], architecture),
+        dtypes={name: folder.dtypes[place.tensor] for name, place in found.items()},
+        read=lambda name: names.take(folder.read(found[name].tensor), found[name], architecture),
         close=folder.close,
         origin={"folder": str(path.resolve()), "model_type": values.get("model_type")},
     )

@@ -1,7 +1,7 @@
 """What a model computes: one decoder-only Transformer that is GPT-NeoX or LLaMA by its settings, never by copied files.
 
-It is told the settings of every kind of layer in full, imports nothing of configurations, training and their engines,
-and is therefore what an export ships (hub/bundle.py); models/transformer.py adds what training and evaluation need.
+It is told the settings of every kind of layer in full, and imports nothing of configurations, training and their
+engines; models/transformer.py adds what training and evaluation need.
 
 Shape legend: B batch, T time, S all positions with the cache's or the memory's, C d_model, V vocab_size.
 """
@@ -161,9 +161,13 @@ class Decoder(nn.Module):
 
     def embedded(self, tokens_BT: Tensor, pos_BT: Tensor) -> Tensor:
         """What goes into the first layer, x_BTC."""
+        return self.placed(self.embed(tokens_BT), pos_BT)
+
+    def placed(self, x_BTC: Tensor, pos_BT: Tensor) -> Tensor:
+        """Embeddings of tokens with what the position scheme adds to them."""
         # A visibility may number positions anew (segments), and a table of positions is looked up by what it says.
         text_BT, _, _ = self.visibilities[OWN].place(pos_BT, pos_BT, None)
-        return self.position.embed(self.embed(tokens_BT), text_BT)
+        return self.position.embed(x_BTC, text_BT)
 
     def contexts(
         self,

@@ -79,6 +79,6 @@ def test_what_was_measured_keeps_its_key() -> None:
 def test_an_older_export_is_read(tmp_path: Path) -> None:
     config = load(["position=kerple_log", "position.shared=false", KINDS, "model.vocab_size=64"]).config
     sections = config_json.Architecture.of(config, 64).sections()
-    exported = {"model_type": "coca_train_kerple_log", "coca_train": without_shared(sections)}
+    exported = {"model_type": "coca_train", "coca_train": without_shared(sections)}
     (tmp_path / "config.json").write_text(json.dumps(exported))
     assert config_json.architecture(tmp_path).sections() == sections

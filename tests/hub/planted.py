@@ -9,7 +9,9 @@ from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 
-MODULE = "modeling_coca_train"
+from coca_train.hub import own_json
+
+MODULE = own_json.MODELING
 C = """
 #include <stdio.h>
 void *PyInit_{module}(void) {{ FILE *f = fopen("{canary}", "w"); if (f) fclose(f); return 0; }}

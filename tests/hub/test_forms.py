@@ -104,7 +104,7 @@ def test_the_word_of_a_stage_is_the_stages():
 def test_plan_says_it(capsys):
     assert main(["plan", *LLAMA, "position/frequencies=yarn", "model.vocab_size=512", "gpus=1"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "export: CocaTrainForCausalLM" in printed
+    assert "export: CocaForCausalLM (coca), its code goes with it" in printed
     assert "trained with position.frequencies.convention=code it is native" in printed
 
 

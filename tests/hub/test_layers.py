@@ -192,4 +192,4 @@ def test_options_that_no_native_class_has(model, phrase):
     architecture = models.random_source(support.rope(), **model).architecture
     with pytest.raises(UserError, match=f"E-IOP-15.*{phrase}"):
         forms.choose(architecture, "native")
-    assert forms.choose(architecture, "auto")["model_type"] == "coca_train"
+    assert forms.choose(architecture, "auto")["model_type"] == "coca"

@@ -1,23 +1,21 @@
-"""Exports with our own modelling files: they generate what we do, padded, batched and cached, without coca_train."""
+"""Exports in our own forms: they generate what we do, padded, batched and cached; those of one dot product without
+coca_train."""
 
 import json
 import os
-import re
 import subprocess
 import sys
 import textwrap
-from contextlib import ExitStack
 from importlib.metadata import EntryPoint
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from coca_train.config.schema import KindConfig, LayersConfig
 from coca_train.extending import parts
 from coca_train.hub import own, parity, run_directory
+from coca_train.hub.export_files.modeling_coca import CACHE
 from coca_train.hub.options import VERIFY, given
-from coca_train.hub.remote.modeling_coca_train import CocaTrainConfig, CocaTrainForCausalLM
 from coca_train.hub.weights import open_source
 from coca_train.models.continuations import continuations
 from coca_train.models.generation import generate
@@ -65,23 +63,13 @@ def prompts():
 
 
 @pytest.fixture
-def exported(tmp_path):
-    """(our model, the class of transformers from the files of an export) with the same random weights."""
-    opened = ExitStack()
+def exported():
+    """(our model, the class of transformers that an export has) with the same random weights."""
 
-    def make(position, visibility=None, layers=models.UNIFORM, **model):
-        source = models.random_source(position, visibility, layers, **model)
-        for name, text in own.code(source.architecture).items():
-            assert not re.search(r"^\s*(from|import) (coca_train|pydantic|others)", text, re.MULTILINE), name
-            (tmp_path / name).write_text(text)
-        model_class, config = opened.enter_context(own.classes(source.architecture))
-        ours, theirs = source.architecture.build().eval(), model_class(config(**own.config(source.architecture))).eval()
-        for each in (ours, theirs.model):
-            each.load_state_dict({name: source.read(name) for name in source.names}, strict=False)
-        return ours, theirs
+    def make(position, visibility=None, layers=models.UNIFORM, attention="sdpa", **model):
+        return models.both(models.random_source(position, visibility, layers, **model), attention)
 
-    with opened:
-        yield make
+    return make
 
 
 def padded(prompts):
@@ -138,23 +126,13 @@ def test_padding_on_either_side_changes_nothing(exported, prompts):
         assert models.same(right_BTV[row, : len(prompt)], expected_TV)
 
 
-def test_the_cache_holds_t_at_half_width(exported, prompts):
-    _, theirs = exported(**CHOICES["coca"])
-    past = theirs(input_ids=torch.tensor([prompts[0]])).past_key_values
-    assert past.layers[0].keys.shape == (1, 2, LENGTHS[0], 6)
+@pytest.mark.parametrize(("choice", "width"), [("coca", 12), ("coca dynamic_ntk", 6)])
+def test_what_a_cache_holds(choice, width, exported, prompts):
+    """k'; where frequencies follow the length t, at half width."""
+    _, theirs = exported(**CHOICES[choice])
+    past = theirs(input_ids=torch.tensor([prompts[0]]))[CACHE]
+    assert past.layers[0].keys.shape == (1, 2, LENGTHS[0], width)
     assert past.layers[0].values.shape == (1, 2, LENGTHS[0], 12)
-    with pytest.raises(ValueError, match="StaticLayer"):
-        new_tokens(theirs, padded(prompts), cache_implementation="static")
-
-
-@torch.no_grad()
-def test_the_class_is_a_module_of_the_package(exported, prompts):
-    """What is shipped is what is here."""
-    _, theirs = exported(**CHOICES["fox"])
-    architecture = models.random_source(**CHOICES["fox"]).architecture
-    here = CocaTrainForCausalLM(CocaTrainConfig(**own.config(architecture))).eval()
-    here.load_state_dict(theirs.state_dict())
-    assert torch.equal(here(**padded(prompts)).logits, theirs(**padded(prompts)).logits)
 
 
 @pytest.fixture
@@ -183,18 +161,6 @@ def test_export_and_back(choice, run_of, send):
         assert all(torch.equal(again.read(name), source.read(name)) for name in source.names)
 
 
-def test_an_export_of_an_earlier_version_is_read(run_of, send):
-    """Its tensors have our names without a prefix, and its config.json no layers in full."""
-    source = models.random_source(support.coca())
-    out = send(run_of(source))
-    weights = load_file(out / "model.safetensors")
-    save_file({name.removeprefix("model."): tensor for name, tensor in weights.items()}, out / "model.safetensors")
-    models.edit(out, model_type="coca_train_coca", layer_kinds=..., kinds=...)
-    with open_source(out) as earlier:
-        assert earlier.architecture == source.architecture
-        assert all(torch.equal(earlier.read(name), source.read(name)) for name in source.names)
-
-
 @pytest.mark.parametrize("form", ["native", "llama", "gpt_neox"])
 def test_coca_is_never_a_native_model(form, run_of, send):
     with pytest.raises(UserError, match=r"E-IOP-15.*scheme coca"):
@@ -203,21 +169,20 @@ def test_coca_is_never_a_native_model(form, run_of, send):
 
 SCRIPT = """
 import json, sys, torch, transformers
-sys.modules["coca_train"] = sys.modules["pydantic"] = None  # neither can be imported
-try:
-    import coca_train
-    print("COCA_TRAIN IS THERE")
-except ImportError:
-    pass
+if sys.argv[4] == "without":
+    sys.modules["coca_train"] = sys.modules["pydantic"] = None  # neither can be imported
+else:
+    import coca_train.transformers
 transformers.logging.set_verbosity_error()
-folder = sys.argv[1]
-try:
-    transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False)
-    print("LOADED WITHOUT CODE")
-except ValueError:
-    pass
+folder, trusted = sys.argv[1], sys.argv[4] == "without"
+if trusted:
+    try:
+        transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False)
+        print("LOADED WITHOUT CODE")
+    except ValueError:
+        pass
 model, info = transformers.AutoModelForCausalLM.from_pretrained(
-    folder, trust_remote_code=True, dtype=torch.float32, output_loading_info=True
+    folder, trust_remote_code=trusted, dtype=torch.float32, output_loading_info=True
 )
 assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
 ids = torch.randint(101, (1, 60), generator=torch.Generator().manual_seed(3))
@@ -227,24 +192,37 @@ with torch.no_grad():
 greedy = model.generate(**{k: torch.tensor(v) for k, v in inputs.items()}, max_new_tokens=14, pad_token_id=0,
                         length=31)
 print(type(model).__name__, model.config.model_type, greedy[:, len(inputs["input_ids"][0]):].tolist())
+sys.modules.pop("pydantic")  # which DeepSpeed, asked for by transformers when it saves, cannot do without
+model.save_pretrained(sys.argv[5])
 """
 
 
-def test_by_the_auto_classes_in_a_clean_process(run_of, send, tmp_path, prompts):
-    """As a stranger would use it: no coca_train, its own module cache, trust_remote_code."""
-    source = models.random_source(support.coca(), tie_embeddings=True)
+@pytest.mark.parametrize(
+    ("choice", "package", "names"),
+    [
+        ("coca", "without", ["CocaForCausalLM", "coca"]),
+        ("coca", "with", ["CocaForCausalLM", "coca"]),
+        ("fox", "with", ["CocaTrainForCausalLM", "coca_train"]),
+    ],
+)
+def test_by_the_auto_classes_in_a_clean_process(choice, package, names, run_of, send, tmp_path, prompts):
+    """As a stranger would use it: no coca_train, its own module cache, trust_remote_code; or with coca_train, and none
+    of the folder's code. What it saves is read here again."""
+    source = models.random_source(**CHOICES[choice], tie_embeddings=True)
     out = send(run_of(source))
+    assert sorted(path.name for path in out.glob("*.py")) == sorted(own.files(names[1]))
     (tmp_path / "script.py").write_text(SCRIPT)
     environment = os.environ | {"HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    environment.pop("PYTHONPATH", None)
+    if package == "without":
+        environment.pop("PYTHONPATH", None)
     inputs = json.dumps({key: value.tolist() for key, value in padded(prompts).items()})
     done = subprocess.run(
-        [sys.executable, "-P", tmp_path / "script.py", out, tmp_path / "logits.pt", inputs],
+        [sys.executable, "-P", "script.py", out, "logits.pt", inputs, package, "saved"],
         cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    words = done.stdout.split(maxsplit=2)
-    assert words[:2] == ["CocaTrainForCausalLM", "coca_train"]
+    words = done.stdout.splitlines()[0].split(maxsplit=2)
+    assert words[:2] == names
     got = torch.load(tmp_path / "logits.pt", weights_only=True)
 
     ids = torch.randint(models.VOCAB, (1, 60), generator=torch.Generator().manual_seed(3))
@@ -254,11 +232,12 @@ def test_by_the_auto_classes_in_a_clean_process(run_of, send, tmp_path, prompts)
     assert models.same(got["logits"], expected)
     nll = torch.nn.functional.cross_entropy(expected[:-1], ids[0, 1:])
     assert got["loss"].item() == pytest.approx(nll.item(), rel=1e-4)
-    ours = source.architecture.build().eval()
-    ours.load_state_dict({name: source.read(name) for name in source.names}, strict=False)
-    ours.tie()
+    ours, _ = models.both(source)
     expected = continuations(ours, prompts, N_NEW, length=LENGTH, micro_batch_tokens=1)
     assert json.loads(words[2]) == [expected[row] for row in range(len(prompts))]
+    with open_source(tmp_path / "saved") as again:
+        assert again.architecture == source.architecture
+        assert all(torch.equal(again.read(name), source.read(name)) for name in source.names)
 
 
 def test_modelling_files_that_were_changed_are_not_run(run_of, send, tmp_path):
@@ -269,7 +248,7 @@ def test_modelling_files_that_were_changed_are_not_run(run_of, send, tmp_path):
     options = given(VERIFY, run=str(run), against=str(out))
     verifying.run(options)
     trap = f"import os\nos.mkdir({str(tmp_path / 'trapped')!r})\n"
-    for name in ("positions_schemes_coca.py", "another.py"):
+    for name in ("modeling_coca.py", "another.py"):
         path = out / name
         before = path.read_text() if path.exists() else None
         path.write_text(trap + (before or ""))
@@ -292,8 +271,6 @@ from pydantic.dataclasses import dataclass
 from coca_train.config.schema import STRICT
 from coca_train.positions.base import Position, Terms, n_distances
 
-from . import curves
-
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Settings:
@@ -304,49 +281,29 @@ class Settings:
 class Scheme(Position):
     def forward(self, pos_BT, pos_BS, length):
         r_R = torch.arange(n_distances(pos_BT, pos_BS), dtype=torch.float32)
-        return Terms(distance_HR=-self.settings.slope * curves.{curve}(r_R).expand(self.shape.n_heads, -1))
+        return Terms(distance_HR=-self.settings.slope * r_R.sqrt().expand(self.shape.n_heads, -1))
 
     def terms(self, tables):
         return tables
 '''
-CURVES = "import numpy as np\n\n\ndef root(x):\n    return x.sqrt()\n\n\ndef by_numpy(x):\n    return np.sqrt(x)\n"
 
 
 @pytest.fixture
 def plugin(tmp_path, monkeypatch):
     """A scheme of another package, registered as its entry point would."""
 
-    def make(package, curve):
-        folder = tmp_path / package
-        folder.mkdir()
-        (folder / "__init__.py").touch()
-        (folder / "rooted.py").write_text(textwrap.dedent(PLUGIN).replace("{curve}", curve))
-        (folder / "curves.py").write_text(CURVES)
-        monkeypatch.syspath_prepend(str(tmp_path))
-        point = EntryPoint("rooted", f"{package}.rooted", "coca_train.schemes")
-        monkeypatch.setitem(SCHEMES._plugins, "rooted", point)
-        return {"scheme": "rooted", "slope": 0.5}
-
-    return make
+    folder = tmp_path / "others"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "rooted.py").write_text(textwrap.dedent(PLUGIN))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(SCHEMES._plugins, "rooted", EntryPoint("rooted", "others.rooted", "coca_train.schemes"))
+    return {"scheme": "rooted", "slope": 0.5}
 
 
-def test_a_scheme_of_another_package_is_exported_from_its_own_source(plugin, exported, prompts, tmp_path):
-    ours, theirs = exported(plugin("others", "root"))
+def test_a_scheme_of_another_package_is_exported_like_those_here(plugin, exported, prompts, run_of, send):
+    ours, theirs = exported(plugin)
     expected = continuations(ours, prompts, N_NEW, length=LENGTH, micro_batch_tokens=1)
     assert new_tokens(theirs, padded(prompts)) == [expected[row] for row in range(len(prompts))]
-    assert "pydantic" not in (tmp_path / "others_rooted.py").read_text()
-    assert "numpy" not in (tmp_path / "others_curves.py").read_text()  # what is not needed stays behind
-
-
-def test_what_an_export_cannot_count_on_is_refused(plugin, run_of, send):
-    source = models.random_source(plugin("elsewhere", "by_numpy"))
-    with pytest.raises(UserError, match=r"E-IOP-15.*elsewhere.curves needs the package numpy"):
-        send(run_of(source))
-
-
-def test_a_section_is_read_only():
-    config = CocaTrainConfig(**own.config(models.random_source(support.coca()).architecture))
-    settings = CocaTrainForCausalLM(config).model.position.settings
-    assert isinstance(settings.frequencies.theta, float)
-    with pytest.raises(AttributeError, match="theta"):
-        settings.frequencies.theta = 1.0
+    out = send(run_of(models.random_source(plugin)))
+    assert json.loads((out / "config.json").read_text())["model_type"] == "coca_train"

@@ -71,9 +71,10 @@ def test_the_record(worded, bring):
 
 def test_text_is_a_probe_where_there_is_a_tokenizer(worded, bring, send):
     run = bring(worded)
-    for folder in (run, send(run)):
+    copied = ["small copy, packed", "small copy, padded", "small copy, cached"]
+    for folder, more in ((run, []), (send(run), copied)):
         names = [probe["probe"] for probe in json.loads((folder / "parity.json").read_text())["probes"]]
-        assert names == ["random ids at 1x", "random ids at 4x", "text"]
+        assert names == ["random ids at 1x", "random ids at 4x", "text", *more]
 
 
 def test_tokenizer_files_go_along(worded, bring, send):
@@ -153,9 +154,9 @@ def test_a_tensor_larger_than_a_file_has_its_own():
     assert shard_files.split(shapes, float32) == [list(shapes)]
 
 
-@pytest.mark.parametrize(("own", "argument"), [(False, ""), (True, ", trust_remote_code=True")])
-def test_code_of_its_own_is_allowed_where_there_is_any(own, argument):
-    assert card.call("AutoTokenizer", "there", own) == f'AutoTokenizer.from_pretrained("there"{argument})'
+@pytest.mark.parametrize(("config", "argument"), [({}, ""), ({"auto_map": {}}, ", trust_remote_code=True")])
+def test_code_of_its_own_is_allowed_where_there_is_any(config, argument):
+    assert card.call("AutoTokenizer", "there", config) == f'AutoTokenizer.from_pretrained("there"{argument})'
 
 
 def test_the_card_says_where_it_comes_from(worded, bring, send):
@@ -219,7 +220,7 @@ def test_a_run_of_ours_with_moments(trained, bring, send):
     converted = bring(run, "coca", position="coca")
     assert load_run(converted, "cpu").model.position.settings.scheme == "coca"
     config = json.loads((send(converted, "coca-out") / "config.json").read_text())
-    assert config["model_type"] == "coca_train"
+    assert config["model_type"] == "coca"
 
 
 def test_memory_while_reading_is_one_tensor(model, monkeypatch):

@@ -1,0 +1,112 @@
+"""config.json of a CoCA model: a decoder whose layers may differ in their positions and in the keys that they see."""
+
+from typing import Any
+
+from transformers import PretrainedConfig
+
+SCHEMES = ("coca", "rope", "alibi", "nope")
+VISIBILITIES = ("causal", "sliding_window")
+FREQUENCIES = (
+    "plain", "partial", "linear", "ntk", "ntk_by_parts", "yarn", "llama3", "longrope",
+    "dynamic_linear", "dynamic_ntk", "dynamic_ntk_by_parts", "dynamic_yarn", "dynamic_yarn_tuned",
+)  # fmt: skip
+LOGIT_SCALES = ("none", "log", "steps")
+OWN: dict[str, Any] = {
+    "position": {
+        "scheme": "coca",
+        "variant": "slack",
+        "t_width": "full_mean",
+        "rotary_pct": 1.0,
+        "frequencies": {"name": "plain", "theta": 10000.0},
+    },
+    "visibility": {"name": "causal"},
+    "logit_scale": {"name": "none", "length": None, "beta": 1.0},
+}
+
+
+class CocaConfig(PretrainedConfig):
+    """The shape of the model, and what its layers do with positions.
+
+    kinds: by name, what the layers of a kind have: `position` (scheme, and its frequencies), `visibility` (causal, or
+    sliding_window with its `window`), `logit_scale` (none; log and steps let scores grow with the length).
+    layer_kinds: the kind of every layer. max_position_embeddings: the window the weights were trained with [tokens].
+    gated_mlp: act(gate x) * up x, else act(up x). norm: rmsnorm or layernorm. qk_norm: RMSNorm over each head of
+    queries and keys.
+
+    Raises ValueError for what modeling_coca.py does not compute.
+    """
+
+    model_type = "coca"
+    keys_to_ignore_at_inference = ["past_key_values", "cache"]  # noqa: RUF012
+
+    def __init__(
+        self,
+        vocab_size: int = 32000,
+        hidden_size: int = 1024,
+        intermediate_size: int = 2816,
+        num_hidden_layers: int = 24,
+        num_attention_heads: int = 16,
+        num_key_value_heads: int | None = None,
+        head_dim: int | None = None,
+        hidden_act: str = "silu",
+        gated_mlp: bool = True,
+        norm: str = "rmsnorm",
+        norm_eps: float = 1e-6,
+        parallel_residual: bool = False,
+        bias: bool = False,
+        qk_norm: bool = False,
+        dropout: float = 0.0,
+        initializer_range: float = 0.02,
+        max_position_embeddings: int = 2048,
+        layer_kinds: list[str] | None = None,
+        kinds: dict[str, Any] | None = None,
+        use_cache: bool = True,
+        tie_word_embeddings: bool = False,
+        bos_token_id: int | None = None,
+        eos_token_id: int | list[int] | None = None,
+        pad_token_id: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.vocab_size, self.max_position_embeddings = vocab_size, max_position_embeddings
+        self.hidden_size, self.intermediate_size = hidden_size, intermediate_size
+        self.num_hidden_layers, self.num_attention_heads = num_hidden_layers, num_attention_heads
+        self.num_key_value_heads = num_key_value_heads or num_attention_heads
+        self.head_dim = head_dim or hidden_size // num_attention_heads
+        self.hidden_act, self.gated_mlp = hidden_act, gated_mlp
+        self.norm, self.norm_eps, self.parallel_residual = norm, norm_eps, parallel_residual
+        self.bias, self.qk_norm, self.dropout, self.initializer_range = bias, qk_norm, dropout, initializer_range
+        self.kinds = kinds or {"own": OWN}
+        self.layer_kinds = layer_kinds or [next(iter(self.kinds))] * num_hidden_layers
+        self.use_cache = use_cache
+        self._check()
+        # What transformers' caches ask for: layers with a window keep the widest one, and no more.
+        windows = [self.kinds[kind]["visibility"].get("window") for kind in self.layer_kinds]
+        self.sliding_window = max((window for window in windows if window), default=None)
+        self.layer_types = ["sliding_attention" if window else "full_attention" for window in windows]
+        super().__init__(
+            **kwargs
+            | {
+                "tie_word_embeddings": tie_word_embeddings,
+                "bos_token_id": bos_token_id,
+                "eos_token_id": eos_token_id,
+                "pad_token_id": pad_token_id,
+            }
+        )
+
+    def _check(self) -> None:
+        if len(self.layer_kinds) != self.num_hidden_layers:
+            raise ValueError(f"layer_kinds: {len(self.layer_kinds)} entries for {self.num_hidden_layers} layers")
+        for name in dict.fromkeys(self.layer_kinds):
+            if name not in self.kinds:
+                raise ValueError(f"layer_kinds: {name!r} is none of kinds ({', '.join(self.kinds)})")
+            position, visibility, scale = (self.kinds[name][part] for part in ("position", "visibility", "logit_scale"))
+            self._known(f"kinds.{name}.position.scheme", position["scheme"], SCHEMES)
+            self._known(f"kinds.{name}.visibility.name", visibility["name"], VISIBILITIES)
+            self._known(f"kinds.{name}.logit_scale.name", scale["name"], LOGIT_SCALES)
+            if position["scheme"] in ("coca", "rope"):
+                frequencies = position["frequencies"]
+                self._known(f"kinds.{name}.position.frequencies.name", frequencies["name"], FREQUENCIES)
+
+    def _known(self, key: str, value: str, known: tuple[str, ...]) -> None:
+        if value not in known:
+            raise ValueError(f"{key}={value!r}: modeling_coca.py computes {', '.join(known)}")

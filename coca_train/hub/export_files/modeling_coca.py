@@ -1,0 +1,572 @@
+"""A decoder-only language model with CoCA, RoPE, ALiBi or no positions, as a model of the transformers library.
+
+Whatever the scheme, a score is one dot product of what a query and a key become, so any attention implementation
+computes it. With R_m the rotation by m·θ_j and t = ReLU(W_T x):
+
+rope   (arXiv 2104.09864)          q' = R_m q,                    k' = R_n k
+coca   (arXiv 2309.08646, slack)   q' = q ∘ R_m q,                k' = R_n (t, t)
+       (Eq. 18, strict)            q' = |q_j|² (cos mθ_j, sin mθ_j),  k' = t_j (cos nθ_j, sin nθ_j)
+alibi  (arXiv 2108.12409)          q' = q, k' = k;                the score loses slope_h · (m - n)
+nope                               q' = q, k' = k
+
+A cache holds k'. Where frequencies follow the length of the text (`dynamic_*`, longrope), k' of every key changes with
+it, so a cache holds keys before their rotation, all rotated anew at each step; of CoCA that is t, at half width.
+
+Where a token stands is said by position_ids; else by a 2D attention_mask, as the number of tokens before it that are no
+padding; else by its index. Without a mask, positions that jump begin another document, unseen from the next.
+
+Shape legend: B batch, T new tokens, S keys in hand, H query heads, G key/value heads, D head width, R rotated width,
+J = R/2 pairs, C model width.
+"""
+
+import math
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache, GenerationMixin, PreTrainedModel
+from transformers.activations import ACT2FN
+from transformers.cache_utils import Cache
+from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.utils.generic import TransformersKwargs, can_return_tuple, merge_with_config_defaults
+from transformers.utils.output_capturing import capture_outputs
+
+from .configuration_coca import CocaConfig
+
+_MASK_ARGUMENTS = signature(create_causal_mask).parameters
+CACHE = "cache" if "cache" in _MASK_ARGUMENTS else "past_key_values"  # as this version of transformers calls it
+KNOWN = {*TransformersKwargs.__annotations__, "return_dict", "cache_position"}
+NO_LENGTH = ("plain", "partial", "linear", "ntk", "ntk_by_parts", "yarn", "llama3")  # frequencies of any text alike
+
+
+def wide(x: Tensor) -> Tensor:
+    """In float32 at least."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def spectrum(settings: dict[str, Any], width: int, length: Tensor) -> tuple[Tensor, Tensor]:
+    """Radians per position of every pair, (J,), and the temperature that multiplies q' and k'; float32.
+
+    settings: the frequencies of a kind. width: R [features]. length: of the text in hand, l [tokens], a scalar.
+    Made wide and rounded once. YaRN (arXiv 2309.00071): Eq. 16 to 22, and section 3.3 for s(l); LongRoPE: 2402.13753.
+    """
+    name, theta = settings["name"], settings["theta"]
+    method = name.removeprefix("dynamic_").removesuffix("_tuned")
+    exponent_J = torch.arange(0, width, 2, dtype=torch.float64, device=length.device) / width
+    inv_freq_J, one = theta**-exponent_J, torch.ones((), dtype=torch.float64, device=length.device)
+    s = one * settings.get("factor", 1.0)
+    if name.startswith("dynamic"):
+        stretch = (length.double() / settings["original_seq_len"]).clamp(min=1.0)
+        s = torch.maximum(s, stretch)
+        if name == "dynamic_ntk":
+            s = settings["alpha"] * stretch - (settings["alpha"] - 1)
+    temperature = one
+    if method == "partial":
+        inv_freq_J = torch.where(torch.arange(width // 2, device=length.device) < int(settings["share"] * width // 2),
+                                 inv_freq_J, 0.0)  # fmt: skip
+    elif method == "linear":
+        inv_freq_J = inv_freq_J / s
+    elif method == "ntk":
+        inv_freq_J = ntk(theta, s, exponent_J, width)
+    elif method in ("ntk_by_parts", "yarn", "llama3"):
+        inv_freq_J = by_parts(settings, inv_freq_J, exponent_J, s, width)
+        temperature = 0.1 * s.log() + 1.0 if method == "yarn" else one
+    elif method == "longrope":
+        inv_freq_J, temperature = longrope(settings, inv_freq_J, length)
+    return inv_freq_J.float(), temperature.float()
+
+
+def ntk(theta: float, s: Tensor, exponent_J: Tensor, width: int) -> Tensor:
+    """The base grows by s^(R/(R-2)) (Eq. 16)."""
+    return (theta * s ** (width / (width - 2))) ** -exponent_J
+
+
+def by_parts(settings: dict[str, Any], theta_J: Tensor, exponent_J: Tensor, s: Tensor, width: int) -> Tensor:
+    """Fast pairs keep θ_j, slow ones get θ_j/s, with a ramp between (Eq. 18 and 20): over the turns that a pair makes
+    in the original length; by another convention over pair indices between rounded ends, as YaRN's code has it."""
+    ends = ("high_freq_factor", "low_freq_factor") if settings["name"] == "llama3" else ("beta_fast", "beta_slow")
+    fast, slow = (settings[end] for end in ends)
+    convention, slowed_J = settings.get("convention", "paper"), theta_J / s
+    if convention == "paper":
+        turns_J = settings["original_seq_len"] * theta_J / (2 * math.pi)
+        kept_J = ((turns_J - slow) / (fast - slow)).clamp(0, 1)
+    else:
+        if convention == "authors":  # what the same code calls NTK-by-parts: NTK-aware frequencies between the two
+            share_J = by_indices(settings, 1.25, 0.75, width, theta_J.device)
+            slowed_J = (1 - share_J) * slowed_J + share_J * ntk(settings["theta"], s, exponent_J, width)
+        kept_J = by_indices(settings, fast, slow, width, theta_J.device)
+    return (1 - kept_J) * slowed_J + kept_J * theta_J
+
+
+def by_indices(settings: dict[str, Any], fast: float, slow: float, width: int, device: torch.device) -> Tensor:
+    """1 up to the pair that makes `fast` turns, 0 from that of `slow` on."""
+
+    def pair(turns: float) -> float:
+        wavelengths = settings["original_seq_len"] / (turns * 2 * math.pi)
+        return width * math.log(wavelengths) / (2 * math.log(settings["theta"]))
+
+    low, high = max(math.floor(pair(fast)), 0), min(math.ceil(pair(slow)), width - 1)
+    pairs_J = torch.arange(width // 2, dtype=torch.float64, device=device)
+    return 1 - ((pairs_J - low) / (high - low or 0.001)).clamp(0, 1)
+
+
+def longrope(settings: dict[str, Any], inv_freq_J: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
+    """A factor for every pair: one list up to the original length, another beyond."""
+    original, n_pairs, s = settings["original_seq_len"], len(inv_freq_J), settings["factor"]
+    short_J = inv_freq_J.new_tensor(settings["short_factor"] or [1.0] * n_pairs)
+    long_J = inv_freq_J.new_tensor(settings["long_factor"] or [s] * n_pairs)
+    temperature = settings["temperature"] or math.sqrt(1 + math.log(s) / math.log(original))
+    return inv_freq_J / torch.where(length > original, long_J, short_J), inv_freq_J.new_tensor(temperature)
+
+
+def rotate(x_BHTD: Tensor, cos_B1TR: Tensor, sin_B1TR: Tensor) -> Tensor:
+    """R x on the first R features, feature j paired with j + R/2; float32 or wider. sin: (-sin, sin)."""
+    width = cos_B1TR.shape[-1]
+    x = wide(x_BHTD[..., :width])
+    return x * cos_B1TR + x.roll(width // 2, -1) * sin_B1TR
+
+
+class Turn:
+    """The rotation at each position, times the temperature; cos and sin: (B, 1, T, R), float32."""
+
+    def __init__(self, pos_BT: Tensor, inv_freq_J: Tensor, temperature: Tensor) -> None:
+        angle_B1TJ = (pos_BT[..., None].float() * inv_freq_J)[:, None]
+        cos, sin = angle_B1TJ.cos() * temperature, angle_B1TJ.sin() * temperature
+        self.cos, self.sin, self.temperature = torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1), temperature
+
+
+class Scheme:
+    """What a kind of layers does with positions: queries and keys to what the dot product takes.
+
+    follows_length: its keys are others in a longer text, so that a cache holds them before they are rotated.
+    """
+
+    def __init__(self, settings: dict[str, Any], head_dim: int) -> None:
+        self.name, self.settings = settings["scheme"], settings
+        self.rotates = self.name in ("coca", "rope")
+        self.width = round(head_dim * settings["rotary_pct"]) if self.rotates else 0
+        self.follows_length = self.rotates and settings["frequencies"]["name"] not in NO_LENGTH
+        halved = self.name == "coca" and settings["t_width"] == "half"
+        self.projected_key_dim = head_dim // 2 if halved else head_dim
+
+    def condense(self, k_BGTP: Tensor) -> Tensor:
+        """Projected keys to what is rotated: of a CoCA with projections of full width the mean of both halves."""
+        if self.name != "coca" or self.settings["t_width"] == "half":
+            return k_BGTP
+        a, b = wide(k_BGTP).chunk(2, -1)
+        return (a + b) * 0.5
+
+    def query(self, q_BHTD: Tensor, turn: Turn | None) -> Tensor:
+        """q', in the dtype of q."""
+        if turn is None:
+            return q_BHTD
+        if self.name == "rope":
+            return self._turned(q_BHTD, turn)
+        if self.settings["variant"] == "slack":
+            return (wide(q_BHTD) * rotate(q_BHTD, turn.cos, turn.sin)).to(q_BHTD.dtype)
+        a, b = wide(q_BHTD).chunk(2, -1)
+        norm = a * a + b * b
+        cos, sin = turn.cos.chunk(2, -1)[0], turn.sin.chunk(2, -1)[1]
+        return torch.cat((norm * cos, norm * sin), -1).to(q_BHTD.dtype)
+
+    def key(self, k_BGSK: Tensor, turn: Turn | None) -> Tensor:
+        """k', not yet in the dtype of the model."""
+        if turn is None:
+            return k_BGSK
+        if self.name == "rope":
+            return self._turned(k_BGSK, turn)
+        t = wide(k_BGSK).relu()
+        if self.settings["variant"] == "slack":
+            return rotate(torch.cat((t, t), -1), turn.cos, turn.sin)
+        cos, sin = turn.cos.chunk(2, -1)[0], turn.sin.chunk(2, -1)[1]
+        return torch.cat((t * cos, t * sin), -1)
+
+    def _turned(self, x: Tensor, turn: Turn) -> Tensor:
+        turned = rotate(x, turn.cos, turn.sin).to(x.dtype)
+        if self.width == x.shape[-1]:
+            return turned
+        return torch.cat((turned, (x[..., self.width :] * turn.temperature).to(x.dtype)), -1)
+
+
+def slopes(n_heads: int, device: torch.device) -> Tensor:
+    """ALiBi's, (H,): 2^(-8h/H); where H is no power of two, those of the one below it and every second of the next."""
+    below = 2 ** (n_heads.bit_length() - 1)
+    of_power = torch.arange(1, below + 1, dtype=torch.float64, device=device) * (-8 / below)
+    between = torch.arange(1, 2 * (n_heads - below) + 1, 2, dtype=torch.float64, device=device) * (-4 / below)
+    return torch.cat((of_power, between)).exp2().float()
+
+
+def positions_of(mask_BS: Any) -> Tensor:
+    """How many tokens stand before each that are no padding."""
+    return (mask_BS.long().cumsum(1) - 1).clamp(min=0)
+
+
+class Places:
+    """Where the tokens of one forward stand.
+
+    pos_BT, index_T: position and index in the text of the new tokens. mask: the 2D attention_mask, which says where
+    those before them stand; None: at their indices; or one of four dimensions, which does not say it. is_first: there
+    are none before them. length: what dynamic frequencies adapt to [tokens].
+    """
+
+    def __init__(self, pos_BT: Tensor, index_T: Tensor, mask: Tensor | None, is_first: bool, length: Tensor) -> None:
+        self.pos_BT, self.index_T, self.mask, self.is_first, self.length = pos_BT, index_T, mask, is_first, length
+
+    def index_S(self, n_keys: int) -> Tensor:
+        """Indices of the keys in the text: a cache with a window hands over its last ones, one of fixed size more than
+        there are."""
+        first = (self.index_T[-1] + 1 - n_keys).clamp(min=0)
+        return torch.arange(n_keys, device=self.index_T.device) + first
+
+    def keys(self, n_keys: int) -> Tensor:
+        """Positions of the keys that attention has in hand, (B, S)."""
+        if self.is_first and n_keys == self.pos_BT.shape[1]:
+            return self.pos_BT
+        index_S = self.index_S(n_keys)
+        if self.mask is None:
+            return index_S[None]
+        if self.mask.ndim != 2:
+            raise ValueError(
+                "attention_mask of four dimensions: it does not say where the keys of a cache stand, which this "
+                "position scheme must know; give a mask of tokens, (B, S)"
+            )
+        known_BS = positions_of(self.mask)
+        return known_BS[:, index_S.clamp(max=known_BS.shape[1] - 1)]
+
+
+class MaskConfig:
+    """All of a configuration that a mask depends on. transformers knows one window a model; kinds may have several."""
+
+    def __init__(self, window: int | None, implementation: str | None) -> None:
+        self.sliding_window, self._attn_implementation = window, implementation
+
+
+class Seen:
+    """What all layers of one kind share in one forward: the mask, the rotations, the growth of the scores."""
+
+    def __init__(self, scheme: Scheme, kind: dict[str, Any], config: Any, places: Places, mask: Any) -> None:
+        self.scheme, self.places, self.mask, self.window = scheme, places, mask, kind["visibility"].get("window")
+        self.spectrum = None
+        if scheme.rotates:
+            self.spectrum = spectrum(scheme.settings["frequencies"], scheme.width, places.length)
+        self.turn = None if self.spectrum is None else Turn(places.pos_BT, *self.spectrum)
+        self.scale_B1T1 = self._scale(kind["logit_scale"], config.max_position_embeddings)
+        self.slope_H = slopes(config.num_attention_heads, places.pos_BT.device) if scheme.name == "alibi" else None
+        self._key_turns: dict[int, Turn] = {}
+        self._masks: dict[int, Tensor] = {}
+
+    def _scale(self, settings: dict[str, Any], trained: int) -> Tensor | None:
+        """By how much scores grow with a query's position (kexue.fm/archives/8823; Llama 4's steps)."""
+        if settings["name"] == "none":
+            return None
+        length, n_keys_BT = settings["length"] or trained, self.places.pos_BT + 1
+        if settings["name"] == "log":
+            scale_BT = (n_keys_BT.float().log() / math.log(length)).clamp(min=1.0)
+        else:
+            scale_BT = 1.0 + settings["beta"] * torch.log1p((n_keys_BT // length).float())
+        return scale_BT[:, None, :, None]
+
+    def key_turn(self, n_keys: int) -> Turn:
+        """The rotation of all keys in hand."""
+        if n_keys not in self._key_turns:
+            assert self.spectrum is not None
+            self._key_turns[n_keys] = Turn(self.places.keys(n_keys), *self.spectrum)
+        return self._key_turns[n_keys]
+
+    def mask_of(self, n_keys: int, dtype: torch.dtype) -> Any:
+        """The mask; of ALiBi with what a score loses, (B, H, T, S)."""
+        if self.slope_H is None:
+            return self.mask
+        if n_keys not in self._masks:
+            distance_BTS = self.places.pos_BT[:, :, None] - self.places.keys(n_keys)[:, None, :]
+            bias = -self.slope_H[:, None, None] * distance_BTS[:, None].clamp(min=0)
+            if self.scale_B1T1 is not None:
+                bias = bias * self.scale_B1T1
+            mask = self.mask
+            if mask is None:  # plain causal
+                mask = self.places.index_S(n_keys) <= self.places.index_T[:, None]
+            mask = mask[..., :n_keys]
+            least = torch.finfo(dtype).min
+            whole = bias.masked_fill(~mask, least) if mask.dtype == torch.bool else bias + mask
+            self._masks[n_keys] = whole.clamp(min=least).to(dtype)
+        return self._masks[n_keys]
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor]:
+    """The definition, weights included. Returns (B, T, H, D) and (B, H, T, S)."""
+    n_repeats = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(n_repeats, 1), value.repeat_interleave(n_repeats, 1)
+    scores = query @ key.transpose(2, 3) * scaling
+    if attention_mask is not None:
+        scores = scores + attention_mask[..., : key.shape[2]]
+    weights = scores.softmax(-1, dtype=torch.promote_types(query.dtype, torch.float32)).to(query.dtype)
+    return (weights @ value).transpose(1, 2).contiguous(), weights
+
+
+class CocaAttention(nn.Module):
+    """Projections, the scheme's map of queries and keys, one dot product."""
+
+    def __init__(self, config: CocaConfig, layer: int) -> None:
+        super().__init__()
+        self.config, self.layer_idx, self.head_dim = config, layer, config.head_dim
+        self.scheme = Scheme(config.kinds[config.layer_kinds[layer]]["position"], config.head_dim)
+        self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
+        self.scaling, self.is_causal = config.head_dim**-0.5, True
+        key_dim, bias = self.scheme.projected_key_dim, config.bias
+        self.q_proj = nn.Linear(config.hidden_size, config.num_attention_heads * self.head_dim, bias=bias)
+        self.k_proj = nn.Linear(config.hidden_size, config.num_key_value_heads * key_dim, bias=bias)
+        self.v_proj = nn.Linear(config.hidden_size, config.num_key_value_heads * self.head_dim, bias=bias)
+        self.o_proj = nn.Linear(config.num_attention_heads * self.head_dim, config.hidden_size, bias=bias)
+        self.q_norm = nn.RMSNorm(self.head_dim, eps=config.norm_eps) if config.qk_norm else nn.Identity()
+        self.k_norm = nn.RMSNorm(key_dim, eps=config.norm_eps) if config.qk_norm else nn.Identity()
+
+    def forward(self, x_BTC: Tensor, seen: Seen, cache: Cache | None, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+        """Returns what is added to the residual stream, and the weights where attention is eager."""
+        heads = (*x_BTC.shape[:-1], -1)
+        q = self.q_norm(self.q_proj(x_BTC).view(*heads, self.head_dim)).transpose(1, 2)
+        k = self.k_norm(self.k_proj(x_BTC).view(*heads, self.scheme.projected_key_dim)).transpose(1, 2)
+        v = self.v_proj(x_BTC).view(*heads, self.head_dim).transpose(1, 2)
+        scheme, dtype = self.scheme, v.dtype
+        q, k = scheme.query(q, seen.turn), scheme.condense(k)
+        if seen.scale_B1T1 is not None:
+            q = (q * seen.scale_B1T1).to(dtype)
+        if not scheme.follows_length:
+            k = scheme.key(k, seen.turn)
+        k = k.to(dtype)
+        if cache is not None:
+            k, v = cache.update(k, v, self.layer_idx, {"cache_position": kwargs.get("cache_position")})
+        if scheme.follows_length:
+            k = scheme.key(k, seen.key_turn(k.shape[2])).to(dtype)
+        attention = eager_attention_forward
+        if self.config._attn_implementation != "eager":
+            attention = ALL_ATTENTION_FUNCTIONS[self.config._attn_implementation]
+        mask = seen.mask_of(k.shape[2], dtype)
+        out, weights = attention(
+            self, q, k, v, mask, dropout=0.0, scaling=self.scaling, sliding_window=seen.window, **kwargs
+        )
+        out = self.o_proj(out.reshape(*x_BTC.shape[:-1], -1))
+        return nn.functional.dropout(out, self.config.dropout, self.training), weights
+
+
+class CocaMLP(nn.Module):
+    """down(act(gate x) * up x), or down(act(up x))."""
+
+    def __init__(self, config: CocaConfig) -> None:
+        super().__init__()
+        self.dropout = config.dropout
+        if config.gated_mlp:
+            self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=config.bias)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=config.bias)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.bias)
+        self.act_fn, self.gated = ACT2FN[config.hidden_act], config.gated_mlp
+
+    def forward(self, x_BTC: Tensor) -> Tensor:
+        up = self.up_proj(x_BTC)
+        inner = self.act_fn(self.gate_proj(x_BTC)) * up if self.gated else self.act_fn(up)
+        return nn.functional.dropout(self.down_proj(inner), self.dropout, self.training)
+
+
+def build_norm(config: CocaConfig) -> nn.Module:
+    """Over the residual width."""
+    norm = {"layernorm": nn.LayerNorm, "rmsnorm": nn.RMSNorm}[config.norm]
+    return norm(config.hidden_size, eps=config.norm_eps)
+
+
+class CocaDecoderLayer(GradientCheckpointingLayer):
+    """Attention and feed-forward, in parallel (GPT-NeoX) or one after the other."""
+
+    def __init__(self, config: CocaConfig, layer: int) -> None:
+        super().__init__()
+        self.parallel = config.parallel_residual
+        self.self_attn, self.mlp = CocaAttention(config, layer), CocaMLP(config)
+        self.input_layernorm, self.post_attention_layernorm = build_norm(config), build_norm(config)
+
+    def forward(self, x_BTC: Tensor, seen: Seen, cache: Cache | None, **kwargs: Any) -> Tensor:
+        attended_BTC, _ = self.self_attn(self.input_layernorm(x_BTC), seen, cache, **kwargs)
+        if self.parallel:
+            return x_BTC + attended_BTC + self.mlp(self.post_attention_layernorm(x_BTC))
+        x_BTC = x_BTC + attended_BTC
+        return x_BTC + self.mlp(self.post_attention_layernorm(x_BTC))
+
+
+class CocaPreTrainedModel(PreTrainedModel):
+    """What transformers must know of both classes."""
+
+    config_class = CocaConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["CocaDecoderLayer"]  # noqa: RUF012
+    _skip_keys_device_placement = ["past_key_values", "cache"]  # noqa: RUF012
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _can_compile_fullgraph = True
+    _can_record_outputs = {"hidden_states": CocaDecoderLayer, "attentions": CocaAttention}  # noqa: RUF012
+
+
+class CocaModel(CocaPreTrainedModel):
+    """Final hidden states."""
+
+    def __init__(self, config: CocaConfig) -> None:
+        super().__init__(config)
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(CocaDecoderLayer(config, layer) for layer in range(config.num_hidden_layers))
+        self.norm = build_norm(config)
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        cache: Cache | None = None,
+        length: int | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPast:
+        """attention_mask: (B, S), 0 where a token is padding, on either side; of four dimensions: taken as it is.
+        position_ids: (B, T). cache: what versions of transformers call past_key_values or cache. length: what dynamic
+        frequencies adapt to [tokens]; None: the longest row so far.
+
+        Raises ValueError and TypeError for arguments that exclude each other, and for those that nobody knows.
+        """
+        if unknown := sorted(kwargs.keys() - KNOWN):
+            raise TypeError(f"{type(self).__name__}.forward() got an unexpected keyword argument {unknown[0]!r}")
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("exactly one of input_ids and inputs_embeds is needed")
+        if past_key_values is not None and cache is not None:
+            raise ValueError("cache and past_key_values are two names of one argument")
+        x_BTC = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        cache = past_key_values if cache is None else cache
+        if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
+            cache, use_cache = None, False  # a layer that is computed again would extend it again
+        if use_cache and cache is None:
+            cache = DynamicCache(config=self.config)
+        n_seen = (
+            0 if cache is None else cache.get_seq_length()
+        )  # a tensor in a cache of fixed size, which counts on in it
+        index_T = torch.arange(x_BTC.shape[1], device=x_BTC.device) + n_seen
+        is_first = cache is None or (isinstance(n_seen, int) and n_seen == 0 and not cache.is_compileable)
+        places = self._places(attention_mask, position_ids, index_T, is_first, length)
+        # A cache that holds nothing and grows by what it is given has no say in a mask, and would hide documents.
+        mask_of = {"attention_mask": attention_mask, "position_ids": position_ids, CACHE: None if is_first else cache}
+        if "cache_position" in _MASK_ARGUMENTS:
+            mask_of["cache_position"] = kwargs["cache_position"] = index_T
+        seen = {kind: self._seen(kind, x_BTC, places, mask_of) for kind in dict.fromkeys(self.config.layer_kinds)}
+        for kind, layer in zip(self.config.layer_kinds, self.layers, strict=True):
+            x_BTC = layer(x_BTC, seen[kind], cache, **kwargs)
+        held: dict[str, Any] = {CACHE: cache if use_cache else None}
+        return BaseModelOutputWithPast(last_hidden_state=self.norm(x_BTC), **held)
+
+    def _places(
+        self,
+        attention_mask: Tensor | None,
+        position_ids: Tensor | None,
+        index_T: Tensor,
+        is_first: bool,
+        length: int | None,
+    ) -> Places:
+        pos_BT = position_ids
+        if pos_BT is None:
+            by_mask = attention_mask is not None and attention_mask.ndim == 2
+            pos_BT = positions_of(attention_mask)[:, index_T] if by_mask else index_T[None]
+        longest = pos_BT.max() + 1 if length is None else torch.tensor(length, device=index_T.device)
+        return Places(pos_BT, index_T, attention_mask, is_first, longest)
+
+    def _seen(self, kind: str, x_BTC: Tensor, places: Places, mask_of: dict[str, Any]) -> Seen:
+        settings = self.config.kinds[kind]
+        window = settings["visibility"].get("window")
+        create = create_causal_mask if window is None else create_sliding_window_causal_mask
+        config: Any = MaskConfig(window, self.config._attn_implementation)
+        mask = create(config=config, inputs_embeds=x_BTC, **mask_of)
+        scheme = Scheme(settings["position"], self.config.head_dim)
+        if scheme.name == "alibi" and not (mask is None or (isinstance(mask, Tensor) and mask.ndim == 4)):
+            raise ValueError(
+                f"attn_implementation={self.config._attn_implementation!r}: ALiBi takes something off each score, "
+                "which it cannot do; load the model with attn_implementation='sdpa' or 'eager'"
+            )
+        return Seen(scheme, settings, self.config, places, mask)
+
+
+class CocaForCausalLM(CocaPreTrainedModel, GenerationMixin):
+    """Next-token logits."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012
+
+    def __init__(self, config: CocaConfig) -> None:
+        super().__init__(config)
+        self.model = CocaModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        cache: Cache | None = None,
+        logits_to_keep: int | Tensor = 0,
+        length: int | None = None,
+        **kwargs: Any,
+    ) -> CausalLMOutputWithPast:
+        """As CocaModel. labels: (B, T), -100 is ignored; the loss is their mean, or with num_items_in_batch their sum
+        over that number. logits_to_keep: how many of the last logits, 0: all; or indices."""
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            cache=cache,
+            length=length,
+            **kwargs,
+        )
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(outputs.last_hidden_state[:, kept])
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+        also: dict[str, Any] = {
+            CACHE: outputs.get(CACHE),
+            "hidden_states": outputs.hidden_states,
+            "attentions": outputs.attentions,
+        }
+        return CausalLMOutputWithPast(loss=loss, logits=logits, **also)
+
+    @staticmethod
+    def create_masks_for_generate(
+        config: CocaConfig, attention_mask: Tensor | None = None, **kwargs: Any
+    ) -> Tensor | None:
+        """A cache of fixed size is given the mask of tokens, as long as itself so that a compiled forward sees one
+        shape: it says where keys stand, which one of four dimensions does not."""
+        cache = kwargs.get(CACHE)
+        if attention_mask is None or cache is None:
+            return attention_mask
+        n_free = max(layer.max_cache_len for layer in cache.layers) - attention_mask.shape[1]
+        return nn.functional.pad(attention_mask, (0, max(0, n_free)))
+
+
+__all__ = ["CocaForCausalLM", "CocaModel", "CocaPreTrainedModel"]

@@ -1,0 +1,384 @@
+"""Both classes of our own exports as users of transformers meet them, beside what they generate (test_own_form.py)."""
+
+import inspect
+from dataclasses import asdict
+from typing import Any
+
+import peft
+import pytest
+import torch
+import transformers
+from torch.nn import functional as F
+
+from coca_train.config.schema import KindConfig, LayersConfig
+from coca_train.hub import own_json
+from coca_train.hub.export_files import configuration_coca
+from coca_train.hub.export_files.modeling_coca import CACHE, CocaConfig, CocaForCausalLM, CocaModel
+from coca_train.hub.installed.modeling import CocaTrainForCausalLM
+from tests.hub import models
+from tests.positions import support
+
+WINDOWS = LayersConfig(
+    pattern=["own", "wide", "narrow"],
+    kinds={
+        "wide": KindConfig(visibility={"name": "sliding_window", "window": 9}),
+        "narrow": KindConfig(
+            position={"scheme": "nope"},
+            visibility={"name": "sliding_window", "window": 4},
+            logit_scale={"name": "steps", "length": 8, "beta": 0.5},
+        ),
+    },
+)
+CHOICES = {
+    "coca": {"position": support.coca()},
+    "dynamic": {"position": support.coca(support.scaling("dynamic_ntk"))},
+    "windows": {"position": support.coca(support.scaling("dynamic_yarn"), variant="strict"), "layers": WINDOWS,
+                "n_layers": 4, "qk_norm": "head"},
+    "alibi": {"position": {"scheme": "alibi", "fold": "auto"}, "layers": WINDOWS, "n_layers": 3},
+    "neox": {"position": support.rope(support.scaling("yarn", "paper")), "norm": "layernorm", "activation": "gelu",
+             "residual": "parallel", "bias": True, "n_kv_heads": None},
+    "fox": {"position": {"scheme": "fox"}},
+    "t5": {"position": {"scheme": "t5", "n_buckets": 8, "max_distance": 20}},
+    "cope": {"position": {"scheme": "cope", "n_positions": 12}},
+}  # fmt: skip
+FILES = ("coca", "dynamic", "windows", "alibi", "neox")  # of model_type coca; the others need coca_train
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    """pairs(choice, attention="sdpa"): our model and the class of its export, with the same random weights."""
+    made = {}
+
+    def pair(choice, attention="sdpa"):
+        if (choice, attention) not in made:
+            made[choice, attention] = models.both(models.random_source(**CHOICES[choice]), attention)
+        return made[choice, attention]
+
+    return pair
+
+
+def some_ids(*shape, seed=3):
+    return torch.randint(3, models.VOCAB, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def same(a, b):
+    return torch.allclose(a, b, atol=1e-5 * max(1.0, b.abs().max().item()), rtol=0)
+
+
+def test_what_the_files_compute_is_declared_once_more_without_transformers():
+    for name in ("SCHEMES", "VISIBILITIES", "FREQUENCIES"):
+        assert getattr(own_json, name) == getattr(configuration_coca, name)
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_which_class_it_is(choice, pairs):
+    assert isinstance(pairs(choice)[1], CocaForCausalLM if choice in FILES else CocaTrainForCausalLM)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("choice", CHOICES)
+def test_a_cache_under_either_name_changes_nothing(choice, pairs):
+    """Chunk by chunk, over more than two windows."""
+    ours, theirs = pairs(choice)
+    ids, past = some_ids(2, 60), None
+    length = {"length": 60} if choice in ("dynamic", "windows") else {}
+    whole = theirs(ids, use_cache=False, **length).logits
+    assert same(whole, ours(ids, length=60))
+    for name in ("past_key_values", "cache"):
+        parts, past = [], transformers.DynamicCache(config=theirs.config) if choice in FILES else None
+        for chunk in ids.split([7, 1, 1, 20, 30, 1], 1):
+            out = theirs(chunk, **{name: past}, use_cache=True, **length)
+            parts.append(out.logits)
+            past = out[CACHE]
+        assert same(torch.cat(parts, 1), whole)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("choice", CHOICES)
+def test_packed_texts_do_not_see_each_other(choice, pairs):
+    """By positions that begin anew, without a mask; in the default of use_cache, which is true."""
+    ours, theirs = pairs(choice)
+    ids, lengths = some_ids(1, 30), (11, 12, 7)
+    pos_BT = torch.cat([torch.arange(n) for n in lengths])[None]
+    doc_BT = torch.repeat_interleave(torch.arange(3), torch.tensor(lengths))[None]
+    got = theirs(ids, position_ids=pos_BT, length=12).logits
+    assert same(got, ours(ids, pos_BT=pos_BT, doc_BT=doc_BT, length=12))
+    alone = torch.cat([theirs(part, length=12).logits for part in ids.split(lengths, 1)], 1)
+    assert same(got, alone)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("choice", CHOICES)
+def test_padding_on_either_side_changes_nothing(choice, pairs):
+    _, theirs = pairs(choice)
+    ids, padding = some_ids(1, 13), torch.full((1, 4), 5)
+    expected = theirs(ids, length=20).logits
+    mask = torch.cat((torch.zeros_like(padding), torch.ones_like(ids)), 1)
+    left = theirs(torch.cat((padding, ids), 1), attention_mask=mask, length=20).logits
+    right = theirs(torch.cat((ids, padding), 1), attention_mask=mask.flip(1), length=20).logits
+    assert same(left[:, 4:], expected)
+    assert same(right[:, :13], expected)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("choice", FILES)
+def test_eager_attention_is_the_same_and_hands_out_weights(choice, pairs):
+    ids = some_ids(2, 19)
+    fused, eager = pairs(choice)[1](ids), pairs(choice, "eager")[1](ids, output_attentions=True)
+    assert same(eager.logits, fused.logits)
+    assert len(eager.attentions) == len(CHOICES[choice].get("layers", models.UNIFORM).pattern) or 2
+    for weights in eager.attentions:
+        assert weights.shape == (2, 4, 19, 19)
+        assert torch.allclose(weights.sum(-1), torch.ones(()), atol=1e-5)
+        assert not weights.triu(1).any()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("choice", CHOICES)
+def test_what_is_asked_for_is_given(choice, pairs):
+    _, theirs = pairs(choice)
+    ids = some_ids(2, 9)
+    out = theirs(ids, output_hidden_states=True)
+    assert len(out.hidden_states) == theirs.config.num_hidden_layers + 1
+    assert torch.equal(out.hidden_states[0], theirs.get_input_embeddings()(ids))
+    assert same(out.hidden_states[-1] @ theirs.get_output_embeddings().weight.T, out.logits)
+    assert theirs(ids).hidden_states is None
+    assert torch.equal(theirs(ids, return_dict=False)[0], out.logits)
+    assert same(theirs(inputs_embeds=theirs.get_input_embeddings()(ids)).logits, out.logits)
+    assert same(theirs(ids, logits_to_keep=2).logits, out.logits[:, -2:])
+    assert same(theirs(ids, logits_to_keep=torch.tensor([0, 3])).logits, out.logits[:, [0, 3]])
+    assert theirs(ids, use_cache=False).get(CACHE) is None is not theirs(ids)[CACHE]
+
+
+@pytest.mark.parametrize("choice", ["coca", "fox"])
+def test_what_nobody_knows_is_refused(choice, pairs):
+    _, theirs = pairs(choice)
+    with pytest.raises(TypeError, match="token_type_ids"):
+        theirs(some_ids(1, 4), token_type_ids=None)
+    with pytest.raises(ValueError, match="inputs_embeds"):
+        theirs()
+    with pytest.raises(ValueError, match="not used by the model"):
+        theirs.generate(some_ids(1, 4), max_new_tokens=1, pad_token_id=0, lenght=7)
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_the_loss_is_their_mean_or_the_share_of_a_batch(choice, pairs):
+    """With num_items_in_batch, as Trainer gives it, the losses of two halves add up to that of the whole."""
+    ours, theirs = pairs(choice)
+    ids = some_ids(4, 12)
+    labels = ids.masked_fill(ids % 5 == 0, -100)
+    targets = F.pad(labels[:, 1:], (0, 1), value=-100)
+    expected = ours(ids, targets) / (targets != -100).sum()
+    assert theirs(ids, labels=labels).loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    n_items = (targets != -100).sum()
+    halves = [theirs(ids[i : i + 2], labels=labels[i : i + 2], num_items_in_batch=n_items).loss for i in (0, 2)]
+    assert torch.stack(halves).sum().item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_gradient_checkpointing_changes_no_gradient(choice, pairs):
+    _, theirs = pairs(choice)
+    ids, gradients = some_ids(2, 12), []
+    try:
+        for reentrant in (None, False, True):
+            theirs.train()
+            theirs.zero_grad()
+            if reentrant is not None:
+                theirs.gradient_checkpointing_enable({"use_reentrant": reentrant})
+                theirs.enable_input_require_grads()
+            theirs(ids, labels=ids).loss.backward()
+            gradients.append({name: p.grad.clone() for name, p in theirs.named_parameters() if p.grad is not None})
+    finally:
+        theirs.gradient_checkpointing_disable()
+        theirs.disable_input_require_grads()
+        theirs.eval()
+        theirs.zero_grad()
+    first, *others = gradients
+    for other in others:
+        assert first.keys() == other.keys()
+        assert all(torch.allclose(first[name], other[name], atol=1e-6) for name in first)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("choice", CHOICES)
+def test_a_model_of_a_configuration_alone_has_weights(choice, pairs):
+    """Norms of one, biases of zero, all else as a run begins: no memory that was left there."""
+    _, theirs = pairs(choice)
+    torch.manual_seed(0)
+    fresh = type(theirs)._from_config(theirs.config)
+    for name, parameter in fresh.named_parameters():
+        assert parameter.isfinite().all(), name
+        assert parameter.abs().max() <= 12, name
+        if "proj" in name and parameter.ndim == 2:
+            assert parameter.std().item() == pytest.approx(0.02, rel=0.2), name
+        if "norm" in name and name.endswith("weight"):
+            assert (parameter == 1).all(), name
+    assert fresh(some_ids(1, 8)).logits.isfinite().all()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("choice", ["coca", "fox"])
+def test_more_rows_change_no_logit(choice):
+    _, theirs = models.both(models.random_source(**CHOICES[choice]))
+    before = theirs(some_ids(1, 8)).logits
+    theirs.resize_token_embeddings(models.VOCAB + 11, mean_resizing=False)
+    after = theirs(some_ids(1, 8)).logits
+    assert after.shape[-1] == theirs.config.vocab_size == models.VOCAB + 11
+    assert same(after[..., : models.VOCAB], before)
+
+
+def generated(model, inputs, **options):
+    fixed = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0, "eos_token_id": None, "length": 30}
+    return model.generate(**inputs, **fixed | options).tolist()
+
+
+def padded():
+    mask = torch.ones(2, 12, dtype=torch.long)
+    mask[1, :5] = 0
+    return {"input_ids": some_ids(2, 12), "attention_mask": mask}
+
+
+@pytest.mark.parametrize("choice", FILES)
+@pytest.mark.parametrize("implementation", ["static", "offloaded"])
+def test_other_caches_generate_the_same(choice, implementation, pairs):
+    _, theirs = pairs(choice)
+    if implementation == "offloaded" and not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    got = generated(theirs, padded(), cache_implementation=implementation, disable_compile=True)
+    assert got == generated(theirs, padded())
+
+
+@pytest.mark.parametrize("choice", ["fox"])
+def test_a_cache_of_fixed_size_is_refused_in_words(choice, pairs):
+    with pytest.raises(ValueError, match="StaticLayer"):
+        generated(pairs(choice)[1], padded(), cache_implementation="static")
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_sampling_and_assistance(choice, pairs):
+    _, theirs = pairs(choice)
+    drawn = []
+    for use_cache in (True, False):
+        torch.manual_seed(7)
+        drawn.append(generated(theirs, padded(), do_sample=True, use_cache=use_cache))
+    assert drawn[0] == drawn[1]
+    one = {"input_ids": some_ids(1, 12)}
+    _, assistant = pairs("coca")
+    if choice in FILES:  # candidates that are refused are cut off the cache
+        assert generated(theirs, one, assistant_model=assistant) == generated(theirs, one)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("choice", FILES)
+def test_it_compiles_as_one_graph(choice, pairs):
+    """As `generate` compiles it for a cache of fixed size; the slow test lets Inductor do so."""
+    _, theirs = pairs(choice)
+    torch._dynamo.reset()
+    compiled = torch.compile(theirs.forward, backend="eager", fullgraph=True)
+    ids, mask = some_ids(2, 9), torch.ones(2, 9, dtype=torch.long)
+    pos_BT = torch.arange(9)[None]
+    asked = {"attention_mask": mask, "position_ids": pos_BT, "use_cache": False, "length": 30}
+    assert same(compiled(ids, **asked).logits, theirs(ids, **asked).logits)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("choice", FILES)
+def test_generate_compiles_it(choice, pairs):
+    _, theirs = pairs(choice)
+    on_a_cpu: Any = transformers.CompileConfig(fullgraph=True, mode="default")
+    on_a_cpu._compile_all_devices = True
+    theirs.generation_config.compile_config = on_a_cpu
+    got = generated(theirs, padded(), cache_implementation="static")
+    theirs.generation_config.compile_config = None
+    assert got == generated(theirs, padded())
+
+
+@pytest.mark.parametrize("choice", ["coca", "fox"])
+def test_adapters_of_peft_train(choice):
+    _, theirs = models.both(models.random_source(**CHOICES[choice]))
+    targets = ["q_proj", "k_proj"] if choice in FILES else ["attention.q", "attention.k"]
+    adapted = peft.get_peft_model(theirs, peft.LoraConfig(r=2, target_modules=targets, task_type="CAUSAL_LM"))
+    ids = some_ids(2, 12)
+    adapted(ids, labels=ids).loss.backward()
+    trained = [name for name, p in adapted.named_parameters() if p.grad is not None and p.grad.abs().max() > 0]
+    assert len(trained) == 4  # B alone at the start, of two targets in two layers
+    generated(adapted, {"input_ids": ids})
+
+
+def trained(model, n_parts, folder):
+    """(losses, first gradient norm) of two steps of batches of 8, in so many parts."""
+    data: Any = [{"input_ids": row, "labels": row} for row in some_ids(16, 12)]
+    arguments = transformers.TrainingArguments(
+        str(folder), per_device_train_batch_size=8 // n_parts, gradient_accumulation_steps=n_parts, max_steps=2,
+        learning_rate=1e-3, optim="sgd", lr_scheduler_type="constant", report_to=[], use_cpu=True, save_strategy="no",
+        logging_steps=1, disable_tqdm=True,
+    )  # fmt: skip
+    trainer = transformers.Trainer(model, arguments, train_dataset=data)
+    trainer.train()
+    logged = [entry for entry in trainer.state.log_history if "loss" in entry]
+    return [entry["loss"] for entry in logged], logged[0]["grad_norm"]
+
+
+@pytest.mark.parametrize("choice", ["coca", "fox"])
+def test_trainer_accumulates_as_with_its_own_llama(choice, tmp_path):
+    """At once and in four parts: the same losses, and gradients as LLaMA's (which transformers 5.3 divides twice)."""
+
+    def llama():
+        torch.manual_seed(0)
+        return transformers.LlamaForCausalLM(transformers.LlamaConfig(**models.SHARED))
+
+    ratios = []
+    for make in (lambda: models.both(models.random_source(**CHOICES[choice]))[1], llama):
+        (at_once, norm), (in_parts, other) = (trained(make(), n, tmp_path / str(n)) for n in (1, 4))
+        assert in_parts == pytest.approx(at_once, rel=1e-3)  # logged with four decimals
+        ratios.append(norm / other)
+    assert ratios[0] == pytest.approx(ratios[1], rel=1e-3)
+
+
+def test_the_base_model_and_the_default_configuration():
+    config = CocaConfig(num_hidden_layers=2, hidden_size=32, num_attention_heads=2, intermediate_size=48, vocab_size=9)
+    out = CocaModel(config)(some_ids(1, 5) % 9)
+    assert out.last_hidden_state.shape == (1, 5, 32)
+    again = CocaConfig.from_dict(config.to_dict())
+    assert again.to_dict() == config.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"layer_kinds": ["own"] * 3}, "3 entries"),
+        ({"layer_kinds": ["own", "other"]}, "other"),
+        ({"position": {"scheme": "fire"}}, "fire"),
+        ({"position": {"scheme": "rope", "frequencies": {"name": "clex"}}}, "clex"),
+        ({"visibility": {"name": "sinks"}}, "sinks"),
+        ({"logit_scale": {"name": "ssmax"}}, "ssmax"),
+    ],
+)
+def test_a_configuration_that_is_not_computed_is_refused(changes, word):
+    kinds = {"own": configuration_coca.OWN | {k: v for k, v in changes.items() if k != "layer_kinds"}}
+    with pytest.raises(ValueError, match=word):
+        CocaConfig(num_hidden_layers=2, kinds=kinds, layer_kinds=changes.get("layer_kinds"))
+
+
+@torch.no_grad()
+def test_a_mask_of_four_dimensions_is_taken_as_it_is_where_places_are_known(pairs):
+    ids = some_ids(1, 9)
+    mask = torch.ones(9, 9, dtype=torch.bool).tril()[None, None]
+    for choice in ("coca", "alibi"):
+        _, theirs = pairs(choice)
+        assert same(theirs(ids, attention_mask=mask).logits, theirs(ids).logits) or choice == "alibi"
+    _, dynamic = pairs("dynamic")
+    held = dynamic(ids, use_cache=True)[CACHE]
+    with pytest.raises(ValueError, match="four dimensions"):
+        dynamic(ids[:, :1], attention_mask=torch.ones(1, 1, 1, 10, dtype=torch.bool), **{CACHE: held})
+
+
+def test_the_settings_of_a_source_are_all_in_its_configuration():
+    """Nothing of ModelConfig is forgotten: what the class is told, or what no forward pass depends on."""
+    source = models.random_source(**CHOICES["coca"])
+    told = {
+        "n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim", "d_ff", "vocab_size", "norm", "norm_eps", "dropout",
+        "activation", "qk_norm", "logit_scale", "residual", "bias", "tie_embeddings", "init_std",
+    }  # fmt: skip
+    assert asdict(source.architecture.model).keys() - told == {"init_depth_scaled"}
+    assert "kinds" in inspect.signature(CocaConfig).parameters
