@@ -65,14 +65,20 @@ def load_run(run_dir: Path | str, device: str = "auto") -> TrainedRun:
 
 
 def read_record(run_dir: Path) -> dict:
-    """run.json. Raises UserError when there is none, or none that can be read."""
+    """run.json. Raises UserError E-RUN-21 when there is none, CheckpointError E-CKP-23 when it is damaged."""
+    path = run_dir / "run.json"
     try:
-        record = outside.read_object(run_dir / "run.json")
-        if {"run_id", "fingerprint"} <= record.keys():
+        record = outside.read_object(path)
+        if "run_id" in record and isinstance(record.get("fingerprint"), dict):
             return record
-    except (OSError, ValueError):
-        pass
-    raise UserError(f"E-RUN-21 {run_dir}: no run directory (no readable run.json). Fix: give the directory of a run")
+        reason = "it lacks run_id or fingerprint"
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(
+            f"E-RUN-21 {run_dir}: no run directory (no run.json). Fix: give the directory of a run"
+        ) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+    raise CheckpointError(f"E-CKP-23 {path}: is damaged ({reason}); a run's record is needed. Fix: restore it")
 
 
 def pick_device(device: str) -> str:

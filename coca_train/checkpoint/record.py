@@ -133,11 +133,11 @@ def _read(path: Path, first: str) -> dict[str, Any]:
             stage["settings"] = complete_settings(renamed(stage["settings"]))
         return record
     except (OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
-        reason = f" ({error.strerror})" if isinstance(error, OSError) else ""
+        reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}".removesuffix(": ")
         raise CheckpointError(
-            f"E-CKP-23 {path}: not a run record{reason}; every run directory holds one. "
+            f"E-CKP-23 {path}: not a run record ({reason}); every run directory holds one. "
             f"Fix: restore it, or begin another run: {unused_name(path.parent)}"
-        ) from None
+        ) from error
 
 
 def _entry(stage: Stage, fingerprint: dict[str, Any], held_out: dict[str, Any]) -> dict[str, Any]:

@@ -241,7 +241,8 @@ def _seeds(run: RunConfig, data: DataConfig) -> Iterator[Problem]:
 def _tracking(tracking: TrackingConfig) -> Iterator[Problem]:
     for name, wanted in {"tensorboard": tracking.tensorboard, "wandb": tracking.wandb != "disabled"}.items():
         if wanted and find_spec(name) is None:
-            yield Problem("E-CFG-37", (f"tracking.{name}",), f"{name} is not installed", f"pip install {name}")
+            text = f"{name} is not installed; it is the extra '{name}'"
+            yield Problem("E-CFG-37", (f"tracking.{name}",), text, f"pip install {name}")
 
 
 def _extrapolation(eval: EvalConfig) -> Iterator[Problem]:

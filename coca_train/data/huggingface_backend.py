@@ -103,7 +103,7 @@ def _library(path: str) -> Any:
         import tokenizers
     except ImportError as error:
         raise UserError(
-            f"E-TKN-04 {path}: a Hugging Face tokenizer.json needs the package `tokenizers`, which is not installed. "
+            f"E-TKN-04 {path}: a Hugging Face tokenizer.json needs `tokenizers`, which cannot be imported ({error}). "
             "Fix: pip install 'coca-train[hf]'"
         ) from error
     return tokenizers

@@ -17,13 +17,13 @@ import torch
 from coca_train.config.schema import DataConfig
 from coca_train.data.batch import Batch, collate
 from coca_train.data.dataset import IndexedDataset
+from coca_train.data.manifest_beside import manifest_beside
 from coca_train.data.packings import Edges, pack
 from coca_train.data.packings.base import row_of
 from coca_train.data.provenance import Origins, Passage, Provenance
 from coca_train.data.sampling import PackedSource, SamplePlace, Shuffled, Streams
 from coca_train.data.storage import digest
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.runtime import outside
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.trees import flatten
 
@@ -151,14 +151,12 @@ class Mixture:
 def check_tokenizer(tokenizer: str, key: str, prefix: str) -> None:
     """Where a manifest.json of data_prep lies beside a dataset, its tokenizer must be the run's (E-TOK-11).
 
-    key: the option that names the dataset.
+    key: the option that names the dataset. Raises DataError E-TOK-08 where the manifest is damaged.
     """
-    manifest = Path(prefix).parent / "manifest.json"
-    try:
-        written = outside.read_json(manifest)
-        made_with, end = written["tokenizer"]["sha256"], written.get("end_of_document")
-    except (OSError, ValueError, KeyError, TypeError):
-        return  # a dataset of another tool: nothing is known about its tokenizer
+    written = manifest_beside(prefix)
+    if written is None:
+        return
+    made_with, end = written["tokenizer"]["sha256"], written.get("end_of_document")
     if made_with != (now := tokenizer_digest(tokenizer)["sha256"]):
         raise DataError(
             f"E-TOK-11 {key}: {prefix} was made with tokenizer {made_with[:16]}, data.tokenizer "

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coca_train.data.dataset import IndexedDataset
+from coca_train.data.manifest_beside import NAME, manifest_beside
 from coca_train.runtime import outside
 from coca_train.runtime.errors import DataError
 
@@ -84,7 +85,8 @@ class Rows:
 class Origins:
     """`<prefix>.origins.npy`: for each document its input and line; the manifest beside it names the inputs.
 
-    A dataset need not have one. Raises DataError E-TOK-22 when it is not of this dataset.
+    A dataset need not have one. Raises DataError E-TOK-22 when it is not of this dataset, E-TOK-08 when the manifest is
+    damaged.
     """
 
     def __init__(self, dataset: IndexedDataset) -> None:
@@ -114,12 +116,9 @@ class Origins:
 
     def _names(self, dataset: str) -> list[tuple[str, str]]:
         """Names of the inputs by their number, and what their lines are; empty when no manifest tells."""
-        try:
-            manifest = outside.read_json(self.path.with_name("manifest.json"))
-            source = dataset.removesuffix("_train").removesuffix("_valid")
-            return [_name(input) for input in manifest["sources"][source]["inputs"]]
-        except (OSError, ValueError, KeyError, TypeError):
-            return []
+        manifest = manifest_beside(self.path) or {}
+        source = dataset.removesuffix("_train").removesuffix("_valid")
+        return [_name(input) for input in manifest.get("sources", {}).get(source, {}).get("inputs", [])]
 
     def of(self, document: int) -> Origin | None:
         """Where a document comes from; None when the dataset does not say."""
@@ -133,7 +132,7 @@ class Origins:
         if not self._inputs:
             return Origin(f"input {number}", line)
         if number >= len(self._inputs):
-            raise self._damaged(f"names input {number}; {self.path.with_name('manifest.json')} has {len(self._inputs)}")
+            raise self._damaged(f"names input {number}; {self.path.with_name(NAME)} has {len(self._inputs)}")
         name, unit = self._inputs[number]
         return Origin(name, line, unit)
 

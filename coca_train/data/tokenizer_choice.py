@@ -16,7 +16,8 @@ def main_file(folder: Path) -> Path | None:
     """The file to read; None where there is none.
 
     Tokens that were added after training are in tokenizer.json alone, so that is taken where it has more of them and
-    encodes as tokenizer.model does. Raises DataError E-TKN-15 where it does not, and what `Tokenizer` raises.
+    encodes as tokenizer.model does. Raises DataError E-TKN-15 where it does not or is damaged, and what `Tokenizer`
+    raises.
     """
     files = [folder / name for name in MAIN if (folder / name).is_file()]
     if len(files) < 2:
@@ -39,12 +40,26 @@ def main_file(folder: Path) -> Path | None:
 
 
 def _n_tokens(path: Path) -> int:
-    """The highest id in a tokenizer.json + 1, read without the library for it; 0 where the file says something else."""
+    """The highest id in a tokenizer.json + 1, read without the library for it; 0 where the file says something else.
+
+    Raises DataError E-TKN-15 where it is damaged, as it may be the one that the model goes with, and what `Tokenizer`
+    raises.
+    """
     try:
-        values = outside.read_object(path)
+        data = outside.read_bytes(path)
+        values = outside.from_json(data) if data[:1] == b"{" else None
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"E-TKN-15 {path}: cannot be read ({getattr(error, 'strerror', None) or error}), and it may have "
+            f"tokens that {MAIN[0]} has not. Fix: download it again, or name the right one: "
+            f"tokenizer={path.with_name(MAIN[0])} (import), tokenizer.import_from={path.with_name(MAIN[0])} (data_prep)"
+        ) from error
+    if values is None:  # a tokenizer of another kind, whatever its name is
+        return Tokenizer(path).vocab_size
+    try:
         vocabulary = values["model"]["vocab"]
         added = [token["id"] for token in values.get("added_tokens") or ()]
         ids = [*(vocabulary.values() if isinstance(vocabulary, dict) else range(len(vocabulary))), *added]
         return max(ids, default=-1) + 1
-    except (OSError, ValueError, KeyError, TypeError):
+    except (KeyError, TypeError):
         return 0

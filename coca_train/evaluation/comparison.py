@@ -75,7 +75,12 @@ def _read_evaluation(path: Path) -> Evaluation:
         for text in (text for cell in evaluation.cells for text in cell.result.get("sources", {}).values()):
             _ = text["by_document"], text["predictions"]  # what models are compared by
         return evaluation
-    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except OSError as error:
+        raise DataError(
+            f"E-REPORT-02 report {path}: cannot be read ({error.strerror or error}). Fix: restore it, or start the "
+            "run's own command again where it is missing"
+        ) from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(
             f"E-REPORT-02 report {path}: not an evaluation of this version of coca_train "
             f"({type(error).__name__}: {error}). Fix: delete it and done.json beside it, and start the run's own "

@@ -9,9 +9,11 @@ import yaml
 
 from coca_train import __version__
 from coca_train.checkpoint.opening import read_record
+from coca_train.data.manifest_beside import manifest_beside
 from coca_train.hub import forms, own_json
 from coca_train.hub.weights import Source
 from coca_train.runtime import outside
+from coca_train.runtime.errors import DataError
 from coca_train.runtime.printing import markdown
 from coca_train.schedule import resolve
 from coca_train.settings import load_saved
@@ -147,10 +149,11 @@ def _data(source: Source) -> str:
 def _licences(prefix: str) -> str:
     """What a manifest.json of data_prep beside the data says of licences."""
     try:
-        manifest = outside.read_json(Path(prefix).parent / "manifest.json")
-        sources = manifest.get("sources", {})
-        terms = [str(entry["licence"]) for entry in sources.values() if entry.get("licence")]
-        terms += [f"{what}: {licence}" for what, licence in manifest.get("licences", {}).items()]
-    except (OSError, ValueError, AttributeError, TypeError):
+        manifest = manifest_beside(prefix)
+    except DataError:  # no reason to keep the model back
+        return "not known: the manifest beside the data is damaged"
+    if manifest is None:
         return "no manifest beside the data"
+    terms = [str(entry["licence"]) for entry in manifest.get("sources", {}).values() if entry.get("licence")]
+    terms += [f"{what}: {licence}" for what, licence in manifest.get("licences", {}).items()]
     return "; ".join(dict.fromkeys(terms)) or "not stated"

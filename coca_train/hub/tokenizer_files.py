@@ -96,18 +96,23 @@ def copy(path: Path, into: Path) -> None:
         durable.write_new(into / main_name(path), outside.read_bytes(path, LIMIT))
 
 
-def export(path: Path, tokenizer: Tokenizer, into: Path, ids_of: Callable[[Path, str], list[int] | None]) -> None:
+def export(path: Path, tokenizer: Tokenizer, into: Path, ids_of: Callable[[Path, str], list[int]]) -> None:
     """All of them beside exported weights; for a bare file also what transformers has to know of it.
 
-    ids_of: what the other side makes of a text with the files of a folder; None: it cannot use them. Raises DataError
-    E-IOP-20 where no words make it encode as we do; a tokenizer that came with its own configuration keeps that, but
-    for the code it names.
+    ids_of: what the other side makes of a text with the files of a folder. Raises DataError E-IOP-20 where no words
+    make it encode as we do, and what ids_of raises; a tokenizer that came with its own configuration keeps that, but
+    for the code it names, and a warning says where the other side cannot use it.
     """
     copy(path, into)
     config, expected = into / CONFIG, tokenizer.encode(TEXT)
     if config.exists():
         _drop_code(config)
-        if ids_of(into, TEXT) != expected:
+        try:
+            same = ids_of(into, TEXT) == expected
+        except DataError as error:
+            dist.log(f"WARNING: the tokenizer files of {path.parent} are copied as they came, though: {error}")
+            return
+        if not same:
             dist.log(
                 f"WARNING: transformers encodes with {path} otherwise than we do; its files are copied as they came"
             )

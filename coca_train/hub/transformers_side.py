@@ -21,19 +21,19 @@ from coca_train.hub.shards import INDEX, SINGLE, Folder
 from coca_train.hub.streamed import Read, streamed
 from coca_train.hub.weights import Source, translate
 from coca_train.runtime import dist
-from coca_train.runtime.errors import CheckpointError, UserError
+from coca_train.runtime.errors import CheckpointError, DataError, UserError
 
 AskWith = Callable[[list[Probe], Spectra | None], tuple[list[Tensor], float]]  # as Side.ask_with
 SHARE = 0.4  # of the free memory that a whole model may take
 
 
 def library() -> Any:
-    """transformers. Raises UserError E-IOP-17 without it."""
+    """transformers. Raises UserError E-IOP-17 where it cannot be imported."""
     try:
         import transformers
     except ImportError as error:
         raise UserError(
-            "E-IOP-17 the package `transformers` is not installed; the parity check compares with it. "
+            f"E-IOP-17 transformers cannot be imported ({_first_line(error)}); the parity check compares with it. "
             "Fix: pip install 'coca-train[interop]'"
         ) from error
     transformers.logging.set_verbosity_error()
@@ -251,25 +251,42 @@ def check_tokenizer(path: Path) -> None:
 
 
 def tokenizer(folder: Path, **options: Any) -> Any:
-    """The tokenizer that transformers makes of a folder's files, none of its code. Raises whatever it raises."""
-    return library().AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **options)
+    """The tokenizer that transformers makes of a folder's files, none of its code.
 
-
-def token_ids(folder: Path, text: str) -> list[int] | None:
-    """What transformers makes of a text with the tokenizer files of a folder; None: it cannot use them.
-
-    Raises UserError E-IOP-17 where transformers, or a package that it reads such files with, is not installed.
+    Raises UserError E-IOP-17 where it, or a package that it reads them with, cannot be imported, DataError E-IOP-24
+    where it cannot read them.
     """
-    library()
+    theirs = library().AutoTokenizer
+    with _reading_tokenizer(folder):
+        return theirs.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **options)
+
+
+def token_ids(folder: Path, text: str) -> list[int]:
+    """What transformers makes of a text with the tokenizer files of a folder. Raises what `tokenizer` raises."""
+    theirs = tokenizer(folder)
+    with _reading_tokenizer(folder):
+        return theirs.encode(text, add_special_tokens=False)
+
+
+@contextmanager
+def _reading_tokenizer(folder: Path) -> Iterator[None]:
+    """Around one call of theirs: what it raises, in its own words."""
     try:
-        return tokenizer(folder).encode(text, add_special_tokens=False)
+        yield
     except ImportError as error:
-        reason = str(error).strip().splitlines()[0]
         raise UserError(
-            f"E-IOP-17 transformers cannot read a tokenizer: {reason}. Fix: pip install 'coca-train[interop]'"
+            f"E-IOP-17 {folder}: transformers cannot read its tokenizer: {_first_line(error)}. "
+            "Fix: pip install 'coca-train[interop]', or the package that is named"
         ) from error
-    except (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError):
-        return None
+    except Exception as error:  # files from outside in a library of others: each part has errors of its own
+        raise DataError(
+            f"E-IOP-24 {folder}: transformers cannot read its tokenizer: {type(error).__name__}: {_first_line(error)}. "
+            "Fix: give the folder the tokenizer files of its model as they were published"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), "without a word")[:200]
 
 
 def _free_memory() -> int:

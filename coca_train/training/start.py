@@ -149,10 +149,11 @@ def _compare_tokenizers(config: Config, ours: Tokenizer, theirs: dict[str, Path]
 
 def _of_run(path: Path) -> dict[str, Path]:
     """The tokenizer of a run and, where it was imported, the other files of the same tokenizer; empty: not known."""
-    try:
-        record = read_record(path)
-        sha = record["fingerprint"]["tokenizer"]["sha256"]
-    except (UserError, KeyError, TypeError):
+    if not (path / "run.json").is_file():  # of a run of an early version
+        return {}
+    record = read_record(path)
+    sha = (record["fingerprint"].get("tokenizer") or {}).get("sha256")
+    if sha is None:
         return {}
     file = Path(record.get("folder", ""), record.get("settings", {}).get("data.tokenizer", "tokenizer"))
     return {sha: file} | tokenizer_files.digests(path / tokenizer_files.FOLDER) | tokenizer_files.digests(path)

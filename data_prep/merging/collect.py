@@ -111,21 +111,29 @@ def check_near(config: PrepareConfig, identities: dict[str, list[dict[str, Any]]
     folder = Path(config.corpus.dir) / "near_duplicates"
     if not any((folder / f"{name}.npy").exists() for name in identities):
         return
-    try:
-        report = outside.read_object(folder / "report.json")
-        other = [name for name, now in identities.items() if report["inputs"].get(name) != now]
-        wrong = ""
-        if other:
-            wrong = f"was made of other files of {', '.join(other)}"
-        elif report["plan"] != plan(config, [identity for name in sorted(identities) for identity in identities[name]]):
-            wrong = "was made with other filters, held-out shares or settings of near_duplicates"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        wrong = "is not finished (report.json is missing or damaged)"
-    if wrong:
+    if wrong := _not_now(folder, config, identities):
         raise DataError(
             f"E-TOK-20 {folder}: {wrong}; lists of what is merged now are needed. Fix: remove the folder, or make it "
             "again: python -m data_prep near_duplicates"
         )
+
+
+def _not_now(folder: Path, config: PrepareConfig, identities: dict[str, list[dict[str, Any]]]) -> str:
+    """Why the lists of a folder are not those of what is merged now; "": they are."""
+    try:
+        report = outside.read_object(folder / "report.json")
+    except FileNotFoundError:
+        return "is not finished (it has no report.json)"
+    except (OSError, ValueError) as error:
+        return f"has a report.json that cannot be read ({getattr(error, 'strerror', None) or error})"
+    inputs = report.get("inputs")
+    if not isinstance(inputs, dict):
+        return "has a damaged report.json (it names no inputs)"
+    if other := [name for name, now in identities.items() if inputs.get(name) != now]:
+        return f"was made of other files of {', '.join(other)}"
+    if report.get("plan") != plan(config, [identity for name in sorted(identities) for identity in identities[name]]):
+        return "was made with other filters, held-out shares or settings of near_duplicates"
+    return ""
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,8 @@ def _zstandard() -> Any:
         import zstandard
     except ImportError as error:
         raise UserError(
-            "E-RAW-25 zstandard: is not installed; it reads .zst files. Fix: pip install 'coca-train[data]'"
+            f"E-RAW-25 zstandard: cannot be imported ({error}); it reads .zst files. "
+            "Fix: pip install 'coca-train[data]'"
         ) from error
     return zstandard
 

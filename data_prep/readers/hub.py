@@ -67,7 +67,7 @@ def _load(name: str, config: str | None, split: str, files: tuple[str, ...]) -> 
         import datasets
     except ImportError as error:
         raise UserError(
-            f"E-RAW-25 {shown(name)}: `datasets` is not installed; it reads data sets of the hub. "
+            f"E-RAW-25 {shown(name)}: `datasets` cannot be imported ({error}); it reads data sets of the hub. "
             "Fix: pip install 'coca-train[data]'"
         ) from error
     builder = datasets.load_dataset_builder(name, config, data_files={split: list(files)} if files else None)

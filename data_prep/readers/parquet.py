@@ -63,7 +63,8 @@ def _pyarrow() -> tuple[Any, Any]:
         import pyarrow.parquet
     except ImportError as error:
         raise UserError(
-            "E-RAW-25 pyarrow: is not installed; it reads .parquet files. Fix: pip install 'coca-train[data]'"
+            f"E-RAW-25 pyarrow: cannot be imported ({error}); it reads .parquet files. "
+            "Fix: pip install 'coca-train[data]'"
         ) from error
     return pyarrow, pyarrow.parquet
 

@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from coca_train.checkpoint.opening import read_record
 from coca_train.config.schema import DataConfig
 from coca_train.data.batch import digest_of, joined
 from coca_train.data.mixture import Mixture, fingerprint_diff
 from coca_train.data.packings import Edges
 from coca_train.data.provenance import Passage, Provenance
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.runtime import IGNORE, outside
+from coca_train.runtime import IGNORE
 from coca_train.runtime.errors import DataError, UserError
 from coca_train.schedule import Stage, resolve, stage_at
 from coca_train.settings import load_saved
@@ -25,7 +26,8 @@ def show(run: str, step: int, rows: int, characters: int, folder: str = "") -> s
     """The first rows of the global batch of a step (from 1, as metrics.jsonl counts), each with its provenance.
 
     characters: of text, of each row. folder: where relative paths of the data begin; empty: as the run's record says.
-    Raises ConfigError or UserError E-RUN-21 when the directory is no run, DataError E-TOK-14 when the data is not what
+    Raises ConfigError or UserError E-RUN-21 when the directory is no run, CheckpointError E-CKP-23 when its record is
+    damaged, DataError E-TOK-14 when the data is not what
     the run began with, or gives another batch than was logged.
     """
     loaded, record = load_saved(run), read_record(Path(run))
@@ -69,17 +71,6 @@ def _compared(run: str, step: int, digest: str) -> str:
             "agree. Fix: use the version of coca_train that the run was made with"
         )
     return f"digest {digest} (the one in metrics.jsonl)"
-
-
-def read_record(run: Path) -> dict[str, Any]:
-    """run.json; UserError E-RUN-21 when there is none that can be read."""
-    try:
-        record = outside.read_object(run / "run.json")
-        if isinstance(record.get("fingerprint"), dict):
-            return record
-    except (OSError, ValueError):
-        pass
-    raise UserError(f"E-RUN-21 {run}: no run directory (no readable run.json). Fix: give the directory of a run")
 
 
 def fingerprint_of(record: dict[str, Any], stage: Stage) -> dict[str, Any]:

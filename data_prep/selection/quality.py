@@ -33,9 +33,8 @@ def datatrove(module: str, needed_for: str) -> Any:
         importlib.import_module("loguru").logger.disable("datatrove")
         return importlib.import_module(f"datatrove.{module}")
     except ImportError as error:
-        missing = getattr(error, "name", None) or "datatrove"
         raise UserError(
-            f"E-RAW-25 {needed_for}: the package {missing.split('.')[0]} is not installed; datatrove does this work. "
+            f"E-RAW-25 {needed_for}: datatrove cannot be imported ({error}); it does this work. "
             "Fix: pip install 'coca-train[quality]'"
         ) from error
 

@@ -18,6 +18,7 @@ from coca_train.config.root import Root
 from coca_train.config.schema import STRICT, Positive
 from coca_train.config.verb import Verb
 from coca_train.data.dataset import IndexedDataset, IndexedWriter, best_dtype, write_sums
+from coca_train.data.manifest_beside import manifest_beside
 from coca_train.data.storage import digest, flush_to_disk, lock_and_wait, storage
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime import outside
@@ -140,23 +141,19 @@ def existing(dir: Path, vocab_size: int) -> dict[str, Any] | None:
     """The manifest of a corpus already in `dir`, its file sizes checked; None when there is nothing yet."""
     if not dir.exists() or (dir.is_dir() and not any(dir.iterdir())):
         return None
-    try:
-        manifest = outside.read_object(dir / "manifest.json")
-        files, size = manifest["files"], manifest["vocab_size"]
-        known = manifest["kind"] == "embedded" and manifest["format"] == FORMAT
-    except (OSError, ValueError, KeyError, TypeError):
-        known, files, size = False, {}, 0
-    if not known:
+    manifest = manifest_beside(dir / TOKENIZER) or {}
+    known = (manifest.get("kind"), manifest.get("format")) == ("embedded", FORMAT)
+    if not known or not {"files", "vocab_size"} <= manifest.keys():
         raise DataError(
             f"E-PREP-02 {dir}: is there, but holds no embedded corpus of this version (manifest.json); nothing is "
             "overwritten. Fix: choose another folder, or move this one away"
         )
-    if size != vocab_size:
+    if manifest["vocab_size"] != vocab_size:
         raise DataError(
-            f"E-PREP-02 {dir}: holds a corpus with {size} token ids, asked for is vocab_size={vocab_size}. "
-            "Fix: choose another folder, or move this one away"
+            f"E-PREP-02 {dir}: holds a corpus with {manifest['vocab_size']} token ids, asked for is "
+            f"vocab_size={vocab_size}. Fix: choose another folder, or move this one away"
         )
-    for name, record in files.items():
+    for name, record in manifest["files"].items():
         n_bytes = (dir / name).stat().st_size if (dir / name).is_file() else None
         if n_bytes != record["bytes"]:
             raise DataError(

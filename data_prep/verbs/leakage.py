@@ -11,11 +11,11 @@ import numpy as np
 from matplotlib.colors import PowerNorm
 
 from coca_train.data.dataset import IndexedDataset
+from coca_train.data.manifest_beside import manifest_beside
 from coca_train.data.provenance import Origins
 from coca_train.data.storage import storage
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.report.render.pictures import page
-from coca_train.runtime import outside
 from coca_train.runtime.durable import write_json, write_text
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.printing import markdown, percent, plain
@@ -64,7 +64,7 @@ def further(prefixes: list[str], tokenizer: Tokenizer, taken: set[str]) -> dict[
     """The sets of leakage.against, by name: the last part of the prefix, or all of it where that is taken.
 
     Raises DataError E-TOK-11 (made with another tokenizer), E-TOK-09 (an id beyond the vocabulary), and what
-    IndexedDataset raises.
+    IndexedDataset and `manifest_beside` raise.
     """
     sets: dict[str, IndexedDataset] = {}
     for prefix in prefixes:
@@ -75,11 +75,8 @@ def further(prefixes: list[str], tokenizer: Tokenizer, taken: set[str]) -> dict[
 
 
 def _check(data: IndexedDataset, tokenizer: Tokenizer) -> None:
-    try:
-        manifest = outside.read_object(Path(data.prefix).parent / "manifest.json")
-        made_with = str(manifest["tokenizer"]["sha256"])
-    except (OSError, ValueError, KeyError, TypeError):
-        made_with = tokenizer.digest  # of another tool: nothing is known about its tokenizer
+    manifest = manifest_beside(data.prefix)
+    made_with = tokenizer.digest if manifest is None else manifest["tokenizer"]["sha256"]
     if made_with != tokenizer.digest:
         raise DataError(
             f"E-TOK-11 leakage.against: {shown(data.prefix)} was made with tokenizer {shown(made_with[:16])}, this "

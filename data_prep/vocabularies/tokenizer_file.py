@@ -74,11 +74,13 @@ def already_trained(config: PrepareConfig) -> bool:
         return False
     try:
         record = outside.read_object(record_path(path))
-        known = record["format"] == FORMAT and record["sha256"] == hashlib.sha256(outside.read_bytes(path)).hexdigest()
-    except (OSError, ValueError, KeyError, TypeError):
-        record, known = {}, False
-    if not known:
-        raise refusal(path, "was not made by this command (or was changed since)")
+    except FileNotFoundError:
+        raise refusal(path, "was not made by this command") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise refusal(path, f"its record {record_path(path).name} cannot be read ({reason})") from error
+    if record.get("format") != FORMAT or record.get("sha256") != hashlib.sha256(outside.read_bytes(path)).hexdigest():
+        raise refusal(path, "was not made by this version, or was changed since")
     if changed := differences(record, json.loads(json.dumps(made_from(config)))):
         raise refusal(path, f"was made with other settings: {'; '.join(changed[:3])}")
     return True

@@ -136,7 +136,7 @@ def test_fingerprint_knows_the_data_not_its_place(data_config, tmp_path: Path) -
 
 
 def test_a_tokenizer_that_is_not_the_datas_is_refused(data_config, tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").write_text('{"tokenizer": {"sha256": "' + "ab" * 32 + '"}}')
+    (tmp_path / "manifest.json").write_text('{"kind": "corpus", "tokenizer": {"sha256": "' + "ab" * 32 + '"}}')
     with pytest.raises(
         DataError, match=r"E-TOK-11 data.sources.code.path: .*abababababababab.*tokenizer.model is [0-9a-f]{16}"
     ):

@@ -16,6 +16,11 @@ ORIGINS = np.dtype([("input", "<u4"), ("line", "<u8"), ("digest", "V16")])
 HUB = {"hub": "someone/books", "config": None, "split": "train", "fingerprint": "0", "shard": 3, "shards": 8}
 
 
+def manifest(sources: dict) -> str:
+    """manifest.json of data_prep, as far as it is read here."""
+    return json.dumps({"kind": "corpus", "tokenizer": {"sha256": "0" * 64}, "sources": sources})
+
+
 def give_origins(folder: Path, name: str) -> int:
     """Document d of a dataset is line 10 d of input d % 3. Number of documents."""
     n = IndexedDataset(folder / name).n_documents
@@ -26,12 +31,13 @@ def give_origins(folder: Path, name: str) -> int:
 
 
 @pytest.fixture
-def folder(data_config, tmp_path: Path) -> Path:
+def folder(data_config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("coca_train.data.mixture.check_tokenizer", lambda *_: None)  # the ids here are of none
     data_config()
     for end in (".bin", ".idx"):
         (tmp_path / f"text{end}").rename(tmp_path / f"text_train{end}")
     inputs = [{"name": "a.jsonl.gz"}, {"name": "raw/*.txt", "files": 3}, HUB]
-    (tmp_path / "manifest.json").write_text(json.dumps({"sources": {"text": {"inputs": inputs}}}), encoding="utf-8")
+    (tmp_path / "manifest.json").write_text(manifest({"text": {"inputs": inputs}}), encoding="utf-8")
     return tmp_path
 
 
@@ -59,19 +65,18 @@ def test_a_dataset_without_origins_has_none(data_config, folder: Path) -> None:
     assert {part.origin for i in range(8) for part in mixture.provenance(i).parts} == {None}
 
 
-@pytest.mark.parametrize("manifest", [None, "{", '{"sources": {}}', '{"sources": {"text": {"inputs": [{}]}}}', "[]"])
-def test_without_names_the_number_of_the_input_is_given(folder: Path, manifest: str | None) -> None:
+@pytest.mark.parametrize("written", [None, manifest({}), '{"sources": {"text": {"inputs": [{}]}}}', "[]"])
+def test_without_names_the_number_of_the_input_is_given(folder: Path, written: str | None) -> None:
     give_origins(folder, "text_train")
     (folder / "manifest.json").unlink()
-    if manifest is not None:
-        (folder / "manifest.json").write_text(manifest, encoding="utf-8")
+    if written is not None:
+        (folder / "manifest.json").write_text(written, encoding="utf-8")
     assert Origins(IndexedDataset(folder / "text_train")).of(4) == Origin("input 1", 40)
 
 
 def test_an_input_that_the_manifest_does_not_have(folder: Path) -> None:
     give_origins(folder, "text_train")
-    one = json.dumps({"sources": {"text": {"inputs": [HUB, HUB]}}})
-    (folder / "manifest.json").write_text(one, encoding="utf-8")
+    (folder / "manifest.json").write_text(manifest({"text": {"inputs": [HUB, HUB]}}), encoding="utf-8")
     origins = Origins(IndexedDataset(folder / "text_train"))
     assert origins.of(1) == Origin("someone/books[train] shard 3", 10, ", row ")
     with pytest.raises(DataError, match=r"E-TOK-22 .*origins.npy: names input 2; .*manifest.json has 2. Fix"):

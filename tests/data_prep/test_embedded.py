@@ -85,6 +85,13 @@ def test_a_second_call_does_nothing(embedded_dir: Path) -> None:
     assert {path.name: path.stat().st_mtime_ns for path in embedded_dir.iterdir()} == before
 
 
+@pytest.mark.parametrize("manifest", ["", '{"kind": "embedded"'])
+def test_a_damaged_manifest_is_told_as_damage(tmp_path: Path, manifest: str) -> None:
+    (tmp_path / "manifest.json").write_text(manifest)
+    with pytest.raises(DataError, match=r"E-TOK-08 .*manifest.json"):
+        make(tmp_path, 512, progress=False)
+
+
 def test_a_folder_that_is_not_ours_is_left_alone(embedded_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("x")

@@ -287,7 +287,9 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path, capsys: pytest.CaptureF
     other = Tokenizer(trained(tmp_path / "other" / "tokenizer.model", 700))
     write_dataset(tmp_path / "other" / "set", [LONG + " \ueeee"], other)
     against = f"leakage.against=[{tmp_path / 'other' / 'set'}]"
-    (tmp_path / "other" / "manifest.json").write_text(json.dumps({"tokenizer": {"sha256": other.digest}}))
+    (tmp_path / "other" / "manifest.json").write_text(
+        json.dumps({"kind": "corpus", "tokenizer": {"sha256": other.digest}})
+    )
     assert re.match(rf"E-TOK-11 .*other/set was made with tokenizer {other.digest[:16]}", error(both, against))
     (tmp_path / "other" / "manifest.json").unlink()
     with IndexedWriter(tmp_path / "other" / "set", np.uint16) as writer:

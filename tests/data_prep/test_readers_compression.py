@@ -214,7 +214,7 @@ def test_without_zstandard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
     (tmp_path / "x.jsonl.zst").write_bytes(pack(".zst"))
     text = complaint(source_of(tmp_path / "x.jsonl.zst"))
-    assert text.startswith("E-RAW-25 zstandard: is not installed") and "coca-train[data]" in text
+    assert text.startswith("E-RAW-25 zstandard: cannot be imported") and "coca-train[data]" in text
 
 
 def test_archives_and_packed_twice(tmp_path: Path) -> None:

@@ -192,4 +192,4 @@ print(sorted({"datasets", "pyarrow", "torch", "zstandard"} & set(sys.modules)))
 def test_without_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     text = complaint(of("some/set"))
-    assert text.startswith("E-RAW-25 some/set: `datasets` is not installed") and "coca-train[data]" in text
+    assert text.startswith("E-RAW-25 some/set: `datasets` cannot be imported") and "coca-train[data]" in text

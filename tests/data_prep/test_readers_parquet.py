@@ -206,4 +206,4 @@ def test_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     source = write(tmp_path / "x.parquet", {"text": TEXTS})
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     text = complaint(source)
-    assert text.startswith("E-RAW-25 pyarrow: is not installed") and "coca-train[data]" in text
+    assert text.startswith("E-RAW-25 pyarrow: cannot be imported") and "coca-train[data]" in text

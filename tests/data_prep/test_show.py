@@ -229,8 +229,9 @@ def test_no_record(workplace: Path, ask) -> None:
     train()
     path = Path("runs/r/run.json")
     path.unlink()
-    for record in (None, "", "[]", "{}", '{"fingerprint": 3}'):
-        if record is not None:
-            path.write_text(record)
+    code, _, err = ask("run=runs/r", "step=1")
+    assert code == 2 and err.startswith("E-RUN-21 runs/r: ")
+    for record in ("", "[]", "{}", '{"run_id": "a", "fingerprint": 3}'):
+        path.write_text(record)
         code, _, err = ask("run=runs/r", "step=1")
-        assert code == 2 and err.startswith("E-RUN-21 runs/r: no run directory (no readable run.json). Fix: "), record
+        assert code == 4 and err.startswith("E-CKP-23 runs/r/run.json: "), record

@@ -120,6 +120,16 @@ def test_the_fuller_of_two_files(tmp_path):
         main_file(tmp_path)
 
 
+def test_a_damaged_file_beside_the_other_is_not_passed_over(tmp_path):
+    """It may have been the fuller one."""
+    sentencepiece_model(tmp_path / "tokenizer.model", user_defined_symbols=[])
+    byte_tokenizer(tmp_path / "tokenizer.json")
+    whole = (tmp_path / "tokenizer.json").read_text()
+    (tmp_path / "tokenizer.json").write_text(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match=r"E-TKN-15 .*tokenizer.json"):
+        main_file(tmp_path)
+
+
 @pytest.fixture
 def chat(tmp_path):
     """A chat model of ChatML with several stops, a template and added tokens."""

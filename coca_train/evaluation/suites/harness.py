@@ -186,9 +186,11 @@ def _harness() -> Any:
     try:
         from coca_train.evaluation.measures import harness
     except ImportError as error:
+        if (error.name or "").split(".")[0] == __name__.split(".")[0]:
+            raise  # of ours, not theirs
         raise UserError(
-            f"E-EVAL-30 eval.suite=harness: the package lm_eval is not installed ({error}); it is part of the extra "
-            "'harness'. Fix: pip install 'coca-train[harness]'"
+            f"E-EVAL-30 eval.suite=harness: lm_eval cannot be imported ({error}); it is part of the extra 'harness'. "
+            "Fix: pip install 'coca-train[harness]'"
         ) from error
     return harness
 
