@@ -59,7 +59,11 @@ def composed(file: str) -> list[Any]:
         return [load_evaluation([f"+eval={name}", "checkpoint=none"])[0]]
     if group == "corpus":
         return [load_corpus([f"corpus={name}"])]
-    before = {"position/frequencies": ["position=rope"], "optim": ["train.max_steps=763000"]}.get(group, [])
+    before = {
+        "layers": ["position=rope", "model.n_layers=12"],
+        "position/frequencies": ["position=rope"],
+        "optim": ["train.max_steps=763000"],
+    }.get(group, [])
     return [load([*before, f"{group}={name}"], launch=False).config]
 
 
