@@ -51,5 +51,6 @@ def _wrong(manifest: dict[str, Any]) -> str:
 def _lists_inputs(source: dict[str, Any]) -> bool:
     inputs = source.get("inputs")
     return isinstance(inputs, list) and all(
-        isinstance(one, dict) and (one.keys() >= {"hub", "split", "shard"} or "name" in one) for one in inputs
+        isinstance(one, dict) and one.keys() >= ({"hub", "split", "shard"} if "hub" in one else {"name"})
+        for one in inputs
     )

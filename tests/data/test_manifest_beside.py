@@ -21,6 +21,7 @@ DAMAGED = {
     "tokenizer": json.dumps(WHOLE | {"tokenizer": {}}),
     "sources": json.dumps(WHOLE | {"sources": [1]}),
     "inputs": json.dumps(WHOLE | {"sources": {"text": {"inputs": [{}]}}}),
+    "a shard": json.dumps(WHOLE | {"sources": {"text": {"inputs": [{"hub": "a", "name": "b"}]}}}),
     "licences": json.dumps(WHOLE | {"licences": "MIT"}),
 }
 

@@ -352,6 +352,10 @@ BAD_PARTS: dict[str, tuple[Callable[[Path], Any], str]] = {
         ),
         r"E-TOK-20 .*not sorted",
     ),
+    "near list damaged": (
+        lambda dir: (dir / "near_duplicates" / "report.json").write_text("{"),
+        r"E-TOK-20 .*report\.json .*Expecting",
+    ),
     "near list unfinished": (lambda dir: remove(dir / "near_duplicates" / "report.json"), r"E-TOK-20 .*not finished"),
     "near list of other files": (
         lambda dir: (dir / "near_duplicates" / "report.json").write_text('{"inputs": {"books": [], "code": []}}'),

@@ -47,7 +47,7 @@ def test_a_missing_library_is_told_before_anything_is_read(tmp_path: Path, monke
     for name in [name for name in sys.modules if name.split(".")[0] == "datatrove"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "datatrove", None)
-    with pytest.raises(UserError, match=r"^E-RAW-25 near_duplicates: the package datatrove .*\[quality\]"):
+    with pytest.raises(UserError, match=r"^E-RAW-25 near_duplicates: datatrove .*\[quality\]"):
         near_duplicates.run(config)
 
 

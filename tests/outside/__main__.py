@@ -32,6 +32,7 @@ RECIPES = ("tests/rehearsal/test_as_written.py", "tests/engine/test_checkpointin
 PARTS = {
     "index": Part("the package index resolves every extra, Python, platform", ("-m", "tests.outside.resolve", "--all")),
     "packages": Part("the wheel and the sdist work where no checkout is", ("-m", "tests.outside.packages")),
+    "extras": Part("each extra, alone, does what it is for; without it, it is named", ("-m", "tests.outside.extras")),
     "recipes": Part(
         "every experiment trains in its own engine on 1, 2 and 4 processes",
         ("-m", "pytest", "-m", "slow or not slow", *RECIPES),

@@ -1,6 +1,7 @@
 """The comparison of finished runs: what must be the same, what may be missing, what is refused."""
 
 import json
+import os
 import shutil
 from dataclasses import asdict
 
@@ -231,6 +232,15 @@ def test_a_report_without_what_models_are_compared_by_is_of_an_older_version(par
     )
     with pytest.raises(DataError, match=rf"E-REPORT-02 .*{part}.*Fix: delete it"):
         compare.compare(runs, tmp_path, "compare")
+
+
+def test_a_report_that_cannot_be_read_is_not_one_of_an_older_version(runs, tmp_path):
+    path = runs["coca"] / "report" / "results.json"
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(DataError, match=r"E-REPORT-02 .*is a pipe") as refused:
+        comparison._read_evaluation(path)
+    assert "delete" not in str(refused.value)
 
 
 def test_a_resumed_run_which_logged_one_step_more_can_be_compared(runs, tmp_path):
