@@ -16,6 +16,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
+from data_prep import help as data_prep
 from tests.outside import plain
 from tests.outside.packages import VERBS
 from tests.outside.readme import TRAINING
@@ -198,7 +199,9 @@ def main(words: list[str]) -> int:
 
         bare = environment(wheel)
         verbs = subprocess.run([bare, "-c", VERBS], capture_output=True, text=True, check=True).stdout.split()
-        for does in (*(f"coca-train {verb} --help" for verb in verbs), "python -m data_prep --help", *BARE):
+        helps = [f"coca-train {verb} --help" for verb in verbs]
+        helps += [f"python -m data_prep {verb} --help" for verb in ("", *data_prep.VERBS)]
+        for does in (*helps, *BARE):
             step("bare", bare, does)
         for extra in asked:
             python = environment(wheel, extra)
