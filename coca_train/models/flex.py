@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
+from torch.nn import functional as F
+from torch.nn.attention.flex_attention import AuxRequest, BlockMask, FlexKernelOptions, flex_attention
 
 from coca_train.models.blocks import block_mask
 from coca_train.models.scores import Part, leaves, repeat_heads, tensors_of
@@ -23,6 +24,11 @@ from coca_train.positions.visibility import Layout
 from coca_train.runtime.compilation import compile_alone
 
 MAX_ROWS = 512  # of a table that is multiplied with every query or key beforehand
+MIN_WIDTH = 16  # of heads, below which torch has no kernel
+
+# Of the forward pass, for heads of 64 on an H100. torch takes blocks of 128 x 128 there: what a mask or a term looks up
+# beside their scores does not fit the registers, and 0.2 to 2.7 KB a thread go through memory.
+SMALLER_BLOCKS: FlexKernelOptions = {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64, "fwd_num_warps": 4}
 
 # (score, batch, head, query index, key index) -> score, and without the score -> seen
 Modify = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -66,25 +72,38 @@ def flex(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
 
 def _attend(part: Part, v_BGSD: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """out_BHTD and log-sum-exp lse_BHT (natural; -inf where a query sees nothing) of one view."""
-    q_BHTE, k_BGSE = (x.transpose(1, 2) for x in (part.q_BTHE, part.k_BSGE))
+    q_BHTE, k_BGSE = (_widened(x.transpose(1, 2)) for x in (part.q_BTHE, part.k_BSGE))
     run = _compiled(_key(part)) if _compiles(q_BHTE) else flex_attention
     out_BHTD, aux = run(
         q_BHTE,
         k_BGSE,
-        v_BGSD,
+        _widened(v_BGSD),
         score_mod=score_mod(part, scale),
         block_mask=_blocks(part.layout),
         scale=scale,
         enable_gqa=q_BHTE.shape[1] != k_BGSE.shape[1],
         return_aux=AuxRequest(lse=True),
+        kernel_options=options(q_BHTE),
     )
     assert aux.lse is not None
-    return out_BHTD, aux.lse
+    return out_BHTD[..., : v_BGSD.shape[-1]], aux.lse
+
+
+def _widened(x: Tensor) -> Tensor:
+    """With zeros up to the width of a kernel: they change neither a product nor what is kept of an output."""
+    return F.pad(x, (0, MIN_WIDTH - x.shape[-1])) if x.shape[-1] < MIN_WIDTH else x
 
 
 def _compiles(q_BHTE: Tensor) -> bool:
     """The CPU has no kernel to compile to; a compiled block has this one in its own graph."""
     return q_BHTE.is_cuda and not torch.compiler.is_compiling()
+
+
+def options(q_BHTE: Tensor) -> FlexKernelOptions | None:
+    """FlexAttention's kernel options; None: torch's own choice."""
+    if not q_BHTE.is_cuda or q_BHTE.dtype == torch.float32 or q_BHTE.shape[-1] != 64:
+        return None
+    return SMALLER_BLOCKS if torch.cuda.get_device_capability(q_BHTE.device) == (9, 0) else None
 
 
 def _blocks(layout: Layout) -> BlockMask:

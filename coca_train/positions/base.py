@@ -99,7 +99,8 @@ class Hook(NamedTuple):
     depend on others.
 
     pointwise(hooked): the same thing for one pair, `(score, pair) -> score`, for FlexAttention; None where heads are
-    mixed, where the carry depends on scores, or where it would be slower than a loop over tiles.
+    mixed, where the carry depends on scores, or where it would be slower than a loop over tiles. It looks up a tensor
+    that learns no more than once, since torch has no gradient of two look-ups.
 
     of_heads: which parameters have a row for each head, by number: of them a rank that has some heads gets its own.
     """

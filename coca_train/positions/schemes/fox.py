@@ -49,10 +49,11 @@ def pointwise(hooked: Hooked) -> Any:
     """The same for one pair, by sums from the first token on: documents and windows leave no gap between two tokens
     that see each other."""
     until_BSH = hooked.keys[0].cumsum(1)
+    before_BSH = -until_BSH  # a tensor of its own: see `Hook.pointwise`
 
     def forget_pair(score: Tensor, pair: Pair) -> Tensor:
         until_query = until_BSH[pair.batch, pair.query_key, pair.head]
-        return score + (until_query - until_BSH[pair.batch, pair.key, pair.head])
+        return score + (until_query + before_BSH[pair.batch, pair.key, pair.head])
 
     return forget_pair
 
