@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.attention.flex_attention import AuxRequest, BlockMask, FlexKernelOptions, flex_attention
+from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
 
 from coca_train.models.blocks import block_mask
 from coca_train.models.scores import Part, leaves, repeat_heads, tensors_of
@@ -26,9 +26,9 @@ from coca_train.runtime.compilation import compile_alone
 MAX_ROWS = 512  # of a table that is multiplied with every query or key beforehand
 MIN_WIDTH = 16  # of heads, below which torch has no kernel
 
-# Of the forward pass, for heads of 64 on an H100. torch takes blocks of 128 x 128 there: what a mask or a term looks up
-# beside their scores does not fit the registers, and 0.2 to 2.7 KB a thread go through memory.
-SMALLER_BLOCKS: FlexKernelOptions = {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64, "fwd_num_warps": 4}
+# Of the forward pass, for heads of 64 on Hopper and Blackwell. torch gives a block of 128 x 128 scores to four warps there:
+# with what masks and terms look up beside them they do not fit the registers, and up to 2.7 KB a thread go through memory.
+SMALLER_BLOCKS: Any = {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64, "fwd_num_warps": 8}
 
 # (score, batch, head, query index, key index) -> score, and without the score -> seen
 Modify = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -99,11 +99,11 @@ def _compiles(q_BHTE: Tensor) -> bool:
     return q_BHTE.is_cuda and not torch.compiler.is_compiling()
 
 
-def options(q_BHTE: Tensor) -> FlexKernelOptions | None:
+def options(q_BHTE: Tensor) -> Any:
     """FlexAttention's kernel options; None: torch's own choice."""
     if not q_BHTE.is_cuda or q_BHTE.dtype == torch.float32 or q_BHTE.shape[-1] != 64:
         return None
-    return SMALLER_BLOCKS if torch.cuda.get_device_capability(q_BHTE.device) == (9, 0) else None
+    return SMALLER_BLOCKS if torch.cuda.get_device_capability(q_BHTE.device)[0] in (9, 10) else None
 
 
 def _blocks(layout: Layout) -> BlockMask:

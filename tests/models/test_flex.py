@@ -75,7 +75,8 @@ def test_heads_are_as_wide_as_torch_has_kernels_for(name, monkeypatch):
         ((9, 0), 64, torch.float32, False),
         ((9, 0), 128, torch.bfloat16, False),
         ((8, 0), 64, torch.bfloat16, False),
-        ((10, 0), 64, torch.bfloat16, False),
+        ((10, 0), 64, torch.bfloat16, True),
+        ((12, 0), 64, torch.bfloat16, False),
     ],
 )
 def test_blocks_are_smaller_where_torchs_do_not_fit_the_registers(capability, width, dtype, smaller, monkeypatch):
