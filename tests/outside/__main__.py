@@ -40,6 +40,10 @@ PARTS = {
     "rotations": Part("exports rotate alike in seven versions of transformers", ("-m", "tests.outside.rotations")),
     "torch-2.10": Part("the quick tests pass on torch 2.10, the oldest", ("-m", "tests.outside.torches", "2.10.0")),
     "torch-2.11": Part("the quick tests pass on torch 2.11", ("-m", "tests.outside.torches", "2.11.0")),
+    "pretended-gpu": Part(
+        "a pretended GPU gets steps on one device, whole graphs and kernels that fit, on torch 2.11 and the pin",
+        ("-m", "tests.outside.pretended"),
+    ),
     **{
         f"python-{version}": Part(
             f"README's commands work in README's order, in a fresh clone, on Python {version} and the index's packages",
@@ -92,7 +96,7 @@ def main(words: list[str]) -> int:
         print(json.dumps(list(PARTS)))
         return 0
     if "--list" in words:
-        print("\n".join(f"{name:11s} {part.holds}" for name, part in PARTS.items()))
+        print("\n".join(f"{name:13s} {part.holds}" for name, part in PARTS.items()))
         return 0
     if unknown := set(words) - set(PARTS):
         print(f"{', '.join(sorted(unknown))}: no such part; there are {', '.join(PARTS)}")
@@ -103,13 +107,13 @@ def main(words: list[str]) -> int:
         last = ended(name)
         if words or last is None or last.code or last.commit != now or "changes" in now:
             run(name)
-    print(f"\n{'part':11s} {'ended':10s} {'time':>8s}  commit")
+    print(f"\n{'part':13s} {'ended':10s} {'time':>8s}  commit")
     endings = {name: ended(name) for name in PARTS}
     for name, ending in endings.items():
         if ending is None:
-            print(f"{name:11s} not run")
+            print(f"{name:13s} not run")
         else:
-            print(f"{name:11s} {outcome(ending):10s} {ending.seconds:7,.0f}s  {ending.commit}")
+            print(f"{name:13s} {outcome(ending):10s} {ending.seconds:7,.0f}s  {ending.commit}")
     asked = [endings[name] for name in words or PARTS]
     return int(any(ending is None or ending.code not in (0, NOT_HERE) for ending in asked))
 

@@ -1,0 +1,117 @@
+"""What a pretended GPU shows; run by tests/outside/pretended.py in an environment that has one.
+
+    python -m tests.pretended_gpu plain|kernels|compiled|attention|deterministic|loss
+
+Each tries its cases, prints every one, and ends with a line: tried N, passed M. Exit code 1 where one does not pass.
+"""
+
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from functools import cache, partial
+from itertools import cycle, product
+from unittest import mock
+
+import torch
+
+from coca_train.extending.parts import build, refused
+from coca_train.models import flex, scores
+from coca_train.models.recompute import WAYS
+from tests.pretended_gpu.attention import attention_cases
+from tests.pretended_gpu.inductor import nothing_launched
+from tests.pretended_gpu.loss import loss_cases
+from tests.pretended_gpu.steps import SCHEMES, VISIBILITIES, Case, step
+
+Try = tuple[str, Callable[[], str]]
+BESIDE = ("rope", "coca_strict", "t5", "transformer_xl")  # schemes that are tried with every visibility, compiled
+
+
+def allowed(scheme: str, visibility: str) -> bool:
+    return not refused(VISIBILITIES[visibility], build(SCHEMES[scheme]))
+
+
+def plain_cases() -> Iterator[Try]:
+    """Every scheme x visibility x documents x checkpointing; of what is compiled, the graphs without their kernels."""
+    for scheme, visibility, documents, way in product(SCHEMES, VISIBILITIES, (False, True), WAYS):
+        if allowed(scheme, visibility):
+            case = Case(scheme, visibility, documents, way)
+            yield str(case), lambda case=case: _kernels(step(case))
+
+
+def compiled_cases(blocks: bool) -> Iterator[Try]:
+    """Every scheme, and every visibility with a few of them, each with one way of checkpointing after the other: with
+    the kernels of attention and of hooks compiled, or whole blocks."""
+    ways = cycle(WAYS)
+    for scheme, visibility, documents in product(SCHEMES, VISIBILITIES, (False, True)):
+        if (visibility == "causal" or scheme in BESIDE) and allowed(scheme, visibility):
+            case = Case(scheme, visibility, documents, next(ways), compiled=blocks)
+            yield str(case), lambda case=case: _written(case)
+
+
+def deterministic_cases() -> Iterator[Try]:
+    """Every scheme under `engine.deterministic`: its kernels of attention and of hooks, and its blocks."""
+    for scheme, documents, blocks in product(SCHEMES, (False, True), (False, True)):
+        case = Case(scheme, documents=documents, compiled=blocks)
+        yield str(case), lambda case=case: _free_of_atomics(case)
+
+
+def _free_of_atomics(case: Case) -> str:
+    torch.use_deterministic_algorithms(True)
+    try:
+        with nothing_launched() as graphs:
+            chosen = step(case)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    written = [kernel for graph in graphs for kernel in graph]
+    adding = [kernel.name for kernel in written if "tl.atomic" in kernel.source]
+    assert not adding, f"atomics in {adding}"
+    return f"{len(written)} kernels; {_kernels(chosen)}"
+
+
+def _written(case: Case) -> str:
+    with nothing_launched() as graphs:
+        chosen = step(case)
+    assert all(graphs), "a graph without a kernel"
+    assert graphs or not (case.compiled or "flex" in chosen), "nothing was compiled"
+    return f"{len(graphs)} graphs, {sum(map(len, graphs))} kernels; {_kernels(chosen)}"
+
+
+def _kernels(chosen: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(chosen.items()))
+
+
+PROGRAMS: dict[str, Callable[[], Iterator[Try]]] = {
+    "plain": plain_cases,
+    "kernels": lambda: compiled_cases(blocks=False),
+    "compiled": lambda: compiled_cases(blocks=True),
+    "attention": attention_cases,
+    "deterministic": deterministic_cases,
+    "loss": loss_cases,
+}
+
+
+def main(name: str, only: list[str]) -> int:
+    tried, passed = 0, 0
+    torch.cuda.init()
+    with ExitStack() as patches:
+        if name == "plain":
+            for module in (flex, scores):
+                compiled = partial(module._compiled.__wrapped__, backend="aot_eager")
+                patches.enter_context(mock.patch.object(module, "_compiled", cache(compiled)))
+        for case, attempt in PROGRAMS[name]():
+            if not all(word in case.split() for word in only):
+                continue
+            tried += 1
+            try:
+                print(f"ok    {case}: {attempt()}", flush=True)
+                passed += 1
+            except Exception as error:
+                print(f"FAILS {case}: {type(error).__name__}: {str(error)[:500]}", flush=True)
+                traceback.print_exc()
+    print(f"tried {tried}, passed {passed}")
+    return int(tried == 0 or passed < tried)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2:]))
