@@ -60,10 +60,13 @@ def step(case: Case) -> Mapping[str, int]:
             chosen[name] += 1
         return name
 
+    scheme = SCHEMES[case.scheme]
+    if "max_len" in scheme:
+        scheme = scheme | {"max_len": case.seq_len}
     with parameters_on_meta():
         model = Transformer(
             case.model,
-            positions.settings(SCHEMES[case.scheme]),
+            positions.settings(scheme),
             visibilities.settings(VISIBILITIES[case.visibility]),
             vocab_size=case.model.vocab_size or 0,
             max_seq_len=case.seq_len,
