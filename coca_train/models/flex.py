@@ -26,9 +26,9 @@ from coca_train.runtime.compilation import compile_alone
 MAX_ROWS = 512  # of a table that is multiplied with every query or key beforehand
 MIN_WIDTH = 16  # of heads, below which torch has no kernel
 
-# For heads of 64 on Hopper and Blackwell. torch gives a forward block of 128 x 128 scores to four warps there: with what
-# masks and terms look up beside them they do not fit the registers, and up to 2.7 KB a thread go through memory. Less
-# does of Blackwell's backward block, which has four warps as well; Hopper's has eight.
+# For heads of 64 on Hopper and Blackwell. torch gives a forward block of 128 x 128 scores to four warps there: with
+# what masks and terms look up beside them they do not fit the registers, and up to 2.7 KB a thread go through memory.
+# Less does of Blackwell's backward block, which has four warps as well; Hopper's has eight.
 SMALLER_BLOCKS: Any = {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64, "fwd_num_warps": 8, "bwd_num_warps": 8}
 
 # (score, batch, head, query index, key index) -> score, and without the score -> seen
