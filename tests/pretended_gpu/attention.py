@@ -13,8 +13,9 @@ from tests.pretended_gpu.steps import Case, step
 
 WIDTHS = (64, 128)
 HEADS, SEQ_LEN = 16, 1024
-# What torch's backward blocks leave in memory at most: 328 B of disentangled on 9.0, 56 B of documents on 10.0.
-BACKWARD_STACK = 328
+# What torch's own blocks leave in memory at most: forward 24 B of T5 with documents on 8.0; backward 328 B of
+# disentangled on 9.0, 56 B of documents on 10.0.
+FORWARD_STACK, BACKWARD_STACK = 24, 328
 # (scheme, visibility, documents): every kind of term, hook and rule that is looked up at this length.
 LOOKED_UP = (
     ("rope", "causal", True),
@@ -64,7 +65,7 @@ def _fits(case: Case) -> str:
     used = _compiled(case)
     assert sum("backward" in kernel.kernel for kernel in used) * 2 == len(used) > 0, f"kernels: {used}"
     for kernel in used:
-        allowed = BACKWARD_STACK if "backward" in kernel.kernel else 0
+        allowed = BACKWARD_STACK if "backward" in kernel.kernel else FORWARD_STACK
         # float32 is multiplied without tensor cores, which takes more than all registers whatever the blocks.
         assert kernel.fits and (kernel.stack <= allowed or case.dtype == torch.float32), f"{kernel}"
     return "; ".join(map(str, used))
