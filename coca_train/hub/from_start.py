@@ -15,6 +15,7 @@ from coca_train.config.compose import Assembled
 from coca_train.config.exchange import exchanged
 from coca_train.config.places import plain
 from coca_train.data.storage import digest
+from coca_train.data.tokenizer import Tokenizer
 from coca_train.hub import tokenizer_files
 from coca_train.hub.families import FAMILIES
 from coca_train.hub.weights import open_source
@@ -123,4 +124,6 @@ def _data(data: dict[str, Any], tokenizer: Path) -> dict[str, Any]:
         return {}
     if data.get("prepare") != "embedded":
         return {"tokenizer": str(tokenizer)}
-    return {"tokenizer": str(tokenizer), "dir": f"{data['dir']}-{of_weights[:8]}"}
+    ends = Tokenizer(tokenizer)  # the same file may end documents with another token in another folder
+    other = "" if ends.identity == ends.digest else f"-{ends.eod}"
+    return {"tokenizer": str(tokenizer), "dir": f"{data['dir']}-{of_weights[:8]}{other}"}

@@ -27,6 +27,7 @@ from coca_train.runtime.errors import DataError
 from coca_train.runtime.machine import cores
 from data_prep.installation import Document, installation
 from data_prep.progress import bar, say
+from data_prep.vocabularies.tokenizer_file import keep_companions
 from data_prep.vocabularies.training import train_tokenizer
 
 FORMAT = 1
@@ -188,6 +189,7 @@ def _build(
     else:
         say(f"embedded corpus: with the {vocab_size} tokens of {tokenizer.path}", progress)
         (folder / TOKENIZER).write_bytes(outside.read_bytes(tokenizer.path))
+        keep_companions(Path(tokenizer.path), tokenizer, (folder / TOKENIZER).with_suffix(""))
     tokenizer = Tokenizer(folder / TOKENIZER)
     with bar("tokenizing", sum(len(d.text) for d in gathered), progress) as tokenized:
         for (part, split), group in groups.items():

@@ -134,12 +134,12 @@ def bring(origin: Path, path: Path, given: Mapping[str, int | str | None] = NOTH
         if (there := Tokenizer(path)).eod != tokenizer.eod:
             raise refusal(path, f"ends documents with {there.eod}, not {tokenizer.eod}")
         return False
-    _keep_companions(origin, tokenizer, path.with_suffix(""))
+    keep_companions(origin, tokenizer, path.with_suffix(""))
     publish(path, model, None)
     return True
 
 
-def _keep_companions(origin: Path, tokenizer: Tokenizer, into: Path) -> None:
+def keep_companions(origin: Path, tokenizer: Tokenizer, into: Path) -> None:
     """The other files of a tokenizer, and which special tokens count; nothing where its file alone says it all."""
     files = [folder_of(origin) / name for name in (*COMPANIONS, MODEL_FILES[1])]
     files = [file for file in files if file.is_file()]

@@ -15,6 +15,7 @@ from data_prep.vocabularies.training import train
 TEXT = Path(__file__).read_text(encoding="utf-8") + "\tThe quick brown fox; jumps over 13 lazy dogs – “often”.\n" * 3
 SAMPLE = "".join(path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.glob("*.py")))
 GPT2_END = "<|endoftext|>"
+SPECIAL = [GPT2_END, "<|im_start|>", "<|im_end|>", "<pad>", "</s>"]
 
 
 @functools.cache
@@ -101,3 +102,12 @@ def saved(tokenizer: tokenizers.Tokenizer, path: Path, change: Any = None) -> Pa
         change(record)
     path.write_text(json.dumps(record), encoding="utf-8")
     return path
+
+
+def byte_tokenizer(path: Path) -> None:
+    """A tokenizer.json with every byte, and after them SPECIAL: 256 to 260."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = tokenizers.Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    made.add_special_tokens(SPECIAL)
+    made.save(str(path))

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from coca_train.data.dataset import IndexedDataset
+from coca_train.data.mixture import check_tokenizer
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError, StorageError
 from data_prep import installation
@@ -23,6 +24,7 @@ from data_prep.__main__ import main
 from data_prep.installation import Document
 from data_prep.verbs import embedded
 from data_prep.verbs.embedded import held_out_files, make
+from tests.data.vocabularies import byte_tokenizer
 
 ENDS = (".bin", ".idx", ".sums")
 FILES = sorted(
@@ -76,6 +78,21 @@ def test_what_is_made(embedded_dir: Path) -> None:
 def test_the_same_text_gives_the_same_bytes(embedded_dir: Path, tmp_path: Path) -> None:
     make(tmp_path / "embedded", 512, progress=False, documents=corpus())
     assert contents(tmp_path / "embedded") == contents(embedded_dir)
+
+
+def test_documents_end_as_the_weights_say(tmp_path: Path) -> None:
+    """The other files of a tokenizer go along, which say its end of document where its own file has another guess."""
+    (tmp_path / "chat").mkdir()
+    byte_tokenizer(tmp_path / "chat" / "tokenizer.json")
+    (tmp_path / "chat" / "config.json").write_text(json.dumps({"eos_token_id": [258, 256]}))
+    (tmp_path / "chat" / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>"}))
+    of_weights = tmp_path / "chat" / "tokenizer.json"
+    manifest = make(tmp_path / "data", progress=False, documents=corpus(), tokenizer=of_weights)
+    assert manifest["end_of_document"] == Tokenizer(of_weights).eod == 258
+    assert Tokenizer(tmp_path / "data" / "tokenizer.model").eod == 258
+    data = IndexedDataset(tmp_path / "data" / "text_train")
+    assert all(data.document(i)[-1] == 258 for i in range(data.n_documents))
+    check_tokenizer(str(of_weights), "data.sources.text.path", str(tmp_path / "data" / "text_train"))
 
 
 def test_a_second_call_does_nothing(embedded_dir: Path) -> None:

@@ -1,12 +1,11 @@
 """Special tokens, stops and chat templates: read from the folder's own statements, and the same again in an export."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
-import tokenizers
-from tokenizers import decoders, pre_tokenizers
-from tokenizers.models import BPE
 
 from coca_train.data.special_tokens import RECORD
 from coca_train.data.tokenizer import Tokenizer
@@ -16,19 +15,8 @@ from coca_train.hub.options import IMPORT, given
 from coca_train.runtime.errors import DataError
 from data_prep.settings import load
 from data_prep.verbs import tokenizer as verb
-from tests.data.vocabularies import sentencepiece_model
+from tests.data.vocabularies import SPECIAL, byte_tokenizer, sentencepiece_model
 from tests.hub import models
-
-SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<pad>", "</s>"]
-
-
-def byte_tokenizer(path):
-    """Every byte, and five special tokens after them: 256 to 260."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    made = tokenizers.Tokenizer(BPE({c: i for i, c in enumerate(alphabet)}, []))
-    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    made.add_special_tokens(SPECIAL)
-    made.save(str(path))
 
 
 def say(folder, name, **values):
@@ -167,6 +155,15 @@ def test_a_folder_says_the_same_after_import_and_export(chat, bring, send, capsy
 @pytest.mark.parametrize("form", ["native", "own"])
 def test_and_in_either_form(form, chat, bring, send):
     assert statements(send(bring(chat), form=form)) == statements(chat)
+
+
+@pytest.mark.slow
+def test_a_training_between_import_and_export_keeps_it(chat, tmp_path, send):
+    """As README has it: a start from the folder alone, with the quickstart's corpus in its tokens."""
+    words = ["train.max_steps=2", "train.seq_len=24", "train.global_batch_size=4", "optim.warmup_steps=1"]
+    command = [sys.executable, "-m", "coca_train", f"start.path={chat}", "engine.device=cpu", "run.name=r", *words]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=300)
+    assert statements(send(tmp_path / "runs" / "r")) == statements(chat)
 
 
 def test_an_option_says_it_for_the_folder(chat, bring, send):
