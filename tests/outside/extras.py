@@ -68,6 +68,18 @@ doc_to_target: "{{right}}"
 metric_list: [{metric: acc}]
 ''')
 """
+LOADED = """
+import transformers
+for type_, changes in (("its own code", {"trust_remote_code": True}), ("coca_train's", {})):
+    if not changes:
+        import coca_train.transformers
+    model = transformers.AutoModelForCausalLM.from_pretrained("own", **changes)
+    tokenizer = transformers.AutoTokenizer.from_pretrained("own", **changes)
+    tokenizer.pad_token = tokenizer.eos_token
+    texts = tokenizer(["Once", "Once upon a time"], return_tensors="pt", padding=True, padding_side="left")
+    assert model.generate(**texts, max_new_tokens=4).shape[1] == texts["input_ids"].shape[1] + 4, type_
+    assert type(model).__name__ == "CocaForCausalLM"
+"""
 KERNEL = """
 import triton
 from triton.backends.compiler import GPUTarget
@@ -125,6 +137,8 @@ EXTRAS = {
         Step("coca-train export run=runs/rope to=out parity_tokens=64", "E-IOP-17"),
         Step("coca-train import source=out name=back parity_tokens=64", "E-IOP-17"),
         Step("coca-train verify run=runs/rope against=out parity_tokens=64", "E-IOP-17"),
+        Step("coca-train export run=runs/small to=own parity_tokens=64", "E-IOP-17"),
+        Step(LOADED),
     ],
     "lora": [
         Step(f"{TRAIN}lora 'stages={{b: {{max_steps: 4, trainable: [\"blocks.*\"], lora: {{rank: 2}}}}}}'", "E-STG-18")
