@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from coca_train.models.attention import AttentionContext
 from coca_train.runtime import dist
-from coca_train.runtime.compilation import compile_alone, is_of_compiler
+from coca_train.runtime.compilation import compile_alone, is_of_compiler, reason
 from coca_train.runtime.compilers import compiles
 
 Call = Callable[[nn.Module, Tensor, AttentionContext, Tensor | None], Tensor]
@@ -45,6 +45,6 @@ class CompiledBlocks:
             except Exception as error:
                 if not is_of_compiler(error):
                     raise
-                self.eager[kind] = reason = str(error).strip().splitlines()[0]
-            dist.log(f"WARNING engine.compile: layers of the kind {kind} are not compiled: {reason}")
+                self.eager[kind] = why = reason(error)
+            dist.log(f"WARNING engine.compile: layers of the kind {kind} are not compiled: {why}")
         return self._call(block, x_BTC, context, past_BMC)

@@ -43,9 +43,9 @@ def compile_with_fallback(function: Callable[..., Any], backend: str, what: str)
             if not at_limit and not is_of_compiler(error):
                 raise
             failed = not at_limit
-            reason = str(error).strip().splitlines()[0]
+            why = reason(error)
         if not reported:
-            dist.log(f"WARNING {what}: {'further shapes run' if at_limit else 'runs'} uncompiled, slower: {reason}")
+            dist.log(f"WARNING {what}: {'further shapes run' if at_limit else 'runs'} uncompiled, slower: {why}")
             reported = True
         return function(*args)
 
@@ -65,3 +65,15 @@ def is_of_compiler(error: Exception) -> bool:
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
     return isinstance(error, TorchDynamoException | GuardOnDataDependentSymNode)
+
+
+def reason(error: Exception) -> str:
+    """Why torch does not compile, in a line: its message goes on for pages, and begins with the name of the backend
+    where the cause is the backend's."""
+    from torch._dynamo.exc import BackendCompilerFailed  # here: as above
+
+    named = isinstance(error, BackendCompilerFailed)
+    while isinstance(error, BackendCompilerFailed):
+        error = error.inner_exception
+    lines = [*([type(error).__name__] if named else []), *str(error).strip().splitlines()[:1]]
+    return ": ".join(lines) or type(error).__name__

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.backends.registry import register_backend
 from torch._dynamo.exc import FailOnRecompileLimitHit
 from torch._dynamo.utils import counters
 
@@ -185,6 +186,20 @@ def test_a_graph_that_would_break_is_said_in_words(capsys):
     assert all(torch.equal(a, b) for a, b in zip(steps(model, batches), expected, strict=True))
     assert list(model.compiled.eager) == ["own"]
     assert "".join(capsys.readouterr()).count("layers of the kind own are not compiled") == 1
+
+
+def test_a_backend_that_fails_is_said_with_its_cause(capsys):
+    """torch's first line has the name of the backend alone."""
+
+    def lower(graph, inputs):
+        raise NotImplementedError("no such kernel\nand pages of where")
+
+    register_backend(lower, name="lower")
+    model = model_of(SCHEMES["rope"])
+    model.compiled = CompiledBlocks(WAYS["none"], "lower")
+    steps(model, [batch_of(0, False)])
+    assert model.compiled.eager == {"own": "NotImplementedError: no such kernel"}
+    assert len("".join(capsys.readouterr()).splitlines()) == 1
 
 
 @pytest.mark.slow
