@@ -1,7 +1,8 @@
 """Which cases of a product run in `make test`, and which only in `make test-all`."""
 
 import itertools
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -15,25 +16,10 @@ def slow_unless(quick: Iterable[Any], every: Iterable[Any]) -> list[Any]:
 
 
 def sampled(*axes: Iterable[Any], strength: int = 1) -> list[Any]:
-    """The product of the axes for pytest, all slow but a few in which every value of an axis is.
-
-    strength: 2 for every pair of values of two axes, 3 for every triple. Greedy, and the same every time.
-    """
+    """The product of the axes for pytest, all slow but a few in which every value of an axis is (`covering`)."""
     names = [list(axis) for axis in axes]
     product = list(itertools.product(*(range(len(axis)) for axis in names)))
-    groups = list(itertools.combinations(range(len(names)), strength))
-
-    def met(case: tuple[int, ...]) -> set[Any]:
-        return {(group, tuple(case[axis] for axis in group)) for group in groups}
-
-    missing = set().union(*(met(case) for case in product))
-    quick, times = set[tuple[int, ...]](), [[0] * len(axis) for axis in names]
-    while missing:  # the most that is new, of values that came least
-        best = max(product, key=lambda case: (len(met(case) & missing), -sum(map(list.__getitem__, times, case))))
-        missing -= met(best)
-        quick.add(best)
-        for counts, value in zip(times, best, strict=True):
-            counts[value] += 1
+    quick = set(covering(product, strength))
     return [
         pytest.param(
             *(axis[value] for axis, value in zip(names, case, strict=True)),
@@ -41,3 +27,23 @@ def sampled(*axes: Iterable[Any], strength: int = 1) -> list[Any]:
         )
         for case in product
     ]
+
+
+def covering(cases: Sequence[tuple[Any, ...]], strength: int) -> list[tuple[Any, ...]]:
+    """A few of the cases, in which every value of a place is, if it is in any.
+
+    strength: 2 for every pair of values of two places, 3 for every triple. Greedy, and the same every time.
+    """
+    groups = list(itertools.combinations(range(len(cases[0])), strength))
+
+    def met(case: tuple[Any, ...]) -> set[Any]:
+        return {(group, tuple(case[place] for place in group)) for group in groups}
+
+    missing = set[Any]().union(*map(met, cases))
+    chosen, times = list[tuple[Any, ...]](), Counter[tuple[int, Any]]()
+    while missing:  # the most that is new, of values that came least
+        best = max(cases, key=lambda case: (len(met(case) & missing), -sum(times[at] for at in enumerate(case))))
+        missing -= met(best)
+        chosen.append(best)
+        times.update(enumerate(best))
+    return chosen

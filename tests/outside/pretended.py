@@ -6,13 +6,17 @@ of what was tried and what passed; what each case gave is in .outside/pretended-
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
+from coca_train.runtime import machine
 from tests.outside import plain, torches
 
 VERSIONS = ("2.11.0", "2.13.0")
@@ -26,22 +30,33 @@ PROGRAMS = {
     "deterministic": (H100,),
     "loss": CAPABILITIES,
 }
+SHARES, MEMORY = 2, 4 * 1024**3  # of a program, and what a process takes of the host's
+LAST = re.compile(r"^tried (\d+), passed (\d+)$", re.MULTILINE)
 SOURCES = plain.ROOT / "tests" / "pretended_gpu"
 
 
-class Outcome(NamedTuple):
-    """Of a program: its last line and its time."""
+class Share(NamedTuple):
+    """Of a program on a capability: every SHARES-th case, in a process of its own."""
 
     version: str
-    capability: str
     program: str
-    passed: bool
-    last: str
+    capability: str
+    number: int
+
+
+class Outcome(NamedTuple):
+    """How many cases a share tried, how many passed, and its time; none where it did not come to its end."""
+
+    tried: int
+    passed: int
     seconds: float
 
 
-def pretended(python: Path, folder: Path) -> dict[str, str]:
-    """The environment variables of a process that has a GPU, but for PRETENDED_CAPABILITY."""
+def pretended(version: str) -> tuple[Path, dict[str, str]]:
+    """A Python with this torch, and the environment variables of its processes that have a GPU, but for
+    PRETENDED_CAPABILITY."""
+    python, folder = torches.environment(version), plain.FOLDER / f"pretended-{version}"
+    folder.mkdir(exist_ok=True)
     code = "import sysconfig; print(sysconfig.get_path('purelib'))"
     packages = subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     (headers,) = Path(packages).glob("nvidia/cu[0-9]*/include")
@@ -52,7 +67,7 @@ def pretended(python: Path, folder: Path) -> dict[str, str]:
         named = f"-Wl,-soname,{library.name}"
         words = ["gcc", "-Wall", "-Wno-attribute-alias", "-shared", "-fPIC", *include, named]
         subprocess.run([*words, "-o", str(library), str(source)], check=True)
-    return plain.variables() | {
+    return python, plain.variables() | {
         "LD_PRELOAD": str(runtime),
         "LD_LIBRARY_PATH": str(folder),
         "TRITON_LIBCUDA_PATH": str(folder),
@@ -63,33 +78,33 @@ def pretended(python: Path, folder: Path) -> dict[str, str]:
     }
 
 
-def run(version: str, programs: list[str]) -> list[Outcome]:
-    python, folder = torches.environment(version), plain.FOLDER / f"pretended-{version}"
-    folder.mkdir(exist_ok=True)
-    variables, outcomes = pretended(python, folder), []
-    for program in programs:
-        for capability in PROGRAMS[program]:
-            began, log = time.monotonic(), folder / f"{program}-{capability}.log"
-            with log.open("w", encoding="utf-8") as out:
-                done = subprocess.run(
-                    [str(python), "-m", "tests.pretended_gpu", program],
-                    cwd=plain.ROOT,
-                    env=variables | {"PRETENDED_CAPABILITY": capability},
-                    stdout=out,
-                    stderr=subprocess.STDOUT,
-                    check=False,
-                )
-            lines = log.read_text(encoding="utf-8").splitlines()
-            print(*(line for line in lines if line.startswith("FAILS")), sep="\n", end="\n", flush=True)
-            last = lines[-1] if lines else ""
-            outcomes.append(Outcome(version, capability, program, done.returncode == 0, last, time.monotonic() - began))
-            print(_row(outcomes[-1]), flush=True)
-    return outcomes
+def run(share: Share, python: Path, variables: dict[str, str]) -> Outcome:
+    name = f"{share.program}-{share.capability}-{share.number}"
+    began, log = time.monotonic(), plain.FOLDER / f"pretended-{share.version}" / f"{name}.log"
+    with log.open("w", encoding="utf-8") as out:
+        subprocess.run(
+            [str(python), "-m", "tests.pretended_gpu", share.program, f"{share.number}/{SHARES}"],
+            cwd=plain.ROOT,
+            env=variables | {"PRETENDED_CAPABILITY": share.capability},
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    text = log.read_text(encoding="utf-8")
+    counts = LAST.search(text)
+    tried, passed = map(int, counts.groups()) if counts else (0, 0)
+    outcome = Outcome(tried, passed, time.monotonic() - began)
+    if not 0 < tried == passed:
+        print(*(line for line in text.splitlines() if line.startswith("FAILS")), f"see {log}", sep="\n", flush=True)
+    print(_row(share, [outcome]), flush=True)
+    return outcome
 
 
-def _row(one: Outcome) -> str:
-    held = "holds" if one.passed else "FAILS"
-    return f"{one.version:8s} {one.capability:>10s}  {one.program:14s} {held}  {one.last}  {one.seconds:,.0f} s"
+def _row(share: Share, outcomes: list[Outcome]) -> str:
+    tried, passed, seconds = (sum(column) for column in zip(*outcomes, strict=True))
+    held = "holds" if all(0 < one.tried == one.passed for one in outcomes) else "FAILS"
+    words = f"{held}  tried {tried}, passed {passed}  {seconds:,.0f} s"
+    return f"{share.version:8s} {share.capability:>10s}  {share.program:14s} {words}"
 
 
 def main(words: list[str]) -> int:
@@ -101,10 +116,18 @@ def main(words: list[str]) -> int:
         return plain.NOT_HERE
     versions = [version for version in VERSIONS if version in words] or list(VERSIONS)
     programs = [program for program in PROGRAMS if program in words] or list(PROGRAMS)
-    outcomes = [outcome for version in versions for outcome in run(version, programs)]
+    given = {version: pretended(version) for version in versions}
+    shares = [
+        Share(version, program, capability, number)
+        for program, version in product(programs, versions)
+        for capability, number in product(PROGRAMS[program], range(1, SHARES + 1))
+    ]
+    with ThreadPoolExecutor(max(1, min(SHARES, machine.cores(), machine.memory() // MEMORY))) as pool:
+        outcomes = list(pool.map(lambda share: run(share, *given[share.version]), shares))
     print(f"\n{'torch':8s} {'capability':>10s}  {'program':14s} outcome")
-    print("\n".join(map(_row, outcomes)))
-    return int(not all(outcome.passed for outcome in outcomes))
+    for at in range(0, len(shares), SHARES):
+        print(_row(shares[at], outcomes[at : at + SHARES]))
+    return int(not all(0 < one.tried == one.passed for one in outcomes))
 
 
 if __name__ == "__main__":

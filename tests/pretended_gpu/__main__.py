@@ -1,8 +1,9 @@
 """What a pretended GPU shows; run by tests/outside/pretended.py in an environment that has one.
 
-    python -m tests.pretended_gpu plain|kernels|compiled|attention|deterministic|loss
+    python -m tests.pretended_gpu plain|kernels|compiled|attention|deterministic|loss [SHARE/SHARES [WORD …]]
 
 Each tries its cases, prints every one, and ends with a line: tried N, passed M. Exit code 1 where one does not pass.
+1/2: the first, third, fifth … of them. Words: only those that have them all.
 """
 
 import sys
@@ -10,7 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import cache, partial
-from itertools import cycle, product
+from itertools import islice, product
 from unittest import mock
 
 import torch
@@ -18,6 +19,7 @@ import torch
 from coca_train.extending.parts import build, refused
 from coca_train.models import flex, scores
 from coca_train.models.recompute import WAYS
+from tests.cases import covering
 from tests.pretended_gpu.attention import attention_cases
 from tests.pretended_gpu.inductor import nothing_launched
 from tests.pretended_gpu.loss import loss_cases
@@ -40,18 +42,21 @@ def plain_cases() -> Iterator[Try]:
 
 
 def compiled_cases(blocks: bool) -> Iterator[Try]:
-    """Every scheme, and every visibility with a few of them, each with one way of checkpointing after the other: with
-    the kernels of attention and of hooks compiled, or whole blocks."""
-    ways = cycle(WAYS)
-    for scheme, visibility, documents in product(SCHEMES, VISIBILITIES, (False, True)):
-        if (visibility == "causal" or scheme in BESIDE) and allowed(scheme, visibility):
-            case = Case(scheme, visibility, documents, next(ways), compiled=blocks)
+    """With the kernels of attention and of hooks compiled, or whole blocks: every scheme, and every visibility with a
+    few of them; every pair of two things is in one of the cases."""
+    every = [
+        case
+        for case in product(SCHEMES, VISIBILITIES, (False, True), WAYS, (False, True))
+        if (case[1] == "causal" or case[0] in BESIDE) and allowed(*case[:2])
+    ]
+    for case in (Case(*chosen) for chosen in covering(every, strength=2)):
+        if case.compiled == blocks:
             yield str(case), lambda case=case: _written(case)
 
 
 def deterministic_cases() -> Iterator[Try]:
-    """Every scheme under `engine.deterministic`: its kernels of attention and of hooks, and its blocks."""
-    for scheme, documents, blocks in product(SCHEMES, (False, True), (False, True)):
+    """Every scheme under `engine.deterministic`, its kernels of attention and of hooks or its blocks: in pairs."""
+    for scheme, documents, blocks in covering(list(product(SCHEMES, (False, True), (False, True))), strength=2):
         case = Case(scheme, documents=documents, compiled=blocks)
         yield str(case), lambda case=case: _free_of_atomics(case)
 
@@ -91,17 +96,17 @@ PROGRAMS: dict[str, Callable[[], Iterator[Try]]] = {
 }
 
 
-def main(name: str, only: list[str]) -> int:
+def main(name: str, share: str = "1/1", *only: str) -> int:
     tried, passed = 0, 0
+    first, shares = map(int, share.split("/"))
     torch.cuda.init()
     with ExitStack() as patches:
         if name == "plain":
             for module in (flex, scores):
                 compiled = partial(module._compiled.__wrapped__, backend="aot_eager")
                 patches.enter_context(mock.patch.object(module, "_compiled", cache(compiled)))
-        for case, attempt in PROGRAMS[name]():
-            if not all(word in case.split() for word in only):
-                continue
+        named = ((case, attempt) for case, attempt in PROGRAMS[name]() if set(only) <= set(case.split()))
+        for case, attempt in islice(named, first - 1, None, shares):
             tried += 1
             try:
                 print(f"ok    {case}: {attempt()}", flush=True)
@@ -114,4 +119,4 @@ def main(name: str, only: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2:]))
+    sys.exit(main(*sys.argv[1:]))
