@@ -1,5 +1,6 @@
 """torch.compile as it is used here: one graph, and a limit of recompilations that nothing else shares."""
 
+import re
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 import torch
 
 from coca_train.runtime import dist
+
+CONTEXT = re.compile(r"^\s*Developer debug context: (.+)$", re.MULTILINE)  # Dynamo's, of what it came upon
 
 
 def compile_alone(function: Callable[..., Any], backend: str) -> Any:
@@ -68,12 +71,12 @@ def is_of_compiler(error: Exception) -> bool:
 
 
 def reason(error: Exception) -> str:
-    """Why torch does not compile, in a line: its message goes on for pages, and begins with the name of the backend
-    where the cause is the backend's."""
+    """Why torch does not compile, in a line: its message goes on for pages, and neither the name of a backend nor the
+    kind of a graph's break, with which it begins, is the cause."""
     from torch._dynamo.exc import BackendCompilerFailed  # here: as above
 
     named = isinstance(error, BackendCompilerFailed)
     while isinstance(error, BackendCompilerFailed):
         error = error.inner_exception
     lines = [*([type(error).__name__] if named else []), *str(error).strip().splitlines()[:1]]
-    return ": ".join(lines) or type(error).__name__
+    return ": ".join([*lines, *CONTEXT.findall(str(error))]) or type(error).__name__

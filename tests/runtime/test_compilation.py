@@ -5,7 +5,7 @@ import torch
 from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from coca_train.runtime.compilation import compile_alone, compile_with_fallback
+from coca_train.runtime.compilation import compile_alone, compile_with_fallback, reason
 
 
 def scaled(x, *, by=2.0):
@@ -62,3 +62,14 @@ def test_an_error_of_the_function_itself_is_no_matter_of_the_compiler():
 
     with pytest.raises(RuntimeError):
         compile_with_fallback(fails, "eager", "fails")(torch.ones(2, 3))
+
+
+def test_the_reason_is_what_dynamo_came_upon():
+    """torch's first line has the kind of the break alone: `Observed exception`."""
+
+    def fails(x):
+        raise TypeError("no such thing")
+
+    with pytest.raises(TorchDynamoException) as caught:
+        compile_alone(fails, "eager")(torch.ones(3))
+    assert "no such thing" in reason(caught.value) and "\n" not in reason(caught.value)

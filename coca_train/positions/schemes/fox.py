@@ -50,6 +50,9 @@ def pointwise(hooked: Hooked) -> Any:
     that see each other."""
     until_BSH = hooked.keys[0].cumsum(1)
     before_BSH = -until_BSH  # a tensor of its own: see `Hook.pointwise`
+    # As strided: where a compiled block computes them once more, Inductor (2.13) leaves the order of their elements
+    # open, and then has no address for what the backward kernel looks up.
+    until_BSH, before_BSH = (x.as_strided(x.shape, x.stride()) for x in (until_BSH, before_BSH))
 
     def forget_pair(score: Tensor, pair: Pair) -> Tensor:
         until_query = until_BSH[pair.batch, pair.query_key, pair.head]

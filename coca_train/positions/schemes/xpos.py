@@ -87,7 +87,8 @@ class Scheme(rotary.Rotary):
 
     def rotate(self, q_BTHD: Tensor, k_BSGK: Tensor, tables: Tables) -> tuple[Tensor, Tensor]:
         """K = E = D. UserError (E-POS-05) where the powers would leave the range of the dtype."""
-        if not tables.reach[q_BTHD.dtype != torch.float16]:
+        # int: torch 2.11 compiles no index that is a bool.
+        if not tables.reach[int(q_BTHD.dtype != torch.float16)]:
             raise self._too_far(tables.span, q_BTHD.dtype)
         return super().rotate(q_BTHD, k_BSGK, tables)
 
