@@ -26,10 +26,13 @@ from coca_train.runtime.compilation import compile_alone
 MAX_ROWS = 512  # of a table that is multiplied with every query or key beforehand
 MIN_WIDTH = 16  # of heads, below which torch has no kernel
 
-# For heads of 64 on Hopper and Blackwell. torch gives a forward block of 128 x 128 scores to four warps there: with
-# what masks and terms look up beside them they do not fit the registers, and up to 2.7 KB a thread go through memory.
-# Less does of Blackwell's backward block, which has four warps as well; Hopper's has eight.
-SMALLER_BLOCKS: Any = {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64, "fwd_num_warps": 8, "bwd_num_warps": 8}
+# For heads of 64. torch gives four warps a forward block of 128 x 64 scores on Ampere, of 128 x 128 on Hopper and
+# Blackwell: with what masks and terms look up beside them they do not fit the registers, and up to 2.7 KB a thread go
+# through memory. Less does of Blackwell's backward block, which has four warps as well.
+SMALLER_BLOCKS: Any = {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64, "fwd_num_warps": 8}
+WARPS_BACKWARD: Any = {"bwd_num_warps": 8}
+# Where products with queries or keys are looked up, and their gradients added, half the block does.
+HALF_BACKWARD: Any = WARPS_BACKWARD | {"bwd_BLOCK_M1": 32, "bwd_BLOCK_N1": 64, "bwd_BLOCK_M2": 64, "bwd_BLOCK_N2": 32}
 
 # (score, batch, head, query index, key index) -> score, and without the score -> seen
 Modify = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -84,7 +87,7 @@ def _attend(part: Part, v_BGSD: Tensor, scale: float) -> tuple[Tensor, Tensor]:
         scale=scale,
         enable_gqa=q_BHTE.shape[1] != k_BGSE.shape[1],
         return_aux=AuxRequest(lse=True),
-        kernel_options=options(q_BHTE),
+        kernel_options=options(q_BHTE, _has_products(part)),
     )
     assert aux.lse is not None
     return out_BHTD[..., : v_BGSD.shape[-1]], aux.lse
@@ -100,11 +103,19 @@ def _compiles(q_BHTE: Tensor) -> bool:
     return q_BHTE.is_cuda and not torch.compiler.is_compiling()
 
 
-def options(q_BHTE: Tensor) -> Any:
-    """FlexAttention's kernel options; None: torch's own choice."""
+def _has_products(part: Part) -> bool:
+    return part.terms.query is not None or part.terms.key is not None
+
+
+def options(q_BHTE: Tensor, has_products: bool = False) -> Any:
+    """FlexAttention's kernel options; None: torch's own. has_products: terms of queries or keys are looked up."""
     if not q_BHTE.is_cuda or q_BHTE.dtype == torch.float32 or q_BHTE.shape[-1] != 64:
         return None
-    return SMALLER_BLOCKS if torch.cuda.get_device_capability(q_BHTE.device)[0] in (9, 10) else None
+    major = torch.cuda.get_device_capability(q_BHTE.device)[0]
+    if major not in (8, 9, 10):
+        return None
+    backward = HALF_BACKWARD if has_products else WARPS_BACKWARD if major > 8 else {}
+    return SMALLER_BLOCKS | backward
 
 
 def _blocks(layout: Layout) -> BlockMask:

@@ -68,18 +68,21 @@ def test_heads_are_as_wide_as_torch_has_kernels_for(name, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("capability", "width", "dtype", "smaller"),
+    ("capability", "width", "dtype", "has_products", "expected"),
     [
-        ((9, 0), 64, torch.bfloat16, True),
-        ((9, 0), 64, torch.float16, True),
-        ((9, 0), 64, torch.float32, False),
-        ((9, 0), 128, torch.bfloat16, False),
-        ((8, 0), 64, torch.bfloat16, False),
-        ((10, 0), 64, torch.bfloat16, True),
-        ((12, 0), 64, torch.bfloat16, False),
+        ((9, 0), 64, torch.bfloat16, False, flex.SMALLER_BLOCKS | flex.WARPS_BACKWARD),
+        ((9, 0), 64, torch.float16, True, flex.SMALLER_BLOCKS | flex.HALF_BACKWARD),
+        ((9, 0), 64, torch.float32, False, None),
+        ((9, 0), 128, torch.bfloat16, True, None),
+        ((8, 0), 64, torch.bfloat16, False, flex.SMALLER_BLOCKS),
+        ((8, 0), 64, torch.bfloat16, True, flex.SMALLER_BLOCKS | flex.HALF_BACKWARD),
+        ((10, 0), 64, torch.bfloat16, False, flex.SMALLER_BLOCKS | flex.WARPS_BACKWARD),
+        ((12, 0), 64, torch.bfloat16, False, None),
     ],
 )
-def test_blocks_are_smaller_where_torchs_do_not_fit_the_registers(capability, width, dtype, smaller, monkeypatch):
+def test_blocks_are_smaller_where_torchs_do_not_fit_the_registers(
+    capability, width, dtype, has_products, expected, monkeypatch
+):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     q: Any = SimpleNamespace(is_cuda=True, dtype=dtype, shape=(2, 4, 9, width), device="cuda")
-    assert flex.options(q) == (flex.SMALLER_BLOCKS if smaller else None)
+    assert flex.options(q, has_products) == expected

@@ -120,7 +120,8 @@ def main(words: list[str]) -> int:
     shares = [
         Share(version, program, capability, number)
         for program, version in product(programs, versions)
-        for capability, number in product(PROGRAMS[program], range(1, SHARES + 1))
+        for capability in PROGRAMS[program]
+        for number in range(1, SHARES + 1)
     ]
     with ThreadPoolExecutor(max(1, min(SHARES, machine.cores(), machine.memory() // MEMORY))) as pool:
         outcomes = list(pool.map(lambda share: run(share, *given[share.version]), shares))

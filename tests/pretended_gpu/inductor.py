@@ -49,11 +49,15 @@ class Usage(NamedTuple):
     atomics: int
 
     def __str__(self) -> str:
-        name = "backward" if "backward" in self.kernel else "forward"
+        name = "backward" if self.backward else "forward"
         return (
             f"{name} {self.tiles}: {self.registers} registers, stack {self.stack} B, shared {self.shared:,} B, "
             f"{self.atomics} atomics"
         )
+
+    @property
+    def backward(self) -> bool:
+        return "backward" in self.kernel
 
     @property
     def fits(self) -> bool:

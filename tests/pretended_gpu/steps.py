@@ -45,7 +45,7 @@ def nothing_asked() -> Iterator[None]:
     where they do, as operations inside of graphs and of score_mods end there as well."""
 
     def dispatch(mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = FAKE(mode, func, types, args, kwargs)
+        made: Any = FAKE(mode, func, types, args, kwargs)
         place = COPIES.get(func)
         if place is not None and made.device.type == "cpu" and args[place].device.type == "cuda":
             raise Asked(f"{func} of {args[place]}")
