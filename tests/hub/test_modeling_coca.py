@@ -218,6 +218,26 @@ def test_a_model_of_a_configuration_alone_has_weights(choice, pairs):
 
 @torch.no_grad()
 @pytest.mark.parametrize("choice", ["coca", "fox"])
+def test_labels_that_are_shifted_already_are_the_ones_of_the_loss(choice, pairs):
+    """As Trainer gives them where a text is cut into shards."""
+    _, theirs = pairs(choice)
+    ids = some_ids(2, 12)
+    shifted = F.pad(ids[:, 1:], (0, 1), value=-100)
+    losses = [theirs(ids, labels=ids, shift_labels=given).loss for given in (None, shifted, shifted.flip(0))]
+    assert losses[0] == losses[1] != losses[2]
+
+
+def test_attention_is_chosen_again_on_a_loaded_model():
+    _, theirs = models.both(models.random_source(**CHOICES["coca"]))
+    for implementation in ("eager", "sdpa"):
+        theirs.set_attn_implementation(implementation)
+        assert theirs.config._attn_implementation == theirs.model.config._attn_implementation == implementation
+        held = theirs(some_ids(1, 5), output_attentions=True).attentions if implementation == "eager" else None
+        assert held is None or held[0].shape == (1, 4, 5, 5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("choice", ["coca", "fox"])
 def test_more_rows_change_no_logit(choice):
     _, theirs = models.both(models.random_source(**CHOICES[choice]))
     before = theirs(some_ids(1, 8)).logits

@@ -39,7 +39,7 @@ from .configuration_coca import CocaConfig
 
 _MASK_ARGUMENTS = signature(create_causal_mask).parameters
 CACHE = "cache" if "cache" in _MASK_ARGUMENTS else "past_key_values"  # as this version of transformers calls it
-KNOWN = {*TransformersKwargs.__annotations__, "return_dict", "cache_position"}
+KNOWN = {*TransformersKwargs.__annotations__, "return_dict", "cache_position", "shift_labels"}
 NO_LENGTH = ("plain", "partial", "linear", "ntk", "ntk_by_parts", "yarn", "llama3")  # frequencies of any text alike
 
 
@@ -350,9 +350,7 @@ class CocaAttention(nn.Module):
             k, v = cache.update(k, v, self.layer_idx, {"cache_position": kwargs.get("cache_position")})
         if scheme.follows_length:
             k = scheme.key(k, seen.key_turn(k.shape[2])).to(dtype)
-        attention = eager_attention_forward
-        if self.config._attn_implementation != "eager":
-            attention = ALL_ATTENTION_FUNCTIONS[self.config._attn_implementation]
+        attention = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
         mask = seen.mask_of(k.shape[2], dtype)
         out, weights = attention(
             self, q, k, v, mask, dropout=0.0, scaling=self.scaling, sliding_window=seen.window, **kwargs
@@ -412,6 +410,7 @@ class CocaPreTrainedModel(PreTrainedModel):
     _skip_keys_device_placement = ["past_key_values", "cache"]  # noqa: RUF012
     _supports_sdpa = True
     _supports_flash_attn = True
+    _supports_attention_backend = True
     _can_compile_fullgraph = True
     _can_record_outputs = {"hidden_states": CocaDecoderLayer, "attentions": CocaAttention}  # noqa: RUF012
 
@@ -532,7 +531,7 @@ class CocaForCausalLM(CocaPreTrainedModel, GenerationMixin):
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
         """As CocaModel. labels: (B, T), -100 is ignored; the loss is their mean, or with num_items_in_batch their sum
-        over that number. logits_to_keep: how many of the last logits, 0: all; or indices."""
+        over that number; shift_labels: beside them, those of the next token, where a text is cut into shards. logits_to_keep: how many of the last logits, 0: all; or indices."""
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
