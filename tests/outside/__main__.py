@@ -28,6 +28,7 @@ class Part:
     words: tuple[str, ...]
 
 
+OWN_FORM = ("tests/hub/test_modeling_coca.py", "tests/hub/test_own_form.py")
 RECIPES = ("tests/rehearsal/test_as_written.py", "tests/engine/test_checkpointing.py")
 PARTS = {
     "index": Part("the package index resolves every extra, Python, platform", ("-m", "tests.outside.resolve", "--all")),
@@ -38,8 +39,23 @@ PARTS = {
         ("-m", "pytest", "-m", "slow or not slow", *RECIPES),
     ),
     "rotations": Part("exports rotate alike in seven versions of transformers", ("-m", "tests.outside.rotations")),
-    "torch-2.10": Part("the quick tests pass on torch 2.10, the oldest", ("-m", "tests.outside.torches", "2.10.0")),
-    "torch-2.11": Part("the quick tests pass on torch 2.11", ("-m", "tests.outside.torches", "2.11.0")),
+    **{
+        f"torch-{version}": Part(
+            f"the quick tests pass on torch {version}{which}", ("-m", "tests.outside.versions", "torch", f"{version}.0")
+        )
+        for version, which in (("2.10", ", the oldest"), ("2.11", ""))
+    },
+    **{
+        f"transformers-{version}": Part(
+            f"models of our own form work with transformers {version}, {which}",
+            ("-m", "tests.outside.versions", "transformers", f"{version}.0", *OWN_FORM),
+        )
+        for version, which in (("5.3", "the oldest"), ("5.24", "the newest"))
+    },
+    "transformers-mixins": Part(
+        "transformers' own tests of a model pass on our class, on its oldest, pinned and newest version",
+        ("-m", "tests.outside.mixins"),
+    ),
     "pretended-gpu": Part(
         "a pretended GPU gets steps on one device, whole graphs and kernels that fit, on torch 2.11 and the pin",
         ("-m", "tests.outside.pretended"),
@@ -96,7 +112,7 @@ def main(words: list[str]) -> int:
         print(json.dumps(list(PARTS)))
         return 0
     if "--list" in words:
-        print("\n".join(f"{name:13s} {part.holds}" for name, part in PARTS.items()))
+        print("\n".join(f"{name:19s} {part.holds}" for name, part in PARTS.items()))
         return 0
     if unknown := set(words) - set(PARTS):
         print(f"{', '.join(sorted(unknown))}: no such part; there are {', '.join(PARTS)}")
@@ -107,13 +123,13 @@ def main(words: list[str]) -> int:
         last = ended(name)
         if words or last is None or last.code or last.commit != now or "changes" in now:
             run(name)
-    print(f"\n{'part':13s} {'ended':10s} {'time':>8s}  commit")
+    print(f"\n{'part':19s} {'ended':10s} {'time':>8s}  commit")
     endings = {name: ended(name) for name in PARTS}
     for name, ending in endings.items():
         if ending is None:
-            print(f"{name:13s} not run")
+            print(f"{name:19s} not run")
         else:
-            print(f"{name:13s} {outcome(ending):10s} {ending.seconds:7,.0f}s  {ending.commit}")
+            print(f"{name:19s} {outcome(ending):10s} {ending.seconds:7,.0f}s  {ending.commit}")
     asked = [endings[name] for name in words or PARTS]
     return int(any(ending is None or ending.code not in (0, NOT_HERE) for ending in asked))
 

@@ -531,7 +531,8 @@ class CocaForCausalLM(CocaPreTrainedModel, GenerationMixin):
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
         """As CocaModel. labels: (B, T), -100 is ignored; the loss is their mean, or with num_items_in_batch their sum
-        over that number; shift_labels: beside them, those of the next token, where a text is cut into shards. logits_to_keep: how many of the last logits, 0: all; or indices."""
+        over that number; shift_labels: beside them, each the label of the next token, where a text is cut into shards.
+        logits_to_keep: how many of the last logits, 0: all; or indices."""
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
