@@ -133,6 +133,18 @@ def test_eager_attention_is_the_same_and_hands_out_weights(choice, pairs):
         assert not weights.triu(1).any()
 
 
+@pytest.mark.parametrize(("choice", "implementation"), [("alibi", "flash_attention_2"), ("dynamic", "paged|sdpa")])
+def test_an_attention_that_cannot_compute_it_is_refused(choice, implementation, pairs):
+    _, theirs = pairs(choice)
+    before = theirs.config._attn_implementation
+    theirs.config._attn_implementation = implementation
+    try:
+        with pytest.raises(ValueError, match="attn_implementation="):
+            theirs(some_ids(1, 5))
+    finally:
+        theirs.config._attn_implementation = before
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("choice", CHOICES)
 def test_what_is_asked_for_is_given(choice, pairs):

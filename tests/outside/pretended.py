@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from coca_train.runtime import machine
-from tests.outside import plain, torches
+from tests.outside import plain, versions
 
 VERSIONS = ("2.11.0", "2.13.0")
 H100, CAPABILITIES = "9.0", ("8.0", "9.0", "10.0")
@@ -55,7 +55,7 @@ class Outcome(NamedTuple):
 def pretended(version: str) -> tuple[Path, dict[str, str]]:
     """A Python with this torch, and the environment variables of its processes that have a GPU, but for
     PRETENDED_CAPABILITY."""
-    python, folder = torches.environment(version), plain.FOLDER / f"pretended-{version}"
+    python, folder = versions.environment("torch", version), plain.FOLDER / f"pretended-{version}"
     folder.mkdir(exist_ok=True)
     code = "import sysconfig; print(sysconfig.get_path('purelib'))"
     packages = subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=True).stdout.strip()

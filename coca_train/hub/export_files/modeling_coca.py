@@ -493,14 +493,19 @@ class CocaModel(CocaPreTrainedModel):
         settings = self.config.kinds[kind]
         window = settings["visibility"].get("window")
         create = create_causal_mask if window is None else create_sliding_window_causal_mask
-        config: Any = MaskConfig(window, self.config._attn_implementation)
-        mask = create(config=config, inputs_embeds=x_BTC, **mask_of)
-        scheme = Scheme(settings["position"], self.config.head_dim)
-        if scheme.name == "alibi" and not (mask is None or (isinstance(mask, Tensor) and mask.ndim == 4)):
+        scheme, implementation = Scheme(settings["position"], self.config.head_dim), self.config._attn_implementation
+        config: Any = MaskConfig(window, implementation)
+        if scheme.name == "alibi" and implementation not in ("eager", "sdpa"):
             raise ValueError(
-                f"attn_implementation={self.config._attn_implementation!r}: ALiBi takes something off each score, "
-                "which it cannot do; load the model with attn_implementation='sdpa' or 'eager'"
+                f"attn_implementation={implementation!r}: ALiBi takes something off each score, which it cannot do; "
+                "load the model with attn_implementation='sdpa' or 'eager'"
             )
+        if scheme.follows_length and str(implementation).startswith("paged"):
+            raise ValueError(
+                f"attn_implementation={implementation!r}: keys turn anew as the text grows, and a paged cache holds "
+                "them turned; load the model with attn_implementation='sdpa' or 'eager'"
+            )
+        mask = create(config=config, inputs_embeds=x_BTC, **mask_of)
         return Seen(scheme, settings, self.config, places, mask)
 
 
