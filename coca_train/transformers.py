@@ -12,3 +12,7 @@ for _config, _model in ((CocaConfig, CocaForCausalLM), (CocaTrainConfig, CocaTra
     AutoConfig.register(_config.model_type, _config)
     AutoModelForCausalLM.register(_config, _model)
 AutoModel.register(CocaConfig, CocaModel)
+# So that save_pretrained writes the two files again, which auto_map names.
+CocaConfig.register_for_auto_class()
+CocaModel.register_for_auto_class("AutoModel")
+CocaForCausalLM.register_for_auto_class("AutoModelForCausalLM")

@@ -1,5 +1,6 @@
 """config.json of a CoCA model: a decoder whose layers may differ in their positions and in the keys that they see."""
 
+from copy import deepcopy
 from typing import Any
 
 from transformers import PretrainedConfig
@@ -75,7 +76,7 @@ class CocaConfig(PretrainedConfig):
         self.hidden_act, self.gated_mlp = hidden_act, gated_mlp
         self.norm, self.norm_eps, self.parallel_residual = norm, norm_eps, parallel_residual
         self.bias, self.qk_norm, self.dropout, self.initializer_range = bias, qk_norm, dropout, initializer_range
-        self.kinds = kinds or {"own": OWN}
+        self.kinds = kinds or {"own": deepcopy(OWN)}
         self.layer_kinds = layer_kinds or [next(iter(self.kinds))] * num_hidden_layers
         self.use_cache = use_cache
         self._check()
@@ -94,19 +95,27 @@ class CocaConfig(PretrainedConfig):
         )
 
     def _check(self) -> None:
+        self._known("norm", self.norm, ("rmsnorm", "layernorm"))
         if len(self.layer_kinds) != self.num_hidden_layers:
             raise ValueError(f"layer_kinds: {len(self.layer_kinds)} entries for {self.num_hidden_layers} layers")
         for name in dict.fromkeys(self.layer_kinds):
             if name not in self.kinds:
                 raise ValueError(f"layer_kinds: {name!r} is none of kinds ({', '.join(self.kinds)})")
+            if absent := [part for part in OWN if part not in self.kinds[name]]:
+                raise ValueError(f"kinds.{name}: {absent[0]} is missing; give all of {', '.join(OWN)}")
             position, visibility, scale = (self.kinds[name][part] for part in ("position", "visibility", "logit_scale"))
             self._known(f"kinds.{name}.position.scheme", position["scheme"], SCHEMES)
             self._known(f"kinds.{name}.visibility.name", visibility["name"], VISIBILITIES)
             self._known(f"kinds.{name}.logit_scale.name", scale["name"], LOGIT_SCALES)
+            if visibility["name"] == "sliding_window" and not visibility.get("window"):
+                raise ValueError(f"kinds.{name}.visibility: sliding_window needs its window [tokens]")
+            if position["scheme"] == "coca":
+                self._known(f"kinds.{name}.position.variant", position.get("variant"), ("slack", "strict"))
+                self._known(f"kinds.{name}.position.t_width", position.get("t_width"), ("half", "full_mean"))
             if position["scheme"] in ("coca", "rope"):
                 frequencies = position["frequencies"]
                 self._known(f"kinds.{name}.position.frequencies.name", frequencies["name"], FREQUENCIES)
 
-    def _known(self, key: str, value: str, known: tuple[str, ...]) -> None:
+    def _known(self, key: str, value: Any, known: tuple[str, ...]) -> None:
         if value not in known:
             raise ValueError(f"{key}={value!r}: modeling_coca.py computes {', '.join(known)}")

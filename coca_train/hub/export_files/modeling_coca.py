@@ -48,12 +48,18 @@ def wide(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
+def exact(device: torch.device) -> torch.device:
+    """Where float64 is to be had: Apple's GPUs have none."""
+    return torch.device("cpu") if device.type == "mps" else device
+
+
 def spectrum(settings: dict[str, Any], width: int, length: Tensor) -> tuple[Tensor, Tensor]:
     """Radians per position of every pair, (J,), and the temperature that multiplies q' and k'; float32.
 
     settings: the frequencies of a kind. width: R [features]. length: of the text in hand, l [tokens], a scalar.
     Made wide and rounded once. YaRN (arXiv 2309.00071): Eq. 16 to 22, and section 3.3 for s(l); LongRoPE: 2402.13753.
     """
+    device, length = length.device, length.to(exact(length.device))
     name, theta = settings["name"], settings["theta"]
     method = name.removeprefix("dynamic_").removesuffix("_tuned")
     exponent_J = torch.arange(0, width, 2, dtype=torch.float64, device=length.device) / width
@@ -77,7 +83,7 @@ def spectrum(settings: dict[str, Any], width: int, length: Tensor) -> tuple[Tens
         temperature = 0.1 * s.log() + 1.0 if method == "yarn" else one
     elif method == "longrope":
         inv_freq_J, temperature = longrope(settings, inv_freq_J, length)
-    return inv_freq_J.float(), temperature.float()
+    return inv_freq_J.float().to(device), temperature.float().to(device)
 
 
 def ntk(theta: float, s: Tensor, exponent_J: Tensor, width: int) -> Tensor:
@@ -195,9 +201,10 @@ class Scheme:
 def slopes(n_heads: int, device: torch.device) -> Tensor:
     """ALiBi's, (H,): 2^(-8h/H); where H is no power of two, those of the one below it and every second of the next."""
     below = 2 ** (n_heads.bit_length() - 1)
-    of_power = torch.arange(1, below + 1, dtype=torch.float64, device=device) * (-8 / below)
-    between = torch.arange(1, 2 * (n_heads - below) + 1, 2, dtype=torch.float64, device=device) * (-4 / below)
-    return torch.cat((of_power, between)).exp2().float()
+    wide: dict[str, Any] = {"dtype": torch.float64, "device": exact(device)}
+    of_power = torch.arange(1, below + 1, **wide) * (-8 / below)
+    between = torch.arange(1, 2 * (n_heads - below) + 1, 2, **wide) * (-4 / below)
+    return torch.cat((of_power, between)).exp2().float().to(device)
 
 
 def positions_of(mask_BS: Any) -> Tensor:
@@ -209,12 +216,17 @@ class Places:
     """Where the tokens of one forward stand.
 
     pos_BT, index_T: position and index in the text of the new tokens. mask: the 2D attention_mask, which says where
-    those before them stand; None: at their indices; or one of four dimensions, which does not say it. is_first: there
-    are none before them. length: what dynamic frequencies adapt to [tokens].
+    those before them stand; None: as far before the new ones as their indices; or one of four dimensions, which does
+    not say it. is_first: there are none before them. length: what dynamic frequencies adapt to [tokens].
     """
 
     def __init__(self, pos_BT: Tensor, index_T: Tensor, mask: Tensor | None, is_first: bool, length: Tensor) -> None:
         self.pos_BT, self.index_T, self.mask, self.is_first, self.length = pos_BT, index_T, mask, is_first, length
+
+    def to(self, device: torch.device) -> "Places":
+        """The same on another device."""
+        mask = None if self.mask is None else self.mask.to(device)
+        return Places(self.pos_BT.to(device), self.index_T.to(device), mask, self.is_first, self.length.to(device))
 
     def index_S(self, n_keys: int) -> Tensor:
         """Indices of the keys in the text: a cache with a window hands over its last ones, one of fixed size more than
@@ -228,7 +240,7 @@ class Places:
             return self.pos_BT
         index_S = self.index_S(n_keys)
         if self.mask is None:
-            return index_S[None]
+            return index_S + (self.pos_BT[:, :1] - self.index_T[0])
         if self.mask.ndim != 2:
             raise ValueError(
                 "attention_mask of four dimensions: it does not say where the keys of a cache stand, which this "
@@ -249,6 +261,8 @@ class Seen:
     """What all layers of one kind share in one forward: the mask, the rotations, the growth of the scores."""
 
     def __init__(self, scheme: Scheme, kind: dict[str, Any], config: Any, places: Places, mask: Any) -> None:
+        self._made_of = scheme, kind, config
+        self._elsewhere: dict[torch.device, Seen] = {}
         self.scheme, self.places, self.mask, self.window = scheme, places, mask, kind["visibility"].get("window")
         self.spectrum = None
         if scheme.rotates:
@@ -258,6 +272,16 @@ class Seen:
         self.slope_H = slopes(config.num_attention_heads, places.pos_BT.device) if scheme.name == "alibi" else None
         self._key_turns: dict[int, Turn] = {}
         self._masks: dict[int, Tensor] = {}
+
+    def to(self, device: Any, **kwargs: Any) -> "Seen":
+        """The same on another device, as accelerate asks for where layers lie on several; made once for each."""
+        device = torch.empty(0, device=device).device  # cuda and 0 are cuda:0
+        if device == self.places.pos_BT.device:
+            return self
+        if device not in self._elsewhere:
+            mask = self.mask.to(device) if isinstance(self.mask, Tensor) else self.mask
+            self._elsewhere[device] = Seen(*self._made_of, self.places.to(device), mask)
+        return self._elsewhere[device]
 
     def _scale(self, settings: dict[str, Any], trained: int) -> Tensor | None:
         """By how much scores grow with a query's position (kexue.fm/archives/8823; Llama 4's steps)."""
@@ -311,7 +335,8 @@ def eager_attention_forward(
     key, value = key.repeat_interleave(n_repeats, 1), value.repeat_interleave(n_repeats, 1)
     scores = query @ key.transpose(2, 3) * scaling
     if attention_mask is not None:
-        scores = scores + attention_mask[..., : key.shape[2]]
+        mask = attention_mask[..., : key.shape[2]]
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min) if mask.dtype == torch.bool else scores + mask
     weights = scores.softmax(-1, dtype=torch.promote_types(query.dtype, torch.float32)).to(query.dtype)
     return (weights @ value).transpose(1, 2).contiguous(), weights
 
@@ -458,9 +483,8 @@ class CocaModel(CocaPreTrainedModel):
             cache, use_cache = None, False  # a layer that is computed again would extend it again
         if use_cache and cache is None:
             cache = DynamicCache(config=self.config)
-        n_seen = (
-            0 if cache is None else cache.get_seq_length()
-        )  # a tensor in a cache of fixed size, which counts on in it
+        # Of a cache of fixed size it is a tensor, which that cache counts on in.
+        n_seen = 0 if cache is None else cache.get_seq_length()
         index_T = torch.arange(x_BTC.shape[1], device=x_BTC.device) + n_seen
         is_first = cache is None or (isinstance(n_seen, int) and n_seen == 0 and not cache.is_compileable)
         places = self._places(attention_mask, position_ids, index_T, is_first, length)
@@ -470,7 +494,8 @@ class CocaModel(CocaPreTrainedModel):
             mask_of["cache_position"] = kwargs["cache_position"] = index_T
         seen = {kind: self._seen(kind, x_BTC, places, mask_of) for kind in dict.fromkeys(self.config.layer_kinds)}
         for kind, layer in zip(self.config.layer_kinds, self.layers, strict=True):
-            x_BTC = layer(x_BTC, seen[kind], cache, **kwargs)
+            # position_ids: flash attention tells packed texts by them.
+            x_BTC = layer(x_BTC, seen[kind], cache, position_ids=position_ids, **kwargs)
         held: dict[str, Any] = {CACHE: cache if use_cache else None}
         return BaseModelOutputWithPast(last_hidden_state=self.norm(x_BTC), **held)
 
@@ -500,10 +525,10 @@ class CocaModel(CocaPreTrainedModel):
                 f"attn_implementation={implementation!r}: ALiBi takes something off each score, which it cannot do; "
                 "load the model with attn_implementation='sdpa' or 'eager'"
             )
-        if scheme.follows_length and str(implementation).startswith("paged"):
+        if scheme.follows_length and not str(implementation).startswith(("eager", "sdpa", "flash_attention")):
             raise ValueError(
-                f"attn_implementation={implementation!r}: keys turn anew as the text grows, and a paged cache holds "
-                "them turned; load the model with attn_implementation='sdpa' or 'eager'"
+                f"attn_implementation={implementation!r}: keys turn anew as the text grows, and this may hold them "
+                "turned; load the model with attn_implementation='sdpa' or 'eager'"
             )
         mask = create(config=config, inputs_embeds=x_BTC, **mask_of)
         return Seen(scheme, settings, self.config, places, mask)
@@ -560,6 +585,10 @@ class CocaForCausalLM(CocaPreTrainedModel, GenerationMixin):
             "attentions": outputs.attentions,
         }
         return CausalLMOutputWithPast(loss=loss, logits=logits, **also)
+
+    def generate_batch(self, *args: Any, **kwargs: Any) -> Any:
+        """Raises NotImplementedError: keys of a paged cache cannot be turned anew."""
+        raise NotImplementedError("generate_batch: paged caches are not for this model; give generate a padded batch")
 
     @staticmethod
     def create_masks_for_generate(

@@ -28,7 +28,7 @@ class CocaTrainForCausalLM(PreTrainedModel, GenerationMixin):
     base_model_prefix = "model"
     main_input_name = "input_ids"
     supports_gradient_checkpointing = True
-    _no_split_modules = ["Block"]  # noqa: RUF012
+    _no_split_modules = ["Transformer"]  # noqa: RUF012  # what layers share stays on one device
     _skip_keys_device_placement = ["past_key_values", "cache"]  # noqa: RUF012
     _supports_sdpa = True
     _tied_weights_keys = {"model.head.weight": "model.embed.weight"}  # noqa: RUF012
