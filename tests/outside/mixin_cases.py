@@ -1,7 +1,7 @@
 """transformers' own tests of a model, on our class. `python -m tests.outside.mixins` runs a copy of this file beside
 the tests of a release of transformers: `tests` is their package here, and nothing of ours but coca_train is imported.
 
-None is left out by us. These leave themselves out:
+SKIPPED says what is left out by us, and why. These leave themselves out:
 - flash attention, offloading, several devices: they need a GPU; quanto, kernels: packages that are not installed
 - test_model_rope_*, partial rotation: they set `rope_parameters`; our frequencies are `kinds`, which tests/hub holds to
   our own model
@@ -68,11 +68,19 @@ class Tiny:
         return self.get_config(), {"input_ids": ids_BT, "attention_mask": torch.ones_like(ids_BT).tril()}
 
 
+SKIPPED = {
+    "test_bc_cache_name_forward": "it wants a warning for past_key_values, which a class for 5.3 too takes as readily "
+    "as cache; tests/hub/test_modeling_coca.py holds both names to the same logits",
+}
+
+
 class Both(ModelTesterMixin, GenerationTesterMixin):
     all_model_classes = (CocaModel, CocaForCausalLM)
     tiny: Tiny
 
     def setUp(self) -> None:
+        if reason := SKIPPED.get(self._testMethodName):
+            self.skipTest(reason)
         self.model_tester = self.tiny
 
     def _check_past_key_values_for_generate(

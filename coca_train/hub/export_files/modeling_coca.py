@@ -486,6 +486,11 @@ class CocaModel(CocaPreTrainedModel):
         # Of a cache of fixed size it is a tensor, which that cache counts on in.
         n_seen = 0 if cache is None else cache.get_seq_length()
         index_T = torch.arange(x_BTC.shape[1], device=x_BTC.device) + n_seen
+        if "cache_position" in _MASK_ARGUMENTS and cache is not None and cache.is_compileable:
+            # These versions count the keys of a cache of fixed size that are not zero, and CoCA's may be.
+            index_T = kwargs.get("cache_position")
+            if index_T is None:
+                raise ValueError("a cache of fixed size needs cache_position in this version of transformers")
         is_first = cache is None or (isinstance(n_seen, int) and n_seen == 0 and not cache.is_compileable)
         places = self._places(attention_mask, position_ids, index_T, is_first, length)
         # A cache that holds nothing and grows by what it is given has no say in a mask, and would hide documents.
