@@ -18,8 +18,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_MAPPING_NAMES
 
 from coca_train.transformers import CocaConfig, CocaForCausalLM, CocaModel
-from tests.generation.test_utils import GenerationTesterMixin
-from tests.test_modeling_common import ModelTesterMixin, ids_tensor
+from tests.generation.test_utils import GenerationTesterMixin  # pyright: ignore[reportMissingImports]
+from tests.test_modeling_common import ModelTesterMixin, ids_tensor  # pyright: ignore[reportMissingImports]
 
 CAUSAL = {"name": "causal"}
 UNSCALED = {"name": "none", "length": None, "beta": 1.0}

@@ -375,7 +375,8 @@ class CocaAttention(nn.Module):
             k, v = cache.update(k, v, self.layer_idx, {"cache_position": kwargs.get("cache_position")})
         if scheme.follows_length:
             k = scheme.key(k, seen.key_turn(k.shape[2])).to(dtype)
-        attention = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
+        implementation = self.config._attn_implementation or "eager"
+        attention = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         mask = seen.mask_of(k.shape[2], dtype)
         out, weights = attention(
             self, q, k, v, mask, dropout=0.0, scaling=self.scaling, sliding_window=seen.window, **kwargs
