@@ -4,6 +4,7 @@ trial."""
 import gc
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -22,6 +23,8 @@ FOLDER = pytest.StashKey[tuple[Path, Path]]()  # where tests run, and where the 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     session.config.stash[BEFORE] = checkout.entries()
+    # A job in the background of a shell ignores it, and so would all that tests start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     checkout.watch()
     path = [str(checkout.ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(path)  # for `python -m tests.…`
