@@ -100,9 +100,9 @@ def test_a_name_that_is_missing_in_our_own_adapter_is_no_missing_package(
     ours: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = "coca_train.evaluation.measures.harness" if ours else "lm_eval"
+    # The package keeps a module that another test has imported, and would be asked first.
+    monkeypatch.delattr(measures, "harness", raising=False)
+    monkeypatch.delitem(sys.modules, "coca_train.evaluation.measures.harness", raising=False)
     monkeypatch.setitem(sys.modules, name, None)
-    if not ours:
-        monkeypatch.delitem(sys.modules, "coca_train.evaluation.measures.harness", raising=False)
-        monkeypatch.delattr(measures, "harness", raising=False)
     with pytest.raises(ImportError if ours else UserError, match=name if ours else "E-EVAL-30"):
         harness._harness()
