@@ -12,7 +12,7 @@ import transformers
 from torch.nn import functional as F
 
 from coca_train.config.schema import KindConfig, LayersConfig
-from coca_train.hub import own_json
+from coca_train.hub import decoding, own_json
 from coca_train.hub.export_files import configuration_coca
 from coca_train.hub.export_files.modeling_coca import CACHE, CocaConfig, CocaForCausalLM, CocaModel
 from coca_train.hub.installed.modeling import CocaTrainForCausalLM
@@ -423,6 +423,28 @@ def test_flash_attention_is_told_positions(pairs, monkeypatch):
 def test_batches_of_a_paged_cache_are_refused_in_words(pairs):
     with pytest.raises(NotImplementedError, match="padded batch"):
         pairs("coca")[1].generate_batch([[1, 2]])
+
+
+@pytest.mark.parametrize(
+    ("probe", "forgotten"),
+    [
+        ("small copy, cached", [CACHE]),
+        # Its positions alone would do: they jump, so that padding is texts of its own.
+        ("small copy, padded", ["attention_mask", "position_ids"]),
+        ("small copy, packed", ["position_ids"]),
+    ],
+)
+@pytest.mark.parametrize("choice", ["coca", "fox"])
+def test_an_export_whose_class_forgets_an_argument_is_not_published(choice, probe, forgotten, monkeypatch):
+    """The three ways in which exports were wrong while their parity on whole texts passed."""
+    source = models.random_source(**CHOICES[choice])
+    cls = CocaForCausalLM if choice == "coca" else CocaTrainForCausalLM
+    whole = cls.forward
+    monkeypatch.setattr(
+        cls, "forward", lambda self, *args, **given: whole(self, *args, **given | dict.fromkeys(forgotten))
+    )
+    results = decoding.check(source, own_json.config(source.architecture))
+    assert probe in {result.probe for result in results if not result.passed}
 
 
 def test_the_base_model_and_the_default_configuration():
