@@ -10,9 +10,9 @@ import transformers
 from coca_train import positions
 from coca_train.config.older import model_config
 from coca_train.config.schema import LayersConfig
-from coca_train.hub import own, own_json
+from coca_train.hub import own_json, transformers_side
 from coca_train.hub.architecture import Architecture
-from coca_train.hub.weights import Source, translate
+from coca_train.hub.weights import Source
 from coca_train.positions import visibilities
 from coca_train.positions.layers import UNIFORM
 
@@ -146,16 +146,9 @@ def random_source(
 
 def both(source: Source, attention: str = "sdpa") -> tuple[Any, Any]:
     """Our model of a source, and the class of our own export with the same weights under its names."""
-    config = own_json.config(source.architecture)
-    cls, config_class = own.classes(config["model_type"])
-    theirs = cls._from_config(config_class(**config), attn_implementation=attention).eval()
-    weights = translate(source, config)
-    missing, unexpected = theirs.load_state_dict({name: weights.read(name) for name in weights.shapes}, strict=False)
-    assert not unexpected
-    assert set(missing) <= (
-        {"lm_head.weight", "model.head.weight"} if source.architecture.model.tie_embeddings else set()
-    )
-    theirs.tie_weights()
+    theirs = transformers_side.model_of(source, own_json.config(source.architecture))
+    if attention != "sdpa":
+        theirs.set_attn_implementation(attention)
     ours = source.architecture.build().eval()
     ours.load_state_dict({name: source.read(name) for name in source.names}, strict=False)
     ours.tie()
