@@ -55,7 +55,7 @@ def serves(parts: Sequence[Part]) -> bool:
 
 def _learns(parts: Sequence[Part]) -> bool:
     """Whether gradients reach what score_mod looks up. The backward kernel adds them by atomics, in an order that is
-    another every time, even where torch is asked for deterministic algorithms (2.10 to 2.13)."""
+    another every time, even where torch is asked for deterministic algorithms (2.11 to 2.13)."""
     looked_up = (x for part in parts for name, x in leaves(tensors_of(part)) if name not in ("q_BHtE", "k_BGsE"))
     return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in looked_up)
 

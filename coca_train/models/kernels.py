@@ -40,7 +40,7 @@ Kernel = Callable[[Sequence[Part], Tensor, float], Tensor]
 def is_plain(parts: Sequence[Part]) -> bool:
     """Whether a causal mask and q'·k' are all there is, so that any fused kernel serves."""
     first = parts[0]
-    has_terms = any(term is not None for term in first.terms)  # in words that Dynamo of torch 2.10 and 2.11 follows
+    has_terms = any(term is not None for term in first.terms)  # in words that Dynamo of torch 2.11 follows
     return len(parts) == 1 and not has_terms and first.hooked is None and first.layout.is_causal_only
 
 
@@ -115,9 +115,10 @@ def sdpa(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
     padded = q_BHTE.shape[-1] - width
     if padded:  # fused kernels want one width for q, k and v
         v_BHSD = F.pad(v_BHSD, (0, padded))
-    if n_queries in (1, n_keys):
+    single = n_queries == 1
+    if single or n_queries == n_keys:
         out_BHTE = F.scaled_dot_product_attention(
-            q_BHTE, k_BHSE, v_BHSD, is_causal=n_queries > 1, scale=scale, enable_gqa=grouped
+            q_BHTE, k_BHSE, v_BHSD, is_causal=not single, scale=scale, enable_gqa=grouped
         )
     else:
         out_BHTE = _behind_cache(q_BHTE, repeat_heads(k_BHSE, n_heads), repeat_heads(v_BHSD, n_heads), scale)

@@ -90,8 +90,8 @@ def _add_product(total_VC: Tensor, grad_Vn: Tensor, x_nC: Tensor, first: bool, d
         add_wider_product(total_VC, grad_Vn, x_nC, beta)
 
 
-# An operation of its own: on the meta device, where steps are counted, torch 2.10 and 2.11 have no addmm that ends in
-# another dtype.
+# An operation of its own: on the meta device, where steps are counted, torch 2.11 has no addmm that ends in another
+# dtype.
 @torch.library.custom_op("coca_train::add_wider_product", mutates_args=("total_VC",))
 def add_wider_product(total_VC: Tensor, grad_Vn: Tensor, x_nC: Tensor, beta: float) -> None:
     """total = beta * total + grad @ x, of bfloat16 factors into a float32 sum."""

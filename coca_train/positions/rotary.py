@@ -62,7 +62,9 @@ def in_pieces(made: Callable[..., Tensor], x_BTHR: Tensor, *tables: Tensor) -> T
     """made(x, *tables) in the dtype of x, piece by piece: no wider copy of the whole."""
     parts = pieces(x_BTHR)
     if len(parts) == 1:
-        return made(x_BTHR, *tables).to(x_BTHR.dtype)
+        # Where a graph is made, a copy, which Inductor leaves out again: in the forward of an autograd.Function, Dynamo
+        # of torch 2.11 gives no gradient to what an in-place operation returns, or a `to` that changes nothing.
+        return made(x_BTHR, *tables).to(x_BTHR.dtype, copy=torch.compiler.is_compiling())
     out = torch.empty_like(x_BTHR)
     for part in parts:
         out[:, part] = made(x_BTHR[:, part], *(table[:, part] for table in tables))

@@ -74,16 +74,21 @@ def steps(model: Transformer, batches: list[Any]) -> list[torch.Tensor]:
 
 
 def check(model: Transformer, batches: list[Any], backend: str = "aot_eager", n_kinds: int = 1) -> None:
-    """The same losses and gradients, and as many graphs as there are kinds of layers."""
+    """The same losses and gradients, and as many graphs as there are kinds of layers. Without Inductor nothing is rounded
+    otherwise: in float64 a gradient that does not arrive is seen, however small."""
+    exactly = {"rtol": 1e-6, "atol": 1e-9} if backend == "aot_eager" else {"rtol": 1e-4, "atol": 1e-5}
+    model = model.double() if backend == "aot_eager" else model
     torch._dynamo.reset()
     counters.clear()
     expected = steps(model, batches)
     model.compiled = CompiledBlocks(WAYS[model.activation_checkpointing], backend)
     seen = steps(model, batches)
     assert model.compiled.eager == {}
-    assert not counters["graph_break"] and counters["stats"]["unique_graphs"] == n_kinds
+    # torch 2.11 looks at every number that a checkpointed block is given: one more once a text ends elsewhere.
+    looks = torch.__version__ < "2.12" and model.activation_checkpointing != "none"
+    assert not counters["graph_break"] and counters["stats"]["unique_graphs"] in {n_kinds, n_kinds << looks}
     for mine, theirs in zip(seen, expected, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(mine, theirs, **exactly)
 
 
 def cases() -> list[tuple[str, str, bool, str, bool]]:
@@ -120,11 +125,12 @@ def test_one_graph_for_every_frequency(scheme, frequency):
 
 @pytest.mark.parametrize("trained", ["position", "attention.k", "mlp"])
 @pytest.mark.slow
-def test_one_graph_in_a_stage_that_trains_a_part(trained):
+def test_two_graphs_in_a_stage_that_trains_a_part(trained):
+    """One of them for layers whose input needs no gradient."""
     model = model_of(SCHEMES["coca"])
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(trained in name or "blocks.1" in name)
-    check(model, [batch_of(step, False) for step in range(2)])
+    check(model, [batch_of(step, False) for step in range(2)], n_kinds=2)
 
 
 @pytest.mark.slow
