@@ -26,13 +26,13 @@ from coca_train.runtime.compilation import compile_alone
 MAX_ROWS = 512  # of a table that is multiplied with every query or key beforehand
 MIN_WIDTH = 16  # of heads, below which torch has no kernel
 
-# For heads of 64. torch gives four warps a forward block of 128 x 64 scores on Ampere, of 128 x 128 on Hopper and
-# Blackwell: with what masks and terms look up beside them they do not fit the registers, and up to 2.7 KB a thread go
-# through memory. Less does of Blackwell's backward block, which has four warps as well.
-SMALLER_BLOCKS: Any = {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64, "fwd_num_warps": 8}
-WARPS_BACKWARD: Any = {"bwd_num_warps": 8}
-# Where products with queries or keys are looked up, and their gradients added, half the block does.
-HALF_BACKWARD: Any = WARPS_BACKWARD | {"bwd_BLOCK_M1": 32, "bwd_BLOCK_N1": 64, "bwd_BLOCK_M2": 64, "bwd_BLOCK_N2": 32}
+# torch's own blocks are chosen for a causal mask alone. With what masks and terms look up beside it they do not fit: up
+# to 6 KB a thread go through memory, and on Blackwell some need more shared memory than there is. These leave none
+# (tests/pretended_gpu/attention.py); how fast they are is for `make gpu` to say.
+FORWARD: Any = {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64, "fwd_num_warps": 8}
+SMALL_FORWARD: Any = FORWARD | {"fwd_BLOCK_M": 64}
+BACKWARD: Any = {f"bwd_BLOCK_{side}": 64 for side in ("M1", "N1", "M2", "N2")} | {"bwd_num_warps": 8}
+SMALL_BACKWARD: Any = BACKWARD | {"bwd_BLOCK_M1": 32, "bwd_BLOCK_N2": 32}
 
 # (score, batch, head, query index, key index) -> score, and without the score -> seen
 Modify = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -78,16 +78,17 @@ def _attend(part: Part, v_BGSD: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """out_BHTD and log-sum-exp lse_BHT (natural; -inf where a query sees nothing) of one view."""
     q_BHTE, k_BGSE = (_widened(x.transpose(1, 2)) for x in (part.q_BTHE, part.k_BSGE))
     run = _compiled(_key(part)) if _compiles(q_BHTE) else flex_attention
+    modify = score_mod(part, scale)
     out_BHTD, aux = run(
         q_BHTE,
         k_BGSE,
         _widened(v_BGSD),
-        score_mod=score_mod(part, scale),
+        score_mod=modify,
         block_mask=_blocks(part.layout),
         scale=scale,
         enable_gqa=q_BHTE.shape[1] != k_BGSE.shape[1],
         return_aux=AuxRequest(lse=True),
-        kernel_options=options(q_BHTE, _has_products(part)),
+        kernel_options=options(q_BHTE, modify is not None, _has_products(part)),
     )
     assert aux.lse is not None
     return out_BHTD[..., : v_BGSD.shape[-1]], aux.lse
@@ -107,15 +108,24 @@ def _has_products(part: Part) -> bool:
     return part.terms.query is not None or part.terms.key is not None
 
 
-def options(q_BHTE: Tensor, has_products: bool = False) -> Any:
-    """FlexAttention's kernel options; None: torch's own. has_products: terms of queries or keys are looked up."""
-    if not q_BHTE.is_cuda or q_BHTE.dtype == torch.float32 or q_BHTE.shape[-1] != 64:
+def options(q_BHTE: Tensor, modifies: bool = False, has_products: bool = False) -> Any:
+    """FlexAttention's kernel options; None: torch's own. modifies: there is a score_mod; has_products: it looks up
+    products of queries or keys. float32 is multiplied without tensor cores, which takes all registers whatever the
+    blocks."""
+    width = q_BHTE.shape[-1]
+    if not q_BHTE.is_cuda or q_BHTE.dtype == torch.float32 or not 64 <= width <= 256:
         return None
     major = torch.cuda.get_device_capability(q_BHTE.device)[0]
     if major not in (8, 9, 10):
         return None
-    backward = HALF_BACKWARD if has_products else WARPS_BACKWARD if major > 8 else {}
-    return SMALLER_BLOCKS | backward
+    if width > 128:
+        return SMALL_BACKWARD
+    if modifies:
+        is_small = has_products or major != 9  # tables alone leave Hopper room for more
+        return (SMALL_FORWARD if is_small else FORWARD) | SMALL_BACKWARD
+    if width > 64 or major == 10:
+        return FORWARD | BACKWARD
+    return FORWARD | SMALL_BACKWARD if major == 8 else FORWARD  # torch's own on Hopper leaves none
 
 
 def _blocks(layout: Layout) -> BlockMask:

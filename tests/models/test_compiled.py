@@ -74,8 +74,10 @@ def steps(model: Transformer, batches: list[Any]) -> list[torch.Tensor]:
 
 
 def check(model: Transformer, batches: list[Any], backend: str = "aot_eager", n_kinds: int = 1) -> None:
-    """The same losses and gradients, and as many graphs as there are kinds of layers. Without Inductor nothing is rounded
-    otherwise: in float64 a gradient that does not arrive is seen, however small."""
+    """The same losses and gradients, and as many graphs as there are kinds of layers.
+
+    Without Inductor nothing is rounded otherwise: in float64 a gradient that does not arrive is seen, however small.
+    """
     exactly = {"rtol": 1e-6, "atol": 1e-9} if backend == "aot_eager" else {"rtol": 1e-4, "atol": 1e-5}
     model = model.double() if backend == "aot_eager" else model
     torch._dynamo.reset()

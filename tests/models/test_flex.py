@@ -68,21 +68,25 @@ def test_heads_are_as_wide_as_torch_has_kernels_for(name, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("capability", "width", "dtype", "has_products", "expected"),
+    ("major", "width", "dtype", "looked_up", "expected"),
     [
-        ((9, 0), 64, torch.bfloat16, False, flex.SMALLER_BLOCKS | flex.WARPS_BACKWARD),
-        ((9, 0), 64, torch.float16, True, flex.SMALLER_BLOCKS | flex.HALF_BACKWARD),
-        ((9, 0), 64, torch.float32, False, None),
-        ((9, 0), 128, torch.bfloat16, True, None),
-        ((8, 0), 64, torch.bfloat16, False, flex.SMALLER_BLOCKS),
-        ((8, 0), 64, torch.bfloat16, True, flex.SMALLER_BLOCKS | flex.HALF_BACKWARD),
-        ((10, 0), 64, torch.bfloat16, False, flex.SMALLER_BLOCKS | flex.WARPS_BACKWARD),
-        ((12, 0), 64, torch.bfloat16, False, None),
+        (9, 64, torch.bfloat16, "nothing", flex.FORWARD),
+        (9, 64, torch.float16, "tables", flex.FORWARD | flex.SMALL_BACKWARD),
+        (9, 64, torch.bfloat16, "products", flex.SMALL_FORWARD | flex.SMALL_BACKWARD),
+        (9, 64, torch.float32, "tables", None),
+        (9, 128, torch.bfloat16, "nothing", flex.FORWARD | flex.BACKWARD),
+        (9, 136, torch.bfloat16, "nothing", flex.SMALL_BACKWARD),
+        (8, 64, torch.bfloat16, "nothing", flex.FORWARD | flex.SMALL_BACKWARD),
+        (8, 128, torch.bfloat16, "tables", flex.SMALL_FORWARD | flex.SMALL_BACKWARD),
+        (10, 64, torch.bfloat16, "nothing", flex.FORWARD | flex.BACKWARD),
+        (10, 128, torch.bfloat16, "tables", flex.SMALL_FORWARD | flex.SMALL_BACKWARD),
+        (10, 32, torch.bfloat16, "nothing", None),
+        (12, 64, torch.bfloat16, "nothing", None),
     ],
 )
 def test_blocks_are_smaller_where_torchs_do_not_fit_the_registers(
-    capability, width, dtype, has_products, expected, monkeypatch
+    major, width, dtype, looked_up, expected, monkeypatch
 ):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (major, 0))
     q: Any = SimpleNamespace(is_cuda=True, dtype=dtype, shape=(2, 4, 9, width), device="cuda")
-    assert flex.options(q, has_products) == expected
+    assert flex.options(q, looked_up != "nothing", looked_up == "products") == expected

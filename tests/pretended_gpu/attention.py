@@ -3,19 +3,15 @@ registers, and what a block shares fits its memory."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache
 from itertools import product
 
 import torch
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from coca_train.extending.parts import MODEL
-from coca_train.models.flex import options
-from coca_train.runtime.compilation import compile_alone
 from tests.cases import covering
 from tests.outside.pretended import CAPABILITIES, H100
 from tests.pretended_gpu.inductor import Usage, Written, measured, nothing_launched
-from tests.pretended_gpu.steps import GPU, Case, nothing_asked, step
+from tests.pretended_gpu.steps import Case, step
 
 WIDTHS = (64, 128)
 HEADS, SEQ_LEN = 16, 1024
@@ -40,16 +36,8 @@ LOOKED_UP = (
     ("disentangled", "causal", False),
     ("fox", "causal", False),
 )
-# What kernels with terms or rules of ours leave in memory at most [bytes a thread], forward and backward, where that is
-# more than torch's own leave: known figures, which no change may raise.
-KNOWN = {
-    ("8.0", 64): (56, 496),
-    ("8.0", 128): (104, 1392),
-    ("9.0", 64): (0, 24),
-    ("9.0", 128): (0, 728),
-    ("10.0", 64): (752, 664),
-    ("10.0", 128): (632, 1576),
-}
+# What a thread leaves in memory where that is not nothing [bytes], by capability, width and scheme.
+KNOWN = {("8.0", 128, "disentangled"): 16}
 
 
 def attention_cases() -> Iterator[tuple[str, Callable[[], str]]]:
@@ -84,31 +72,9 @@ def _fits(case: Case, capability: str, width: int) -> str:
     assert sum(kernel.backward for kernel in used) * 2 == len(used) > 0, f"kernels: {used}"
     found = "; ".join(map(str, used))
     assert all(kernel.fits for kernel in used), found
-    if case.dtype == torch.float32:  # multiplied without tensor cores, which takes all registers whatever the blocks
-        return found
-    for backward, known in enumerate(KNOWN.get((capability, width), (0, 0))):
-        own, ours = (max(x.stack for x in kernels if x.backward == backward) for kernels in (torchs_own(width), used))
-        assert ours <= max(own, known), f"more than {max(own, known)} B: {found}"
+    if case.dtype != torch.float32:  # multiplied without tensor cores, which takes all registers whatever the blocks
+        assert max(kernel.stack for kernel in used) <= KNOWN.get((capability, width, case.scheme), 0), found
     return found
-
-
-@cache
-def torchs_own(width: int) -> list[Usage]:
-    """What FlexAttention takes without a term, a rule or an option of ours. Blocks of ours take nothing of memory."""
-
-    def causal(b: torch.Tensor, h: torch.Tensor, m: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
-        return m >= n
-
-    with nothing_launched() as graphs, nothing_asked():
-        q, k, v = (
-            torch.empty(2, HEADS, SEQ_LEN, width, dtype=torch.bfloat16, device=GPU, requires_grad=True) for _ in "qkv"
-        )
-        seen = create_block_mask(causal, None, None, SEQ_LEN, SEQ_LEN, device=GPU)
-        chosen = options(q)
-        compile_alone(flex_attention, "inductor")(q, k, v, block_mask=seen).sum().backward()
-    used = _measured(graphs)
-    print(f"torch's own, width {width}: {'; '.join(map(str, used))}", flush=True)
-    return used if chosen is None else [one._replace(stack=0) for one in used]
 
 
 def _measured(graphs: list[list[Written]]) -> list[Usage]:
