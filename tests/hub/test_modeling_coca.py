@@ -193,6 +193,28 @@ def test_what_is_asked_for_is_given(choice, pairs):
 
 
 @pytest.mark.parametrize("choice", ["coca", "fox"])
+def test_a_cache_is_never_dropped_in_silence(choice):
+    _, theirs = models.both(models.random_source(**CHOICES[choice]))
+    ids = some_ids(1, 5)
+    held = theirs(ids, use_cache=True)[CACHE]
+    theirs.gradient_checkpointing_enable()
+    theirs.train()
+    with pytest.raises(ValueError, match="checkpointing"):
+        theirs(ids, **{CACHE: held})
+    theirs(ids, **{CACHE: transformers.DynamicCache()}).logits.sum().backward()  # nothing is lost
+    with pytest.raises(TypeError, match="tuple"):
+        theirs(ids, past_key_values=((ids, ids),))
+
+
+def test_a_mask_is_of_the_cached_tokens_too(pairs):
+    _, theirs = pairs("coca")
+    ids = some_ids(1, 5)
+    held = theirs(ids, use_cache=True)[CACHE]
+    with pytest.raises(ValueError, match="1 tokens, and there are 5"):
+        theirs(ids[:, :1], attention_mask=torch.ones(1, 1, dtype=torch.long), **{CACHE: held})
+
+
+@pytest.mark.parametrize("choice", ["coca", "fox"])
 def test_what_nobody_knows_is_refused(choice, pairs):
     _, theirs = pairs(choice)
     with pytest.raises(TypeError, match="token_type_ids"):
@@ -456,6 +478,7 @@ def test_the_base_model_and_the_default_configuration():
         ({"layer_kinds": ["own", "other"]}, "other"),
         ({"position": {"scheme": "fire"}}, "fire"),
         ({"position": {"scheme": "rope", "frequencies": {"name": "clex"}}}, "clex"),
+        ({"position": {"scheme": "rope", "frequencies": {"name": "yarn", "convention": "cod"}}}, "cod"),
         ({"visibility": {"name": "sinks"}}, "sinks"),
         ({"visibility": {"name": "sliding_window"}}, "window"),
         ({"position": configuration_coca.OWN["position"] | {"variant": "slak"}}, "slak"),

@@ -11,6 +11,7 @@ FREQUENCIES = (
     "plain", "partial", "linear", "ntk", "ntk_by_parts", "yarn", "llama3", "longrope",
     "dynamic_linear", "dynamic_ntk", "dynamic_ntk_by_parts", "dynamic_yarn", "dynamic_yarn_tuned",
 )  # fmt: skip
+CONVENTIONS = ("paper", "code", "authors", "indices")  # of YaRN and NTK-by-parts
 LOGIT_SCALES = ("none", "log", "steps")
 OWN: dict[str, Any] = {
     "position": {
@@ -115,6 +116,8 @@ class CocaConfig(PretrainedConfig):
             if position["scheme"] in ("coca", "rope"):
                 frequencies = position["frequencies"]
                 self._known(f"kinds.{name}.position.frequencies.name", frequencies["name"], FREQUENCIES)
+                convention = frequencies.get("convention", "paper")
+                self._known(f"kinds.{name}.position.frequencies.convention", convention, CONVENTIONS)
 
     def _known(self, key: str, value: Any, known: tuple[str, ...]) -> None:
         if value not in known:

@@ -341,6 +341,14 @@ def eager_attention_forward(
     return (weights @ value).transpose(1, 2).contiguous(), weights
 
 
+def check_cache(cache: Any, is_checkpointed: bool) -> None:
+    """Raise TypeError for what is no Cache, ValueError for one that holds something where layers are computed again."""
+    if cache is not None and not isinstance(cache, Cache):
+        raise TypeError(f"past_key_values is a {type(cache).__name__}; a Cache of transformers is needed")
+    if is_checkpointed and cache is not None and cache.get_seq_length():
+        raise ValueError("gradient checkpointing computes layers again, which a cache does not allow: leave out either")
+
+
 class CocaAttention(nn.Module):
     """Projections, the scheme's map of queries and keys, one dot product."""
 
@@ -480,7 +488,9 @@ class CocaModel(CocaPreTrainedModel):
             raise ValueError("cache and past_key_values are two names of one argument")
         x_BTC = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         cache = past_key_values if cache is None else cache
-        if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
+        is_checkpointed = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
+        check_cache(cache, is_checkpointed)
+        if is_checkpointed:
             cache, use_cache = None, False  # a layer that is computed again would extend it again
         if use_cache and cache is None:
             cache = DynamicCache(config=self.config)
@@ -493,7 +503,7 @@ class CocaModel(CocaPreTrainedModel):
             if index_T is None:
                 raise ValueError("a cache of fixed size needs cache_position in this version of transformers")
         is_first = cache is None or (isinstance(n_seen, int) and n_seen == 0 and not cache.is_compileable)
-        places = self._places(attention_mask, position_ids, index_T, is_first, length)
+        places = self._places(attention_mask, position_ids, index_T, n_seen, is_first, length)
         # A cache that holds nothing and grows by what it is given has no say in a mask, and would hide documents.
         mask_of = {"attention_mask": attention_mask, "position_ids": position_ids, CACHE: None if is_first else cache}
         if "cache_position" in _MASK_ARGUMENTS:
@@ -510,12 +520,18 @@ class CocaModel(CocaPreTrainedModel):
         attention_mask: Tensor | None,
         position_ids: Tensor | None,
         index_T: Tensor,
+        n_seen: int | Tensor,
         is_first: bool,
         length: int | None,
     ) -> Places:
         pos_BT = position_ids
         if pos_BT is None:
             by_mask = attention_mask is not None and attention_mask.ndim == 2
+            if by_mask and isinstance(n_seen, int) and attention_mask.shape[1] < n_seen + len(index_T):
+                raise ValueError(
+                    f"attention_mask is of {attention_mask.shape[1]} tokens, and there are {n_seen} in the cache and "
+                    f"{len(index_T)} new ones; give a mask of all of them"
+                )
             pos_BT = positions_of(attention_mask)[:, index_T] if by_mask else index_T[None]
         longest = pos_BT.max() + 1 if length is None else torch.tensor(length, device=index_T.device)
         return Places(pos_BT, index_T, attention_mask, is_first, longest)

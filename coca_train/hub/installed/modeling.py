@@ -14,7 +14,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 
 from coca_train.hub import config_json
-from coca_train.hub.export_files.modeling_coca import CACHE, KNOWN
+from coca_train.hub.export_files.modeling_coca import CACHE, KNOWN, check_cache
 from coca_train.hub.installed.configuration import CocaTrainConfig
 from coca_train.hub.installed.past import Past
 from coca_train.models.attention import AttentionContext
@@ -105,6 +105,7 @@ class CocaTrainForCausalLM(PreTrainedModel, GenerationMixin):
         x_BTC = self.model.embed(input_ids) if inputs_embeds is None else inputs_embeds
         cache = past_key_values if cache is None else cache
         checkpointed = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
+        check_cache(cache, checkpointed)
         if use_cache and cache is None:
             cache = DynamicCache()
         is_empty = cache is None or cache.get_seq_length() == 0
