@@ -27,8 +27,8 @@ MAX_ROWS = 512  # of a table that is multiplied with every query or key beforeha
 MIN_WIDTH = 16  # of heads, below which torch has no kernel
 
 # torch's own blocks are chosen for a causal mask alone. With what masks and terms look up beside it they do not fit: up
-# to 6 KB a thread go through memory, and on Blackwell some need more shared memory than there is. These leave none
-# (tests/pretended_gpu/attention.py); how fast they are is for `make gpu` to say.
+# to 6 KB a thread go through memory, and on Blackwell some need more shared memory than there is. These leave next to
+# none (tests/pretended_gpu/attention.py); how fast they are is for `make gpu` to say.
 FORWARD: Any = {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64, "fwd_num_warps": 8}
 SMALL_FORWARD: Any = FORWARD | {"fwd_BLOCK_M": 64}
 BACKWARD: Any = {f"bwd_BLOCK_{side}": 64 for side in ("M1", "N1", "M2", "N2")} | {"bwd_num_warps": 8}
