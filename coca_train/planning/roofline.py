@@ -2,7 +2,8 @@
 
 Forward and backward are those of the model itself (dispatch.py), fused by rules that a compiled schedule shows
 (fusion.py); update and communication are the engine's (collectives.py). Times are sums of the longer of moving a
-kernel's bytes and computing its FLOPs: no more than what can be counted, and no less.
+kernel's bytes and computing its FLOPs: no more than what can be counted, and no less. What the host has to do for it
+(host.py) is the step where it takes longer.
 """
 
 from collections import Counter
@@ -17,6 +18,7 @@ from coca_train.config.schema import Config
 from coca_train.engine.base import spec_of
 from coca_train.engine.optim import MUON
 from coca_train.models.lora import named_parameters
+from coca_train.planning import host
 from coca_train.planning.collectives import GRADIENTS, Collective, collectives, exchanged, update
 from coca_train.planning.count import AGAIN, ATTENTION, COMMUNICATION, ELEMENTWISE, FORWARD, LINEAR, LOSS, OPTIMIZER
 from coca_train.planning.dispatch import micro_batch
@@ -95,10 +97,22 @@ class Step:
             saved[rule] = self._row(replaced, rates) - self._row(kernels, rates)
         return {name: row for name, row in saved.items() if row.kernels}
 
-    def seconds(self, rates: Rates, compiled: bool = False) -> float:
-        """One step, blocks compiled or not."""
+    def device_seconds(self, rates: Rates, compiled: bool = False) -> float:
+        """What the GPU computes and waits for in a step, blocks compiled or not."""
         total = sum(row.seconds[0] for row in self.rows([rates]).values())
         return total - sum(row.seconds[0] for row in self.savings([rates]).values()) * compiled
+
+    def host_seconds(self, compiled: bool = False) -> float:
+        """What a thread of the host does for a step, blocks compiled or not."""
+        kernels = self.compiled if compiled else self.eager
+        n_again = sum(kernel.part == AGAIN for kernel in kernels)
+        trained, tensors = len(self.outline.trained), len(dict(named_parameters(self.outline.model)))
+        counted = host.Counted(len(kernels) - n_again, n_again, trained, tensors, self.n_micro_batches)
+        return host.seconds(self.outline.config.engine, counted)
+
+    def seconds(self, rates: Rates, compiled: bool = False) -> float:
+        """One step: the longer of what the device and what the host has to do."""
+        return max(self.device_seconds(rates, compiled), self.host_seconds(compiled))
 
     def mfu(self, rates: Rates, seconds: float) -> float:
         """FLOPs that the model needs (what is computed again is not), as a share of the peak."""

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from coca_train.planning.fusion import RULES
-from coca_train.planning.rates import OF_LINKS, SHORTEST_S, Rates
+from coca_train.planning.rates import OF_LINKS, PUBLISHED, SHORTEST_S, Rates
 from coca_train.planning.roofline import Row, Step
 from coca_train.runtime import printing
 
@@ -34,14 +34,14 @@ def _table(step: Step, rates: Sequence[Rates], measured: dict[str, float] | None
     rows, savings = step.rows(rates), step.savings(rates)
     table = [[name, *_cells(row), *_own(measured, name)] for name, row in rows.items()]
     total = _sum(rows.values(), len(rates))
-    table.append(["a step", *_cells(total), *_own(measured, None)])
-    table.append(_mfu("MFU", step, rates, total, own))
+    table.append(["device", *_cells(total), *("" for _ in own)])
+    table += _steps(step, rates, _own(measured, None), compiled=False)
     for rule, row in savings.items():
         table.append([f"fused: {rule}", *(f"-{cell}" if cell else "" for cell in _cells(row)), *("" for _ in own)])
     if savings:
         less = total - _sum(savings.values(), len(rates))
-        table.append(["a step, fused", *_cells(less), *("" for _ in own)])
-        table.append(_mfu("MFU, fused", step, rates, less, own))
+        table.append(["device, fused", *_cells(less), *("" for _ in own)])
+        table += _steps(step, rates, ["" for _ in own], compiled=True)
     return printing.plain(header, table)
 
 
@@ -61,11 +61,36 @@ def _own(measured: dict[str, float] | None, part: str | None) -> list[str]:
     return [f"{1e3 * seconds:,.1f}"]
 
 
-def _mfu(name: str, step: Step, rates: Sequence[Rates], total: Row, own: Sequence[str]) -> list[str]:
-    shares = [
-        f"{step.mfu(each, seconds):.0%}".replace("%", " %") for each, seconds in zip(rates, total.seconds, strict=True)
+def _steps(step: Step, rates: Sequence[Rates], own: Sequence[str], compiled: bool) -> list[list[str]]:
+    """The host's row, the longer of it and the device's, and what that is of the peak. own: a step of this machine."""
+    seconds, how = [step.seconds(each, compiled) for each in rates], ", fused" if compiled else ""
+    cells = {
+        "host": [f"{1e3 * step.host_seconds(compiled):,.1f}" for _ in rates],
+        "a step": [f"{1e3 * each:,.1f}" for each in seconds],
+        "MFU": [_percent(step.mfu(*each)) for each in zip(rates, seconds, strict=True)],
+    }
+    return [
+        [f"{name}{how}", "", "", "", *row, *(own if name == "a step" else [""] * len(own))]
+        for name, row in cells.items()
     ]
-    return [name, "", "", "", *shares, *("" for _ in own)]
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}".replace("%", " %")
+
+
+def _beyond(step: Step, rates: Sequence[Rates]) -> list[str]:
+    """Of each GPU on which the step as it is set would reach more than anybody has published."""
+    notes = []
+    for each in rates:
+        mfu = step.mfu(each, step.seconds(each, step.is_compiled))
+        known = PUBLISHED.get(each.gpu)
+        if known is not None and mfu > known.mfu:
+            notes.append(
+                f"{_percent(mfu)} MFU on {each.name} is more than any published training that we know of reaches "
+                f"({_percent(known.mfu)}: {known.training}); take it for a bound, or give mfu="
+            )
+    return notes
 
 
 def _notes(step: Step, rates: Sequence[Rates]) -> list[str]:
@@ -73,6 +98,11 @@ def _notes(step: Step, rates: Sequence[Rates]) -> list[str]:
     notes += [f"fused, {rule}: {RULES[rule]}" for rule in step.savings(rates)]
     places = ", ".join(f"{place} x {n}" if n > 1 else place for place, n in step.syncs.items())
     notes.append(f"the host waits for the device in forward and backward: {places or 'never'}")
+    notes.append(
+        "host: one thread launches the kernels and keeps the engine's books, as measured on a CPU (python -m "
+        "benchmarks.host); a step is the longer of device and host"
+    )
+    notes += _beyond(step, rates)
     every = step.outline.config.checkpoint.save_every_steps
     notes.append(
         f"checkpoint: {printing.n_bytes(step.saved)} every {every:,} steps, "

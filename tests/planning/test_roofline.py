@@ -6,12 +6,13 @@ from functools import cache
 import pytest
 
 from coca_train.extending.parts import shipped
+from coca_train.planning import host
 from coca_train.planning.collectives import Collective, collectives, update
 from coca_train.planning.count import ATTENTION, LOSS, Count
 from coca_train.planning.dispatch import micro_batch
 from coca_train.planning.fusion import Kernel, fused
 from coca_train.planning.gpus import GPUS
-from coca_train.planning.rates import A100, H100, ON_PAGE, RATES, rates_of
+from coca_train.planning.rates import A100, H100, ON_PAGE, PUBLISHED, RATES, rates_of
 from coca_train.planning.roofline import Step, step
 from coca_train.planning.roofline_page import page
 from coca_train.planning.states import ParameterCounts
@@ -53,10 +54,10 @@ def test_rows_add_up_to_the_step() -> None:
     rows = one.rows([A100])
     assert one.n_micro_batches == 2 and one.n_tokens == 8 * 64
     assert rows[LOSS].nbytes == 2 * sum(each.nbytes for each in one.eager if each.part == LOSS)
-    assert one.seconds(A100) == pytest.approx(sum(row.seconds[0] for row in rows.values()))
+    assert one.device_seconds(A100) == pytest.approx(sum(row.seconds[0] for row in rows.values()))
     saved = one.savings([A100])
     assert sum(row.nbytes for row in saved.values()) == 2 * (one.nbytes[0] - one.nbytes[1]) > 0
-    assert one.seconds(A100, compiled=True) < one.seconds(A100)
+    assert one.device_seconds(A100, compiled=True) < one.device_seconds(A100)
     mfu = one.per_token.total * one.n_tokens / one.seconds(A100) / 312e12
     assert one.mfu(A100, one.seconds(A100)) == pytest.approx(mfu)
 
@@ -169,9 +170,49 @@ def test_the_page() -> None:
     assert "part kernels GB TFLOP A100 [ms] H100 [ms] H200 [ms] this machine [ms]" in text
     rows = {line.split("  ")[0]: line.split() for line in (each.strip() for each in lines)}
     assert (rows["loss"][-1], rows["a step"][-1]) == ("250.0", "1,000.0")
-    assert {"MFU", "fused: pointwise", "fused: rows", "a step, fused", "MFU, fused"} <= set(rows)
+    assert {
+        "MFU",
+        "fused: pointwise",
+        "fused: rows",
+        "device, fused",
+        "host, fused",
+        "a step, fused",
+        "MFU, fused",
+    } <= set(rows)
     for said in ("A100 1.75 TB/s, products 78 %, attention 60 %", "all-reduce of gradients, 4 B a parameter"):
         assert said in text
+
+
+def test_a_step_is_the_longer_of_device_and_host():
+    """A narrow model is launched more slowly than an H100 computes it, and a GPU that is a thousand times slower waits
+    for nothing."""
+    one = counted("+experiment=coca_350m", "model.d_model=64", "model.n_heads=4", "model.d_ff=96", "train.seq_len=16")
+    assert one.device_seconds(H100) < one.host_seconds() == one.seconds(H100)
+    slow = replace(H100, bandwidth=H100.bandwidth / 1e6)
+    assert one.host_seconds() < one.device_seconds(slow) == one.seconds(slow)
+    assert one.host_seconds(compiled=True) < one.host_seconds()
+    rows = {line.split("  ")[2].strip(): line.split()[-1] for line in page(one, [H100]) if line.startswith("    ")}
+    assert rows["host"] == rows["a step"] != rows["device"]
+
+
+def test_the_hosts_seconds_by_hand():
+    engine = counted(*SMALL, "engine=local").outline.config.engine
+    counts = host.Counted(operations=1000, again=0, trained=100, tensors=200, micro_batches=3)
+    assert host.seconds(engine, counts) == pytest.approx(3 * 1000 * host.OPERATION_S + 100 * host.LOCAL.update)
+    zero, again = replace(engine, kind="deepspeed", zero_stage=3), counts._replace(again=50)
+    gathered = 200 * host.ZERO[3].gather
+    by_hand = 3 * (1000 * host.OPERATION_S + 2 * gathered) + 100 * host.ZERO[3].update
+    assert host.seconds(zero, counts) == pytest.approx(by_hand)
+    full = replace(zero, activation_checkpointing="full")
+    assert host.seconds(full, again) == pytest.approx(by_hand + 3 * (50 * host.AGAIN_S + gathered))
+
+
+def test_what_nobody_has_reached_is_said():
+    one = counted("+experiment=coca_350m", "engine.compile=blocks", "train.global_batch_size=256", n_gpus=8)
+    faster = replace(H100, bandwidth=100 * H100.bandwidth, products=0.99, attention=0.99)
+    notes = " ".join(page(one, [faster]))
+    assert "than any published training" in notes and f"{PUBLISHED['h100'].mfu:.0%}".rstrip("%") in notes
+    assert "published" not in " ".join(page(one, [replace(faster, products=0.2, attention=0.1)]))
 
 
 # ---- budgets
