@@ -328,7 +328,7 @@ def test_other_caches_generate_the_same(choice, implementation, pairs):
 
 @torch.no_grad()
 def test_keys_that_are_zero_are_counted_in_a_cache_of_fixed_size():
-    """transformers 5.3 takes them for room that is free."""
+    """transformers 5.3 took them for room that is free."""
     _, theirs = models.both(models.random_source(**CHOICES["coca"]))
     theirs.model.layers[0].self_attn.k_proj.weight.zero_()
     got = generated(theirs, padded(), cache_implementation="static", disable_compile=True)
@@ -407,7 +407,7 @@ def trained(model, n_parts, folder):
 
 @pytest.mark.parametrize("choice", ["coca", "fox"])
 def test_trainer_accumulates_as_with_its_own_llama(choice, tmp_path):
-    """At once and in four parts: the same losses, and gradients as LLaMA's (which transformers 5.3 divides twice)."""
+    """At once and in four parts: the same losses, and gradients as LLaMA's (which transformers 5.3 divided twice)."""
 
     def llama():
         torch.manual_seed(0)

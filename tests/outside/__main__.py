@@ -47,7 +47,7 @@ PARTS = {
             f"models of our own form work with transformers {version}, {which}",
             ("-m", "tests.outside.versions", "transformers", f"{version}.0", *OWN_FORM),
         )
-        for version, which in (("5.3", "the oldest"), ("5.24", "the newest"))
+        for version, which in (("5.4", "the oldest"), ("5.24", "the newest"))
     },
     "transformers-mixins": Part(
         "transformers' own tests of a model pass on our class, on its oldest, pinned and newest version",

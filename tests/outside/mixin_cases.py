@@ -69,7 +69,7 @@ class Tiny:
 
 
 SKIPPED = {
-    "test_bc_cache_name_forward": "it wants a warning for past_key_values, which a class for 5.3 too takes as readily "
+    "test_bc_cache_name_forward": "it wants a warning for past_key_values, which a class for 5.4 too takes as readily "
     "as cache; tests/hub/test_modeling_coca.py holds both names to the same logits",
 }
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.outside import plain, versions
 
-VERSIONS = ("5.3.0", "5.23.0", "5.24.0")  # the oldest that pyproject.toml allows, the pin, the newest
+VERSIONS = ("5.4.0", "5.23.0", "5.24.0")  # the oldest that pyproject.toml allows, the pin, the newest
 REPOSITORY = "https://github.com/huggingface/transformers"
 CASES, CONTROL = Path(__file__).with_name("mixin_cases.py"), "LlamaTest"
 # What stands for the mixins that test_modeling_common.py may import, by their files in the repository.

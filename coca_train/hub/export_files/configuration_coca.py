@@ -3,7 +3,14 @@
 from copy import deepcopy
 from typing import Any
 
+import transformers
 from transformers import PretrainedConfig
+
+if tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 4):
+    raise ImportError(
+        f"this model needs transformers 5.4 or later, and {transformers.__version__} is here: 5.3 leaves weights of "
+        "the last layer unset where embeddings are tied; pip install -U transformers"
+    )
 
 SCHEMES = ("coca", "rope", "alibi", "nope")
 VISIBILITIES = ("causal", "sliding_window")

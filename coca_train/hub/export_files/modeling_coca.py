@@ -37,9 +37,9 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_coca import CocaConfig
 
-_MASK_ARGUMENTS = signature(create_causal_mask).parameters
-CACHE = "cache" if "cache" in _MASK_ARGUMENTS else "past_key_values"  # as this version of transformers calls it
-KNOWN = {*TransformersKwargs.__annotations__, "return_dict", "cache_position", "shift_labels"}
+# As this version of transformers calls it.
+CACHE = "cache" if "cache" in signature(create_causal_mask).parameters else "past_key_values"
+KNOWN = {*TransformersKwargs.__annotations__, "return_dict", "shift_labels"}
 NO_LENGTH = ("plain", "partial", "linear", "ntk", "ntk_by_parts", "yarn", "llama3")  # frequencies of any text alike
 
 
@@ -380,7 +380,7 @@ class CocaAttention(nn.Module):
             k = scheme.key(k, seen.turn)
         k = k.to(dtype)
         if cache is not None:
-            k, v = cache.update(k, v, self.layer_idx, {"cache_position": kwargs.get("cache_position")})
+            k, v = cache.update(k, v, self.layer_idx)
         if scheme.follows_length:
             k = scheme.key(k, seen.key_turn(k.shape[2])).to(dtype)
         implementation = self.config._attn_implementation or "eager"
@@ -497,17 +497,10 @@ class CocaModel(CocaPreTrainedModel):
         # Of a cache of fixed size it is a tensor, which that cache counts on in.
         n_seen = 0 if cache is None else cache.get_seq_length()
         index_T = torch.arange(x_BTC.shape[1], device=x_BTC.device) + n_seen
-        if "cache_position" in _MASK_ARGUMENTS and cache is not None and cache.is_compileable:
-            # These versions count the keys of a cache of fixed size that are not zero, and CoCA's may be.
-            index_T = kwargs.get("cache_position")
-            if index_T is None:
-                raise ValueError("a cache of fixed size needs cache_position in this version of transformers")
         is_first = cache is None or (isinstance(n_seen, int) and n_seen == 0 and not cache.is_compileable)
         places = self._places(attention_mask, position_ids, index_T, n_seen, is_first, length)
         # A cache that holds nothing and grows by what it is given has no say in a mask, and would hide documents.
         mask_of = {"attention_mask": attention_mask, "position_ids": position_ids, CACHE: None if is_first else cache}
-        if "cache_position" in _MASK_ARGUMENTS:
-            mask_of["cache_position"] = kwargs["cache_position"] = index_T
         seen = {kind: self._seen(kind, x_BTC, places, mask_of) for kind in dict.fromkeys(self.config.layer_kinds)}
         for kind, layer in zip(self.config.layer_kinds, self.layers, strict=True):
             # position_ids: flash attention tells packed texts by them.
