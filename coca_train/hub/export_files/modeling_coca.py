@@ -519,13 +519,13 @@ class CocaModel(CocaPreTrainedModel):
     ) -> Places:
         pos_BT = position_ids
         if pos_BT is None:
-            by_mask = attention_mask is not None and attention_mask.ndim == 2
-            if by_mask and isinstance(n_seen, int) and attention_mask.shape[1] < n_seen + len(index_T):
+            of_tokens = attention_mask if attention_mask is not None and attention_mask.ndim == 2 else None
+            if of_tokens is not None and isinstance(n_seen, int) and of_tokens.shape[1] < n_seen + len(index_T):
                 raise ValueError(
-                    f"attention_mask is of {attention_mask.shape[1]} tokens, and there are {n_seen} in the cache and "
+                    f"attention_mask is of {of_tokens.shape[1]} tokens, and there are {n_seen} in the cache and "
                     f"{len(index_T)} new ones; give a mask of all of them"
                 )
-            pos_BT = positions_of(attention_mask)[:, index_T] if by_mask else index_T[None]
+            pos_BT = index_T[None] if of_tokens is None else positions_of(of_tokens)[:, index_T]
         longest = pos_BT.max() + 1 if length is None else torch.tensor(length, device=index_T.device)
         return Places(pos_BT, index_T, attention_mask, is_first, longest)
 
