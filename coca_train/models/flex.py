@@ -31,6 +31,9 @@ MIN_WIDTH = 16  # of heads, below which torch has no kernel
 # none (tests/pretended_gpu/attention.py); how fast they are is for `make gpu` to say.
 FORWARD: Any = {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64, "fwd_num_warps": 8}
 SMALL_FORWARD: Any = FORWARD | {"fwd_BLOCK_M": 64}
+# Where a block shares 99 KB, on RTX 30 and 40.
+LITTLE_SHARED: Any = {"fwd_BLOCK_M": 64, "fwd_BLOCK_N": 32, "fwd_num_warps": 4}
+FLOAT32_LITTLE_SHARED: Any = {"fwd_BLOCK_M": 32, "fwd_BLOCK_N": 16, "fwd_num_warps": 4}
 BACKWARD: Any = {f"bwd_BLOCK_{side}": 64 for side in ("M1", "N1", "M2", "N2")} | {"bwd_num_warps": 8}
 SMALL_BACKWARD: Any = BACKWARD | {"bwd_BLOCK_M1": 32, "bwd_BLOCK_N2": 32}
 
@@ -110,16 +113,18 @@ def _has_products(part: Part) -> bool:
 
 def options(q_BHTE: Tensor, modifies: bool = False, has_products: bool = False) -> Any:
     """FlexAttention's kernel options; None: torch's own. modifies: there is a score_mod; has_products: it looks up
-    products of queries or keys. float32 is multiplied without tensor cores, which takes all registers whatever the
-    blocks."""
+    products of queries or keys. float32 is multiplied without tensor cores, by torch's own blocks where they fit."""
     width = q_BHTE.shape[-1]
-    if not q_BHTE.is_cuda or q_BHTE.dtype == torch.float32 or not 64 <= width <= 256:
+    if not q_BHTE.is_cuda or not 64 <= width <= 256:
         return None
-    major = torch.cuda.get_device_capability(q_BHTE.device)[0]
+    capability = torch.cuda.get_device_capability(q_BHTE.device)
+    major, little = capability[0], capability in ((8, 6), (8, 9))
+    if q_BHTE.dtype == torch.float32:
+        return FLOAT32_LITTLE_SHARED if little and width > 64 else None
     if major not in (8, 9, 10):
         return None
     if width > 128:
-        return SMALL_BACKWARD
+        return SMALL_BACKWARD | (LITTLE_SHARED if little else {})
     if modifies:
         is_small = has_products or major != 9  # tables alone leave Hopper room for more
         return (SMALL_FORWARD if is_small else FORWARD) | SMALL_BACKWARD

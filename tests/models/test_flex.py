@@ -68,25 +68,28 @@ def test_heads_are_as_wide_as_torch_has_kernels_for(name, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("major", "width", "dtype", "looked_up", "expected"),
+    ("capability", "width", "dtype", "looked_up", "expected"),
     [
-        (9, 64, torch.bfloat16, "nothing", flex.FORWARD),
-        (9, 64, torch.float16, "tables", flex.FORWARD | flex.SMALL_BACKWARD),
-        (9, 64, torch.bfloat16, "products", flex.SMALL_FORWARD | flex.SMALL_BACKWARD),
-        (9, 64, torch.float32, "tables", None),
-        (9, 128, torch.bfloat16, "nothing", flex.FORWARD | flex.BACKWARD),
-        (9, 136, torch.bfloat16, "nothing", flex.SMALL_BACKWARD),
-        (8, 64, torch.bfloat16, "nothing", flex.FORWARD | flex.SMALL_BACKWARD),
-        (8, 128, torch.bfloat16, "tables", flex.SMALL_FORWARD | flex.SMALL_BACKWARD),
-        (10, 64, torch.bfloat16, "nothing", flex.FORWARD | flex.BACKWARD),
-        (10, 128, torch.bfloat16, "tables", flex.SMALL_FORWARD | flex.SMALL_BACKWARD),
-        (10, 32, torch.bfloat16, "nothing", None),
-        (12, 64, torch.bfloat16, "nothing", None),
+        (90, 64, torch.bfloat16, "nothing", flex.FORWARD),
+        (90, 64, torch.float16, "tables", flex.FORWARD | flex.SMALL_BACKWARD),
+        (90, 64, torch.bfloat16, "products", flex.SMALL_FORWARD | flex.SMALL_BACKWARD),
+        (90, 64, torch.float32, "tables", None),
+        (90, 128, torch.bfloat16, "nothing", flex.FORWARD | flex.BACKWARD),
+        (90, 136, torch.bfloat16, "nothing", flex.SMALL_BACKWARD),
+        (86, 136, torch.bfloat16, "nothing", flex.SMALL_BACKWARD | flex.LITTLE_SHARED),
+        (86, 128, torch.float32, "nothing", flex.FLOAT32_LITTLE_SHARED),
+        (86, 128, torch.bfloat16, "tables", flex.SMALL_FORWARD | flex.SMALL_BACKWARD),
+        (80, 64, torch.bfloat16, "nothing", flex.FORWARD | flex.SMALL_BACKWARD),
+        (80, 128, torch.bfloat16, "tables", flex.SMALL_FORWARD | flex.SMALL_BACKWARD),
+        (100, 64, torch.bfloat16, "nothing", flex.FORWARD | flex.BACKWARD),
+        (100, 128, torch.bfloat16, "tables", flex.SMALL_FORWARD | flex.SMALL_BACKWARD),
+        (100, 32, torch.bfloat16, "nothing", None),
+        (120, 64, torch.bfloat16, "nothing", None),
     ],
 )
 def test_blocks_are_smaller_where_torchs_do_not_fit_the_registers(
-    major, width, dtype, looked_up, expected, monkeypatch
+    capability, width, dtype, looked_up, expected, monkeypatch
 ):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (major, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: divmod(capability, 10))
     q: Any = SimpleNamespace(is_cuda=True, dtype=dtype, shape=(2, 4, 9, width), device="cuda")
     assert flex.options(q, looked_up != "nothing", looked_up == "products") == expected

@@ -20,7 +20,7 @@ from coca_train.runtime import machine
 from tests.outside import plain, versions
 
 VERSIONS = ("2.11.0", "2.13.0")
-H100, CAPABILITIES = "9.0", ("8.0", "9.0", "10.0")
+H100, CAPABILITIES = "9.0", ("8.0", "8.6", "9.0", "10.0")
 # Each of tests/pretended_gpu, and the capabilities that it differs on.
 PROGRAMS = {
     "plain": (H100,),

@@ -1,5 +1,5 @@
 /* The device that is pretended: of the capability that PRETENDED_CAPABILITY names, with the figures of CUDA's programming
- * guide ("technical specifications per compute capability") for A100, H100 and B200. */
+ * guide ("technical specifications per compute capability") for A100, RTX 3090, H100 and B200. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -15,7 +15,12 @@ static struct device pretended(void) {
         fputs("PRETENDED_CAPABILITY names no capability, such as 9.0\n", stderr);
         abort();
     }
-    one.processors = one.major == 8 ? 108 : one.major == 9 ? 132 : 148;
-    one.shared_per_block = (one.major == 8 ? 163 : 227) << 10;
+    if (one.major == 8) {
+        one.processors = one.minor ? 82 : 108;
+        one.shared_per_block = (one.minor ? 99 : 163) << 10;
+    } else {
+        one.processors = one.major == 9 ? 132 : 148;
+        one.shared_per_block = 227 << 10;
+    }
     return one;
 }
