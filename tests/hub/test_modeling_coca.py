@@ -2,6 +2,7 @@
 
 import inspect
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import accelerate
@@ -489,6 +490,14 @@ def test_a_configuration_that_is_not_computed_is_refused(changes, word):
     kinds = {"own": configuration_coca.OWN | {k: v for k, v in changes.items() if k != "layer_kinds"}}
     with pytest.raises(ValueError, match=word):
         CocaConfig(num_hidden_layers=2, kinds=kinds, layer_kinds=changes.get("layer_kinds"))
+
+
+def test_a_version_that_loads_it_wrongly_is_refused(monkeypatch):
+    """As an import of the file does it, beside transformers 5.3."""
+    source = Path(configuration_coca.__file__).read_text(encoding="utf-8")
+    monkeypatch.setattr(transformers, "__version__", "5.3.0")
+    with pytest.raises(ImportError, match=r"5\.4"):
+        exec(compile(source, "configuration_coca.py", "exec"), {"__name__": "configuration_coca"})
 
 
 @torch.no_grad()

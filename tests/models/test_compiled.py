@@ -135,7 +135,6 @@ def test_two_graphs_in_a_stage_that_trains_a_part(trained):
     check(model, [batch_of(step, False) for step in range(2)], n_kinds=2)
 
 
-@pytest.mark.slow
 def test_a_longer_stage_is_one_more():
     model = model_of(SCHEMES["rope"])
     check(model, [batch_of(0, False), batch_of(0, False, 24), batch_of(1, False), batch_of(1, False, 24)], n_kinds=2)
