@@ -11,7 +11,6 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from coca_train.evaluation.measures.shares import wilson
 from coca_train.evaluation.results import Cell, Evaluation, GridRow, Point, same_tokens
 from coca_train.report import paper
 from coca_train.report.blocks import (
@@ -29,6 +28,7 @@ from coca_train.report.blocks import (
     Value,
     Verdict,
 )
+from coca_train.statistics.shares import wilson
 
 FEW_NAMES = 4  # of models or tasks, that a title lists
 OTHER_TOKENS = (
@@ -51,6 +51,7 @@ def document(
     facts: Sequence[tuple[str, str]] = (),
     at: str = "",
     verdicts: Sequence[Verdict] = (),
+    finding: Sequence[str] = (),
 ) -> Document:
     """The page. after: sections that are folded, such as definitions. facts: besides the evaluation's. at: what its
     title says in place of the lengths."""
@@ -65,6 +66,7 @@ def document(
         facts=[*evaluation.facts, *facts],
         command=evaluation.command,
         verdicts=verdicts,
+        finding=finding,
     )
 
 

@@ -6,10 +6,10 @@ from functools import partial
 from typing import Any, Literal
 
 from coca_train.evaluation.grid_blocks import by_point, document, table
-from coca_train.evaluation.measures.shares import Z_95, wilson
 from coca_train.evaluation.results import Evaluation, GridRow, Point
 from coca_train.report import paper, yarn_authors
 from coca_train.report.blocks import MISSING, Document, Row, Table, Value
+from coca_train.statistics.shares import Z_95, wilson
 
 # Table 5 of the CoCA paper (arXiv 2309.08646), measured with OpenCompass -> the task of lm-evaluation-harness.
 PAPER = {

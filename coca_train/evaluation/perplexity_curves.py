@@ -53,7 +53,8 @@ def _picture(evaluation: Evaluation, rows: Sequence[GridRow], name: str, words: 
 def _point(result: Mapping[str, Any]) -> list[float | None]:
     """Of a curve of perplexities: with its interval, and its lowest and highest seed."""
     seeds = [each["perplexity"] for each in result.get("seeds", {}).values()]
-    return [result["perplexity"], result["ci_low"], result["ci_high"], *([min(seeds), max(seeds)] if seeds else [])]
+    ends = [min(seeds), max(seeds)] if len(seeds) > 1 else []
+    return [result["perplexity"], result["ci_low"], result["ci_high"], *ends]
 
 
 def _limits(lines: Sequence[Line]) -> tuple[float | None, float | None]:

@@ -1,15 +1,17 @@
 """The page of suite `perplexity`, of a finished run and of a comparison: verdicts, curves, tables by context window."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass as plain_dataclass
 from functools import cached_property, partial
 from typing import Any
 
+import numpy as np
+
 from coca_train.evaluation import differences
-from coca_train.evaluation.differences import Difference
+from coca_train.evaluation.differences import Compared
+from coca_train.evaluation.findings import finding
 from coca_train.evaluation.grid_blocks import (
-    OTHER_TOKENS,
     Pick,
     Sections,
     by_point,
@@ -19,16 +21,16 @@ from coca_train.evaluation.grid_blocks import (
     table,
     training_windows,
 )
-from coca_train.evaluation.measures.reach import HOLDS_WITHIN, Part, holds, uses
+from coca_train.evaluation.measures.reach import HOLDS_WITHIN, ROUNDING, USES_GAIN, Part, holds, uses
 from coca_train.evaluation.perplexity_curves import perplexity_by_window
 from coca_train.evaluation.position_curves import loss_by_position
-from coca_train.evaluation.results import ALL, Evaluation, GridRow, Point, same_tokens
+from coca_train.evaluation.results import ALL, Evaluation, GridRow, Point
 from coca_train.evaluation.seeds import apart, pooled, several
-from coca_train.evaluation.verdict import Asked, unknown, verdicts
+from coca_train.evaluation.verdict import Asked, answers_table, judged, unknown, verdicts
 from coca_train.report import paper, yarn_authors
 from coca_train.report.blocks import Block, Document, Form, Spread, Table, Value
 from coca_train.report.render.plain import terminal_text, verdict_text
-from coca_train.report.ties import headline
+from coca_train.statistics.pairs import Sample
 
 DEFINITION = (
     "A document of N + 1 tokens has N predictions. A window of W tokens slides over it by the stride; each window "
@@ -45,6 +47,7 @@ AUTHORS_NOTE = (
     "Lower is better. Our figures of a column are over the same predictions, where tokenizers are the same. The "
     "authors' were published with YaRN's code: their models, the same text, their choice of documents, stride 256."
 )
+CONTEXT = "What the context is good for"  # title of the section with the answers
 
 
 def page(
@@ -53,11 +56,15 @@ def page(
     """The document, the seeds of a model as one row. more: what else there is to see, before what is missing and the
     definition. compared: whether it says which models differ, as it does of several seeds. pool: false: a row a
     training; models differ as they do over their seeds."""
-    found = against(evaluation) if compared or several(evaluation) else []
+    models = main_text(pooled(evaluation))  # what is compared, whatever the rows of the page are
     evaluation = evaluation if pool else apart(evaluation)
-    whole = pooled(evaluation)
+    whole, parts = pooled(evaluation), asked(evaluation)
     main, results = main_text(whole), dict[str, list[Block | str | None]]()
+    found, first = list[Compared](), list[str]()
     if main.source:
+        perplexities, judged_by = main.perplexities, models.perplexities
+        first = finding(models.rows, judged_by, judged(evaluation, parts))
+        found = differences.compared(models.rows, judged_by) if compared or several(models.evaluation) else []
         bits = main.by_window(
             "bits-per-byte",
             _bits,
@@ -66,7 +73,8 @@ def page(
         )
         others = [OneText(whole, source) for source in sources_of(whole) if source != main.source]
         results = {
-            f"Perplexity, {main.source}": [*perplexity_by_window(main.alone, main.file), main.perplexities, bits],
+            f"Perplexity, {main.source}": [*perplexity_by_window(main.alone, main.file), perplexities, bits],
+            CONTEXT: [answers_table(evaluation, parts)],
             "Differences between models": [differences.table(found)],
             **{f"Perplexity, {other.source}": [other.perplexities] for other in others},
             "Loss by position": loss_by_position(main.rows, main.file, training_windows(whole)),
@@ -74,11 +82,12 @@ def page(
     return document(
         whole,
         "Perplexity by context window",
-        summary=differences.sentences(found) or _summary(main.rows),
+        summary=differences.sentences(found),
+        finding=first,
         sections={**results, **(more or {})},
         after={**_each_seed(evaluation), "Definition": [DEFINITION]},
         facts=main.facts,
-        verdicts=verdicts(evaluation, asked(evaluation)),
+        verdicts=verdicts(evaluation, parts),
     )
 
 
@@ -138,11 +147,6 @@ class OneText:
         return []
 
 
-def against(evaluation: Evaluation) -> list[Difference]:
-    """Models compared on the text that a comparison is about. evaluation: seeds apart."""
-    return differences.differences(main_text(evaluation).alone)
-
-
 def _each_seed(evaluation: Evaluation) -> Sections:
     """What the rows of the page are means of."""
     text = main_text(evaluation)
@@ -161,22 +165,23 @@ def _each_seed(evaluation: Evaluation) -> Sections:
 def asked(evaluation: Evaluation) -> Asked:
     """What is said of the text a comparison is about; seeds apart."""
     within = evaluation.settings.get("holds_within", HOLDS_WITHIN)
-    nothing = Part("uses", "documents", ())
+    gain = evaluation.settings.get("uses_gain", USES_GAIN)
+    nothing = Part("uses", "documents", (), bound=gain)
     return {
-        row.name: _parts(row, within) if row.results else [unknown(nothing, row.cells.values())]
+        row.name: _parts(row, within, gain) if row.results else [unknown(nothing, row.cells.values())]
         for row in main_text(evaluation).rows
     }
 
 
-def _parts(row: GridRow, within: float) -> list[Part]:
+def _parts(row: GridRow, within: float, gain: float) -> list[Part]:
     """`holds` only where a window beyond the training window says something of it."""
     trained, results = row.subject.training_window, {int(point): result for point, result in row.results.items()}
     stopped = row.absence_beyond(max(results, default=0))
     held = tuple(holds(n, result["holds"], within) for n, result in results.items() if "holds" in result)
     gains = {int(n): gain for result in results.values() for n, gain in result.get("uses", {}).items()}
-    used = tuple(uses(n, gain) for n, gain in sorted(gains.items()))
-    asked = [Part("holds", "documents", held, granted=trained, stopped=stopped)]
-    asked.append(Part("uses", "documents", used, stopped=stopped))
+    used = tuple(uses(n, gained, gain) for n, gained in sorted(gains.items()))
+    asked = [Part("holds", "documents", held, granted=trained, stopped=stopped, bound=within)]
+    asked.append(Part("uses", "documents", used, stopped=stopped, bound=gain))
     return [part for part in asked if part.evidence]
 
 
@@ -198,12 +203,14 @@ def main_text(evaluation: Evaluation) -> OneText:
 
 
 def perplexity_text(evaluation: Evaluation) -> str:
-    """For a terminal: the verdicts, the table of the text a comparison is about, and what was not measured; the seeds
-    of a model together."""
+    """For a terminal: the finding, the verdicts, the table of the text a comparison is about, and what was not
+    measured; the seeds of a model together."""
     main, shown = main_text(pooled(evaluation)), ""
     if main.source:
-        said = verdict_text(verdicts(evaluation, asked(evaluation)))
-        shown = f"{said}\n{terminal_text(main.perplexities)}\ntext: {dict(main.facts)['text']} ({main.source})\n"
+        parts = asked(evaluation)
+        first = " ".join(finding(main.rows, main.perplexities, judged(evaluation, parts)))
+        shown = f"{first}\n\n{verdict_text(verdicts(evaluation, parts))}\n{terminal_text(main.perplexities)}\n"
+        shown += f"text: {dict(main.facts)['text']} ({main.source})\n"
     return shown + "".join(f"not measured: {line}\n" for line in main.evaluation.absences())
 
 
@@ -211,15 +218,22 @@ def _perplexity(result: Mapping[str, Any]) -> Value:
     perplexity, ends = result["perplexity"], (result["ci_low"], result["ci_high"])
     low, high = ends if perplexity < math.inf else (None, None)
     spread, n = _spread(result, "perplexity", number), result["n_documents"]
-    return Value.of(perplexity, number, low=low, high=high, spread=spread, n=n)
+    return Value.of(perplexity, number, low=low, high=high, spread=spread, n=n, sample=losses(result))
+
+
+def losses(result: Mapping[str, Any]) -> Sample:
+    """What a perplexity is made of, by document: NLL and predictions or, where windows count as much as one another,
+    their mean losses and windows. result: of one text."""
+    key = "windows_by_document" if "windows_by_document" in result else "by_document"
+    seeds = result.get("seeds") or {"": result}
+    sums_SU2 = np.array([each[key] for each in seeds.values()], dtype=float)
+    return Sample(sums_SU2=sums_SU2, units=result["predictions"], seeds=tuple(seeds), rounding=ROUNDING)
 
 
 def _spread(result: Mapping[str, Any], key: str, form: Form) -> Spread | None:
     """Over the seeds of a pooled result."""
-    if "seeds" not in result:
-        return None
-    doubt = _ends(result, key, result["doubt"])
-    return Spread.over([each[key] for each in result["seeds"].values()], form, doubt)
+    figures = [each[key] for each in result.get("seeds", {}).values()]
+    return Spread.over(figures, form) if len(figures) > 1 else None
 
 
 def _bits(result: Mapping[str, Any]) -> Value:
@@ -227,51 +241,21 @@ def _bits(result: Mapping[str, Any]) -> Value:
     bits, form = result["bits_per_byte"], "{:.3f}"
     if bits is None:
         return Value.of(None)
-    low, high = _ends(result, "bits_per_byte", (result["ci_low"], result["ci_high"])) or (None, None)
-    spread, n = _spread(result, "bits_per_byte", form), result["n_documents"]
-    return Value.of(bits, form, low=low, high=high, spread=spread, n=n)
-
-
-def _ends(result: Mapping[str, Any], key: str, ends: Sequence[float | None]) -> tuple[float, float] | None:
-    """Of a perplexity's interval, in the unit of this figure."""
-    loss, (low, high) = math.log(result["perplexity"]), ends
+    loss, low, high = math.log(result["perplexity"]), result["ci_low"], result["ci_high"]
     if low is None or high is None or not 0 < loss < math.inf:
-        return None
-    if key == "perplexity":
-        return low, high
-    low, high = (result[key] * (math.log(end) if end else -math.inf) / loss for end in (low, high))
-    return low, high
+        low = high = None
+    else:
+        low, high = (bits * (math.log(end) if end else -math.inf) / loss for end in (low, high))
+    spread, n = _spread(result, "bits_per_byte", form), result["n_documents"]
+    return Value.of(bits, form, low=low, high=high, spread=spread, n=n, sample=losses(result))
 
 
 def _multiple(evaluation: Evaluation, point: Point) -> str:
-    """`2,048 (16x)` where all models were trained with one window."""
+    """`2,048 (16×)` where all models were trained with one window."""
     windows = {subject.training_window for subject in evaluation.subjects}
     (window,) = windows if len(windows) == 1 else (0,)
-    times = f" ({int(point) // window}x)" if window and int(point) % window == 0 else ""
+    times = f" ({int(point) // window}×)" if window and int(point) % window == 0 else ""
     return f"{int(point):,}{times}"
-
-
-def _summary(rows: Sequence[GridRow]) -> list[str]:
-    """What the longest window costs a model; of several, who is best there, if anybody surely is."""
-    ends: dict[str, tuple[int, int, float, float]] = {}  # shortest and longest window, perplexity there
-    for row in rows:
-        by_window = {int(point): result["perplexity"] for point, result in row.results.items()}
-        if len(by_window) > 1:
-            first, last = min(by_window), max(by_window)
-            ends[row.label] = first, last, by_window[first], by_window[last]
-    if not ends:
-        return []
-    if len(ends) == 1:
-        ((label, (first, last, begin, end)),) = ends.items()
-        return [
-            f"{label}: perplexity {number(begin)} in windows of {first:,} tokens, {number(end)} in windows of "
-            f"{last:,}, {end / begin:.2f} times as much."
-        ]
-    if not same_tokens(row.subject for row in rows if row.results):
-        return [OTHER_TOKENS]
-    farthest = max(last for _, last, _, _ in ends.values())
-    there = {row.label: _perplexity(row.last) for row in rows if row.label in ends and ends[row.label][1] == farthest}
-    return [headline(f"In windows of {farthest:,} tokens", there, "low", "predicts best", "perplexity")]
 
 
 def number(value: float) -> str:

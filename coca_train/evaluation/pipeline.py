@@ -22,7 +22,7 @@ from coca_train.evaluation.subject import Setup, default_config
 from coca_train.evaluation.suites import suite_module
 from coca_train.evaluation.texts import TextStore
 from coca_train.hub.weights import open_source
-from coca_train.report.blocks import Table
+from coca_train.report.blocks import ANSWERED, Table
 from coca_train.report.render import write_index, write_report
 from coca_train.report.render.plain import terminal_text, verdict_text
 from coca_train.runtime import dist
@@ -91,9 +91,11 @@ def _write(config: EvaluateConfig, evaluation: Evaluation, directory: Path) -> N
     page = replace(page, cells=cell_commands(config, evaluation))
     write_report(page, directory)
     write_index(directory.parent)
+    if page.finding:
+        dist.log(f"\n{' '.join(page.finding)}")
     if page.verdicts:
         dist.log(f"\n{verdict_text(page.verdicts)}")
-    tables = [block for section in page.sections for block in section.blocks if isinstance(block, Table)]
+    tables = [b for section in page.sections for b in section.blocks if isinstance(b, Table) and b.name != ANSWERED]
     for table in tables[:1]:
         dist.log(f"\n{terminal_text(table)}")
     for line in [*page.summary, *(f"not measured: {line}" for line in evaluation.absences())]:

@@ -17,7 +17,7 @@ FAR_OFF = 1.0  # [nats per token] above the median: where the picture of differe
 def loss_by_position(
     rows: Sequence[GridRow], file: Callable[[str], str], marks: Sequence[tuple[float, str]]
 ) -> list[Block | str | None]:
-    """Loss by position in the longest window of each row; of several models, also less their median. file: the name of
+    """Loss by position in the longest window of each row; of several models, also minus their median. file: the name of
     a block. marks: of the axis."""
     axis: dict[str, Any] = {
         "x_label": "position: tokens before the prediction",
@@ -39,9 +39,9 @@ def loss_by_position(
         curves(
             compared if len(compared) > 1 else (),
             name=file("loss-by-position-compared"),
-            title="Loss by position, less the models' median",
-            alt="Mean loss less the median of all models at the same position, one curve a model; below 0 is better.",
-            y_label="loss less the median [nats per token]",
+            title="Loss by position, minus the models' median",
+            alt="Mean loss minus the median of all models at the same position, one curve a model; below 0 is better.",
+            y_label="loss minus the median [nats per token]",
             y_limits=(None, FAR_OFF if far else None),
             note="The models as they were trained. What all of them share, how hard the documents are, is taken away. "
             "It is most of the intervals above, which say nothing of these differences.",
@@ -57,6 +57,7 @@ def _losses(rows: Sequence[GridRow]) -> list[Line]:
         if row.last:
             unknown = [None] * len(row.last["ends"])
             seeds = [each["loss_by_position"] for each in row.last.get("seeds", {}).values()]
+            seeds = seeds if len(seeds) > 1 else []
             ends = [[end(losses) for losses in zip(*seeds, strict=True)] for end in (min, max)] if seeds else []
             interval = [unknown, unknown] if seeds else [row.last["loss_low"], row.last["loss_high"]]
             columns = (middles(row.last["ends"]), row.last["loss_by_position"], *interval, *ends)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
+from coca_train.evaluation.naming import called, with_variant
 from coca_train.runtime.durable import sealed, unsealed
 
 Point = int | str  # a length [tokens], or the name of what a suite measures at this place of the grid
@@ -61,7 +62,7 @@ class Cell:
 
 
 class GridRow(NamedTuple):
-    """One model under one variant. label: its name in a legend, with the variant where there are several.
+    """One model under one variant. label: what legends and sentences call it (naming.py).
 
     cells: by point, in the order of the points, whatever became of them.
     """
@@ -118,11 +119,11 @@ class Evaluation:
         by_place = self._by_place()
         # A variant that is impossible everywhere would be a row of dashes; "Not measured" has its reason.
         tried = {(cell.subject, cell.variant) for cell in self.cells if cell.status != "impossible"}
-        rows = []
+        rows, names = [], called({subject.name: subject.scheme for subject in self.subjects})
         for subject in self.subjects:
             for variant in subject.variants:
                 if (subject.name, variant) in tried:
-                    label = subject.name if len(subject.variants) == 1 else f"{subject.name}, {variant}"
+                    label = with_variant(names[subject.name], variant)
                     places = {point: (subject.name, variant, point) for point in self.points}
                     cells = {point: by_place[place] for point, place in places.items() if place in by_place}
                     rows.append(GridRow(subject, variant, label, cells))

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from coca_train.evaluation.measures.perplexity import perplexity_of, summarise, weighted
-from coca_train.evaluation.measures.seeds import crossed_bounds
+from coca_train.evaluation.measures.perplexity import summarise, weighted
 from coca_train.evaluation.results import Cell, Evaluation, Measured
 
 Result = Mapping[str, Any]
@@ -95,21 +94,27 @@ def pooled(evaluation: Evaluation) -> Evaluation:
     for model, seeds in models.items():
         subjects.append(replace(seeds[0], name=model))
         for variant, point in product(seeds[0].variants, evaluation.points):
-            asked = [places[place] for seed in seeds if (place := (seed.name, variant, point)) in places]
+            names = evaluation.seeds.get(model, {})
+            asked = {
+                names.get(seed.name, seed.name if seeds[1:] else ""): places[place]
+                for seed in seeds
+                if (place := (seed.name, variant, point)) in places
+            }
             cells += [replace(_cell(asked), subject=model)] if asked else []
     return replace(evaluation, subjects=tuple(subjects), cells=tuple(cells))
 
 
-def _cell(asked: list[Cell]) -> Cell:
-    """asked: one of each seed."""
-    if without := [cell for cell in asked if cell.status != "done"]:
+def _cell(asked: Mapping[str, Cell]) -> Cell:
+    """asked: by seed."""
+    first = next(iter(asked.values()))
+    if without := [cell for cell in asked.values() if cell.status != "done"]:
         return without[0]
-    return replace(asked[0], result=_pool({cell.subject: cell.result for cell in asked})) if asked[1:] else asked[0]
+    return replace(first, result=_pool({seed: cell.result for seed, cell in asked.items()}))
 
 
 def _pool(seeds: Mapping[str, Result]) -> dict[str, Any]:
-    """Of a cell's results, one of each seed: every figure of the mean loss over them, and what each seed has (`seeds`)
-    of every text. doubt: the interval of the perplexity over both documents and seeds."""
+    """Of a cell's results, one of each seed: every figure of the mean loss over them, and what each seed has of every
+    text (`seeds`), of one seed too."""
     texts = [result["sources"] for result in seeds.values()]
     common = [source for source in texts[0] if all(source in text for text in texts)]
     (stride,) = {result["stride"] for result in seeds.values()}
@@ -118,16 +123,19 @@ def _pool(seeds: Mapping[str, Result]) -> dict[str, Any]:
 
 
 def _pool_text(seeds: Mapping[str, Result]) -> dict[str, Any]:
+    if len(seeds) == 1:
+        ((seed, alone),) = seeds.items()
+        return {**alone, "seeds": {seed: alone}}
     sums_SD2 = np.array([result["by_document"] for result in seeds.values()], dtype=float)
-    first, found = next(iter(seeds.values())), crossed_bounds(sums_SD2)
+    first = next(iter(seeds.values()))
     summary = summarise(sums_SD2.mean(0), first["n_bytes"])
     if "windows_by_document" in first:
         windows_SD2 = np.array([result["windows_by_document"] for result in seeds.values()], dtype=float)
-        summary, found = weighted(summary, windows_SD2.mean(0)), crossed_bounds(windows_SD2)
+        summary = weighted(summary, windows_SD2.mean(0))
     return {
         **asdict(summary),
         "ends": first["ends"],
         "loss_by_position": np.mean([result["loss_by_position"] for result in seeds.values()], axis=0).tolist(),
-        "doubt": [perplexity_of(found.low), perplexity_of(found.high)],
+        "predictions": first["predictions"],
         "seeds": dict(seeds),
     }

@@ -1,33 +1,65 @@
-"""The verdict over a model: the least of what was asked of it, in one line (definition: measures/reach.py).
+"""What can be said of how far a model's context reaches, in a line and in a table (definition: measures/reach.py).
 
-Of a model with several seeds each seed is judged by itself, and the model reads as far as the seed that reads the
-least. So no seed lends it reach: too much is said of it only where too much is said of that seed, in at most 5 % of
-draws.
+Of a model with several seeds each seed is judged by itself, and the model is sure of what every seed is sure of.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from coca_train.evaluation.measures.reach import LEAST, Part
-from coca_train.evaluation.results import Cell, Evaluation
+from coca_train.evaluation.measures.reach import Evidence, Name, Part
+from coca_train.evaluation.naming import called, with_variant
+from coca_train.evaluation.results import Cell, Evaluation, GridRow
 from coca_train.evaluation.seeds import model_of
-from coca_train.report.blocks import Verdict
+from coca_train.report.blocks import ANSWERED, ANSWERS, Row, State, Table, Value, Verdict
+from coca_train.statistics.answers import LEAST, SURE, WRONG
 
 NOTHING = "nothing of it was measured"
 Asked = Mapping[tuple[str, str], Sequence[Part]]  # by model and variant, what their cells say
 
 
-def verdicts(evaluation: Evaluation, asked: Asked) -> list[Verdict]:
-    """One a model and variant of whom anything was asked, its seeds together."""
-    models, rows = model_of(evaluation), dict[str, tuple[int, list[Sequence[Part]]]]()
+class Judged(NamedTuple):
+    """A model under a variant: its seeds' parts, one list a seed."""
+
+    label: str
+    row: GridRow
+    seeds: list[Sequence[Part]]
+
+    @property
+    def window(self) -> int:
+        return self.row.subject.training_window
+
+    def parts(self) -> Iterator[tuple[Name, list[Part]]]:
+        """Each part with what every seed says of it."""
+        names: dict[Name, None] = dict.fromkeys(part.name for parts in self.seeds for part in parts)
+        for name in names:
+            yield name, [part for parts in self.seeds for part in parts if part.name == name]
+
+
+def judged(evaluation: Evaluation, asked: Asked) -> list[Judged]:
+    """Every model and variant of whom anything was asked, its seeds together."""
+    models, rows = model_of(evaluation), dict[tuple[str, str], Judged]()
+    names = called({models[subject.name]: subject.scheme for subject in evaluation.subjects})
     for row in evaluation.rows():
         if parts := asked.get(row.name):
-            label = models[row.subject.name] + row.label.removeprefix(row.subject.name)
-            rows.setdefault(label, (row.subject.training_window, []))[1].append(parts)
-    return [
-        verdict(label, window, seeds[0]) if len(seeds) == 1 else _over_seeds(label, window, seeds)
-        for label, (window, seeds) in rows.items()
-    ]
+            model = models[row.subject.name]
+            label = with_variant(names[model], row.variant)
+            rows.setdefault((model, row.variant), Judged(label, row, [])).seeds.append(parts)
+    return list(rows.values())
+
+
+def verdicts(evaluation: Evaluation, asked: Asked) -> list[Verdict]:
+    """One a model and variant."""
+    return [verdict(each) for each in judged(evaluation, asked)]
+
+
+def verdict(each: Judged) -> Verdict:
+    said = tuple((name, words(parts)) for name, parts in each.parts())
+    return Verdict(label=each.label, line=clauses(each), parts=said, state=_state(each))
+
+
+def clauses(each: Judged, only: str = "") -> str:
+    """What a sentence says of the model. only: of this part alone, "" where it was not asked."""
+    return "; ".join(_clause(name, parts, each.window) for name, parts in each.parts() if not only or name == only)
 
 
 def unknown(part: Part, cells: Iterable[Cell]) -> Part:
@@ -35,102 +67,137 @@ def unknown(part: Part, cells: Iterable[Cell]) -> Part:
     return part._replace(evidence=(), stopped=next((cell.absence for cell in cells if cell.absence), NOTHING))
 
 
-def _over_seeds(label: str, training_window: int, seeds: Sequence[Sequence[Part]]) -> Verdict:
-    """The least of all seeds, part by part, and how far each of them reads."""
-    least: dict[str, Part] = {}
-    for part in (part for parts in seeds for part in parts):
-        least[part.name] = min(least.get(part.name, part), part, key=_reach)
-    whole = verdict(label, training_window, list(least.values()))
-    if whole.state == "unknown":
-        return whole
-    reaches = [min(parts, key=_reach).reach for parts in seeds]
-    said = [True] * len(seeds)
-    if whole.state == "none":  # the line names one part; a seed may fail in another one
-        named = min((part for part in least.values() if part.reach is not None), key=_reach)
-        said = [any(part.name == named.name and part.reach == 0 for part in parts) for parts in seeds]
-    if len(set(reaches)) == 1 and all(said):
-        return replace(whole, line=f"{whole.line} with each of {len(seeds)} seeds")
-    each = " / ".join("unknown" if reach is None else f"{reach:,}" if reach else "none" for reach in reaches)
-    who = "every seed" if all(said) else f"{sum(said)} of {len(seeds)} seeds"
-    return replace(whole, line=f"{whole.line} with {who}; seeds: {each}")
+def _state(each: Judged) -> State:
+    """✓ where every part is sure of the training window or beyond, ✗ where one fails at its shortest length."""
+    parts = [part for parts in each.seeds for part in parts]
+    if any(not part.sure and part.failed and part.failed is part.evidence[0] for part in parts):
+        return "none"
+    if not all(part.sure for part in parts):
+        return "unknown"
+    return "reads" if all(part.sure >= each.window for part in parts) else "partly"
 
 
-def _reach(part: Part) -> tuple[float, bool]:
-    """To find the least by. What fails at the shortest length is less than whatever is not known."""
-    return 0.5 if part.reach is None else part.reach, part.open
+def words(parts: Sequence[Part]) -> str:
+    """Of one part, the least over its seeds: "128, open to 256", "128, not 256", "not even 64"."""
+    least = min(parts, key=lambda part: part.sure)
+    failed = min((part.failed.length for part in parts if part.failed), default=None)
+    open_to = max((seen.length for seen in least.unsettled), default=0)
+    if open_to and failed is not None:
+        open_to = max((seen.length for seen in least.unsettled if seen.length < failed), default=0)
+    if not least.sure and failed is not None and not open_to:
+        return f"not even {failed:,}"
+    if not least.sure and not open_to:
+        return f"open: {least.stopped or NOTHING}"
+    said = [f"{least.sure:,}" if least.sure else ""]
+    said += [f"open {'to ' if least.sure else 'at '}{open_to:,}{settled_by(least.unsettled, least.of)}"] * bool(open_to)
+    said += [f"not {failed:,}"] if failed is not None else []
+    said += [f"beyond: {least.stopped}"] if failed is None and least.stopped else []
+    if len(parts) > 1:
+        each = {f"{part.sure:,}" for part in parts}
+        said.append(f"every one of {len(parts)} seeds" if len(each) == 1 else f"seeds {' / '.join(sorted(each))}")
+    return ", ".join(filter(None, said))
 
 
-def lengths(evaluation: Evaluation, asked: Asked) -> dict[str, float]:
-    """For trackers, of one model: how far it reads under each variant [tokens], `reads/<variant>`, and of each part,
-    `holds/<variant>`; what nobody can say is left out."""
-    found: dict[str, float] = {}
-    for row in evaluation.rows():
-        parts = asked.get(row.name, ())
-        known = {part.name: float(part.reach) for part in parts if part.reach is not None}
-        found |= {f"{part.replace(' ', '_')}/{row.variant}": reach for part, reach in known.items()}
-        if known and (len(known) == len(parts) or not min(known.values())):
-            found[f"reads/{row.variant}"] = min(known.values())
-    return found
+def settled_by(unsettled: Sequence[Evidence], of: str) -> str:
+    """How many more documents or prompts the first open length needs."""
+    more = unsettled[0].answer.more if unsettled else 0
+    if more is None:
+        return " (too close to the bound)"
+    return f" (about {more:,} more {of} would tell)" if more else ""
 
 
-def verdict(label: str, training_window: int, parts: Sequence[Part]) -> Verdict:
-    """label: the model, with its variant where there are several. training_window [tokens]. parts: what was asked."""
-    known = [part for part in parts if part.reach is not None]
-    said = tuple((part.name, _words(part)) for part in parts)
-    least = min(known, key=lambda part: (part.reach, part.open), default=None)
-    if least is not None and least.reach == 0:
-        return Verdict(label=label, line=_nowhere(least, training_window), parts=said, state="none")
-    if least is None or len(known) < len(parts):
-        return Verdict(label=label, line=_unknown(parts), parts=said, state="unknown")
-    reach, beyond = least.reach or 0, f"; {_beyond(least)}" if _beyond(least) else ""
-    line = f"reads to {_length(least)} tokens ({_times(reach, training_window)} its window{beyond})"
-    return Verdict(label=label, line=line, parts=said, state="reads" if reach >= training_window else "partly")
+CLAUSES: dict[Name, tuple[str, str, str]] = {  # by part: when it is sure, when it fails at once, when it is open
+    "holds": ("perplexity holds to {} tokens", "perplexity does not hold at {} tokens", "keeps its perplexity"),
+    "uses": ("demonstrably uses its last {} tokens", "makes no use of {} tokens of context", "uses"),
+    "finds": ("finds what is hidden in {} tokens", "does not find what is hidden in {} tokens", "finds"),
+    "works with": ("works with {} tokens", "does not work with {} tokens", "works with"),
+}
 
 
-def _length(part: Part) -> str:
-    """[tokens] Where nothing that was judged failed, it may reach further, unless nobody can ask."""
-    further = part.open and (part.missing or not part.stopped)
-    return f"{'at least ' if further else ''}{part.reach:,}"
+def _clause(name: Name, parts: Sequence[Part], window: int) -> str:
+    """Of one part, as part of a sentence about the model."""
+    sure, fails, unclear = CLAUSES[name]
+    least = min(parts, key=lambda part: part.sure)
+    failed = min((part.failed.length for part in parts if part.failed), default=None)
+    opened = [seen for seen in least.unsettled if failed is None or seen.length < failed]
+    open_words = f"open to {opened[-1].length:,}{settled_by(opened, least.of)}" if opened else ""
+    if name == "holds" and least.sure == window and failed is not None and not opened:
+        return "perplexity rises beyond its training window"
+    if least.sure:
+        times = f" ({multiple(least.sure, window)})" if name == "holds" and least.sure > window else ""
+        rest = [open_words] if opened else []
+        rest += [f"not {failed:,}"] if failed is not None else []
+        rest += [f"beyond: {least.stopped}"] if least.stopped and failed is None else []
+        return ", ".join([sure.format(f"{least.sure:,}") + times, *rest])
+    if failed is not None and not opened:
+        return fails.format(f"{failed:,}")
+    if opened:
+        return f"{unclear} {opened[0].length:,} tokens: open{settled_by(opened, least.of)}"
+    return f"{unclear}: open, {least.stopped or NOTHING}"
 
 
-def _times(reach: int, training_window: int) -> str:
-    times = reach / training_window
+def multiple(length: int, window: int) -> str:
+    """`16×` the training window."""
+    times = length / window
     return f"{times:.2g}×" if times < 99.5 else f"{times:,.0f}×"  # .2g would write 99.6 as 1e+02
 
 
-def _words(part: Part) -> str:
-    """Of one part: its length [tokens], or why there is none."""
-    if part.reach is None:
-        return f"unknown: {_lacking(part)}"
-    if not part.reach:
-        return f"not even {part.evidence[0].length:,}"
-    return f"{_length(part)} ({_beyond(part)})" if _beyond(part) else _length(part)
+def lengths(evaluation: Evaluation, asked: Asked) -> dict[str, float]:
+    """For trackers, of one model: the length up to which each part is sure under each variant [tokens],
+    `uses/<variant>`."""
+    return {
+        f"{part.name.replace(' ', '_')}/{row.variant}": float(part.sure)
+        for row in evaluation.rows()
+        for part in asked.get(row.name, ())
+        if part.known
+    }
 
 
-def _beyond(part: Part) -> str:
-    """Why the next length was not judged; "" when it was, or one before it failed, or none was asked."""
-    return f"no verdict beyond: {_lacking(part)}" if part.open and (part.missing or part.stopped) else ""
+MEANT: dict[Name, tuple[str, str]] = {  # by part: in eight words, and the form of a figure
+    "holds": ("loss at most {bound:g} nats above the training window's", "{:+.4f}"),
+    "uses": ("the farther half gains over {bound:g} nats a token", "{:+.4f}"),
+    "finds": ("over {bound:.0%} of hidden items are found", "{:.0%}"),
+    "works with": ("over {bound:.0%} of tasks are done", "{:.0%}"),
+}
+KEY = (
+    f"✓ yes, ✗ no, ? open: the {SURE:.1%} interval meets the bound, or fewer than {LEAST} were read. At that "
+    f"confidence all answers of a page are right in {1 - WRONG:.0%} of draws. Hover for the figures; the CSV has them."
+)
 
 
-def _lacking(part: Part) -> str:
-    return f"{part.missing} of {LEAST} {part.of} missing" if part.missing else part.stopped
-
-
-FAILS = {"uses": "gains nothing that is sure", "finds": "finds too little", "works with": "works with too little"}
-
-
-def _nowhere(part: Part, training_window: int) -> str:
-    """Of a part that fails at its shortest length: only what uses nothing inside its window reads nowhere."""
-    shortest = part.evidence[0].length
-    inside = shortest <= training_window
-    if inside and part.name == "uses":
-        return f"reads nowhere, not even inside its window of {training_window:,} tokens"
-    return (
-        f"reads to no length in all that was asked: {FAILS[part.name]} at {shortest:,} tokens already, "
-        f"{'inside' if inside else 'beyond'} its window of {training_window:,}"
+def answers_table(evaluation: Evaluation, asked: Asked) -> Table | None:
+    """What was asked, by length: a row a model, variant and part, a column a length, a sign in each."""
+    every = judged(evaluation, asked)
+    at = sorted({seen.length for each in every for parts in each.seeds for part in parts for seen in part.evidence})
+    rows, meant = [], dict[Name, str]()
+    for each in every:
+        for part_name, parts in each.parts():
+            meant[part_name] = MEANT[part_name][0].format(bound=parts[0].bound)
+            values = tuple(_figure(parts, length, part_name) for length in at)
+            rows.append(Row(label=(each.label, part_name), values=values))
+    if not at:
+        return None
+    return Table(
+        name=ANSWERED,
+        title="What the context is good for, by length [tokens]",
+        label_columns=("model", "part"),
+        columns=tuple(f"{length:,}" for length in at),
+        rows=tuple(rows),
+        interval=f"{SURE:.1%} interval",
+        note=" ".join(f"{part[0].upper()}{part[1:]}: {said}." for part, said in meant.items()) + f" {KEY}",
     )
 
 
-def _unknown(parts: Sequence[Part]) -> str:
-    short = max((part for part in parts if part.reach is None), key=lambda part: part.missing)
-    return f"no verdict: {_lacking(short)}"
+def _figure(parts: Sequence[Part], length: int, name: Name) -> Value:
+    """A sign; of several seeds ✓ where it is yes for all of them, ✗ where it is no for one."""
+    seen = [each for part in parts for each in part.evidence if each.length == length]
+    if not seen:
+        granted = all(part.granted >= length for part in parts) and bool(parts[0].granted)
+        return Value(ANSWERS["yes"] if granted else "")
+    outcomes = [each.answer.outcome for each in seen]
+    outcome = "no" if "no" in outcomes else "open" if "open" in outcomes else "yes"
+    shown = next(each for each in seen if each.answer.outcome == outcome)
+    bounds, form = shown.answer.bounds, MEANT[name][1]
+    told = f"{form.format(bounds.estimate)} ({form.format(bounds.low)} to {form.format(bounds.high)}) of {bounds.n}"
+    note = f"{outcome}: {told}{settled_by([shown], parts[0].of) if outcome == 'open' else ''}"
+    return Value(ANSWERS[outcome], number=bounds.estimate, note=note, low=bounds.low, high=bounds.high)

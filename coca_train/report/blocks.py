@@ -7,8 +7,12 @@ Figures that are not our own (a paper's) carry theirs=True and are shown as such
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
+
+from coca_train.report.standings import Standing, standings
+from coca_train.statistics.pairs import Sample
 
 Form = str | Callable[[float], str]  # "{:.2f}", or what makes words of a number
 
@@ -20,21 +24,19 @@ def in_form(number: float, form: Form) -> str:
 @dataclass(frozen=True)
 class Spread:
     """Between seeds, of a figure that is a mean over them: their lowest and highest figure, in words
-    "seeds 49.90 to 50.41", and their standard deviation. doubt: the interval that counts them in; None: the figure's
-    own."""
+    "seeds 49.90 to 50.41", and their standard deviation."""
 
     low: float
     high: float
     words: str
     deviation: float | None = None
-    doubt: tuple[float, float] | None = None
 
     @classmethod
-    def over(cls, numbers: Sequence[float], form: Form, doubt: tuple[float, float] | None = None) -> "Spread":
+    def over(cls, numbers: Sequence[float], form: Form) -> "Spread":
         """numbers: of each seed, two or more. Their deviation is known where all of them are told."""
         low, high = min(numbers), max(numbers)
         words = f"seeds {in_form(low, form)} to {in_form(high, form)}"
-        return cls(low, high, words, statistics.stdev(numbers) if math.isfinite(high - low) else None, doubt)
+        return cls(low, high, words, statistics.stdev(numbers) if math.isfinite(high - low) else None)
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ class Value:
     """One figure. number: what is compared and exported, in full; None: there is none. text: as shown.
 
     low, high: its interval, where known, written out in `range` as the figure is. spread: of a mean over seeds. n: how
-    many documents or prompts it is of, where those are what was drawn.
+    many documents or prompts it is of, where those are what was drawn. sample: what it is the mean of, where another
+    figure may be compared with it one by one.
     """
 
     text: str
@@ -53,6 +56,7 @@ class Value:
     range: str = ""
     spread: Spread | None = None
     n: int | None = None
+    sample: Sample | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(
@@ -65,24 +69,21 @@ class Value:
         high: float | None = None,
         spread: Spread | None = None,
         n: int | None = None,
+        sample: Sample | None = None,
     ) -> "Value":
-        """A number in this form, with its note, interval, spread and n; None: that there is none, and why (missing)."""
+        """A number in this form, with its note, interval, spread, n and sample; None: that there is none, and why
+        (missing)."""
         if number is None:
             return cls(MISSING.text, note=missing)
         if low is None or high is None:
-            return cls(in_form(number, form), number, note, spread=spread, n=n)
+            return cls(in_form(number, form), number, note, spread=spread, n=n, sample=sample)
         ends = f"{in_form(low, form)} to {in_form(high, form)}"
-        return cls(in_form(number, form), number, note, low, high, ends, spread, n)
+        return cls(in_form(number, form), number, note, low, high, ends, spread, n, sample)
 
     @property
     def interval(self) -> tuple[float, float] | None:
         """None where it is not known, as of a figure that is missing."""
         return None if self.number is None or self.low is None or self.high is None else (self.low, self.high)
-
-    @property
-    def doubt(self) -> tuple[float, float] | None:
-        """The interval of all that is not known of it, seeds counted in."""
-        return self.spread.doubt if self.spread and self.spread.doubt else self.interval
 
     @property
     def beside(self) -> str:
@@ -91,6 +92,8 @@ class Value:
 
 
 MISSING = Value("–")
+ANSWERS = {"yes": "✓", "no": "✗", "open": "?"}  # signs in place of figures
+ANSWERED = "answers"  # name of the table of them, which a page opens with
 INTERVAL = "95 % interval"
 
 
@@ -107,8 +110,8 @@ class Row:
 class Table:
     """name: of its files; letters, digits and dashes, unique in a report.
 
-    best: which figure of a column is set in bold, with all that cannot be told apart from it (ties.py), among ours and
-    among theirs separately; "" = none.
+    best: which figure of a column is set in bold, with all that cannot be told apart from it (standings.py), among ours
+    and among theirs separately; "" = none.
     """
 
     name: str
@@ -119,6 +122,24 @@ class Table:
     best: Literal["low", "high", ""] = ""
     interval: str = INTERVAL  # what low and high of its figures are
     note: str = ""  # one or two sentences below it: definition, unit, what is missing
+
+    def standings(self, theirs: bool) -> list[Standing]:
+        """Of each column of these rows, which has a best."""
+        return self._theirs if theirs else self._ours
+
+    # Kept: every form of a report asks, and a bootstrap is behind the answer.
+    @cached_property
+    def _ours(self) -> list[Standing]:
+        return self._standings(theirs=False)
+
+    @cached_property
+    def _theirs(self) -> list[Standing]:
+        return self._standings(theirs=True)
+
+    def _standings(self, theirs: bool) -> list[Standing]:
+        rows = [row.values for row in self.rows if row.theirs == theirs]
+        columns = [[values[column] for values in rows] for column in range(len(self.columns))]
+        return standings(columns, "high" if self.best == "high" else "low")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,11 +264,11 @@ State = Literal["reads", "partly", "none", "unknown"]
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """How far one model reads, in a line: what a page opens with.
+    """How far the context of one model reaches, in a line.
 
-    label: the model, with its variant where there are several. line: the verdict, "reads to 512 tokens (2x its
-    window)". parts: what it is the least of, each with its own words: ("holds", "2,048"). state: whether it
-    reads its window or beyond it, a part of it, nothing at all, or nobody can say from so few documents.
+    label: the model, with what was exchanged. line: "demonstrably uses its last 64 tokens; ...". parts: each in few
+    words, ("uses", "64, not 128"). state: whether every part is sure of the training window or beyond, of less, one
+    fails at its shortest length, or nobody can say from so few documents.
     """
 
     label: str
@@ -258,13 +279,15 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """A report. verdicts: one a row of what was measured. summary: what a newcomer should take away, one sentence
-    each. facts: what was run, label and value. command: how to run it again. cells: of its parts, name and command."""
+    """A report. finding: what came out, in a few sentences, the first of which is the page's headline. title: what it
+    is about. verdicts: one a row of what was measured. summary: what else a newcomer should take away. facts: what was
+    run, label and value. command: how to run it again. cells: of its parts, name and command."""
 
     title: str
     summary: Sequence[str]
     sections: Sequence[Section]
     facts: Sequence[tuple[str, str]]
     command: str
+    finding: Sequence[str] = ()
     verdicts: Sequence[Verdict] = ()
     cells: Sequence[tuple[str, str]] = ()

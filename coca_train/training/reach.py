@@ -12,7 +12,7 @@ from coca_train.data.dataset import IndexedDataset
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.evaluation.grid import measure_cells
 from coca_train.evaluation.measures.perplexity import RESAMPLES
-from coca_train.evaluation.measures.reach import HOLDS_WITHIN
+from coca_train.evaluation.measures.reach import HOLDS_WITHIN, USES_GAIN
 from coca_train.evaluation.progress import Progress
 from coca_train.evaluation.results import Cell, Measured
 from coca_train.evaluation.store import Store
@@ -31,6 +31,7 @@ SETTINGS = Settings(
     begin_windows=False,
     bootstrap_resamples=RESAMPLES,
     holds_within=HOLDS_WITHIN,
+    uses_gain=USES_GAIN,
 )
 SEED = 0  # of the bootstrap
 

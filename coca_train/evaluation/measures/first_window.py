@@ -51,6 +51,8 @@ class FirstWindows:
     perplexity: float
     ci_low: float | None
     ci_high: float | None
+    last_by_document: tuple[float, ...]  # NLL of the last `block` predictions [nats]
+    octaves_by_document: tuple[tuple[float, ...], ...]  # NLL of each octave [nats]
 
 
 def first_window_nll(model: Any, documents: Sequence[np.ndarray], length: int) -> np.ndarray:
@@ -75,6 +77,7 @@ def first_windows(documents: Sequence[Sequence[float]], length: int, block: int,
     ends = bin_ends(length)
     bins_DK2 = np.stack(np.broadcast_arrays(sums[:, 1:], np.diff(ends, prepend=0)), 2)
     low, high = intervals(bins_DK2, seed)
+    octaves, octaves_DO2 = by_octave(ends, bins_DK2, seed)
     last_block = summarise(np.stack([sums[:, 0], np.full(n_documents, block_size)], 1), None, seed)
     return FirstWindows(
         n_documents=n_documents,
@@ -82,16 +85,19 @@ def first_windows(documents: Sequence[Sequence[float]], length: int, block: int,
         loss=tuple((sums[:, 1:].mean(0) / np.diff(ends, prepend=0)).tolist()),
         low=tuple(low),
         high=tuple(high),
-        octaves=by_octave(ends, bins_DK2, seed),
+        octaves=octaves,
         block=block_size,
         perplexity=last_block.perplexity,
         ci_low=last_block.ci_low,
         ci_high=last_block.ci_high,
+        last_by_document=tuple(sums[:, 0].tolist()),
+        octaves_by_document=tuple(map(tuple, octaves_DO2[..., 0].tolist())),
     )
 
 
-def by_octave(ends: np.ndarray, bins_DK2: np.ndarray, seed: int = 0) -> tuple[Octave, ...]:
-    """ends: of K bins. bins_DK2: of each document NLL and predictions of each."""
+def by_octave(ends: np.ndarray, bins_DK2: np.ndarray, seed: int = 0) -> tuple[tuple[Octave, ...], np.ndarray]:
+    """(octaves, octaves_DO2), the latter of each document. ends: of K bins. bins_DK2: of each document NLL and
+    predictions of each."""
     # Quarter octaves end where octaves do (windows.py): each bin lies in one.
     last = [int(ends[ends <= 2**power].max()) for power in range(int(ends[-1] - 1).bit_length() + 1)]
     starts = np.searchsorted(ends, [0, *(end + 1 for end in last[:-1])])
@@ -99,4 +105,4 @@ def by_octave(ends: np.ndarray, bins_DK2: np.ndarray, seed: int = 0) -> tuple[Oc
     nll_O, count_O = octaves_DO2.sum(0).T
     firsts = (1, *(end + 1 for end in last[:-1]))
     columns = zip(firsts, last, (nll_O / count_O).tolist(), *intervals(octaves_DO2, seed), strict=True)
-    return tuple(Octave(*each) for each in columns)
+    return tuple(Octave(*each) for each in columns), octaves_DO2

@@ -4,17 +4,20 @@ A cell of theirs has `cases`, each with `found`, and most with `depth` and `dist
 all.
 """
 
+import hashlib
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from coca_train.evaluation.grid_blocks import heat_maps, share_by_length, table
-from coca_train.evaluation.measures.reach import Part, finds
-from coca_train.evaluation.measures.shares import wilson
+from coca_train.evaluation.measures.reach import FOUND_SHARE, Part, finds
 from coca_train.evaluation.results import Evaluation, GridRow
 from coca_train.evaluation.verdict import Asked, unknown
 from coca_train.report.blocks import HeatMaps, Line, Lines, Table, Value
-from coca_train.report.ties import headline
+from coca_train.report.headlines import POINTS, headline
+from coca_train.statistics.pairs import Sample
+from coca_train.statistics.shares import wilson
 
 RANGES = {  # of distance, in training windows of the model: from, below
     "within the window": (0, 1),
@@ -36,11 +39,20 @@ def counted(cases: Sequence[Case]) -> dict[str, Any]:
 
 def share(cases: Iterable[Case]) -> Value:
     """Of these cases of a cell's result, how many were found; nothing when there are none."""
-    hits = [case["found"] for case in cases]
+    known = list(cases)
+    hits = [case["found"] for case in known]
     if not hits:
         return Value.of(None, missing="no such case")
     low, high = wilson(sum(hits), len(hits))
-    return Value.of(sum(hits) / len(hits), note=f"{sum(hits)} of {len(hits)}", low=low, high=high, n=len(hits))
+    share, note = sum(hits) / len(hits), f"{sum(hits)} of {len(hits)}"
+    sample = Sample.of_shares(hits, _asked_in(known))
+    return Value.of(share, note=note, low=low, high=high, n=len(hits), sample=sample)
+
+
+def _asked_in(cases: Iterable[Case]) -> str:
+    """A digest of what was asked, whatever was answered."""
+    asked = [{key: value for key, value in case.items() if key not in ("found", "answer")} for case in cases]
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 
 def by_length(
@@ -104,25 +116,24 @@ def depth_row(depth: float, n_depths: int) -> int:
 
 def asked(evaluation: Evaluation) -> Asked:
     """Whether prompts of each length give back what is hidden in them."""
+    least = evaluation.settings.get("found_share", FOUND_SHARE)
 
     def part(row: GridRow) -> Part:
         counts = {int(point): [case["found"] for case in result["cases"]] for point, result in row.results.items()}
-        seen = tuple(finds(n, sum(found), len(found)) for n, found in counts.items())
-        whole = Part("finds", "prompts", seen, stopped=row.absence_beyond(max(counts, default=0)))
+        seen = tuple(finds(n, sum(found), len(found), least) for n, found in counts.items())
+        whole = Part("finds", "prompts", seen, stopped=row.absence_beyond(max(counts, default=0)), bound=least)
         return whole if seen else unknown(whole, row.cells.values())
 
     return {row.name: [part(row)] for row in evaluation.rows()}
 
 
-def at_the_longest(evaluation: Evaluation, what: str) -> list[str]:
-    """Of each model in the longest prompts, which variant finds most, if any surely does. How far it finds what is
-    hidden is the verdict's to say. what: what is found, "passkeys"."""
-    sentences = []
-    for subject in evaluation.subjects:
-        rows = [row for row in evaluation.rows() if row.subject == subject and row.results]
-        if rows:
-            longest = max(int(point) for row in rows for point in row.results)
-            shares = {row.variant: share(row.results[longest]["cases"]) for row in rows if longest in row.results}
-            where = f"Of {subject.name} in prompts of {longest:,} tokens,"
-            sentences.append(headline(where, shares, "high", "finds most", f"share of the {what} found", "prompts"))
-    return sentences
+def at_the_longest(evaluation: Evaluation, what: str, table: Table | None) -> list[str]:
+    """In the longest prompts, which model and variant finds most, if any surely does. what: what is found, "passkeys".
+    table: of the shares, a row a model and variant."""
+    rows = evaluation.rows()
+    known = [i for i, point in enumerate(evaluation.points) if any(point in row.results for row in rows)]
+    if table is None or not known:
+        return []
+    where = f"In prompts of {int(evaluation.points[known[-1]]):,} tokens"
+    names, quantity = [row.label for row in rows], f"share of the {what} found"
+    return [headline(table, known[-1], names, where, "finds most", quantity, POINTS, "prompts")]

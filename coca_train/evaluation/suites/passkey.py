@@ -7,7 +7,7 @@ first characters. Answers are greedy. An end-of-document token ends one; what a 
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -27,6 +27,7 @@ from coca_train.report.blocks import Document, Lines
 __all__ = ["asked"]  # of what suites share
 
 VERSION = 1
+AXIS = ("found_share",)
 ANSWER_CHARACTERS = 40  # of each answer that are kept
 
 Material = Mapping[Point, Sequence[Case]]  # by length
@@ -48,6 +49,9 @@ class Settings:
         "right behind the task to right before the question"
     )
     n_depths: Positive = Field(description="depths of places=even, and rows of the heat maps")
+    found_share: Annotated[float, Field(gt=0, lt=1)] = Field(
+        description="a length counts as found when surely more than this share of its prompts is answered as it must be"
+    )
 
 
 def of_cell(options: dict[str, Any], point: Point) -> dict[str, Any]:
@@ -135,22 +139,23 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
         "table 3": paper.by_alpha("passkey"),
         "table 4": paper.table("table4_pi")["passkey"],
     }
+    found = table(
+        evaluation.rows(),
+        by_point(points, lambda result: share(result["cases"])),
+        name="passkey-accuracy",
+        title="Share of passkeys found by length of the prompt [tokens]",
+        theirs=papers(evaluation, theirs) if settings.prompt == "coca" else (),
+        best="high",
+        note=THEIRS if settings.prompt == "coca" else "",
+    )
     return document(
         evaluation,
         "Passkey retrieval",
-        summary=at_the_longest(evaluation, "passkeys"),
+        summary=at_the_longest(evaluation, "passkeys", found),
         sections={
             "Accuracy by length": [
                 _accuracy(evaluation, "by-length", "Passkey accuracy by length"),
-                table(
-                    evaluation.rows(),
-                    by_point(points, lambda result: share(result["cases"])),
-                    name="passkey-accuracy",
-                    title="Share of passkeys found by length of the prompt [tokens]",
-                    theirs=papers(evaluation, theirs) if settings.prompt == "coca" else (),
-                    best="high",
-                    note=THEIRS if settings.prompt == "coca" else "",
-                ),
+                found,
             ],
             "Where the key stands": [
                 by_depth(

@@ -54,7 +54,7 @@ __all__ = ["asked", "page"]  # of its page
 
 VERSION = 5
 SHARES = True
-AXIS = ("holds_within",)
+AXIS = ("holds_within", "uses_gain")
 EIGHTHS = 8  # of a window, the last is what is predicted with more and with less of it before, and when it holds
 DIGITS = 16  # of the digest of what is predicted
 
@@ -90,6 +90,10 @@ class Settings:
     holds_within: Annotated[float, Field(gt=0, le=1)] = Field(
         description="a window holds when the loss of the same predictions is surely at most this much above that in "
         "windows of the training length [nats per token]"
+    )
+    uses_gain: Annotated[float, Field(gt=0, le=1)] = Field(
+        description="a length is used when its farther half lowers the loss of the same predictions surely by more "
+        "than this [nats per token]"
     )
 
 

@@ -10,23 +10,35 @@ from functools import partial
 from itertools import islice
 from typing import Any, Literal
 
+import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
-from coca_train.evaluation.grid_blocks import by_length, by_point, curves, document, table, training_windows
+from coca_train.evaluation.grid_blocks import (
+    OTHER_TOKENS,
+    by_length,
+    by_point,
+    curves,
+    document,
+    table,
+    training_windows,
+)
 from coca_train.evaluation.measures.first_window import first_windows, reduced
+from coca_train.evaluation.measures.reach import ROUNDING
 from coca_train.evaluation.measures.windows import middles
-from coca_train.evaluation.results import ALL, Evaluation, GridRow
+from coca_train.evaluation.results import ALL, Evaluation, GridRow, same_tokens
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suites._one_window import Prefixes, in_order
 from coca_train.evaluation.suites._one_window import fingerprint as fingerprint
 from coca_train.evaluation.suites._one_window import prepare as prepare
 from coca_train.evaluation.suites._one_window import work as work
+from coca_train.evaluation.texts import digest
 from coca_train.report.blocks import Document, Line, Table, Value
-from coca_train.report.ties import headline
+from coca_train.report.headlines import headline
+from coca_train.statistics.pairs import Sample
 
-VERSION = 2
+VERSION = 3
 SHARES = True
 
 
@@ -53,7 +65,13 @@ def combine(settings: Settings, point: int, material: Prefixes, parts: Sequence[
     by_source = {source: list(islice(documents, len(texts))) for source, texts in material.documents.items()}
     if len(by_source) > 1:
         by_source[ALL] = [sums for members in by_source.values() for sums in members]
-    return {source: asdict(first_windows(members, point, settings.block)) for source, members in by_source.items()}
+    # What a source's documents are known by, so that models are compared on the same ones.
+    read = {source: {source: [d[: point + 1] for d in texts]} for source, texts in material.documents.items()}
+    read[ALL] = {source: texts for each in read.values() for source, texts in each.items()}
+    return {
+        source: asdict(first_windows(members, point, settings.block)) | {"predictions": digest(read[source])}
+        for source, members in by_source.items()
+    }
 
 
 ABOUT = (
@@ -79,10 +97,19 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
         for row in rows
         if row.last
     )
+    growing = table(
+        rows,
+        by_point(evaluation.points, _perplexity),
+        name="growing-context-perplexity",
+        title="Perplexity of the last tokens at each context",
+        best="low",
+        of_tokens=True,
+        note="Columns score different tokens: compare within a column.",
+    )
     return document(
         evaluation,
         "Loss by position",
-        summary=_summary(pooled),
+        summary=_summary(rows, growing),
         sections={
             "Loss by position": [
                 ABOUT,
@@ -112,44 +139,41 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
                     y_log=True,
                     marks=marks,
                 ),
-                table(
-                    rows,
-                    by_point(evaluation.points, _perplexity),
-                    name="growing-context-perplexity",
-                    title="Perplexity of the last tokens at each context",
-                    best="low",
-                    of_tokens=True,
-                    note="Columns score different tokens: compare within a column.",
-                ),
+                growing,
             ],
         },
     )
 
 
-def _summary(pooled: Evaluation) -> list[str]:
-    """Each model's best variant at the longest length."""
-    sentences = []
-    for subject in pooled.subjects:
-        ends = [(max(row.results), row) for row in pooled.rows() if row.subject == subject and row.results]
-        if ends:
-            longest = max(point for point, _ in ends)
-            figures = {row.variant: _perplexity(row.last) for point, row in ends if point == longest}
-            where = f"Of {subject.name} at a context of {int(longest):,} tokens,"
-            sentences.append(headline(where, figures, "low", "predicts best", "perplexity"))
-    return sentences
+def _summary(rows: list[GridRow], growing: Table | None) -> list[str]:
+    """Who predicts best at the longest length."""
+    if growing is None:
+        return []
+    known = [i for i in range(len(growing.columns)) if any(row.values[i].number is not None for row in growing.rows)]
+    if not known or not same_tokens(row.subject for row in rows if row.results):
+        return [OTHER_TOKENS] if known else []
+    where = f"At a context of {growing.columns[known[-1]]} tokens"
+    return [headline(growing, known[-1], [row.label for row in rows], where, "predicts best", "perplexity")]
 
 
 def _perplexity(result: Mapping[str, Any]) -> Value:
-    return Value.of(result["perplexity"], low=result["ci_low"], high=result["ci_high"], n=result["n_documents"])
+    sums_U2 = np.array([[nll, result["block"]] for nll in result["last_by_document"]])
+    sample = Sample(sums_SU2=sums_U2[None], units=result["predictions"], rounding=ROUNDING)
+    ends = {"low": result["ci_low"], "high": result["ci_high"]}
+    return Value.of(result["perplexity"], **ends, n=result["n_documents"], sample=sample)
 
 
 def _octaves(rows: list[GridRow]) -> Table | None:
-    means = {row.name: {(o[0], o[1]): o for o in row.last["octaves"]} for row in rows if row.last}
-    octaves = sorted({octave for each in means.values() for octave in each})
+    known = {row.name: {(o[0], o[1]): (i, o) for i, o in enumerate(row.last["octaves"])} for row in rows if row.last}
+    octaves = sorted({octave for each in known.values() for octave in each})
 
     def mean(row: GridRow, octave: tuple[int, int]) -> Value:
-        _, _, loss, low, high = means.get(row.name, {}).get(octave, (None,) * 5)
-        return Value.of(loss, "{:.3f}", low=low, high=high, n=row.last.get("n_documents"))
+        if octave not in known.get(row.name, {}):
+            return Value.of(None)
+        i, (first, last, loss, low, high) = known[row.name][octave]
+        sums_U2 = np.array([[nll[i], last - first + 1] for nll in row.last["octaves_by_document"]])
+        sample = Sample(sums_SU2=sums_U2[None], units=row.last["predictions"], rounding=ROUNDING)
+        return Value.of(loss, "{:.3f}", low=low, high=high, n=row.last["n_documents"], sample=sample)
 
     return table(
         rows,

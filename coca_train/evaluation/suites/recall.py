@@ -7,7 +7,7 @@ the cases: value, pairs, depth, distance, found, and the answer's first characte
 
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -27,6 +27,7 @@ from coca_train.report.blocks import Document
 __all__ = ["asked"]  # of what suites share
 
 VERSION = 1
+AXIS = ("found_share",)
 ANSWER_CHARACTERS = 60  # of each answer that are kept
 
 Material = Mapping[Point, Sequence[Case]]  # by length
@@ -49,6 +50,9 @@ class Settings:
         "the first pair to the last"
     )
     n_depths: Positive = Field(description="depths of places=even, and rows of the heat maps")
+    found_share: Annotated[float, Field(gt=0, lt=1)] = Field(
+        description="a length counts as found when surely more than this share of its prompts is answered as it must be"
+    )
 
 
 def prepare(settings: Settings, subject: Subject, setup: Setup) -> Material:
@@ -123,10 +127,17 @@ DEFINITION = (
 
 def page(settings: Settings, evaluation: Evaluation) -> Document:
     rows, points = evaluation.rows(), evaluation.points
+    found = table(
+        rows,
+        by_point(points, lambda result: share(result["cases"])),
+        name="recall-found",
+        title="Share of values found by length of the prompt [tokens]",
+        best="high",
+    )
     return document(
         evaluation,
         "Key-value recall",
-        summary=at_the_longest(evaluation, "values"),
+        summary=at_the_longest(evaluation, "values", found),
         sections={
             "Found by length": [
                 by_length(
@@ -136,13 +147,7 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
                     alt="Share of values found against the length of the prompt, one curve a model and variant.",
                     y_label="share of values found",
                 ),
-                table(
-                    rows,
-                    by_point(points, lambda result: share(result["cases"])),
-                    name="recall-found",
-                    title="Share of values found by length of the prompt [tokens]",
-                    best="high",
-                ),
+                found,
                 table(
                     rows,
                     by_point(points, lambda result, what: result[OTHERWISE[what]]),

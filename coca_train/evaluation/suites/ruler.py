@@ -24,19 +24,20 @@ from coca_train.evaluation.grid_blocks import (
     table,
     tokens,
 )
-from coca_train.evaluation.measures.reach import Part, finds
+from coca_train.evaluation.measures.reach import FOUND_SHARE, Part, finds
 from coca_train.evaluation.measures.ruler import Prompt, cases, essays, score
-from coca_train.evaluation.measures.shares import wilson
 from coca_train.evaluation.results import Evaluation, GridRow, Point
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suites._answers import answers, digest, gathered, no_positions
 from coca_train.evaluation.verdict import Asked, unknown, verdicts
 from coca_train.report.blocks import Document, Line, Row, Table, Value
-from coca_train.report.ties import headline
+from coca_train.report.headlines import POINTS, headline
 from coca_train.runtime.errors import DataError
+from coca_train.statistics.pairs import Sample
+from coca_train.statistics.shares import wilson
 
-VERSION = 2
-AXIS = ("tasks",)
+VERSION = 3
+AXIS = ("tasks", "found_share")
 ANSWER_CHARACTERS = 80  # of each answer that are kept
 
 Material = Mapping[Point, Sequence[Prompt]]
@@ -65,6 +66,10 @@ class Settings:
     haystack: Literal["filler", "texts"] = Field(
         description="where needles and variables are hidden. filler: the passkey's, over and over; texts: sentences "
         "of the documents that section text names"
+    )
+    found_share: Annotated[float, Field(gt=0, lt=1)] = Field(
+        description="a length counts as worked with when surely more than this share of its prompts is answered "
+        "as it must be"
     )
 
 
@@ -137,6 +142,7 @@ def combine(settings: Settings, point: Point, material: Material, parts: Sequenc
         "score": statistics.fmean(scores),
         "standard_error": statistics.stdev(scores) / math.sqrt(n) if n > 1 else None,
         "n_cases": n,
+        "prompts": fingerprint(material, point),
         "cases": [{"score": s, "answer": t[:ANSWER_CHARACTERS]} for s, t in zip(scores, texts, strict=True)],
     }
 
@@ -165,10 +171,18 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
             for row in rows
         ),
     )
+    by_length = table(
+        rows,
+        {heading(n): lambda row, n=n: _mean(row, tasks, n) for n in lengths},
+        name="ruler-mean",
+        title="Mean score over all tasks by length [tokens]",
+        best="high",
+        note="Only lengths at which every task was measured have a mean.",
+    )
     return document(
         evaluation,
         "Tasks in the manner of RULER",
-        summary=_summary(rows, tasks, lengths),
+        summary=_summary(rows, by_length),
         sections={
             "Mean over tasks": [
                 share_by_length(
@@ -180,14 +194,7 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
                     "figures.",
                     y_label="mean score",
                 ),
-                table(
-                    rows,
-                    {heading(n): lambda row, n=n: _mean(row, tasks, n) for n in lengths},
-                    name="ruler-mean",
-                    title="Mean score over all tasks by length [tokens]",
-                    best="high",
-                    note="Only lengths at which every task was measured have a mean.",
-                ),
+                by_length,
             ],
             "Task by task": [
                 heat_maps(
@@ -217,6 +224,7 @@ def asked(evaluation: Evaluation) -> Asked:
     prompts together, of lengths at which every task was measured."""
     pairs = [parted(point) for point in evaluation.points]
     tasks = list(dict.fromkeys(task for task, _ in pairs))
+    least = evaluation.settings.get("found_share", FOUND_SHARE)
 
     def part(row: GridRow) -> Part:
         done: dict[int, list[bool]] = {}
@@ -224,10 +232,10 @@ def asked(evaluation: Evaluation) -> Asked:
             results = [row.results.get(f"{task}@{length}") for task in tasks]
             if all(results):
                 done[length] = [case["score"] == 1 for result in results if result for case in result["cases"]]
-        seen = tuple(finds(n, sum(each), len(each)) for n, each in done.items())
+        seen = tuple(finds(n, sum(each), len(each), least) for n, each in done.items())
         beyond = next((length for _, length in pairs if length > max(done, default=0)), 0)
         absences = [cell.absence for task in tasks if (cell := row.cells.get(f"{task}@{beyond}"))]
-        whole = Part("works with", "prompts", seen, stopped=next(filter(None, absences), ""))
+        whole = Part("works with", "prompts", seen, stopped=next(filter(None, absences), ""), bound=least)
         return whole if seen else unknown(whole, row.cells.values())
 
     return {row.name: [part(row)] for row in evaluation.rows()}
@@ -238,7 +246,7 @@ def _mean(row: GridRow, tasks: list[str], length: int) -> Value:
     known = [row.results[point] for task in tasks if (point := f"{task}@{length}") in row.results]
     if len(known) < len(tasks):
         return Value.of(None, missing=f"measured on {len(known)} of {len(tasks)} tasks only")
-    return _share(statistics.fmean(result["score"] for result in known), sum(result["n_cases"] for result in known))
+    return _share(known)
 
 
 def _bounds(value: Value) -> tuple[float | None, ...]:
@@ -248,21 +256,26 @@ def _bounds(value: Value) -> tuple[float | None, ...]:
 def _score(result: Mapping[str, Any]) -> Value:
     error = result["standard_error"]
     spread = "" if error is None else f", standard error {error:.3f}"
-    return _share(result["score"], result["n_cases"], f"{result['n_cases']} cases{spread}")
+    return _share([result], f"{result['n_cases']} cases{spread}")
 
 
-def _share(score: float, n: int, note: str = "") -> Value:
+def _share(results: Sequence[Mapping[str, Any]], note: str = "") -> Value:
     """A mean of scores with Wilson's interval: a score between 0 and 1 varies at most as right and wrong do, and a mean
-    over tasks at most as one over all their cases."""
+    over tasks at most as one over all their cases. Every task counts as much as another."""
+    score, n = statistics.fmean(result["score"] for result in results), sum(result["n_cases"] for result in results)
     low, high = wilson(score * n, n)
-    return Value.of(score, note=note, low=low, high=high, n=n)
+    scores = [case["score"] for result in results for case in result["cases"]]
+    weights = [1 / result["n_cases"] for result in results for _ in result["cases"]] if len(results) > 1 else None
+    sample = Sample.of_shares(scores, " ".join(result["prompts"] for result in results), weights)
+    return Value.of(score, note=note, low=low, high=high, n=n, sample=sample)
 
 
-def _summary(rows: list[GridRow], tasks: list[str], lengths: list[int]) -> list[str]:
+def _summary(rows: list[GridRow], table: Table | None) -> list[str]:
     """Who is best at the longest length that has a mean."""
-    for length in reversed(lengths):
-        means = {row.label: mean for row in rows if (mean := _mean(row, tasks, length)).number is not None}
-        if means:
-            where, n_tasks = f"In prompts of {length:,} tokens", f"{len(tasks)} tasks" if len(tasks) > 1 else tasks[0]
-            return [headline(where, means, "high", "is best", f"mean over {n_tasks}", "prompts")]
-    return ["No length has all its tasks measured."]
+    if table is None:
+        return []
+    known = [i for i in range(len(table.columns)) if any(row.values[i].number is not None for row in table.rows)]
+    if not known:
+        return ["No length has all its tasks measured."]
+    where, names = f"In prompts of {table.columns[known[-1]]} tokens", [row.label for row in rows]
+    return [headline(table, known[-1], names, where, "is best", "mean score", POINTS, "prompts")]

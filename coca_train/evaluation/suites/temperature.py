@@ -32,7 +32,9 @@ from coca_train.evaluation.results import Evaluation, GridRow, Point
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suites._one_window import Prefixes, in_order, read_longest
 from coca_train.report.blocks import MISSING, Block, Document, Line, Row, Table, Value
-from coca_train.report.ties import headline, tied
+from coca_train.report.standings import standings
+from coca_train.statistics.answers import LEAST
+from coca_train.statistics.pairs import Sample
 
 VERSION = 1
 AXIS = ("scales",)
@@ -152,9 +154,34 @@ class RowChanges(NamedTuple):
     @property
     def whole(self) -> dict[float, Value]:
         """Change of whole documents by 1/√t [%]."""
-        percents = {scale: self._percent(scale, -1) for scale in self.change}
-        n = len(self.row.last["nll"])
-        return {scale: Value.of(p[0], "{:+.2f} %", low=p[1], high=p[2], n=n) for scale, p in percents.items()}
+        nll, n_S = {float(point): np.asarray(result["nll"]) for point, result in self.row.results.items()}, self.n_S
+        values = {}
+        for scale in self.change:
+            number, low, high = self._percent(scale, -1)
+            # Of each document its change, all of one weight: what the mean is of.
+            sums_U2 = np.array([[100 * changes(nll[scale][[i]], nll[1.0][[i]], n_S)[-1], 1] for i in range(self.n)])
+            sample = Sample(sums_SU2=sums_U2[None], units=str(self.row.name))
+            values[scale] = Value.of(number, "{:+.2f} %", low=low, high=high, n=self.n, sample=sample)
+        return values
+
+    @property
+    def n(self) -> int:
+        """Documents."""
+        return len(self.row.last["nll"])
+
+    @property
+    def n_S(self) -> np.ndarray:
+        return np.asarray(self.row.last["tokens"])
+
+    def sentence(self) -> str:
+        """Which of the values tried is best, and what YaRN recommends."""
+        best, tied = self.lowest
+        recommended = f"YaRN recommends {self.recommended:.3f}."
+        if self.n < LEAST:
+            return f"{self.row.label}: inconclusive, {self.n} of the {LEAST} documents needed. {recommended}"
+        value = self.whole[best]
+        alike = f", not distinguishable from {min(tied):g} to {max(tied):g}" if len(tied) > 1 else ""
+        return f"{self.row.label} is best at 1/√t = {best:g}{alike}: perplexity {value.text}. {recommended}"
 
     @property
     def lowest(self) -> tuple[float, list[float]]:
@@ -162,7 +189,7 @@ class RowChanges(NamedTuple):
         are, of too few documents."""
         values = self.whole
         best = min(values, key=lambda scale: (float(self.change[scale][-1]), scale))
-        places = tied(list(values.values()), "low")
+        places = standings([list(values.values())], "low")[0].best
         return best, [list(values)[place] for place in places] or list(values)
 
 
@@ -185,12 +212,7 @@ def page(settings: Settings, evaluation: Evaluation) -> Document:
         evaluation,
         "Attention temperature",
         at=f"1/√t from {min(settings.scales):g} to {max(settings.scales):g}",
-        summary=[
-            f"{best} YaRN recommends {each.recommended:.3f}."
-            for each in known
-            for values in [{f"{scale:g}": value for scale, value in each.whole.items()}]
-            for best in [headline(f"Of {each.row.label} 1/√t =", values, "low", "is best", "change of the perplexity")]
-        ],
+        summary=[each.sentence() for each in known],
         sections={
             "Whole documents": [
                 ABOUT,

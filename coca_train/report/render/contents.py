@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from coca_train.report.blocks import (
+    ANSWERED,
     MISSING,
     Document,
     Lines,
@@ -19,7 +20,7 @@ from coca_train.report.blocks import (
     Text,
     Value,
 )
-from coca_train.report.ties import LEAST, tied, too_few
+from coca_train.statistics.answers import LEAST
 
 PAPER = "paper"  # the word that marks a row or a curve that is not ours
 NAME = re.compile(r"[A-Za-z0-9-]+")
@@ -28,10 +29,11 @@ RANGES = "Small: {}."
 BOLD = "Bold: the {} figure of a column{}; no interval is known, others may be as good."
 TOO_FEW = f"Nothing is bold in a column of fewer than {LEAST} documents or prompts: too few to tell."
 NOTHING = "A column in which a 0.00 is among them has no bold."
-SEEDS = "Figures are means over seeds; small too: the lowest and the highest seed, counted in where ties are told."
+SEEDS = "Figures are means over seeds; small too: the lowest and the highest seed."
 STROKES = "Strokes: from the lowest to the highest seed."
 UNKNOWN = "No interval is known of these curves."
-TIED = "Bold: the {} figure of a column{}, and all whose interval meets its: nothing is surely better."
+TIED = "Bold: best ({}{}), or not distinguishable from best{}."
+PAIRED = ": differences of the same {}, judged for all of the table together, wrong in at most 5 % of draws"
 SIGNS: dict[State, tuple[str, str]] = {  # of a verdict, beside its words; and for who cannot see it
     "reads": ("✓", "its window or beyond"),
     "partly": ("◐", "a part of its window"),
@@ -63,11 +65,9 @@ def best_places(table: Table) -> set[tuple[int, int]]:
         return places
     for theirs in (False, True):
         group = [index for index, row in enumerate(table.rows) if row.theirs == theirs]
-        if len(group) < 2:
-            continue
-        for column in range(len(table.columns)):
-            figures = [table.rows[index].values[column] for index in group]
-            places |= {(group[place], column) for place in tied(figures, table.best)}
+        if len(group) > 1:
+            for column, standing in enumerate(table.standings(theirs)):
+                places |= {(group[place], column) for place in standing.best}
     return places
 
 
@@ -83,10 +83,12 @@ def legend(table: Table) -> str:
     if best_places(table):
         extreme = "lowest" if table.best == "low" else "highest"
         groups = " (ours and the paper's apart)" if theirs else ""
-        words.append((TIED if has_intervals(table) else BOLD).format(extreme, groups))
+        paired = any(value.sample for row in table.rows for value in row.values)
+        how = PAIRED.format("prompts" if table.best == "high" else "documents") if paired else ""
+        words.append(TIED.format(extreme, groups, how) if has_intervals(table) else BOLD.format(extreme, groups))
         words += [NOTHING] if table.best == "high" and has_intervals(table) else []
-    ours = [row.values for row in table.rows if not row.theirs]
-    if table.best and len(ours) > 1 and any(map(too_few, ours)):
+    ours = [row for row in table.rows if not row.theirs]
+    if table.best and len(ours) > 1 and any(standing.few is not None for standing in table.standings(theirs=False)):
         words.append(TOO_FEW)
     if theirs:
         words.append(MARKED)
@@ -102,18 +104,20 @@ def picture_note(block: Picture) -> str:
     return " ".join(words for words in (block.note, UNKNOWN if unknown else "", STROKES if strokes else "") if words)
 
 
-def lead(document: Document) -> tuple[list[Picture | Table], list[Section]]:
-    """What a page opens with, one picture and one table of ours, and the sections without them."""
+def lead(document: Document) -> tuple[Table | None, list[Picture | Table], list[Section]]:
+    """What a page opens with: the table of answers, one picture and one table of ours; and the sections without
+    them."""
     blocks = [block for section in document.sections if not section.folded for block in section.blocks]
     pictures = (block for block in blocks if isinstance(block, Picture))
-    tables = (b for b in blocks if isinstance(b, Table) and not all(row.theirs for row in b.rows))
+    answers = next((block for block in blocks if isinstance(block, Table) and block.name == ANSWERED), None)
+    tables = (b for b in blocks if isinstance(b, Table) and b is not answers and not all(row.theirs for row in b.rows))
     first = [block for block in (next(pictures, None), next(tables, None)) if block is not None]
-    taken = {block.name for block in first}
+    taken = {block.name for block in first} | ({ANSWERED} if answers else set())
     rest = [
         replace(section, blocks=[block for block in section.blocks if getattr(block, "name", "") not in taken])
         for section in document.sections
     ]
-    return first, [section for section in rest if section.blocks]
+    return answers, first, [section for section in rest if section.blocks]
 
 
 def reasons(table: Table) -> list[str]:

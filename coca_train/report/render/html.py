@@ -1,8 +1,8 @@
 """The report as one HTML page that needs nothing else: its looks, its little script and its downloads are in it.
 
-It opens with the verdicts, one picture and one table; what was run, definitions and the papers' figures are folded. A
-Content-Security-Policy in the page forbids everything from outside, and every script but its own (by digest). Every
-text goes through `escape`; every id is made of a block's name.
+It opens with the finding, the answers, one picture and one table; what was run, definitions and the papers' figures
+are folded. A Content-Security-Policy in the page forbids everything from outside, and every script but its own (by
+digest). Every text goes through `escape`; every id is made of a block's name.
 """
 
 import base64
@@ -11,29 +11,32 @@ from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 
-from coca_train.report.blocks import Document, Section, Verdict
+from coca_train.report.blocks import Document, Section, Table, Verdict
 from coca_train.report.render.contents import SIGNS, lead
 from coca_train.report.render.html_blocks import block_html, inline
 
 FIRST_SENTENCES = 3  # of the summary, on the first screen
 ON_SMALL, ON_WIDE = 2, 8  # verdicts that are not folded: on a telephone, on a wide screen
+FEW_ROWS = 12  # of answers, that are not folded
 DENSE = 4  # verdicts in lines of full height
 
 
 def html_text(document: Document) -> str:
-    first, sections = lead(document)
-    title = escape(document.title)
+    answers, first, sections = lead(document)
+    headline = document.finding[0] if document.finding else document.title
     return framed(
-        document.title,
+        headline,
         f"""<header>
 <button type="button" id="theme"><span aria-hidden="true">◐</span> <span class="sr">Dark theme</span></button>
-<h1>{title}</h1>
-{verdict_list(document.verdicts) or _summary(document)}
+{f'<p class="kicker">{escape(document.title)}</p>' if document.finding else ""}
+<h1>{escape(headline)}</h1>
+{_standfirst(document)}
+{_answers(answers) or verdict_list(document.verdicts) or _summary(document)}
 <div class="folds">{_run(document)}{"".join(_folded(section) for section in sections if section.folded)}</div>
 </header>
 <main id="main" tabindex="-1">
 {f'<div class="lead">{"".join(block_html(block, 2) for block in first)}</div>' if first else ""}
-{_summary(document) if document.verdicts else ""}
+{_summary(document) if answers or document.verdicts else ""}
 {_contents(sections)}
 {_sections(sections)}
 </main>""",
@@ -66,6 +69,22 @@ def framed(title: str, body: str) -> str:
 </body>
 </html>
 """
+
+
+def _answers(table: Table | None) -> str:
+    """The table of answers; of many rows folded."""
+    if table is None:
+        return ""
+    shown = f'<div class="answers">{block_html(table, 2)}</div>'
+    if len(table.rows) <= FEW_ROWS:
+        return shown
+    return f"<details><summary>{escape(table.title)} ({len(table.rows)} rows)</summary>{shown}</details>"
+
+
+def _standfirst(document: Document) -> str:
+    """What else was found, below the headline."""
+    rest = " ".join(document.finding[1:])
+    return f'<p class="standfirst">{escape(rest)}</p>' if rest else ""
 
 
 def verdict_list(verdicts: Sequence[Verdict]) -> str:

@@ -8,7 +8,21 @@ from collections.abc import Sequence
 from html import escape
 from urllib.parse import quote
 
-from coca_train.report.blocks import Block, HeatMap, HeatMaps, Line, Lines, Panels, Picture, Row, Table, Text, Value
+from coca_train.report.blocks import (
+    ANSWERED,
+    ANSWERS,
+    Block,
+    HeatMap,
+    HeatMaps,
+    Line,
+    Lines,
+    Panels,
+    Picture,
+    Row,
+    Table,
+    Text,
+    Value,
+)
 from coca_train.report.render.chart import NARROW, NARROW_PART, PART, WIDE, chart, multiples, part, swatch
 from coca_train.report.render.contents import (
     PAPER,
@@ -64,7 +78,7 @@ def _download(name: str, words: str, text: str) -> str:
 
 
 def _notes_button(table: Table) -> str:
-    if not any(v.note and v.number is not None for row in table.rows for v in row.values):
+    if table.name == ANSWERED or not any(v.note and v.number is not None for row in table.rows for v in row.values):
         return ""
     return '<button type="button" class="notes" aria-pressed="false">Show notes</button>'
 
@@ -111,6 +125,8 @@ def _labels(row: Row) -> list[str]:
 def _cell(value: Value, best: bool, mark: str) -> str:
     text = f"<strong>{escape(value.text)}</strong>" if best else escape(value.text)
     hover = f' title="{escape(value.note)}"' if value.note else ""
+    answer = next((word for word, sign in ANSWERS.items() if sign == value.text), "")
+    hover += f' class="{answer}"' if answer else ""
     if value.number is None:
         return f"<td{hover}>{text}{f'<sup>{mark}</sup>' if mark else ''}</td>"
     between = f"<small>{escape(value.range)}</small>" if value.range else ""

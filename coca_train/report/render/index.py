@@ -25,7 +25,12 @@ PLACES = ("*", "*/report")
 
 def summary_json(document: Document) -> str:
     """What an index shows of a report."""
-    known = {"title": document.title, "command": document.command, "summary": list(document.summary)}
+    known = {
+        "title": document.title,
+        "command": document.command,
+        "finding": list(document.finding),
+        "summary": list(document.summary),
+    }
     return as_json({**known, "verdicts": [asdict(verdict) for verdict in document.verdicts]})
 
 
@@ -35,7 +40,7 @@ class Listed:
 
     place: str
     title: str
-    first: str  # sentence of its summary
+    first: str  # what it found
     command: str
     verdicts: tuple[Verdict, ...]
     written: str
@@ -94,13 +99,13 @@ def _read(known: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "title": _text(known["title"]),
         "command": _text(known["command"]),
-        "first": _text(next(iter(known["summary"]), "")),
+        "first": _text(" ".join(known["finding"]) or next(iter(known["summary"]), "")),
         "verdicts": tuple(verdicts),
     }
 
 
 def _line(each: Listed) -> str:
-    said = verdict_list(each.verdicts) or (f"<p>{escape(each.first)}</p>" if each.first else "")
+    said = (f"<p>{escape(each.first)}</p>" if each.first else "") + verdict_list(each.verdicts)
     when = f'<time datetime="{each.written.replace(" ", "T")}">{each.written}</time>'
     return (
         f'<li><h2><a href="{quote(each.place)}/report.html">{escape(each.title)}</a></h2>'

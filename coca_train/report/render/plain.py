@@ -63,7 +63,9 @@ GREEK = {"LAMDA": "lambda", "FINAL SIGMA": "varsigma"}  # Unicode's name: TeX's
 def markdown_text(document: Document) -> str:
     """Verdicts first, tables in full, figures as links to the pictures beside it."""
     lines = [
-        f"# {plain(document.title)}",
+        f"# {plain(document.finding[0] if document.finding else document.title)}",
+        plain(document.title) if document.finding else "",
+        plain(" ".join(document.finding[1:])),
         "\n".join(f"* {_verdict(verdict)}" for verdict in document.verdicts),
         "\n".join(f"* {_inline(sentence)}" for sentence in document.summary),
     ]

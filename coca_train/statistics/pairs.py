@@ -1,0 +1,195 @@
+"""Which figures of a table differ: each pair by its own differences, all pairs of all columns judged together.
+
+Two levels may have wide intervals that overlap and still differ surely: what documents differ by, they share. So models
+and variants are compared by the difference on each document, on each prompt of a share, on each seed where there are
+several, and never by whether two intervals meet. Where figures are not of the same documents (two tokenizers, a
+benchmark that keeps a standard error alone) the interval of the difference of two independent means takes its place.
+
+Of n pairs that are left each is judged at 5 % / n; while any is told, the others are judged anew without it (Holm
+1979): in at most 5 % of draws any pair of the table is told falsely.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from coca_train.statistics.answers import LEAST, WRONG
+from coca_train.statistics.intervals import CONFIDENCE, Bounds, Crossed, student
+from coca_train.statistics.shares import paired_shares
+
+MANY = 10_000  # degrees of freedom of Student's distribution that is as good as normal
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Sample:
+    """What a figure is the mean of, so that another one of the same units can be compared with it.
+
+    sums_SU2: of each seed and unit the sum of what is averaged, and how many it is of. units: a digest of what was
+    drawn (the documents' tokens, the prompts): two samples are paired where it is the same. seeds: what each seed is
+    called. rounding: as much may be between two figures without any difference between models.
+    """
+
+    sums_SU2: np.ndarray
+    units: str
+    seeds: tuple[str, ...] = ("",)
+    rounding: float = 0.0
+
+    @classmethod
+    def of_shares(cls, found: Sequence[bool | float], units: str, weights: Sequence[float] | None = None) -> "Sample":
+        """Of prompts that were answered or not, or in part."""
+        weights_U = np.ones(len(found)) if weights is None else np.asarray(weights, dtype=float)
+        sums_U2 = np.stack((np.asarray(found, dtype=float) * weights_U, weights_U), 1)
+        return cls(sums_SU2=sums_U2[None], units=units)
+
+    @property
+    def n(self) -> int:
+        return self.sums_SU2.shape[1]
+
+
+class Figure(Protocol):
+    """What is compared; report.blocks.Value is one."""
+
+    @property
+    def number(self) -> float | None: ...
+    @property
+    def interval(self) -> tuple[float, float] | None: ...
+    @property
+    def sample(self) -> Sample | None: ...
+
+
+class Difference(NamedTuple):
+    """Of one figure less another, in the unit of their samples (nats per token, a share) or, unpaired, of the figures.
+
+    bounds: at the confidence it was judged by. n_below, n_above: units of which the first is the lower or the higher
+    one; 0 of unpaired ones. seeds: the difference of each.
+    documents: whether documents alone would have told it, at the same confidence.
+    """
+
+    bounds: Bounds
+    told: bool
+    n_below: int
+    n_above: int
+    seeds: tuple[float, ...]
+    documents: bool
+    paired: bool
+
+    def turned(self) -> "Difference":
+        """The second less the first."""
+        estimate, low, high, n = self.bounds
+        seeds = tuple(-each for each in self.seeds)
+        bounds = Bounds(-estimate, -high, -low, n)
+        return self._replace(bounds=bounds, n_below=self.n_above, n_above=self.n_below, seeds=seeds)
+
+
+class _Pair(Protocol):
+    n: int
+    rounding: float
+
+    def interval(self, confidence: float) -> Bounds: ...
+    def difference(self, confidence: float) -> Difference: ...
+
+
+class _Paired:
+    """Of the same units."""
+
+    def __init__(self, one: Sample, other: Sample) -> None:
+        seeds = [(i, other.seeds.index(seed)) for i, seed in enumerate(one.seeds) if seed in other.seeds]
+        ours, theirs = (sample.sums_SU2[[pair[k] for pair in seeds]] for k, sample in enumerate((one, other)))
+        self.sums_SU2 = np.stack((ours[..., 0] - theirs[..., 0], ours[..., 1]), -1)
+        self.n, self.rounding = one.n, max(one.rounding, other.rounding)
+        self.answers = (ours[0, :, 0], theirs[0, :, 0]) if _yes_or_no(ours) and _yes_or_no(theirs) else None
+
+    @cached_property
+    def crossed(self) -> Crossed:
+        return Crossed(self.sums_SU2)
+
+    def interval(self, confidence: float) -> Bounds:
+        if self.answers is None:
+            return self.crossed.interval(confidence)
+        ours_U, theirs_U = self.answers
+        gained, lost = int((ours_U > theirs_U).sum()), int((ours_U < theirs_U).sum())
+        return paired_shares(gained, lost, self.n, confidence)
+
+    def difference(self, confidence: float) -> Difference:
+        bounds, means_U = self.interval(confidence), self.sums_SU2[..., 0].mean(0)
+        alone = bounds if self.answers is not None else self.crossed.documents.interval(confidence)
+        return Difference(
+            bounds,
+            told=_apart(bounds, self.rounding),
+            n_below=int((means_U < 0).sum()),
+            n_above=int((means_U > 0).sum()),
+            seeds=tuple(map(float, self.sums_SU2[..., 0].sum(1) / self.sums_SU2[..., 1].sum(1))),
+            documents=_apart(alone, self.rounding),
+            paired=True,
+        )
+
+
+class _Apart:
+    """Of figures with an interval each, of other units: half widths add up as those of independent means do."""
+
+    n, rounding = LEAST, 0.0
+
+    def __init__(self, one: Figure, other: Figure) -> None:
+        self.figures = one, other
+
+    def interval(self, confidence: float) -> Bounds:
+        numbers, wider = [], student(confidence, MANY) / student(CONFIDENCE, MANY)
+        below, above = [], []
+        for figure in self.figures:
+            number = figure.number or 0.0
+            low, high = figure.interval or (number, number)
+            numbers.append(number)
+            below.append((number - low) * wider)
+            above.append((high - number) * wider)
+        estimate = numbers[0] - numbers[1]
+        low, high = estimate - math.hypot(below[0], above[1]), estimate + math.hypot(above[0], below[1])
+        return Bounds(estimate, low, high, self.n)
+
+    def difference(self, confidence: float) -> Difference:
+        bounds = self.interval(confidence)
+        told = bounds.leaves_out(0)
+        return Difference(bounds, told, 0, 0, (bounds.estimate,), told, paired=False)
+
+
+def differences(columns: Sequence[Sequence[Figure]]) -> list[dict[tuple[int, int], Difference]]:
+    """By column, of each pair (i, j), i < j, the i-th figure less the j-th; pairs that cannot be compared are left out.
+
+    A figure without a number, or an infinite one, is in no pair. Figures of one column without intervals and samples
+    are compared as they stand.
+    """
+    left: dict[tuple[int, int, int], _Pair] = {}
+    for column, figures in enumerate(columns):
+        for i, j in combinations(range(len(figures)), 2):
+            if (pair := _pair(figures[i], figures[j])) is not None:
+                left[column, i, j] = pair
+    found: list[dict[tuple[int, int], Difference]] = [{} for _ in columns]
+    while left:
+        confidence = 1 - WRONG / len(left)
+        judged = {place: pair for place, pair in left.items() if _apart(pair.interval(confidence), pair.rounding)}
+        for (column, i, j), pair in (judged or left).items():
+            found[column][i, j] = pair.difference(confidence)
+        left = {place: pair for place, pair in left.items() if place not in judged} if judged else {}
+    return found
+
+
+def _pair(one: Figure, other: Figure) -> _Pair | None:
+    if not all(each.number is not None and math.isfinite(each.number) for each in (one, other)):
+        return None
+    ours, theirs = one.sample, other.sample
+    if ours is not None and theirs is not None and ours.units == theirs.units and set(ours.seeds) & set(theirs.seeds):
+        return _Paired(ours, theirs)
+    return _Apart(one, other)
+
+
+def _apart(bounds: Bounds, rounding: float) -> bool:
+    return bounds.low > rounding or bounds.high < -rounding
+
+
+def _yes_or_no(sums_SU2: np.ndarray) -> bool:
+    """Whether a unit is a prompt that was answered or not."""
+    return len(sums_SU2) == 1 and bool(np.isin(sums_SU2[..., 0], (0, 1)).all() and (sums_SU2[..., 1] == 1).all())

@@ -1,0 +1,43 @@
+"""Intervals of shares against printed ones."""
+
+import pytest
+from scipy.stats import beta, binomtest
+
+from coca_train.statistics.shares import paired_shares, share_bounds, wilson
+
+
+@pytest.mark.parametrize(
+    ("k", "n", "low", "high"),
+    [  # Newcombe 1998, table I (81 of 263, 15 of 148, 0 of 20, 1 of 29), method 3, to four digits
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+        (20, 20, 1 - 0.1611, 1.0),
+    ],
+)
+def test_wilson(k, n, low, high):
+    assert wilson(k, n) == pytest.approx((low, high), abs=6e-5)
+
+
+def test_wilson_of_nothing():
+    with pytest.raises(ValueError, match="at least one case"):
+        wilson(0, 0)
+
+
+@pytest.mark.parametrize("confidence", [0.95, 0.999])
+@pytest.mark.parametrize(("n", "k"), [(20, 20), (20, 19), (40, 0), (7, 3), (500, 251), (100_000, 80_100)])
+def test_bounds_of_a_share_are_clopper_and_pearsons(n, k, confidence):
+    bounds, tail = share_bounds(k, n, confidence), (1 - confidence) / 2
+    low = beta.ppf(tail, k, n - k + 1) if k else 0.0
+    high = beta.ppf(1 - tail, k + 1, n - k) if k < n else 1.0
+    assert bounds[1:3] == (pytest.approx(low, abs=1e-9), pytest.approx(high, abs=1e-9))
+
+
+@pytest.mark.parametrize(("gained", "lost"), [(0, 6), (9, 1), (12, 12), (30, 11), (0, 0), (5, 0)])
+@pytest.mark.parametrize("confidence", [0.95, 0.99])
+def test_a_difference_of_shares_leaves_0_out_where_mcnemars_exact_test_rejects(gained, lost, confidence):
+    bounds = paired_shares(gained, lost, 100, confidence)
+    rejected = gained + lost > 0 and binomtest(gained, gained + lost).pvalue < 1 - confidence
+    assert bounds.leaves_out(0) == rejected
+    assert bounds.estimate == pytest.approx((gained - lost) / 100)
