@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -229,6 +230,53 @@ class Model:
         if cell.status != "done":
             raise UserError(f"E-API-04 evaluate: {suite} at {point}: {cell.reason}. Fix: another point or variant")
         return cell.result
+
+    def reach(self, *lengths: int, files: Sequence[str | Path] = ()) -> list[str]:
+        """How far the context reaches as it was trained, in the sentences that a report and `python -m coca_train
+        evaluate` begin with.
+
+        lengths [tokens]; none: 1 to 16 training windows. files: as in `evaluate`; none: what the run held out, and what
+        its report measured is not measured again. What `vary` exchanged is back afterwards. Raises UserError: E-EVAL-*
+        for text and lengths, E-API-04 where no length could be measured.
+        """
+        from coca_train.evaluation.configuration import load
+        from coca_train.evaluation.grid import measure_cells
+        from coca_train.evaluation.perplexity_page import page
+        from coca_train.evaluation.pipeline import lengths as in_tokens
+        from coca_train.evaluation.progress import Progress
+        from coca_train.evaluation.results import Evaluation
+        from coca_train.evaluation.store import Store, of_reports
+        from coca_train.evaluation.subject import Setup, subject_of
+        from coca_train.evaluation.texts import TextStore
+
+        words = ["+eval=perplexity", f"grid.checkpoints=[{json.dumps(self.path)}]"]
+        words += [f"text.files={json.dumps([str(file) for file in files])}"]
+        words += [f"grid.lengths={json.dumps([str(n) for n in lengths])}"] if lengths else []
+        config, _ = load(words)
+        setup = Setup(
+            points=in_tokens(config),
+            texts=TextStore(config.text, [self.path]),
+            max_documents=config.text.max_documents,
+            seed=config.work.seed,
+            micro_batch_tokens=config.work.micro_batch_tokens,
+        )
+        store, name = Store(None, also=of_reports([Path(self.path)])), Path(self.path).resolve().name
+        with self.network.restored():
+            subject = subject_of(self._opened, self.path, name, ["own"], ["own"], ["own"], config.text.begin)
+            cells = measure_cells([(config.eval, setup)], subject, store, Progress(shown=False))
+        found = Evaluation(
+            suite="perplexity",
+            name=name,
+            settings=asdict(config.eval),
+            subjects=(subject.facts,),
+            points=setup.points,
+            cells=tuple(cells),
+            facts=(),
+            command="",
+        )
+        if not (said := list(page(config.eval, found).finding)):
+            raise UserError(f"E-API-04 reach: {found.absences()[0]}. Fix: other lengths or files")
+        return said
 
     def _check(self, tokens: Sequence[int], max_new_tokens: int) -> None:
         from coca_train.models.generation import check_positions

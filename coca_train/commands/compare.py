@@ -1,9 +1,10 @@
 """Train several schemes in the same way, and compare them in one report."""
 
 import dataclasses
+import hashlib
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,6 +28,7 @@ from coca_train.runtime.errors import DataError, UserError
 from coca_train.schedule import resolve
 from coca_train.settings import TRAIN, of_training
 
+LONGEST = 100  # characters of a comparison's folder
 OURS = ("position=", "run.name=")
 PART = re.compile(r"(?:^|:)([^:@]*(?:@[^:@]*(?::[^:@]*)?)*)")  # a colon behind an @ is inside an option
 USAGE = """\
@@ -40,9 +42,9 @@ Train several schemes in the same way, and compare them in one report.
 
 Trains each scheme in <run.root>/<scheme>, one after the other, each exactly as `python -m coca_train position=<scheme>`
 would; the same command goes on where it stopped and skips what is finished. Then it checks that all saw the same
-batches and began with the same shared weights, and writes <run.root>/comparison: report.html (perplexity by window,
-loss by position, time and memory of a step), the same as report.md, its tables and figures beside it, and all numbers
-in results.json.
+batches and began with the same shared weights, and writes <run.root>/comparisons/<what was compared>: report.html
+(perplexity by window, loss by position, time and memory of a step), the same as report.md, its tables and figures, and
+all numbers in results.json. <run.root>/index.html lists it, with every run, evaluation and comparison.
 
 Seed 2 and those after it are trained in <scheme>-seed2 and so on, with run.seed and data.seed one higher each: other
 initial weights and another order of the data, the same for every scheme. More seeds train only the new ones. The page
@@ -201,15 +203,23 @@ def finished(run_dir: Path, loaded: Loaded) -> bool:
     return is_finished(run_dir / "report", {"format": FORMAT, "step": resolve(loaded.config)[-1].last_step})
 
 
-def compare(run_dirs: dict[str, Path], directory: Path, command: str, pool: bool = True) -> None:
-    """Check that the runs can be compared, then write the report and the numbers into `directory`. pool: the seeds of a
-    model as one row; which models differ is said over all seeds in either case."""
+def place(root: Path, models: Sequence[str]) -> Path:
+    """Where a comparison of these models lies: by what was compared, so that another one does not overwrite it."""
+    name = "-vs-".join(models)
+    if len(name) > LONGEST:
+        name = f"{name[:LONGEST]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return root / "comparisons" / name
+
+
+def compare(run_dirs: dict[str, Path], root: Path, command: str, pool: bool = True) -> None:
+    """Check that the runs can be compared, then write the report and the numbers into a folder below `root`. pool: the
+    seeds of a model as one row; which models differ is said over all seeds in either case."""
     from coca_train.evaluation.comparison import checks, facts_of, read_run, together
     from coca_train.evaluation.perplexity_page import perplexity_text
     from coca_train.evaluation.results import RESULTS
     from coca_train.evaluation.seeds import apart, grouped
     from coca_train.evaluation.trainings import comparison_page, training_table
-    from coca_train.report.render import write_report
+    from coca_train.report.render import write_index, write_report
     from coca_train.report.render.plain import terminal_text
     from coca_train.runtime.durable import write_json
 
@@ -225,8 +235,10 @@ def compare(run_dirs: dict[str, Path], directory: Path, command: str, pool: bool
     evaluation, facts = together(runs, seeds, command), {name: facts_of(run) for name, run in runs.items()}
     page, shown = comparison_page(evaluation, facts, verified, pool), evaluation if pool else apart(evaluation)
     said = {"checks": verified, "runs": facts, "summary": list(page.summary)}
+    directory = place(root, list(seeds))
     write_json(directory / RESULTS, {**said, "evaluation": evaluation.to_json()})
     paths = write_report(page, directory)
+    write_index(root)
     print(f"\n{perplexity_text(shown)}", *page.summary, sep="\n")
     print(f"\n{terminal_text(training_table(facts, shown.seeds))}")
     dist.log(f"Report: {paths['report.html']} (tables and figures beside it)")
@@ -235,7 +247,7 @@ def compare(run_dirs: dict[str, Path], directory: Path, command: str, pool: bool
 def _compare(loaded: Loaded, arguments: Arguments) -> int:
     given: CompareConfig = loaded.config
     root, overrides = Path(given.run.root), arguments.overrides
-    directory, command = root / "comparison", arguments.again(COMPARE.command)
+    command = arguments.again(COMPARE.command)
     if refused := [word for word in overrides if word.startswith(OURS)]:
         text = "compare sets this itself, per scheme"
         raise UserError(f"E-CFG-31 command line {refused[0]}: {text}. Fix: leave it out")
@@ -246,7 +258,7 @@ def _compare(loaded: Loaded, arguments: Arguments) -> int:
                 f"E-RUN-22 command line runs={','.join(given.runs)}: the last parts of the paths name the runs and "
                 "must differ. Fix: rename one of the directories"
             )
-        compare({Path(run).name: Path(run) for run in given.runs}, directory, command, given.pool)
+        compare({Path(run).name: Path(run) for run in given.runs}, root, command, given.pool)
         return 0
     listed = [entry(scheme, overrides) for scheme in given.schemes]
     # All schemes with one seed, then all with the next: what is there when it is stopped can be compared.
@@ -254,7 +266,7 @@ def _compare(loaded: Loaded, arguments: Arguments) -> int:
     schemes = [each.with_seed(number, overrides, arguments.config_dirs) for number in numbers for each in listed]
     if code := train_all(schemes, given.run.root, overrides, arguments.config_dirs):
         return code
-    compare({scheme.name: root / scheme.name for scheme in schemes}, directory, command, given.pool)
+    compare({scheme.name: root / scheme.name for scheme in schemes}, root, command, given.pool)
     return 0
 
 

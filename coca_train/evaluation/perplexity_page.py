@@ -29,7 +29,7 @@ from coca_train.evaluation.seeds import apart, pooled, several
 from coca_train.evaluation.verdict import Asked, answers_table, judged, unknown, verdicts
 from coca_train.report import paper, yarn_authors
 from coca_train.report.blocks import Block, Document, Form, Spread, Table, Value
-from coca_train.report.render.plain import terminal_text, verdict_text
+from coca_train.report.render.plain import terminal_text
 from coca_train.statistics.pairs import Sample
 
 DEFINITION = (
@@ -203,13 +203,15 @@ def main_text(evaluation: Evaluation) -> OneText:
 
 
 def perplexity_text(evaluation: Evaluation) -> str:
-    """For a terminal: the finding, the verdicts, the table of the text a comparison is about, and what was not
-    measured; the seeds of a model together."""
+    """For a terminal: the finding, the answers, the table of the text a comparison is about, and what was not measured;
+    the seeds of a model together."""
     main, shown = main_text(pooled(evaluation)), ""
     if main.source:
         parts = asked(evaluation)
-        first = " ".join(finding(main.rows, main.perplexities, judged(evaluation, parts)))
-        shown = f"{first}\n\n{verdict_text(verdicts(evaluation, parts))}\n{terminal_text(main.perplexities)}\n"
+        said, answers = " ".join(finding(main.rows, main.perplexities, judged(evaluation, parts))), ""
+        if table := answers_table(evaluation, parts):
+            answers = f"{terminal_text(table)}\n"
+        shown = f"{said}\n\n{answers}{terminal_text(main.perplexities)}\n"
         shown += f"text: {dict(main.facts)['text']} ({main.source})\n"
     return shown + "".join(f"not measured: {line}\n" for line in main.evaluation.absences())
 

@@ -17,7 +17,7 @@ from coca_train.evaluation.grid import run_grid
 from coca_train.evaluation.narrowed import cell_commands
 from coca_train.evaluation.results import RESULTS, Evaluation, Measured, Point
 from coca_train.evaluation.seeds import grouped
-from coca_train.evaluation.store import Store
+from coca_train.evaluation.store import Store, of_reports
 from coca_train.evaluation.subject import Setup, default_config
 from coca_train.evaluation.suites import suite_module
 from coca_train.evaluation.texts import TextStore
@@ -60,7 +60,8 @@ def _evaluate(config: EvaluateConfig, command: str) -> Path:
     dist.log(
         f"{config.eval.suite}: {', '.join(names)} at {', '.join(map(str, points))}; cells are kept in {root / CELLS}"
     )
-    subjects, cells = run_grid(config, names, tokens, setup, Store(root / CELLS))
+    store = Store(root / CELLS, also=of_reports(map(Path, config.grid.checkpoints)))
+    subjects, cells = run_grid(config, names, tokens, setup, store)
     evaluation = Evaluation(
         suite=config.eval.suite,
         name=config.work.name or config.eval.suite,
@@ -85,18 +86,23 @@ def _evaluate(config: EvaluateConfig, command: str) -> Path:
 
 
 def _write(config: EvaluateConfig, evaluation: Evaluation, directory: Path) -> None:
-    """The files; and in the terminal the verdicts, the page's first table, its summary, what is missing."""
+    """The files; and in the terminal the finding, the answers, the page's first table, its summary, what is missing."""
     write_json(directory / RESULTS, evaluation.to_json())
     page = suite_module(evaluation.suite).page(config.eval, evaluation)
     page = replace(page, cells=cell_commands(config, evaluation))
     write_report(page, directory)
-    write_index(directory.parent)
+    # The folder of evaluations, and those of the runs that were measured.
+    for folder in dict.fromkeys(
+        [directory.parent, *(Path(s.path).parent for s in evaluation.subjects if s.kind == "run")]
+    ):
+        write_index(folder)
     if page.finding:
         dist.log(f"\n{' '.join(page.finding)}")
-    if page.verdicts:
+    tables = [block for section in page.sections for block in section.blocks if isinstance(block, Table)]
+    answers = [table for table in tables if table.name == ANSWERED]
+    if page.verdicts and not answers:
         dist.log(f"\n{verdict_text(page.verdicts)}")
-    tables = [b for section in page.sections for b in section.blocks if isinstance(b, Table) and b.name != ANSWERED]
-    for table in tables[:1]:
+    for table in [*answers, *[table for table in tables if table.name != ANSWERED][:1]]:
         dist.log(f"\n{terminal_text(table)}")
     for line in [*page.summary, *(f"not measured: {line}" for line in evaluation.absences())]:
         dist.log(line)

@@ -27,7 +27,8 @@ TOLERANCE = 1.05  # of the perplexity, where a window still keeps up
 POINTS = 60  # of the training's curve: more hide one another
 KEEPS_UP = (
     f"A window keeps up when its perplexity is at most {TOLERANCE:g} times that of the training window at the same "
-    "step, there and at every later probe: of few documents, and no verdict."
+    "step, there and at every later probe. It is a figure of few documents without an interval, to watch a training "
+    "by; how far the context reaches is answered above."
 )
 LOSS_NOTE = "Of many logged steps a point is the mean of a stretch of them, its band the lowest and the highest."
 TRAINING_NOTE = (
@@ -75,7 +76,7 @@ def run_page(report: RunReport) -> Document:
         return Document(title=report.title, summary=summary, sections=written(sections), **known)
     page = perplexity.page(None, report.evaluation, sections)
     lengths = [int(point) for point in report.evaluation.points]
-    return replace(page, title=f"{report.title}: windows of {tokens(lengths)}", summary=[*page.summary, *summary])
+    return replace(page, title=f"{report.title}: windows of {tokens(lengths)}")
 
 
 def comparison_page(evaluation: Evaluation, facts: Facts, checks: Sequence[str], pool: bool = True) -> Document:

@@ -53,8 +53,7 @@ def verdicts(evaluation: Evaluation, asked: Asked) -> list[Verdict]:
 
 
 def verdict(each: Judged) -> Verdict:
-    said = tuple((name, words(parts)) for name, parts in each.parts())
-    return Verdict(label=each.label, line=clauses(each), parts=said, state=_state(each))
+    return Verdict(label=each.label, line=clauses(each), state=_state(each))
 
 
 def clauses(each: Judged, only: str = "") -> str:
@@ -77,27 +76,6 @@ def _state(each: Judged) -> State:
     return "reads" if all(part.sure >= each.window for part in parts) else "partly"
 
 
-def words(parts: Sequence[Part]) -> str:
-    """Of one part, the least over its seeds: "128, open to 256", "128, not 256", "not even 64"."""
-    least = min(parts, key=lambda part: part.sure)
-    failed = min((part.failed.length for part in parts if part.failed), default=None)
-    open_to = max((seen.length for seen in least.unsettled), default=0)
-    if open_to and failed is not None:
-        open_to = max((seen.length for seen in least.unsettled if seen.length < failed), default=0)
-    if not least.sure and failed is not None and not open_to:
-        return f"not even {failed:,}"
-    if not least.sure and not open_to:
-        return f"open: {least.stopped or NOTHING}"
-    said = [f"{least.sure:,}" if least.sure else ""]
-    said += [f"open {'to ' if least.sure else 'at '}{open_to:,}{settled_by(least.unsettled, least.of)}"] * bool(open_to)
-    said += [f"not {failed:,}"] if failed is not None else []
-    said += [f"beyond: {least.stopped}"] if failed is None and least.stopped else []
-    if len(parts) > 1:
-        each = {f"{part.sure:,}" for part in parts}
-        said.append(f"every one of {len(parts)} seeds" if len(each) == 1 else f"seeds {' / '.join(sorted(each))}")
-    return ", ".join(filter(None, said))
-
-
 def settled_by(unsettled: Sequence[Evidence], of: str) -> str:
     """How many more documents or prompts the first open length needs."""
     more = unsettled[0].answer.more if unsettled else 0
@@ -115,25 +93,33 @@ CLAUSES: dict[Name, tuple[str, str, str]] = {  # by part: when it is sure, when 
 
 
 def _clause(name: Name, parts: Sequence[Part], window: int) -> str:
-    """Of one part, as part of a sentence about the model."""
+    """Of one part, as part of a sentence about the model; of several seeds what every one is sure of."""
     sure, fails, unclear = CLAUSES[name]
     least = min(parts, key=lambda part: part.sure)
     failed = min((part.failed.length for part in parts if part.failed), default=None)
     opened = [seen for seen in least.unsettled if failed is None or seen.length < failed]
-    open_words = f"open to {opened[-1].length:,}{settled_by(opened, least.of)}" if opened else ""
+    rest = [f"open to {opened[-1].length:,}{settled_by(opened, least.of)}"] if opened else []
+    rest += [f"not {failed:,}"] if failed is not None else []
+    rest += [f"beyond: {least.stopped}"] if least.stopped and failed is None else []
+    rest += _seeds(parts)
     if name == "holds" and least.sure == window and failed is not None and not opened:
-        return "perplexity rises beyond its training window"
+        return ", ".join(["perplexity rises beyond its training window", *_seeds(parts)])
     if least.sure:
         times = f" ({multiple(least.sure, window)})" if name == "holds" and least.sure > window else ""
-        rest = [open_words] if opened else []
-        rest += [f"not {failed:,}"] if failed is not None else []
-        rest += [f"beyond: {least.stopped}"] if least.stopped and failed is None else []
         return ", ".join([sure.format(f"{least.sure:,}") + times, *rest])
     if failed is not None and not opened:
-        return fails.format(f"{failed:,}")
+        return ", ".join([fails.format(f"{failed:,}"), *_seeds(parts)])
     if opened:
         return f"{unclear} {opened[0].length:,} tokens: open{settled_by(opened, least.of)}"
     return f"{unclear}: open, {least.stopped or NOTHING}"
+
+
+def _seeds(parts: Sequence[Part]) -> list[str]:
+    """What each seed is sure of, where there are several."""
+    if len(parts) < 2:
+        return []
+    each = [f"{part.sure:,}" for part in parts]
+    return [f"each of {len(parts)} seeds" if len(set(each)) == 1 else f"seeds {' / '.join(each)}"]
 
 
 def multiple(length: int, window: int) -> str:

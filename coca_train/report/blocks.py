@@ -266,14 +266,13 @@ State = Literal["reads", "partly", "none", "unknown"]
 class Verdict:
     """How far the context of one model reaches, in a line.
 
-    label: the model, with what was exchanged. line: "demonstrably uses its last 64 tokens; ...". parts: each in few
-    words, ("uses", "64, not 128"). state: whether every part is sure of the training window or beyond, of less, one
-    fails at its shortest length, or nobody can say from so few documents.
+    label: the model, with what was exchanged. line: "demonstrably uses its last 64 tokens; ...". state: whether every
+    part is sure of the training window or beyond, of less, one fails at its shortest length, or nobody can say from so
+    few documents.
     """
 
     label: str
     line: str
-    parts: tuple[tuple[str, str], ...]
     state: State
 
 

@@ -19,12 +19,12 @@ from coca_train.evaluation.pipeline import facts
 from coca_train.evaluation.progress import Progress
 from coca_train.evaluation.results import RESULTS, Evaluation
 from coca_train.evaluation.store import Store
-from coca_train.evaluation.trainings import RunReport, loss_curves, reach_curves, read_probes, run_page, sentences
+from coca_train.evaluation.trainings import RunReport, loss_curves, reach_curves, read_probes, run_page
 from coca_train.evaluation.variants import after_training
 from coca_train.evaluation.verdict import lengths, verdicts
 from coca_train.models.generation import check_positions, generate
 from coca_train.report.blocks import Lines
-from coca_train.report.render import write_report
+from coca_train.report.render import write_index, write_report
 from coca_train.report.render.pictures import picture
 from coca_train.runtime import dist
 from coca_train.runtime.durable import read_json, write_bytes, write_json, write_text
@@ -204,7 +204,9 @@ def _write(report: RunReport, finished: Finished) -> dict[str, Path]:
         results.unlink(missing_ok=True)  # of an earlier step
     else:
         write_json(results, report.evaluation.to_json())
-    return write_report(run_page(report), finished.directory)
+    written = write_report(run_page(report), finished.directory)
+    write_index(finished.run_dir.parent)
+    return written
 
 
 def draw(block: Lines, finished: Finished, name: str) -> None:
@@ -217,7 +219,5 @@ def _show(report: RunReport) -> None:
     """The report for the terminal: the table, what is missing, the reach while it trained, the sample."""
     if report.evaluation is not None:
         dist.log("\n" + perplexity_text(report.evaluation))
-    for sentence in sentences(read_probes(report.records)):
-        dist.log(f"reach     {sentence}")
     if report.sample:
         dist.log(f"\nSample (greedy):\n{report.sample}\n")

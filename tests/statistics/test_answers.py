@@ -68,7 +68,7 @@ def test_of_shares_too(found, n):
 
 def test_one_confidence_for_every_page():
     """Up to ANSWERS answers, each wrong with the chance of one tail."""
-    assert ANSWERS * (1 - SURE) / 2 == pytest.approx(WRONG)
+    assert pytest.approx(WRONG) == ANSWERS * (1 - SURE) / 2
 
 
 SHAPES = {

@@ -134,9 +134,9 @@ def _points(part: Part | None) -> list[tuple[float | None, ...]]:
 
 DEFINITION = (
     f"Each answer is yes or no where the {SURE:.1%} interval, over documents (studentized bootstrap, paired) or "
-    f"prompts (exact, binomial), lies on one side of the bound, and open otherwise. At that confidence up to {ANSWERS} answers "
-    f"of a page are all right in {1 - WRONG:.0%} of draws. A part is sure up to the last length before the first that "
-    f"is not yes. Fewer than {LEAST} documents or prompts are no evidence."
+    f"prompts (exact, binomial), lies on one side of the bound, and open otherwise. At that confidence up to {ANSWERS} "
+    f"answers of a page are all right in {1 - WRONG:.0%} of draws. A part is sure up to the last length before the "
+    f"first that is not yes. Fewer than {LEAST} documents or prompts are no evidence."
 )
 FINDING = "It finds, and works with, a prompt when more than {share:.0%} of such prompts are answered as they must be."
 READING = (

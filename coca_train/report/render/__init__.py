@@ -2,19 +2,19 @@
 
 from pathlib import Path
 
-from coca_train.report.blocks import Document, Table
-from coca_train.report.render.contents import data_table, named_blocks
+from coca_train.report.blocks import Document, Picture, Table
+from coca_train.report.render.contents import data_table, lead, named_blocks
 from coca_train.report.render.html import html_text
-from coca_train.report.render.index import SUMMARY, summary_json
+from coca_train.report.render.index import SUMMARY, THUMBNAIL, summary_json
 from coca_train.report.render.index import write_index as write_index
-from coca_train.report.render.pictures import picture
+from coca_train.report.render.pictures import picture, thumbnail
 from coca_train.report.render.plain import csv_text, latex_text, markdown_text
 from coca_train.runtime.durable import write_bytes, write_text
 
 
 def write_report(document: Document, directory: Path) -> dict[str, Path]:
     """Write all of it into `directory`; returns the paths by their place in it: report.html, report.md,
-    summary.json, tables/<name>.csv, tables/<name>.tex, figures/<name>.png, figures/<name>.svg.
+    summary.json, thumbnail.png, tables/<name>.csv, tables/<name>.tex, figures/<name>.png, figures/<name>.svg.
 
     The same document gives the same bytes. A file appears whole or not at all, the page last. Raises ValueError for a
     block's name that cannot be a file's or is not unique, StorageError when the disk refuses.
@@ -34,6 +34,8 @@ def write_report(document: Document, directory: Path) -> dict[str, Path]:
         write(f"tables/{block.name}.csv", csv_text(data_table(block)))
         for suffix, data in picture(block).items():
             write(f"figures/{block.name}.{suffix}", data)
+    if shown := next((block for block in lead(document)[1] if isinstance(block, Picture)), None):
+        write(THUMBNAIL, thumbnail(shown))
     write("report.md", markdown_text(document))
     write(SUMMARY, summary_json(document))
     write("report.html", html_text(document))

@@ -102,13 +102,11 @@ def verdict_list(verdicts: Sequence[Verdict]) -> str:
 
 
 def _verdict(verdict: Verdict) -> str:
-    parts = "".join(f"<span>{escape(name)} <b>{escape(words)}</b></span>" for name, words in verdict.parts)
     sign, words = SIGNS[verdict.state]
     return (
         f'<li class="{verdict.state}"><span class="sign" title="{words}"><span aria-hidden="true">{sign}</span>'
         f'<span class="sr">{words}:</span></span>'
-        f'<p><span class="who">{escape(verdict.label)}</span> <span class="line">{escape(verdict.line)}</span></p>'
-        f'<p class="parts">{parts}</p></li>'
+        f'<p><span class="who">{escape(verdict.label)}</span> <span class="line">{escape(verdict.line)}</span></p></li>'
     )
 
 

@@ -1,13 +1,16 @@
-"""One page over the reports of a folder: a line each, with its verdicts, when it was written, and the way there.
+"""One page over the reports of a folder: each with what it found, a thumbnail, when it was written, and the way there.
 
-Beside every report stands SUMMARY, what its line is made of. A folder may hold reports in its folders or, as a folder
-of runs does, one floor below (`<run>/report`, `comparison`).
+Beside every report stands SUMMARY, what its line is made of, and THUMBNAIL. A folder of runs has reports of its runs
+and of their stages, of comparisons and sweeps, and evaluations beside it.
 """
 
+import base64
+import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from html import escape
+from os.path import relpath
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -20,7 +23,10 @@ from coca_train.runtime.durable import as_json, write_text
 
 SUMMARY = "summary.json"
 INDEX = "index.html"
-PLACES = ("*", "*/report")
+THUMBNAIL = "thumbnail.png"
+PLACES = ("*", "*/report", "*/report/*", "comparisons/*", "sweeps/*")
+PNG, LARGEST = b"\x89PNG\r\n", 1 << 18  # how a picture begins; its size [bytes]
+BESIDE = "evaluations"  # folder of the evaluations of runs, next to that of the runs
 
 
 def summary_json(document: Document) -> str:
@@ -45,6 +51,7 @@ class Listed:
     verdicts: tuple[Verdict, ...]
     written: str
     age: float
+    picture: bytes
 
 
 def write_index(root: Path) -> Path | None:
@@ -71,15 +78,26 @@ def write_index(root: Path) -> Path | None:
 
 
 def _listed(root: Path) -> Iterator[Listed]:
-    for path in (path for pattern in PLACES for path in root.glob(f"{pattern}/{SUMMARY}")):
+    paths = [path for pattern in PLACES for path in root.glob(f"{pattern}/{SUMMARY}")]
+    paths += (root.parent / BESIDE).glob(f"*/{SUMMARY}") if root.name != BESIDE else []
+    for path in paths:
         try:
             known = _read(outside.read_object(path))
-            place, since = _text(path.parent.relative_to(root).as_posix()), path.stat().st_mtime
+            place, since = _text(relpath(path.parent, root).replace(os.sep, "/")), path.stat().st_mtime
             written = time.strftime("%Y-%m-%d %H:%M", time.localtime(since))
         except (OSError, KeyError, TypeError, ValueError, OverflowError):
             continue
         if (path.parent / "report.html").is_file():
-            yield Listed(place=place, written=written, age=-since, **known)
+            yield Listed(place=place, written=written, age=-since, picture=_picture(path.parent), **known)
+
+
+def _picture(directory: Path) -> bytes:
+    """The thumbnail; nothing where there is none, or something else has its name."""
+    try:
+        data = outside.read_bytes(directory / THUMBNAIL, LARGEST)
+    except (OSError, ValueError):
+        return b""
+    return data if data.startswith(PNG) else b""
 
 
 def _text(value: Any) -> str:
@@ -91,11 +109,10 @@ def _read(known: Mapping[str, Any]) -> dict[str, Any]:
     """Raises KeyError, TypeError or ValueError for what `summary_json` did not write."""
     verdicts = []
     for each in known["verdicts"]:
-        parts = tuple((_text(name), _text(words)) for name, words in each["parts"])
         if each["state"] not in SIGNS:
             raise ValueError(f"no state of a verdict: {each['state']}")
         label, line = _text(each["label"]), _text(each["line"])
-        verdicts.append(Verdict(label=label, line=line, parts=parts, state=each["state"]))
+        verdicts.append(Verdict(label=label, line=line, state=each["state"]))
     return {
         "title": _text(known["title"]),
         "command": _text(known["command"]),
@@ -107,8 +124,10 @@ def _read(known: Mapping[str, Any]) -> dict[str, Any]:
 def _line(each: Listed) -> str:
     said = (f"<p>{escape(each.first)}</p>" if each.first else "") + verdict_list(each.verdicts)
     when = f'<time datetime="{each.written.replace(" ", "T")}">{each.written}</time>'
+    data = base64.b64encode(each.picture).decode("ascii")
+    picture = f'<img class="thumbnail" alt="" src="data:image/png;base64,{data}">' if data else ""
     return (
-        f'<li><h2><a href="{quote(each.place)}/report.html">{escape(each.title)}</a></h2>'
+        f'<li><div>{picture}</div><div><h2><a href="{quote(each.place)}/report.html">{escape(each.title)}</a></h2>'
         f'<p class="quiet">{when} · {escape(each.place)}</p>{said}'
-        f"<details><summary>Its command</summary><pre><code>{escape(each.command)}</code></pre></details></li>"
+        f"<details><summary>Its command</summary><pre><code>{escape(each.command)}</code></pre></details></div></li>"
     )

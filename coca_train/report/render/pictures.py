@@ -24,6 +24,7 @@ from coca_train.runtime.durable import write_bytes
 
 SALT = "coca_train"  # of the ids inside an SVG
 DPI = 140
+SMALL, SMALL_DPI = (3.2, 1.8), 110  # of a thumbnail [inches]
 X_TICKS, Y_TICKS = 10, 9
 OURS, THEIRS = ("-", "-."), ("--", ":")  # lines of the first seven curves, of the next
 SQUARE = 0.62  # [inch]
@@ -46,9 +47,29 @@ def picture(block: Picture) -> dict[str, bytes]:
         return {"png": _saved(sheet, "png"), "svg": _saved(sheet, "svg")}
 
 
-def _saved(sheet: Figure, kind: str) -> bytes:
+def thumbnail(block: Picture) -> bytes:
+    """A small PNG of its curves, without words: to be known again by."""
+    sheet = Figure(figsize=SMALL, dpi=SMALL_DPI, layout="constrained")
+    FigureCanvasAgg(sheet)
+    axes = sheet.subplots()
+    if isinstance(block, HeatMaps):
+        colours = LinearSegmentedColormap.from_list("ramp", [hex_of(colour) for colour in RAMP])
+        numbers = [[math.nan if value is None else value for value in row] for row in block.panels[0].values]
+        axes.imshow(numbers, cmap=colours, vmin=block.low, vmax=block.high, aspect="auto")
+    else:
+        lines = block.panels[0] if isinstance(block, Panels) else block
+        for value, _ in lines.marks:
+            axes.axvline(value, color=MARK, linewidth=1.0, linestyle=(0, (2, 2)))
+        for index, line in enumerate(lines.lines):
+            _curve(axes, line, look(index, line.theirs) | {"marker": "", "linewidth": 1.6})
+        _scaled(axes, lines, X_TICKS, Y_TICKS)
+    axes.tick_params(which="both", length=0, labelbottom=False, labelleft=False)
+    return _saved(sheet, "png", SMALL_DPI)
+
+
+def _saved(sheet: Figure, kind: str, dpi: int = DPI) -> bytes:
     buffer = io.BytesIO()
-    sheet.savefig(buffer, format=kind, dpi=DPI, metadata={"Date": None} if kind == "svg" else None)
+    sheet.savefig(buffer, format=kind, dpi=dpi, metadata={"Date": None} if kind == "svg" else None)
     return buffer.getvalue()
 
 

@@ -27,8 +27,6 @@ from coca_train.report.render.contents import (
 )
 from coca_train.runtime.printing import WIDTH, markdown
 
-PARTED = " · "  # between the parts of a verdict
-
 SPECIAL = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -79,20 +77,13 @@ def markdown_text(document: Document) -> str:
 
 
 def _verdict(verdict: Verdict) -> str:
-    parts = plain(PARTED.join(f"{name} {words}" for name, words in verdict.parts))
-    return f"{SIGNS[verdict.state][0]} **{plain(verdict.label)}** {plain(verdict.line)}{f': {parts}' if parts else ''}"
+    return f"{SIGNS[verdict.state][0]} **{plain(verdict.label)}** {plain(verdict.line)}"
 
 
 def verdict_text(verdicts: Sequence[Verdict]) -> str:
-    """For a terminal: a line each, its parts beside it, aligned; "" without any."""
-    rows = [(f"{SIGNS[each.state][0]} {each.label}", each.line) for each in verdicts]
-    parts = [PARTED.join(f"{name} {words}" for name, words in each.parts) for each in verdicts]
-    widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
-    lines = (
-        f"{label.ljust(widths[0])}  {line.ljust(widths[1])}  {beside}".rstrip()
-        for (label, line), beside in zip(rows, parts, strict=True)
-    )
-    return "".join(f"{line}\n" for line in lines)
+    """For a terminal: a line each, aligned; "" without any."""
+    width = max((len(each.label) for each in verdicts), default=0)
+    return "".join(f"{SIGNS[each.state][0]} {each.label.ljust(width)}  {each.line}\n" for each in verdicts)
 
 
 def plain(text: str) -> str:
