@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import NamedTuple
 
+from coca_train.evaluation.grid_blocks import in_words
 from coca_train.evaluation.position_curves import trained
 from coca_train.evaluation.results import GridRow
 from coca_train.report.blocks import MISSING, Row, Spread, Table, Value
@@ -74,7 +75,7 @@ def sentences(found: Sequence[Compared]) -> list[str]:
         rest = [each for each in here if not each.found.told]
         said += [_hidden(each) for each in rest if each.found.documents]
         ties = [f"{each.one} and {each.other}" for each in rest if not each.found.documents]
-        said += [f"{'; '.join(ties)} cannot be told apart at {length} tokens."] if ties else []
+        said += [f"{'; '.join(ties)} cannot be told apart at {in_words(length)}."] if ties else []
     if any(each.n_seeds == 2 and not each.found.told for each in found):
         times = student(0.95, 1) / 2
         said.append(
@@ -87,7 +88,7 @@ def sentences(found: Sequence[Compared]) -> list[str]:
 def _told(each: Compared) -> str:
     better, worse = (each.one, each.other) if each.found.bounds.estimate < 0 else (each.other, each.one)
     outlasts = f": outlasts documents and {each.n_seeds} seeds" if each.n_seeds > 1 else _counted(each.found)
-    return f"{better} is better than {worse} at {each.length} tokens by {_size(each.found)}{outlasts}."
+    return f"{better} is better than {worse} at {in_words(each.length)} by {_size(each.found)}{outlasts}."
 
 
 def _counted(found: Difference) -> str:
@@ -99,7 +100,7 @@ def _hidden(each: Compared) -> str:
     """What documents alone would have told."""
     better, worse = (each.one, each.other) if each.found.bounds.estimate < 0 else (each.other, each.one)
     return (
-        f"{better} and {worse} cannot be told apart at {each.length} tokens: {_size(each.found)}; it outlasts "
+        f"{better} and {worse} cannot be told apart at {in_words(each.length)}: {_size(each.found)}; it outlasts "
         f"documents, but not {each.n_seeds} seeds."
     )
 
@@ -124,7 +125,7 @@ def table(found: Sequence[Compared]) -> Table | None:
         name="differences",
         title="Differences between models [nats per token]",
         label_columns=("model", "minus"),
-        columns=tuple(f"{length} tokens" for length in lengths),
+        columns=tuple(map(in_words, lengths)),
         rows=tuple(Row(label=pair, values=tuple(_value(places.get((*pair, n))) for n in lengths)) for pair in pairs),
         interval="interval of all comparisons together",
         note=NOTE.format(of=of),

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from coca_train.evaluation.grid_blocks import OTHER_TOKENS
+from coca_train.evaluation.grid_blocks import OTHER_TOKENS, in_words
 from coca_train.evaluation.naming import with_variant
 from coca_train.evaluation.results import GridRow, same_tokens
-from coca_train.evaluation.verdict import Judged, clauses, multiple
+from coca_train.evaluation.verdict import Judged, clauses, is_untrained, multiple
 from coca_train.report.blocks import Table, Value
 from coca_train.report.headlines import headline
 from coca_train.report.standings import standings
@@ -17,11 +17,13 @@ def finding(rows: Sequence[GridRow], perplexities: Table, judged: Sequence[Judge
     if not any(row.results for row in rows):
         return []
     if len({row.subject.name for row in rows}) == 1:
-        return [*_of_one(rows, perplexities), *_used(judged[0])] if judged else _of_one(rows, perplexities)
+        if judged and is_untrained(judged[0]):
+            return _used(judged[0])
+        return [*_of_one(rows, perplexities), *(_used(judged[0]) if judged else [])]
     if not same_tokens(row.subject for row in rows if row.results):
         return [OTHER_TOKENS]
-    at = f"At {perplexities.columns[-1]} tokens"
-    said = headline(perplexities, -1, [row.label for row in rows], at, "predicts best", "perplexity")
+    at, names = f"At {in_words(perplexities.columns[-1])}", [row.label for row in rows]
+    said = headline(perplexities, -1, names, at, "predicts best", "perplexity")
     return [said] if said else []
 
 

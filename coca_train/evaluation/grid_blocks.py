@@ -112,6 +112,12 @@ def heading(point: Point) -> str:
     return f"{point:,}" if isinstance(point, int) else point
 
 
+def in_words(column: str) -> str:
+    """A heading such as `2,048 (16×)` as part of a sentence: "2,048 tokens (16×)"."""
+    length, _, times = column.partition(" ")
+    return f"{length} tokens {times}".rstrip()
+
+
 def figure(cell: Cell | None, pick: Pick, form: str = "{:.2f}") -> Value:
     """What `pick` takes from a cell; otherwise why there is nothing. form: of a plain number."""
     if cell is None:

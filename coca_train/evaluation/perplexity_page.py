@@ -21,7 +21,7 @@ from coca_train.evaluation.grid_blocks import (
     table,
     training_windows,
 )
-from coca_train.evaluation.measures.reach import HOLDS_WITHIN, ROUNDING, USES_GAIN, Part, holds, uses
+from coca_train.evaluation.measures.reach import HOLDS_WITHIN, ROUNDING, USES_GAIN, Part, holds, untrained, uses
 from coca_train.evaluation.perplexity_curves import perplexity_by_window
 from coca_train.evaluation.position_curves import loss_by_position
 from coca_train.evaluation.results import ALL, Evaluation, GridRow, Point
@@ -175,6 +175,9 @@ def asked(evaluation: Evaluation) -> Asked:
 
 def _parts(row: GridRow, within: float, gain: float) -> list[Part]:
     """`holds` only where a window beyond the training window says something of it."""
+    known = row.results.get(row.subject.training_window, {})
+    if why := untrained(known, gain):
+        return [Part("uses", "documents", (), bound=gain, untrained=why)]
     trained, results = row.subject.training_window, {int(point): result for point, result in row.results.items()}
     stopped = row.absence_beyond(max(results, default=0))
     held = tuple(holds(n, result["holds"], within) for n, result in results.items() if "holds" in result)

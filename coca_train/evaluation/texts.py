@@ -22,8 +22,9 @@ from coca_train.data.held_out import HeldOut
 from coca_train.data.mixture import fingerprint_diff
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.evaluation.configuration import TextConfig
+from coca_train.evaluation.measures.ngrams import Frequencies
 from coca_train.evaluation.subject import Setup, Subject
-from coca_train.runtime.errors import DataError
+from coca_train.runtime.errors import DataError, UserError
 from coca_train.settings import load_saved
 from data_prep import readers
 from data_prep.readers.base import Reject
@@ -31,6 +32,7 @@ from data_prep.schema import CorpusSourceConfig, FilterConfig, WorkConfig
 from data_prep.settings import kind_of_file
 from data_prep.settings import load as load_corpus
 
+COUNTED = 2_000_000  # tokens of a source
 LEAST = 2  # tokens of a document that has something to predict
 NO_FILTER = FilterConfig(
     min_chars=1, max_chars=None, language_field=None, languages=[], licence_field=None, licences=[], stars_field=None,
@@ -181,6 +183,20 @@ def _held_out(wanted: Sequence[str], checkpoints: Sequence[str]) -> dict[str, li
     held_out = HeldOut(replace(saved.data, sources={name: sources[name] for name in chosen}))
     _check_unchanged(run, saved, held_out.fingerprint())
     return {name: _decoded(file, tokenizer) for name, file in held_out.files.items()}
+
+
+def frequencies(subject: Subject) -> Frequencies | None:
+    """Of the text that a run was trained on, the first COUNTED tokens of each source; None of a folder without, or of a
+    run whose text is not there any more."""
+    if not (subject.path / "run.json").is_file():
+        return None
+    try:
+        sources = load_saved(str(subject.path)).config.data.sources.values()
+        files = [IndexedDataset(source.path) for source in sources]
+    except UserError:
+        return None
+    n_tokens = subject.model.embed.num_embeddings
+    return Frequencies((file.tokens(0, min(file.n_tokens, COUNTED)) for file in files), n_tokens)
 
 
 def _check_unchanged(run: str, saved: Config, fingerprints: Mapping[str, Any]) -> None:

@@ -66,6 +66,11 @@ def unknown(part: Part, cells: Iterable[Cell]) -> Part:
     return part._replace(evidence=(), stopped=next((cell.absence for cell in cells if cell.absence), NOTHING))
 
 
+def is_untrained(each: Judged) -> bool:
+    """Whether some seed has not learnt enough for anything to be said."""
+    return any(part.untrained for parts in each.seeds for part in parts)
+
+
 def _state(each: Judged) -> State:
     """✓ where every part is sure of the training window or beyond, ✗ where one fails at its shortest length."""
     parts = [part for parts in each.seeds for part in parts]
@@ -94,6 +99,8 @@ CLAUSES: dict[Name, tuple[str, str, str]] = {  # by part: when it is sure, when 
 
 def _clause(name: Name, parts: Sequence[Part], window: int) -> str:
     """Of one part, as part of a sentence about the model; of several seeds what every one is sure of."""
+    if why := next((part.untrained for part in parts if part.untrained), ""):
+        return why
     sure, fails, unclear = CLAUSES[name]
     least = min(parts, key=lambda part: part.sure)
     failed = min((part.failed.length for part in parts if part.failed), default=None)

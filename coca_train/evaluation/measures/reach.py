@@ -15,12 +15,15 @@
 Each bound is the smallest effect that matters, and an option. At each length the answer is yes, no or open
 (statistics/answers.py), by an interval over documents (paired: the same predictions in both windows) or over prompts. A
 part is *sure* up to the last length before the first that is not answered yes, and *failed* from the first that is
-answered no; what lies between is open.
+answered no; what lies between is open. Of a model that is too little trained (`untrained`) nothing is said: it holds
+any window, equally badly.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 from coca_train.statistics.answers import SURE, Answer, above, below, share_above
 from coca_train.statistics.intervals import OverDocuments
@@ -44,7 +47,8 @@ class Evidence(NamedTuple):
 class Part(NamedTuple):
     """One thing that was asked, at ascending lengths. of: what was counted, documents or prompts. granted: the length
     [tokens] up to which it is passed by definition. stopped: why no length beyond was measured although it was asked,
-    because the model has no positions for it, say; "": nothing was asked. bound: what is asked."""
+    because the model has no positions for it, say; "": nothing was asked. bound: what is asked. untrained: why nothing
+    can be said of a model that has not learnt enough, in words; "": it has."""
 
     name: Name
     of: str
@@ -52,6 +56,7 @@ class Part(NamedTuple):
     granted: int = 0
     stopped: str = ""
     bound: float = 0.0
+    untrained: str = ""
 
     @property
     def sure(self) -> int:
@@ -86,6 +91,29 @@ def uses(length: int, gain_D2: Sequence[Sequence[float]], gain: float = USES_GAI
     """gain_D2: of each document the NLL [nats] of its predictions with the less of the two contexts less that with the
     more, and how many predictions."""
     return Evidence(length, above(_over(gain_D2), gain))
+
+
+def untrained(result: Mapping[str, Any], gain: float = USES_GAIN) -> str:
+    """Why a model is too little trained to judge, in words; "" of one that is not, or may not be.
+
+    It must be better than the frequencies of tokens and of pairs of tokens in its training text, where that is known,
+    and with 32 tokens of context than with 8: what is not holds any window, equally badly. result: of one text at the
+    training window: `by_document`, NLL [nats] and predictions; `frequencies`, NLL of each of the two and predictions;
+    `short`, NLL with 5 to 8 tokens of context less that of the same predictions with 29 to 32, and predictions.
+    """
+    if counted := result.get("frequencies"):
+        sums_D3 = np.asarray(counted, dtype=float)
+        kind = int(sums_D3[:, 1].sum() < sums_D3[:, 0].sum())
+        own_D2 = np.asarray(result["by_document"], dtype=float)
+        better = above(_over(np.stack((sums_D3[:, kind] - own_D2[:, 0], own_D2[:, 1]), 1)), gain)
+        if better.outcome == "no":
+            words = ("words", "pairs of words")[kind]
+            return f"is too little trained to judge: it predicts no better than frequencies of {words} do"
+    if "short" in result:
+        gained = above(_over(result["short"]), gain)
+        if gained.outcome == "no":
+            return "is too little trained to judge: it predicts no better with 32 tokens of context than with 8"
+    return ""
 
 
 def finds(length: int, n_found: int, n_prompts: int, share: float = FOUND_SHARE) -> Evidence:

@@ -35,6 +35,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
+from coca_train.evaluation.measures.ngrams import Frequencies
 from coca_train.evaluation.measures.perplexity import Scores, intervals, score_share, summarise, weighted
 from coca_train.evaluation.measures.windows import (
     Windowing,
@@ -47,14 +48,15 @@ from coca_train.evaluation.measures.windows import (
 from coca_train.evaluation.perplexity_page import asked, page
 from coca_train.evaluation.results import ALL
 from coca_train.evaluation.subject import Setup, Subject
-from coca_train.evaluation.texts import Library, Texts, digest
+from coca_train.evaluation.texts import Library, Texts, digest, frequencies
 from coca_train.runtime.errors import UserError
 
 __all__ = ["asked", "page"]  # of its page
 
-VERSION = 5
+VERSION = 6
 SHARES = True
 AXIS = ("holds_within", "uses_gain")
+SHORT = (8, 32)  # tokens of context, between which a model that is trained at all gains
 EIGHTHS = 8  # of a window, the last is what is predicted with more and with less of it before, and when it holds
 DIGITS = 16  # of the digest of what is predicted
 
@@ -104,7 +106,7 @@ Sums = dict[str, list[Any]]  # by source: `Scores` as plain lists
 class Material:
     """What one model reads: documents of at least the longest window, windows of the grid and stride [tokens].
 
-    begin: the token that every window begins with, None: its own.
+    begin: the token that every window begins with, None: its own. frequencies: of the training text, where known.
     shared: by variant and row, this rank's sums of what was measured for another cell too. fresh: those of
     the present cell; they are shared only when all ranks have succeeded (`combine`). A rank without them would measure
     the window anew, and shares of different passes do not add up to the whole. sizes: by cut, see n_bytes.
@@ -117,6 +119,7 @@ class Material:
     stride: int
     seed: int
     begin: int | None = None
+    frequencies: Frequencies | None = None
     shared: dict[tuple[Any, Windowing], Sums] = field(default_factory=dict)
     fresh: dict[tuple[Any, Windowing], Sums] = field(default_factory=dict)
     sizes: dict[int | None, dict[str, int]] = field(default_factory=dict)
@@ -145,6 +148,10 @@ class Material:
             ends, begin = length // EIGHTHS, length - length // 2 - length // EIGHTHS
             rows["more", length] = Windowing(length, length, own.cut, ends)
             rows["less", length] = Windowing(length - begin, length, own.cut, ends, begin)
+        if window == self.training_window and window >= SHORT[-1]:
+            less, more = SHORT
+            rows["short", more] = Windowing(more, more, own.cut, more // EIGHTHS)
+            rows["short", less] = Windowing(less, more, own.cut, more // EIGHTHS, more - less)
         return rows
 
     def read_up_to(self, window: int) -> list[Windowing]:
@@ -190,7 +197,8 @@ def prepare(settings: Settings, subject: Subject, setup: Setup) -> Material:
         texts = library.choose(settings.min_document_tokens + len(subject.begin), "eval.min_document_tokens")
     trained = subject.training_window
     begin = subject.begin[0] if settings.begin_windows and subject.begin else None
-    return Material(settings, texts, tuple(windows), trained, settings.stride or trained, setup.seed, begin)
+    stride, counted = settings.stride or trained, frequencies(subject) if trained in windows else None
+    return Material(settings, texts, tuple(windows), trained, stride, setup.seed, begin, counted)
 
 
 def of_cell(options: dict[str, Any], point: int) -> dict[str, Any]:
@@ -296,6 +304,12 @@ def combine(
             str(length): _excess(*(read[name, length][source].documents for name in ("less", "more")))
             for length in material.lengths(point)
         }
+        if material.frequencies is not None and point == material.training_window:
+            documents = material.documents(point)
+            texts = [text for each in documents.values() for text in each] if source == ALL else documents[source]
+            sources[source]["frequencies"] = [[*material.frequencies.nll(text), len(text) - 1] for text in texts]
+        if ("short", SHORT[0]) in read:
+            sources[source]["short"] = _excess(*(read["short", length][source].documents for length in SHORT))
         if "training" in read:
             here, there = (each[source].bands[:, 1] for each in (read["own"], read["training"]))
             sources[source]["holds"] = _excess(here, there)

@@ -55,7 +55,8 @@ def asked(evaluation: Evaluation) -> dict[tuple[str, str], list[Any]]:
         for row, parts in said.items():
             cells = [cell for cell in part.cells if (cell.subject, cell.variant) == row]
             parts += each.get(row) or ([unknown(Part(*NOTHING[name], ()), cells)] if cells else [])
-    return said
+    # Of a model that has not learnt enough nothing else is said.
+    return {row: [part for part in parts if part.untrained] or parts for row, parts in said.items()}
 
 
 def _evaluations(evaluation: Evaluation) -> dict[str, Evaluation]:
