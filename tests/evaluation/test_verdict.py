@@ -112,10 +112,11 @@ def test_fifteen_documents_answer_nothing() -> None:
     assert said.state == "unknown" and "5 more documents" in dict(said.parts)["uses"]
 
 
+NOWHERE = Bounds(0.0, 0.0, 0.0, LEAST)
 OUTCOMES: dict[str, Outcome] = {"y": "yes", "n": "no", "o": "open"}
 
 
-def seen(length: int, sign: str, more: int | None = 0, bounds: Bounds = Bounds(0.0, 0.0, 0.0, LEAST)) -> Evidence:
+def seen(length: int, sign: str, more: int | None = 0, bounds: Bounds = NOWHERE) -> Evidence:
     return Evidence(length, Answer(OUTCOMES[sign], bounds, more))
 
 

@@ -1,4 +1,4 @@
-"""What is asked at a length, and what a part concludes from the answers (tests/statistics/test_answers.py has those)."""
+"""What is asked at a length, and what a part concludes from the answers."""
 
 import math
 
