@@ -64,9 +64,9 @@ def test_the_page_shows_curves_octaves_and_growing_context(grid):
     document = position_loss.page(settings("position_loss", block=16), grid)
     curves = blocks(document)
     assert [line.label for line in curves["position-loss"].lines] == [
-        "rope, plain (L = 64)",
-        "rope, dynamic_linear (L = 64)",
-        "learned (L = 32)",
+        "RoPE (L = 64)",
+        "RoPE + dynamic PI (L = 64)",
+        "learned positions (L = 32)",
     ]
     assert curves["position-loss"].lines[0].x[-1] == pytest.approx(math.sqrt(55 * 64))  # 54 = 2^5.75
     assert curves["position-loss"].marks == ((32.0, "training window"),)
