@@ -82,7 +82,7 @@ def test_the_page_sets_coca_beside_the_others(grid):
     assert "48 of 48 possible borders of k." in document.summary[0]
     borders = blocks(document)["anomaly-borders"]
     assert [value.text for value in row(borders, "coca", "plain", "k").values] == ["0.00", "0.00", "–"]
-    assert [line.label for line in blocks(document)["anomaly-angles"].lines] == ["RoPE", "CoCA"]
+    assert [line.label for line in blocks(document)["anomaly-angles"].lines] == ["rope", "coca"]
     assert sum(blocks(document)["anomaly-angles"].lines[0].y) == pytest.approx(36)
     assert blocks(document)["anomaly-angles"].y_log  # CoCA's one full bin is 36 times a uniform one
     only = anomaly.page(settings("anomaly", **SMALL), replace(grid, subjects=grid.subjects[:1]))

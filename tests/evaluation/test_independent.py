@@ -228,7 +228,9 @@ def test_reach_of_reading(evaluated, theirs, pieces, tmp_path):
         ratio, low, high = studentized(np.stack((sums, np.full(20, n)), 1))
         found = values[what]
         assert found.number == pytest.approx(ratio, rel=1e-3, abs=1e-6)
-        assert (found.low, found.high) == pytest.approx((low, high), abs=0.05 * (high - low))
+        assert (found.low, found.high) == pytest.approx(
+            (low, high), abs=0.1 * (high - low)
+        )  # an end of 99.9 % is of few draws
 
 
 def test_harness(evaluated, theirs, pieces):

@@ -105,7 +105,9 @@ def test_models_with_different_sources_are_compared_on_what_they_have_in_common(
     # Where they have none in common, who has none of the text that is shown has no verdict, and is not left out.
     gains = {"128": [[0.1 + n / 100, 1] for n in range(20)]}
     apart = [
-        replace(c, result={"stride": 1, "sources": {c.subject: {**c.result["sources"]["books"], "uses": gains}}}) if c.result else c
+        replace(c, result={"stride": 1, "sources": {c.subject: {**c.result["sources"]["books"], "uses": gains}}})
+        if c.result
+        else c
         for c in alike.cells
     ]
     apart = replace(alike, cells=apart)
