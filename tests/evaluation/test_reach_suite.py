@@ -1,4 +1,4 @@
-"""`+eval=reach`, whole: its parts' cells in one grid, kept as their own suites keep them, and one line of answers a model."""
+"""`+eval=reach`, whole: its parts' cells in one grid, kept as their own suites keep them; a line of answers a model."""
 
 import math
 from pathlib import Path
