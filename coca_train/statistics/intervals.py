@@ -62,7 +62,8 @@ class OverDocuments:
         self.n = len(self.sums_D2)
         whole_2 = self.sums_D2.sum(0)
         self.estimate = float(whole_2[0] / whole_2[1]) if whole_2[1] else math.nan
-        self.residual_D = self.sums_D2[:, 0] - self.estimate * self.sums_D2[:, 1]
+        with np.errstate(invalid="ignore"):  # of a loss that flew off
+            self.residual_D = self.sums_D2[:, 0] - self.estimate * self.sums_D2[:, 1]
         square = (self.residual_D**2).sum() * self.n / max(1, self.n - 1)
         self.error = math.sqrt(square) / float(whole_2[1]) if self.n > 1 else math.inf
 

@@ -87,7 +87,7 @@ def test_the_page_sets_coca_beside_the_others(grid):
     assert blocks(document)["anomaly-angles"].y_log  # CoCA's one full bin is 36 times a uniform one
     only = anomaly.page(settings("anomaly", **SMALL), replace(grid, subjects=grid.subjects[:1]))
     assert not blocks(only)["anomaly-angles"].y_log
-    assert [line.label for line in blocks(document)["anomaly-reach"].lines] == ["rope, plain", "rope, linear"]
+    assert [line.label for line in blocks(document)["anomaly-reach"].lines] == ["RoPE", "RoPE + PI"]
     assert len(document.summary) == 2
 
 

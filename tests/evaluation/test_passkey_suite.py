@@ -196,10 +196,8 @@ def test_every_depth_of_an_even_grid_has_its_row(n_fillers):
 
 def test_what_is_said(page):
     document, _ = page
-    assert document.summary == [
-        "Of one in prompts of 1,024 tokens, plain: share of the passkeys found 0.50 (0.15 to 0.85).",
-        "Of two in prompts of 512 tokens, plain: share of the passkeys found 0.00 (0.00 to 0.79).",
-    ]
+    (said,) = document.summary  # of the longest, which only one could be asked
+    assert said.startswith("In prompts of 1,024 tokens one:") and "0.50 (0.15 to 0.85)" in said
     assert any(
         "out of memory" in block.text
         for section in document.sections
@@ -211,11 +209,11 @@ def test_what_is_said(page):
 @pytest.mark.parametrize(
     ("shares", "words"),
     [
-        ({"plain": (1, 0), "ntk": (1, 1)}, "1,024 tokens, ntk finds most: share of the passkeys found 1.00 (0.84 to"),
-        ({"plain": (1,), "ntk": ()}, "Of one in prompts of 512 tokens, plain: share of the passkeys found 1.00"),
-        ({"plain": (1, 0.8), "ntk": (1, 1)}, "plain and ntk cannot be told apart: share of the passkeys found 0.80 to"),
-        ({"plain": (0, 0), "ntk": (0, 0)}, "1,024 tokens, there is no best: share of the passkeys found 0.00 for all"),
-        ({"plain": (), "ntk": ()}, ""),
+        ({"plain": (1, 0), "ntk": (1, 1)}, ("1,024 tokens", "NTK-aware finds most", "20 of 20")),
+        ({"plain": (1,), "ntk": ()}, ("512 tokens one:", "found 1.00")),
+        ({"plain": (1, 0.8), "ntk": (1, 1)}, ("one and one + NTK-aware", "cannot be told", "0.80 to 1.00")),
+        ({"plain": (0, 0), "ntk": (0, 0)}, ("1,024 tokens", "no best", "0.00 for all")),
+        ({"plain": (), "ntk": ()}, ()),
     ],
 )
 def test_one_sentence_says_what_variants_make_of_a_model(shares, words):
@@ -227,13 +225,13 @@ def test_one_sentence_says_what_variants_make_of_a_model(shares, words):
     grid = evaluation("passkey", SMALL, [measured("one", ("plain", "ntk"))], (512, 1024), cells)
     summary = passkey.page(small(), grid).summary
     assert len(summary) == bool(words)
-    assert not words or words in summary[0]
+    assert all(part in summary[0] for part in words)
 
 
 @pytest.mark.parametrize(("n", "places"), [(19, set()), (20, {(0, 0)})])
 def test_of_few_prompts_no_variant_finds_most(n, places):
     cells = [done("one", 512, [case(found)] * n, name) for name, found in (("plain", True), ("ntk", False))]
     page = passkey.page(small(), evaluation("passkey", SMALL, [measured("one", ("plain", "ntk"))], (512,), cells))
-    assert ("plain finds most" in page.summary[0]) == bool(places)
-    assert ("by 19 prompts, 20 are needed" in page.summary[0]) == (not places)
+    assert ("one finds most" in page.summary[0]) == bool(places)
+    assert ("19 of the 20" in page.summary[0]) == (not places)
     assert {place for place in best_places(blocks(page)["passkey-accuracy"]) if place[0] < 2} == places  # ours

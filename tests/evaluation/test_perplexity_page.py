@@ -1,5 +1,6 @@
 """The page of suite `perplexity` from made-up cells."""
 
+import math
 import re
 from dataclasses import replace
 
@@ -21,7 +22,8 @@ def result(perplexity: float, *sources: str, n_documents: int = 24) -> dict:
     figures = {
         "perplexity": perplexity, "ci_low": perplexity - 1, "ci_high": perplexity + 1, "bits_per_byte": 1.25,
         "n_documents": n_documents, "n_tokens": 300, "n_bytes": 1000, "ends": [1, 2], "loss_by_position": [3.0, 2.5],
-        "loss_low": [2.5, 2.0], "loss_high": [3.5, 3.0],
+        "loss_low": [2.5, 2.0], "loss_high": [3.5, 3.0], "predictions": "same",
+        "by_document": [[100 * math.log(perplexity) + i % 2, 100] for i in range(n_documents)],
     }  # fmt: skip
     return {"stride": 512, "sources": dict.fromkeys(sources, figures)}
 
@@ -40,7 +42,7 @@ def some(*sources: str, **fields: int) -> Evaluation:
 
 def test_rows_windows_and_what_the_paper_has():
     table = blocks(page(None, some("books")))["perplexity-books"]
-    assert table.columns == ("512 (1x)", "1,024 (2x)", "2,048 (4x)")
+    assert table.columns == ("512 (1×)", "1,024 (2×)", "2,048 (4×)")
     ours = [(row.label, [value.number for value in row.values]) for row in table.rows if not row.theirs]
     assert ours == [(("rope", "plain"), [20.0, 40.0, 90.0]), (("coca", "plain"), [21.0, 30.0, 50.0])]
     theirs = {row.label: [value.number for value in row.values] for row in table.rows if row.theirs}
@@ -61,16 +63,14 @@ def test_a_text_of_yarns_has_its_authors_figures_beside_ours():
 
 
 def test_what_it_says_at_a_glance():
-    (best,) = page(None, some("books")).summary
-    assert "2,048 tokens coca, plain predicts best: perplexity 50.00 (49.00 to 51.00)" in best
+    (best,) = page(None, some("books")).finding
+    assert "CoCA predicts best" in best and "perplexity 50.00" in best and "24 of 24" in best
 
 
 def test_of_few_documents_nothing_is_best():
     few = page(None, some("books", n_documents=3))
-    assert few.summary == [
-        "In windows of 2,048 tokens rope, plain and coca, plain cannot be told apart by 3 documents, 20 are needed: "
-        "perplexity 50.00 to 90.00."
-    ]
+    (said,) = few.finding
+    assert "inconclusive" in said and "3 of the 20" in said and "50.00 to 90.00" in said
     for table in (blocks(few)[name] for name in ("perplexity-books", "bits-per-byte-books")):
         assert not any(not table.rows[row].theirs for row, _ in best_places(table))
         assert "Nothing is bold in a column of fewer than 20 documents or prompts" in legend(table)
@@ -82,10 +82,10 @@ def test_models_of_two_tokenizers_have_no_best():
     alike = some("books")
     rope, coca = alike.subjects
     known = replace(alike, subjects=(replace(rope, tokenizer="a"), replace(coca, tokenizer="a")))
-    assert "coca" in page(None, known).summary[0] and best_places(blocks(page(None, known))["perplexity-books"])
+    assert "CoCA" in page(None, known).finding[0] and best_places(blocks(page(None, known))["perplexity-books"])
     differ = replace(alike, subjects=(replace(rope, tokenizer="a"), replace(coca, tokenizer="b")))
     said = page(None, differ)
-    assert said.summary == [OTHER_TOKENS]
+    assert said.finding == [OTHER_TOKENS]
     losses, bits = (blocks(said)[f"{name}-books"] for name in ("perplexity", "bits-per-byte"))
     assert OTHER_TOKENS in losses.note and not best_places(losses) and not best_places(bits)
 
@@ -105,13 +105,14 @@ def test_models_with_different_sources_are_compared_on_what_they_have_in_common(
     # Where they have none in common, who has none of the text that is shown has no verdict, and is not left out.
     gains = {"128": [[0.1 + n / 100, 1] for n in range(20)]}
     apart = [
-        replace(c, result={"stride": 1, "sources": {c.subject: {"uses": gains}}}) if c.result else c
+        replace(c, result={"stride": 1, "sources": {c.subject: {**c.result["sources"]["books"], "uses": gains}}})
+        if c.result
+        else c
         for c in alike.cells
     ]
     apart = replace(alike, cells=apart)
-    lines = {said.label: said.line for said in verdicts(apart, perplexity_page.asked(apart))}
-    assert lines["rope, plain"].startswith("reads to at least 128")
-    assert lines["coca, plain"] == "no verdict: nothing of it was measured"
+    said = {each.label: dict(each.parts)["uses"] for each in verdicts(apart, perplexity_page.asked(apart))}
+    assert said == {"RoPE": "128", "CoCA": "open: nothing of it was measured"}
 
 
 def test_the_title_says_what_was_asked():
@@ -128,9 +129,8 @@ def test_the_title_says_what_was_asked():
 def test_a_model_alone_is_compared_with_itself():
     both = some("books")
     alone = replace(both, subjects=both.subjects[1:], cells=tuple(c for c in both.cells if c.subject == "coca"))
-    (sentence,) = page(None, alone).summary
-    windows = "perplexity 21.00 in windows of 512 tokens, 50.00 in windows of 2,048, 2.38 times as much."
-    assert sentence == f"coca, plain: {windows}"
+    (sentence,) = page(None, alone).finding
+    assert "from 21 at 512" in sentence and "to 50 at 2,048" in sentence and "(4×" in sentence
 
 
 @pytest.mark.parametrize("sources", [("books_test",), ("a_b", "a-b"), ("€", "<script>"), ("all", "books", "code")])

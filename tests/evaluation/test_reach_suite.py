@@ -1,4 +1,4 @@
-"""`+eval=reach`, whole: its parts' cells in one grid, kept as their own suites keep them, and one verdict a model."""
+"""`+eval=reach`, whole: its parts' cells in one grid, kept as their own suites keep them; a line of answers a model."""
 
 import math
 from pathlib import Path
@@ -8,15 +8,17 @@ import pytest
 
 from coca_train.config.messages import ConfigError
 from coca_train.evaluation.configuration import load
-from coca_train.evaluation.measures.reach import FOUND_SHARE, GAINS, Bounds, Evidence, Part
+from coca_train.evaluation.measures.reach import FOUND_SHARE, USES_GAIN, Evidence, Part
 from coca_train.evaluation.progress import Progress
 from coca_train.evaluation.results import Evaluation
 from coca_train.evaluation.suites import reach
-from coca_train.evaluation.verdict import verdicts
-from coca_train.report.blocks import Document, Panels, Section, Table
+from coca_train.evaluation.verdict import answers_table, verdicts
+from coca_train.report.blocks import ANSWERED, Document, Panels, Section, Table
 from coca_train.report.render import write_report
 from coca_train.report.render.contents import data_table
 from coca_train.report.render.scales import ends
+from coca_train.statistics.answers import Answer
+from coca_train.statistics.intervals import Bounds
 from tests.evaluation.grids import cell, evaluation, measured
 from tests.evaluation.page_parser import Page
 
@@ -34,9 +36,14 @@ def test_its_parts_are_measured_in_one_grid_and_found_again(evaluated, tmp_path:
     (said,) = page.verdicts
     assert said.state == "unknown" and {name for name, _ in said.parts} <= PARTS
     assert {"holds", "uses"} <= {name for name, _ in said.parts}
-    assert said.line in "".join(capsys.readouterr())
+    shown = "".join(capsys.readouterr())
+    assert said.line in shown
     folded = {section.title: section.folded for section in page.sections}
     assert folded["Definition"] and not folded["Perplexity, books"]
+    # The answers of all parts are in one table, and what the text alone answers in no other; its finding is the page's.
+    (answers,) = [b for section in page.sections for b in section.blocks if getattr(b, "name", "") == ANSWERED]
+    assert {name for _, name in (row.label for row in answers.rows)} == {name for name, _ in said.parts}
+    assert page.finding and page.finding[0] in shown
     # The suite by itself finds the cells that the part has measured.
     kept = sorted(path.name for path in (tmp_path / "made" / "cells").rglob("*.json"))
     evaluated("perplexity", "grid.lengths=[24,48]", "eval.stride=7", "text.max_documents=24")
@@ -65,7 +72,7 @@ def test_nothing_asked_is_refused() -> None:
 
 
 @pytest.mark.parametrize("last", ["needle", "common_words"])
-def test_a_task_that_fits_no_prompt_leaves_no_verdict_and_says_why(last: str) -> None:
+def test_a_task_that_fits_no_prompt_leaves_it_open_and_says_why(last: str) -> None:
     """Whichever task comes last, and whether or not the others were measured."""
     why, cases = "the shortest prompt of common_words is longer than 256 tokens", [{"score": 1}] * 20
     tasks = [task for task in ("needle", "common_words") if task != last] + [last]
@@ -74,28 +81,30 @@ def test_a_task_that_fits_no_prompt_leaves_no_verdict_and_says_why(last: str) ->
     options = {"reads": None, "finds": None, "works": {"suite": "ruler"}}
     grid = evaluation("reach", options, [measured("one", window=128)], (128, 256), cells)
     (said,) = verdicts(grid, reach.asked(grid))
-    assert (said.state, said.line) == ("unknown", f"no verdict: {why}")
+    assert said.state == "unknown" and said.parts == (("works with", f"open: {why}"),)
 
 
 def test_a_loss_that_is_no_number_fails_where_it_can_be_seen() -> None:
     grid, said = planted()
-    said["one", "plain"] = [part("holds", (256, math.nan, math.nan, math.nan, 24, False), granted=128)]
-    _, table = reach._asked_of(grid, said)
+    said["one", "plain"] = [part("holds", (256, math.nan, math.nan, math.nan, 24, "no"), granted=128)]
+    table = answers_table(grid, said)
     assert isinstance(table, Table)
-    assert [value.text for value in table.rows[0].values] == ["–", "nan ✗"]
+    assert [value.text for value in table.rows[0].values] == ["✓", "✗"]
+    assert "nan" in table.rows[0].values[1].note
 
 
-def part(name: str, *seen: tuple[int, float, float, float, int, bool], granted: int = 0) -> Part:
-    """seen: length, estimate, low, high, n, passed."""
-    evidence = tuple(Evidence(length, Bounds(*figures), passed) for length, *figures, passed in seen)
-    return Part(name, "documents", evidence, granted)  # type: ignore[arg-type]
+def part(name: str, *seen: tuple[int, float, float, float, int, Any], granted: int = 0) -> Part:
+    """seen: length, estimate, low, high, n, outcome."""
+    evidence = tuple(Evidence(length, Answer(outcome, Bounds(*figures))) for length, *figures, outcome in seen)
+    bound = {"holds": 0.01, "uses": USES_GAIN}.get(name, FOUND_SHARE)
+    return Part(name, "documents", evidence, granted, bound=bound)  # type: ignore[arg-type]
 
 
 def planted() -> tuple[Evaluation, dict[tuple[str, str], list[Part]]]:
     """Two models: one whose loss flies off, one with all parts."""
-    flies = part("holds", (256, 0.002, 0.001, 0.004, 24, True), (512, 3.0, 2.9, 3.1, 24, False), granted=128)
-    used = part("uses", (128, 0.02, 0.01, 0.03, 24, True), (256, 0.01, -0.01, 0.03, 12, False))
-    found = part("finds", (128, 0.95, 0.85, 0.99, 40, True), (256, math.nan, 0.0, 1.0, 0, False))
+    flies = part("holds", (256, 0.002, 0.001, 0.004, 24, "yes"), (512, 3.0, 2.9, 3.1, 24, "no"), granted=128)
+    used = part("uses", (128, 0.02, 0.01, 0.03, 24, "yes"), (256, 0.01, -0.01, 0.03, 12, "open"))
+    found = part("finds", (128, 0.95, 0.85, 0.99, 40, "yes"), (256, math.nan, 0.0, 1.0, 0, "open"))
     models = [measured("one", window=128), measured("two", window=128)]
     grid = evaluation("reach", {"reads": {"holds_within": 0.01}}, models, (128, 256, 512), [
         cell(name, "plain", length, {"any": 1}) for name in ("one", "two") for length in (128, 256, 512)
@@ -103,54 +112,57 @@ def planted() -> tuple[Evaluation, dict[tuple[str, str], list[Part]]]:
     return grid, {("one", "plain"): [flies], ("two", "plain"): [used, found]}
 
 
-def test_the_first_picture_is_of_all_parts_with_what_they_must_pass() -> None:
-    picture, table = reach._asked_of(*planted())
+def test_the_first_picture_is_of_all_parts_with_the_bound_of_each() -> None:
+    grid, said = planted()
+    picture, table = reach._pictures(grid, said), answers_table(grid, said)
     assert isinstance(picture, Panels) and isinstance(table, Table)
     holds, uses, finds = picture.panels
     assert [panel.title for panel in picture.panels] == ["holds", "uses", "finds"]
     assert picture.labels == ("one", "two")
-    assert [level for panel in picture.panels for level, _ in panel.levels] == [0.01, GAINS, FOUND_SHARE]
-    assert holds.y_limits == (None, 0.1)  # a loss that flies off leaves the threshold where it can be seen
+    assert [level for panel in picture.panels for level, _ in panel.levels] == [0.01, USES_GAIN, FOUND_SHARE]
+    assert holds.y_limits == (None, 0.1)  # a loss that flies off leaves the bound where it can be seen
     assert len({ends(panel)[0] for panel in picture.panels}) == 1  # a length stands at the same place in all
     assert finds.y_limits == (0.0, 1.0) and uses.y_limits == (None, None)
     assert (holds.lines[0].x, holds.lines[0].high) == ((256.0, 512.0), (0.004, 3.1))
     assert [line.x for line in holds.lines][1] == ()  # two was not asked; its colour stays its own
     assert (finds.lines[1].x, finds.lines[1].y) == ((128.0,), (0.95,))  # no prompt, no point
-    figures = {row.label: [value.text for value in row.values] for row in table.rows}
-    assert figures == {
-        ("one", "plain", "holds"): ["–", "+0.002 ✓", "+3.000 ✗"],
-        ("two", "plain", "uses"): ["+0.0200 ✓", "+0.0100 ?", "–"],
-        ("two", "plain", "finds"): ["0.95 ✓", "–", "–"],
+    assert {row.label: [value.text for value in row.values] for row in table.rows} == {
+        ("one", "holds"): ["✓", "✓", "✗"],
+        ("two", "uses"): ["✓", "?", ""],
+        ("two", "finds"): ["✓", "?", ""],
     }
-    assert table.rows[0].values[1].range == "+0.001 to +0.004"
+    assert (table.rows[0].values[1].low, table.rows[0].values[1].high) == (0.001, 0.004)
 
 
 @pytest.mark.parametrize(("lost", "limits"), [(-0.3, (-0.1, None)), (0.05, (None, None)), (0.3, (None, 0.1))])
 def test_the_picture_of_what_is_held_ends_at_ten_times_what_may_be_lost(lost: float, limits: tuple) -> None:
     grid, said = planted()
-    said["one", "plain"] = [part("holds", (256, lost, lost - 0.01, lost + 0.01, 24, lost < 0))]
-    picture, _ = reach._asked_of(grid, said)
+    said["one", "plain"] = [part("holds", (256, lost, lost - 0.01, lost + 0.01, 24, "yes" if lost < 0 else "no"))]
+    picture = reach._pictures(grid, said)
     assert isinstance(picture, Panels)
     assert picture.panels[0].y_limits == limits
 
 
 def test_panels_in_every_form(tmp_path: Path) -> None:
-    blocks = reach._asked_of(*planted())
+    grid, said = planted()
+    blocks = [reach._pictures(grid, said), answers_table(grid, said)]
     page = Document(title="t", summary=[], sections=[Section(title="s", blocks=blocks)], facts=[], command="c")  # type: ignore[arg-type]
     paths = write_report(page, tmp_path)
     assert {"figures/reach-parts.png", "figures/reach-parts.svg", "tables/reach-parts.csv"} <= set(paths)
     source = paths["report.html"].read_text()
-    assert source.index('id="block-reach-parts"') < source.index('id="block-reach-evidence"') < source.index("</main>")
+    # The answers first, then the picture behind them.
+    assert source.index(f'id="block-{ANSWERED}"') < source.index('id="block-reach-parts"') < source.index("</main>")
     for kind in ("wide", "narrow"):
         assert source.count(f'class="chart {kind}"') == 3
     assert source.count('class="level"') == 2 * 3
-    assert "dashed in holds: what passes is at most this; dashed in uses, finds: what passes is more" in source
+    assert "dashed in holds: yes is at most this; dashed in uses, finds: yes is more" in source
     assert source.count('aria-label="Curves; press to hide or show"') == 1
     assert len(Page(source).ids()) == len(set(Page(source).ids()))
     rows = data_table(blocks[0]).rows  # type: ignore[arg-type]
     assert [row.label for row in rows] == [("holds", "one"), ("uses", "two"), ("finds", "two")]
     assert [value.text for value in rows[0].values] == ["–", "0.002", "3"]
     assert "0.004" in paths["tables/reach-parts.csv"].read_text()
+    assert "0.004" in paths[f"tables/{ANSWERED}.csv"].read_text()
     assert "figures/reach-parts.png" in paths["report.md"].read_text()
 
 
@@ -164,5 +176,5 @@ def test_a_model_without_the_positions_is_unknown_in_what_it_could_not_be_asked(
     ]
     options = {"reads": {"suite": "perplexity"}, "finds": {"suite": "recall"}, "works": None}
     ((used, found),) = reach.asked(evaluation("reach", options, [learned], (128, 256, 512), cells)).values()
-    assert (used.name, used.reach, used.stopped) == ("uses", 128, why)
-    assert (found.name, found.reach, found.stopped) == ("finds", None, why)
+    assert (used.name, used.sure, used.stopped) == ("uses", 128, why)
+    assert (found.name, found.known, found.stopped) == ("finds", False, why)

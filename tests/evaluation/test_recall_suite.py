@@ -145,7 +145,5 @@ def test_the_page():
     assert [value.number for value in shown["recall-by-distance"].rows[0].values] == [1.0, 0.0, None, None]
     others = {row.label: row.values[0].number for row in shown["recall-others"].rows}
     assert others["one", "plain", "by any of the values"] == pytest.approx(1 / 9)
-    assert document.summary == [
-        "Of one in prompts of 512 tokens, plain: share of the values found 0.50 (0.09 to 0.91).",
-        "Of two in prompts of 128 tokens, plain: share of the values found 0.00 (0.00 to 0.79).",
-    ]
+    (said,) = document.summary  # of the longest, which only one was asked
+    assert said.startswith("In prompts of 512 tokens one:") and "0.50 (0.09 to 0.91)" in said

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from coca_train.report.blocks import MISSING, Document, HeatMap, HeatMaps, Row, Section, Table, Text, Value
+from coca_train.report.blocks import ANSWERED, MISSING, Document, HeatMap, HeatMaps, Row, Section, Table, Text, Value
 from coca_train.report.render.contents import (
     UNKNOWN,
     best_places,
@@ -150,14 +150,20 @@ def test_csv_has_both_ends_of_every_interval():
 
 
 def test_the_first_picture_and_the_first_table_of_ours_lead():
-    first, sections = lead(document())
+    answers, first, sections = lead(document())
+    assert answers is None
     assert [block.name for block in first] == ["perplexity-curves", "perplexity"]
     assert [section.title for section in sections] == ["Passkey retrieval", "Definitions"]
     theirs = replace(perplexity_table(), name="theirs", rows=perplexity_table().rows[-4:])
     folded = replace(only(curves()), folded=True)
-    first, sections = lead(replace(document(), sections=[only(theirs), folded, only(perplexity_table())]))
+    _, first, sections = lead(replace(document(), sections=[only(theirs), folded, only(perplexity_table())]))
     assert [block.name for block in first] == ["perplexity"]
     assert [len(section.blocks) for section in sections] == [1, 1]
+    # What is answered stands before all of them, wherever its section is.
+    said = replace(perplexity_table(), name=ANSWERED)
+    answers, first, sections = lead(replace(document(), sections=[*document().sections, only(said)]))
+    assert answers == said and [block.name for block in first] == ["perplexity-curves", "perplexity"]
+    assert [section.title for section in sections] == ["Passkey retrieval", "Definitions"]
 
 
 def test_numbers_people_can_read():

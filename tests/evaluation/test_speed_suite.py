@@ -58,9 +58,9 @@ def test_the_page_sets_the_papers_words_apart(grid):
     assert f"decode {ratio['median']:.2f} ({value.range})" in document.summary[0]
     assert all(entry.theirs for entry in blocks(document)["speed-paper"].rows)
     assert not any(entry.theirs for entry in ratios.rows)
-    labels = ["coca", "learned", "rope, shape of coca", "nope, shape of coca"]
+    labels = ["CoCA", "learned positions", "rope, shape of coca", "nope, shape of coca"]
     assert [line.label for line in blocks(document)["speed-prefill"].lines][:4] == labels
     memory = {line.label: line.y for line in blocks(document)["memory-prefill"].lines}
-    assert memory["coca"] == (3.0, 3.0) and memory["nope, shape of coca"] == (1.0, 1.0)
+    assert memory["CoCA"] == (3.0, 3.0) and memory["nope, shape of coca"] == (1.0, 1.0)
     assert "memory-training" not in blocks(document)
     assert ("timed on", grid.find("coca", "plain", 16).result["device"]) in document.facts

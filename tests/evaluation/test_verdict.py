@@ -1,5 +1,6 @@
-"""The verdict on models made to have a known reach, and its words."""
+"""What is said of models made to have a known reach, its words, and the table of answers."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,12 +10,26 @@ import torch
 from torch import Tensor
 
 from coca_train.evaluation import suites
-from coca_train.evaluation.measures.reach import LEAST, Bounds, Evidence, Part
+from coca_train.evaluation.measures.reach import Evidence, Part
 from coca_train.evaluation.results import Evaluation
 from coca_train.evaluation.subject import Subject
 from coca_train.evaluation.suites import perplexity
 from coca_train.evaluation.texts import Texts
-from coca_train.evaluation.verdict import lengths, unknown, verdict, verdicts
+from coca_train.evaluation.verdict import (
+    Judged,
+    answers_table,
+    clauses,
+    judged,
+    lengths,
+    multiple,
+    unknown,
+    verdict,
+    verdicts,
+    words,
+)
+from coca_train.report.blocks import ANSWERED, Verdict
+from coca_train.statistics.answers import LEAST, Answer, Outcome
+from coca_train.statistics.intervals import Bounds
 from tests.evaluation.grids import cell, evaluation, measured, settings, setup
 from tests.measures.conftest import FakeModel, fake_variant
 
@@ -73,69 +88,130 @@ def read(model: Copier, n_documents: int = LEAST, **changes: Any) -> Evaluation:
 
 
 @pytest.mark.parametrize(
-    ("model", "words", "parts"),
+    ("model", "parts", "state"),
     [
-        (Copier(reach=512), "reads to 512 tokens (4× its window)", ("at least 2,048", "512")),
-        (Copier(end=1024), "reads to 1,024 tokens (8× its window)", ("1,024", "1,024")),
-        (Copier(), "reads to at least 2,048 tokens (16× its window)", ("at least 2,048",) * 2),
-        (Copier(reach=1), "reads nowhere, not even inside its window of 128 tokens", ("at least 2,048", None)),
+        (Copier(reach=512), ("2,048", "512, not 1,024"), "reads"),
+        (Copier(end=1024), ("1,024, not 2,048",) * 2, "reads"),
+        (Copier(), ("2,048", "2,048"), "reads"),
+        (Copier(reach=1), ("2,048", "not even 32"), "none"),
     ],
     ids=["a window of 512", "an end at 1,024", "a copy head", "deaf"],
 )
-def test_models_of_a_known_reach_get_it(model: Copier, words: str, parts: tuple[str, ...]) -> None:
+def test_models_of_a_known_reach_get_it(model: Copier, parts: tuple[str, str], state: str) -> None:
     found = read(model)
     (said,) = verdicts(found, perplexity.asked(found))
-    assert said.line == words
-    for (_, part), wanted in zip(said.parts, parts, strict=True):
-        assert wanted is None or part == wanted
+    assert said.parts == (("holds", parts[0]), ("uses", parts[1])) and said.state == state
 
 
-def test_fifteen_documents_are_no_verdict() -> None:
+def test_fifteen_documents_answer_nothing() -> None:
     found = read(Copier(), n_documents=15)
+    ((asked, used),) = perplexity.asked(found).values()
+    assert not used.known and asked.sure == WINDOW
+    assert {seen.answer.more for seen in (*asked.unsettled, *used.unsettled)} == {5}
     (said,) = verdicts(found, perplexity.asked(found))
-    assert (said.state, said.line) == ("unknown", "no verdict: 5 of 20 documents missing")
+    assert said.state == "unknown" and "5 more documents" in dict(said.parts)["uses"]
 
 
-def seen(length: int, passed: bool, n: int = LEAST) -> Evidence:
-    return Evidence(length, Bounds(0.0, 0.0, 0.0, n), passed)
+NOWHERE = Bounds(0.0, 0.0, 0.0, LEAST)
+OUTCOMES: dict[str, Outcome] = {"y": "yes", "n": "no", "o": "open"}
 
 
-def test_the_least_of_what_was_asked() -> None:
-    holds = Part("holds", "documents", (seen(256, True), seen(512, True), seen(1024, False)), granted=128)
-    uses = Part("uses", "documents", (seen(128, True), seen(256, True), seen(512, False)))
-    said = verdict("one", 128, [holds, uses])
-    assert said.line == "reads to 256 tokens (2× its window)" and said.state == "reads"
-    assert said.parts == (("holds", "512"), ("uses", "256"))
-    # Where one part says nowhere, what another would say does not matter.
-    few, nothing = Part("finds", "prompts", (seen(128, True, n=3),)), Part("works with", "prompts", (seen(64, False),))
-    assert verdict("one", 128, [holds, few]).line == "no verdict: 17 of 20 prompts missing"
-    assert verdict("one", 128, [few, nothing]).state == "none"
+def seen(length: int, sign: str, more: int | None = 0, bounds: Bounds = NOWHERE) -> Evidence:
+    return Evidence(length, Answer(OUTCOMES[sign], bounds, more))
 
 
-def test_of_several_seeds_those_are_counted_that_fail_in_the_part_that_is_named() -> None:
-    def of_seed(finds: bool, works: bool) -> list[Part]:
-        return [Part("finds", "prompts", (seen(64, finds),)), Part("works with", "prompts", (seen(64, works),))]
+def part(name: Any, answers: dict[int, str], more: int | None = 0, **fields: Any) -> Part:
+    """answers: by length, y, n or o. more: of the open ones."""
+    of = "documents" if name in ("holds", "uses") else "prompts"
+    evidence = tuple(seen(n, sign, more if sign == "o" else 0) for n, sign in answers.items())
+    return Part(name, of, evidence, **fields)
 
-    def line(*seeds: list[Part]) -> str:
-        runs = [f"one-seed{k}" for k in range(len(seeds))]
-        cells = [cell(run, "plain", 64, {"any": 1}) for run in runs]
-        whole = evaluation("reach", {}, [measured(run, window=128) for run in runs], (64,), cells)
-        known = replace(whole, seeds={"one": {run: run[-1] for run in runs}})
-        (said,) = verdicts(known, {(run, "plain"): parts for run, parts in zip(runs, seeds, strict=True)})
-        return said.line.partition("finds too little at 64 tokens already, inside its window of 128 ")[2]
 
-    assert line(of_seed(False, True), of_seed(True, False), of_seed(True, True)) == (
-        "with 1 of 3 seeds; seeds: none / none / 64"
-    )
-    assert line(of_seed(False, False), of_seed(True, False)) == "with 1 of 2 seeds; seeds: none / none"
-    assert line(of_seed(False, True), of_seed(False, False)) == "with each of 2 seeds"
+def of_seeds(*seeds: Sequence[Part], window: int = 128) -> Judged:
+    """A model whose seeds have these parts."""
+    (row,) = evaluation(
+        "reach", {}, [measured("one", window=window)], (64,), [cell("one", "plain", 64, {"any": 1})]
+    ).rows()
+    return Judged("one", row, list(seeds))
+
+
+@pytest.mark.parametrize(
+    ("answers", "more", "said", "clause"),
+    [
+        ({64: "y", 128: "y"}, 0, "128", "last 128 tokens"),
+        ({64: "y", 128: "n"}, 0, "64, not 128", "64 tokens, not 128"),
+        ({64: "n", 128: "y"}, 0, "not even 64", "no use of 64 tokens"),
+        ({64: "y", 128: "o"}, 30, "64, open to 128 (about 30 more documents would tell)", "open to 128"),
+        ({64: "y", 128: "o", 256: "o", 512: "n"}, 0, "64, open to 256, not 512", "open to 256"),
+        ({64: "o", 128: "y"}, None, "open at 128 (too close to the bound)", "64 tokens: open"),
+        ({64: "y", 128: "n", 256: "o"}, 30, "64, not 128", "not 128"),
+    ],
+)
+def test_what_is_said_of_a_part(answers: dict[int, str], more: int | None, said: str, clause: str) -> None:
+    asked = part("uses", answers, more)
+    assert words([asked]) == said
+    assert clause in clauses(of_seeds([asked]))
+
+
+@pytest.mark.parametrize(
+    ("name", "sure", "fails", "unclear"),
+    [
+        ("holds", "holds to 128", "not hold at", "keeps its perplexity"),
+        ("uses", "uses its last", "makes no use", "uses 128 tokens"),
+        ("finds", "finds what", "does not find", "finds 128 tokens"),
+        ("works with", "works with", "does not work", "works with 128"),
+    ],
+)
+def test_each_part_has_its_own_words(name: Any, sure: str, fails: str, unclear: str) -> None:
+    for sign, wanted in (("y", sure), ("n", fails), ("o", unclear)):
+        assert wanted in clauses(of_seeds([part(name, {128: sign})]))
+
+
+def test_a_verdict_joins_what_is_said_of_each_part() -> None:
+    asked = [part("holds", {256: "y", 512: "n"}, granted=128), part("uses", {128: "y", 256: "n"})]
+    said = verdict(of_seeds(asked))
+    assert said.parts == (("holds", "256, not 512"), ("uses", "128, not 256"))
+    assert said.line == "; ".join(clauses(of_seeds(asked), only=name) for name in ("holds", "uses"))
+    assert clauses(of_seeds(asked), only="finds") == ""
+
+
+def test_a_model_that_holds_nothing_but_its_training_window_is_not_said_to_hold_it() -> None:
+    within = part("holds", {256: "n"}, granted=128)
+    assert "training window" in clauses(of_seeds([within])) and "128" not in clauses(of_seeds([within]))
+    assert words([within]) == "128, not 256"
+
+
+@pytest.mark.parametrize(
+    ("finds", "works", "state"),
+    [
+        ({64: "y", 128: "y"}, {128: "y", 256: "n"}, "reads"),
+        ({64: "y", 128: "y"}, {64: "y", 128: "o"}, "partly"),
+        ({64: "y", 128: "y"}, {64: "y", 128: "n"}, "partly"),
+        ({64: "y", 128: "y"}, {64: "o", 128: "o"}, "unknown"),
+        ({64: "y", 128: "y"}, {64: "o", 128: "n"}, "unknown"),
+        ({64: "n"}, {64: "y", 128: "y"}, "none"),
+        ({64: "n"}, {64: "o"}, "none"),  # whatever is not known of the others
+    ],
+)
+def test_the_sign_is_that_of_the_least_part(finds: dict[int, str], works: dict[int, str], state: str) -> None:
+    assert verdict(of_seeds([part("finds", finds), part("works with", works)])).state == state
+
+
+def test_of_several_seeds_the_least_is_what_the_model_is_sure_of() -> None:
+    far, fails, near = {64: "y", 128: "y", 256: "y"}, {64: "y", 128: "y", 256: "n"}, {64: "y", 128: "o"}
+    assert words([part("uses", far), part("uses", far)]) == "256, every one of 2 seeds"
+    assert words([part("uses", far), part("uses", near)]) == "64, open to 128, seeds 256 / 64"
+    assert words([part("uses", far), part("uses", fails)]) == "128, not 256, seeds 128 / 256"
+    nowhere = [[part("uses", far)], [part("uses", {64: "n"})], [part("uses", far)]]
+    said = verdict(of_seeds(*nowhere))
+    assert said.state == "none" and dict(said.parts)["uses"].startswith("not even 64")
+    assert "makes no use" in said.line
 
 
 def test_a_seed_that_could_not_be_measured_is_one_of_its_models_seeds() -> None:
-    uses, runs = Part("uses", "documents", (seen(64, True), seen(128, False))), ("one", "one-seed2")
-    fails = Part("uses", "documents", (seen(64, False),))
+    runs = ("one", "one-seed2")
 
-    def line(*known: Part) -> str:
+    def said(*known: Part) -> Verdict:
         measurable = dict(zip(runs, known, strict=False))
         cells = [
             cell(run, "plain", 64, {"any": 1}) if run in measurable else cell(run, "plain", 64, status="out_of_memory")
@@ -146,119 +222,121 @@ def test_a_seed_that_could_not_be_measured_is_one_of_its_models_seeds() -> None:
         asked = {
             row.name: [measurable.get(row.subject.name) or unknown(uses, row.cells.values())] for row in whole.rows()
         }
-        (said,) = verdicts(whole, asked)
-        return said.line
+        (verdict,) = verdicts(whole, asked)
+        return verdict
 
-    assert line(uses, uses) == "reads to 64 tokens (0.5× its window) with each of 2 seeds"
-    assert line(uses) == "no verdict: out of memory"
-    # What another seed would say does not matter where one reads nowhere: the model reads as far as its least.
-    nowhere = "reads nowhere, not even inside its window of 128 tokens with 1 of 2 seeds; seeds: none / unknown"
-    assert line(fails) == nowhere
-
-
-def test_a_seed_that_fails_somewhere_fails_whatever_else_is_not_known_of_it() -> None:
-    few, fails = Part("uses", "documents", (seen(64, True, n=3),)), Part("finds", "prompts", (seen(64, False),))
-    fine = [Part("uses", "documents", (seen(64, True),)), Part("finds", "prompts", (seen(64, True),))]
-    models = [measured(run, window=128) for run in ("one", "one-seed2")]
-    cells = [cell(model.name, "plain", 64, {"any": 1}) for model in models]
-    whole = replace(evaluation("reach", {}, models, (64,), cells), seeds={"one": {"one": "1", "one-seed2": "2"}})
-    (said,) = verdicts(whole, {("one", "plain"): [few, fails], ("one-seed2", "plain"): fine})
-    assert said.state == "none" and said.line.endswith("with 1 of 2 seeds; seeds: none / 64")
+    uses = part("uses", {64: "y", 128: "n"})
+    assert dict(said(uses, uses).parts)["uses"] == "64, not 128, every one of 2 seeds"
+    # Nothing is sure of a model of which one seed says nothing, but where another fails it does.
+    assert said(part("uses", {64: "y"})).state == "unknown" and "out of memory" in said(part("uses", {64: "y"})).line
+    assert said(part("uses", {64: "n"})).state == "none"
 
 
-@pytest.mark.parametrize(
-    ("name", "shortest", "line"),
-    [
-        ("uses", 64, "reads nowhere, not even inside its window of 128 tokens"),
-        ("uses", 128, "reads nowhere, not even inside its window of 128 tokens"),
-        ("uses", 256, "gains nothing that is sure at 256 tokens already, beyond its window of 128"),
-        ("finds", 128, "finds too little at 128 tokens already, inside its window of 128"),
-        ("finds", 256, "finds too little at 256 tokens already, beyond its window of 128"),
-        ("works with", 64, "works with too little at 64 tokens already, inside its window of 128"),
-        ("works with", 256, "works with too little at 256 tokens already, beyond its window of 128"),
-    ],
-)
-def test_what_fails_at_its_shortest_length_says_which_and_where(name: Any, shortest: int, line: str) -> None:
-    """Prompts that are not answered leave open whether a text is used, and what was not asked inside the window is not
-    said of it."""
-    fails = Part(name, "prompts", (seen(shortest, False), seen(512, False)))
-    used = Part("uses", "documents", (seen(32, True), seen(128, True)))
-    said = verdict("one", 128, [fails] if name == "uses" else [used, fails])
-    nowhere = line.startswith("reads nowhere")
-    assert said.line == (line if nowhere else f"reads to no length in all that was asked: {line}")
-    assert said.state == "none"
-    assert (name, f"not even {shortest}") in said.parts
+def test_seeds_of_an_evaluation_are_one_verdict() -> None:
+    runs = ("rope", "rope-seed2", "alibi")
+    subjects = [replace(measured(run, window=128), scheme=run.partition("-")[0]) for run in runs]
+    whole = evaluation("reach", {}, subjects, (64,), [cell(run, "plain", 64, {"any": 1}) for run in runs])
+    whole = replace(whole, seeds={"rope": {"rope": "1", "rope-seed2": "2"}, "alibi": {"alibi": "1"}})
+    far, near = [part("uses", {64: "y", 128: "y"})], [part("uses", {64: "y", 128: "n"})]
+    asked = {("rope", "plain"): far, ("rope-seed2", "plain"): near, ("alibi", "plain"): far}
+    rope, alibi = verdicts(whole, asked)
+    assert (rope.label, rope.parts) == ("RoPE", (("uses", "64, not 128, seeds 128 / 64"),))
+    assert (alibi.label, alibi.parts) == ("ALiBi", (("uses", "128"),))
+    assert [len(each.seeds) for each in judged(whole, asked)] == [2, 1]
 
 
-def test_longer_texts_than_there_are_enough_of_leave_the_verdict_on_shorter_ones() -> None:
-    uses = Part("uses", "documents", (seen(128, True), seen(256, True), seen(512, True, n=12)))
-    finds = Part("finds", "prompts", (seen(128, True), seen(256, True), seen(512, True)))
-    said = verdict("one", 128, [uses, finds])
-    assert said.line == "reads to at least 256 tokens (2× its window; no verdict beyond: 8 of 20 documents missing)"
-    assert said.parts == (
-        ("uses", "at least 256 (no verdict beyond: 8 of 20 documents missing)"),
-        ("finds", "at least 512"),
-    )
-    # What fails below is the end of it, whatever is missing beyond.
-    fails = Part("finds", "prompts", (seen(128, True), seen(256, False)))
-    assert verdict("one", 128, [uses, fails]).line == "reads to 128 tokens (1× its window)"
-
-
-def test_what_could_not_be_measured_ends_a_reach_and_says_why() -> None:
+def test_what_could_not_be_measured_is_open_and_says_why() -> None:
     """Nobody may hope for more of a model without the positions; what could be asked nowhere is unknown."""
-    uses = Part("uses", "documents", (seen(64, True), seen(128, True)), stopped="learned has 128 positions")
-    said = verdict("one", 128, [uses])
-    assert said.line == "reads to 128 tokens (1× its window; no verdict beyond: learned has 128 positions)"
-    assert said.parts == (("uses", "128 (no verdict beyond: learned has 128 positions)"),)
-    nowhere = Part("finds", "prompts", (), stopped="learned has 128 positions")
-    said = verdict("one", 128, [uses, nowhere])
-    assert (said.state, said.line) == ("unknown", "no verdict: learned has 128 positions")
-    assert said.parts[1] == ("finds", "unknown: learned has 128 positions")
-    few = Part("uses", "documents", (seen(64, True), seen(128, True, n=12)), stopped="no document has 256 tokens")
-    line = "reads to at least 64 tokens (0.5× its window; no verdict beyond: 8 of 20 documents missing)"
-    assert verdict("one", 128, [few]).line == line
-    failed = Part("uses", "documents", (seen(64, True), seen(128, False)), stopped="out of memory")
-    assert verdict("one", 128, [failed]).line == "reads to 64 tokens (0.5× its window)"
+    why = "learned has 128 positions"
+    stopped = part("uses", {64: "y", 128: "y"}, stopped=why)
+    assert words([stopped]) == f"128, beyond: {why}" and f"beyond: {why}" in clauses(of_seeds([stopped]))
+    nowhere = part("finds", {}, stopped=why)
+    said = verdict(of_seeds([stopped, nowhere]))
+    assert said.state == "unknown" and said.parts[1] == ("finds", f"open: {why}")
+    assert f"open, {why}" in said.line
+    # Where it failed before, what lies beyond does not matter.
+    assert words([part("uses", {64: "y", 128: "n"}, stopped="out of memory")]) == "64, not 128"
 
 
 @pytest.mark.parametrize(
-    ("reach", "times"), [(64, "0.5"), (1664, "13"), (12_672, "99"), (12_750, "100"), (131_072, "1,024")]
+    ("length", "times"), [(64, "0.5×"), (1664, "13×"), (12_672, "99×"), (12_750, "100×"), (131_072, "1,024×")]
 )
-def test_multiples_are_written_as_people_do(reach: int, times: str) -> None:
-    part = Part("uses", "documents", (seen(reach, True), seen(2 * reach, False)))
-    assert verdict("one", 128, [part]).line == f"reads to {reach:,} tokens ({times}× its window)"
+def test_multiples_are_written_as_people_do(length: int, times: str) -> None:
+    assert multiple(length, 128) == times
 
 
 @pytest.mark.parametrize(("window", "state"), [(256, "reads"), (128, "reads"), (512, "partly")])
 def test_less_than_its_window_is_another_state(window: int, state: str) -> None:
-    part = Part("uses", "documents", (seen(128, True), seen(256, True), seen(512, False)))
-    assert verdict("one", window, [part]).state == state
+    asked = part("uses", {128: "y", 256: "y", 512: "n"})
+    assert verdict(of_seeds([asked], window=window)).state == state
+
+
+def grid_of(*variants: str, points: Sequence[int] = (128,)) -> Evaluation:
+    """A model under these variants, something of which was measured."""
+    cells = [cell("one", name, n, {"any": 1}) for name in variants for n in points]
+    return evaluation("reach", {}, [measured("one", variants, window=128)], points, cells)
 
 
 def test_lengths_for_trackers() -> None:
-    holds = Part("holds", "documents", (seen(256, True), seen(512, False)), granted=128)
-    uses = Part("uses", "documents", (seen(128, True), seen(256, True, n=3)))
-    few, nothing = Part("finds", "prompts", (seen(128, True, n=3),)), Part("works with", "prompts", (seen(64, False),))
-    cells = [cell("one", name, 128, {}) for name in ("own", "ntk", "yarn", "linear")]
-    grid = evaluation("reach", {}, [measured("one", ("own", "ntk", "yarn", "linear"))], (128,), cells)
+    holds, uses = part("holds", {256: "y", 512: "n"}, granted=128), part("uses", {128: "y", 256: "o"})
+    few, nothing = part("finds", {128: "o"}), part("works with", {64: "n"})
     asked = {("one", "own"): [holds, uses], ("one", "ntk"): [holds, few], ("one", "yarn"): [few, nothing]}
-    assert lengths(grid, asked) == {
+    assert lengths(grid_of("own", "ntk", "yarn", "linear"), asked) == {
         "holds/own": 256.0,
         "uses/own": 128.0,
-        "reads/own": 128.0,
         "holds/ntk": 256.0,
         "works_with/yarn": 0.0,
-        "reads/yarn": 0.0,
     }
 
 
+def test_answers_have_a_sign_at_every_length_with_the_figures_behind_it() -> None:
+    uses = Part(
+        "uses",
+        "documents",
+        (
+            seen(64, "y", bounds=Bounds(0.02, 0.01, 0.03, 24)),
+            seen(256, "o", 40, Bounds(0.006, 0.001, 0.011, 24)),
+            seen(512, "n", bounds=Bounds(-0.02, -0.03, -0.01, 24)),
+        ),
+        bound=0.005,
+    )
+    table = answers_table(
+        grid_of("plain"), {("one", "plain"): [part("holds", {256: "n"}, granted=128, bound=0.01), uses]}
+    )
+    assert table is not None and table.name == ANSWERED and table.columns == ("64", "256", "512")
+    signs = {row.label: [value.text for value in row.values] for row in table.rows}
+    # Within its training window it holds by definition.
+    assert signs == {("one", "holds"): ["✓", "✗", ""], ("one", "uses"): ["✓", "?", "✗"]}
+    opened = table.rows[1].values[1]
+    assert (opened.number, opened.low, opened.high) == (0.006, 0.001, 0.011)
+    assert "40 more documents" in opened.note and "of 24" in opened.note
+    assert "0.01 nats" in table.note and "0.005 nats" in table.note  # what is asked
+
+
+def test_nothing_asked_has_no_table() -> None:
+    assert answers_table(grid_of("plain"), {("one", "plain"): [part("finds", {}, stopped="out of memory")]}) is None
+
+
+@pytest.mark.parametrize(("signs", "shown"), [("yyy", "✓"), ("yoy", "?"), ("yon", "✗")])
+def test_an_answer_of_several_seeds_is_the_worst_of_them(signs: str, shown: str) -> None:
+    runs = [f"one-seed{k}" for k in range(3)]
+    cells = [cell(run, "plain", 64, {"any": 1}) for run in runs]
+    whole = evaluation("reach", {}, [measured(run, window=128) for run in runs], (64,), cells)
+    whole = replace(whole, seeds={"one": {run: run[-1] for run in runs}})
+    table = answers_table(
+        whole, {(run, "plain"): [part("uses", {64: sign})] for run, sign in zip(runs, signs, strict=True)}
+    )
+    assert table is not None and [[value.text for value in row.values] for row in table.rows] == [[shown]]
+
+
 @pytest.mark.parametrize("suite", ["perplexity", "passkey", "recall", "ruler"])
-def test_who_ran_out_of_memory_everywhere_has_no_verdict_and_says_so(suite: str) -> None:
+def test_who_ran_out_of_memory_everywhere_is_unknown_and_says_so(suite: str) -> None:
     point = "needle@64" if suite == "ruler" else 64
     cells = [cell("one", "plain", point, status="out_of_memory")]
     grid = evaluation(suite, {}, [measured("one", window=128)], (point,), cells)
     (said,) = verdicts(grid, suites.suite_module(suite).asked(grid))
-    assert (said.state, said.line) == ("unknown", "no verdict: out of memory")
+    assert said.state == "unknown" and "out of memory" in said.line
+    assert all(words == "open: out of memory" for _, words in said.parts)
 
 
 @pytest.mark.parametrize("suite", ["anomaly", "speed"])

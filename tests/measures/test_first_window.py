@@ -40,6 +40,10 @@ def test_means_over_documents_by_position_and_of_the_last_block(fake_model, leng
         assert loss == pytest.approx(expected[begin:end].mean(), rel=1e-5)
         begin = end
     assert begin == length
+    each = [plain_loop(doc, length) for doc in docs]
+    assert summary.last_by_document == pytest.approx([sum(nll[-block:]) for nll in each], rel=1e-5)
+    octaves = [[sum(nll[o.first - 1 : o.last]) for o in summary.octaves] for nll in each]
+    np.testing.assert_allclose(summary.octaves_by_document, octaves, rtol=1e-5)
 
 
 def test_octaves_by_hand():
@@ -47,18 +51,21 @@ def test_octaves_by_hand():
     loss, widths = np.array((1.0, 2.0, 3.0, 5.0, 1.0, 1.0, 1.0, 5.0, 4.0, 1.0)), np.diff(ends, prepend=0)
     # Two documents whose mean that is, of which one loses 1 nat more at each prediction than the other.
     bins_DK2 = np.stack([np.stack((widths * (loss + off), widths), 1) for off in (-0.5, 0.5)])
-    octaves = by_octave(ends, bins_DK2)
+    octaves, octaves_DO2 = by_octave(ends, bins_DK2)
     assert [each[:2] for each in octaves] == [(1, 1), (2, 2), (3, 4), (5, 8), (9, 11)]
     assert [each.loss for each in octaves] == pytest.approx([1.0, 2.0, 4.0, 2.0, 3.0])
     assert [each.low for each in octaves] == pytest.approx([0.5, 1.5, 3.5, 1.5, 2.5])
     assert [each.high for each in octaves] == pytest.approx([1.5, 2.5, 4.5, 2.5, 3.5])
-    assert {each.low for each in by_octave(ends, bins_DK2[:1])} == {None}
+    assert {each.low for each in by_octave(ends, bins_DK2[:1])[0]} == {None}
+    # Of each document: what the octaves are the means of.
+    expected_DO = np.array([each.loss for each in octaves]) + np.array([[-0.5], [0.5]])
+    np.testing.assert_allclose(octaves_DO2[..., 0] / octaves_DO2[..., 1], expected_DO)
 
 
 def test_octaves_end_where_the_bins_of_windows_do():
     for length in (1, 2, 3, 7, 8, 9, 24, 100, 128):
         ends = bin_ends(length)
-        octaves = by_octave(ends, np.ones((2, len(ends), 2)))
+        octaves, _ = by_octave(ends, np.ones((2, len(ends), 2)))
         assert octaves[0].first == 1 and octaves[-1].last == length
         assert all(one.last + 1 == two.first for one, two in pairwise(octaves))
         assert all(each.last <= 2 ** (each.first - 1).bit_length() for each in octaves[1:])

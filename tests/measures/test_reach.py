@@ -1,122 +1,121 @@
-"""Evidence of reach: bounds against exact and simulated truth, and what a part concludes from them."""
+"""What is asked at a length, and what a part concludes from the answers."""
 
 import math
-from itertools import product
 
 import numpy as np
 import pytest
-from scipy.stats import beta
 
-from coca_train.evaluation.measures import reach
 from coca_train.evaluation.measures.reach import (
-    LEAST,
-    Bounds,
+    FOUND_SHARE,
+    HOLDS_WITHIN,
+    USES_GAIN,
     Evidence,
     Part,
     finds,
     holds,
-    mean_bounds,
-    share_bounds,
     uses,
 )
+from coca_train.statistics.answers import LEAST, SURE, Answer, Outcome
+from coca_train.statistics.intervals import Bounds
 
 DRAWS = 1000
-TRUTH = 0.02  # [nats per token], of the simulated differences
-KINDS = {  # of the differences between documents: mean 0, deviation 1
-    "normal": lambda rng, n: rng.normal(size=n),
-    "skewed": lambda rng, n: rng.gamma(2.0, size=n) / math.sqrt(2) - math.sqrt(2),
-    "long tails": lambda rng, n: rng.standard_t(6, n) / math.sqrt(1.5),
-}
+OUTCOMES: dict[str, Outcome] = {"y": "yes", "n": "no", "o": "open"}
 
 
-def drawn(kind: str, n: int, seed: int) -> np.ndarray:
-    """Sums of n documents of 300 to 3,000 predictions, whose mean difference is TRUTH."""
-    rng = np.random.default_rng(seed)
-    count_D = rng.integers(300, 3000, n).astype(float)
-    return np.stack((count_D * (TRUTH + 0.05 * KINDS[kind](rng, n)), count_D), 1)
+def part(answers: str, granted: int = 0, stopped: str = "") -> Part:
+    """One at 64, 128, 256 ... tokens: y, n or o each; a length that was not asked is a space."""
+    seen = tuple(
+        Evidence(64 << i, Answer(OUTCOMES[sign], Bounds(0.0, 0.0, 0.0, LEAST), 5 if sign == "o" else 0))
+        for i, sign in enumerate(answers)
+        if sign != " "
+    )
+    return Part("uses", "documents", seen, granted, stopped)
 
 
-@pytest.mark.parametrize(("kind", "n"), [*product(KINDS, (20,)), ("skewed", 60)])
-def test_intervals_of_paired_differences_cover_the_truth(kind: str, n: int) -> None:
-    intervals = [mean_bounds(drawn(kind, n, seed).tolist()) for seed in range(DRAWS)]
-    assert 0.93 <= np.mean([each.low <= TRUTH <= each.high for each in intervals]) <= 0.97
-    assert np.mean([each.low > TRUTH for each in intervals]) <= 0.05
-    assert np.mean([each.high < TRUTH for each in intervals]) <= 0.05
+def documents(mean: float, spread: float = 0.001, n: int = 40) -> list[list[float]]:
+    """Sums of 100 predictions each; means are spread evenly about `mean`."""
+    return [[100 * (mean + spread * (2 * i / (n - 1) - 1)), 100.0] for i in range(n)]
 
 
-def test_bounds_of_a_share_are_clopper_and_pearsons() -> None:
-    for n, k in [(20, 20), (20, 19), (40, 0), (7, 3), (500, 251)]:
-        bounds = share_bounds(k, n)
-        low = beta.ppf(0.025, k, n - k + 1) if k else 0.0
-        high = beta.ppf(0.975, k + 1, n - k) if k < n else 1.0
-        assert (bounds.low, bounds.high) == (pytest.approx(low, abs=1e-9), pytest.approx(high, abs=1e-9))
+@pytest.mark.parametrize(
+    ("mean", "held", "used"),
+    [
+        (-0.02, "yes", "no"),  # a longer window is better: it holds; more context makes worse: it is not used
+        (0.004, "yes", "no"),  # less than either bound
+        (0.0075, "yes", "yes"),
+        (0.02, "no", "yes"),
+    ],
+)
+def test_what_is_asked_of_differences(mean: float, held: Outcome, used: Outcome) -> None:
+    sums_D2 = documents(mean)
+    assert (holds(256, sums_D2).answer.outcome, uses(256, sums_D2).answer.outcome) == (held, used)
+    assert holds(256, sums_D2).length == uses(256, sums_D2).length == 256
 
 
-def test_a_ratio_of_sums_not_a_mean_of_ratios() -> None:
-    """One long document weighs as many short ones."""
-    bounds = mean_bounds([[9.0, 900.0], *[[1.0, 10.0]] * 9])
-    assert bounds.estimate == pytest.approx(18 / 990) and bounds.n == 10
-    assert bounds.low < bounds.estimate < bounds.high
+def test_an_interval_that_meets_its_bound_is_open() -> None:
+    assert holds(256, documents(HOLDS_WITHIN)).answer.is_open
+    assert uses(256, documents(USES_GAIN)).answer.is_open
+    assert finds(256, 8, 10, FOUND_SHARE).answer.is_open
+    # Of less text than is asked, whatever it says.
+    assert uses(256, documents(0.5, n=LEAST - 1)).answer[::2] == ("open", 1)
 
 
-def test_documents_that_all_say_the_same_leave_no_doubt() -> None:
-    assert mean_bounds([[0.0, 7.0]] * 30) == Bounds(0.0, 0.0, 0.0, 30)
-    assert mean_bounds([[1.0, 2.0]]) == Bounds(0.5, -math.inf, math.inf, 1)
+def test_bounds_are_options() -> None:
+    assert holds(256, documents(0.02), within=0.05).answer.outcome == "yes"
+    assert uses(256, documents(0.02), gain=0.05).answer.outcome == "no"
+    assert finds(256, 100, 100, share=0.5).answer.outcome == "yes" and finds(256, 50, 100).answer.outcome == "no"
 
 
-def test_what_passes() -> None:
-    flat, gain = [[0.0, 100.0]] * 20, [[2.0 + i / 10, 100.0] for i in range(20)]
-    assert holds(256, flat).passed and not uses(256, flat).passed
-    assert uses(256, gain).passed and not holds(256, gain).passed
-    assert holds(256, gain, within=0.05).passed
-    assert finds(256, 20, 20).passed and not finds(256, 19, 20).passed
-    assert not uses(256, [[0.00005 * 100, 100.0]] * 20).passed  # as much as rounding may make
+def test_a_document_weighs_as_much_as_it_has_predictions() -> None:
+    """One long document that loses outweighs all the short ones that do not."""
+    seen = holds(256, [[900.0, 900.0], *[[-0.01, 1.0]] * 30])
+    assert seen.answer.bounds.estimate == pytest.approx(899.7 / 930)
 
 
-def seen(length: int, passed: bool, n: int = LEAST) -> Evidence:
-    return Evidence(length, Bounds(0.0, 0.0, 0.0, n), passed)
+def test_a_loss_that_flew_off_does_not_hold() -> None:
+    assert holds(256, [[math.inf, 100.0], *documents(0.0)]).answer.outcome == "no"
 
 
-def test_a_part_ends_at_its_first_failure() -> None:
-    part = Part("uses", "documents", (seen(64, True), seen(128, True), seen(256, False), seen(512, True)))
-    assert part.reach == 128 and not part.open
-    assert Part("uses", "documents", (seen(64, False), seen(128, True))).reach == 0
-    assert Part("holds", "documents", (seen(256, False),), granted=128).reach == 128
-    assert Part("holds", "documents", (), granted=128).reach == 128
-    part = Part("finds", "prompts", (seen(64, True), seen(128, True)))
-    assert part.reach == 128 and part.open
+@pytest.mark.parametrize(
+    ("answers", "sure", "failed", "unsettled"),
+    [
+        ("yyny", 128, 256, ()),  # what passes behind a failure is no stepping stone
+        ("ny", 0, 64, ()),
+        ("yy", 128, None, ()),
+        ("yoyn", 64, 512, (128, 256)),
+        ("yoy", 64, None, (128, 256)),
+        ("ooy", 0, None, (64, 128, 256)),
+        ("on", 0, 128, (64,)),
+        ("yno", 64, 128, ()),  # behind a failure nothing is asked any more
+    ],
+)
+def test_a_part_is_sure_up_to_its_first_doubt(
+    answers: str, sure: int, failed: int | None, unsettled: tuple[int, ...]
+) -> None:
+    asked = part(answers)
+    assert asked.sure == sure
+    assert (asked.failed.length if asked.failed else None) == failed
+    assert tuple(seen.length for seen in asked.unsettled) == unsettled
+    assert asked.known == bool(sure or failed)
 
 
-def test_too_few_documents_are_no_evidence() -> None:
-    part = Part("uses", "documents", (seen(64, True, n=15), seen(128, True)))
-    assert part.reach is None and part.missing == 5
-    assert Part("holds", "documents", (seen(256, True, n=15),), granted=128).reach is None
-    # Behind a failure nothing is needed any more.
-    part = Part("uses", "documents", (seen(64, False), seen(128, True, n=15)))
-    assert part.reach == 0 and part.missing == 0
+def test_what_is_granted_is_sure_until_more_is() -> None:
+    assert part("", granted=128).sure == part("  n", granted=128).sure == part("  o", granted=128).sure == 128
+    assert part("  yn", granted=128).sure == 256
+    assert not part("").known and part("", granted=128).known
 
 
-def test_lengths_with_enough_documents_are_judged_where_longer_ones_have_too_few() -> None:
-    part = Part("uses", "documents", (seen(64, True), seen(128, True), seen(256, True, n=12), seen(512, True, n=19)))
-    assert (part.reach, part.open, part.missing) == (128, True, 8)
-    # A length that was not judged is no stepping stone to one that could be.
-    part = Part("uses", "documents", (seen(64, True), seen(128, True, n=12), seen(256, True)))
-    assert (part.reach, part.missing) == (64, 8)
-    part = Part("uses", "documents", (seen(64, True), seen(128, False), seen(256, True, n=12)))
-    assert (part.reach, part.open, part.missing) == (64, False, 0)
-
-
-@pytest.mark.parametrize("numbers", [(24, 24, 24, 24), (40, 24, 20, 15)], ids=["the same documents", "fewer each time"])
 @pytest.mark.parametrize("true_reach", [0, 2])
-def test_reach_is_extended_falsely_in_at_most_one_of_twenty(true_reach: int, numbers: tuple[int, ...]) -> None:
-    """Four lengths; beyond the true reach the mean gain is what rounding may make, and no more."""
+def test_more_is_said_falsely_in_hardly_any_draw(true_reach: int) -> None:
+    """Four lengths; beyond the true reach the mean gain is the bound, and no more: of all that is said of them, less
+    than one in a hundred draws says too much."""
     falsely, rng = 0, np.random.default_rng(7)
     for _ in range(DRAWS):
         evidence = []
-        for length, n in zip((1, 2, 3, 4), numbers, strict=True):
-            gain = 0.05 if length <= true_reach else reach.GAINS
-            count_D = rng.integers(300, 3000, n).astype(float)
-            sums_D2 = np.stack((count_D * (gain + 0.01 * rng.normal(size=n)), count_D), 1)
+        for length in (1, 2, 3, 4):
+            gain = 0.05 if length <= true_reach else USES_GAIN
+            count_D = rng.integers(300, 3000, 24).astype(float)
+            sums_D2 = np.stack((count_D * (gain + 0.01 * rng.normal(size=24)), count_D), 1)
             evidence.append(uses(length, sums_D2.tolist()))
-        falsely += (Part("uses", "documents", tuple(evidence)).reach or 0) > true_reach
-    assert falsely / DRAWS <= 0.05
+        falsely += Part("uses", "documents", tuple(evidence)).sure > true_reach
+    assert SURE > 0.99 and falsely / DRAWS < 0.01

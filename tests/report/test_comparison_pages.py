@@ -26,7 +26,7 @@ def test_comparison_of_few(tmp_path):
     document = page(results, known, ["the same batches"])
     by_name = blocks(document)
     assert document.title == "Comparison: rope, alibi, 128 to 512 tokens"
-    labels = ["rope, plain", "rope, dynamic_ntk", "alibi"]
+    labels = ["RoPE", "RoPE + dynamic NTK", "ALiBi"]
     assert [line.label for line in by_name["perplexity-curves-text"].lines] == labels
     assert by_name["perplexity-curves-text"].lines[0].y == pytest.approx(np.exp(1.05 * np.array([3.0, 4.0, 5.0])))
     assert by_name["perplexity-curves-text"].y_limits == (None, None)
@@ -62,13 +62,13 @@ def test_comparison_of_many(tmp_path):
     by_name = blocks(document)
     curves = by_name["perplexity-curves-text"]
     lines = {line.label: line for line in curves.lines}
-    assert set(lines) == {"rope, plain" if name == "rope" else name for name in MANY}
-    assert lines["learned"].x == (128.0,)
+    assert set(lines) == {{"rope": "RoPE", "learned": "learned positions"}.get(name, name) for name in MANY}
+    assert lines["learned positions"].x == (128.0,)
     bottom, top = curves.y_limits
     assert bottom < math.exp(3.15) < math.exp(3.55) < top < math.exp(9)
     assert curves.note
     (own,) = by_name["perplexity-curves-text-dynamic-ntk"].lines
-    assert (own.label, own.y) == ("rope, dynamic_ntk", pytest.approx(np.exp(1.05 * np.array([3.0, 3.1, 3.2]))))
+    assert (own.label, own.y) == ("RoPE + dynamic NTK", pytest.approx(np.exp(1.05 * np.array([3.0, 3.1, 3.2]))))
     assert "* learned, plain at 256, 512: learned has 128 positions" in write_report(document, tmp_path)[
         "report.md"
     ].read_text().replace("\\", "")
@@ -91,20 +91,20 @@ def test_loss_by_position():
     by_name = blocks(page(results))
     whole = {line.label: line for line in by_name["loss-by-position-text"].lines}
     assert len(whole) == 7
-    differences = {line.label.partition(",")[0]: line for line in by_name["loss-by-position-compared-text"].lines}
-    assert set(differences) == set(results)  # as they were trained
+    differences = {line.label: line for line in by_name["loss-by-position-compared-text"].lines}
+    assert set(differences) == {"flat", "falls", "rises", "learned positions"}  # as they were trained
     for block in (by_name["loss-by-position-text"], by_name["loss-by-position-compared-text"]):
         assert block.x_log and not block.y_log
         assert block.marks == ((128.0, "training window"),)
-    assert whole["flat, plain"].low == (4.5,) * len(whole["flat, plain"].x)
+    assert whole["flat"].low == (4.5,) * len(whole["flat"].x)
     assert all(line.low is None for line in differences.values())  # the documents' own, which cancels
     last = np.log2(512)
-    assert whole["falls, plain"].y[-1] == pytest.approx(5 - 0.25 * last)
-    assert max(whole["learned"].x) < 128 < max(whole["falls, plain"].x) < 512
+    assert whole["falls"].y[-1] == pytest.approx(5 - 0.25 * last)
+    assert max(whole["learned positions"].x) < 128 < max(whole["falls"].x) < 512
     assert differences["flat"].y[-1] == pytest.approx(0)  # the median of those that reach
     assert differences["rises"].y[-1] == pytest.approx(0.125 * last)
     assert differences["falls"].y[-1] == pytest.approx(-0.25 * last)
-    assert differences["learned"].y[-1] == pytest.approx((0.5 - 0.0625) * np.log2(128))  # of four
+    assert differences["learned positions"].y[-1] == pytest.approx((0.5 - 0.0625) * np.log2(128))  # of four
     assert by_name["loss-by-position-compared-text"].y_limits == (None, 1.0)  # learned leaves it
 
 
@@ -120,9 +120,9 @@ def test_the_tables_in_a_terminal():
     assert [cell.strip() for cell in table[0].split("|")[1:-1]] == [
         "model",
         "variant",
-        "128 (1x)",
-        "256 (2x)",
-        "512 (4x)",
+        "128 (1×)",
+        "256 (2×)",
+        "512 (4×)",
     ]
     figures = [[cell.strip().partition(" (")[0] for cell in line.split("|")[1:-1]] for line in table]
     assert figures[2][2:] == [f"{math.exp(1.05 * loss):.2f}" for loss in (3, 4, 5)]
@@ -141,6 +141,6 @@ def test_schemes_whose_trained_variant_has_no_result_break_nothing(tmp_path):
     assert all(path.is_file() for path in paths.values())
     results |= {name: one for name, one in MANY.items() if name != "learned"}
     document = page(results)
-    assert "learned" not in {line.label for line in blocks(document)["loss-by-position-compared-text"].lines}
+    assert "learned positions" not in {line.label for line in blocks(document)["loss-by-position-compared-text"].lines}
     paths = write_report(document, tmp_path / "many")
     assert pixels(paths["figures/loss-by-position-compared-text.png"]).std() > 0.02

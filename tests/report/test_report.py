@@ -41,7 +41,7 @@ def test_the_page_of_a_run(tmp_path):
     assert (curves.x_log, curves.y_log, curves.x_label) == (True, True, "context window [tokens]")
     assert "perplexity" in curves.y_label
     assert curves.marks == ((128.0, "training window"),)
-    assert [line.label for line in curves.lines] == ["quickstart, plain", "quickstart, dynamic_ntk"]
+    assert [line.label for line in curves.lines] == ["quickstart", "quickstart + dynamic NTK"]
     assert curves.lines[0].x == (128, 256, 512)
     np.testing.assert_allclose(curves.lines[0].y, np.exp(np.array([3.0, 4.0, 5.0]) * 1.05))
     assert curves.lines[0].low[0] < curves.lines[0].y[0] < curves.lines[0].high[0]
@@ -90,7 +90,7 @@ def test_what_is_absent_is_shown_as_such_everywhere(tmp_path):
     assert "* learned, sinks: learned has 128 positions\n" in text
     assert "not measured: learned, plain at 256, 512: learned has 128 positions\n" in perplexity_text(evaluation)
     lines = {line.label: line.x for line in by_name["perplexity-curves-text"].lines}
-    assert lines == {"learned, plain": (128.0,), "learned, segments": (128.0, 256.0, 512.0)}
+    assert lines == {"learned positions": (128.0,), "learned positions + segments": (128.0, 256.0, 512.0)}
 
 
 def test_a_run_of_which_nothing_could_be_measured_says_why():
@@ -103,7 +103,8 @@ def test_a_run_of_which_nothing_could_be_measured_says_why():
 def test_the_picture_shows_the_texts_together():
     losses = {name: (3.0, 3.1, 3.2) for name in ("plain", "ntk", "yarn", "sinks", "segments")}
     by_name = blocks(page(report(losses=losses, sources=("text", "code", "all"))))
-    assert [line.label for line in by_name["perplexity-curves-all"].lines] == [f"quickstart, {name}" for name in losses]
+    variants = ("", " + NTK-aware", " + YaRN", " + sinks", " + segments")
+    assert [line.label for line in by_name["perplexity-curves-all"].lines] == [f"quickstart{each}" for each in variants]
     assert {"perplexity-all", "perplexity-text", "perplexity-code"} < set(by_name)
     assert "perplexity-curves-text" not in by_name
 
