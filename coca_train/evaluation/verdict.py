@@ -53,7 +53,8 @@ def verdicts(evaluation: Evaluation, asked: Asked) -> list[Verdict]:
 
 
 def verdict(each: Judged) -> Verdict:
-    return Verdict(label=each.label, line=clauses(each), state=_state(each))
+    said = tuple((name, words(parts)) for name, parts in each.parts()) if not is_untrained(each) else ()
+    return Verdict(label=each.label, line=clauses(each), parts=said, state=_state(each))
 
 
 def clauses(each: Judged, only: str = "") -> str:
@@ -79,6 +80,27 @@ def _state(each: Judged) -> State:
     if not all(part.sure for part in parts):
         return "unknown"
     return "reads" if all(part.sure >= each.window for part in parts) else "partly"
+
+
+def words(parts: Sequence[Part]) -> str:
+    """Of one part, the least over its seeds: "128, open to 256", "128, not 256", "not even 64"."""
+    least = min(parts, key=lambda part: part.sure)
+    failed = min((part.failed.length for part in parts if part.failed), default=None)
+    open_to = max((seen.length for seen in least.unsettled), default=0)
+    if open_to and failed is not None:
+        open_to = max((seen.length for seen in least.unsettled if seen.length < failed), default=0)
+    if not least.sure and failed is not None and not open_to:
+        return f"not even {failed:,}"
+    if not least.sure and not open_to:
+        return f"open: {least.stopped or NOTHING}"
+    said = [f"{least.sure:,}" if least.sure else ""]
+    said += [f"open {'to ' if least.sure else 'at '}{open_to:,}{settled_by(least.unsettled, least.of)}"] * bool(open_to)
+    said += [f"not {failed:,}"] if failed is not None else []
+    said += [f"beyond: {least.stopped}"] if failed is None and least.stopped else []
+    if len(parts) > 1:
+        each = {f"{part.sure:,}" for part in parts}
+        said.append(f"every one of {len(parts)} seeds" if len(each) == 1 else f"seeds {' / '.join(sorted(each))}")
+    return ", ".join(filter(None, said))
 
 
 def settled_by(unsettled: Sequence[Evidence], of: str) -> str:

@@ -259,6 +259,7 @@ class Section:
     folded: bool = False
 
 
+PARTED = " · "  # between the parts of a verdict
 State = Literal["reads", "partly", "none", "unknown"]
 
 
@@ -266,14 +267,20 @@ State = Literal["reads", "partly", "none", "unknown"]
 class Verdict:
     """How far the context of one model reaches, in a line.
 
-    label: the model, with what was exchanged. line: "demonstrably uses its last 64 tokens; ...". state: whether every
-    part is sure of the training window or beyond, of less, one fails at its shortest length, or nobody can say from so
-    few documents.
+    label: the model, with what was exchanged. line: "demonstrably uses its last 64 tokens; ...". parts: each in few
+    words, ("uses", "64, not 128"), which lists show in its place. state: whether every part is sure of the training
+    window or beyond, of less, one fails at its shortest length, or nobody can say from so few documents.
     """
 
     label: str
     line: str
+    parts: tuple[tuple[str, str], ...]
     state: State
+
+    @property
+    def short(self) -> str:
+        """Its parts in a line, or the line where there are none."""
+        return PARTED.join(f"{name} {words}" for name, words in self.parts) or self.line
 
 
 @dataclass(frozen=True, kw_only=True)

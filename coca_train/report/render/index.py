@@ -109,10 +109,11 @@ def _read(known: Mapping[str, Any]) -> dict[str, Any]:
     """Raises KeyError, TypeError or ValueError for what `summary_json` did not write."""
     verdicts = []
     for each in known["verdicts"]:
+        parts = tuple((_text(name), _text(words)) for name, words in each["parts"])
         if each["state"] not in SIGNS:
             raise ValueError(f"no state of a verdict: {each['state']}")
         label, line = _text(each["label"]), _text(each["line"])
-        verdicts.append(Verdict(label=label, line=line, state=each["state"]))
+        verdicts.append(Verdict(label=label, line=line, parts=parts, state=each["state"]))
     return {
         "title": _text(known["title"]),
         "command": _text(known["command"]),

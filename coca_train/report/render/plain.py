@@ -77,13 +77,13 @@ def markdown_text(document: Document) -> str:
 
 
 def _verdict(verdict: Verdict) -> str:
-    return f"{SIGNS[verdict.state][0]} **{plain(verdict.label)}** {plain(verdict.line)}"
+    return f"{SIGNS[verdict.state][0]} **{plain(verdict.label)}** {plain(verdict.short)}"
 
 
 def verdict_text(verdicts: Sequence[Verdict]) -> str:
     """For a terminal: a line each, aligned; "" without any."""
     width = max((len(each.label) for each in verdicts), default=0)
-    return "".join(f"{SIGNS[each.state][0]} {each.label.ljust(width)}  {each.line}\n" for each in verdicts)
+    return "".join(f"{SIGNS[each.state][0]} {each.label.ljust(width)}  {each.short}\n" for each in verdicts)
 
 
 def plain(text: str) -> str:
