@@ -78,7 +78,9 @@ def _plan(loaded: Loaded, arguments: Arguments) -> None:
     from coca_train.schedule import resolve
 
     given: PlanConfig = loaded.config
-    config = load(arguments.overrides, arguments.config_dirs, launch=False).config
+    training = load(arguments.overrides, arguments.config_dirs, launch=False)
+    training.tell()
+    config = training.config
     cluster = Cluster(given.gpus, find("cpu" if config.engine.device == "cpu" else given.gpu), given.mfu)
     for stage in resolve(config):
         check_launch(stage.config, cluster)

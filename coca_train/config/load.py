@@ -23,6 +23,7 @@ from coca_train.config.parts import fill, part_problems
 from coca_train.config.places import plain, read, stop
 from coca_train.config.root import Root
 from coca_train.config.strict import misplaced, type_sections, unknown
+from coca_train.runtime import dist
 from coca_train.runtime.trees import copied, leaves
 
 
@@ -33,11 +34,17 @@ class Loaded:
     config: Any  # of the root's schema
     tree: dict[str, Any]  # the same in plain values, resolved
     overrides: list[str]
+    notes: tuple[str, ...] = ()  # what the user is to be told of it, a line each
 
     @property
     def yaml(self) -> str:
         """What a run directory keeps as config.yaml."""
         return yaml.safe_dump(self.tree, sort_keys=False, allow_unicode=True)
+
+    def tell(self) -> None:
+        """Say its notes in the terminal, once."""
+        for note in self.notes:
+            dist.log(note)
 
 
 def assemble(root: Root, overrides: list[str], config_dirs: tuple[Path, ...] = ()) -> Assembled:
@@ -96,7 +103,7 @@ def load(a: Assembled, launch: bool = True) -> Loaded:
         # Parts stand over the run's own sections: while those are wrong, so would be every part.
         a.problems += part_problems(root, config, launch) if root.staged else []
         if not a.problems:
-            return Loaded(config, ordered, a.overrides)
+            return Loaded(config, ordered, a.overrides, tuple(a.notes))
     raise ConfigError(a.problems, a.lines())
 
 
