@@ -16,7 +16,7 @@ import yaml
 from coca_train.config.files import choices, shown, stamp
 from coca_train.config.messages import ConfigError, Problem, is_secret, show
 from coca_train.config.places import nodes, place_of, plain, read, stop
-from coca_train.config.replaced import Replaced, chosen_at, chosen_sections, gives_way, told, values_replaced, within
+from coca_train.config.replaced import Replaced, chosen_at, chosen_sections, gives_way, values_replaced, within
 from coca_train.config.root import Root
 from coca_train.runtime import outside
 from coca_train.runtime.trees import copied, leaves
@@ -36,14 +36,11 @@ class Assembled:
     examples: dict[str, Any] = field(default_factory=dict)  # by dotted key, the values before overrides
     typed: dict[str, str] = field(default_factory=dict)  # by dotted key, the values of the command line, as typed
     overrides: list[str] = field(default_factory=list)  # the words of the command line
+    comes_along: bool = False  # whether choices came along with the words (`Root.implied`)
+    notes: list[str] = field(default_factory=list)  # what is otherwise than files or words alone would have it
 
     def __post_init__(self) -> None:
         self.examples = self.examples or dict(leaves(self.tree))
-
-    @property
-    def notes(self) -> list[str]:
-        """What of this configuration is otherwise than its files or its words alone would have it, a line each."""
-        return told(self.replaced)
 
     def lines(self) -> list[str]:
         """The problems as text, each with the value and the place of every key it is about."""
@@ -192,7 +189,11 @@ def _compose(root: Root, groups: dict[str, str], dirs: tuple[Path, ...]) -> _Mer
     tree = OmegaConf.to_container(merged.tree, resolve=False)
     assert isinstance(tree, dict)
     tree.pop("hydra", None)
-    chosen = {group: option for group, option in merged.choices.items() if group in root.groups and option}
+    chosen = {
+        group: option
+        for group, option in merged.choices.items()
+        if group in root.groups and option and not option.startswith("_")  # a part, which came along
+    }
     return {str(key): value for key, value in tree.items()}, chosen, places, problems, replaced
 
 

@@ -21,7 +21,9 @@ from coca_train.config.older import complete
 from coca_train.config.overrides import apply, parse
 from coca_train.config.parts import fill, part_problems
 from coca_train.config.places import plain, read, stop
+from coca_train.config.replaced import told
 from coca_train.config.root import Root
+from coca_train.config.shorter import shorten
 from coca_train.config.strict import misplaced, type_sections, unknown
 from coca_train.runtime import dist
 from coca_train.runtime.trees import copied, leaves
@@ -52,12 +54,18 @@ def assemble(root: Root, overrides: list[str], config_dirs: tuple[Path, ...] = (
     Raises ConfigError for files that cannot be read."""
     dirs = root.dirs(config_dirs)
     parsed = parse(root, overrides, dirs)
-    a = compose(root, parsed.groups, dirs)
+    implied = root.implied(parsed.groups, parsed.values)
+    a = compose(root, implied | parsed.groups, dirs)
     a.overrides = list(overrides)
+    a.comes_along = bool(implied)
+    if not implied:  # nobody asked for what comes along: it gives way without a word
+        a.notes += told(a.replaced)
     a.problems = [*parsed.problems, *a.problems]
     fill(root, a.tree, a.places, dirs)  # before overrides too: what a template brings is there, and `+` is refused
     if root.brings is not None:
         root.brings(a, parsed.groups, lambda: _typed(a, parsed.values))
+    if root.staged and any("max_steps" in word for word in overrides):  # resolving takes time
+        shorten(a, parsed.values, _typed(a, parsed.values))
     a.examples = dict(leaves(a.tree))
     # In the order typed: a later word wins over an earlier one, and may set inside what that one brought.
     for override in parsed.values:
