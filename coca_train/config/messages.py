@@ -7,7 +7,7 @@ import json
 import math
 import re
 from dataclasses import dataclass
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from typing import Any
 
 from coca_train.runtime.errors import UserError
@@ -67,13 +67,26 @@ class ConfigError(UserError):
 
 
 def nearest(key: str, known: list[str]) -> list[str]:
-    """Up to three valid names for what was probably meant: same last part first, then similar spelling."""
-    leaf = key.rsplit(".", 1)[-1]
-    same = [k for k in known if "." in key and k.rsplit(".", 1)[-1] == leaf]
+    """Up to three valid names for what was probably meant, the likeliest first: in the same section one that is nearly
+    called so, then the same last part elsewhere, then similar spelling."""
+    section, _, leaf = key.rpartition(".")
+
+    def likeness(name: str) -> float:
+        return SequenceMatcher(None, name, key).ratio()
+
+    def nearly(name: str) -> bool:
+        """save_every_steps for every_steps, warmup_steps for warmup, keep for keeps."""
+        above, _, own = name.rpartition(".")
+        called = own.endswith(f"_{leaf}") or own.startswith(f"{leaf}_") or bool(get_close_matches(leaf, [own], 1, 0.8))
+        return above == section and called
+
+    beside = sorted(filter(nearly, known), key=likeness, reverse=True) if section else []
+    same = [k for k in known if section and k.rpartition(".")[2] == leaf]
     similar = get_close_matches(key, known, n=3, cutoff=0.75)
-    leaves = {k.rsplit(".", 1)[-1]: k for k in reversed(known)}
+    leaves = {k.rpartition(".")[2]: k for k in reversed(known)}
     by_leaf = [leaves[name] for name in get_close_matches(leaf, list(leaves), n=2, cutoff=0.7)]
-    return list(dict.fromkeys([*same[:2], *similar, *by_leaf]))[:3]
+    ranked = [*beside[:2], *sorted(same, key=likeness, reverse=True)[:2], *similar, *by_leaf]
+    return list(dict.fromkeys(ranked))[:3]
 
 
 _SPECIAL_IDS = {"checkpoint.keep": "E-CFG-26", "checkpoint.save_every_steps": "E-CFG-26", "run.name": "E-CFG-29"}

@@ -13,6 +13,10 @@ from tests.config.support import has, refused, table
 COMMAND_LINE = """
 trian.max_steps=5 | E-CFG-01 | command line trian.max_steps=5 | train.max_steps
 optim.learning_rate=1 | E-CFG-01 | command line optim.learning_rate | optim has lr, min_lr
+checkpoint.every_steps=5 | E-CFG-01 | did you mean checkpoint.save_every_steps or eval.every_steps or
+engine.max_steps=5 | E-CFG-01 | did you mean train.max_steps or
+optim.warmup=5 | E-CFG-01 | did you mean optim.warmup_steps or
+eval.multiples=[1,2] | E-CFG-01 | command line eval.multiples=[1,2]: | did you mean eval.extrapolation.multiples or
 train.lr=1 | E-CFG-01 | command line train.lr | optim.lr
 optim.betas2=1 | E-CFG-01 | optim.betas2 | optim.betas
 zzz=1 | E-CFG-01 | zzz | --help

@@ -27,7 +27,7 @@ def warmups(*words):
 def test_the_warm_up_shrinks_in_proportion_and_it_is_told_once(words, expected):
     stages, (note,) = warmups(*words)
     assert stages == {"all": expected}
-    assert f"optim.warmup_steps={expected[0]}, not " in note
+    assert f" optim.warmup_steps={expected[0]}, not " in note  # of the run, where one is enough
 
 
 @pytest.mark.parametrize(
