@@ -14,7 +14,7 @@ import yaml
 
 from coca_train.config.compose import Assembled, compose
 from coca_train.config.fields import fields_of
-from coca_train.config.files import config_dir
+from coca_train.config.files import config_dir, runs_in
 from coca_train.config.interpolate import resolve
 from coca_train.config.messages import ConfigError, Problem
 from coca_train.config.older import complete
@@ -119,7 +119,8 @@ def load_saved(root: Root, path: Path) -> Loaded:
     """A configuration that was saved as one file, through the same checks as a new one."""
     places: dict[str, str] = {}
     if not path.is_file():
-        raise stop(Problem("E-CFG-15", (), "there is no such file", "give the directory of a run", str(path)))
+        fix = f"write {held[0]}" if (held := runs_in(path.parent)) else "give the directory of a run"
+        raise stop(Problem("E-CFG-15", (), "there is no such file", fix, str(path)))
     problems = read(path, "", places)
     tree = plain(path)
     if not isinstance(tree, dict):

@@ -115,9 +115,7 @@ def mistyped(key: str, value: Any, needs: str, example: Any, kind: str, detail: 
     if needs.startswith("a") and isinstance(value, str) and re.fullmatch(r"\d+(:[0-5]?\d)+", value):
         return Problem("E-CFG-09", (key,), f"is a clock time; it needs {needs}", f"{write}, for example")
     if kind in ("greater_than", "greater_than_equal") and key.endswith(".weight"):
-        return Problem(
-            "E-STG-08", (key,), f"it needs {needs}", "give the share, or delete the source with ~" + key[:-7]
-        )
+        return Problem("E-STG-08", (key,), f"it needs {needs}", f"write ~{key[:-7]}, or give its share: {key}=…")
     if kind in _BOUNDS or kind == "string_pattern_mismatch":
         fix = f"{write}, for example"
         return Problem(_SPECIAL_IDS.get(key, "E-CFG-05"), (key,), f"it needs {needs}", fix)
