@@ -220,7 +220,7 @@ def _packing(data: DataConfig, train: TrainConfig) -> Iterator[Problem]:
         fix = f"write {often}=5, for example, or {long}=null"
         yield Problem("E-CFG-61", (long, often), "a factor of 1 changes nothing", fix)
     if data.upsample_from_tokens is None and data.upsample_factor > 1:
-        fix = f"write {often}=1, or {long}=4096{' data.packing=segments' if windows else ''}, for example"
+        fix = f"write {often}=1" if windows else f"write {long}=4096, for example, or {often}=1"
         yield Problem("E-CFG-61", (long, often), "no length is given to begin at", fix)
 
 

@@ -15,7 +15,7 @@ from coca_train.settings import load
 from data_prep.__main__ import main as prepare
 from data_prep.settings import load as load_corpus
 
-WORD = re.compile(r"[+~]{0,2}[A-Za-z_][\w./<>]*(=.*|$)|--[a-z]")
+WORD = re.compile(r"[+~]{0,2}[A-Za-z_][\w./<>]*(=.*|$)|--[a-z-]+|[\w./-]+")
 
 
 def first(fix: str) -> list[str]:
@@ -108,9 +108,8 @@ def corrected(words: list[str], line: str) -> list[str]:
     if left := re.match(r"leave (\S+) away", fix_of(line)):
         return [word for word in words if option(word) != left[1]]
     fix, blamed = first(fix_of(line)), line.partition(": ")[0]
-    wrong = [
-        word for word in words if f"command line {word}" in blamed and (" unknown key" in line or "follows" in line)
-    ]
+    renamed = " unknown key" in line or " follows from " in line
+    wrong = [word for word in words if renamed and f"command line {word}" in blamed]
     kept = [word for word in words if word not in wrong and option(word) not in map(option, fix)]
     values = [word.partition("=")[2] for word in wrong]  # a name is suggested: with the value that was typed
     return [*kept, *(word if "=" in word or word[0] == "~" else f"{word}={values[0]}" for word in fix)]
@@ -145,9 +144,10 @@ def test_data_that_mix_has_written(tmp_path, monkeypatch, capsys):
     assert "data=embedded" in fix_of(printed(["data=other", *SHOWN], capsys))
 
 
-@pytest.mark.parametrize(
-    "words", [["--position", "rope"], ["--position=rope"], ["--optim.warmup-steps", "3"], ["--hlep"]]
-)
+DASHED = [["--position", "rope"], ["--position=rope"], ["--optim.warmup-steps", "3"], ["--hlep"]]
+
+
+@pytest.mark.parametrize("words", DASHED)
 def test_options_with_dashes(words, capsys):
     line = printed([*words, *SHOWN], capsys)
     assert line.startswith("E-CFG-38 ")
