@@ -4,15 +4,14 @@ An experiment is merged last, over the choices; a choice that was typed would be
 options from the top say nothing of the sections that the command line chooses, and what they would have said is told.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from coca_train.config.files import shown
-from coca_train.config.messages import show
+from coca_train.config.messages import is_secret, show
 from coca_train.config.places import nodes
 from coca_train.config.root import Root
 
@@ -58,7 +57,7 @@ def values_replaced(path: Path, sections: Mapping[str, str]) -> list[Replaced]:
     found: list[Replaced] = []
 
     def note(key: str, node: yaml.Node, value: yaml.Node, section: str) -> None:
-        text = show(value.value) if isinstance(value, yaml.ScalarNode) else "…"
+        text = show(value.value) if isinstance(value, yaml.ScalarNode) and not is_secret(key, value.value) else "…"
         found.append(Replaced(sections[section], key, text, shown(path), node.start_mark.line + 1))
 
     def walk(node: yaml.MappingNode, prefix: str) -> None:
@@ -69,34 +68,29 @@ def values_replaced(path: Path, sections: Mapping[str, str]) -> list[Replaced]:
             elif section := within(key, sections):
                 note(key, name, value, section)
 
+    for group, name, value in _chosen(path):
+        section = within(group.replace("/", "."), sections)
+        if section and section != group.replace("/", "."):
+            note(group, name, value, section)
     root = nodes(path)
-    if not isinstance(root, yaml.MappingNode):
-        return []
-    for name, value in root.value:
-        if name.value == "defaults" and isinstance(value, yaml.SequenceNode):
-            for pair in (pair for each in value.value if isinstance(each, yaml.MappingNode) for pair in each.value):
-                group = _overridden(pair[0].value)
-                section = within(group.replace("/", "."), sections)
-                if section and section != group:
-                    note(group, *pair, section)
-    walk(yaml.MappingNode(root.tag, [pair for pair in root.value if pair[0].value != "defaults"]), "")
+    if isinstance(root, yaml.MappingNode):
+        walk(yaml.MappingNode(root.tag, [pair for pair in root.value if pair[0].value != "defaults"]), "")
     return found
 
 
 def chosen_at(path: Path, group: str) -> str:
     """The line of a file in which its defaults list chooses an option of a group; empty: it does not."""
+    lines = [name.start_mark.line + 1 for each, name, _ in _chosen(path) if each == group]
+    return f"{shown(path)}:{lines[0]}" if lines else ""
+
+
+def _chosen(path: Path) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
+    """(group, its node, the option's) of a defaults list: `- override /position/frequencies: yarn`."""
     root = nodes(path)
     for name, value in root.value if isinstance(root, yaml.MappingNode) else ():
         for each in value.value if name.value == "defaults" and isinstance(value, yaml.SequenceNode) else ():
-            for key, _ in each.value if isinstance(each, yaml.MappingNode) else ():
-                if _overridden(key.value) == group:
-                    return f"{shown(path)}:{key.start_mark.line + 1}"
-    return ""
-
-
-def _overridden(text: Any) -> str:
-    """`override /position/frequencies` -> position/frequencies, as a defaults list has it."""
-    return str(text).removeprefix("override ").strip().removeprefix("/")
+            for key, option in each.value if isinstance(each, yaml.MappingNode) else ():
+                yield str(key.value).removeprefix("override ").strip().removeprefix("/"), key, option
 
 
 def told(replaced: Collection[Replaced]) -> list[str]:

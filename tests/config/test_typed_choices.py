@@ -72,6 +72,8 @@ def test_a_scheme_without_frequencies_over_an_experiment_that_chooses_some():
     assert loaded.config.position.scheme == "alibi"
     (note,) = loaded.notes
     assert all(text in note for text in ("position=alibi", "position/frequencies=yarn", "yarn_llama2_7b_64k.yaml"))
+    (note,) = load(["+experiment=yarn_llama2_7b_64k", "position/frequencies=linear"], launch=False).notes
+    assert "position.frequencies.factor=16.0" in note and "position/frequencies=yarn" not in note
 
 
 def test_what_does_not_apply_is_told_once(capsys, tmp_path):
