@@ -6,7 +6,7 @@ config/ has the machinery and knows no scheme; here it is handed the registries.
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,8 @@ from coca_train.positions import FREQUENCIES, SCHEMES, VISIBILITIES
 from coca_train.positions.rules import heads_shared, layers_fit, visibility_fits, visibility_trains
 from coca_train.runtime.trees import copied, section
 
+FINE_TUNING = "_fine_tuning"  # a part of configs/experiment
+
 
 def tried_options(eval: EvalConfig, position: Any, visibility: Any, train: TrainConfig) -> Iterator[Problem]:
     """Options of what a training tries on its own weights, `dynamic_ntk@alpha:4`: before it starts, not at its end."""
@@ -39,6 +41,17 @@ def tried_options(eval: EvalConfig, position: Any, visibility: Any, train: Train
         for text in getattr(eval.extrapolation, key):
             if "@" in text and text.partition("@")[0] in offered:
                 yield from option_problems(TRAIN, option, copied(sections), group, text)
+
+
+def fine_tuning(groups: Mapping[str, str], values: Sequence[Any]) -> dict[str, str]:
+    """What start.path brings along where no experiment is chosen: the quickstart's rates would ruin trained weights."""
+    path = None
+    for override in values:
+        if override.key_or_group == "start.path":
+            path = override.value()
+        elif override.key_or_group == "start" and isinstance(override.value(), dict):
+            path = override.value().get("path", path)
+    return {"experiment": FINE_TUNING} if path and "experiment" not in groups else {}
 
 
 def name_from_start(a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str, Any]]) -> None:
@@ -85,6 +98,7 @@ TRAIN = Root(
     command="coca_train",
     examples="train.max_steps=100, or group=choice, e.g. position=coca",
     place="run.root and run.name",
+    implied=fine_tuning,
     brings=name_from_start,
     without_default=("experiment",),
     from_top=("experiment",),

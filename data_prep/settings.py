@@ -2,19 +2,21 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from coca_train.config import load as loading
 from coca_train.config.check import names, paths, problems
+from coca_train.config.compose import Assembled
 from coca_train.config.files import choices, config_dir
 from coca_train.config.messages import Problem, nearest
 from coca_train.config.root import Root
 from coca_train.data.prompts.answered import KINDS, LARGEST
 from coca_train.data.tokenizer_choice import MAIN
+from coca_train.runtime.trees import section
 from data_prep.schema import (
     CorpusConfig,
     CorpusSourceConfig,
@@ -245,6 +247,19 @@ def _retrieval(retrieval: RetrievalConfig) -> list[Problem]:
     return problems
 
 
+def own_sources(a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str, Any]]) -> None:
+    """A source that waits to be told its files (corpus=files) gives way to sources that the command line brings."""
+    if not any("corpus.sources" in word for word in a.overrides):
+        return  # resolving takes time
+    ours, all_of_them = section(a.tree, "corpus.sources"), section(typed(), "corpus.sources")
+    waiting = [
+        name for name in ours if not (section(all_of_them, name).get("files") or section(all_of_them, name).get("hub"))
+    ]
+    if all_of_them.keys() - ours.keys():
+        for name in waiting:
+            del ours[name]
+
+
 RULES = (_names, _paths, _kinds, _filters, _groups, _weights, _work, _look, _retrieval)
 
 
@@ -258,6 +273,7 @@ PREPARE = Root(
     place="corpus.dir and corpus.name",
     from_top=("corpus",),
     templates={"corpus.sources": "corpus/_source"},
+    brings=own_sources,
     parts=("corpus",),
 )
 

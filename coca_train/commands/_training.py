@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,24 @@ from coca_train.schedule import words_of
 FROM_START = "from_start"  # the choice of the group `model`
 
 
-def _bring(a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str, Any]]) -> None:
-    """Bring the model of start.path for `model=from_start`, or where the command line names neither a model nor an
-    experiment; and the name that a run has from it."""
+def _bring(
+    a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str, Any]], bf16: bool | None = None
+) -> None:
+    """Bring the model of start.path for `model=from_start`, or where the command line chooses neither a model nor an
+    experiment; the precision of a fine-tuning; and the name that a run has from it.
+
+    bf16: whether the machine computes in it, where it is not this one.
+    """
     settings.name_from_start(a, groups, typed)
-    names_it = any(word.startswith("start.path=") for word in a.overrides)
-    if a.choices.get("model") == FROM_START or (names_it and not {"model", "experiment"} & groups.keys()):
+    if a.choices.get("model") == FROM_START or (a.comes_along and "model" not in groups):
         from coca_train.hub.from_start import bring  # torch, which help and most trainings need not wait for
 
         bring(a, groups, typed)
+    if a.comes_along:  # there is a start.path, and no experiment
+        from coca_train.commands import _fine_tuning
+
+        _fine_tuning.set_precision(a, groups, typed(), bf16)
+        a.notes.append(_fine_tuning.said(a, groups, typed))
 
 
 def remembered(words: list[str], dirs: tuple[Path, ...]) -> list[str]:
@@ -56,6 +66,10 @@ def remembered(words: list[str], dirs: tuple[Path, ...]) -> list[str]:
 TRAIN = replace(settings.TRAIN, brings=_bring)
 
 
-def load(overrides: list[str], config_dirs: tuple[Path, ...] = (), launch: bool = True) -> Loaded:
-    """As settings.load. launch: also the rules about this machine and this launch."""
-    return loading.load(assemble(TRAIN, overrides, config_dirs), launch)
+def load(
+    overrides: list[str], config_dirs: tuple[Path, ...] = (), launch: bool = True, bf16: bool | None = None
+) -> Loaded:
+    """As settings.load. launch: also the rules about this machine and this launch. bf16: whether the machine that is
+    meant computes in it; None: this one is meant."""
+    root = TRAIN if bf16 is None else replace(TRAIN, brings=partial(_bring, bf16=bf16))
+    return loading.load(assemble(root, overrides, config_dirs), launch)

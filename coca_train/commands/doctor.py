@@ -52,7 +52,9 @@ def _doctor(loaded: Loaded, arguments: Arguments) -> int:
     from coca_train.doctor.examine import Effort, examine
 
     given = Effort(**asdict(loaded.config))
-    config = load(arguments.overrides, arguments.config_dirs, launch=False).config
+    training = load(arguments.overrides, arguments.config_dirs, launch=False)
+    training.tell()
+    config = training.config
     problem = ""
     try:  # a launch that does not fit one rank is told by all, in the table
         load(arguments.overrides, arguments.config_dirs)

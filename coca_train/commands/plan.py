@@ -76,10 +76,15 @@ def _plan(loaded: Loaded, arguments: Arguments) -> None:
     from coca_train.planning.gpus import find
     from coca_train.planning.outline import embedding_rows, outline
     from coca_train.schedule import resolve
+    from coca_train.tracking.throughput import gpu_peak
 
     given: PlanConfig = loaded.config
-    config = load(arguments.overrides, arguments.config_dirs, launch=False).config
-    cluster = Cluster(given.gpus, find("cpu" if config.engine.device == "cpu" else given.gpu), given.mfu)
+    gpu = find(given.gpu)
+    bf16 = None if gpu.kind == "cpu" else gpu_peak(gpu.device, "bf16", tf32=False) is not None
+    training = load(arguments.overrides, arguments.config_dirs, launch=False, bf16=bf16)
+    training.tell()
+    config = training.config
+    cluster = Cluster(given.gpus, find("cpu") if config.engine.device == "cpu" else gpu, given.mfu)
     for stage in resolve(config):
         check_launch(stage.config, cluster)
     stages = resolve(config, given.gpus)

@@ -92,7 +92,7 @@ def pattern(layers: LayersConfig) -> list[Problem]:
             wrong.append(Problem("E-CFG-46", (f"layers.kinds.{name}",), text, "call it local or wide, for example"))
     if unknown := sorted({*layers.pattern} - {OWN, *layers.kinds}):
         text = f"there is no kind {', '.join(unknown)}; there are {', '.join([OWN, *layers.kinds])}"
-        fix = f"describe layers.kinds.{unknown[0]}, or write layers.pattern=[{OWN}]"
+        fix = f"write layers.pattern=[{OWN}], or describe layers.kinds.{unknown[0]}"
         wrong.append(Problem("E-CFG-66", ("layers.pattern",), text, fix))
     return wrong
 
@@ -159,7 +159,7 @@ def _stages(stages: dict[str, StageConfig]) -> Iterator[Problem]:
         key = f"stages.{name}.optimizer"
         if before is None and stage.optimizer == "keep":
             text = "no stage comes before the first one, so there is nothing to keep"
-            yield Problem("E-STG-02", (key,), text, "write optimizer: fresh")
+            yield Problem("E-STG-02", (key,), text, f"write {key}=fresh")
         elif stage.optimizer == "keep" and before and (stage.lora.rank or before.lora.rank):
             text = "adapters begin and end with their stage, and Adam's moments of them are of no use to another"
             yield Problem("E-STG-19", (key,), text, f"write {key}=fresh")
@@ -187,13 +187,13 @@ def _sources(data: DataConfig) -> Iterator[Problem]:
     for name, source in data.sources.items():
         key = f"data.sources.{name}"
         if source.path in first:
-            fix = f"remove one (~{key}) and raise the other's weight"
+            fix = f"write ~{key}, and raise the other's weight"
             yield Problem("E-CFG-30", (f"{key}.path", first[source.path]), "two sources read the same file", fix)
         first.setdefault(source.path, f"{key}.path")
     for name, source in data.sources.items():
         key = f"data.sources.{name}.valid_path"
         if source.valid_path in first:
-            fix = f"give another file, or write {key}=null"
+            fix = f"write {key}=null, or give another file"
             yield Problem("E-CFG-30", (key, first[source.valid_path]), "held-out text is also trained on", fix)
     yield from names("data.sources", data.sources)
 
@@ -220,7 +220,7 @@ def _packing(data: DataConfig, train: TrainConfig) -> Iterator[Problem]:
         fix = f"write {often}=5, for example, or {long}=null"
         yield Problem("E-CFG-61", (long, often), "a factor of 1 changes nothing", fix)
     if data.upsample_from_tokens is None and data.upsample_factor > 1:
-        fix = f"write {long}=4096, for example, or {often}=1"
+        fix = f"write {often}=1" if windows else f"write {long}=4096, for example, or {often}=1"
         yield Problem("E-CFG-61", (long, often), "no length is given to begin at", fix)
 
 

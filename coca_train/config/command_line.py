@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 
 from coca_train.runtime.errors import UserError
@@ -73,7 +74,7 @@ def read_arguments(argv: list[str], flags: tuple[str, ...]) -> Arguments:
         elif word in ("--resolve", "--run", "-r"):
             pass  # what is shown is resolved, and running is what we do
         elif word.startswith("-"):
-            raise UserError(_unknown_flag(word, flags))
+            raise UserError(_unknown_flag(word, flags, rest[0] if rest else ""))
         else:
             arguments.overrides.append(word)
     if "--help" in arguments.flags and any(override.startswith("hydra/help") for override in arguments.overrides):
@@ -98,13 +99,17 @@ def _shown(name: str, value: str, able: tuple[str, ...]) -> str:
     return value
 
 
-def _unknown_flag(word: str, flags: tuple[str, ...]) -> str:
+def _unknown_flag(word: str, flags: tuple[str, ...], following: str) -> str:
+    """following: the word behind it, which is its value where somebody writes options as flags (--position rope)."""
     from coca_train.config.messages import show
 
-    option = word.lstrip("-")
-    fix = (
-        f"options have no dashes: {show(option)}"
-        if "=" in option and "." in option
-        else f"flags are {', '.join(flags)}"
-    )
+    name, equals, value = word.lstrip("-").partition("=")
+    if not equals and "=" not in following and not following.startswith("-"):
+        value = following
+    option, known = name.replace("-", "_"), {*BARE, *WITH_VALUE, *FOR_HYDRA}
+    fix = f"flags are {', '.join(flags)}"
+    if value and word.partition("=")[0] not in known:
+        fix = f"options have no dashes: write {show(f'{option}={value}')}"
+    elif close := get_close_matches(word, flags, n=1, cutoff=0.75):
+        fix = f"did you mean {close[0]}?"
     return f"E-CFG-38 command line {show(word)}: there is no such flag. Fix: {fix}"

@@ -7,7 +7,7 @@ It is imported where files are merged: the help of a small command does not wait
 
 import re
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import yaml
 from coca_train.config.files import choices, shown, stamp
 from coca_train.config.messages import ConfigError, Problem, is_secret, show
 from coca_train.config.places import nodes, place_of, plain, read, stop
+from coca_train.config.replaced import Replaced, chosen_at, chosen_sections, gives_way, values_replaced, within
 from coca_train.config.root import Root
 from coca_train.runtime import outside
 from coca_train.runtime.trees import copied, leaves
@@ -30,9 +31,13 @@ class Assembled:
     choices: dict[str, str] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)  # by dotted key, the last file that set it, with its line
     problems: list[Problem] = field(default_factory=list)
+    chosen: dict[str, str] = field(default_factory=dict)  # section, dotted -> its choice as the command line has it
+    replaced: list[Replaced] = field(default_factory=list)  # what does not apply, because of choices that were typed
     examples: dict[str, Any] = field(default_factory=dict)  # by dotted key, the values before overrides
     typed: dict[str, str] = field(default_factory=dict)  # by dotted key, the values of the command line, as typed
     overrides: list[str] = field(default_factory=list)  # the words of the command line
+    comes_along: bool = False  # whether choices came along with the words (`Root.implied`)
+    notes: list[str] = field(default_factory=list)  # what is otherwise than files or words alone would have it
 
     def __post_init__(self) -> None:
         self.examples = self.examples or dict(leaves(self.tree))
@@ -46,9 +51,19 @@ class Assembled:
         parts = []
         for key in problem.keys:
             value = f"={'***' if is_secret(key, values[key]) else show(values[key])}" if key in values else ""
-            place = place_of(key, dict.fromkeys(self.typed, "command line")) or place_of(key, self.places)
-            parts.append(f"{problem.place or place} {key}{value}".lstrip())
+            parts.append(f"{problem.place or self._place(key)} {key}{value}".lstrip())
         return f"{problem.id} {', '.join(parts) or problem.place}: {problem.message}. Fix: {problem.fix}"
+
+    def _place(self, key: str) -> str:
+        """Who set a key. Of what stands in the file of a choice that was typed: the word, the file, and whose value the
+        word replaced."""
+        if place := place_of(key, dict.fromkeys(self.typed, "command line")):
+            return place
+        place, word = place_of(key, self.places), place_of(key, self.chosen)
+        if not word or not place:
+            return place
+        instead = next((f", in place of {each.place}" for each in self.replaced if each.key == key), "")
+        return f"command line {word} ({place}{instead})"
 
 
 def compose(root: Root, groups: dict[str, str], dirs: tuple[Path, ...]) -> Assembled:
@@ -63,11 +78,13 @@ def compose(root: Root, groups: dict[str, str], dirs: tuple[Path, ...]) -> Assem
         return Assembled(root, plain(path), {}, places, problems)
     state = tuple((path, *stamp(path)) for path in _files_of(root, dirs))
     # Copies: what is kept is the next one's too, and this one is about to be changed.
-    tree, chosen, places, problems = _merged(root, tuple(groups.items()), dirs, state)
-    return Assembled(root, copied(tree), chosen.copy(), places.copy(), problems.copy())
+    tree, chosen, places, problems, replaced = _merged(root, tuple(groups.items()), dirs, state)
+    words = chosen_sections(root, groups)
+    return Assembled(root, copied(tree), chosen.copy(), places.copy(), problems.copy(), words, replaced.copy())
 
 
-_Merged = tuple[dict[str, Any], dict[str, str], dict[str, str], list[Problem]]  # tree, choices, places, problems
+# tree, choices, places, problems, what was replaced
+_Merged = tuple[dict[str, Any], dict[str, str], dict[str, str], list[Problem], list[Replaced]]
 
 
 @lru_cache(maxsize=128)
@@ -143,11 +160,12 @@ def _compose(root: Root, groups: dict[str, str], dirs: tuple[Path, ...]) -> _Mer
 
     from coca_train.config.hydra_internals import Files
 
-    places, problems = {}, []
+    places, problems, replaced = {}, [], []
+    typed = chosen_sections(root, groups)
     # Hydra keeps what it was initialized with in a global. The `with` puts back what was there, so that a program with
     # a Hydra of its own can load our configurations.
     with initialize_config_dir(version_base="1.3", config_dir=str(dirs[0]), job_name="coca_train"):
-        files = Files(dirs[1:])
+        files = Files(dirs[1:], typed, partial(gives_way, root))
         nested = [group for group in groups if "/" in group]
         outer = {group: option for group, option in groups.items() if group not in nested}
         # An axis of a choice (position/frequencies) exists where the choice above brings it; Hydra would say of any
@@ -160,13 +178,27 @@ def _compose(root: Root, groups: dict[str, str], dirs: tuple[Path, ...]) -> _Mer
                 outer[group] = groups[group]
         merged = files.merged(root.name, _overrides(root, outer))
     for name, package in merged.files:  # in the order of merging: the last place noted for a key is the one that counts
-        file = next((folder / f"{name}.yaml" for folder in dirs if (folder / f"{name}.yaml").is_file()), None)
-        problems += read(file, package, places) if file else []
+        if (file := _file_of(name, dirs)) is None:
+            continue
+        own: dict[str, str] = {}
+        problems += read(file, package, own)
+        if not package and gives_way(root, name):
+            replaced += values_replaced(file, typed)
+            own = {key: place for key, place in own.items() if not within(key, typed)}
+        places |= own
     tree = OmegaConf.to_container(merged.tree, resolve=False)
     assert isinstance(tree, dict)
     tree.pop("hydra", None)
-    chosen = {group: option for group, option in merged.choices.items() if group in root.groups and option}
-    return {str(key): value for key, value in tree.items()}, chosen, places, problems
+    chosen = {
+        group: option
+        for group, option in merged.choices.items()
+        if group in root.groups and option and not option.startswith("_")  # a part, which came along
+    }
+    return {str(key): value for key, value in tree.items()}, chosen, places, problems, replaced
+
+
+def _file_of(name: str, dirs: tuple[Path, ...]) -> Path | None:
+    return next((folder / f"{name}.yaml" for folder in dirs if (folder / f"{name}.yaml").is_file()), None)
 
 
 def _overrides(root: Root, groups: dict[str, str]) -> list[str]:
@@ -180,8 +212,10 @@ def _no_such_axis(
     """`position=alibi position/frequencies=yarn`: the choice above has no such axis."""
     above, leaf = group.rsplit("/", 1)
     chosen = next(path.rsplit("/", 1)[1] for path, _ in offered if path.rsplit("/", 1)[0] == above)
+    files = (_file_of(name, dirs) for name, _ in reversed(offered) if above not in groups)
+    by = next(filter(None, (chosen_at(file, above) for file in files if file)), "")
     texts = {name: outside.read_text(path, errors="replace") for name, path in choices(above, dirs).items()}
     able = [name for name, text in texts.items() if f"- {leaf}:" in text]
-    text = f"{above}={chosen} has no {leaf}; those that have are {', '.join(able)}"
+    text = f"{above}={chosen} has no {leaf}{by and f', and {by} chooses it'}; those that have are {', '.join(able)}"
     fix, place = f"leave {group} away, or choose {above}={able[0]}", f"command line {group}={groups[group]}"
     return Problem("E-CFG-33", (), text, fix, place)

@@ -5,6 +5,7 @@ another distribution that its entry points offer under the registry's group.
 """
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -50,6 +51,18 @@ def choices(group: str, dirs: tuple[Path, ...]) -> dict[str, Path]:
     """Options of a config group, by name. A leading underscore marks a part that is no choice by itself."""
     paths = [path for folder in reversed(dirs) for path in (folder / group).glob("[!_]*.yaml")]
     return dict(sorted({path.stem: path for path in paths}.items()))  # the first folder that has it wins
+
+
+def folders_with(group: str, name: str) -> list[Path]:
+    """Folders of YAML that `data_prep mix` has written beside the data, and that have this choice."""
+    data = Path(os.environ.get("COCA_TRAIN_DATA", "data"))
+    return [folder for folder in sorted(data.glob("*/config")) if (folder / group / f"{name}.yaml").is_file()]
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """The runs and the Hugging Face folders that a folder holds, as it is written; the newest first."""
+    held = [each for each in folder.glob("*") if (each / "checkpoints").is_dir() or (each / "config.json").is_file()]
+    return sorted(held, key=lambda each: each.stat().st_mtime, reverse=True)
 
 
 def summary(path: Path) -> str:

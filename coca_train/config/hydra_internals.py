@@ -1,11 +1,13 @@
 """The parts of Hydra that its public interface does not offer, all in this one file. Checked with hydra-core 1.3.8.
 
 * `Files`: Hydra composes, but does not tell which files it merged in which order, which messages need to say who set a
-  value; it takes one folder of YAML, where `--config-dir` may be given several times; and it reads its own settings.
+  value; it takes one folder of YAML, where `--config-dir` may be given several times; it reads its own settings; and an
+  experiment's values win over a choice that was typed.
 * `split_sweep`: the points of a sweep, without Hydra's launcher, which would run them all in this process.
 """
 
 import math
+from collections.abc import Callable, Collection
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +16,7 @@ import hydra
 from hydra._internal.config_repository import ConfigRepository
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.defaults_list import DefaultsList, create_defaults_list
+from hydra.core.default_element import GroupDefault
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -52,7 +55,13 @@ _PARSED: dict[Path, tuple[tuple[int, int], Any]] = {}
 
 
 class _Parsed(ConfigRepository):
-    """Reads a file again only when it has changed: half of the time of a composition goes into parsing."""
+    """Reads a file again only when it has changed: half of the time of a composition goes into parsing.
+
+    sections: dotted, which files that set options from the top say nothing of, where `gives_way` says so of their name.
+    """
+
+    sections: Collection[str] = ()
+    gives_way: Callable[[str], bool] = staticmethod(lambda name: False)
 
     def load_config(self, config_path: str) -> Any:
         source = self._find_object_source(config_path, ObjectType.CONFIG)
@@ -63,7 +72,27 @@ class _Parsed(ConfigRepository):
         state = stamp(path)
         if path not in _PARSED or _PARSED[path][0] != state:
             _PARSED[path] = state, super().load_config(config_path)
-        return deepcopy(_PARSED[path][1])  # merging takes nodes over as they are, and changes them
+        loaded = deepcopy(_PARSED[path][1])  # merging takes nodes over as they are, and changes them
+        if self.sections and loaded.header["package"] == "_global_" and self.gives_way(config_path):
+            _leave_out(loaded, self.sections)
+        return loaded
+
+
+def _leave_out(loaded: Any, sections: Collection[str]) -> None:
+    """Take the values of these sections out of a file, and the choices that it makes inside them."""
+    for section in sections:
+        *above, name = section.split(".")
+        node = loaded.config
+        for part in above:
+            node = node._get_node(part) if isinstance(node, DictConfig) else None
+        if isinstance(node, DictConfig) and name in node:
+            del node[name]
+    inside = tuple(f"{section.replace('.', '/')}/" for section in sections)
+    loaded.defaults_list = [
+        each
+        for each in loaded.defaults_list
+        if not (isinstance(each, GroupDefault) and each.override and str(each.group).lstrip("/").startswith(inside))
+    ]
 
 
 class Files:
@@ -72,12 +101,14 @@ class Files:
     To be used while Hydra is initialized.
     """
 
-    def __init__(self, more: tuple[Path, ...]) -> None:
-        """more: folders besides the one Hydra was initialized with, in the order they are searched."""
+    def __init__(self, more: tuple[Path, ...], sections: Collection[str], gives_way: Callable[[str], bool]) -> None:
+        """more: folders besides the one Hydra was initialized with, in the order they are searched. sections,
+        gives_way: of `_Parsed`."""
         self._loader: Any = GlobalHydra.instance().config_loader()
         for folder in reversed(more):
             self._loader.get_search_path().append("--config-dir", f"file://{folder}", anchor="main")
-        self._loader.repository = _Parsed(self._loader.get_search_path())
+        self._loader.repository = repository = _Parsed(self._loader.get_search_path())
+        repository.sections, repository.gives_way = sections, gives_way
 
     def listed(self, top: str, overrides: list[str]) -> list[tuple[str, str]]:
         """What would be merged, as in `Merged.files`."""

@@ -14,15 +14,18 @@ import yaml
 
 from coca_train.config.compose import Assembled, compose
 from coca_train.config.fields import fields_of
-from coca_train.config.files import config_dir
+from coca_train.config.files import config_dir, runs_in
 from coca_train.config.interpolate import resolve
 from coca_train.config.messages import ConfigError, Problem
 from coca_train.config.older import complete
 from coca_train.config.overrides import apply, parse
 from coca_train.config.parts import fill, part_problems
 from coca_train.config.places import plain, read, stop
+from coca_train.config.replaced import told
 from coca_train.config.root import Root
+from coca_train.config.shorter import shorten
 from coca_train.config.strict import misplaced, type_sections, unknown
+from coca_train.runtime import dist
 from coca_train.runtime.trees import copied, leaves
 
 
@@ -33,11 +36,17 @@ class Loaded:
     config: Any  # of the root's schema
     tree: dict[str, Any]  # the same in plain values, resolved
     overrides: list[str]
+    notes: tuple[str, ...] = ()  # what the user is to be told of it, a line each
 
     @property
     def yaml(self) -> str:
         """What a run directory keeps as config.yaml."""
         return yaml.safe_dump(self.tree, sort_keys=False, allow_unicode=True)
+
+    def tell(self) -> None:
+        """Say its notes in the terminal, once."""
+        for note in self.notes:
+            dist.log(note)
 
 
 def assemble(root: Root, overrides: list[str], config_dirs: tuple[Path, ...] = ()) -> Assembled:
@@ -45,12 +54,18 @@ def assemble(root: Root, overrides: list[str], config_dirs: tuple[Path, ...] = (
     Raises ConfigError for files that cannot be read."""
     dirs = root.dirs(config_dirs)
     parsed = parse(root, overrides, dirs)
-    a = compose(root, parsed.groups, dirs)
+    implied = root.implied(parsed.groups, parsed.values)
+    a = compose(root, implied | parsed.groups, dirs)
     a.overrides = list(overrides)
+    a.comes_along = bool(implied)
+    if not implied:  # nobody asked for what comes along: it gives way without a word
+        a.notes += told(a.replaced)
     a.problems = [*parsed.problems, *a.problems]
     fill(root, a.tree, a.places, dirs)  # before overrides too: what a template brings is there, and `+` is refused
     if root.brings is not None:
         root.brings(a, parsed.groups, lambda: _typed(a, parsed.values))
+    if root.staged and any("max_steps" in word for word in overrides):  # resolving takes time
+        shorten(a, parsed.values, _typed(a, parsed.values))
     a.examples = dict(leaves(a.tree))
     # In the order typed: a later word wins over an earlier one, and may set inside what that one brought.
     for override in parsed.values:
@@ -96,7 +111,7 @@ def load(a: Assembled, launch: bool = True) -> Loaded:
         # Parts stand over the run's own sections: while those are wrong, so would be every part.
         a.problems += part_problems(root, config, launch) if root.staged else []
         if not a.problems:
-            return Loaded(config, ordered, a.overrides)
+            return Loaded(config, ordered, a.overrides, tuple(a.notes))
     raise ConfigError(a.problems, a.lines())
 
 
@@ -104,7 +119,8 @@ def load_saved(root: Root, path: Path) -> Loaded:
     """A configuration that was saved as one file, through the same checks as a new one."""
     places: dict[str, str] = {}
     if not path.is_file():
-        raise stop(Problem("E-CFG-15", (), "there is no such file", "give the directory of a run", str(path)))
+        fix = f"write {held[0]}" if (held := runs_in(path.parent)) else "give the directory of a run"
+        raise stop(Problem("E-CFG-15", (), "there is no such file", fix, str(path)))
     problems = read(path, "", places)
     tree = plain(path)
     if not isinstance(tree, dict):

@@ -7,7 +7,7 @@ import json
 import math
 import re
 from dataclasses import dataclass
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from typing import Any
 
 from coca_train.runtime.errors import UserError
@@ -67,13 +67,26 @@ class ConfigError(UserError):
 
 
 def nearest(key: str, known: list[str]) -> list[str]:
-    """Up to three valid names for what was probably meant: same last part first, then similar spelling."""
-    leaf = key.rsplit(".", 1)[-1]
-    same = [k for k in known if "." in key and k.rsplit(".", 1)[-1] == leaf]
+    """Up to three valid names for what was probably meant, the likeliest first: in the same section one that is nearly
+    called so, then the same last part elsewhere, then similar spelling."""
+    section, _, leaf = key.rpartition(".")
+
+    def likeness(name: str) -> float:
+        return SequenceMatcher(None, name, key).ratio()
+
+    def nearly(name: str) -> bool:
+        """save_every_steps for every_steps, warmup_steps for warmup, keep for keeps."""
+        above, _, own = name.rpartition(".")
+        called = own.endswith(f"_{leaf}") or own.startswith(f"{leaf}_") or bool(get_close_matches(leaf, [own], 1, 0.8))
+        return above == section and called
+
+    beside = sorted(filter(nearly, known), key=likeness, reverse=True) if section else []
+    same = [k for k in known if section and k.rpartition(".")[2] == leaf]
     similar = get_close_matches(key, known, n=3, cutoff=0.75)
-    leaves = {k.rsplit(".", 1)[-1]: k for k in reversed(known)}
+    leaves = {k.rpartition(".")[2]: k for k in reversed(known)}
     by_leaf = [leaves[name] for name in get_close_matches(leaf, list(leaves), n=2, cutoff=0.7)]
-    return list(dict.fromkeys([*same[:2], *similar, *by_leaf]))[:3]
+    ranked = [*beside[:2], *sorted(same, key=likeness, reverse=True)[:2], *similar, *by_leaf]
+    return list(dict.fromkeys(ranked))[:3]
 
 
 _SPECIAL_IDS = {"checkpoint.keep": "E-CFG-26", "checkpoint.save_every_steps": "E-CFG-26", "run.name": "E-CFG-29"}
@@ -102,9 +115,7 @@ def mistyped(key: str, value: Any, needs: str, example: Any, kind: str, detail: 
     if needs.startswith("a") and isinstance(value, str) and re.fullmatch(r"\d+(:[0-5]?\d)+", value):
         return Problem("E-CFG-09", (key,), f"is a clock time; it needs {needs}", f"{write}, for example")
     if kind in ("greater_than", "greater_than_equal") and key.endswith(".weight"):
-        return Problem(
-            "E-STG-08", (key,), f"it needs {needs}", "give the share, or delete the source with ~" + key[:-7]
-        )
+        return Problem("E-STG-08", (key,), f"it needs {needs}", f"write ~{key[:-7]}, or give its share: {key}=…")
     if kind in _BOUNDS or kind == "string_pattern_mismatch":
         fix = f"{write}, for example"
         return Problem(_SPECIAL_IDS.get(key, "E-CFG-05"), (key,), f"it needs {needs}", fix)

@@ -1,6 +1,7 @@
 """Command-line overrides: read with Hydra's own grammar, applied one at a time, every problem kept."""
 
 import re
+import shlex
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from coca_train.config.compose import Assembled
 from coca_train.config.exchange import over
 from coca_train.config.fields import options, spelling_of
-from coca_train.config.files import choices
+from coca_train.config.files import choices, folders_with
 from coca_train.config.messages import Problem, is_secret, nearest, show
 from coca_train.config.places import DEEPEST
 from coca_train.config.root import Root
@@ -80,7 +81,7 @@ def parse(root: Root, overrides: list[str], dirs: tuple[Path, ...]) -> Parsed:
             problem = _refused_choice(root, override, name, dirs)
         else:
             sweeps = override.is_sweep_override()
-            problem = _refused_key(root, name, dirs, override.package, isinstance(value, dict), sweeps)
+            problem = _refused_key(root, name, dirs, override.package, value, sweeps)
         if problem:
             parsed.problems.append(wrong(raw, *problem))
         elif chooses:
@@ -114,6 +115,9 @@ def _refused_choice(root: Root, override: "Override", group: str, dirs: tuple[Pa
     if override.package is not None:
         return "a group cannot be put elsewhere here", f"write {group}={show(value)}"
     if value not in names:
+        if made := folders_with(group, str(value)):
+            text = f"there is no {group} {show(value)} among the choices that come along, but {made[0]} has it"
+            return text, f"add --config-dir {shlex.quote(str(made[0]))}", "E-CFG-32"
         best = next(iter(get_close_matches(str(value), names, n=1)), names[0])
         text = f"there is no {group} {show(value)}; the choices are {', '.join(names)}"
         return text, f"write {group}={best}", "E-CFG-32"
@@ -121,10 +125,11 @@ def _refused_choice(root: Root, override: "Override", group: str, dirs: tuple[Pa
 
 
 def _refused_key(
-    root: Root, key: str, dirs: tuple[Path, ...], package: str | None, is_section: bool, sweeps: bool
+    root: Root, key: str, dirs: tuple[Path, ...], package: str | None, value: Any, sweeps: bool
 ) -> tuple[str, ...] | None:
-    """The same of an option's key. package: what stands behind an @. Of its value, whether it is a section, or several
-    for a sweep."""
+    """The same of an option's key. package: what stands behind an @. sweeps: whether the value is several for a
+    sweep."""
+    is_section = isinstance(value, dict)
     if package is not None or "/" in key:
         close = get_close_matches(key, root.groups, n=1)
         fix = f"did you mean {close[0]}=…?" if close else f"groups are {', '.join(root.groups)}"
@@ -134,8 +139,9 @@ def _refused_key(
         return text, f"set {root.place} for the place, --config-dir for more files"
     group = root.tags.get(key, key.replace(".", "/"))
     if key in root.tags or (group in root.groups and not is_section):
-        names = ", ".join(choices(group, dirs))
-        return f"{key} follows from the choice of {group}", f"write {group}=<choice>; there are {names}"
+        names = choices(group, dirs)
+        name = value if value in names else "<choice>"
+        return f"{key} follows from the choice of {group}", f"write {group}={name}; there are {', '.join(names)}"
     if sweeps:
         each = "add --multirun to run each" if root.swept else f"write one, or a list as {key}=[a,b]"
         return "several values for one option", f"{each}, or quote text with commas: \"{key}='a,b'\""
@@ -162,6 +168,8 @@ def _unreadable(root: Root, raw: str) -> Problem:
     key, _, value = redacted(raw).partition("=")
     if value[:1] in "[{" or "'" in value:
         return wrong(raw, "not readable as an override: a bracket or quote is open", how)
+    if value.startswith("~"):
+        return wrong(raw, "~ means nothing here", f"write {key}=$HOME{value[1:]}")
     return wrong(raw, "special characters must be quoted", f"write \"{key}='{value}'\"")
 
 
@@ -171,7 +179,8 @@ def apply(a: Assembled, override: "Override") -> list[Problem]:
     if override.is_add() and key in a.examples:
         return [wrong(raw, "+ adds a new key, and this one exists", f"write {redacted(raw.lstrip('+'))}")]
     if override.is_delete() and (key in a.examples or key in tree):
-        return [wrong(raw, f"{key} cannot be removed, a run needs it", f"set it: {key}=…")]
+        value = a.examples.get(key, "…")
+        return [wrong(raw, f"{key} cannot be removed, a run needs it", f"write {key}={show(value)}, or another value")]
     above, _, name = key.rpartition(".")
     node: Any = tree
     for part in above.split(".") if above else ():

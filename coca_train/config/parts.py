@@ -113,6 +113,9 @@ def part_problems(root: Root, config: Config, launch: bool) -> list[Problem]:
             text = "a stage cannot change this"
             problems += [Problem("E-STG-04", (f"stages.{name}.{key}",), text, FIXED[key]) for key in fixed]
             continue
+        if problem := _no_frequencies(changes, config.position, f"stages.{name}"):
+            problems.append(problem)
+            continue
         complete, wrong = stage_config(root, config, name)
         # Rules see what is right by itself; of a section that is wrong `complete` has the run's.
         right = vars(complete).keys() - {problem.keys[0].partition(".")[0] for problem in wrong} - {"stages"}
@@ -141,7 +144,8 @@ def _unknown_sources(config: Config) -> list[Problem]:
         return []
     one = f"a source {next(iter(unknown))}" if len(unknown) == 1 else f"sources {', '.join(unknown)}"
     text = f"stages have {one}, the data of this run has {', '.join(known)}"
-    return [Problem("E-STG-05", (next(iter(unknown.values())),), text, "choose the data that has them: data=…")]
+    keys = (next(iter(unknown.values())), "data.sources")
+    return [Problem("E-STG-05", keys, text, "choose the data that has them: data=…")]
 
 
 def _kind_problems(root: Root, config: Config, name: str) -> list[Problem]:
@@ -149,10 +153,24 @@ def _kind_problems(root: Root, config: Config, name: str) -> list[Problem]:
     kind = config.layers.kinds[name]
     changes = {"position": kind.position, "visibility": kind.visibility, "model": {"logit_scale": kind.logit_scale}}
     run = {key: asdict(getattr(config, key)) for key in changes}
+    if problem := _no_frequencies(changes, config.position, f"layers.kinds.{name}"):
+        return [problem]
     typed, problems = type_sections(root, over(run, changes), _examples(config))
     problems = problems or root.check(typed, False)
     words = f"in layers of the kind {name}: "
     return [_of_part(each, changes, run, f"layers.kinds.{name}", words, {}) for each in problems]
+
+
+def _no_frequencies(part: dict[str, Any], position: Any, place: str) -> Problem | None:
+    """Frequencies of a part whose scheme has none, as one problem: each of their options would be one.
+
+    position: of the run. place: of the part."""
+    own = section(part, "position")
+    if "frequencies" not in own or "scheme" in own or hasattr(position, "frequencies"):
+        return None
+    key = f"{place}.position.frequencies"
+    keys, text = (key, "position.scheme"), f"{position.scheme} has no frequencies that could be others here"
+    return Problem("E-CFG-33", keys, text, f"choose position=rope, or write ~{key}")
 
 
 def _of_part(problem: Problem, part: Any, run: Any, place: str, words: str, names: dict[str, str]) -> Problem:

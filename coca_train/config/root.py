@@ -1,6 +1,6 @@
 """What makes a configuration stand by itself: a training (coca_train/settings.py), a data preparation, evaluation."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,9 @@ class Root:
     swept: bool = False  # its command takes --multirun
     staged: bool = False  # it has stages and kinds of layers (parts.py)
     parts: tuple[str, ...] = ()  # sections with named parts, and those that such parts differ from
+    # Choices that come along with what the command line says, where it does not choose itself: (its choices, its values
+    # as `overrides.Parsed` has them).
+    implied: Callable[[Mapping[str, str], Sequence[Any]], dict[str, str]] = lambda groups, values: {}
     # Puts into an assembled configuration what is known of it elsewhere, below the command line: (assembled, choices
     # of the command line, the tree as all of the command line has it, resolved when it is called).
     brings: Callable[[Any, Mapping[str, str], Callable[[], dict[str, Any]]], None] | None = None

@@ -126,19 +126,27 @@ def _example(needs: str) -> Any:
 
 def unknown(root: Root, key: str, examples: Collection[str]) -> Problem:
     """A key that nobody has, or that belongs to another scheme, scaling or visibility than the chosen one."""
+    key = _of_list(key)
     if owners := modules_with(root, key):
         return Problem("E-CFG-01", (key,), "the chosen one has no such option", f"choose {owners}, or leave it away")
     first, *inner = key.split(".")
     if any(part.startswith("_") and part.endswith("_") for part in (first, *inner)):
         text = "keys like _target_ are not used here: a config cannot name code to run"
         return Problem("E-SEC-01", (key,), text, "remove it")
-    known = list(dict.fromkeys([*examples, *(option.key for option in options(root))]))
+    known = list(dict.fromkeys([*map(_of_list, examples), *(option.key for option in options(root))]))
     section = key.rpartition(".")[0]
     inside = [name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == section]
     fix = f"{section} has {', '.join(inside)}" if inside else f"see `python -m {root.command} --help` for all options"
     if close := nearest(key, known):
         fix = f"did you mean {' or '.join(close)}?"
     return Problem("E-CFG-01", (key,), "unknown key", fix)
+
+
+def _of_list(key: str) -> str:
+    """The key of the list that an element lies in; messages are about the list."""
+    while key.rpartition(".")[2].isdigit():
+        key = key.rpartition(".")[0]
+    return key
 
 
 def misplaced(root: Root, tree: dict[str, Any]) -> list[Problem]:

@@ -67,6 +67,7 @@ class Verb:
         else:
             # What is only shown is not launched here: a recipe for many GPUs can be read on a laptop.
             loaded = load(assemble(self.root, self.remembered(words, dirs), dirs), launch=not arguments.cfg)
+            loaded.tell()
             if not arguments.cfg:
                 return self.run(loaded, replace(arguments, overrides=others))
             print(loaded.yaml, end="")
@@ -76,7 +77,8 @@ class Verb:
         """All choices and options, with the values that these overrides give them."""
         shown = assembled(self.root, overrides, dirs)
         choices = [*choice_lines(shown, dirs), ""] if self.root.groups else []
-        return "\n".join([self.usage, *choices, *option_lines(shown), *(["", self.foot] if self.foot else [])])
+        notes = [*shown.notes, ""] if shown.notes else []
+        return "\n".join([self.usage, *notes, *choices, *option_lines(shown), *(["", self.foot] if self.foot else [])])
 
     def markdown(self) -> str:
         """The page of docs/."""

@@ -1,4 +1,4 @@
-"""Files of something new, each saying what it must answer: `python -m coca_train.extending.stubs scheme fire`.
+"""Files of something new, each saying what it must answer: `python -m coca_train.extending.stubs scheme mine`.
 
 The files train, load and pass `make check` as they are, doing nothing; their test fails until the definition is
 written. With a folder as third word they are for a package of one's own: module, test and configs/ in that folder.
@@ -91,13 +91,23 @@ def steps(kind: Kind, name: str, paths: Sequence[Path], own_package: bool) -> li
     return [*listed, "make docs (the references and figures that list every choice)", "make check", choose]
 
 
+def _free(kind: Kind) -> str:
+    """A name that nothing of this kind has."""
+    taken = kind.registry.names()
+    return next(name for name in ("mine", *(f"mine_{n}" for n in range(2, len(taken) + 3))) if name not in taken)
+
+
 def main(words: Sequence[str]) -> int:
     """Write the files and print what to do with them."""
     try:
         by_word = kinds()
         if len(words) not in (2, 3) or words[0] not in by_word or not words[1]:
-            given = " ".join(words) or "nothing"
-            raise UserError(f"E-EXT-05 {given}: a kind and a name are needed. Fix: {USAGE}, or make scheme NAME=fire")
+            given = " ".join(words).strip() or "nothing"
+            word = words[0] if words and words[0] in by_word else "scheme"
+            raise UserError(
+                f"E-EXT-05 {given}: a kind and a name are needed. Fix: make {word} NAME={_free(by_word[word])}, or "
+                f"{USAGE}"
+            )
         own_package = len(words) == 3
         root = Path(words[2]) if own_package else config_dir().parent
         kind, name = by_word[words[0]], words[1]

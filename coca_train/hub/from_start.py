@@ -41,9 +41,8 @@ def bring(a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str,
             "E-CFG-71 model=from_start: there is no start.path to take it from. Fix: start.path=<folder of a run or of "
             "a Hugging Face model>, or another model"
         )
-    run_dir = Path(str(lookup(values, "run.root")), str(lookup(values, "run.name")))
-    begun = bool(step_folders(run_dir / FOLDER))
-    brought = _of_itself(run_dir) if begun else _of_folder(Path(str(path)), values)
+    run_dir = begun_run(values)
+    brought = _of_folder(Path(str(path)), values) if run_dir is None else _of_itself(run_dir)
     window, experiment = brought["train"]["seq_len"], "experiment" in a.choices
     family, theirs = brought.pop("family"), brought["position"]
     position = _position(a.tree["position"], theirs, groups, experiment)
@@ -54,10 +53,16 @@ def bring(a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str,
     # What an experiment says besides the model is what it is about.
     stays = {"visibility", "layers", "train"} if experiment else groups.keys() - {"model"}  # model=from_start
     brought = {key: part for key, part in brought.items() if key not in stays} | {"position": position}
-    where = str(run_dir / "config.yaml" if begun else path)
+    where = str(path if run_dir is None else run_dir / "config.yaml")
     for key, part in brought.items():
         a.tree[key] = a.tree[key] | part if key in ("train", "data") else part  # of these a folder knows a part
         a.places |= {name: where for name, _ in leaves(part, key)}
+
+
+def begun_run(values: dict[str, Any]) -> Path | None:
+    """The directory of the run, where it has checkpoints. values: the tree as the command line has it."""
+    run_dir = Path(str(lookup(values, "run.root")), str(lookup(values, "run.name")))
+    return run_dir if step_folders(run_dir / FOLDER) else None
 
 
 def _position(

@@ -12,6 +12,7 @@ from torch import Tensor
 from coca_train import checkpoint
 from coca_train.checkpoint.manifest import FOLDER
 from coca_train.checkpoint.opening import read_record
+from coca_train.config.files import runs_in
 from coca_train.hub import config_json, names, own_json
 from coca_train.hub.architecture import Architecture, Shapes
 from coca_train.hub.families import COCA, FAMILIES
@@ -21,6 +22,7 @@ from coca_train.runtime.errors import CheckpointError, UserError
 from coca_train.schedule import resolve, stage_at
 from coca_train.settings import load_saved
 
+MOST_LISTED = 5  # folders in a message
 T_PROJ = "self_attn.t_proj"
 KEYS = ("attention.k.weight", "attention.k.bias")  # K, and in its place CoCA's T
 
@@ -100,6 +102,11 @@ def open_source(path: Path | str, *, ignore: tuple[str, ...] = (), keys: str = "
         raise UserError(f"E-IOP-01 {path}: there is no such folder. Fix: give the folder of a model or of a run")
     if (path / FOLDER).is_dir():
         return _run(path, verified)
+    if not (path / config_json.NAME).is_file() and (held := runs_in(path)):
+        listed = ", ".join(map(str, held[:MOST_LISTED])) + (", …" if len(held) > MOST_LISTED else "")
+        raise UserError(
+            f"E-IOP-01 {path}: this is a folder of runs, not one of them; it holds {listed}. Fix: write {held[0]}"
+        )
     return _huggingface(path, ignore, keys)
 
 

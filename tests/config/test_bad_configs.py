@@ -13,6 +13,10 @@ from tests.config.support import has, refused, table
 COMMAND_LINE = """
 trian.max_steps=5 | E-CFG-01 | command line trian.max_steps=5 | train.max_steps
 optim.learning_rate=1 | E-CFG-01 | command line optim.learning_rate | optim has lr, min_lr
+checkpoint.every_steps=5 | E-CFG-01 | did you mean checkpoint.save_every_steps or eval.every_steps or
+engine.max_steps=5 | E-CFG-01 | did you mean train.max_steps or
+optim.warmup=5 | E-CFG-01 | did you mean optim.warmup_steps or
+eval.multiples=[1,2] | E-CFG-01 | command line eval.multiples=[1,2]: | did you mean eval.extrapolation.multiples or
 train.lr=1 | E-CFG-01 | command line train.lr | optim.lr
 optim.betas2=1 | E-CFG-01 | optim.betas2 | optim.betas
 zzz=1 | E-CFG-01 | zzz | --help
@@ -72,8 +76,9 @@ optim.betas=[0.9,0.95 | E-CFG-16 | optim.betas=[0.9,0.95 | key=value
 train.seq_len=64,128 | E-CFG-16 | train.seq_len=64,128 | --multirun
 position=coca,rope | E-CFG-16 | position=coca,rope | --multirun
 hydra.run.dir=/tmp/x | E-CFG-16 | hydra.run.dir | run.root
-position.scheme=rope | E-CFG-16 | position.scheme | position=<choice> | rope
-position.frequencies=yarn | E-CFG-16 | position.frequencies | position/frequencies=<choice>
+position.scheme=rope | E-CFG-16 | position.scheme | write position=rope | rope
+position.scheme=ropes | E-CFG-16 | write position=<choice>; there are alibi
+position.frequencies=yarn | E-CFG-16 | position.frequencies | write position/frequencies=yarn
 model@x=neox_tiny | E-CFG-16 | model@x | model=neox_tiny
 model._target_=torch.load | E-SEC-01 | model._target_ | remove it
 model.n_heads=7 | E-CFG-20 | model.n_heads=7 | model.d_model | model.n_heads=6
@@ -134,7 +139,7 @@ stages.all.trainable=[] | E-CFG-05 | stages.all.trainable
 data.sources.text.weight=0 | E-STG-08 | data.sources.text.weight=0 | ~data.sources.text
 `+data.sources.a b={}` | E-CFG-16 | data.sources.a b
 visibility=sink | E-CFG-32 | visibility=sink | lambda_mask | write visibility=sinks
-visibility.name=sinks | E-CFG-16 | visibility.name | visibility=<choice> | rerope
+visibility.name=sinks | E-CFG-16 | visibility.name | write visibility=sinks | rerope
 ~visibility | E-CFG-16 | visibility cannot be removed | causal
 visibility.n_sink=4 | E-CFG-01 | visibility.n_sink=4 | choose visibility=sinks
 position=rope visibility=sinks visibility.n_sin=4 | E-CFG-01 | visibility.n_sin=4 | visibility.n_sink

@@ -1,4 +1,4 @@
-"""The base theta belongs to the weights: wherever other frequencies are chosen, it stays unless it is named."""
+"""The base theta belongs to the weights: where they get other frequencies, it stays unless it is named."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -72,7 +72,6 @@ def of_a_variant(run, name, options):
 
 
 WAYS = {
-    "run": lambda run, *chosen: run(*words(*chosen)).position,
     "stage": of_a_stage,
     "stage, word by word": of_words_of_a_stage,
     "kind of layers": of_a_kind,
@@ -88,6 +87,11 @@ WAYS = {
 def test_theta(run, way, named, theta):
     frequencies = WAYS[way](run, "yarn", {"factor": 16.0} | named).frequencies
     assert (frequencies.name, frequencies.factor, frequencies.theta) == ("yarn", 16, theta)
+
+
+def test_typed_over_an_experiment_a_choice_is_taken_as_it_is(run):
+    """Nothing of the section that the experiment fills applies (test_typed_choices.py)."""
+    assert run(*words("yarn", {"factor": 16.0})).position.frequencies.theta == 10_000
 
 
 @pytest.mark.parametrize("way", ["variant", "vary"])

@@ -321,7 +321,7 @@ def test_help_of_a_verb(verb, capsys):
         (["jsonl"], "Fix: see python -m data_prep"),
         (["tokenize", "--multirun"], "flags are --help, --version, --cfg job, --config-dir, --debug"),
         (["tokenize", "--hydra-help"], "there is no such flag"),
-        (["tokenize", "--work.workers=2"], "options have no dashes: work.workers=2"),
+        (["tokenize", "--work.workers=2"], "options have no dashes: write work.workers=2"),
     ],
 )
 def test_command_lines_that_are_none(words, text, capsys):

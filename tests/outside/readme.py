@@ -51,6 +51,7 @@ SHORTENED = {
     "python -m coca_train": Short(TRAINING),
     "python -m coca_train -m": Short(TRAINING, (("rope,alibi,coca", "rope,coca"),)),
     "python -m coca_train +experiment=coca_350m": Short("--cfg job"),
+    "python -m coca_train +experiment=sketch": Short("--cfg job"),
     "python -m coca_train position=rope": Short(TRAINING),
     "python -m coca_train plan": Short(),
     "python -m coca_train launch": Short("", (("> train.sbatch", "> runs/train.sbatch"),)),
@@ -74,6 +75,7 @@ SHORTENED = {
 NOT_HERE = {
     "torchrun --nproc-per-node 8 -m coca_train +experiment=coca_350m": "needs 8 GPUs",
     "python -m coca_train +experiment=yarn_llama2_7b_64k": "needs the weights of Llama 2 7B",
+    "python -m coca_train start.path=/models/Llama-2-7b-hf": "needs the weights of Llama 2 7B",
     "make gpu": "needs a GPU",
     "make bench": "takes half an hour; times say nothing on a shared machine",
     "make scheme": "adds files to the clone; tests/house/test_extending.py types it in a copy",

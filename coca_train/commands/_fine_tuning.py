@@ -1,0 +1,73 @@
+"""`start.path` without an experiment: fine-tuning's values in place of the quickstart's, and what is said of them."""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from coca_train import settings
+from coca_train.config.compose import Assembled, compose
+from coca_train.config.files import config_dir
+from coca_train.config.messages import show
+from coca_train.config.places import plain
+from coca_train.hub.from_start import begun_run
+from coca_train.runtime import bfloat16
+from coca_train.runtime.trees import leaves, section
+
+DATA = """\
+data=embedded, which is text and code of this Python installation: enough to see that all works, not to teach anything.
+Your own text: python -m data_prep tokenizer, then tokenize, then mix, each with the words
+  corpus.name=mine corpus.sources.text.files='[raw/*.jsonl]' tokenizer.import_from={path}
+and behind the training's words: --config-dir data/mine/config data=mine (docs/corpora.md)"""
+
+
+def set_precision(a: Assembled, groups: Mapping[str, str], values: dict[str, Any], bf16: bool | None) -> None:
+    """bf16 where the machine computes in it; a run that has begun keeps what it has. values: the tree as the command
+    line has it. bf16: whether the machine does, where it is not this one."""
+    if "engine" in groups:
+        return
+    if (run_dir := begun_run(values)) is not None:
+        dtype = section(plain(run_dir / "config.yaml"), "engine").get("dtype", "fp32")
+    else:
+        dtype = "bf16" if (_here(section(values, "engine").get("device")) if bf16 is None else bf16) else "fp32"
+    a.tree["engine"] = a.tree["engine"] | {"dtype": dtype}
+    a.places["engine.dtype"] = "start.path"
+
+
+@cache
+def _here(device: Any) -> bool:
+    import torch  # counts through NVML, without a CUDA context
+
+    return bfloat16.on_gpus() if device != "cpu" and torch.cuda.device_count() else bfloat16.on_cpu()
+
+
+def said(a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str, Any]]) -> str:
+    """The block CHANGED: what is otherwise than in the quickstart because of start.path, and the words that undo it."""
+    values, usual = typed(), compose(settings.TRAIN, {}, (config_dir(),))
+    path = section(values, "start").get("path")
+    rows = list(_changed(a, groups, values, usual))
+    width = max((len(row) for row, _ in rows), default=0)
+    lines = [f"{row:<{width}}   (back: {word})" for row, word in rows]
+    if groups.get("model", "from_start") == "from_start":
+        own = [name for name in ("position", "visibility", "layers") if name not in groups]
+        lines.append(f"those of the weights: model, {', '.join([*own, 'tokenizer'])}")
+    if "data" not in groups and section(values, "data").get("prepare") == "embedded":
+        lines += DATA.format(path=path).splitlines()
+    head = f"CHANGED   because of start.path={path}, with which no experiment was chosen:"
+    return "\n".join([head, *(f"          {line}" for line in lines)])
+
+
+def _changed(
+    a: Assembled, groups: Mapping[str, str], values: dict[str, Any], usual: Assembled
+) -> Iterator[tuple[str, str]]:
+    """(what holds, the word that sets it back)."""
+    optim = values["optim"]
+    if "optim" not in groups:
+        name = {"adamw": "AdamW", "muon": "Muon"}.get(optim["name"], show(optim["name"]))
+        text = f"{name}, lr {show(optim['lr'])}, {optim['schedule']} after {optim['warmup_steps']} steps of warm-up"
+        yield f"optim: {text}", f"optim={usual.choices['optim']}"
+    for part in ("train", "engine"):
+        for key, value in leaves(a.tree[part], part):
+            before = dict(leaves(usual.tree[part], part)).get(key)
+            if part not in groups and value != before and dict(leaves(values[part], part)).get(key) == value:
+                window = " (the model's window)" if key == "train.seq_len" else ""
+                yield f"{key}={show(value)}{window}", f"{key}={show(before)}"

@@ -1,0 +1,202 @@
+"""A mistake is made, the fix is read out of the message and typed word by word, and the next attempt gets past it."""
+
+import os
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from coca_train.commands import main
+from coca_train.config.files import config_dir
+from coca_train.config.messages import ConfigError
+from coca_train.extending import stubs
+from coca_train.settings import load
+from data_prep.__main__ import main as prepare
+from data_prep.settings import load as load_corpus
+
+WORD = re.compile(r"[+~]{0,2}[A-Za-z_][\w./<>]*(=.*|$)|--[a-z-]+|[\w./-]+")
+
+
+def first(fix: str) -> list[str]:
+    """The words of the first thing that a fix says to do, as a shell has them."""
+    text = re.split(r", | or |\?$|; | \(| and ", fix.removeprefix("did you mean "))[0]
+    words = shlex.split(re.sub(r"^(write|add|choose|pass|options have no dashes: write) ", "", text))
+    assert words and all(map(WORD.fullmatch, words)), fix
+    return [os.path.expandvars(word) for word in words]
+
+
+def fix_of(line: str) -> str:
+    return line.rpartition("Fix: ")[2]
+
+
+# What is wrong: the words, and the code that they are answered with.
+MISTAKES = """
+optim.warmup_steps=600 | E-CFG-23
+optim.min_lr=1 | E-CFG-23
+optim.schedule=wsd optim.warmup_steps=400 optim.cooldown=0.5 | E-CFG-23
+model.n_heads=7 | E-CFG-20
+model.n_kv_heads=4 | E-CFG-21
+train.max_steps=1.5 | E-CFG-07
+train.max_steps=abc | E-CFG-04
+train.max_steps=0 | E-CFG-05
+optim.lr=nan | E-CFG-06
+engine.deterministic=yes | E-CFG-08
+train.seq_len=1:30:00 | E-CFG-09
+engine.dtype=bf32 | E-CFG-31
+optim=adamv | E-CFG-32
+position=ropee | E-CFG-32
+checkpoint.every_steps=5 | E-CFG-01
+train.lr=1 | E-CFG-01
+trian.max_steps=3 | E-CFG-01
+lr=3 | E-CFG-01
+checkpoint.keep=1 | E-CFG-26
+run.name=a/b | E-CFG-29
+run.root=~/runs | E-CFG-16
+run.root='~/runs' | E-CFG-29
+position=alibi position/frequencies=yarn | E-CFG-33
+engine.kind=deepspeed engine.zero_stage=0 engine.dtype=bf16 | E-CFG-35
+engine.compile=blocks engine.zero_stage=3 | E-CFG-77
+engine.overlap_communication=true | E-CFG-83
+engine=local engine.dtype=fp16 | E-CFG-42
+position=transformer_xl | E-CFG-43
+data.packing=documents | E-CFG-60
+data.packing=segments data.order=stream | E-CFG-60
+data.upsample_from_tokens=5 | E-CFG-61
+data.upsample_factor=3 | E-CFG-61
+data.sources.code.path=${data.sources.text.path} | E-CFG-30
+data.sources.code.valid_path=${data.sources.text.path} | E-CFG-30
+run.seed=99999999999999999999 | E-CFG-05
+layers.pattern=[far] | E-CFG-66
+eval.extrapolation.frequencies=[yarnn] | E-CFG-32
+engine.sequence_parallel=4 | E-CFG-80
+engine=local engine.sequence_parallel=2 | E-CFG-80
+model.d_ff=999999999999999 | E-CFG-72
+train.seq_len=9999999999999 | E-CFG-72
+train.max_steps=9999999999 | E-CFG-73
++train.max_steps=3 | E-CFG-16
+position.scheme=rope | E-CFG-16
+model.n_layers = | E-CFG-16
+~optim.lr | E-CFG-16
+data.sources.code.weight=0 | E-STG-08
+visibility=sinks | E-CFG-44
+visibility=segments | E-CFG-45
+stages.all.optimizer=keep | E-STG-02
+layers=gemma3 position=alibi | E-CFG-33
++experiment=transformer_xl data=embedded | E-CFG-43
++experiment=alibi_350m position/frequencies=yarn | E-CFG-33
++experiment=yarn_llama2_tiny_128k position=alibi | E-CFG-33
+"""
+
+
+@pytest.mark.parametrize("case", MISTAKES.strip().splitlines())
+def test_training(case: str) -> None:
+    text, code = case.rsplit(" | ", 1)
+    words = text.split() if " = " not in f"{text} " else [text]
+    lines = refused(words)
+    line = next(line for line in lines if line.startswith(f"{code} "))
+    again = refused(corrected(words, line))
+    assert not [each for each in again if each.startswith(f"{code} ")], [line, *again]
+
+
+def option(word: str) -> str:
+    return word.lstrip("+~").partition("=")[0].strip()
+
+
+def corrected(words: list[str], line: str) -> list[str]:
+    """The command line of somebody who did what the fix says: a word that is blamed is written anew."""
+    if left := re.match(r"leave (\S+) away", fix_of(line)):
+        return [word for word in words if option(word) != left[1]]
+    fix, blamed = first(fix_of(line)), line.partition(": ")[0]
+    renamed = " unknown key" in line or " follows from " in line
+    wrong = [word for word in words if renamed and f"command line {word}" in blamed]
+    kept = [word for word in words if word not in wrong and option(word) not in map(option, fix)]
+    values = [word.partition("=")[2] for word in wrong]  # a name is suggested: with the value that was typed
+    return [*kept, *(word if "=" in word or word[0] == "~" else f"{word}={values[0]}" for word in fix)]
+
+
+def refused(words: list[str]) -> list[str]:
+    """The lines of what is wrong; none: nothing."""
+    try:
+        load(words)
+    except ConfigError as error:
+        return error.lines
+    return []
+
+
+def printed(words: list[str], capsys: pytest.CaptureFixture[str], command: Callable[[list[str]], int] = main) -> str:
+    """What a command line says on stderr."""
+    command(words)
+    return capsys.readouterr().err
+
+
+SHOWN = ["--cfg", "job"]
+
+
+def test_data_that_mix_has_written(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("COCA_TRAIN_DATA", raising=False)
+    Path("data/mine/config/data").mkdir(parents=True)
+    Path("data/mine/config/data/mine.yaml").write_text((config_dir() / "data/embedded.yaml").read_text())
+    line = printed(["data=mine", *SHOWN], capsys)
+    assert line.startswith("E-CFG-32 ")
+    assert printed([*first(fix_of(line)), "data=mine", *SHOWN], capsys) == ""
+    assert "data=embedded" in fix_of(printed(["data=other", *SHOWN], capsys))
+
+
+DASHED = [["--position", "rope"], ["--position=rope"], ["--optim.warmup-steps", "3"], ["--hlep"]]
+
+
+@pytest.mark.parametrize("words", DASHED)
+def test_options_with_dashes(words, capsys):
+    line = printed([*words, *SHOWN], capsys)
+    assert line.startswith("E-CFG-38 ")
+    fix = first(fix_of(line))
+    assert fix in (["position=rope"], ["optim.warmup_steps=3"], ["--help"])
+    assert printed([*fix, *SHOWN], capsys) == ""
+
+
+def test_sources_of_any_name(tmp_path, monkeypatch, capsys):
+    """The source that waits for files is not asked about where others are brought; alone, it is."""
+    monkeypatch.chdir(tmp_path)
+    Path("raw").mkdir()
+    Path("raw/a.jsonl").write_text('{"text": "a"}\n')
+    words = ["sources", "corpus.name=t"]
+    assert printed([*words, "corpus.sources.t.files=[raw/*.jsonl]"], capsys, prepare) == ""
+    sources = load_corpus(["corpus.name=t", "corpus.sources.t.files=[raw/*.jsonl]"]).corpus.sources
+    assert list(sources) == ["t"]
+    both = ["corpus.sources.text.files=[raw/a.jsonl]", "+corpus.sources.t.files=[raw/*.jsonl]"]
+    assert list(load_corpus(both).corpus.sources) == ["text", "t"]
+    line = printed(words, capsys, prepare)
+    assert line.startswith("E-CFG-50 ") and "corpus.sources.text.files" in fix_of(line)
+    assert "E-CFG-50" not in printed([*words, *first(fix_of(line))], capsys, prepare)
+
+
+@pytest.mark.parametrize("command", [["evaluate", "checkpoint={}"], ["generate", "prompt=x", "run={}"]])
+def test_a_folder_of_runs(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        Path(f"runs/{name}/checkpoints").mkdir(parents=True)
+    line = printed([word.format("runs") for word in command], capsys)
+    assert line.startswith(("E-IOP-01 ", "E-CFG-15 ")) and "runs/" in fix_of(line)
+    (named,) = first(fix_of(line))
+    assert Path(named).parent == Path("runs")
+    again = printed([word.format(named) for word in command], capsys)
+    assert f" {named}" in again and not again.startswith("E-IOP-01 ")
+
+
+def test_stubs_are_named_as_nothing_is_yet(capsys, tmp_path):
+    """make hands on an empty name."""
+    for kind in ("scheme", "frequency", "visibility", "suite"):
+        line = printed([kind, ""], capsys, stubs.main)
+        name = line.partition(f"Fix: make {kind} NAME=")[2].partition(",")[0]
+        assert name.isidentifier()
+        assert stubs.main([kind, name, str(tmp_path / kind)]) == 0
+
+
+def test_several_values(capsys):
+    for word in ("model=neox_tiny,neox_micro", "model.n_layers=2,3"):
+        line = printed([word, *SHOWN], capsys)
+        assert line.startswith("E-CFG-16 ") and "--multirun" in fix_of(line)
+        assert printed(["--multirun", word, *SHOWN], capsys) == ""
