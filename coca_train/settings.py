@@ -41,23 +41,32 @@ def tried_options(eval: EvalConfig, position: Any, visibility: Any, train: Train
                 yield from option_problems(TRAIN, option, copied(sections), group, text)
 
 
-def name_from_start(a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str, Any]]) -> None:
-    """Name a run after the weights that it starts from, where no experiment names it; below the command line.
+def name_from_paths(a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str, Any]]) -> None:
+    """Name a run after the weights that it starts from and the folder of its texts, where no experiment names it; below
+    the command line.
 
-    The folder's name, and a digest of its path as it is written: other folders of this name, and the run that lies in
-    the folder, have other names. Nothing is read, so that the run is found again when the folder is gone.
+    The folders' names, and a digest of their paths as they are written: other folders of these names, and the run that
+    lies in the folder, have other names. Nothing is read, so that the run is found again when the folder is gone.
     """
     if not place_of("run.name", a.places).startswith("configs/train.yaml:"):
         return  # an experiment's own
-    if not any("start" in word for word in a.overrides) and section(a.tree, "start").get("path") is None:
+    if not paths_given(a):
         return  # resolving takes time
-    path = section(typed(), "start").get("path")
-    if isinstance(path, str) and path:
-        path = os.path.normpath(path)
-        base = re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(os.path.abspath(path))).strip("-._")
-        digest = hashlib.sha256(path.encode(errors="surrogateescape")).hexdigest()[:8]
-        a.tree["run"] = a.tree["run"] | {"name": f"{base[:80] or 'start'}-{digest}"}
-        a.places["run.name"] = "start.path"
+    values = typed()
+    given = [section(values, name).get("path") for name in ("start", "data")]
+    paths = [os.path.normpath(path) for path in given if isinstance(path, str) and path]
+    if paths:
+        names = (re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(os.path.abspath(path))) for path in paths)
+        base = "-".join(name.strip("-._")[: 80 // len(paths)] or "start" for name in names)
+        digest = hashlib.sha256("\0".join(paths).encode(errors="surrogateescape")).hexdigest()[:8]
+        a.tree["run"] = a.tree["run"] | {"name": f"{base}-{digest}"}
+        a.places["run.name"] = "start.path" if given[0] else "data.path"
+
+
+def paths_given(a: Assembled) -> bool:
+    """Whether start.path or data.path may be set."""
+    sections = (section(a.tree, name) for name in ("start", "data"))
+    return any("path" in word for word in a.overrides) or any(one.get("path") is not None for one in sections)
 
 
 # Here, and not in config/, scheme and machinery meet: config imports nothing above itself, so what types `position` is
@@ -85,7 +94,7 @@ TRAIN = Root(
     command="coca_train",
     examples="train.max_steps=100, or group=choice, e.g. position=coca",
     place="run.root and run.name",
-    brings=name_from_start,
+    brings=name_from_paths,
     without_default=("experiment",),
     from_top=("experiment",),
     registries={"position": SCHEMES, "position.frequencies": FREQUENCIES, "visibility": VISIBILITIES},

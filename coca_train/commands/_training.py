@@ -1,4 +1,4 @@
-"""The configuration of a training as the commands take it: what its start.path knows of itself is in it."""
+"""The configuration of a training as the commands take it, with what its start.path and its data.path stand for."""
 
 import shlex
 from collections.abc import Callable, Mapping
@@ -21,13 +21,17 @@ FROM_START = "from_start"  # the choice of the group `model`
 
 def _bring(a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str, Any]]) -> None:
     """Bring the model of start.path for `model=from_start`, or where the command line names neither a model nor an
-    experiment; and the name that a run has from it."""
-    settings.name_from_start(a, groups, typed)
+    experiment; the data that are made of data.path; and the name that a run has from both."""
+    settings.name_from_paths(a, groups, typed)
     names_it = any(word.startswith("start.path=") for word in a.overrides)
     if a.choices.get("model") == FROM_START or (names_it and not {"model", "experiment"} & groups.keys()):
         from coca_train.hub.from_start import bring  # torch, which help and most trainings need not wait for
 
         bring(a, groups, typed)
+    if settings.paths_given(a):
+        from coca_train.commands import _from_text
+
+        _from_text.bring(a, typed)
 
 
 def remembered(words: list[str], dirs: tuple[Path, ...]) -> list[str]:

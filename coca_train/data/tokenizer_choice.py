@@ -1,5 +1,6 @@
 """Which of the tokenizer files of a folder is read: tokenizer.model, or tokenizer.json where that knows more tokens."""
 
+import os
 from pathlib import Path
 
 from coca_train.data.tokenizer import Tokenizer
@@ -37,6 +38,12 @@ def main_file(folder: Path) -> Path | None:
             "(data_prep)"
         )
     return fuller
+
+
+def kind_of_tokenizer(file: Path) -> str:
+    """huggingface or sentencepiece, as `Tokenizer.kind`, by the first byte alone. Raises OSError."""
+    with os.fdopen(outside.open_file(file), "rb") as opened:
+        return "huggingface" if opened.read(1) == b"{" else "sentencepiece"
 
 
 def _n_tokens(path: Path) -> int:

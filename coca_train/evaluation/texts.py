@@ -27,8 +27,8 @@ from coca_train.runtime.errors import DataError
 from coca_train.settings import load_saved
 from data_prep import readers
 from data_prep.readers.base import Reject
+from data_prep.readers.endings import kind_of_file
 from data_prep.schema import CorpusSourceConfig, FilterConfig, WorkConfig
-from data_prep.settings import kind_of_file
 from data_prep.settings import load as load_corpus
 
 LEAST = 2  # tokens of a document that has something to predict

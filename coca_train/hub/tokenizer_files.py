@@ -29,10 +29,15 @@ def find(source: Source, choice: str) -> Path | None:
         return None
     if choice != "auto":
         return Path(choice)
-    if source.kind == "run":
-        path = Path(load_saved(source.path).config.data.tokenizer)
-        return path if path.is_file() else None
-    return main_file(source.path)
+    return of_weights(source.path)
+
+
+def of_weights(path: Path) -> Path | None:
+    """The tokenizer file of a run or a Hugging Face folder; None where there is none."""
+    if not (path / "run.json").is_file():
+        return main_file(path)
+    file = Path(load_saved(path).config.data.tokenizer)
+    return file if file.is_file() else None
 
 
 def digests(folder: Path) -> dict[str, Path]:

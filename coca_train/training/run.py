@@ -239,7 +239,7 @@ def next_commands(config: Config, run_dir: Path) -> str:
 
 
 def prepare_data(config: Config) -> None:
-    """Make the quickstart corpus when it is asked for and missing (rank 0 works); then look for the files."""
+    """Make the data when that is asked for and they are missing (rank 0 works); then look for the files."""
     data = config.data
     if data.prepare == "embedded":
         from data_prep.verbs import embedded
@@ -247,6 +247,17 @@ def prepare_data(config: Config) -> None:
         own = Path(data.dir) / embedded.TOKENIZER
         tokenizer = None if Path(data.tokenizer) == own else Path(data.tokenizer)
         dist.on_main(lambda: embedded.make(data.dir, tokenizer=tokenizer))
+    elif data.path is not None:
+        from data_prep import own_text
+
+        dirs = dict.fromkeys(dist.all_gather_object(data.dir))
+        if len(dirs) > 1:
+            raise DataError(
+                f"E-RAW-34 data.path={data.path}: holds other files, or files of another time, for some ranks, which "
+                f"would read {' and '.join(dirs)}. Fix: wait until it is copied to all machines, or give a folder that "
+                "they share"
+            )
+        dist.on_main(lambda: own_text.prepare(data))
     require_files(data, partial(commands_for_missing, config))
 
 

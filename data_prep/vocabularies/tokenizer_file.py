@@ -43,6 +43,7 @@ def made_from(config: PrepareConfig) -> dict[str, Any]:
     return {
         "tokenizer": {key: getattr(config.tokenizer, key) for key in TOKENIZER},
         "valid_share": config.corpus.valid_share,
+        "valid_characters": config.corpus.valid_characters,
         "sources": sources,
         "groups": {name: group.share for name, group in config.mix.groups.items()},
     }
