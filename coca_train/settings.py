@@ -7,7 +7,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,9 @@ from coca_train.config.schema import Config, EvalConfig, TrainConfig
 from coca_train.positions import FREQUENCIES, SCHEMES, VISIBILITIES
 from coca_train.positions.rules import heads_shared, layers_fit, visibility_fits, visibility_trains
 from coca_train.runtime.trees import copied, section
+
+TOKENIZERS = ("tokenizer.model", "tokenizer.json")  # names that the file of a tokenizer has
+HELD_OUT = "held_out"  # folder of a run, with its held-out text by source
 
 
 def tried_options(eval: EvalConfig, position: Any, visibility: Any, train: TrainConfig) -> Iterator[Problem]:
@@ -115,8 +118,27 @@ def load(overrides: list[str], config_dirs: tuple[Path, ...] = (), launch: bool 
 
 
 def load_saved(run_dir: str | Path) -> Loaded:
-    """The configuration a run directory keeps, through the same checks as a new one."""
-    return loading.load_saved(TRAIN, Path(run_dir) / "config.yaml")
+    """The configuration a run directory keeps, through the same checks as a new one. Its tokenizer is the one that the
+    directory keeps, and so is held-out text that is gone from where it was: a copy of a run is whole."""
+    folder = Path(run_dir).resolve()
+    loaded = loading.load_saved(TRAIN, Path(run_dir) / "config.yaml")
+    data = loaded.config.data
+    if (tokenizer := own_tokenizer(folder)) is not None:
+        data = replace(data, tokenizer=str(tokenizer))
+    kept = {
+        name: replace(source, valid_path=str(folder / HELD_OUT / name))
+        for name, source in data.sources.items()
+        if source.valid_path is not None
+        and not Path(f"{source.valid_path}.idx").is_file()
+        and (folder / HELD_OUT / f"{name}.idx").is_file()
+    }
+    data = replace(data, sources=data.sources | kept)
+    return replace(loaded, config=replace(loaded.config, data=data))
+
+
+def own_tokenizer(run_dir: Path) -> Path | None:
+    """The tokenizer that a run directory keeps; None: it keeps none yet."""
+    return next((file for name in TOKENIZERS if (file := run_dir / name).is_file()), None)
 
 
 def of_training(word: str) -> bool:

@@ -21,6 +21,7 @@ from coca_train.runtime import outside
 from coca_train.runtime.durable import write_json
 from coca_train.runtime.errors import DataError, UserError
 from data_prep.merging.manifest import NAME as MANIFEST
+from data_prep.merging.manifest import read as read_manifest
 from data_prep.readers.base import shown
 from data_prep.readers.folder import Listing, listing
 from data_prep.schema import PrepareConfig
@@ -107,6 +108,11 @@ def is_finished(dir: Path) -> bool:
     return all((dir / name).is_file() for name in (MANIFEST, RECORD))
 
 
+def made_vocabulary(dir: Path) -> int:
+    """Token ids of finished data."""
+    return read_manifest(dir)["tokenizer"]["vocab_size"]
+
+
 def sources() -> dict[str, Any]:
     """The sources of a data section, with paths from data.dir on."""
     paths = {"path": f"${{data.dir}}/{SOURCE}_train", "valid_path": f"${{data.dir}}/{SOURCE}_valid"}
@@ -131,6 +137,8 @@ def prepare(data: DataConfig) -> None:
                 return
             config = _configuration(data)
             config = with_share(config, OPTIONS)
+            if not config.corpus.valid_share:
+                raise _too_little(data, "held out")
             if config.tokenizer.import_from is None:
                 config = with_vocabulary(config, OPTIONS)
             listed = listing(config.corpus.sources[SOURCE].files[0], "data.path")
@@ -168,13 +176,16 @@ def _configuration(data: DataConfig) -> PrepareConfig:
 
 
 def _check_split(data: DataConfig, dir: Path) -> None:
-    missing = [split for split in ("train", "valid") if not (dir / f"{SOURCE}_{split}.idx").is_file()]
-    if missing:
-        what = "held out" if missing == ["valid"] else "left to train on"
-        raise DataError(
-            f"E-RAW-33 data.path={shown(str(data.path))}: nothing is {what}; a training needs both. Fix: give it more "
-            f"text, or another share: {OPTIONS['share']}=0.1"
-        )
+    for split, what in (("train", "left to train on"), ("valid", "held out")):
+        if not (dir / f"{SOURCE}_{split}.idx").is_file():
+            raise _too_little(data, what)
+
+
+def _too_little(data: DataConfig, what: str) -> DataError:
+    return DataError(
+        f"E-RAW-33 data.path={shown(str(data.path))}: of the text that can be read nothing is {what}; a training needs "
+        f"both. Fix: give it more text, or another share: {OPTIONS['share']}=0.1"
+    )
 
 
 @contextmanager

@@ -15,8 +15,9 @@ from coca_train.config.files import choices, config_dir
 from coca_train.config.messages import Problem, nearest
 from coca_train.config.root import Root
 from coca_train.data.prompts.answered import KINDS, LARGEST
-from coca_train.data.tokenizer_choice import kind_of_tokenizer, main_file
+from coca_train.data.tokenizer_choice import main_file, main_name
 from coca_train.runtime.errors import UserError
+from coca_train.settings import TOKENIZERS
 from data_prep.readers.endings import ENDINGS, Kind, kind_of_file
 from data_prep.schema import (
     CorpusConfig,
@@ -289,7 +290,7 @@ def _is_json(origin: str | None) -> bool:
         return False
     try:
         file = main_file(Path(origin)) if os.path.isdir(origin) else Path(origin)
-        return file is not None and kind_of_tokenizer(file) == "huggingface"
+        return file is not None and main_name(file) == TOKENIZERS[1]
     except (UserError, OSError):
         return False
 

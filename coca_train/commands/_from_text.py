@@ -14,11 +14,11 @@ from coca_train.checkpoint.recovery import step_folders
 from coca_train.config.compose import Assembled
 from coca_train.config.messages import Problem
 from coca_train.data.storage import digest
-from coca_train.data.tokenizer_choice import kind_of_tokenizer
 from coca_train.runtime import dist, outside
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.trees import leaves, lookup, section
-from data_prep.own_text import OwnText, is_finished, newest, sources
+from coca_train.settings import TOKENIZERS
+from data_prep.own_text import OwnText, is_finished, made_vocabulary, newest, sources
 
 ROOT = "${oc.env:COCA_TRAIN_DATA,data}"
 OPTIONS = ("text_field", "vocab_size", "valid_share", "on_error")
@@ -41,23 +41,35 @@ def bring(a: Assembled, typed: Callable[[], dict[str, Any]]) -> None:
     text = OwnText(path, *(data[option] for option in OPTIONS), None if tokenizer is None else _digest(tokenizer))
     chosen = {word.partition("=")[0].lstrip("+") for word in a.overrides}
     brought: dict[str, Any] = {"prepare": "none", "sources": sources()}
-    try:
-        brought |= {"dir": f"{ROOT}/{text.folder}/{text.key}", "vocab_size": text.fitting_vocabulary}
-    except DataError:
-        if before is None or "data.dir" in chosen:
-            raise
-        dist.log(f"data      {path} cannot be read now; the run goes on with what was made of it: {before['dir']}")
-        brought |= before
+    given = Path(str(data["dir"])) if "data.dir" in chosen else None
+    if given is not None and is_finished(given):  # made before, perhaps of a folder that is not on this machine
+        brought |= {"dir": str(given), "vocab_size": made_vocabulary(given)}
     else:
-        if "data.dir" not in chosen:
-            brought |= _as_begun(text, before) or {}
-    suffix = ".json" if tokenizer is not None and kind_of_tokenizer(tokenizer) == "huggingface" else ".model"
-    brought["tokenizer"] = f"${{data.dir}}/tokenizer{suffix}" if tokenizer is None else str(tokenizer)
+        try:
+            brought |= {"dir": f"{ROOT}/{text.folder}/{text.key}", "vocab_size": text.fitting_vocabulary}
+        except DataError as error:
+            if before is None:
+                raise _of_begun(error, run_dir) from error
+            dist.log(f"data      {path} cannot be read now; the run goes on with what was made of it: {before['dir']}")
+            brought |= before
+        else:
+            brought |= (_as_begun(text, before) or {}) if given is None else {}
+    brought["tokenizer"] = f"${{data.dir}}/{TOKENIZERS[0]}" if tokenizer is None else str(tokenizer)
     _refuse_inside(
         a, path, {"data.dir": _resolved(data["dir"] if "data.dir" in chosen else brought["dir"]), "run.root": run_dir}
     )
     a.tree["data"] = a.tree["data"] | brought
     a.places |= {key: f"data.path={path}" for key, _ in leaves(brought, "data")}
+
+
+def _of_begun(error: DataError, run_dir: Path) -> DataError:
+    """What a run that was copied here needs to go on."""
+    if not step_folders(run_dir / FOLDER):
+        return error
+    return DataError(
+        f"{error}; {run_dir} has begun and goes on with the text that it began with: the folder where it lies now, "
+        f"data.path=<folder> run.name={run_dir.name}, or what was made of it, data.dir=<folder with its folder.json>"
+    )
 
 
 def _resolved(dir: str) -> Path:
@@ -98,7 +110,9 @@ def _as_begun(text: OwnText, before: dict[str, Any] | None) -> dict[str, Any] | 
         )
         return before
     if not is_finished(now) and (made := newest(folder)) is not None and (changes := text.changes(made)):
-        dist.log(f"data      {text.path} has changed since {made} was made of it ({changes}): made anew")
+        dist.log(
+            f"data      {text.path} has changed since {made} was made of it ({changes}); what training reads is made anew"
+        )
     return None
 
 

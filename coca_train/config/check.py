@@ -200,7 +200,7 @@ def _sources(data: DataConfig) -> Iterator[Problem]:
 
 def _folder(data: DataConfig) -> Iterator[Problem]:
     """What is said of the making of data is about data that are made."""
-    if data.path is not None and data.prepare != "none":
+    if data.path and data.prepare != "none":
         text = "data are made of the folder or of this Python installation, not of both"
         yield Problem("E-CFG-85", ("data.prepare", "data.path"), text, "leave data.prepare out, or data.path")
     said = {"text_field": "text", "vocab_size": None, "valid_share": None, "on_error": "stop"}

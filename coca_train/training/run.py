@@ -16,6 +16,7 @@ from coca_train.config.load import Loaded
 from coca_train.config.schema import Config
 from coca_train.config.sizes import here
 from coca_train.data.held_out import HeldOut, Validation
+from coca_train.data.manifest_beside import NAME as MANIFEST
 from coca_train.data.mixture import Mixture, require_files
 from coca_train.data.packings import Edges
 from coca_train.data.tokenizer import Tokenizer
@@ -30,7 +31,9 @@ from coca_train.runtime import dist, job, leaving
 from coca_train.runtime.errors import CheckpointError, DataError, DeviceMemoryError, UserError
 from coca_train.runtime.watchdog import Watchdog
 from coca_train.schedule import resolve, stage_at
+from coca_train.settings import own_tokenizer
 from coca_train.tracking.writers import MetricsWriter, shared_config
+from coca_train.training.belongings import keep_belongings
 from coca_train.training.stage import RunContext, run_one
 from coca_train.training.start import check_start, find_start, initial_digests
 from coca_train.training.tokens import commands_for_missing, commands_for_own_tokens
@@ -53,8 +56,9 @@ def train(loaded: Loaded) -> None:
 
     Raises UserError (and its subclasses; each has its exit code) for everything a user can mend.
     """
+    run_dir = Path(loaded.config.run.root) / loaded.config.run.name
+    loaded = with_own_tokenizer(loaded, run_dir)
     config = loaded.config
-    run_dir = Path(config.run.root) / config.run.name
     with ExitStack() as stack:
         # The watchdog before the process group, so that its thread outlives everything a collective can hang in.
         watchdog = stack.enter_context(Watchdog(config.engine.timeout_s))
@@ -108,6 +112,7 @@ def train(loaded: Loaded) -> None:
         digests = initial_digests(initial, config.run.seed) if dist.on_main(lambda: begins_anew(run_dir)) else {}
         note = begins_from.note if begins_from is not None else None
         record = dist.on_main(lambda: open_record(run_dir, loaded, stages, fingerprints, held_out, digests, note))
+        dist.on_main(lambda: keep_belongings(run_dir, tokenizer, validations[stages[-1].name].held_out))
         newest = newest_checkpoint(config.run.resume, run_dir, record["run_id"])
         # The metrics after them: records of steps that will be done again are dropped.
         start_step, shown = newest.step if newest else 0, partial(shared_config, config)
@@ -131,6 +136,16 @@ def train(loaded: Loaded) -> None:
         farewell(config, run_dir)
         # After a good end only: leaving waits for all ranks, and after an error one of them may be gone.
         engine.stop()
+
+
+def with_own_tokenizer(loaded: Loaded, run_dir: Path) -> Loaded:
+    """The same with the tokenizer that the run directory keeps, where the one it began with is gone."""
+    data = loaded.config.data
+    if data.prepare != "none" or Path(data.tokenizer).is_file() or begins_anew(run_dir):
+        return loaded
+    if (own := own_tokenizer(run_dir)) is None or (data.path is not None and not (Path(data.dir) / MANIFEST).is_file()):
+        return loaded  # the data are to be made yet, and their tokenizer with them
+    return replace(loaded, config=replace(loaded.config, data=replace(data, tokenizer=str(own))))
 
 
 def out_of_memory(error: BaseException) -> DeviceMemoryError | None:
