@@ -22,21 +22,22 @@ from coca_train.runtime.durable import write_json
 from coca_train.runtime.errors import DataError, UserError
 from data_prep.merging.manifest import NAME as MANIFEST
 from data_prep.merging.manifest import read as read_manifest
+from data_prep.progress import say
 from data_prep.readers.base import shown
 from data_prep.readers.folder import Listing, listing
 from data_prep.schema import PrepareConfig
-from data_prep.selection.fitting import stretch_for, vocabulary_for, with_share, with_vocabulary
+from data_prep.selection.fitting import stretch_for, vocabulary, vocabulary_for, with_share
 from data_prep.settings import load
 
 FORMAT = 1  # of what decides the data beside the folder and the options
 SOURCE = "text"  # all files are one source: a document is as likely as any other of its length
 RECORD = "folder.json"  # what was read, beside the data
-OPTIONS = {"share": "data.valid_share", "size": "data.vocab_size"}
+SHARE, SIZE = "data.valid_share", "data.vocab_size"
 # Options as messages of data_prep call them, and as a training does.
 WORDS = (
     ("work.on_error", "data.on_error"),
-    ("tokenizer.vocab_size", OPTIONS["size"]),
-    ("corpus.valid_share", OPTIONS["share"]),
+    ("tokenizer.vocab_size", SIZE),
+    ("corpus.valid_share", SHARE),
     ("text_field or id_field", "data.text_field"),
     (f"corpus.sources.{SOURCE}.files", "data.path"),
     ("files= of the source", "data.path"),
@@ -136,12 +137,12 @@ def prepare(data: DataConfig) -> None:
             if is_finished(dir):
                 return
             config = _configuration(data)
-            config = with_share(config, OPTIONS)
+            config = with_share(config, SHARE)
             if not config.corpus.valid_share:
                 raise _too_little(data, "held out")
-            if config.tokenizer.import_from is None:
-                config = with_vocabulary(config, OPTIONS)
-            listed = listing(config.corpus.sources[SOURCE].files[0], "data.path")
+            listed = listing(str(data.path), "data.path")
+            if config.tokenizer.import_from is None and data.vocab_size is not None:
+                say(vocabulary(data.vocab_size, listed.text_bytes, SIZE))
             tokenizer.run(config)
             tokenize.run(config)
             _check_split(data, dir)
@@ -184,7 +185,7 @@ def _check_split(data: DataConfig, dir: Path) -> None:
 def _too_little(data: DataConfig, what: str) -> DataError:
     return DataError(
         f"E-RAW-33 data.path={shown(str(data.path))}: of the text that can be read nothing is {what}; a training needs "
-        f"both. Fix: give it more text, or another share: {OPTIONS['share']}=0.1"
+        f"both. Fix: give it more text, or another share: {SHARE}=0.1"
     )
 
 

@@ -110,9 +110,7 @@ def _as_begun(text: OwnText, before: dict[str, Any] | None) -> dict[str, Any] | 
         )
         return before
     if not is_finished(now) and (made := newest(folder)) is not None and (changes := text.changes(made)):
-        dist.log(
-            f"data      {text.path} has changed since {made} was made of it ({changes}); what training reads is made anew"
-        )
+        dist.log(f"data      {text.path} has changed since {made} was made of it ({changes}): it is made anew")
     return None
 
 

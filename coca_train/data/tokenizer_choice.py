@@ -33,9 +33,9 @@ def main_file(folder: Path) -> Path | None:
         at = next((i for i, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), 0)
         raise DataError(
             f"E-TKN-15 {folder}: {TOKENIZERS[1]} has {theirs.vocab_size - ours.vocab_size} tokens more than "
-            f"{TOKENIZERS[0]} and encodes a text in another way (token {at} is {other[at : at + 1]}, not {one[at : at + 1]}); one of them "
-            f"is not the model's. Fix: name the right one: tokenizer={fuller} (import), tokenizer.import_from={fuller} "
-            "(data_prep)"
+            f"{TOKENIZERS[0]} and encodes a text in another way (token {at} is {other[at : at + 1]}, not "
+            f"{one[at : at + 1]}); one of them is not the model's. Fix: name the right one: tokenizer={fuller} "
+            f"(import), tokenizer.import_from={fuller} (data_prep)"
         )
     return fuller
 

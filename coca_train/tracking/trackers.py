@@ -198,8 +198,8 @@ def _run_id(run_dir: Path) -> str:
         is_ours = not place or place[0] == here[0] or place[1:] == [here[1]]
         own = known.strip() if known.strip() and is_ours else secrets.token_hex(4)
         if not is_ours:
-            warn(
-                f"{run_dir} is a copy of {place[0]}: it is the wandb run {own} from here on, no longer {known.strip()}"
+            dist.log(
+                f"wandb     {run_dir} is a copy of {place[0]}: not its run {known.strip()}, but {own} from here on"
             )
         if [known, *place] != [own, *here]:
             path.write_text("\n".join([own, *here]) + "\n", encoding="utf-8")

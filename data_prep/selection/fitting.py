@@ -6,11 +6,10 @@ until there are enough or the text is dear. Of a few long texts stretches are he
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -33,8 +32,6 @@ LONG = LEAST + LEAST // 5  # of them long: some more than the least, as a copy a
 FITS, MOST = 0.08, 0.1  # of the text: for all that is wanted, and for the least
 CHARACTERS = (32_000, 16_000, 8_000, 4_000, 2_000, 1_000, 500)  # of a stretch: the longest of which there are enough
 VOCABULARY = range(600, 32_000)  # [token ids]
-# Words for options in what is said, where another command has other ones.
-OPTIONS: Mapping[str, str] = MappingProxyType({"share": "corpus.valid_share", "size": "tokenizer.vocab_size"})
 
 
 class Documents(NamedTuple):
@@ -64,7 +61,7 @@ def stretch_for(n_bytes: int) -> int:
     return next((length for length in CHARACTERS if length * LONG <= FITS * n_bytes), CHARACTERS[-1])
 
 
-def with_vocabulary(config: PrepareConfig, options: Mapping[str, str] = OPTIONS) -> PrepareConfig:
+def with_vocabulary(config: PrepareConfig) -> PrepareConfig:
     """The same with a size of the vocabulary, which is said where it was open."""
     tokenizer = config.tokenizer
     if tokenizer.vocab_size is not None:
@@ -72,14 +69,19 @@ def with_vocabulary(config: PrepareConfig, options: Mapping[str, str] = OPTIONS)
     n_bytes = _text_bytes(config)
     size = vocabulary_for(n_bytes) if n_bytes else VOCABULARY.stop
     if not Path(tokenizer.path).exists():
-        text = f"{of_bytes(n_bytes)} of text" if n_bytes else "a text of unknown size"
-        say(f"vocabulary: {size:,} token ids for {text} ({options['size']}={size})", config.work.progress_bar)
+        say(vocabulary(size, n_bytes, "tokenizer.vocab_size"), config.work.progress_bar)
     return replace(config, tokenizer=replace(tokenizer, vocab_size=size))
 
 
-def with_share(config: PrepareConfig, options: Mapping[str, str] = OPTIONS) -> PrepareConfig:
+def vocabulary(size: int, n_bytes: int, option: str) -> str:
+    """What is said of the size of a vocabulary. n_bytes: of the text; 0: not known."""
+    text = f"{of_bytes(n_bytes)} of text" if n_bytes else "a text of unknown size"
+    return f"vocabulary: {size:,} token ids for {text} ({option}={size})"
+
+
+def with_share(config: PrepareConfig, option: str = "corpus.valid_share") -> PrepareConfig:
     """The same with a held-out share, which is said where it was open. Reads the text for it, but that of a finished
-    corpus, and of a large one no more than is needed.
+    corpus, and of a large one no more than is needed. option: what sets it, for people.
 
     Raises what readers raise, and the first bad document under work.on_error=stop.
     """
@@ -96,7 +98,7 @@ def with_share(config: PrepareConfig, options: Mapping[str, str] = OPTIONS) -> P
     taken = by_length[length]
     say(
         f"held out: {taken.documents:,} documents, {percent(taken.text)} of the text; of texts beyond {2 * length:,} "
-        f"characters, stretches of {length:,} ({options['share']}={taken.share:g})",
+        f"characters, stretches of {length:,} ({option}={taken.share:g})",
         config.work.progress_bar,
     )
     return replace(config, corpus=replace(corpus, valid_share=taken.share, valid_characters=length))
