@@ -311,7 +311,7 @@ def test_help_of_a_verb(verb, capsys):
     assert "   * paper_miniature " in out
     for option in options(PREPARE):
         assert (f"    {option.key}=" in out) == (option.key.split(".")[0] in VERBS[verb].sections), option.key
-    assert "    corpus.valid_share=0.05   (a number >= 0 and < 1, or null)\n        share of" in out
+    assert "    corpus.valid_share=0.05   (a number >= 0 and < 1 or null)\n        share of" in out
 
 
 @pytest.mark.parametrize(
