@@ -1,6 +1,7 @@
 """One run, from its config to its report: stage after stage."""
 
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -239,9 +240,10 @@ def written_files(config: Config, run_dir: Path) -> str:
 def next_commands(config: Config, run_dir: Path) -> str:
     """Commands for a finished run: one that began from other weights is not the quickstart's comparison of schemes."""
     prompt = config.eval.sample_prompt or "The"
+    text = "" if config.data.path is None else f" data.path={shlex.quote(config.data.path)}"
     comparing = [
-        "python -m coca_train position=rope run.name=rope",
-        "python -m coca_train compare schemes=rope,alibi,coca,coca_strict",
+        f"python -m coca_train{text} position=rope run.name=rope",
+        f"python -m coca_train compare{text} schemes=rope,alibi,coca,coca_strict",
     ]
     tuned = config.start.path is not None or len(config.stages) > 1
     commands = [
