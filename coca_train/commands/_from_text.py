@@ -38,7 +38,8 @@ def bring(a: Assembled, typed: Callable[[], dict[str, Any]]) -> None:
     run_dir = Path(str(lookup(values, "run.root")), str(lookup(values, "run.name")))
     before = _began_with(run_dir, path, data)
     tokenizer = _given_tokenizer(a, values, before)
-    text = OwnText(path, *(data[option] for option in OPTIONS), None if tokenizer is None else _digest(tokenizer))
+    said = {option: data[option] for option in OPTIONS}
+    text = OwnText(path=path, tokenizer=None if tokenizer is None else _digest(tokenizer), **said)
     chosen = {word.partition("=")[0].lstrip("+") for word in a.overrides}
     brought: dict[str, Any] = {"prepare": "none", "sources": sources()}
     given = Path(str(data["dir"])) if "data.dir" in chosen else None
