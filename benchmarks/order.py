@@ -76,6 +76,11 @@ def measure(folder: Path, document_mask: bool) -> dict[str, float]:
         for path in sorted(folder.glob("*.bin"))
     }
     config = DataConfig(
+        path=None,
+        text_field="text",
+        vocab_size=None,
+        valid_share=None,
+        on_error="stop",
         prepare="none",
         dir=str(folder),
         tokenizer=str(folder / "tokenizer.model"),

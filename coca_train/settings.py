@@ -7,7 +7,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ from coca_train.positions.rules import heads_shared, layers_fit, visibility_fits
 from coca_train.runtime.trees import copied, section
 
 FINE_TUNING = "_fine_tuning"  # a part of configs/experiment
+TOKENIZERS = ("tokenizer.model", "tokenizer.json")  # names that the file of a tokenizer has
+HELD_OUT = "held_out"  # folder of a run, with its held-out text by source
 
 
 def tried_options(eval: EvalConfig, position: Any, visibility: Any, train: TrainConfig) -> Iterator[Problem]:
@@ -54,23 +56,32 @@ def fine_tuning(groups: Mapping[str, str], values: Sequence[Any]) -> dict[str, s
     return {"experiment": FINE_TUNING} if path and "experiment" not in groups else {}
 
 
-def name_from_start(a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str, Any]]) -> None:
-    """Name a run after the weights that it starts from, where no experiment names it; below the command line.
+def name_from_paths(a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str, Any]]) -> None:
+    """Name a run after the weights that it starts from and the folder of its texts, where no experiment names it; below
+    the command line.
 
-    The folder's name, and a digest of its path as it is written: other folders of this name, and the run that lies in
-    the folder, have other names. Nothing is read, so that the run is found again when the folder is gone.
+    The folders' names, and a digest of their paths as they are written: other folders of these names, and the run that
+    lies in the folder, have other names. Nothing is read, so that the run is found again when the folder is gone.
     """
     if not place_of("run.name", a.places).startswith("configs/train.yaml:"):
         return  # an experiment's own
-    if not any("start" in word for word in a.overrides) and section(a.tree, "start").get("path") is None:
+    if not paths_given(a):
         return  # resolving takes time
-    path = section(typed(), "start").get("path")
-    if isinstance(path, str) and path:
-        path = os.path.normpath(path)
-        base = re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(os.path.abspath(path))).strip("-._")
-        digest = hashlib.sha256(path.encode(errors="surrogateescape")).hexdigest()[:8]
-        a.tree["run"] = a.tree["run"] | {"name": f"{base[:80] or 'start'}-{digest}"}
-        a.places["run.name"] = "start.path"
+    values = typed()
+    given = [section(values, name).get("path") for name in ("start", "data")]
+    paths = [os.path.normpath(path) for path in given if isinstance(path, str) and path]
+    if paths:
+        names = (re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(os.path.abspath(path))) for path in paths)
+        base = "-".join(name.strip("-._")[: 80 // len(paths)] or "start" for name in names)
+        digest = hashlib.sha256("\0".join(paths).encode(errors="surrogateescape")).hexdigest()[:8]
+        a.tree["run"] = a.tree["run"] | {"name": f"{base}-{digest}"}
+        a.places["run.name"] = "start.path" if given[0] else "data.path"
+
+
+def paths_given(a: Assembled) -> bool:
+    """Whether start.path or data.path may be set."""
+    sections = (section(a.tree, name) for name in ("start", "data"))
+    return any("path" in word for word in a.overrides) or any(one.get("path") is not None for one in sections)
 
 
 # Here, and not in config/, scheme and machinery meet: config imports nothing above itself, so what types `position` is
@@ -99,7 +110,7 @@ TRAIN = Root(
     examples="train.max_steps=100, or group=choice, e.g. position=coca",
     place="run.root and run.name",
     implied=fine_tuning,
-    brings=name_from_start,
+    brings=name_from_paths,
     without_default=("experiment",),
     from_top=("experiment",),
     registries={"position": SCHEMES, "position.frequencies": FREQUENCIES, "visibility": VISIBILITIES},
@@ -120,8 +131,27 @@ def load(overrides: list[str], config_dirs: tuple[Path, ...] = (), launch: bool 
 
 
 def load_saved(run_dir: str | Path) -> Loaded:
-    """The configuration a run directory keeps, through the same checks as a new one."""
-    return loading.load_saved(TRAIN, Path(run_dir) / "config.yaml")
+    """The configuration a run directory keeps, through the same checks as a new one. Its tokenizer is the one that the
+    directory keeps, and so is held-out text that is gone from where it was: a copy of a run is whole."""
+    folder = Path(run_dir).resolve()
+    loaded = loading.load_saved(TRAIN, Path(run_dir) / "config.yaml")
+    data = loaded.config.data
+    if (tokenizer := own_tokenizer(folder)) is not None:
+        data = replace(data, tokenizer=str(tokenizer))
+    kept = {
+        name: replace(source, valid_path=str(folder / HELD_OUT / name))
+        for name, source in data.sources.items()
+        if source.valid_path is not None
+        and not Path(f"{source.valid_path}.idx").is_file()
+        and (folder / HELD_OUT / f"{name}.idx").is_file()
+    }
+    data = replace(data, sources=data.sources | kept)
+    return replace(loaded, config=replace(loaded.config, data=data))
+
+
+def own_tokenizer(run_dir: Path) -> Path | None:
+    """The tokenizer that a run directory keeps; None: it keeps none yet."""
+    return next((file for name in TOKENIZERS if (file := run_dir / name).is_file()), None)
 
 
 def of_training(word: str) -> bool:

@@ -1,12 +1,14 @@
 """The configuration of `python -m data_prep`: configs/prepare.yaml, the choices of `corpus`, rules between options."""
 
+import glob
 import math
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from coca_train.config import load as loading
 from coca_train.config.check import names, paths, problems
@@ -15,8 +17,11 @@ from coca_train.config.files import choices, config_dir
 from coca_train.config.messages import Problem, nearest
 from coca_train.config.root import Root
 from coca_train.data.prompts.answered import KINDS, LARGEST
-from coca_train.data.tokenizer_choice import MAIN
+from coca_train.data.tokenizer_choice import main_file, main_name
+from coca_train.runtime.errors import UserError
 from coca_train.runtime.trees import section
+from coca_train.settings import TOKENIZERS
+from data_prep.readers.endings import ENDINGS, Kind, kind_of_file
 from data_prep.schema import (
     CorpusConfig,
     CorpusSourceConfig,
@@ -30,13 +35,6 @@ from data_prep.schema import (
     WorkConfig,
 )
 
-ENDINGS: dict[str, Literal["jsonl", "parquet", "text"]] = {
-    ".jsonl": "jsonl",
-    ".parquet": "parquet",
-    ".txt": "text",
-    ".md": "text",
-}
-Kind = Literal["auto", "jsonl", "parquet", "text", "hub"]
 LONGEST_LINE = 2**31 - 1  # what pyarrow's columns and a pickle's frames hold without further thought
 
 
@@ -65,23 +63,14 @@ def _paths(
     return problems
 
 
-def kind_of_file(pattern: str) -> Kind:
-    """What the ending of a path or pattern says it is; auto: nothing."""
-    return ENDINGS.get(_ending(pattern), "auto")
-
-
-def _ending(pattern: str) -> str:
-    """.jsonl of raw/*.jsonl.gz."""
-    path = Path(pattern)
-    return Path(path.stem if path.suffix in (".gz", ".zst") else path.name).suffix.lower()
-
-
 def kind_of(source: CorpusSourceConfig) -> Kind:
     """How a source is read; auto: it says neither itself nor by its files."""
     if source.kind != "auto":
         return source.kind
     if not source.files:
         return "hub" if source.hub else "auto"
+    if all(map(os.path.isdir, source.files)):
+        return "folder"
     kinds: set[Kind] = {kind_of_file(pattern) for pattern in source.files}
     return kinds.pop() if len(kinds) == 1 else "auto"
 
@@ -95,6 +84,8 @@ def _unknown_kind(name: str, source: CorpusSourceConfig) -> Problem:
         text = f"{first} and {other[0]} are not read in the same way; a source is of one kind"
         fix = f"write {key}.files='[{files}]' +corpus.sources.{name}_more.files='[{','.join(other)}]'"
         return Problem("E-CFG-50", keys, text, fix)
+    if not glob.has_magic(first) and not os.path.exists(first):
+        return Problem("E-CFG-50", keys, f"{first} is not there", f"write {key}.files='[<files or a folder>]'")
     text = f"the ending of {first} does not say how it is read; {', '.join(ENDINGS)} do"
     fix = f"write {key}.kind=text (a document a file), or jsonl (a document a line), or parquet (a row)"
     return Problem("E-CFG-50", keys, text, fix)
@@ -303,14 +294,22 @@ def _complete(config: PrepareConfig) -> PrepareConfig:
 def _found(tokenizer: TokenizerConfig) -> TokenizerConfig:
     """A path to a .model that is not there is one to a .json where that is, or comes from import_from, so that no verb
     has to be told which kind it is."""
-    path = Path(tokenizer.path)
-    other, origin = path.with_suffix(".json"), tokenizer.import_from
+    path, origin = Path(tokenizer.path), tokenizer.import_from
     if path.suffix != ".model" or path.exists():
         return tokenizer
-    from_json = origin is not None and (
-        Path(origin).suffix == ".json" or [name for name in MAIN if (Path(origin) / name).is_file()] == [MAIN[1]]
-    )
-    return replace(tokenizer, path=str(other)) if other.is_file() or from_json else tokenizer
+    other = path.with_suffix(".json")
+    return replace(tokenizer, path=str(other)) if other.is_file() or _is_json(origin) else tokenizer
+
+
+def _is_json(origin: str | None) -> bool:
+    """Whether a tokenizer to import is a tokenizer.json; what is wrong with it is told by who imports it."""
+    if origin is None:
+        return False
+    try:
+        file = main_file(Path(origin)) if os.path.isdir(origin) else Path(origin)
+        return file is not None and main_name(file) == TOKENIZERS[1]
+    except (UserError, OSError):
+        return False
 
 
 def overrides(words: Sequence[str]) -> list[str]:

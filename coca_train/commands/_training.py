@@ -1,4 +1,4 @@
-"""The configuration of a training as the commands take it: what its start.path knows of itself is in it."""
+"""The configuration of a training as the commands take it, with what its start.path and its data.path stand for."""
 
 import shlex
 from collections.abc import Callable, Mapping
@@ -24,11 +24,11 @@ def _bring(
     a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str, Any]], bf16: bool | None = None
 ) -> None:
     """Bring the model of start.path for `model=from_start`, or where the command line chooses neither a model nor an
-    experiment; the precision of a fine-tuning; and the name that a run has from it.
+    experiment; the precision of a fine-tuning; the data that are made of data.path; and the name that a run has.
 
     bf16: whether the machine computes in it, where it is not this one.
     """
-    settings.name_from_start(a, groups, typed)
+    settings.name_from_paths(a, groups, typed)
     if a.choices.get("model") == FROM_START or (a.comes_along and "model" not in groups):
         from coca_train.hub.from_start import bring  # torch, which help and most trainings need not wait for
 
@@ -38,6 +38,10 @@ def _bring(
 
         _fine_tuning.set_precision(a, groups, typed(), bf16)
         a.notes.append(_fine_tuning.said(a, groups, typed))
+    if settings.paths_given(a):
+        from coca_train.commands import _from_text
+
+        _from_text.bring(a, typed)
 
 
 def remembered(words: list[str], dirs: tuple[Path, ...]) -> list[str]:

@@ -198,6 +198,18 @@ def _sources(data: DataConfig) -> Iterator[Problem]:
     yield from names("data.sources", data.sources)
 
 
+def _folder(data: DataConfig) -> Iterator[Problem]:
+    """What is said of the making of data is about data that are made."""
+    if data.path and data.prepare != "none":
+        text = "data are made of the folder or of this Python installation, not of both"
+        yield Problem("E-CFG-85", ("data.prepare", "data.path"), text, "leave data.prepare out, or data.path")
+    said = {"text_field": "text", "vocab_size": None, "valid_share": None, "on_error": "stop"}
+    for name, default in said.items():
+        if data.path is None and getattr(data, name) != default:
+            text = "nothing is made of a folder here, so it changes nothing"
+            yield Problem("E-CFG-85", (f"data.{name}", "data.path"), text, "write data.path=<folder>, or leave it out")
+
+
 def _packing(data: DataConfig, train: TrainConfig) -> Iterator[Problem]:
     """Packings that go with the rest of the data section."""
     windows, long, often = data.packing == "windows", "data.upsample_from_tokens", "data.upsample_factor"
@@ -229,7 +241,8 @@ def _paths(run: RunConfig, data: DataConfig, start: StartConfig) -> list[Problem
     for name, source in data.sources.items():
         options[f"data.sources.{name}.path"] = source.path
         options |= {} if source.valid_path is None else {f"data.sources.{name}.valid_path": source.valid_path}
-    return paths(options | ({"start.path": start.path} if start.path is not None else {}))
+    given = {"start.path": start.path, "data.path": data.path}
+    return paths(options | {key: path for key, path in given.items() if path is not None})
 
 
 def _seeds(run: RunConfig, data: DataConfig) -> Iterator[Problem]:
@@ -296,6 +309,7 @@ RULES = (
     _peft,
     _rates,
     _sources,
+    _folder,
     _packing,
     _paths,
     _seeds,

@@ -203,8 +203,24 @@ class SourceConfig:
 class DataConfig:
     """The training mixture and its tokenizer."""
 
+    path: str | None = Field(
+        description="folder of texts to train on (.txt, .md, .jsonl, .jsonl.gz, .jsonl.zst, .parquet, mixed, folders "
+        "in it too): what training reads is made of it in a folder of its own, once, and dir, sources and, without "
+        "start.path, tokenizer follow from it; null = the files are those of dir and sources"
+    )
+    text_field: str = Field(description="path: dotted field of .jsonl and .parquet that holds the text")
+    vocab_size: Positive | None = Field(
+        description="path: size of the vocabulary that is trained [token ids]; null = by the size of the text, twice "
+        "the square root of its bytes, in hundreds, 32,000 at most"
+    )
+    valid_share: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        description="path: share of the documents held out; null = as many as a report needs, within 10 % of the text"
+    )
+    on_error: Literal["stop", "skip"] = Field(
+        description="path: a bad document: stop with file, line and reason; or skip it, and list it in <dir>/rejects"
+    )
     prepare: Literal["embedded", "none"] = Field(
-        description="embedded: make the quickstart corpus when it is missing; none: the files must exist"
+        description="embedded: make the quickstart corpus when it is missing; none: the files exist or are made of path"
     )
     dir: str = Field(description="folder of the prepared data")
     tokenizer: str = Field(description="SentencePiece model file")

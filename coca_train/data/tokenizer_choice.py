@@ -1,12 +1,13 @@
 """Which of the tokenizer files of a folder is read: tokenizer.model, or tokenizer.json where that knows more tokens."""
 
+import os
 from pathlib import Path
 
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime import outside
 from coca_train.runtime.errors import DataError
+from coca_train.settings import TOKENIZERS
 
-MAIN = ("tokenizer.model", "tokenizer.json")
 # Words, digits, letters of other scripts, and what follows a space: what two writings of one vocabulary would split
 # differently first.
 TEXT = "Mr. Utterson the lawyer was a man; 1 234,56 €, naïve façade, 北京, def main(argv): return 0"
@@ -19,7 +20,7 @@ def main_file(folder: Path) -> Path | None:
     encodes as tokenizer.model does. Raises DataError E-TKN-15 where it does not or is damaged, and what `Tokenizer`
     raises.
     """
-    files = [folder / name for name in MAIN if (folder / name).is_file()]
+    files = [folder / name for name in TOKENIZERS if (folder / name).is_file()]
     if len(files) < 2:
         return files[0] if files else None
     model, fuller = files
@@ -31,12 +32,18 @@ def main_file(folder: Path) -> Path | None:
     if (one := ours.encode(TEXT)) != (other := theirs.encode(TEXT)):
         at = next((i for i, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), 0)
         raise DataError(
-            f"E-TKN-15 {folder}: {MAIN[1]} has {theirs.vocab_size - ours.vocab_size} tokens more than {MAIN[0]} and "
-            f"encodes a text in another way (token {at} is {other[at : at + 1]}, not {one[at : at + 1]}); one of them "
-            f"is not the model's. Fix: name the right one: tokenizer={fuller} (import), tokenizer.import_from={fuller} "
-            "(data_prep)"
+            f"E-TKN-15 {folder}: {TOKENIZERS[1]} has {theirs.vocab_size - ours.vocab_size} tokens more than "
+            f"{TOKENIZERS[0]} and encodes a text in another way (token {at} is {other[at : at + 1]}, not "
+            f"{one[at : at + 1]}); one of them is not the model's. Fix: name the right one: tokenizer={fuller} "
+            f"(import), tokenizer.import_from={fuller} (data_prep)"
         )
     return fuller
+
+
+def main_name(file: Path) -> str:
+    """tokenizer.model or tokenizer.json, by what a file is. Raises OSError."""
+    with os.fdopen(outside.open_file(file), "rb") as opened:
+        return TOKENIZERS[opened.read(1) == b"{"]
 
 
 def _n_tokens(path: Path) -> int:
@@ -51,8 +58,8 @@ def _n_tokens(path: Path) -> int:
     except (OSError, ValueError) as error:
         raise DataError(
             f"E-TKN-15 {path}: cannot be read ({getattr(error, 'strerror', None) or error}), and it may have "
-            f"tokens that {MAIN[0]} has not. Fix: download it again, or name the right one: "
-            f"tokenizer={path.with_name(MAIN[0])} (import), tokenizer.import_from={path.with_name(MAIN[0])} (data_prep)"
+            f"tokens that {TOKENIZERS[0]} has not. Fix: download it again, or name the right one: "
+            f"tokenizer={(other := path.with_name(TOKENIZERS[0]))} (import), tokenizer.import_from={other} (data_prep)"
         ) from error
     if values is None:  # a tokenizer of another kind, whatever its name is
         return Tokenizer(path).vocab_size

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from coca_train.data.dataset import BLOCK_BYTES, IndexedDataset
 from coca_train.data.held_out import HeldOut, Validation
+from coca_train.data.manifest_beside import NAME as MANIFEST
 from coca_train.data.mixture import Mixture, require_files
 from coca_train.data.packings import Edges
 from coca_train.data.tokenizer import Tokenizer
@@ -68,7 +69,7 @@ def data_state(stages: Sequence[Stage], seconds: float) -> DataState:
 def to_come(stages: Sequence[Stage]) -> bool:
     """Whether the data is made when the training starts."""
     first = stages[0].config.data
-    return first.prepare == "embedded" and not Path(first.tokenizer).is_file()
+    return (first.prepare == "embedded" or first.path is not None) and not (Path(first.dir) / MANIFEST).is_file()
 
 
 def _of_stage(stage: Stage, prefixes: dict[str, None]) -> list[object]:

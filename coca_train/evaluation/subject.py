@@ -25,7 +25,7 @@ from coca_train.hub.starting import NAME as STARTED
 from coca_train.hub.weights import Source, open_source
 from coca_train.models.transformer import Transformer, count_parameters
 from coca_train.runtime.errors import DataError
-from coca_train.settings import load
+from coca_train.settings import TOKENIZERS, load
 
 BLOCK_BYTES = 1 << 22
 
@@ -186,7 +186,7 @@ def _of_folder(source: Source, device: str) -> tuple[Transformer, Tokenizer, Con
     tokenizer = tokenizer_files.open_for(source, tokenizer_files.find(source, "auto"))
     if tokenizer is None:
         raise DataError(
-            f"E-EVAL-03 {source.path}: there is no tokenizer beside the weights ({', '.join(tokenizer_files.MAIN)}); "
+            f"E-EVAL-03 {source.path}: there is no tokenizer beside the weights ({', '.join(TOKENIZERS)}); "
             "text cannot be read without it. Fix: put the model's tokenizer there"
         )
     where, stored = pick_device(device), source.dtypes["embed.weight"]

@@ -25,11 +25,11 @@ from coca_train.evaluation.configuration import TextConfig
 from coca_train.evaluation.measures.ngrams import Frequencies
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.runtime.errors import DataError, UserError
-from coca_train.settings import load_saved
+from coca_train.settings import HELD_OUT, load_saved
 from data_prep import readers
 from data_prep.readers.base import Reject
+from data_prep.readers.endings import kind_of_file
 from data_prep.schema import CorpusSourceConfig, FilterConfig, WorkConfig
-from data_prep.settings import kind_of_file
 from data_prep.settings import load as load_corpus
 
 COUNTED = 2_000_000  # tokens of a source
@@ -205,7 +205,9 @@ def _check_unchanged(run: str, saved: Config, fingerprints: Mapping[str, Any]) -
     for stage in read_record(Path(run)).get("stages", []):
         for name, now in fingerprints.items():
             path, before = saved.data.sources[name].valid_path, stage.get("held_out", {}).get(name)
-            if before is None or stage["settings"].get(f"data.sources.{name}.valid_path") != path:
+            kept = path is not None and Path(path).parent == Path(run).resolve() / HELD_OUT
+            same = kept or stage["settings"].get(f"data.sources.{name}.valid_path") == path
+            if before is None or not same:
                 continue
             if (difference := fingerprint_diff(before, now)) is not None:
                 raise DataError(

@@ -8,16 +8,16 @@ from typing import Any
 from coca_train.data.special_tokens import COMPANIONS, MODEL_FILES, RECORD, folder_of
 from coca_train.data.storage import digest
 from coca_train.data.tokenizer import NOTHING, Tokenizer
-from coca_train.data.tokenizer_choice import MAIN, main_file
+from coca_train.data.tokenizer_choice import main_file, main_name
 from coca_train.hub.keys import read_json, without_code
 from coca_train.hub.parity import TEXT
 from coca_train.hub.weights import Source
 from coca_train.runtime import dist, durable, outside
 from coca_train.runtime.errors import DataError
-from coca_train.settings import load_saved
+from coca_train.settings import TOKENIZERS, load_saved
 
 CONFIG = "tokenizer_config.json"
-BESIDE = (*MAIN, *COMPANIONS)
+BESIDE = (*TOKENIZERS, *COMPANIONS)
 GENERATION = MODEL_FILES[1]  # kept with them, since it says where generation stops
 FOLDER = "tokenizer"  # of a run: the files as they came, for the next export
 LIMIT = 256 << 20  # [bytes]
@@ -29,15 +29,20 @@ def find(source: Source, choice: str) -> Path | None:
         return None
     if choice != "auto":
         return Path(choice)
-    if source.kind == "run":
-        path = Path(load_saved(source.path).config.data.tokenizer)
-        return path if path.is_file() else None
-    return main_file(source.path)
+    return of_weights(source.path)
+
+
+def of_weights(path: Path) -> Path | None:
+    """The tokenizer file of a run or a Hugging Face folder; None where there is none."""
+    if not (path / "run.json").is_file():
+        return main_file(path)
+    file = Path(load_saved(path).config.data.tokenizer)
+    return file if file.is_file() else None
 
 
 def digests(folder: Path) -> dict[str, Path]:
     """SHA-256 of every tokenizer file in a folder that our Tokenizer could read, and the file."""
-    return {digest(folder / name)["sha256"]: folder / name for name in MAIN if (folder / name).is_file()}
+    return {digest(folder / name)["sha256"]: folder / name for name in TOKENIZERS if (folder / name).is_file()}
 
 
 def begins_texts(folder: Path, tokenizer: Tokenizer) -> bool:
@@ -149,12 +154,6 @@ def _words(path: Path, tokenizer: Tokenizer, prefix_space: bool) -> dict[str, ob
         "clean_up_tokenization_spaces": False,
         **{key: _piece(path, tokenizer.kind, token) for key, token in ends.items() if token is not None},
     }
-
-
-def main_name(path: Path) -> str:
-    """tokenizer.model or tokenizer.json, by what the file is."""
-    with open(path, "rb") as file:
-        return "tokenizer.json" if file.read(1) == b"{" else "tokenizer.model"
 
 
 def _piece(path: Path, kind: str, token: int) -> str:

@@ -78,6 +78,8 @@ def embedding_rows(config: Config) -> int:
     if config.model.vocab_size is not None:
         return config.model.vocab_size
     if not Path(config.data.tokenizer).is_file():
+        if config.data.path is not None and config.data.vocab_size is not None:  # to be made, of this size
+            return vocab_size(config.model, config.data.vocab_size, config.data.tokenizer)
         raise UserError(
             f"E-PLN-01 model.vocab_size=null: it is the tokenizer's, and there is no {config.data.tokenizer}; a plan "
             "needs no data, but the number of embedding rows. Fix: write model.vocab_size=32000 (or what the "

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import yaml
 
-from coca_train.runtime import outside
+from coca_train.runtime import dist, outside
 
 Record = Mapping[str, Any]
 Warn = Callable[[str], None]
@@ -184,11 +184,25 @@ class WandbSink:
 
 
 def _run_id(run_dir: Path) -> str:
-    """The wandb id of this run directory, so that a resumed run goes on in the same wandb run."""
+    """The wandb id of this run directory, so that a resumed run goes on in the same wandb run; a copy of the directory
+    gets one of its own.
+
+    Beside the id stands where the directory was, and its inode: whoever moves it, or sees it through another mount,
+    keeps the id. An id alone, written by hand, is taken.
+    """
     path = run_dir / "wandb_id.txt"
     try:
-        if not path.exists():
-            path.write_text(secrets.token_hex(4), encoding="utf-8")
-        return outside.read_text(path, 1000).strip()
+        here = str(run_dir.resolve()), str(run_dir.stat().st_ino)
+        known, *place = outside.read_text(path, 10_000).split("\n") if path.exists() else [""]
+        place = [line for line in place if line]
+        is_ours = not place or place[0] == here[0] or place[1:] == [here[1]]
+        own = known.strip() if known.strip() and is_ours else secrets.token_hex(4)
+        if not is_ours:
+            dist.log(
+                f"wandb     {run_dir} is a copy of {place[0]}: not its run {known.strip()}, but {own} from here on"
+            )
+        if [known, *place] != [own, *here]:
+            path.write_text("\n".join([own, *here]) + "\n", encoding="utf-8")
+        return own
     except (OSError, ValueError):
         return secrets.token_hex(4)

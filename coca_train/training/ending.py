@@ -6,6 +6,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from coca_train.checkpoint.manifest import FOLDER, folder_name
 from coca_train.checkpoint.manifest import NAME as MANIFEST
 from coca_train.config.schema import Config
@@ -14,6 +16,7 @@ from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import Engine
 from coca_train.evaluation.configuration import CELLS
 from coca_train.evaluation.grid import on_all_ranks
+from coca_train.evaluation.measures.reach import LEAST
 from coca_train.evaluation.perplexity_page import asked, perplexity_text
 from coca_train.evaluation.pipeline import facts
 from coca_train.evaluation.progress import Progress
@@ -141,6 +144,17 @@ def _make(finished: Finished, runner: Engine) -> tuple[RunReport, Mapping[str, P
     return report, pictures
 
 
+def tellable(windows: Sequence[int], held_out: Mapping[str, IndexedDataset], max_documents: int) -> list[int]:
+    """The windows that as many documents fill as a verdict needs; all where none is, or where fewer are asked for.
+
+    Documents are cut to the longest window, so one that few of them fill would leave few to all others.
+    """
+    lengths = [np.diff(file.document_bounds()) for file in held_out.values()]
+    least = min(LEAST, max_documents)
+    full = [w for w in windows if sum(min(max_documents, int((each >= w).sum())) for each in lengths) >= least]
+    return full or list(windows)
+
+
 def evaluate(finished: Finished, module: Any) -> Evaluation | None:
     """Perplexity far beyond the training window; None where nothing can be measured, which is said."""
     config, options = finished.config, finished.config.eval.extrapolation
@@ -148,9 +162,13 @@ def evaluate(finished: Finished, module: Any) -> Evaluation | None:
     dist.log("report    how far the context reaches")
     progress = Progress(config.tracking.progress_bar)
     try:
-        windows = (multiple * config.train.seq_len for multiple in options.multiples)
+        windows = sorted(multiple * config.train.seq_len for multiple in options.multiples)
+        told = tellable(windows, finished.held_out, options.max_documents)
+        if told != windows:
+            left_out = ", ".join(f"{window:,}" for window in windows if window not in told)
+            dist.log(f"report    not in windows of {left_out}: fewer than {LEAST} held-out documents are so long")
         reach = Reach(
-            config, finished.tokenizer, finished.held_out, windows, after_training(config), options.max_documents
+            config, finished.tokenizer, finished.held_out, told, after_training(config), options.max_documents
         )
         subject, cells = reach.measure(
             module,

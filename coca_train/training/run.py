@@ -1,6 +1,7 @@
 """One run, from its config to its report: stage after stage."""
 
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -16,6 +17,7 @@ from coca_train.config.load import Loaded
 from coca_train.config.schema import Config
 from coca_train.config.sizes import here
 from coca_train.data.held_out import HeldOut, Validation
+from coca_train.data.manifest_beside import NAME as MANIFEST
 from coca_train.data.mixture import Mixture, require_files
 from coca_train.data.packings import Edges
 from coca_train.data.tokenizer import Tokenizer
@@ -30,7 +32,9 @@ from coca_train.runtime import dist, job, leaving
 from coca_train.runtime.errors import CheckpointError, DataError, DeviceMemoryError, UserError
 from coca_train.runtime.watchdog import Watchdog
 from coca_train.schedule import resolve, stage_at
+from coca_train.settings import own_tokenizer
 from coca_train.tracking.writers import MetricsWriter, shared_config
+from coca_train.training.belongings import keep_belongings
 from coca_train.training.stage import RunContext, run_one
 from coca_train.training.start import check_start, find_start, initial_digests
 from coca_train.training.tokens import commands_for_missing, commands_for_own_tokens
@@ -53,8 +57,9 @@ def train(loaded: Loaded) -> None:
 
     Raises UserError (and its subclasses; each has its exit code) for everything a user can mend.
     """
+    run_dir = Path(loaded.config.run.root) / loaded.config.run.name
+    loaded = with_own_tokenizer(loaded, run_dir)
     config = loaded.config
-    run_dir = Path(config.run.root) / config.run.name
     with ExitStack() as stack:
         # The watchdog before the process group, so that its thread outlives everything a collective can hang in.
         watchdog = stack.enter_context(Watchdog(config.engine.timeout_s))
@@ -108,6 +113,7 @@ def train(loaded: Loaded) -> None:
         digests = initial_digests(initial, config.run.seed) if dist.on_main(lambda: begins_anew(run_dir)) else {}
         note = begins_from.note if begins_from is not None else None
         record = dist.on_main(lambda: open_record(run_dir, loaded, stages, fingerprints, held_out, digests, note))
+        dist.on_main(lambda: keep_belongings(run_dir, tokenizer, validations[stages[-1].name].held_out))
         newest = newest_checkpoint(config.run.resume, run_dir, record["run_id"])
         # The metrics after them: records of steps that will be done again are dropped.
         start_step, shown = newest.step if newest else 0, partial(shared_config, config)
@@ -131,6 +137,16 @@ def train(loaded: Loaded) -> None:
         farewell(config, run_dir)
         # After a good end only: leaving waits for all ranks, and after an error one of them may be gone.
         engine.stop()
+
+
+def with_own_tokenizer(loaded: Loaded, run_dir: Path) -> Loaded:
+    """The same with the tokenizer that the run directory keeps, where the one it began with is gone."""
+    data = loaded.config.data
+    if data.prepare != "none" or Path(data.tokenizer).is_file() or begins_anew(run_dir):
+        return loaded
+    if (own := own_tokenizer(run_dir)) is None or (data.path is not None and not (Path(data.dir) / MANIFEST).is_file()):
+        return loaded  # the data are to be made yet, and their tokenizer with them
+    return replace(loaded, config=replace(loaded.config, data=replace(data, tokenizer=str(own))))
 
 
 def out_of_memory(error: BaseException) -> DeviceMemoryError | None:
@@ -224,9 +240,10 @@ def written_files(config: Config, run_dir: Path) -> str:
 def next_commands(config: Config, run_dir: Path) -> str:
     """Commands for a finished run: one that began from other weights is not the quickstart's comparison of schemes."""
     prompt = config.eval.sample_prompt or "The"
+    text = "" if config.data.path is None else f" data.path={shlex.quote(config.data.path)}"
     comparing = [
-        "python -m coca_train position=rope run.name=rope",
-        "python -m coca_train compare schemes=rope,alibi,coca,coca_strict",
+        f"python -m coca_train{text} position=rope run.name=rope",
+        f"python -m coca_train compare{text} schemes=rope,alibi,coca,coca_strict",
     ]
     tuned = config.start.path is not None or len(config.stages) > 1
     commands = [
@@ -239,7 +256,7 @@ def next_commands(config: Config, run_dir: Path) -> str:
 
 
 def prepare_data(config: Config) -> None:
-    """Make the quickstart corpus when it is asked for and missing (rank 0 works); then look for the files."""
+    """Make the data when that is asked for and they are missing (rank 0 works); then look for the files."""
     data = config.data
     if data.prepare == "embedded":
         from data_prep.verbs import embedded
@@ -247,6 +264,17 @@ def prepare_data(config: Config) -> None:
         own = Path(data.dir) / embedded.TOKENIZER
         tokenizer = None if Path(data.tokenizer) == own else Path(data.tokenizer)
         dist.on_main(lambda: embedded.make(data.dir, tokenizer=tokenizer))
+    elif data.path is not None:
+        from data_prep import own_text
+
+        dirs = dict.fromkeys(dist.all_gather_object(data.dir))
+        if len(dirs) > 1:
+            raise DataError(
+                f"E-RAW-34 data.path={data.path}: holds other files, or files of another time, for some ranks, which "
+                f"would read {' and '.join(dirs)}. Fix: wait until it is copied to all machines, or give a folder that "
+                "they share"
+            )
+        dist.on_main(lambda: own_text.prepare(data))
     require_files(data, partial(commands_for_missing, config))
 
 

@@ -2,17 +2,38 @@
 
 from pathlib import Path
 
+from coca_train.checkpoint.opening import read_record
+from coca_train.checkpoint.record import begins_anew
 from coca_train.config.files import choices, config_dir
 from coca_train.config.schema import Config, DataConfig
-from coca_train.hub.tokenizer_files import MAIN
 from coca_train.runtime.errors import UserError
-from coca_train.settings import load_saved
+from coca_train.settings import TOKENIZERS, load_saved
 from data_prep.schema import PrepareConfig
 from data_prep.settings import load
 
 
 def commands_for_missing(config: Config) -> str:
-    """The commands that make config.data where a corpus that comes along does, else where to read how."""
+    """The commands that make config.data where a corpus that comes along does, else where to read how; for a run that
+    has begun also what it began with."""
+    return _of_begun(Path(config.run.root, config.run.name)) + _commands(config)
+
+
+def _of_begun(run_dir: Path) -> str:
+    """Which data a run goes on with, and how to say where they are; "": it has not begun."""
+    if begins_anew(run_dir):
+        return ""
+    try:
+        sources = read_record(run_dir)["fingerprint"]["sources"]
+        said = ", ".join(f"{name} of {one['tokens']:,} tokens" for name, one in sources.items())
+    except (UserError, KeyError, TypeError, AttributeError):
+        return ""  # what is wrong with the record is told where it is read
+    return (
+        f"{run_dir} goes on with the data that it began with ({said}), wherever they lie now: data.dir=<folder>, or "
+        "data.sources.<name>.path=<prefix> and valid_path=; if they are gone, "
+    )
+
+
+def _commands(config: Config) -> str:
     corpus = _corpus_of(config.data)
     if corpus is None:
         return "python -m data_prep --help (docs/corpora.md)"
@@ -57,7 +78,7 @@ def _tokenizer_of_start(config: Config) -> Path | None:
     if config.start.path is None:
         return None
     path = Path(config.start.path)
-    if any((path / name).is_file() for name in MAIN):
+    if any((path / name).is_file() for name in TOKENIZERS):
         return path
     try:
         file = Path(load_saved(path).config.data.tokenizer)

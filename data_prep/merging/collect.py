@@ -52,8 +52,10 @@ class Part:
         with open(self.file("docs.npy"), "rb") as file:
             _header(file, self.stem)
             while len(documents := np.frombuffer(file.read(BLOCK * DOCS.itemsize), DOCS)):
-                rising = np.diff(documents["line"].astype(np.int64), prepend=last) > 0
-                good = rising & (documents["tokens"] > 0) & (documents["tokens"] < 1 << 31) & (documents["split"] < 2)
+                falls_not = np.diff(documents["line"].astype(np.int64), prepend=last) >= 0  # several pieces of a text
+                good = (
+                    falls_not & (documents["tokens"] > 0) & (documents["tokens"] < 1 << 31) & (documents["split"] < 2)
+                )
                 if not good.all():
                     raise damaged(self.stem, f"document {int(np.argmin(good))} of docs.npy is impossible")
                 last = int(documents["line"][-1])
@@ -95,7 +97,7 @@ class NearDuplicates:
         return file_digest(self.path) if self.path.is_file() else None
 
     def holds(self, input: int, lines: np.ndarray) -> np.ndarray:
-        """bool (n,): whether each of these rising lines of an input is on the list."""
+        """bool (n,): whether each of these lines of an input, which never fall, is on the list."""
         if not len(self.rows) or not len(lines):
             return np.zeros(len(lines), bool)
         # The list is mapped and may be long: two bisections find the rows of these lines without reading the others.
@@ -103,7 +105,7 @@ class NearDuplicates:
             bisect.bisect_left(range(len(self.rows)), (input, line), key=lambda i: tuple(self.rows[i].tolist()))
             for line in (int(lines[0]), int(lines[-1]) + 1)
         )
-        return np.isin(lines, self.rows["line"][begin:end], assume_unique=True)
+        return np.isin(lines, self.rows["line"][begin:end])
 
 
 def check_near(config: PrepareConfig, identities: dict[str, list[dict[str, Any]]]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from coca_train.runtime.errors import DataError
 from data_prep.readers.base import Input, shown, unreadable
+from data_prep.readers.folder import kind_of_input
 from data_prep.schema import CorpusSourceConfig
 
 ARCHIVES = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".7z", ".rar", ".tar.gz", ".tar.zst", ".tar.bz2", ".tar.xz")
@@ -85,20 +86,32 @@ def inputs(name: str, source: CorpusSourceConfig) -> list[Input]:
     if not paths:
         raise _nothing(name, "files is empty", "at least one path")
     seen: dict[tuple[int, int], str] = {}
-    sizes = []
-    for path in paths:
-        state = _checked(path, source.kind)
-        key = state.st_dev, state.st_ino
-        if key in seen:
-            raise DataError(
-                f"E-RAW-20 {shown(path)}: is the same file as {shown(seen[key])}; each file may be read once. "
-                f"Fix: remove one from corpus.sources.{name}.files"
-            )
-        seen[key] = path
-        sizes.append(state.st_size)
+    sizes = [_once(name, path, source.kind, seen) for path in paths]
     if source.kind == "text":
         return [Input(name, 0, " ".join(source.files), sum(sizes), files=tuple(paths))]
     return [Input(name, number, path, size) for number, (path, size) in enumerate(zip(paths, sizes, strict=True))]
+
+
+def checked(name: str, inputs: list[Input]) -> list[Input]:
+    """The inputs of folders, each file of them looked at as `inputs` does."""
+    seen: dict[tuple[int, int], str] = {}
+    for input in inputs:
+        for path in input.files or (input.path,):
+            _once(name, path, kind_of_input(input.path), seen)
+    return inputs
+
+
+def _once(name: str, path: str, kind: str, seen: dict[tuple[int, int], str]) -> int:
+    """Size of a file that is what it should be [bytes]. seen: the files before, to which it is added."""
+    state = _checked(path, kind)
+    key = state.st_dev, state.st_ino
+    if key in seen:
+        raise DataError(
+            f"E-RAW-20 {shown(path)}: is the same file as {shown(seen[key])}; each file may be read once. "
+            f"Fix: remove one from corpus.sources.{name}.files"
+        )
+    seen[key] = path
+    return state.st_size
 
 
 def _matching(pattern: str, kind: str) -> Iterator[str]:

@@ -1,12 +1,12 @@
 """Which documents of a source are kept (length, language, licence, stars, quality), and which of them are held out."""
 
 import hashlib
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from coca_train.runtime.errors import UserError
 from data_prep.readers.base import Document, field
-from data_prep.schema import CorpusSourceConfig, FilterConfig
+from data_prep.schema import CorpusConfig, CorpusSourceConfig, FilterConfig
 
 
 class Rules:
@@ -104,3 +104,52 @@ def split_of(digest: bytes, source: CorpusSourceConfig, valid_share: float) -> i
     if source.hold_out != "hash":
         return int(source.hold_out == "all")
     return int(int.from_bytes(digest[:8], "big") < valid_share * 2.0**64)
+
+
+class Piece(NamedTuple):
+    """A document, or the part of a long text that becomes one. split: as `split_of` says."""
+
+    text: str
+    digest: bytes
+    split: int
+
+
+def pieces(text: str, source: CorpusSourceConfig, corpus: CorpusConfig) -> list[Piece]:
+    """What a text becomes: itself, or where it is long its held-out stretches (corpus.valid_characters) and what lies
+    between them, in order."""
+    share = corpus.valid_share
+    assert share is not None  # fitted
+    parts: list[str] = []
+    found: list[Piece] = []
+    for stretch in stretches(text, source, corpus.valid_characters):
+        digest = digest_of(stretch)
+        if split_of(digest, source, share):
+            found += [*_trained(parts), Piece(stretch, digest, 1)]
+            parts = []
+        else:
+            parts.append(stretch)
+    return [*found, *_trained(parts)]
+
+
+def _trained(parts: list[str]) -> list[Piece]:
+    text = "".join(parts)
+    return [Piece(text, digest_of(text), 0)] if parts else []
+
+
+def stretches(text: str, source: CorpusSourceConfig, length: int | None) -> Iterator[str]:
+    """A text in parts of which each is held out or not: all of it, or of a long one stretches of about `length`
+    characters, cut where a paragraph ends, a line or a word."""
+    begin = 0
+    if length is not None and source.hold_out == "hash":
+        while len(text) - begin > 2 * length:
+            end = _cut(text, begin + length, begin + length + length // 4)
+            yield text[begin:end]
+            begin = end
+    yield text[begin:]
+
+
+def _cut(text: str, first: int, last: int) -> int:
+    for mark in ("\n\n", "\n", " "):
+        if (at := text.find(mark, first, last)) >= 0:
+            return at + len(mark)
+    return first

@@ -20,7 +20,7 @@ from coca_train.runtime import outside
 from data_prep.readers import chunks, documents
 from data_prep.readers.base import Chunk, Input, Reject
 from data_prep.schema import CorpusSourceConfig, PrepareConfig
-from data_prep.selection.rules import Rules, digest_of, split_of
+from data_prep.selection.rules import Rules, digest_of, pieces
 from data_prep.similar import minhash
 from data_prep.similar.minhash import HELD_OUT, STAYS, TRAINED_ON
 from data_prep.tokenizing.pool import ordered
@@ -77,16 +77,17 @@ class Worker:
                     signed.append(len(records))
                     signatures.append(signature)
                 digest = digest_of(document.text)
-                rank = self._rank(digest, source)
+                rank = self._rank(document.text, source)
                 records.append((number, input.number, document.line, rank, int.from_bytes(digest[:8], "little")))
         width = minhash.n_hashes(self._config.near_duplicates)
         stacked = np.stack(signatures) if signatures else np.empty((0, width), np.uint64)
         return Signed(np.array(records, DOCUMENTS), np.array(signed, np.int64), stacked, rejected, stop)
 
-    def _rank(self, digest: bytes, source: CorpusSourceConfig) -> int:
+    def _rank(self, text: str, source: CorpusSourceConfig) -> int:
         if source.hold_out == "all":
             return STAYS
-        return HELD_OUT if split_of(digest, source, self._config.corpus.valid_share) else TRAINED_ON
+        held_out = any(piece.split for piece in pieces(text, source, self._config.corpus))
+        return HELD_OUT if held_out else TRAINED_ON
 
 
 class State(NamedTuple):
@@ -110,6 +111,7 @@ def plan(config: PrepareConfig, identities: list[dict[str, Any]]) -> str:
         "near_duplicates": dataclasses.asdict(config.near_duplicates),
         "sources": sources,
         "valid_share": config.corpus.valid_share,
+        "valid_characters": config.corpus.valid_characters,
         "max_line_bytes": config.work.max_line_bytes,
         "chunks": [CHUNK_BYTES, minhash.BLOCK_BYTES],
         "inputs": identities,

@@ -11,7 +11,7 @@ from coca_train.runtime.errors import DataError
 from data_prep.readers import documents
 from data_prep.readers.base import Chunk, Reject
 from data_prep.schema import CorpusSourceConfig, PrepareConfig
-from data_prep.selection.rules import Rules, digest_of, split_of
+from data_prep.selection.rules import Rules, digest_of, pieces
 from data_prep.tokenizing.parts import DOCS, SPLITS
 
 NO_ID = bytes(16)
@@ -64,7 +64,7 @@ class Encoder:
 
     def _encode(self, task: Task, source: CorpusSourceConfig, rules: Rules) -> Encoded:
         encode, end = self._tokenizer.encode_array, np.array([self._tokenizer.eod], self._dtype)
-        share = self._config.corpus.valid_share
+        corpus = self._config.corpus
         tokens: tuple[list[np.ndarray], ...] = tuple([] for _ in SPLITS)
         counts: Counter[str] = Counter(documents=0, characters=0, bytes=0)
         rejects: list[Reject] = []
@@ -77,16 +77,16 @@ class Encoder:
             if rule is not None:
                 counts[rule] += 1
                 continue
-            digest = digest_of(item.text)
-            split = split_of(digest, source, share)
-            ids = encode(item.text)
-            tokens[split].extend((ids, end))
-            n_bytes = len(item.text.encode())
             name = NO_ID if source.id_field is None or item.id is None else digest_of(item.id)
-            rows.append((item.line, len(ids) + 1, len(item.text), n_bytes, split, digest, name))
-            counts["documents"] += 1
-            counts["characters"] += len(item.text)
-            counts["bytes"] += n_bytes
+            for text, digest, split in pieces(item.text, source, corpus):
+                ids = encode(text)
+                tokens[split].extend((ids, end))
+                n_bytes = len(text.encode())
+                rows.append((item.line, len(ids) + 1, len(text), n_bytes, split, digest, name))
+                name = NO_ID  # the record's, whose other pieces have other texts
+                counts["documents"] += 1
+                counts["characters"] += len(text)
+                counts["bytes"] += n_bytes
         little = self._dtype.newbyteorder("<")
         arrays = tuple(np.concatenate([np.empty(0, little), *ids]).astype(little, copy=False) for ids in tokens)
         return Encoded(arrays, _table(rows), dict(counts), rejects)

@@ -56,6 +56,7 @@ def settings(config: PrepareConfig, name: str, tokenizer: Tokenizer) -> dict[str
         "format": FORMAT,
         "tokenizer": tokenizer.identity,
         "valid_share": config.corpus.valid_share,
+        "valid_characters": config.corpus.valid_characters,
         **{key: getattr(config.work, key) for key in ("max_line_bytes", "chunk_bytes", "part_bytes")},
         "source": source,
     }

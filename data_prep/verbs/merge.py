@@ -28,6 +28,7 @@ from data_prep.merging.duplicates import DUPLICATE, DUPLICATE_ID, KEPT, NEAR_DUP
 from data_prep.merging.manifest import NAME, build, describe, dump, existing, settings_now
 from data_prep.progress import bar, say
 from data_prep.schema import PrepareConfig
+from data_prep.selection.fitting import with_share
 from data_prep.tokenizing.parts import COUNTS, SPLITS, n_read
 
 REASONS = {DUPLICATE: "duplicates", NEAR_DUPLICATE: "near_duplicates", DUPLICATE_ID: "duplicate_ids"}
@@ -269,6 +270,7 @@ def _publish_rejects(scratch: Path, target: Path) -> None:
 
 
 def run(config: PrepareConfig) -> None:
+    config = with_share(config)
     was_finished = existing(config) is not None
     manifest = merge(config)
     if was_finished:

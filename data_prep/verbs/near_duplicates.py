@@ -23,6 +23,7 @@ from data_prep.progress import bar
 from data_prep.readers import inputs as inputs_of
 from data_prep.readers.base import Input, shown
 from data_prep.schema import NearDuplicatesConfig, PrepareConfig
+from data_prep.selection.fitting import with_share
 from data_prep.selection.rules import Rules
 from data_prep.similar import minhash
 from data_prep.similar.minhash import Clusters
@@ -67,6 +68,7 @@ def run(config: PrepareConfig) -> None:
     for source in config.corpus.sources.values():
         Rules(source.filter)  # what is missing is told before hours of reading
     minhash.Signer(config.near_duplicates, folder)
+    config = with_share(config)
     with storage(str(folder)):
         folder.mkdir(parents=True, exist_ok=True)
     with open_locked(str(folder / "lock")):

@@ -12,6 +12,7 @@ from coca_train.runtime.printing import WIDTH, n_bytes, percent, plain
 from data_prep.merging import manifest
 from data_prep.readers import inputs
 from data_prep.readers.base import shown
+from data_prep.readers.folder import listing
 from data_prep.schema import CorpusConfig, CorpusSourceConfig, PrepareConfig
 
 HEADER = ("source", "kind", "group", "held out", "state", "licence", "files", "size")
@@ -70,6 +71,8 @@ def _hub(name: str, source: CorpusSourceConfig, done: str | None) -> SourceState
 
 def place(source: CorpusSourceConfig) -> str:
     """Where the source is read from, for people."""
+    if source.kind == "folder":
+        return "; ".join(f"{shown(path)}, {listing(path, 'files').describe()}" for path in source.files)
     if source.kind != "hub":
         return shown(" ".join(source.files))
     parts: list[Any] = [source.hub, source.hub_config, source.hub_split, *source.hub_files]
@@ -84,7 +87,8 @@ def reading(corpus: CorpusConfig) -> str:
 def run(config: PrepareConfig) -> int:
     """Print a table, then what each source is and where it is read from. Reads names and sizes only."""
     corpus, states = config.corpus, look(config.corpus)
-    shares = {"hash": percent(corpus.valid_share), "none": "none", "all": "all"}
+    share = "as fits" if corpus.valid_share is None else percent(corpus.valid_share)
+    shares = {"hash": share, "none": "none", "all": "all"}
     rows = []
     for one in states:
         source = corpus.sources[one.source]

@@ -19,6 +19,7 @@ from data_prep.progress import say
 from data_prep.readers import chunks, inputs
 from data_prep.readers.base import Chunk, Input, shown
 from data_prep.schema import PrepareConfig
+from data_prep.selection.fitting import with_share
 from data_prep.tokenizing.encode import Encoded, Encoder, Task
 from data_prep.tokenizing.part_writer import InputParts
 from data_prep.tokenizing.parts import input_folder, is_done, settings
@@ -204,6 +205,7 @@ def beside_merge(config: PrepareConfig) -> Iterator[None]:
 
 def run(config: PrepareConfig) -> None:
     """Tokenize this shard's inputs; without shards, merge too. A corpus that is finished is left as it is."""
+    config = with_share(config)
     with beside_merge(config):
         manifest = existing(config)
         if manifest is None:

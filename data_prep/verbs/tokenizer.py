@@ -4,6 +4,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -13,10 +14,11 @@ from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.printing import n_bytes, percent, plain
 from data_prep.progress import say
 from data_prep.schema import PrepareConfig, TokenizerConfig
+from data_prep.selection.fitting import with_share, with_vocabulary
 from data_prep.verbs.sources import reading
 from data_prep.vocabularies.sample import Drawn, draw
 from data_prep.vocabularies.tokenizer_file import already_trained, bring, made_from, publish
-from data_prep.vocabularies.training import short_lines, train
+from data_prep.vocabularies.training import affordable_coverage, short_lines, train
 
 THREADS = 16  # of the trainer, on every machine: the result depends on it
 HEADER = ("source", "share", "wanted", "in the sample", "documents", "left out", "text read")
@@ -25,6 +27,8 @@ HEADER = ("source", "share", "wanted", "in the sample", "documents", "left out",
 def run(config: PrepareConfig) -> None:
     """Make tokenizer.path, whole or not at all; one that is there already is never overwritten (E-TKN-05)."""
     path = Path(config.tokenizer.path)
+    if config.tokenizer.import_from is None:
+        config = with_share(with_vocabulary(config))
     with storage(str(path)):
         path.parent.mkdir(parents=True, exist_ok=True)
         with lock_and_wait(path.parent / f".{path.name}.lock"):
@@ -54,26 +58,35 @@ def given(options: TokenizerConfig) -> dict[str, int | str | None]:
 
 def _train(config: PrepareConfig, path: Path) -> None:
     options = config.tokenizer
+    assert options.vocab_size is not None  # fitted
     say(reading(config.corpus))
     drawn = draw(config)
     print(account(drawn))
     size = n_bytes(sum(one.kept.n_bytes for one in drawn))
     say(f"training {options.vocab_size:,} pieces ({options.model_type}) on {size}; some minutes for 200 MB")
     begin = time.perf_counter()
-    texts = chain.from_iterable(one.kept.texts() for one in drawn)
+    coverage = options.character_coverage
+    if options.byte_fallback:
+        coverage = min(coverage, affordable_coverage(partial(_texts, drawn), options.vocab_size))
+    if coverage < options.character_coverage:
+        say(f"rare characters are written in bytes: {percent(coverage)} of the text have pieces of their own")
     with interruptible():
         model = train(
-            short_lines(texts),
+            short_lines(_texts(drawn)),
             str(path),
             options.vocab_size,
             options.model_type,
-            options.character_coverage,
+            coverage,
             options.byte_fallback,
             THREADS,
             "tokenizer.vocab_size",
         )
     say(f"trained in {time.perf_counter() - begin:.1f} s")
     publish(path, model, made_from(config) | {"sample": [_record(one) for one in drawn]})
+
+
+def _texts(drawn: list[Drawn]) -> Iterator[str]:
+    return chain.from_iterable(one.kept.texts() for one in drawn)
 
 
 @contextmanager

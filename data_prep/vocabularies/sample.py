@@ -17,7 +17,7 @@ from data_prep.progress import bar
 from data_prep.readers import chunks, documents, inputs
 from data_prep.readers.base import Document, Input, Reject
 from data_prep.schema import CorpusSourceConfig, PrepareConfig
-from data_prep.selection.rules import Rules, digest_of, split_of
+from data_prep.selection.rules import Rules, digest_of, pieces
 
 STRETCH = 1 << 14  # [characters]
 READ_FACTOR = 20
@@ -152,15 +152,19 @@ def _take(
         return sample.leave_out("rejected")
     if (rule := rules.refuses(item)) is not None:
         return sample.leave_out(rule)
-    digest = digest_of(item.text)
-    if split_of(digest, source, config.corpus.valid_share) or digest[:8] in evaluation:
+    if digest_of(item.text)[:8] in evaluation:
         return sample.leave_out("held out")
-    sample.n_documents += 1
-    sample.n_bytes += len(item.text.encode())
-    for i in range(0, len(item.text), STRETCH):  # a word is cut in two now and then; one in some thousand
-        # The hash of the text is the dice: no seed, no order of files, and copies of a text get the same priority.
-        priority = hashlib.blake2b(digest + i.to_bytes(8, "big"), digest_size=16).digest()
-        sample.kept.offer(int.from_bytes(priority, "big"), item.text[i : i + STRETCH])
+    for text, digest, split in pieces(item.text, source, config.corpus):
+        if split or digest[:8] in evaluation:
+            sample.leave_out("held out")
+            continue
+        sample.n_documents += 1
+        sample.n_bytes += len(text.encode())
+        for i in range(0, len(text), STRETCH):  # a word is cut in two now and then; one in some thousand
+            # The hash of the text is the dice: no seed, no order of files, and copies of a text get the same priority.
+            priority = hashlib.blake2b(digest + i.to_bytes(8, "big"), digest_size=16).digest()
+            sample.kept.offer(int.from_bytes(priority, "big"), text[i : i + STRETCH])
+    return None
 
 
 def _evaluation(config: PrepareConfig, bar: Any) -> set[bytes]:

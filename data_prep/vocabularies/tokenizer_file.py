@@ -15,10 +15,11 @@ from typing import Any
 from coca_train.data.special_tokens import COMPANIONS, MODEL_FILES, RECORD, folder_of
 from coca_train.data.storage import flush_to_disk, storage
 from coca_train.data.tokenizer import NOTHING, Tokenizer
-from coca_train.data.tokenizer_choice import MAIN, main_file
+from coca_train.data.tokenizer_choice import main_file
 from coca_train.runtime import outside
 from coca_train.runtime.durable import sync_folder
 from coca_train.runtime.errors import DataError, UserError
+from coca_train.settings import TOKENIZERS
 from data_prep.readers.base import shown
 from data_prep.schema import PrepareConfig
 
@@ -43,6 +44,7 @@ def made_from(config: PrepareConfig) -> dict[str, Any]:
     return {
         "tokenizer": {key: getattr(config.tokenizer, key) for key in TOKENIZER},
         "valid_share": config.corpus.valid_share,
+        "valid_characters": config.corpus.valid_characters,
         "sources": sources,
         "groups": {name: group.share for name, group in config.mix.groups.items()},
     }
@@ -161,6 +163,6 @@ def found_in(origin: Path) -> Path:
         return found
     names = ", ".join(sorted(shown(entry.name) for entry in origin.iterdir())[:8]) or "nothing"
     raise DataError(
-        f"E-TKN-01 {origin}: holds neither {MAIN[0]} nor {MAIN[1]} (it holds {names}); one of them is needed. "
-        "Fix: give the file itself, or save the tokenizer with save_pretrained of `transformers`"
+        f"E-TKN-01 {origin}: holds neither {TOKENIZERS[0]} nor {TOKENIZERS[1]} (it holds {names}); one of them is "
+        "needed. Fix: give the file itself, or save the tokenizer with save_pretrained of `transformers`"
     )

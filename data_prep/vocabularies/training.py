@@ -1,8 +1,9 @@
 """Train a SentencePiece vocabulary that gives back every byte of code and prose."""
 
 import io
-import itertools
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 from coca_train.data.storage import flush_to_disk, storage
@@ -74,9 +75,20 @@ def train(
     return model.getvalue()
 
 
+def affordable_coverage(texts: Callable[[], Iterable[str]], vocab_size: int) -> float:
+    """Share of the characters of some texts that can have pieces of their own without being more than half of the
+    vocabulary: a small text in Chinese has more characters than a small vocabulary has room for."""
+    characters = set[str]().union(*texts())
+    room = vocab_size // 2
+    if len(characters) <= room:
+        return 1.0
+    counts = Counter(chain.from_iterable(texts()))
+    return sum(count for _, count in counts.most_common(room)) / counts.total()
+
+
 def lines(texts: Iterable[str]) -> Iterator[str]:
     """Non-empty lines short enough for the trainer; a newline is never inside a learned piece."""
-    for line in itertools.chain.from_iterable(text.split("\n") for text in texts):
+    for line in chain.from_iterable(text.split("\n") for text in texts):
         if line.strip() and len(line.encode()) <= MAX_LINE_BYTES:
             yield line
 

@@ -161,7 +161,7 @@ def test_a_corpus_may_set_anything_and_messages_name_its_file(tmp_path):
 def test_the_defaults_are_the_documented_ones(monkeypatch):
     monkeypatch.delenv("COCA_TRAIN_DATA", raising=False)
     config = load_corpus([FILES])
-    assert (config.corpus.name, config.corpus.dir, config.corpus.valid_share) == ("mine", "data/mine", 0.005)
+    assert (config.corpus.name, config.corpus.dir, config.corpus.valid_share) == ("mine", "data/mine", None)
     assert (config.work.shard, config.work.workers, config.work.on_error) == ("0/1", None, "stop")
     assert (config.work.part_bytes, config.work.chunk_bytes, config.work.max_line_bytes) == (2**28, 2**22, 2**26)
     assert (config.mix.tokens, config.leakage.ngram) == (None, 13)

@@ -47,6 +47,7 @@ def data_config(tmp_path: Path) -> Callable[..., DataConfig]:
         values = {"seed": 1, "order": "shuffled", "document_mask": False, "prefetch_steps": 2}
         values |= {"prepare": "none", "dir": str(tmp_path), "packing": "windows", "verify_blocks": True}
         values |= {"upsample_from_tokens": None, "upsample_factor": 1}
+        values |= {"path": None, "text_field": "text", "vocab_size": None, "valid_share": None, "on_error": "stop"}
         return DataConfig(tokenizer=str(tokenizer), sources=sources, **(values | changes))
 
     return build

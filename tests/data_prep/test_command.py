@@ -48,7 +48,11 @@ WRONG = [
     (["corpus.sources.text.files=[~/a]"], "E-CFG-16", ["not readable"]),
     (["corpus.sources.text.files=['~/a']"], "E-CFG-29", ["~ means nothing here", "$HOME/a"]),
     (["corpus.sources.text.files=['']"], "E-CFG-29", ["this is no path"]),
-    ([FILES, "corpus.sources.text.kind=json"], "E-CFG-31", ["one of auto, jsonl, parquet, text, hub", "kind=jsonl"]),
+    (
+        [FILES, "corpus.sources.text.kind=json"],
+        "E-CFG-31",
+        ["one of auto, jsonl, parquet, text, folder, hub", "kind=jsonl"],
+    ),
     ([FILES, "corpus.sources.text.textfield=x"], "E-CFG-01", ["unknown key", "corpus.sources.text.text_field"]),
     ([FILES, "corpus.sources.text.weight=0"], "E-STG-08", ["a number > 0", "~corpus.sources.text"]),
     ([FILES, "corpus.sources.text.group=code"], "E-CFG-52", ["no such group; it has text", "text.group=text"]),
@@ -307,7 +311,7 @@ def test_help_of_a_verb(verb, capsys):
     assert "   * paper_miniature " in out
     for option in options(PREPARE):
         assert (f"    {option.key}=" in out) == (option.key.split(".")[0] in VERBS[verb].sections), option.key
-    assert "    corpus.valid_share=0.05   (a number >= 0 and < 1)\n        share of" in out
+    assert "    corpus.valid_share=0.05   (a number >= 0 and < 1 or null)\n        share of" in out
 
 
 @pytest.mark.parametrize(

@@ -322,7 +322,7 @@ BAD_PARTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "bit of held-out ids": (lambda dir: flip(dir / f"{STEM}.valid.bin", 5), r"E-TOK-08 .*valid.bin is not what was"),
     "bit of docs": (lambda dir: flip(dir / f"{STEM}.docs.npy", -5), r"E-TOK-08 .*docs.npy is not what was written"),
     "torn json": (lambda dir: (dir / f"{STEM}.json").write_text('{"plan"'), r"E-TOK-08 .*cannot be read"),
-    "lines fall": (lambda dir: rewrite(dir / f"{STEM}.docs.npy", line=1), r"E-TOK-08 .*document 1 of docs.npy"),
+    "lines fall": (lambda dir: rewrite(dir / f"{STEM}.docs.npy", line=0), r"E-TOK-08 .*document 1 of docs.npy"),
     "no tokens": (lambda dir: rewrite(dir / f"{STEM}.docs.npy", tokens=0), r"E-TOK-08 .*document 1 of docs.npy"),
     "too many tokens": (lambda dir: rewrite(dir / f"{STEM}.docs.npy", tokens=1 << 31), r"E-TOK-08 .*document 1 of"),
     "a third split": (lambda dir: rewrite(dir / f"{STEM}.docs.npy", split=2), r"E-TOK-08 .*document 1 of docs.npy"),

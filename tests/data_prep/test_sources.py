@@ -100,7 +100,7 @@ def test_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table, _, rest = out.partition("\n\n")
     assert max(map(len, table.splitlines())) <= 120
     rows = {line.split()[0]: line for line in table.splitlines()}
-    assert re.match(r"jsonl +jsonl +text +0\.50 % +ready +MIT \| others .*… +2 +\d+ B$", rows["jsonl"])
+    assert re.match(r"jsonl +jsonl +text +as fits +ready +MIT \| others .*… +2 +\d+ B$", rows["jsonl"])
     assert re.match(r"hub +hub +text +none +streamed +unknown +\? +\?$", rows["hub"])
     assert re.match(r"notes +text +text +all +ready", rows["notes"])
     assert "wiki: From dumps.example, then `extract`." in rest

@@ -20,6 +20,7 @@ from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError, StorageError, UserError
 from data_prep.__main__ import main
 from data_prep.schema import PrepareConfig
+from data_prep.settings import load
 from data_prep.verbs import tokenizer as verb
 from data_prep.vocabularies import tokenizer_file
 from data_prep.vocabularies.tokenizer_file import TEXT as TEST_TEXT
@@ -384,3 +385,14 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert Tokenizer(tmp_path / "corpus/tokenizer.model").vocab_size == 512
     assert main(["tokenizer", *words, "tokenizer.byte_fallback=false"]) == 3
     assert "E-TKN-05" in capsys.readouterr().err
+
+
+def test_a_folder_whose_json_knows_more_is_imported_and_found_by_the_next_verb(tmp_path: Path) -> None:
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    saved(llama2(), folder / "tokenizer.json")
+    (folder / "other.model").write_bytes((folder / "tokenizer.json").read_bytes())
+    words = ["corpus.sources.text.files=[a.txt]", f"corpus.dir={tmp_path}/made"]
+    for origin in (folder, folder / "other.model"):
+        tokenizer = load([*words, f"tokenizer.import_from={origin}"]).tokenizer
+        assert tokenizer.path == f"{tmp_path}/made/tokenizer.json"

@@ -49,6 +49,7 @@ SHORTENED = {
     "make quickstart": Short(f'WORDS="{TRAINING}"'),
     "make compare": Short(f'WORDS="{TRAINING}"', (("rope alibi coca kerple_log", "rope alibi"),)),
     "python -m coca_train": Short(TRAINING),
+    "python -m coca_train data.path=my_texts": Short(TRAINING, (("my_texts", "docs"),)),
     "python -m coca_train -m": Short(TRAINING, (("rope,alibi,coca", "rope,coca"),)),
     "python -m coca_train +experiment=coca_350m": Short("--cfg job"),
     "python -m coca_train +experiment=sketch": Short("--cfg job"),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from coca_train.runtime.errors import DataError
-from tests.stages.support import LLAMA, STILL, Runs, begin, imported, other_tokenizer, tokenizer_of, weights
+from tests.stages.support import LLAMA, STILL, Runs, begin, imported, other_tokenizer, weights
 
 
 def test_another_tokenizer_is_refused(
@@ -16,7 +16,7 @@ def test_another_tokenizer_is_refused(
     mine = other_tokenizer(runs.folder / "mine.model", corpus)
     source = runs.train("source", *LLAMA, *STILL)
     theirs = {
-        source: tokenizer_of(corpus),
+        source: source / "tokenizer.model",  # its own copy
         imported(llama, runs.folder, "import"): runs.folder / "import" / "tokenizer.model",
         llama: llama / "tokenizer.model",
     }
@@ -26,7 +26,7 @@ def test_another_tokenizer_is_refused(
         message = str(raised.value)
         assert f"start.path={folder}" in message and f"data.tokenizer={mine} is " in message
         assert f"Fix: data.tokenizer={file} where the data are of its tokens; else train on" in message
-        assert f"tokenizer.import_from={file if folder == source else folder}" in message and "\n" not in message
+        assert f"tokenizer.import_from={folder}" in message and "\n" not in message
         assert not (runs.folder / "r").exists()
     capsys.readouterr()
     run = begin(runs, source, f"data.tokenizer={mine}", "start.check_tokenizer=false")
@@ -38,6 +38,11 @@ def test_the_file_of_a_run_that_is_gone(runs: Runs, corpus: list[str]) -> None:
     mine = other_tokenizer(runs.folder / "mine.model", corpus)
     source = runs.train("source", *LLAMA, *STILL, f"data.tokenizer={mine}")
     mine.write_bytes(b"something else")
+    kept = source / "tokenizer.model"
+    with pytest.raises(DataError, match=rf"E-STA-01 .*Fix: data.tokenizer={kept} where"):
+        begin(runs, source)
+    kept.unlink()
+    shutil.rmtree(source / "tokenizer")
     with pytest.raises(DataError, match=r"E-STA-01 .*mine\.model .*Fix: give back that file"):
         begin(runs, source)
 

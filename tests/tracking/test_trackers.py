@@ -1,5 +1,6 @@
 """What trackers are told besides the records of steps, read back with their own packages."""
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 from PIL import Image
 
 from coca_train.tracking import writers
-from coca_train.tracking.trackers import Findings, WandbSink, flat, verbatim
+from coca_train.tracking.trackers import Findings, WandbSink, _run_id, flat, verbatim
 from coca_train.tracking.writers import MetricsWriter
 from tests.tracking import offline
 
@@ -174,3 +175,19 @@ def test_settings_by_their_full_names():
         "layers": None,
     }
     assert verbatim("a\n\nb") == "    a\n    \n    b\n"
+
+
+def test_a_copy_of_a_run_is_a_wandb_run_of_its_own(tmp_path, capsys):
+    original, copy, moved = tmp_path / "original", tmp_path / "copy", tmp_path / "moved"
+    original.mkdir()
+    known = _run_id(original)
+    assert _run_id(original) == known
+    shutil.copytree(original, copy)
+    own = _run_id(copy)
+    assert own != known
+    assert known in capsys.readouterr().err
+    assert (_run_id(copy), _run_id(original)) == (own, known)
+    original.rename(moved)
+    assert _run_id(moved) == known
+    (copy / "wandb_id.txt").write_text(f"{known}\n")
+    assert _run_id(copy) == known

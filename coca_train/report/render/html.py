@@ -106,7 +106,8 @@ def _verdict(verdict: Verdict) -> str:
     return (
         f'<li class="{verdict.state}"><span class="sign" title="{words}"><span aria-hidden="true">{sign}</span>'
         f'<span class="sr">{words}:</span></span>'
-        f'<p><span class="who">{escape(verdict.label)}</span> <span class="line">{escape(verdict.short)}</span></p></li>'
+        f'<p><span class="who">{escape(verdict.label)}</span> '
+        f'<span class="line">{escape(verdict.short)}</span></p></li>'
     )
 
 
