@@ -19,11 +19,6 @@ def refuse_torchrun(what: str, fix: str) -> None:
         )
 
 
-def folder_flags(config_dirs: tuple[Path, ...]) -> list[str]:
-    """The words that name these folders to a child."""
-    return [word for folder in config_dirs for word in ("--config-dir", str(folder))]
-
-
 def run_child(command: list[str]) -> int:
     """Run to the end, passing requests to stop on, so that the child saves; its exit code, never 0 after a Ctrl-C."""
     received: list[int] = []

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from coca_train.commands._children import folder_flags, refuse_torchrun, run_child
+from coca_train.commands._children import refuse_torchrun, run_child
 from coca_train.commands._training import load
 from coca_train.config.choice import EXAMPLES
 from coca_train.config.choice import words as variant_words
@@ -25,7 +25,7 @@ from coca_train.config.verb import FLAGS, Verb
 from coca_train.runtime import dist, outside
 from coca_train.runtime.errors import DataError, UserError
 from coca_train.schedule import resolve
-from coca_train.settings import TRAIN, of_training
+from coca_train.settings import TRAIN, folder_flags, of_training
 
 OURS = ("position=", "run.name=")
 PART = re.compile(r"(?:^|:)([^:@]*(?:@[^:@]*(?::[^:@]*)?)*)")  # a colon behind an @ is inside an option

@@ -81,9 +81,9 @@ def final_report(
     command = shlex.join(["python", "-m", "coca_train", *overrides])
     finished = Finished(config, run_dir, directory, tokenizer, held_out, step, command)
     try:
-        report, figures = _make(finished, runner)
+        report, files = _make(finished, runner)
         # Before the mark: what was not shown because the process was killed is shown by the next.
-        dist.on_main(lambda: show(step, findings(report, stage, figures)))
+        dist.on_main(lambda: show(step, findings(report, stage, files)))
         dist.on_main(lambda: write_json(directory / DONE, mark))
     except UserError as error:
         dist.log(f"WARNING: no report on step {step}: {error}. The same command tries again")
@@ -105,19 +105,23 @@ def _depends_on(config: Config) -> dict[str, Any]:
     return settings
 
 
-def findings(report: RunReport, stage: str, figures: Mapping[str, Path]) -> Findings:
-    """For trackers: the verdicts and the sample in words, how far it reads as numbers [tokens]."""
+def findings(report: RunReport, stage: str, files: Mapping[str, Path]) -> Findings:
+    """For trackers: the verdicts and the sample in words, how far it reads as numbers [tokens]. files: of the report, by
+    their place in its folder."""
+    figures = {Path(place).stem: path for place, path in files.items() if place.endswith(".png")}
     if report.evaluation is None:
         said, numbers = [], {}
     else:
         parts = asked(report.evaluation)
         said, numbers = verdicts(report.evaluation, parts), lengths(report.evaluation, parts)
     texts = {"verdict": "\n".join(f"{each.label}: {each.line}" for each in said), "sample": report.sample}
-    return Findings(stage, figures, {name: text for name, text in texts.items() if text}, numbers)
+    return Findings(
+        stage, figures, {name: text for name, text in texts.items() if text}, numbers, files.get("report.html")
+    )
 
 
 def _make(finished: Finished, runner: Engine) -> tuple[RunReport, Mapping[str, Path]]:
-    """Everything but the mark that it is done; and the pictures by name."""
+    """Everything but the mark that it is done; and its files by their place in the folder."""
     options, evaluation, sample = finished.config.eval, None, ""
     with_sample = bool(options.sample_prompt and options.sample_tokens)
     if options.extrapolation.enabled or with_sample:
@@ -137,8 +141,7 @@ def _make(finished: Finished, runner: Engine) -> tuple[RunReport, Mapping[str, P
     )
     written = dist.on_main(lambda: _write(report, finished))
     _show(report)
-    pictures = {Path(place).stem: path for place, path in written.items() if place.endswith(".png")}
-    return report, pictures
+    return report, written
 
 
 def evaluate(finished: Finished, module: Any) -> Evaluation | None:
