@@ -30,7 +30,7 @@ MODULES = """
     string stringprep struct subprocess symtable tabnanny tarfile tempfile textwrap threading timeit token
     tokenize tomllib trace traceback tracemalloc tty turtle types typing unittest urllib uuid warnings wave
     weakref webbrowser wsgiref xml xmlrpc zipapp zipfile zipimport zoneinfo
-""".split()
+""".split()  # noqa: SIM905  # a list of words reads as one
 SKIPPED_FOLDERS = {"__pycache__", "test", "tests"}
 TOPICS = "pydoc_data/topics.py"
 MIN_CHARACTERS = 200

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-from pathlib import Path
 from types import FrameType
 
 from coca_train.runtime import leaving

@@ -99,12 +99,12 @@ class TensorBoardSink:
         from torch.utils.tensorboard import SummaryWriter
 
         self._directory, self._hyper_parameters = directory, hyper_parameters
+        begun = any(directory.glob("events.*"))
         with self._anew("config") as writer:
             for tag, shown in (("config", hyper_parameters.settings), ("changed", hyper_parameters.changed)):
                 writer.add_text(f"config/{tag}", verbatim(yaml.safe_dump(dict(shown), sort_keys=False)), 0)
         # From the first step on as well: a run that was killed before its first save begins anew in the same folder.
-        self._writer = SummaryWriter(str(directory), purge_step=start_step + 1)
-        self._writer.purge_step = None  # done: the files that it opens after a report go on
+        self._writer = SummaryWriter(str(directory), purge_step=start_step + 1 if begun else None)
 
     @contextmanager
     def _anew(self, name: str) -> Iterator[Any]:
@@ -168,8 +168,8 @@ class WandbSink:
     """Weights & Biases, on a thread of its own with a bounded queue: training never waits for it.
 
     config: what is uploaded, chosen by the caller (no paths, no secrets). Findings are images and a page of the last
-    step, and the run's summary: what is said twice is there once. When the queue is full records are dropped; after a failure
-    wandb stays silent. close() waits at most close_s seconds.
+    step, and the run's summary: what is said twice is there once. When the queue is full records are dropped; after a
+    failure wandb stays silent. close() waits at most close_s seconds.
     """
 
     def __init__(

@@ -106,8 +106,8 @@ def _depends_on(config: Config) -> dict[str, Any]:
 
 
 def findings(report: RunReport, stage: str, files: Mapping[str, Path]) -> Findings:
-    """For trackers: the verdicts and the sample in words, how far it reads as numbers [tokens]. files: of the report, by
-    their place in its folder."""
+    """For trackers: the verdicts and the sample in words, how far it reads as numbers [tokens]. files: of the report,
+    by their place in its folder."""
     figures = {Path(place).stem: path for place, path in files.items() if place.endswith(".png")}
     if report.evaluation is None:
         said, numbers = [], {}

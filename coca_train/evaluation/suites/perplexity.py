@@ -208,7 +208,7 @@ def work(settings: Settings, subject: Subject, points: Sequence[int], material: 
         rounds = _rounds(subject, point, material, known)
         costs.append(float(sum(_tokens_read(material, rows) for rows in rounds)))
         known.update(*rounds)
-        material.expected += [(row, treatment(model, row.length)) for rows in rounds for row in rows]
+        material.expected.extend((row, treatment(model, row.length)) for rows in rounds for row in rows)
     return costs
 
 
@@ -246,7 +246,7 @@ def measure(settings: Settings, subject: Subject, point: int, material: Material
             for row, scores in zip(rows, scored, strict=True):
                 sums[row][source] = [part.tolist() for part in scores]
         known |= sums
-        material.fresh += [(row, treatment(model, row.length), each) for row, each in sums.items()]
+        material.fresh.extend((row, treatment(model, row.length), each) for row, each in sums.items())
     return {str(name): known[row] for name, row in material.read_for(point).items()}
 
 
@@ -274,7 +274,7 @@ def combine(
 ) -> dict[str, Any]:
     """By source, and all together: the fields of `Perplexity`, the loss by position, and by document what the verdict
     is made of; and the stride."""
-    material.shared += material.fresh  # no rank ran out of memory, so all have their share
+    material.shared.extend(material.fresh)  # no rank ran out of memory, so all have their share
     size = dict(material.n_bytes(point))
     read = {name: _whole([part[str(name)] for part in parts], size) for name in material.read_for(point)}
     if ALL in read["own"]:
