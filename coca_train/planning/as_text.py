@@ -59,7 +59,8 @@ def _basis(cluster: Cluster, costs: Sequence[Cost]) -> str:
     seconds = 3600 * sum(cost.hours or 0.0 for cost in costs)
     if not seconds:
         return (
-            f"{needs}; no hours: nothing is known of how fast this {cluster.gpu.noun} is; mfu=0.4 takes it to reach 40 % of its peak"
+            f"{needs}; no hours: nothing is known of how fast this {cluster.gpu.noun} is; mfu=0.4 takes it to reach "
+            "40 % of its peak"
         )
     if cluster.mfu is not None:
         return f"{needs}; hours at {_percent(cluster.mfu)} MFU of {source}"

@@ -175,7 +175,7 @@ def test_a_variant_reads_nothing_where_it_is_the_identity(evaluate, monkeypatch)
         return score(model, documents, rows, *more)
 
     monkeypatch.setattr(perplexity, "score_share", recorded)
-    monkeypatch.setattr(Progress, "share", lambda self, share: shares.append((self._before + share * self._work)))
+    monkeypatch.setattr(Progress, "share", lambda self, share: shares.append(self._before + share * self._work))
     monkeypatch.setattr(Progress, "expect", lambda self, work, n_models: shares.append(-work))
     record = evaluate("grid.frequencies=[own,dynamic_ntk@alpha:4]")
     window = record["subjects"][0]["training_window"]
