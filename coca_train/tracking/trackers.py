@@ -193,7 +193,7 @@ class WandbSink:
             while (item := self._queue.get()) is not None:
                 step, told = item
                 if isinstance(told, Findings):
-                    media = {tag: wandb.Image(str(path)) for tag, path in told.images.items()}
+                    media: dict[str, Any] = {tag: wandb.Image(str(path)) for tag, path in told.images.items()}
                     if told.page is not None:
                         media[told.tag("report", "page")] = wandb.Html(str(told.page))
                     # A run that goes on is beyond its last record already, and what is logged behind it is dropped.

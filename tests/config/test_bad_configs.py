@@ -285,7 +285,7 @@ def test_control_characters_are_escaped():
         ("RANK=2 WORLD_SIZE=2", [], "E-RUN-01 environment: RANK=2 is not below WORLD_SIZE=2", ""),
         ("RANK=x WORLD_SIZE=2", [], "E-RUN-01 environment: RANK='x' is not", ""),
         ("WORLD_SIZE=0", [], "E-RUN-01 environment: WORLD_SIZE='0' is not", ""),
-        ("WORLD_SIZE=3", [], "E-CFG-19", "3 devices: write train.global_batch_size=15 or train.global_batch_size=18"),
+        ("WORLD_SIZE=3", [], "E-CFG-19", "3 devices: write train.global_batch_size=30 or train.global_batch_size=33"),
         ("WORLD_SIZE=64", [], "E-CFG-19", "64 devices: write train.global_batch_size=64"),
         (
             "WORLD_SIZE=3",
@@ -297,7 +297,7 @@ def test_control_characters_are_escaped():
             "WORLD_SIZE=6",
             ["engine.sequence_parallel=2"],
             "E-CFG-19",
-            "3 groups of 2 devices: write train.global_batch_size=15 or",
+            "3 groups of 2 devices: write train.global_batch_size=30 or",
         ),
         (
             "WORLD_SIZE=3",
