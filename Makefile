@@ -20,7 +20,8 @@ help:  ## this list
 # The package index has torch with CUDA's libraries, 3 GB. TORCH=cpu takes a build without them, TORCH=cu126 and so on
 # another CUDA's: what uv calls a torch backend.
 TORCH ?=
-PIP := $(BIN)/python -m pip install --quiet
+# Without bytecode, which takes as long as all else: Python compiles what is imported, and most of torch never is.
+PIP := $(BIN)/python -m pip install --quiet --no-compile
 INSTALL := $(if $(TORCH),$(PIP) uv && $(BIN)/uv pip install --quiet --torch-backend $(TORCH),$(PIP)) -c constraints.txt
 
 # What a training needs; tests, peers and checks need more.

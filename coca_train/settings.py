@@ -6,7 +6,7 @@ config/ has the machinery and knows no scheme; here it is handed the registries.
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -159,3 +159,8 @@ def of_training(word: str) -> bool:
     choice."""
     key = word.partition("=")[0].lstrip("+~")
     return "." in key or "/" in key or key in {*fields_of(TRAIN.schema), *TRAIN.groups}
+
+
+def folder_flags(config_dirs: Iterable[Path]) -> list[str]:
+    """The words that name these folders on a command line."""
+    return [word for folder in config_dirs for word in ("--config-dir", str(folder))]

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-from pathlib import Path
 from types import FrameType
 
 from coca_train.runtime import leaving
@@ -17,11 +16,6 @@ def refuse_torchrun(what: str, fix: str) -> None:
         raise UserError(
             f"E-RUN-23 command line{what} starts its trainings itself, it cannot run under torchrun. Fix: {fix}"
         )
-
-
-def folder_flags(config_dirs: tuple[Path, ...]) -> list[str]:
-    """The words that name these folders to a child."""
-    return [word for folder in config_dirs for word in ("--config-dir", str(folder))]
 
 
 def run_child(command: list[str]) -> int:

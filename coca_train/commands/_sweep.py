@@ -10,13 +10,14 @@ from typing import Any
 
 from hydra.errors import HydraException
 
-from coca_train.commands._children import folder_flags, refuse_torchrun, run_child
+from coca_train.commands._children import refuse_torchrun, run_child
 from coca_train.commands._training import load
 from coca_train.config.hydra_internals import split_sweep
 from coca_train.runtime.durable import write_text
 from coca_train.runtime.errors import Preempted, UserError
 from coca_train.runtime.leaving import INTERRUPTED
 from coca_train.runtime.printing import markdown
+from coca_train.settings import folder_flags
 from coca_train.tracking.writers import read_jsonl
 
 LONGEST_NAME = 100

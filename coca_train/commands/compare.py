@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from coca_train.commands._children import folder_flags, refuse_torchrun, run_child
+from coca_train.commands._children import refuse_torchrun, run_child
 from coca_train.commands._training import load
 from coca_train.config.choice import EXAMPLES
 from coca_train.config.choice import words as variant_words
@@ -26,7 +26,7 @@ from coca_train.config.verb import FLAGS, Verb
 from coca_train.runtime import dist, outside
 from coca_train.runtime.errors import DataError, UserError
 from coca_train.schedule import resolve
-from coca_train.settings import TRAIN, of_training
+from coca_train.settings import TRAIN, folder_flags, of_training
 
 LONGEST = 100  # characters of a comparison's folder
 OURS = ("position=", "run.name=")

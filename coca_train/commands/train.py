@@ -6,6 +6,7 @@ from coca_train.commands._training import TRAIN, remembered
 from coca_train.config.command_line import Arguments
 from coca_train.config.load import Loaded
 from coca_train.config.verb import FLAGS, Reference, Verb
+from coca_train.runtime.silence import explained
 
 USAGE = """\
 Train a language model whose context reaches further than it was trained.
@@ -62,9 +63,10 @@ def _hydra(arguments: Arguments) -> int:
 
 
 def _train(loaded: Loaded, arguments: Arguments) -> None:
-    from coca_train.training.run import train
+    with explained("importing torch"):
+        from coca_train.training.run import train
 
-    train(loaded)
+    train(loaded, arguments.config_dirs)
 
 
 VERB = Verb(

@@ -6,10 +6,11 @@ import time
 from typing import Any
 
 from coca_train.runtime import dist
-from coca_train.tracking.writers import clock
+from coca_train.tracking.terminal import clock
 
 FIRST_LINE_S = 5.0
-LINE_EVERY_S = 30.0
+LINE_EVERY_S = 15.0
+TOLD_FROM = 0.03  # of all work: before, the time left would be a guess
 
 
 class Progress:
@@ -19,11 +20,11 @@ class Progress:
         from tqdm import tqdm  # on first use: --help and --cfg job come without it
 
         shown = shown and dist.is_main()
-        form = "{desc} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
+        form = "{desc} |{bar}|"
         self._bar: Any = tqdm(total=0, bar_format=form, disable=None if shown else True, leave=False)
         self._total, self._words = 0.0, ""
         self._before = self._work = self._done = 0.0
-        self._began = time.monotonic()
+        self._began: float | None = None  # with the first cell: what comes before is no part of the work
         self._closed = threading.Event()
         # On a thread: a cell of long windows tells nothing for minutes on a busy machine, which looks like a hang.
         self._lines = threading.Thread(target=self._print_lines, name="progress", daemon=True)
@@ -38,7 +39,7 @@ class Progress:
 
     def cell(self, words: str, work: float) -> None:
         """A cell begins."""
-        self._bar.set_description_str(words, refresh=False)
+        self._began = time.monotonic() if self._began is None else self._began
         self._words = words
         self._before, self._work = self._before + self._work, work
         self.share(0.0)
@@ -46,6 +47,7 @@ class Progress:
     def share(self, share: float) -> None:
         """So much of the present cell is done, 0 to 1."""
         self._done = min(self._before + share * self._work, self._total)
+        self._bar.set_description_str(self.line(), refresh=False)
         self._bar.update(self._done - self._bar.n)
 
     def close(self) -> None:
@@ -64,5 +66,6 @@ class Progress:
     def line(self) -> str:
         """How much is done, of what, and the time left once there is a share to tell it by."""
         done = self._done / self._total if self._total else 0.0
-        left = f"  {clock((time.monotonic() - self._began) * (1 - done) / done)} left" if done else ""
-        return f"{done:.0%}  {self._words}{left}"
+        if self._began is None or done < TOLD_FROM:
+            return f"{done:.0%}  {self._words}"
+        return f"{done:.0%}  {self._words}  {clock((time.monotonic() - self._began) * (1 - done) / done)} left"

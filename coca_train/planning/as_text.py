@@ -59,7 +59,8 @@ def _basis(cluster: Cluster, costs: Sequence[Cost]) -> str:
     seconds = 3600 * sum(cost.hours or 0.0 for cost in costs)
     if not seconds:
         return (
-            f"{needs}; no hours: nothing is known of how fast this GPU is; mfu=0.4 takes it to reach 40 % of its peak"
+            f"{needs}; no hours: nothing is known of how fast this {cluster.gpu.noun} is; mfu=0.4 takes it to reach "
+            "40 % of its peak"
         )
     if cluster.mfu is not None:
         return f"{needs}; hours at {_percent(cluster.mfu)} MFU of {source}"
@@ -80,7 +81,7 @@ def _hours(costs: Sequence[Cost], cluster: Cluster) -> str:
         return ""
     hours = sum(known)
     days = f" ({hours / 24:.1f} days)" if hours >= 48 else ""
-    return f"{_number(hours)} hours{days}, {_number(hours * cluster.n_gpus)} GPU hours"
+    return f"{_number(hours)} hours{days}, {_number(hours * cluster.n_gpus)} {cluster.gpu.noun} hours"
 
 
 def _number(hours: float) -> str:
@@ -100,14 +101,14 @@ def _stage(cost: Cost, cluster: Cluster) -> str:
         f"  FLOPs     a token: {short(per_token.forward)} forward + {short(per_token.backward)} backward; "
         f"in all {per_token.total * cost.n_tokens:.2e}",
         f"  time      {_hours([cost], cluster) or 'not known'}{_again(cost)}",
-        f"  memory    of one GPU [GiB], micro batch {train.micro_batch_size} x {train.seq_len:,}, "
+        f"  memory    of one {cluster.gpu.noun} [GiB], micro batch {train.micro_batch_size} x {train.seq_len:,}, "
         f"{config.engine.dtype}, {_engine(cost)}",
         "",
         *(f"    {line}" for line in _memory(cost).splitlines()),
         "",
         f"  {_verdict(cost, cluster)}",
         "",
-        *page(cost.step, ON_PAGE if cluster.gpu.kind == "cuda" else (), cost.measured),
+        *page(cost.step, ON_PAGE if cluster.gpu.kind == "cuda" else (), cost.measured, cluster.gpu.noun),
     ]
     return "\n".join(lines) + "\n"
 

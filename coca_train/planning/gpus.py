@@ -22,6 +22,10 @@ class Gpu:
     kind: str = "cuda"
 
     @property
+    def noun(self) -> str:
+        return "GPU" if self.kind == "cuda" else "CPU"
+
+    @property
     def usable(self) -> float:
         """What of the memory a run can have [bytes]."""
         return self.memory * (1 - FRAGMENTS) if self.kind == "cuda" else self.memory

@@ -12,19 +12,19 @@ from coca_train.runtime import printing
 GIGA, TERA = 1e9, 1e12
 
 
-def page(step: Step, rates: Sequence[Rates], measured: dict[str, float] | None = None) -> list[str]:
-    """Lines of text. measured: seconds of a step of this machine by part; None: it was not."""
+def page(step: Step, rates: Sequence[Rates], measured: dict[str, float] | None = None, noun: str = "GPU") -> list[str]:
+    """Lines of text. measured: seconds of a step of this machine by part; None: it was not. noun: what computes it."""
     train, n_ranks = step.outline.config.train, step.outline.config.engine.sequence_parallel
     n, shared = step.n_micro_batches, f", each shared by {n_ranks}" if n_ranks > 1 else ""
     lines = [
-        f"  roofline  a step of one {f'of {step.n_gpus} GPUs' if step.n_gpus > 1 else 'GPU'}, counted: "
+        f"  roofline  a step of one {f'of {step.n_gpus} {noun}s' if step.n_gpus > 1 else noun}, counted: "
         f"{n} micro batch{'es' * (n > 1)} of "
         f"{train.micro_batch_size} x {train.seq_len:,}{shared}",
         "",
         *(f"    {line}" for line in _table(step, rates, measured).splitlines()),
         "",
     ]
-    lines += [f"    {line}" for line in _notes(step, rates)]
+    lines += [f"    {line}" for line in _notes(step, rates, noun)]
     return lines
 
 
@@ -93,8 +93,8 @@ def _beyond(step: Step, rates: Sequence[Rates]) -> list[str]:
     return notes
 
 
-def _notes(step: Step, rates: Sequence[Rates]) -> list[str]:
-    notes = [f"sent by each GPU: {each.text}" for each in step.collectives]
+def _notes(step: Step, rates: Sequence[Rates], noun: str) -> list[str]:
+    notes = [f"sent by each {noun}: {each.text}" for each in step.collectives]
     notes += [f"fused, {rule}: {RULES[rule]}" for rule in step.savings(rates)]
     places = ", ".join(f"{place} x {n}" if n > 1 else place for place, n in step.syncs.items())
     notes.append(f"the host waits for the device in forward and backward: {places or 'never'}")
@@ -106,7 +106,7 @@ def _notes(step: Step, rates: Sequence[Rates]) -> list[str]:
     every = step.outline.config.checkpoint.save_every_steps
     notes.append(
         f"checkpoint: {printing.n_bytes(step.saved)} every {every:,} steps, "
-        f"{printing.n_bytes(round(step.saved / step.n_gpus))} for each GPU; no disk's rate is assumed"
+        f"{printing.n_bytes(round(step.saved / step.n_gpus))} for each {noun}; no disk's rate is assumed"
     )
     if rates:
         shared = f"a kernel {SHORTEST_S * 1e6:g} us or more; links at {OF_LINKS:.0%}".replace("%", " %")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.launcher import rank, world_size
-from coca_train.runtime.printing import escaped
+from coca_train.runtime.printing import escaped, off_bars
 from coca_train.runtime.watchdog import waiting
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def is_main() -> bool:
 def log(message: str) -> None:
     """Tell the user, once (rank 0, stderr). A sample, or a name, moves no terminal's cursor."""
     if is_main():
-        with contextlib.suppress(BrokenPipeError):  # its reader is gone; that ends no training
+        with contextlib.suppress(BrokenPipeError), off_bars():  # its reader is gone; that ends no training
             print(escaped(message) if sys.stderr.isatty() else message, file=sys.stderr, flush=True)
 
 

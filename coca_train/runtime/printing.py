@@ -1,7 +1,8 @@
 """Tables for a terminal and for Markdown files, and numbers people can read."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 WIDTH = 120  # columns a table for a terminal should fit into
 
@@ -45,6 +46,17 @@ def escaped(text: str) -> str:
 def printed(text: str) -> str:
     """Text for standard output: `escaped` where that is a terminal, as it is where it is a file."""
     return escaped(text) if sys.stdout.isatty() else text
+
+
+@contextmanager
+def off_bars() -> Iterator[None]:
+    """While something is printed to stderr: progress bars are taken away from there, and drawn again below it."""
+    bars = getattr(sys.modules.get("tqdm"), "tqdm", None)  # what has not imported it has no bars
+    if bars is None or not sys.stderr.isatty():
+        yield
+        return
+    with bars.external_write_mode(file=sys.stderr):
+        yield
 
 
 def bounded(line: str) -> str:

@@ -1,12 +1,12 @@
 """Trackers: sinks for people who watch many runs at once, TensorBoard and Weights & Biases.
 
 Beside the records of the steps they get the run's hyper-parameters when it begins, and when a report is made its
-figures as images, its sample and verdicts as text, and how far the model reads as numbers.
+figures as images, its page, its sample and verdicts as text, and how far the model reads as numbers. What they show
+stands in groups, alike in both: train/, valid/, reach/ (probes and verdicts) and report/.
 """
 
 import queue
 import secrets
-import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,23 +24,57 @@ Warn = Callable[[str], None]
 class Findings(NamedTuple):
     """What a report has to show. stage: that it is about, "" of the run's last. figures: PNG files by name.
 
-    texts, numbers: by name; of a name's parts "/" stands between.
+    texts, numbers: by name; of a name's parts "/" stands between. page: of the report, a whole HTML file.
     """
 
     stage: str
     figures: Mapping[str, Path]
     texts: Mapping[str, str]
     numbers: Mapping[str, float]
+    page: Path | None = None
+
+    def tag(self, group: str, name: str) -> str:
+        """reach/reads/plain, of a stage reach/<stage>/reads/plain."""
+        return "/".join(part for part in (group, self.stage, name) if part)
 
     @property
-    def place(self) -> str:
-        """What it is called among other things of the run."""
-        return f"report-{self.stage}" if self.stage else "report"
+    def reach(self) -> dict[str, float]:
+        """The numbers, by tag."""
+        return {self.tag("reach", name): number for name, number in self.numbers.items()}
 
     @property
-    def words(self) -> dict[str, str | float]:
-        """All but the figures."""
-        return {**self.texts, **self.numbers}
+    def words(self) -> dict[str, str]:
+        """The texts, by tag."""
+        return {self.tag("report", name): text for name, text in self.texts.items()}
+
+    @property
+    def images(self) -> dict[str, Path]:
+        """The figures, by tag."""
+        return {self.tag("report", name): path for name, path in self.figures.items()}
+
+
+class HyperParameters(NamedTuple):
+    """What trackers are told of a run's settings: all of them, nested, and the same of a run without any words."""
+
+    settings: Record
+    defaults: Record
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """Those that differ from the defaults, by their full names."""
+        defaults = dict(flat(self.defaults))
+        return {key: value for key, value in flat(self.settings) if key not in defaults or defaults[key] != value}
+
+
+def scalars(record: Record) -> dict[str, float]:
+    """Numbers of a record by tag: what neither a validation nor a probe recorded is of the training."""
+    tags = {key: value for key, value in record.items() if isinstance(value, int | float)}
+    return {_tag(key): value for key, value in tags.items()}
+
+
+def _tag(key: str) -> str:
+    group, _, name = key.partition("/")
+    return {"valid": key, "probe": f"reach/{name}"}.get(group, f"train/{key}")
 
 
 class Sink(Protocol):
@@ -55,52 +89,62 @@ class Tracker(Sink, Protocol):
 
 
 class TensorBoardSink:
-    """TensorBoard events in <run>/tensorboard; events beyond start_step are purged on resume.
+    """TensorBoard events in <run>/tensorboard, one run there; events beyond start_step are purged on resume.
 
-    Hyper-parameters and findings are in folders of their own there (`config`, `report`, `report-<stage>`), which are
-    written anew: a run that goes on says nothing twice.
+    Settings and findings have event files of their own, whose names end in `.config`, `.report` and `.report-<stage>`
+    and which are written anew: a run that goes on says nothing twice.
     """
 
-    def __init__(self, directory: Path, start_step: int, hyper_parameters: Record) -> None:
+    def __init__(self, directory: Path, start_step: int, hyper_parameters: HyperParameters) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         self._directory, self._hyper_parameters = directory, hyper_parameters
-        # From the first step on as well: a run that was killed before its first save begins anew in the same folder.
-        self._writer = SummaryWriter(str(directory), purge_step=start_step + 1)
+        begun = any(directory.glob("events.*"))
         with self._anew("config") as writer:
-            writer.add_text("config", verbatim(yaml.safe_dump(hyper_parameters, sort_keys=False)), 0)
+            for tag, shown in (("config", hyper_parameters.settings), ("changed", hyper_parameters.changed)):
+                writer.add_text(f"config/{tag}", verbatim(yaml.safe_dump(dict(shown), sort_keys=False)), 0)
+        # From the first step on as well: a run that was killed before its first save begins anew in the same folder.
+        self._writer = SummaryWriter(str(directory), purge_step=start_step + 1 if begun else None)
 
     @contextmanager
     def _anew(self, name: str) -> Iterator[Any]:
-        """The writer of a folder in which nothing else is left."""
+        """The writer of an event file that takes the place of an earlier one."""
         from torch.utils.tensorboard import SummaryWriter
 
-        shutil.rmtree(self._directory / name, ignore_errors=True)
-        with SummaryWriter(str(self._directory / name)) as writer:
+        for earlier in self._directory.glob(f"events.*.{name}"):
+            earlier.unlink()
+        with SummaryWriter(str(self._directory), filename_suffix=f".{name}") as writer:
             yield writer
 
     def write(self, step: int, record: Record) -> None:
-        for key, value in record.items():
-            if isinstance(value, int | float):
-                self._writer.add_scalar(key, value, step)
+        for tag, value in scalars(record).items():
+            self._writer.add_scalar(tag, value, step)
 
     def show(self, step: int, findings: Findings) -> None:
         import numpy as np
         from PIL import Image  # matplotlib's, which drew them
 
-        with self._anew(findings.place) as writer:
-            for name, path in findings.figures.items():
+        self._writer.close()  # the next record opens another file: TensorBoard watches the newest one of a run
+        with self._anew(f"report-{findings.stage}" if findings.stage else "report") as writer:
+            for tag, path in findings.images.items():
                 with Image.open(path) as image:
-                    writer.add_image(name, np.asarray(image.convert("RGB")), step, dataformats="HWC")
-            for name, text in findings.texts.items():
-                writer.add_text(name, verbatim(text), step)
-            if findings.stage:
-                for name, number in findings.numbers.items():
-                    writer.add_scalar(name, number, step)
-            else:  # of the whole run: scalars too, and a line of the table in which runs are compared by their settings
-                plain = (bool, int, float, str)
-                settings = {key: value for key, value in flat(self._hyper_parameters) if isinstance(value, plain)}
-                writer.add_hparams(settings, dict(findings.numbers), run_name=".", global_step=step)
+                    writer.add_image(tag, np.asarray(image.convert("RGB")), step, dataformats="HWC")
+            for tag, text in findings.words.items():
+                writer.add_text(tag, verbatim(text), step)
+            for tag, number in findings.reach.items():
+                writer.add_scalar(tag, number, step)
+            if not findings.stage:
+                self._compared(writer, findings.reach)
+
+    def _compared(self, writer: Any, reach: Mapping[str, float]) -> None:
+        """A line of the table in which runs are compared by their settings, those first that somebody chose."""
+        from torch.utils.tensorboard.summary import hparams
+
+        settings = self._hyper_parameters.changed | dict(flat(self._hyper_parameters.settings))
+        plain = {key: value for key, value in settings.items() if isinstance(value, bool | int | float | str)}
+        # Not add_hparams, which makes a run of its own for them.
+        for summary in hparams(plain, dict(reach)):
+            writer.file_writer.add_summary(summary)
 
     def close(self) -> None:
         self._writer.close()
@@ -123,9 +167,9 @@ def verbatim(text: str) -> str:
 class WandbSink:
     """Weights & Biases, on a thread of its own with a bounded queue: training never waits for it.
 
-    config: what is uploaded, chosen by the caller (no paths, no secrets). Findings are images of the last step, and
-    the run's summary: what is said twice is there once. When the queue is full records are dropped; after a failure
-    wandb stays silent. close() waits at most close_s seconds.
+    config: what is uploaded, chosen by the caller (no paths, no secrets). Findings are images and a page of the last
+    step, and the run's summary: what is said twice is there once. When the queue is full records are dropped; after a
+    failure wandb stays silent. close() waits at most close_s seconds.
     """
 
     def __init__(
@@ -149,12 +193,14 @@ class WandbSink:
             while (item := self._queue.get()) is not None:
                 step, told = item
                 if isinstance(told, Findings):
-                    images = {f"{told.place}/{name}": wandb.Image(str(path)) for name, path in told.figures.items()}
+                    media: dict[str, Any] = {tag: wandb.Image(str(path)) for tag, path in told.images.items()}
+                    if told.page is not None:
+                        media[told.tag("report", "page")] = wandb.Html(str(told.page))
                     # A run that goes on is beyond its last record already, and what is logged behind it is dropped.
-                    run.log(images, step=max(step, run.step))
-                    run.summary.update({f"{told.place}/{name}": value for name, value in told.words.items()})
+                    run.log(media, step=max(step, run.step))
+                    run.summary.update({**told.words, **told.reach})
                     continue
-                run.log({key: value for key, value in told.items() if isinstance(value, int | float)}, step=step)
+                run.log(scalars(told), step=step)
             run.finish()
         except BaseException as error:  # wandb raises SystemExit too
             self._warn(f"wandb stopped: {type(error).__name__}: {error}; training goes on")

@@ -11,9 +11,6 @@ No sink may stop or slow a training: one that fails says so once and falls silen
 import json
 import math
 import os
-import shutil
-import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -24,7 +21,17 @@ from typing import Any
 from coca_train.config.schema import Config, TrackingConfig
 from coca_train.runtime import dist, outside
 from coca_train.runtime.errors import DataError
-from coca_train.tracking.trackers import Findings, Record, Sink, TensorBoardSink, Tracker, WandbSink, Warn
+from coca_train.tracking.terminal import ProgressSink
+from coca_train.tracking.trackers import (
+    Findings,
+    HyperParameters,
+    Record,
+    Sink,
+    TensorBoardSink,
+    Tracker,
+    WandbSink,
+    Warn,
+)
 
 LARGEST = 1e300  # of what is measured: beyond, a chart of it has no axis
 # What trackers are told of a run, of a stage beside its own of that, and of its data.
@@ -114,71 +121,6 @@ class JsonlSink:
             self._file = None
 
 
-class ProgressSink:
-    """A bar on stderr; plain lines, at most one in `every_s` seconds, when it is no terminal.
-
-    Time left is told from the second record on: the first step pays for set-up and says nothing of the others.
-    """
-
-    SHOWN = (
-        ("loss", "loss", "{:.4f}"),
-        ("tokens_per_s", "tok/s", "{:,.0f}"),
-        ("lr", "lr", "{:.2e}"),
-        ("mfu", "MFU", "{:.1%}"),
-    )
-    NARROWEST_BAR = 5  # columns
-
-    def __init__(self, max_steps: int, every_s: float = 5.0) -> None:
-        self._max_steps = max_steps
-        self._every_s = every_s
-        self._first: tuple[int, float] | None = None  # step and time of the first record
-        self._last_line = float("-inf")
-        self._bar: Any = None
-
-    def write(self, step: int, record: Record) -> None:
-        if "loss" not in record:
-            return
-        now = time.monotonic()
-        left = self._left(step, now)
-        shown = [f"{name} {form.format(record[key])}" for key, name, form in self.SHOWN if record.get(key) is not None]
-        count = f"step {step}/{self._max_steps}"
-        if sys.stderr.isatty():
-            self._draw(step, count, shown, left)
-        elif now - self._last_line >= self._every_s or step == self._max_steps:
-            self._last_line = now
-            print("  ".join([count, *shown, *left]), file=sys.stderr, flush=True)
-
-    def _left(self, step: int, now: float) -> list[str]:
-        if self._first is None:
-            self._first = step, now
-        begin, since = self._first
-        return [f"left {clock((now - since) / (step - begin) * (self._max_steps - step))}"] if step > begin else []
-
-    def _draw(self, step: int, count: str, shown: list[str], left: list[str]) -> None:
-        from tqdm import tqdm
-
-        # Made with the first record, so that it stands below what the run says of itself before its first step.
-        if self._bar is None:
-            self._bar = tqdm(total=self._max_steps, bar_format="{desc} |{bar}|", dynamic_ncols=True)
-        # What is not so important is left out where the terminal is narrow: tqdm would cut the end of the line.
-        columns = shutil.get_terminal_size().columns
-        while shown and len("  ".join([count, *shown, *left])) + self.NARROWEST_BAR + 3 > columns:
-            shown = shown[:-1]
-        self._bar.set_description_str("  ".join([count, *shown, *left]), refresh=False)
-        self._bar.update(step - self._bar.n)
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-
-def clock(seconds: float) -> str:
-    """h:mm:ss, or m:ss under an hour."""
-    minutes, secs = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{secs:02d}" if hours else f"{minutes}:{secs:02d}"
-
-
 def shared_config(config: Config) -> dict[str, Any]:
     """What a tracker is told about the run: hyper-parameters only, no paths, nothing from the environment. Of a stage's
     own sections as much as of the run's."""
@@ -217,7 +159,7 @@ class MetricsWriter:
         start_step: int,
         last_step: int,
         name: str,
-        hyper_parameters: Callable[[], Record],
+        hyper_parameters: Callable[[], HyperParameters],
     ) -> None:
         self._sinks: dict[str, Sink] = {}
         self._warned: set[str] = set()
@@ -227,7 +169,7 @@ class MetricsWriter:
             with self._failing("TensorBoard"):
                 self._sinks["TensorBoard"] = TensorBoardSink(run_dir / "tensorboard", start_step, hyper_parameters())
         if tracking.wandb != "disabled":
-            options = run_dir, tracking.wandb, tracking.wandb_project, name, hyper_parameters()
+            options = run_dir, tracking.wandb, tracking.wandb_project, name, hyper_parameters().settings
             self._sinks["wandb"] = WandbSink(*options, partial(self._warn, "wandb"))
         jsonl = JsonlSink(run_dir / "metrics.jsonl", start_step, partial(self._warn, "metrics.jsonl"))
         self._sinks["metrics.jsonl"] = jsonl
@@ -238,7 +180,7 @@ class MetricsWriter:
         """Once for each sink."""
         if sink not in self._warned:
             self._warned.add(sink)
-            print(f"WARNING: {message}", file=sys.stderr, flush=True)
+            dist.log(f"WARNING: {message}")
 
     @contextmanager
     def _failing(self, name: str) -> Iterator[None]:

@@ -16,7 +16,6 @@ from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import Engine
 from coca_train.evaluation.configuration import CELLS
 from coca_train.evaluation.grid import on_all_ranks
-from coca_train.evaluation.measures.reach import LEAST
 from coca_train.evaluation.perplexity_page import asked, perplexity_text
 from coca_train.evaluation.pipeline import facts
 from coca_train.evaluation.progress import Progress
@@ -32,12 +31,13 @@ from coca_train.report.render.pictures import picture
 from coca_train.runtime import dist
 from coca_train.runtime.durable import read_json, write_bytes, write_json, write_text
 from coca_train.runtime.errors import UserError
+from coca_train.statistics.answers import LEAST
 from coca_train.tracking.trackers import Findings
 from coca_train.tracking.writers import read_jsonl
 from coca_train.training.reach import SEED, SETTINGS, Reach
 
 DONE = "done.json"
-FORMAT = 5  # of a report; those of other formats are made anew
+FORMAT = 6  # of a report; those of other formats are made anew
 Show = Callable[[int, Findings], None]  # what the report on a step found
 
 
@@ -84,9 +84,9 @@ def final_report(
     command = shlex.join(["python", "-m", "coca_train", *overrides])
     finished = Finished(config, run_dir, directory, tokenizer, held_out, step, command)
     try:
-        report, figures = _make(finished, runner)
+        report, files = _make(finished, runner)
         # Before the mark: what was not shown because the process was killed is shown by the next.
-        dist.on_main(lambda: show(step, findings(report, stage, figures)))
+        dist.on_main(lambda: show(step, findings(report, stage, files)))
         dist.on_main(lambda: write_json(directory / DONE, mark))
     except UserError as error:
         dist.log(f"WARNING: no report on step {step}: {error}. The same command tries again")
@@ -108,19 +108,23 @@ def _depends_on(config: Config) -> dict[str, Any]:
     return settings
 
 
-def findings(report: RunReport, stage: str, figures: Mapping[str, Path]) -> Findings:
-    """For trackers: the verdicts and the sample in words, how far it reads as numbers [tokens]."""
+def findings(report: RunReport, stage: str, files: Mapping[str, Path]) -> Findings:
+    """For trackers: the verdicts and the sample in words, how far it reads as numbers [tokens]. files: of the report,
+    by their place in its folder."""
+    figures = {Path(place).stem: path for place, path in files.items() if place.endswith(".png")}
     if report.evaluation is None:
         said, numbers = [], {}
     else:
         parts = asked(report.evaluation)
         said, numbers = verdicts(report.evaluation, parts), lengths(report.evaluation, parts)
     texts = {"verdict": "\n".join(f"{each.label}: {each.line}" for each in said), "sample": report.sample}
-    return Findings(stage, figures, {name: text for name, text in texts.items() if text}, numbers)
+    return Findings(
+        stage, figures, {name: text for name, text in texts.items() if text}, numbers, files.get("report.html")
+    )
 
 
 def _make(finished: Finished, runner: Engine) -> tuple[RunReport, Mapping[str, Path]]:
-    """Everything but the mark that it is done; and the pictures by name."""
+    """Everything but the mark that it is done; and its files by their place in the folder."""
     options, evaluation, sample = finished.config.eval, None, ""
     with_sample = bool(options.sample_prompt and options.sample_tokens)
     if options.extrapolation.enabled or with_sample:
@@ -140,8 +144,7 @@ def _make(finished: Finished, runner: Engine) -> tuple[RunReport, Mapping[str, P
     )
     written = dist.on_main(lambda: _write(report, finished))
     _show(report)
-    pictures = {Path(place).stem: path for place, path in written.items() if place.endswith(".png")}
-    return report, pictures
+    return report, written
 
 
 def tellable(windows: Sequence[int], held_out: Mapping[str, IndexedDataset], max_documents: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from coca_train.models.init import seed_of
 from coca_train.runtime import dist
 from coca_train.runtime.errors import DivergedError, Preempted
 from coca_train.runtime.signals import StopRequest
+from coca_train.runtime.silence import explained
 from coca_train.runtime.watchdog import Watchdog
 from coca_train.tracking.throughput import Throughput
 from coca_train.tracking.writers import MetricsWriter
@@ -61,7 +63,8 @@ def run_stage(
             # gradients.
             micro_batches = dist.on_each(partial(next, batches))
             lr = lr_at(step, config.optim, max_steps)
-            result = engine.train_step(micro_batches, lr)
+            with explained(_first_step(config, engine)) if step == start_step else nullcontext():
+                result = engine.train_step(micro_batches, lr)
             tools.throughput.add(result.tokens, time.perf_counter() - started)
 
         is_last = step + 1 == max_steps
@@ -95,6 +98,11 @@ def run_stage(
                 saved = tools.save(done, True, True)
         if stopping and saved:
             raise Preempted(f"stopped at step {done}, checkpoint saved; the same command goes on from there")
+
+
+def _first_step(config: Config, engine: Engine) -> str:
+    compiles = engine.device.type == "cuda" or config.engine.compile == "blocks"
+    return "the first step, which compiles its kernels" if compiles else "the first step"
 
 
 def batch_digest(micro_batches: Sequence[Batch], sequence_parallel: int = 1) -> str:

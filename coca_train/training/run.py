@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -30,11 +30,14 @@ from coca_train.models.trainable import select_trainable
 from coca_train.models.transformer import Transformer, build_model, vocab_size
 from coca_train.runtime import dist, job, leaving
 from coca_train.runtime.errors import CheckpointError, DataError, DeviceMemoryError, UserError
+from coca_train.runtime.silence import explained
 from coca_train.runtime.watchdog import Watchdog
 from coca_train.schedule import resolve, stage_at
-from coca_train.settings import own_tokenizer
+from coca_train.settings import folder_flags, load, own_tokenizer
+from coca_train.tracking.trackers import HyperParameters
 from coca_train.tracking.writers import MetricsWriter, shared_config
 from coca_train.training.belongings import keep_belongings
+from coca_train.training.farewell import farewell
 from coca_train.training.stage import RunContext, run_one
 from coca_train.training.start import check_start, find_start, initial_digests
 from coca_train.training.tokens import commands_for_missing, commands_for_own_tokens
@@ -52,8 +55,10 @@ def known_errors() -> Iterator[None]:
 
 
 @known_errors()
-def train(loaded: Loaded) -> None:
+def train(loaded: Loaded, folders: Sequence[Path] = ()) -> None:
     """Train as configured, from the newest verified checkpoint of the run directory if there is one.
+
+    folders: of --config-dir, for what is said of commands.
 
     Raises UserError (and its subclasses; each has its exit code) for everything a user can mend.
     """
@@ -65,7 +70,8 @@ def train(loaded: Loaded) -> None:
         watchdog = stack.enter_context(Watchdog(config.engine.timeout_s))
         # The group before all that rank 0 does for the others: data, lock, record. They learn of its errors through it.
         is_job = "RANK" in os.environ  # the engine sets it too, for one process
-        device = engine.start(config.engine)
+        with explained("starting the engine"):
+            device = engine.start(config.engine)
         stages = resolve(config, dist.world_size())
         if is_job:
             short.announce(config)
@@ -79,13 +85,14 @@ def train(loaded: Loaded) -> None:
             for stage in stages:
                 check_room(stage.config, n_tokens)
         edges = Edges(tokenizer.bos, tokenizer.eod)
-        mixtures = {
-            each.name: Mixture(
-                each.config.data, each.config.train.seq_len, n_tokens, each.config.train.global_batch_size, edges
-            )
-            for each in stages
-        }
-        validations = dist.on_each(lambda: {each.name: validation_of(each.config, n_tokens) for each in stages})
+        with explained("opening the data"):
+            mixtures = {
+                each.name: Mixture(
+                    each.config.data, each.config.train.seq_len, n_tokens, each.config.train.global_batch_size, edges
+                )
+                for each in stages
+            }
+            validations = dist.on_each(lambda: {each.name: validation_of(each.config, n_tokens) for each in stages})
         with torch.device("meta"), without_initial_values():
             outlines = {each.name: build_model(each.config, n_tokens, each.trainable, each.lora) for each in stages}
             initial = build_model(config, n_tokens)  # of the run: what its first stage changes has no part in digests
@@ -110,16 +117,22 @@ def train(loaded: Loaded) -> None:
         fingerprints = {name: mixture.fingerprint() for name, mixture in mixtures.items()}
         held_out = {name: each.held_out.fingerprint() for name, each in validations.items()}
         # The record before the checkpoints: it says which run they must belong to.
-        digests = initial_digests(initial, config.run.seed) if dist.on_main(lambda: begins_anew(run_dir)) else {}
+        with explained("drawing the initial weights, for their digests"):
+            digests = initial_digests(initial, config.run.seed) if dist.on_main(lambda: begins_anew(run_dir)) else {}
         note = begins_from.note if begins_from is not None else None
         record = dist.on_main(lambda: open_record(run_dir, loaded, stages, fingerprints, held_out, digests, note))
         dist.on_main(lambda: keep_belongings(run_dir, tokenizer, validations[stages[-1].name].held_out))
         newest = newest_checkpoint(config.run.resume, run_dir, record["run_id"])
         # The metrics after them: records of steps that will be done again are dropped.
-        start_step, shown = newest.step if newest else 0, partial(shared_config, config)
+        start_step = newest.step if newest else 0
+
+        def shown() -> HyperParameters:
+            return HyperParameters(shared_config(config), shared_config(load([], launch=False).config))
+
         metrics = MetricsWriter(run_dir, config.tracking, start_step, stages[-1].last_step, config.run.name, shown)
         stack.callback(metrics.close)
-        context = RunContext(run_dir, tokenizer, n_tokens, metrics, watchdog, lock, record, len(stages))
+        again = shlex.join(["python", "-m", "coca_train", *folder_flags(folders), *loaded.overrides])
+        context = RunContext(run_dir, tokenizer, n_tokens, metrics, watchdog, lock, record, len(stages), again)
         first = stages.index(stage_at(stages, newest.step)) if newest else 0
         for number, stage in enumerate(stages[first:], first):
             if number:  # the first is noted with the record
@@ -134,7 +147,7 @@ def train(loaded: Loaded) -> None:
                 borders=frozenset(before.last_step for before in stages[:number]),
                 is_last=number == len(stages) - 1,
             )
-        farewell(config, run_dir)
+        farewell(config, run_dir, loaded.overrides, folders)
         # After a good end only: leaving waits for all ranks, and after an error one of them may be gone.
         engine.stop()
 
@@ -213,46 +226,6 @@ def check_parameters(outlines: Mapping[str, Transformer]) -> None:
                 f"E-STG-15 stage {stage}: has other parameters than stage {first}: {shown}; all stages "
                 "of a run have the same ones. Fix: a position section without learned parts of its own in this stage"
             )
-
-
-def farewell(config: Config, run_dir: Path) -> None:
-    """Where everything lies and what to try next."""
-    files, commands = written_files(config, run_dir), next_commands(config, run_dir)
-    dist.log(f"Done. Everything lies in {run_dir}:\n{files}Try next:\n{commands}")
-
-
-def written_files(config: Config, run_dir: Path) -> str:
-    """The files of a finished run, a line for each."""
-    *before, _ = config.stages
-    goes_on = "with a larger train.max_steps" if not before else "with one more stage in the schedule"
-    files = {
-        "loss_curve.png": "training and validation loss",
-        "reach.png": "perplexity beyond the training window, by training step",
-        "report/report.html": "how far the context reaches, in a browser (report.md, tables and figures beside it)",
-        **{f"report/{stage}": f"the report on stage {stage}" for stage in before},
-        "metrics.jsonl": "every logged step and validation",
-        "config.yaml": "every setting",
-        "checkpoints": f"the model; the same command {goes_on} goes on",
-    }
-    return "".join(f"  {name:26s} {what}\n" for name, what in files.items() if (run_dir / name).exists())
-
-
-def next_commands(config: Config, run_dir: Path) -> str:
-    """Commands for a finished run: one that began from other weights is not the quickstart's comparison of schemes."""
-    prompt = config.eval.sample_prompt or "The"
-    text = "" if config.data.path is None else f" data.path={shlex.quote(config.data.path)}"
-    comparing = [
-        f"python -m coca_train{text} position=rope run.name=rope",
-        f"python -m coca_train compare{text} schemes=rope,alibi,coca,coca_strict",
-    ]
-    tuned = config.start.path is not None or len(config.stages) > 1
-    commands = [
-        f"python -m coca_train generate run={run_dir} prompt={prompt!r}",
-        f"python -m coca_train evaluate checkpoint={run_dir}",
-        *([f"python -m coca_train export run={run_dir} to={run_dir}-hf"] if tuned else comparing),
-        "python -m coca_train --help",
-    ]
-    return "\n".join(f"  {command}" for command in commands)
 
 
 def prepare_data(config: Config) -> None:

@@ -73,8 +73,7 @@ class Saver:
         self.failures = 0
         beside_s = max(0.0, self.saves.beside_s - self._waited_s)
         dist.log(
-            f"save      step {self._step}: the training stood still for {self._stall_s:.2f} s; "
-            f"{beside_s:.2f} of {self.saves.beside_s:.2f} s of writing went on beside it"
+            f"save      step {self._step}: blocked training for {self._stall_s:.2f} s ({beside_s:.2f} s in background)"
         )
         # A preempted run must have time for all of it, whatever a training has hidden.
         if (took_s := self._stall_s + beside_s) > self.slowest_s:

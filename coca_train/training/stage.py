@@ -30,6 +30,7 @@ from coca_train.runtime.compilers import compiles
 from coca_train.runtime.errors import CheckpointError, DataError, Preempted
 from coca_train.runtime.machine import bounded_by_memory
 from coca_train.runtime.signals import StopRequest
+from coca_train.runtime.silence import explained
 from coca_train.runtime.staging import Staging
 from coca_train.runtime.watchdog import Watchdog, waiting
 from coca_train.schedule import Stage
@@ -44,7 +45,8 @@ ID_BYTES = 8  # of a token in each tensor of a batch: inputs, targets, positions
 
 
 class RunContext(NamedTuple):
-    """What all stages of a run share. n_tokens: rows of the embedding. record: run.json."""
+    """What all stages of a run share. n_tokens: rows of the embedding. record: run.json. command: that goes on with it,
+    without its launcher."""
 
     run_dir: Path
     tokenizer: Tokenizer
@@ -54,6 +56,7 @@ class RunContext(NamedTuple):
     lock: checkpoint.RunLock
     record: dict[str, Any]
     n_stages: int
+    command: str
 
 
 def run_one(
@@ -88,7 +91,7 @@ def run_one(
         )
         reader, n_readers = dist.reader(config.engine.sequence_parallel)
         memory = engine.SegmentMemorySize(config.model.n_layers, outline.position.memory_len, config.model.d_model)
-        with waiting("the start of the engine"):
+        with waiting("the start of the engine"), explained("building the engine, the model and the optimizer"):
             runner = engine.build(
                 config.engine,
                 config.optim,
@@ -100,7 +103,7 @@ def run_one(
                 memory=memory if memory.memory_len else None,
             )
         start_step = 0
-        with waiting("reading the checkpoint"):
+        with waiting("reading the checkpoint"), explained("reading the checkpoint"):
             if origin is not None and resumed:
                 checkpoint.load(origin, runner, meta)
                 start_step = origin.step - stage.first_step
@@ -141,7 +144,9 @@ def run_one(
             # On the weights that will be trained, in the engine that trains them: a proof on other tensors would not be
             # one.
             assert isinstance(module, Transformer)
-            for kind, certificate in certify(module, runner.device, DTYPES[config.engine.dtype]).items():
+            with explained("proving that the position scheme is applied"):
+                certificates = certify(module, runner.device, DTYPES[config.engine.dtype])
+            for kind, certificate in certificates.items():
                 scheme = module.position_of(kind).settings.scheme
                 dist.log(f"certified {scheme if kind == OWN else f'{kind} ({scheme})'}: {certificate}")
         try:
@@ -165,9 +170,12 @@ def run_one(
                 )
                 if is_last:
                     context.metrics.end_records()  # before the report, which reads metrics.jsonl
-        except Preempted:
+        except Preempted as stopped:
             runner.close()  # all ranks stop together; after other errors a peer may be gone, and this would wait
-            raise
+            raise Preempted(
+                f"{stopped}: {context.command}\nExit code {Preempted.exit_code}: nothing is wrong, and a scheduler may "
+                "start it again by itself (docs/operations.md)"
+            ) from None
         final_report(
             config,
             run_dir,

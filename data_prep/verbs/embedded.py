@@ -34,17 +34,15 @@ FORMAT = 1
 TOKENIZER = "tokenizer.model"
 PARTS = ("text", "code")
 SPLITS = ("train", "valid")
-WEIGHTS = {"text": 0.75, "code": 0.25}
-VOCABULARY_CHARACTERS = 8_000_000
+WEIGHTS = {"text": 0.5, "code": 0.5}
+VOCABULARY_CHARACTERS = 4_000_000
 BATCH_CHARACTERS = 1_000_000
-LICENCES = {
-    "stdlib sources, docstrings, pydoc topics": "PSF-2.0 (Python Software Foundation)",
-    "numpy docstrings": "BSD-3-Clause (NumPy developers)",
-    "licence texts": "each under its own terms",
-}
+LICENCES = {"the standard library's sources, docstrings and topics": "PSF-2.0 (Python Software Foundation)"}
 HELD_OUT_SHARE = 0.03
-LONG_CHARACTERS = range(28_000, 60_000)  # more than 8 192 tokens; not so long that one file is the held-out set
-N_LONG = 7
+ORIGINS = np.dtype([("input", "<u4"), ("line", "<u8")])
+# By length [characters], how many are held out of each part at least: more than 2,048 tokens, as many documents as a
+# verdict on 16 windows of 128 needs; more than 8,192. None is so long that one file is the held-out set.
+LONG = {range(8_000, 28_000): 6, range(28_000, 60_000): 5}
 
 USAGE = """\
 Make the quickstart's corpus from this Python installation; no network is needed.
@@ -87,15 +85,15 @@ def place(file: str) -> float:
 
 
 def held_out_files(documents: Sequence[Document]) -> set[str]:
-    """Files whose place is below HELD_OUT_SHARE, and in each part the first N_LONG long documents by place.
+    """Files whose place is below HELD_OUT_SHARE, and in each part the first LONG documents by place.
 
     A source file is held out as a whole: its code and its docstrings never end up on different sides.
     """
     eligible = sorted((d for d in documents if d.may_be_held_out), key=lambda d: (place(d.file), d.file))
     held_out = {d.file for d in eligible if place(d.file) < HELD_OUT_SHARE}
     for part in sorted({d.part for d in eligible}):
-        long = [d.file for d in eligible if d.part == part and len(d.text) in LONG_CHARACTERS]
-        held_out |= set(long[:N_LONG])
+        for lengths, number in LONG.items():
+            held_out |= set([d.file for d in eligible if d.part == part and len(d.text) in lengths][:number])
     return held_out
 
 
@@ -168,7 +166,7 @@ def _build(
     folder: Path, vocab_size: int, progress: bool, documents: Iterable[Document] | None, tokenizer: Tokenizer | None
 ) -> dict[str, Any]:
     """Everything into `folder`; the manifest is written last."""
-    say("embedded corpus: reading this Python installation's sources, docstrings and licences", progress)
+    say("embedded corpus: reading the sources and docstrings of Python's standard library", progress)
     gathered = list(installation() if documents is None else documents)
     held_out = held_out_files(gathered)
     groups = {
@@ -191,10 +189,12 @@ def _build(
         (folder / TOKENIZER).write_bytes(outside.read_bytes(tokenizer.path))
         keep_companions(Path(tokenizer.path), tokenizer, (folder / TOKENIZER).with_suffix(""))
     tokenizer = Tokenizer(folder / TOKENIZER)
+    inputs = {part: sorted({d.file for d in gathered if d.part == part}) for part in PARTS}
     with bar("tokenizing", sum(len(d.text) for d in gathered), progress) as tokenized:
         for (part, split), group in groups.items():
             tokenize([d.text for d in group], folder / f"{part}_{split}", tokenizer, tokenized)
-    manifest = _manifest(folder, tokenizer, groups)
+            _write_origins(folder / f"{part}_{split}", group, inputs[part])
+    manifest = _manifest(folder, tokenizer, groups, inputs)
     with open(folder / "manifest.json", "w", encoding="utf-8") as file:
         json.dump(manifest, file, indent=2, sort_keys=True)
         flush_to_disk(file)
@@ -225,10 +225,21 @@ def tokenize(texts: Sequence[str], prefix: Path, tokenizer: Tokenizer, bar: Any)
     write_sums(prefix)
 
 
-def _manifest(folder: Path, tokenizer: Tokenizer, groups: dict[tuple[str, str], list[Document]]) -> dict[str, Any]:
+def _write_origins(prefix: Path, documents: Sequence[Document], inputs: Sequence[str]) -> None:
+    """The file and line of each document. inputs: files by number, as the manifest names them."""
+    number = {file: i for i, file in enumerate(inputs)}
+    rows = np.array([(number[d.file], d.line) for d in documents], ORIGINS)
+    with open(f"{prefix}.origins.npy", "wb") as file:
+        np.lib.format.write_array(file, rows, version=(1, 0), allow_pickle=False)
+        flush_to_disk(file)
+
+
+def _manifest(
+    folder: Path, tokenizer: Tokenizer, groups: dict[tuple[str, str], list[Document]], inputs: dict[str, list[str]]
+) -> dict[str, Any]:
     names = [f"{part}_{split}" for part, split in groups]
     datasets = {name: IndexedDataset(folder / name) for name in names}
-    files = [TOKENIZER, *(f"{name}{end}" for name in names for end in (".bin", ".idx", ".sums"))]
+    written = [TOKENIZER, *(f"{name}{end}" for name in names for end in (".bin", ".idx", ".sums", ".origins.npy"))]
     return {
         "format": FORMAT,
         "kind": "embedded",
@@ -238,6 +249,7 @@ def _manifest(folder: Path, tokenizer: Tokenizer, groups: dict[tuple[str, str], 
         "weights": WEIGHTS,
         "licences": LICENCES,
         "tokenizer": {"file": TOKENIZER, "sha256": tokenizer.digest},
+        "sources": {part: {"inputs": [{"name": file} for file in files]} for part, files in inputs.items()},
         "datasets": {
             f"{part}_{split}": {
                 "documents": datasets[f"{part}_{split}"].n_documents,
@@ -247,7 +259,7 @@ def _manifest(folder: Path, tokenizer: Tokenizer, groups: dict[tuple[str, str], 
             }
             for (part, split), group in groups.items()
         },
-        "files": {name: digest(folder / name) for name in files},
+        "files": {name: digest(folder / name) for name in written},
     }
 
 

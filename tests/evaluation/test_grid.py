@@ -166,6 +166,24 @@ def test_variants_are_rows_and_those_that_cannot_be_say_why(evaluate):
     assert "parameters of its own" in clex[0]["reason"]
 
 
+def test_a_variant_reads_nothing_where_it_is_the_identity(evaluate, monkeypatch):
+    """A dynamic frequency is the plain one up to the training window, and neither reading nor progress counts it."""
+    read, shares, score = [], [], perplexity.score_share
+
+    def recorded(model, documents, rows, *more):
+        read.append((model.position.settings.frequencies.name, [row.length for row in rows]))
+        return score(model, documents, rows, *more)
+
+    monkeypatch.setattr(perplexity, "score_share", recorded)
+    monkeypatch.setattr(Progress, "share", lambda self, share: shares.append(self._before + share * self._work))
+    monkeypatch.setattr(Progress, "expect", lambda self, work, n_models: shares.append(-work))
+    record = evaluate("grid.frequencies=[own,dynamic_ntk@alpha:4]")
+    window = record["subjects"][0]["training_window"]
+    lengths = {name: [n for of, each in read if of == name for n in each] for name in ("plain", "dynamic_ntk")}
+    assert min(lengths["plain"]) < window < min(lengths["dynamic_ntk"])
+    assert shares[-1] == -shares[0] > 0
+
+
 def test_a_logit_scale_is_an_axis_and_acts_beyond_the_training_window_only(evaluate, tmp_path):
     cells = evaluate("grid.logit_scales=[log,own]", "grid.lengths=[12,48]")["cells"]
     nll = {(c["variant"], c["point"]): c["result"]["sources"]["books"]["nll_sum"] for c in cells}

@@ -19,9 +19,13 @@ def test_a_line_names_the_cell_and_the_time_left(clock):
     bar = Progress(shown=False)
     bar.expect(200.0, n_models=2)
     bar.expect(50.0, n_models=2)
+    clock[0] += 1000.0  # reading texts is no part of the work
     bar.cell("rope, own, 512", 40.0)
     assert bar.line() == "0%  rope, own, 512"
-    clock[0] += 30.0
+    clock[0] += 3.0
+    bar.share(0.05)
+    assert bar.line() == "2%  rope, own, 512"  # a guess
+    clock[0] += 27.0
     bar.share(0.5)
     assert bar.line() == "20%  rope, own, 512  2:00 left"
     bar.cell("rope, own, 256", 60.0)
@@ -35,7 +39,9 @@ def test_lines_come_while_a_cell_tells_nothing(capsys, monkeypatch):
     printed = threading.Event()
     monkeypatch.setattr(progress, "FIRST_LINE_S", 0.001)
     monkeypatch.setattr(progress, "LINE_EVERY_S", 0.001)  # before it starts: a first look may come before the cell
-    monkeypatch.setattr(Progress, "line", lambda bar: printed.set() or bar._words)
+    # The bar, which is not drawn, has the line too: only the thread's is printed.
+    words = lambda bar: (threading.current_thread().name == "progress" and printed.set()) or bar._words  # noqa: E731
+    monkeypatch.setattr(Progress, "line", words)
     bar = Progress(shown=True)
     bar.expect(1.0, n_models=1)
     bar.cell("coca, own, 2,048", 1.0)

@@ -37,7 +37,7 @@ def test_its_parts_are_measured_in_one_grid_and_found_again(evaluated, tmp_path:
     assert said.state == "unknown" and {name for name, _ in said.parts} <= PARTS
     assert {"holds", "uses"} <= {name for name, _ in said.parts}
     shown = "".join(capsys.readouterr())
-    assert said.line in shown
+    assert said.label in shown and "✓" in shown
     folded = {section.title: section.folded for section in page.sections}
     assert folded["Definition"] and not folded["Perplexity, books"]
     # The answers of all parts are in one table, and what the text alone answers in no other; its finding is the page's.

@@ -21,6 +21,7 @@ PLACES = {
     "report.html",
     "report.md",
     "summary.json",
+    "thumbnail.png",
     *(f"tables/{name}.csv" for name in ("perplexity", "perplexity-curves", "passkey")),
     "tables/perplexity.tex",
     *(f"figures/{name}.{kind}" for name in ("perplexity-curves", "passkey") for kind in ("png", "svg")),

@@ -180,7 +180,7 @@ def test_the_page_opens_with_verdicts_a_picture_and_a_table(source, page):
     assert marks == [(state, *SIGNS[state]) for state in ("reads", "none", "unknown", "partly")]
     assert len(set(SIGNS.values())) == len(SIGNS) == 4
     assert "<ALiBi> no verdict: 17 of 20 documents missing" in page.text
-    assert "holds 2,048uses 1,024finds 512" in page.text  # the dots between them are the style's
+    assert "holds 2,048 · uses 1,024 · finds 512" in page.text
     assert '<details class="more few" open><summary>2 more</summary>' in source
     order = ["<h1>", 'class="verdicts', "What was run", 'class="lead"', 'id="block-perplexity-curves"']
     order += ['id="block-perplexity"', 'aria-label="At a glance"', "<nav", 'id="section-1"']

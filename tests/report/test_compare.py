@@ -52,6 +52,11 @@ def checkpoint(folder, shapes):
     (folder / manifest.NAME).write_bytes(manifest.encode(body | {"progress": {}, "files": [record]}))
 
 
+def compared(root):
+    """Where these two lie."""
+    return root / "comparisons" / "rope-vs-coca"
+
+
 @pytest.fixture
 def runs(tmp_path):
     """Two comparable finished runs; coca's key projection has another shape."""
@@ -95,7 +100,7 @@ def test_comparable_runs(runs, tmp_path, capsys):
     assert "but for the position scheme\n" in err
     rows = [line.split("|")[1].strip() for line in out.splitlines() if line.startswith("|")]
     assert rows == ["model", "-----", "rope", "coca"] * 2
-    saved = json.loads((tmp_path / "results.json").read_text())
+    saved = json.loads((compared(tmp_path) / "results.json").read_text())
     whole = Evaluation.from_json(saved["evaluation"])
     assert [(s.name, s.variants) for s in whole.subjects] == [("rope", ("plain",)), ("coca", ("plain",))]
     assert len(whole.cells) == 4
@@ -107,9 +112,9 @@ def test_comparable_runs(runs, tmp_path, capsys):
     assert saved["runs"]["coca"]["parameters"] == 16 * 8 + 4 * 8 + 32 * 8
     assert saved["runs"]["coca"]["valid/text"] == 0.7
     for picture in ("perplexity-curves-text", "loss-by-position-text", "loss-by-position-compared-text"):
-        assert (tmp_path / "figures" / f"{picture}.png").stat().st_size > 10_000
-    assert str(tmp_path / "report.html") in err
-    page = (tmp_path / "report.html").read_text()
+        assert (compared(tmp_path) / "figures" / f"{picture}.png").stat().st_size > 10_000
+    assert str(compared(tmp_path) / "report.html") in err
+    page = (compared(tmp_path) / "report.html").read_text()
     assert "identical batches at all 3 common logged steps" in page
     assert "ms a step" in page
 
@@ -177,7 +182,7 @@ def test_what_differs_is_found_and_nothing_is_written(runs, tmp_path, damage, ph
     damage(runs["coca"])
     with pytest.raises(DataError, match=phrase):
         compare.compare(runs, tmp_path, "compare")
-    assert not (tmp_path / "report.html").exists()
+    assert not (tmp_path / "comparisons").exists()
 
 
 def seed(run_dir, number, like):
@@ -202,7 +207,7 @@ def test_seeds_of_a_model_are_found_and_are_one_row(runs, tmp_path, capsys):
     assert "inconclusive, 2 of the 20" in out
     assert "checked   seeds: each model with 1, 2" in err
     assert "identical batches at all 3 common logged steps, the last one 3 (seed 2)" in err
-    saved = json.loads((tmp_path / "results.json").read_text())
+    saved = json.loads((compared(tmp_path) / "results.json").read_text())
     assert saved["evaluation"]["seeds"] == {"rope": {"rope": "1", "rope-b": "2"}, "coca": {"coca": "1", "coca-b": "2"}}
     assert [s["name"] for s in saved["evaluation"]["subjects"]] == list(both)  # each seed's own figures are kept
     assert set(saved["runs"]) == set(both)
@@ -247,7 +252,7 @@ def test_a_resumed_run_which_logged_one_step_more_can_be_compared(runs, tmp_path
     path = runs["coca"] / "metrics.jsonl"
     path.write_text('{"step": 0, "batch_digest": "only here"}\n' + path.read_text())
     compare.compare(runs, tmp_path, "compare")
-    assert (tmp_path / "report.html").exists()
+    assert (compared(tmp_path) / "report.html").exists()
 
 
 def test_runs_without_recorded_digests_are_not_called_equal(runs):
@@ -264,7 +269,7 @@ def test_windows_that_a_scheme_cannot_reach_may_be_absent(runs, tmp_path, capsys
     row = next(line for line in out.splitlines() if line.startswith("| coca"))
     assert [text.strip() for text in row.split("|")[1:5]] == ["coca", "plain", "23.34 (20.09 to 27.11)", "–"]
     assert "not measured: coca, plain at 64: coca has 32 positions" in out
-    assert "* coca, plain at 64: coca has 32 positions" in (tmp_path / "report.md").read_text()
+    assert "* coca, plain at 64: coca has 32 positions" in (compared(tmp_path) / "report.md").read_text()
 
 
 def test_another_visibility_is_allowed_and_said(runs, tmp_path, capsys):

@@ -1,4 +1,3 @@
-import io
 import json
 import math
 import os
@@ -10,8 +9,8 @@ import pytest
 
 from coca_train.settings import load
 from coca_train.tracking import writers as sinks
-from coca_train.tracking.trackers import WandbSink
-from coca_train.tracking.writers import JsonlSink, MetricsWriter, ProgressSink, read_jsonl, shared_config
+from coca_train.tracking.trackers import HyperParameters, WandbSink
+from coca_train.tracking.writers import JsonlSink, MetricsWriter, read_jsonl, shared_config
 
 
 def config(**options):
@@ -20,7 +19,7 @@ def config(**options):
 
 
 def metrics_writer(run_dir, tracking, start_step=0):
-    return MetricsWriter(run_dir, tracking, start_step, 4, "demo", dict)
+    return MetricsWriter(run_dir, tracking, start_step, 4, "demo", lambda: HyperParameters({}, {}))
 
 
 def steps(path):
@@ -125,7 +124,7 @@ def test_tensorboard_events_can_be_read_back(tmp_path):
 
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
-    assert [(e.step, e.value) for e in events.Scalars("loss")] == [(1, 2.0), (2, 1.0)]
+    assert [(e.step, e.value) for e in events.Scalars("train/loss")] == [(1, 2.0), (2, 1.0)]
 
 
 class FakeWandb:
@@ -166,7 +165,7 @@ def test_wandb_gets_numbers_and_one_id_for_the_run_directory(tmp_path, monkeypat
         sink = wandb_sink(tmp_path, monkeypatch, fake, warnings)
         sink.write(1, {"loss": 1.0, "batch_digest": "abc"})
         sink.close()
-        assert fake.logged == [(1, {"loss": 1.0}), "finished"]
+        assert fake.logged == [(1, {"train/loss": 1.0}), "finished"]
         assert fake.options["resume"] == "allow"
         assert fake.options["config"] == {"lr": 1.0}
         ids.append(fake.options["id"])
@@ -211,58 +210,3 @@ def test_of_a_stage_s_own_data_trackers_are_told_what_they_are_of_the_run_s():
     assert stages["two"]["data"] == {"seed": 7, "weights": {"text": None, "new": 2.0}}
     assert stages["two"]["optim"] == {"lr": 0.5} and stages["two"]["optimizer"] == "fresh"
     assert stages["all"]["data"] == {}
-
-
-class Terminal(io.StringIO):
-    def __init__(self, tty):
-        super().__init__()
-        self.isatty = lambda: tty  # type: ignore[method-assign]
-
-
-RECORD = {"loss": 2.34567, "lr": 1e-3, "tokens_per_s": 12345.6, "mfu": 0.4321}
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr(sinks.time, "monotonic", lambda: now[0])
-    return now
-
-
-def test_plain_lines_when_stderr_is_no_terminal(monkeypatch, clock):
-    """Time left goes by the steps after the first, which took 90 s of set-up here and says nothing of the others."""
-    monkeypatch.setattr(sys, "stderr", Terminal(False))
-    sink = ProgressSink(100)
-    for step, seconds in ((1, 90), (2, 3), (3, 1), (5, 4), (100, 200)):
-        clock[0] += seconds
-        sink.write(step, RECORD)
-        sink.write(step, {"valid/text": 1.0})
-    sink.close()
-    assert sys.stderr.getvalue().splitlines() == [  # type: ignore[attr-defined]  # others came within 5 s
-        "step 1/100  loss 2.3457  tok/s 12,346  lr 1.00e-03  MFU 43.2%",
-        "step 5/100  loss 2.3457  tok/s 12,346  lr 1.00e-03  MFU 43.2%  left 3:10",
-        "step 100/100  loss 2.3457  tok/s 12,346  lr 1.00e-03  MFU 43.2%  left 0:00",
-    ]
-
-
-@pytest.mark.parametrize("columns", [40, 60, 80, 120])
-def test_a_bar_on_a_terminal(monkeypatch, clock, columns):
-    """It begins with the first record, and ends with the time left however narrow the terminal is."""
-    monkeypatch.setattr(sys, "stderr", Terminal(True))
-    monkeypatch.setattr(sinks.shutil, "get_terminal_size", lambda: os.terminal_size((columns, 24)))
-    sink = ProgressSink(1000)
-    assert sys.stderr.getvalue() == ""  # type: ignore[attr-defined]
-    for step in (10, 50):
-        clock[0] += 60
-        sink.write(step, RECORD)
-    drawn = str(sink._bar)
-    sink.close()
-    assert drawn.startswith("step 50/1000  ") and "left 23:45 |" in drawn
-    assert [part in drawn for part in ("loss 2.3457", "tok/s", "lr", "MFU")] == [
-        columns > least for least in (40, 50, 65, 80)
-    ]
-
-
-@pytest.mark.parametrize(("seconds", "shown"), [(0, "0:00"), (61, "1:01"), (3661, "1:01:01")])
-def test_clock(seconds, shown):
-    assert sinks.clock(seconds) == shown

@@ -10,25 +10,28 @@ import pytest
 from PIL import Image
 
 from coca_train.tracking import writers
-from coca_train.tracking.trackers import Findings, WandbSink, _run_id, flat, verbatim
+from coca_train.tracking.trackers import Findings, HyperParameters, WandbSink, _run_id, flat, scalars, verbatim
 from coca_train.tracking.writers import MetricsWriter
 from tests.tracking import offline
 
 SETTINGS = {"model": {"d_model": 64, "name": "small"}, "train": {"seq_len": 128}, "layers": None}
+DEFAULTS = {"model": {"d_model": 64, "name": "small"}, "train": {"seq_len": 64}, "layers": None}
 NTK = "dynamic_ntk (alpha 4)"
 
 
 def writer(run_dir: Path, start_step: int = 0, **chosen: Any) -> MetricsWriter:
     values = {"tensorboard": False, "wandb": "disabled", "progress_bar": False, "wandb_project": "p"} | chosen
     tracking: Any = SimpleNamespace(**values)
-    return MetricsWriter(run_dir, tracking, start_step, 4, "demo", lambda: SETTINGS)
+    return MetricsWriter(run_dir, tracking, start_step, 4, "demo", lambda: HyperParameters(SETTINGS, DEFAULTS))
 
 
 def found(tmp_path: Path, stage: str = "", shade: int = 200) -> Findings:
     figure = tmp_path / "perplexity.png"
     Image.fromarray(np.full((4, 6, 3), shade, np.uint8)).save(figure)
     texts = {"verdict": "demo: reads to 256 tokens", "sample": "# The cat\nsat *down*"}
-    return Findings(stage, {"perplexity": figure}, texts, {"reads/own": 256.0, f"holds/{NTK}": 512.0})
+    page = tmp_path / "report.html"
+    page.write_text("<p>the report</p>")
+    return Findings(stage, {"perplexity": figure}, texts, {"reads/own": 256.0, f"holds/{NTK}": 512.0}, page)
 
 
 def accumulated(folder: Path) -> Any:
@@ -44,25 +47,33 @@ def text(events: Any, tag: str) -> list[str]:
     return [event.tensor_proto.string_val[0].decode() for event in events.Tensors(f"{tag}/text_summary")]
 
 
-def test_tensorboard_has_the_settings_the_figures_the_texts_and_the_reach(tmp_path):
+def test_tensorboard_has_one_run_with_the_settings_the_figures_the_texts_and_the_reach(tmp_path):
     for shade in (200, 90):  # a report that is made again takes the place of the first
         tracked = writer(tmp_path, 3, tensorboard=True)
-        tracked.show(3, found(tmp_path, shade=shade))
+        tracked.log(4, {"loss": 1.5, "valid/text": 2.0, "probe/plain/256": 3.0, "batch_digest": "x"})
+        tracked.show(4, found(tmp_path, shade=shade))
         tracked.close()
-    assert text(accumulated(tmp_path / "tensorboard" / "config"), "config") == [
+    assert not [path for path in (tmp_path / "tensorboard").iterdir() if path.is_dir()]
+    run = accumulated(tmp_path / "tensorboard")
+    assert text(run, "config/config") == [
         "    model:\n      d_model: 64\n      name: small\n    train:\n      seq_len: 128\n    layers: null\n"
     ]
-    report = accumulated(tmp_path / "tensorboard" / "report")
-    (image,) = report.Images("perplexity")
-    assert (image.step, image.width, image.height) == (3, 6, 4)
+    assert text(run, "config/changed") == ["    train.seq_len: 128\n"]
+    (image,) = run.Images("report/perplexity")
+    assert (image.step, image.width, image.height) == (4, 6, 4)
     folder = tmp_path / "decoded.png"
     folder.write_bytes(image.encoded_image_string)
     assert np.asarray(Image.open(folder)).max() == 90
-    assert text(report, "sample") == ["    # The cat\n    sat *down*\n"]
-    assert text(report, "verdict") == ["    demo: reads to 256 tokens\n"]
-    assert [(e.step, e.value) for e in report.Scalars(f"holds/{NTK}")] == [(3, 512.0)]
-    assert [(e.step, e.value) for e in report.Scalars("reads/own")] == [(3, 256.0)]
-    plugin = report.summary_metadata
+    assert text(run, "report/sample") == ["    # The cat\n    sat *down*\n"]
+    assert text(run, "report/verdict") == ["    demo: reads to 256 tokens\n"]
+    assert {tag: [(e.step, e.value) for e in run.Scalars(tag)] for tag in run.Tags()["scalars"]} == {
+        "train/loss": [(4, 1.5)],
+        "valid/text": [(4, 2.0)],
+        "reach/plain/256": [(4, 3.0)],
+        "reach/reads/own": [(4, 256.0)],
+        f"reach/holds/{NTK}": [(4, 512.0)],
+    }
+    plugin = run.summary_metadata
     assert {tag for tag, data in plugin.items() if data.plugin_data.plugin_name == "hparams"} == {
         "_hparams_/experiment",
         "_hparams_/session_start_info",
@@ -70,11 +81,21 @@ def test_tensorboard_has_the_settings_the_figures_the_texts_and_the_reach(tmp_pa
     }
 
 
-def test_the_table_of_runs_has_settings_and_reach(tmp_path):
+def test_records_behind_a_stages_report_are_of_the_same_run(tmp_path):
+    tracked = writer(tmp_path, tensorboard=True)
+    tracked.log(1, {"loss": 1.0})
+    tracked.show(1, found(tmp_path, "warm_up"))
+    tracked.log(2, {"loss": 2.0})
+    tracked.close()
+    run = accumulated(tmp_path / "tensorboard")
+    assert [(e.step, e.value) for e in run.Scalars("train/loss")] == [(1, 1.0), (2, 2.0)]
+
+
+def test_the_table_of_runs_has_settings_and_reach_what_differs_from_the_defaults_first(tmp_path):
     tracked = writer(tmp_path, tensorboard=True)
     tracked.show(3, found(tmp_path))
     tracked.close()
-    data = accumulated(tmp_path / "tensorboard" / "report").summary_metadata
+    data = accumulated(tmp_path / "tensorboard").summary_metadata
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
     begun = HParamsPluginData.FromString(data["_hparams_/session_start_info"].plugin_data.content)
@@ -84,8 +105,9 @@ def test_the_table_of_runs_has_settings_and_reach(tmp_path):
         "model.name": "small",
         "train.seq_len": 128.0,
     }
-    named = HParamsPluginData.FromString(data["_hparams_/experiment"].plugin_data.content)
-    assert [metric.name.tag for metric in named.experiment.metric_infos] == ["reads/own", f"holds/{NTK}"]
+    named = HParamsPluginData.FromString(data["_hparams_/experiment"].plugin_data.content).experiment
+    assert [info.name for info in named.hparam_infos] == ["train.seq_len", "model.d_model", "model.name"]
+    assert [metric.name.tag for metric in named.metric_infos] == ["reach/reads/own", f"reach/holds/{NTK}"]
 
 
 def test_stages_have_reports_of_their_own(tmp_path):
@@ -93,10 +115,10 @@ def test_stages_have_reports_of_their_own(tmp_path):
     tracked.show(2, found(tmp_path, "warm_up"))
     tracked.show(4, found(tmp_path))
     tracked.close()
-    first = accumulated(tmp_path / "tensorboard" / "report-warm_up")
-    assert [(e.step, e.value) for e in first.Scalars("reads/own")] == [(2, 256.0)]
-    assert not [tag for tag in first.summary_metadata if "_hparams_" in tag]  # one line a run
-    assert len(accumulated(tmp_path / "tensorboard" / "report").Images("perplexity")) == 1
+    run = accumulated(tmp_path / "tensorboard")
+    assert [(e.step, e.value) for e in run.Scalars("reach/warm_up/reads/own")] == [(2, 256.0)]
+    assert [(e.step, e.value) for e in run.Scalars("reach/reads/own")] == [(4, 256.0)]
+    assert len(run.Images("report/perplexity")) == len(run.Images("report/warm_up/perplexity")) == 1
 
 
 def test_a_run_that_begins_again_leaves_no_step_twice(tmp_path):
@@ -107,7 +129,7 @@ def test_a_run_that_begins_again_leaves_no_step_twice(tmp_path):
             tracked.log(step, {"loss": 10.0 * start_step + step})
         tracked.close()
     events = accumulated(tmp_path / "tensorboard")
-    assert [(e.step, e.value) for e in events.Scalars("loss")] == [(1, 1.0), (2, 2.0), (3, 23.0)]
+    assert [(e.step, e.value) for e in events.Scalars("train/loss")] == [(1, 1.0), (2, 2.0), (3, 23.0)]
 
 
 def test_the_end_of_records_closes_what_only_takes_records(tmp_path, capsys):
@@ -117,7 +139,7 @@ def test_the_end_of_records_closes_what_only_takes_records(tmp_path, capsys):
     assert list(tracked._sinks) == ["TensorBoard"]
     tracked.show(4, found(tmp_path))
     tracked.close()
-    assert accumulated(tmp_path / "tensorboard" / "report").Images("perplexity")
+    assert accumulated(tmp_path / "tensorboard").Images("report/perplexity")
     assert capsys.readouterr().err == ""
 
 
@@ -144,15 +166,16 @@ def test_wandb_has_the_settings_the_figures_the_texts_and_the_reach(tmp_path):
     assert len(told["ids"]) == 1
     assert {key: told["config"][key] for key in SETTINGS} == SETTINGS
     summary = told["summary"]
-    assert summary["report/reads/own"] == summary["report-warm_up/reads/own"] == 256.0
-    assert summary[f"report/holds/{NTK}"] == 512.0
+    assert summary["reach/reads/own"] == summary["reach/warm_up/reads/own"] == 256.0
+    assert summary[f"reach/holds/{NTK}"] == 512.0
     assert summary["report/verdict"] == "demo: reads to 256 tokens"
     assert summary["report/sample"] == "# The cat\nsat *down*"
     # Images stand in the row of the last step, so that the row of a run that goes on takes the place of the first.
     assert list(told["history"]) == [1, 2, 3]
     for row in told["history"][3]:
-        assert row["loss"] == pytest.approx(1 / 3)
-        assert row["report/perplexity/_type"] == row["report-warm_up/perplexity/_type"] == "image-file"
+        assert row["train/loss"] == pytest.approx(1 / 3)
+        assert row["report/perplexity/_type"] == row["report/warm_up/perplexity/_type"] == "image-file"
+        assert row["report/page/_type"] == row["report/warm_up/page/_type"] == "html-file"
     assert len(told["images"]) == 4  # two a session
 
 
@@ -165,6 +188,11 @@ def test_wandb_that_cannot_show_a_figure_warns_and_never_raises(tmp_path):
     sink.close()
     assert len(warnings) == 1
     assert "wandb stopped" in warnings[0] and "training goes on" in warnings[0]
+
+
+def test_tags_stand_in_groups():
+    record = {"loss": 1.0, "mfu": None, "batch_digest": "x", "valid/text": 2.0, "probe/seconds": 3.0}
+    assert scalars(record) == {"train/loss": 1.0, "valid/text": 2.0, "reach/seconds": 3.0}
 
 
 def test_settings_by_their_full_names():

@@ -183,17 +183,32 @@ def same_at(model: Any, one: int, other: int) -> bool:
         position, visibility = model.position_of(kind), model.visibilities[kind]
         # Asked of the tables, not of the names: yarn is fixed, dynamic_yarn is not, and plugins are not known here.
         tables = [position(pos_1T, pos_1T, visibility.length(length)) for length in (one, other)]
-        if not _equal(*tables):
+        if not equal(*tables):
             return False
     return True
 
 
-def _equal(one: Any, other: Any) -> bool:
+@torch.no_grad()
+def treatment(model: Any, length: int) -> tuple[Any, ...]:
+    """How the model, a Transformer, treats windows of a length [tokens], to be compared with `equal`.
+
+    Two variants of the same weights that are equal in this compute the same: a dynamic frequency is the plain one up to
+    the training window.
+    """
+    # The last positions too: what differs by little at the first ones differs by more there.
+    positions = sorted({*range(min(PROBED, length)), *range(max(0, length - PROBED), length)})
+    pos_1T = torch.tensor(positions, device=next(model.parameters()).device)[None]
+    kinds = [(model.position_of(kind), model.visibilities[kind]) for kind in dict.fromkeys(model.kinds)]
+    tables = ((each(pos_1T, pos_1T, seen.length(length)), seen.settings) for each, seen in kinds)
+    return (model.config.logit_scale, *tables)
+
+
+def equal(one: Any, other: Any) -> bool:
     """Of tables: tensors, plain values, and tuples of them."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         return torch.equal(one, other)
     if isinstance(one, tuple) and type(one) is type(other):
-        return len(one) == len(other) and all(map(_equal, one, other))
+        return len(one) == len(other) and all(map(equal, one, other))
     return type(one) is type(other) and bool(one == other)
 
 

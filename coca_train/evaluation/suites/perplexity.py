@@ -40,10 +40,12 @@ from coca_train.evaluation.measures.perplexity import Scores, intervals, score_s
 from coca_train.evaluation.measures.windows import (
     Windowing,
     bin_ends,
+    equal,
     means,
     missing_positions,
     passes,
     same_at,
+    treatment,
 )
 from coca_train.evaluation.perplexity_page import asked, page
 from coca_train.evaluation.results import ALL
@@ -100,6 +102,7 @@ class Settings:
 
 
 Sums = dict[str, list[Any]]  # by source: `Scores` as plain lists
+Treatment = tuple[Any, ...]  # see measures/windows.py
 
 
 @plain_dataclass(frozen=True)
@@ -107,9 +110,10 @@ class Material:
     """What one model reads: documents of at least the longest window, windows of the grid and stride [tokens].
 
     begin: the token that every window begins with, None: its own. frequencies: of the training text, where known.
-    shared: by variant and row, this rank's sums of what was measured for another cell too. fresh: those of
-    the present cell; they are shared only when all ranks have succeeded (`combine`). A rank without them would measure
-    the window anew, and shares of different passes do not add up to the whole. sizes: by cut, see n_bytes.
+    shared: by row and how the model treats it, this rank's sums of what was measured for another cell too, of this
+    variant or of one that is the same in such windows. fresh: those of the present cell; they are shared only when all
+    ranks have succeeded (`combine`). A rank without them would measure the window anew, and shares of different passes
+    do not add up to the whole. expected: what will be shared by then, for `work`. sizes: by cut, see n_bytes.
     """
 
     settings: Settings
@@ -120,8 +124,9 @@ class Material:
     seed: int
     begin: int | None = None
     frequencies: Frequencies | None = None
-    shared: dict[tuple[Any, Windowing], Sums] = field(default_factory=dict)
-    fresh: dict[tuple[Any, Windowing], Sums] = field(default_factory=dict)
+    shared: list[tuple[Windowing, Treatment, Sums]] = field(default_factory=list)
+    fresh: list[tuple[Windowing, Treatment, Sums]] = field(default_factory=list)
+    expected: list[tuple[Windowing, Treatment]] = field(default_factory=list)
     sizes: dict[int | None, dict[str, int]] = field(default_factory=dict)
 
     def row(self, window: int) -> Windowing:
@@ -209,11 +214,13 @@ def of_cell(options: dict[str, Any], point: int) -> dict[str, Any]:
 
 def work(settings: Settings, subject: Subject, points: Sequence[int], material: Material) -> list[float]:
     """[tokens] that are read for each window and, on the way, for shorter ones."""
-    costs, known = [], set[Windowing]()
+    model, costs = subject.model, []
+    known = {row for row, treated in material.expected if equal(treated, treatment(model, row.length))}
     for point in points:
         rounds = _rounds(subject, point, material, known)
         costs.append(float(sum(_tokens_read(material, rows) for rows in rounds)))
         known.update(*rounds)
+        material.expected.extend((row, treatment(model, row.length)) for rows in rounds for row in rows)
     return costs
 
 
@@ -233,9 +240,8 @@ def impossible(settings: Settings, subject: Subject, point: int, material: Mater
 def measure(settings: Settings, subject: Subject, point: int, material: Material, setup: Setup) -> dict[str, Sums]:
     """By what is read for it, see Material.read_for."""
     model = subject.model
-    variant = (model.position.settings, model.visibility.settings, model.config.logit_scale)
     material.fresh.clear()  # of the cell before: if some rank ran out of memory in it, nothing of it may be shared
-    known = {row: sums for (of, row), sums in material.shared.items() if of == variant}
+    known = {row: sums for row, treated, sums in material.shared if equal(treated, treatment(model, row.length))}
     rounds, done = _rounds(subject, point, material, known), 0
     total = sum(_tokens_read(material, rows) for rows in rounds)
 
@@ -252,7 +258,7 @@ def measure(settings: Settings, subject: Subject, point: int, material: Material
             for row, scores in zip(rows, scored, strict=True):
                 sums[row][source] = [part.tolist() for part in scores]
         known |= sums
-        material.fresh.update({(variant, row): each for row, each in sums.items()})
+        material.fresh.extend((row, treatment(model, row.length), each) for row, each in sums.items())
     return {str(name): known[row] for name, row in material.read_for(point).items()}
 
 
@@ -280,7 +286,7 @@ def combine(
 ) -> dict[str, Any]:
     """By source, and all together: the fields of `Perplexity`, the loss by position, and by document what the verdict
     is made of; and the stride."""
-    material.shared.update(material.fresh)  # no rank ran out of memory, so all have their share
+    material.shared.extend(material.fresh)  # no rank ran out of memory, so all have their share
     size = dict(material.n_bytes(point))
     read = {name: _whole([part[str(name)] for part in parts], size) for name in material.read_for(point)}
     if ALL in read["own"]:

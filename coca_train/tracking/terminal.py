@@ -1,0 +1,99 @@
+"""What a training shows on the terminal: a bar, or plain lines where stderr is none, and a line for each validation."""
+
+import shutil
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from coca_train.runtime import dist
+
+RECENT_S = 60.0  # what the time left goes by
+TOLD_FROM = 0.05  # of what is to be done: before, the time left would be a guess
+VALIDATION = "valid/"
+
+
+class ProgressSink:
+    """A bar on stderr; plain lines, at most one in `every_s` seconds, when it is no terminal.
+
+    The time left goes by the last minute, so that a machine that has become slower is seen at once, and by steps after
+    the first, which pays for set-up.
+    """
+
+    SHOWN = (
+        ("loss", "loss", "{:.4f}"),
+        ("tokens_per_s", "tok/s", "{:,.0f}"),
+        ("lr", "lr", "{:.2e}"),
+        ("mfu", "MFU", "{:.1%}"),
+    )
+    NARROWEST_BAR = 5  # columns
+
+    def __init__(self, max_steps: int, every_s: float = 5.0) -> None:
+        self._max_steps = max_steps
+        self._every_s = every_s
+        self._first: int | None = None  # step of the first record
+        self._recent: deque[tuple[int, float]] = deque()  # step and time of records
+        self._last_line = float("-inf")
+        self._bar: Any = None
+
+    def write(self, step: int, record: Mapping[str, Any]) -> None:
+        if said := validation(record):
+            dist.log(f"step {step} {said}")
+        if "loss" not in record:
+            return
+        now = time.monotonic()
+        left = self._left(step, now)
+        shown = [f"{name} {form.format(record[key])}" for key, name, form in self.SHOWN if record.get(key) is not None]
+        count = f"step {step}/{self._max_steps} ({step / self._max_steps:.0%})"
+        if sys.stderr.isatty():
+            self._draw(step, count, shown, left)
+        elif now - self._last_line >= self._every_s or step == self._max_steps:
+            self._last_line = now
+            print("  ".join([count, *shown, *left]), file=sys.stderr, flush=True)
+
+    def _left(self, step: int, now: float) -> list[str]:
+        self._first = step if self._first is None else self._first
+        self._recent.append((step, now))
+        # Of two that are older than a minute the younger is enough, however rare records are.
+        while len(self._recent) > 2 and now - self._recent[1][1] >= RECENT_S:
+            self._recent.popleft()
+        begin, since = self._recent[0]
+        if step == begin or step - self._first < TOLD_FROM * (self._max_steps - self._first):
+            return []
+        return [f"left {clock((now - since) / (step - begin) * (self._max_steps - step))}"]
+
+    def _draw(self, step: int, count: str, shown: list[str], left: list[str]) -> None:
+        from tqdm import tqdm
+
+        # Made with the first record, so that it stands below what the run says of itself before its first step.
+        if self._bar is None:
+            self._bar = tqdm(total=self._max_steps, bar_format="{desc} |{bar}|", dynamic_ncols=True)
+        # What is not so important is left out where the terminal is narrow: tqdm would cut the end of the line.
+        columns = shutil.get_terminal_size().columns
+        while shown and len("  ".join([count, *shown, *left])) + self.NARROWEST_BAR + 3 > columns:
+            shown = shown[:-1]
+        self._bar.set_description_str("  ".join([count, *shown, *left]), refresh=False)
+        self._bar.update(step - self._bar.n)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+def validation(record: Mapping[str, Any]) -> str:
+    """valid loss 4.02 (mean of text 3.90, code 4.14); "" where the record is of none."""
+    losses = {key.removeprefix(VALIDATION): loss for key, loss in record.items() if key.startswith(VALIDATION)}
+    if not losses:
+        return ""
+    each = ", ".join(f"{source} {loss:.4f}" for source, loss in losses.items())
+    if len(losses) == 1:
+        return f"valid loss {next(iter(losses.values())):.4f} ({next(iter(losses))})"
+    return f"valid loss {sum(losses.values()) / len(losses):.4f} (mean of {each})"
+
+
+def clock(seconds: float) -> str:
+    """h:mm:ss, or m:ss under an hour."""
+    minutes, secs = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{secs:02d}" if hours else f"{minutes}:{secs:02d}"
