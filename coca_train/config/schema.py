@@ -378,7 +378,8 @@ class ExtrapolationConfig:
         description="visibility choices tried on the same weights, with options: sinks@window:256"
     )
     max_documents: Positive = Field(
-        description="held-out documents scored per source (each at least as long as the longest window)"
+        description="held-out documents scored, as many of one source as of another, each at least as long as the "
+        "longest window"
     )
     micro_batch_tokens: Positive = Field(description="[tokens] per forward")
     every_steps: int = Field(

@@ -74,7 +74,7 @@ class TextConfig:
         "tokenizer put it there, for a Hugging Face folder and for a run whose weights come from one"
     )
     max_documents: Positive = Field(
-        description="documents of each source at most, evenly chosen among those long enough"
+        description="documents at most, as many of one source as of another, evenly chosen among those long enough"
     )
 
 

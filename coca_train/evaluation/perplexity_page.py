@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass as plain_dataclass
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -28,7 +29,7 @@ from coca_train.evaluation.results import ALL, Evaluation, GridRow, Point
 from coca_train.evaluation.seeds import apart, pooled, several
 from coca_train.evaluation.verdict import Asked, answers_table, judged, unknown, verdicts
 from coca_train.report import paper, yarn_authors
-from coca_train.report.blocks import Block, Document, Form, Spread, Table, Value
+from coca_train.report.blocks import Block, Document, Form, Lines, Spread, Table, Value
 from coca_train.report.render.plain import terminal_text
 from coca_train.statistics.pairs import Sample
 
@@ -73,7 +74,7 @@ def page(
         )
         others = [OneText(whole, source) for source in sources_of(whole) if source != main.source]
         results = {
-            f"Perplexity, {main.source}": [*perplexity_by_window(main.alone, main.file), perplexities, bits],
+            f"Perplexity, {main.source}": [*_pictures(main, perplexities), perplexities, bits],
             CONTEXT: [answers_table(evaluation, parts)],
             "Differences between models": [differences.table(found)],
             **{f"Perplexity, {other.source}": [other.perplexities] for other in others},
@@ -89,6 +90,19 @@ def page(
         facts=main.facts,
         verdicts=verdicts(evaluation, parts),
     )
+
+
+def _pictures(main: "OneText", perplexities: Table) -> list[Lines]:
+    """Levels by window, and differences to the first row; these first where levels would hide them."""
+    levels = [block for block in perplexity_by_window(main.alone, main.file) if block is not None]
+    name = main.file("perplexity-differences")
+    found = differences.curves(main.rows, perplexities, name, training_windows(main.evaluation))
+    if found is None or not levels:
+        return levels
+    first, *rest = levels
+    first = replace(first, view="Levels", other=found.name)
+    found = replace(found, other=first.name)
+    return [found, first, *rest] if differences.hidden_by_levels(perplexities) else [first, found, *rest]
 
 
 @plain_dataclass(frozen=True)

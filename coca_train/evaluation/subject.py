@@ -88,7 +88,7 @@ class Setup:
 
     points: tuple[Point, ...]
     texts: Callable[[], Mapping[str, list[str]]]
-    max_documents: int  # of each source
+    max_documents: int  # of all sources together
     seed: int
     micro_batch_tokens: int  # positions a forward pass may hold, all rows together
     token_files: Mapping[str, IndexedDataset] = field(default_factory=dict)

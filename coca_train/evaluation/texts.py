@@ -7,6 +7,7 @@ is read and never scored. Runs get none, as their training texts have none.
 """
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -106,14 +107,16 @@ class Library:
         return max((int(shelf.lengths.max(initial=0)) for shelf in self._shelves.values()), default=0)
 
     def choose(self, min_tokens: int, lengths_from: str = "") -> Texts:
-        """Documents of at least min_tokens [tokens], at most max_documents of each source, evenly chosen.
+        """Documents of at least min_tokens [tokens], at most max_documents, as many of one source as of another, evenly
+        chosen.
 
         lengths_from: the option that min_tokens comes from. Raises DataError E-EVAL-05 when none is long enough.
         """
         documents, min_tokens = {}, max(min_tokens, LEAST)
+        of_each = math.ceil(self._setup.max_documents / max(1, len(self._shelves)))
         for source, shelf in self._shelves.items():
             fitting = np.flatnonzero(shelf.lengths >= min_tokens)
-            n = min(self._setup.max_documents, len(fitting))
+            n = min(of_each, len(fitting))
             if n:
                 # Every k-th, not the first n: corpora are often sorted by length, date or site.
                 documents[source] = [shelf.read(int(fitting[i * len(fitting) // n])) for i in range(n)]

@@ -176,6 +176,7 @@ class Lines:
 
     x_shown: what the axis shows besides the curves' own x, where pictures side by side have one axis.
     y_span: how much of y the axis shows at least, where smaller differences mean nothing (scales.py has the rule).
+    view, other: what a page calls it in a choice between two views of the same curves, and the name of the other one.
     """
 
     name: str
@@ -193,6 +194,8 @@ class Lines:
     levels: tuple[tuple[float, str], ...] = ()  # (y, words) of horizontal lines, such as what must be passed
     interval: str = INTERVAL  # what low and high of its curves are
     note: str = ""
+    view: str = ""
+    other: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

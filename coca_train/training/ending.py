@@ -1,5 +1,6 @@
 """What a finished run leaves behind: its report, with its reach, its training and a sample; and two pictures."""
 
+import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -153,8 +154,8 @@ def tellable(windows: Sequence[int], held_out: Mapping[str, IndexedDataset], max
     Documents are cut to the longest window, so one that few of them fill would leave few to all others.
     """
     lengths = [np.diff(file.document_bounds()) for file in held_out.values()]
-    least = min(LEAST, max_documents)
-    full = [w for w in windows if sum(min(max_documents, int((each >= w).sum())) for each in lengths) >= least]
+    least, of_each = min(LEAST, max_documents), math.ceil(max_documents / max(1, len(held_out)))
+    full = [w for w in windows if sum(min(of_each, int((each >= w).sum())) for each in lengths) >= least]
     return full or list(windows)
 
 

@@ -40,7 +40,7 @@ class Reach:
     """The grid of a stage's model, ready to be measured at any step of it.
 
     config: the stage's. held_out: files by source. windows [tokens]. tried: see evaluation/variants.py. max_documents:
-    of each source. Raises DataError E-EVAL-04 without held-out text.
+    of all sources together. Raises DataError E-EVAL-04 without held-out text.
     """
 
     def __init__(

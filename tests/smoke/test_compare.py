@@ -12,7 +12,7 @@ def test_schemes_with_and_without_an_end_are_compared_and_not_trained_again(cold
     assert first.returncode == 0, first.stderr
     assert "transformer_xl: position.memory_len=0" in first.stderr
     assert "not measured: learned, plain at 128: learned has 32 positions" in first.stdout
-    folder = tmp_path / "runs" / "comparison"
+    folder = tmp_path / "runs" / "comparisons" / "rope-vs-learned-vs-transformer_xl"
     saved = json.loads((folder / "results.json").read_text())
     assert len(saved["checks"]) == 4
     for facts in saved["runs"].values():

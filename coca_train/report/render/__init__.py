@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from coca_train.report.blocks import Document, Picture, Table
+from coca_train.report.blocks import Document, Table
 from coca_train.report.render.contents import data_table, lead, named_blocks
 from coca_train.report.render.html import html_text
 from coca_train.report.render.index import SUMMARY, THUMBNAIL, summary_json
@@ -34,8 +34,8 @@ def write_report(document: Document, directory: Path) -> dict[str, Path]:
         write(f"tables/{block.name}.csv", csv_text(data_table(block)))
         for suffix, data in picture(block).items():
             write(f"figures/{block.name}.{suffix}", data)
-    if shown := next((block for block in lead(document)[1] if isinstance(block, Picture)), None):
-        write(THUMBNAIL, thumbnail(shown))
+    if pictures := lead(document)[1]:
+        write(THUMBNAIL, thumbnail(pictures[0]))
     write("report.md", markdown_text(document))
     write(SUMMARY, summary_json(document))
     write("report.html", html_text(document))

@@ -104,20 +104,22 @@ def picture_note(block: Picture) -> str:
     return " ".join(words for words in (block.note, UNKNOWN if unknown else "", STROKES if strokes else "") if words)
 
 
-def lead(document: Document) -> tuple[Table | None, list[Picture | Table], list[Section]]:
-    """What a page opens with: the table of answers, one picture and one table of ours; and the sections without
-    them."""
+def lead(document: Document) -> tuple[Table | None, list[Picture], Table | None, list[Section]]:
+    """What a page opens with: the table of answers, one picture or two views of one, and one table of ours; and the
+    sections without them."""
     blocks = [block for section in document.sections if not section.folded for block in section.blocks]
-    pictures = (block for block in blocks if isinstance(block, Picture))
+    pictures = [block for block in blocks if isinstance(block, Picture)]
+    other = pictures[0].other if pictures and isinstance(pictures[0], Lines) else ""
+    pictures = pictures[:1] + [block for block in pictures[1:] if block.name == other]
     answers = next((block for block in blocks if isinstance(block, Table) and block.name == ANSWERED), None)
     tables = (b for b in blocks if isinstance(b, Table) and b is not answers and not all(row.theirs for row in b.rows))
-    first = [block for block in (next(pictures, None), next(tables, None)) if block is not None]
-    taken = {block.name for block in first} | ({ANSWERED} if answers else set())
+    first = next(tables, None)
+    taken = {block.name for block in (answers, *pictures, first) if block is not None}
     rest = [
         replace(section, blocks=[block for block in section.blocks if getattr(block, "name", "") not in taken])
         for section in document.sections
     ]
-    return answers, first, [section for section in rest if section.blocks]
+    return answers, pictures, first, [section for section in rest if section.blocks]
 
 
 def reasons(table: Table) -> list[str]:

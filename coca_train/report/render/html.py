@@ -13,7 +13,7 @@ from importlib.resources import files
 
 from coca_train.report.blocks import Document, Section, Table, Verdict
 from coca_train.report.render.contents import SIGNS, lead
-from coca_train.report.render.html_blocks import block_html, inline
+from coca_train.report.render.html_blocks import block_html, inline, views
 
 FIRST_SENTENCES = 3  # of the summary, on the first screen
 ON_SMALL, ON_WIDE = 2, 8  # verdicts that are not folded: on a telephone, on a wide screen
@@ -22,7 +22,8 @@ DENSE = 4  # verdicts in lines of full height
 
 
 def html_text(document: Document) -> str:
-    answers, first, sections = lead(document)
+    answers, pictures, table, sections = lead(document)
+    first = views(pictures) + (block_html(table, 2) if table else "")
     headline = document.finding[0] if document.finding else document.title
     return framed(
         headline,
@@ -35,7 +36,7 @@ def html_text(document: Document) -> str:
 <div class="folds">{_run(document)}{"".join(_folded(section) for section in sections if section.folded)}</div>
 </header>
 <main id="main" tabindex="-1">
-{f'<div class="lead">{"".join(block_html(block, 2) for block in first)}</div>' if first else ""}
+{f'<div class="lead">{first}</div>' if first else ""}
 {_summary(document) if answers or document.verdicts else ""}
 {_contents(sections)}
 {_sections(sections)}

@@ -52,6 +52,19 @@ def block_html(block: Block, level: int = 3) -> str:
     )
 
 
+def views(pictures: Sequence[Picture]) -> str:
+    """On the first screen: a picture, or two views of one to choose from."""
+    if len(pictures) < 2:
+        return "".join(block_html(block, 2) for block in pictures)
+    group = f"view-{pictures[0].name}"
+    choices = "".join(
+        f'<input type="radio" name="{group}" id="{group}-{i}"{"" if i else " checked"}>'
+        f'<label for="{group}-{i}">{escape(block.view if isinstance(block, Lines) else block.title)}</label>'
+        for i, block in enumerate(pictures)
+    )
+    return f'<div class="views">{choices}{"".join(block_html(block, 2) for block in pictures)}</div>'
+
+
 def prose(text: str) -> str:
     return "".join(
         f"<ul>{''.join(f'<li>{inline(item)}</li>' for item in items)}</ul>" if is_list else f"<p>{inline(items[0])}</p>"
