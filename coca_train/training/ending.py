@@ -1,6 +1,7 @@
 """What a finished run leaves behind: its report, with its reach, its training and a sample; and two pictures."""
 
 import math
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -112,7 +113,7 @@ def _depends_on(config: Config) -> dict[str, Any]:
 def findings(report: RunReport, stage: str, files: Mapping[str, Path]) -> Findings:
     """For trackers: the verdicts and the sample in words, how far it reads as numbers [tokens]. files: of the report,
     by their place in its folder."""
-    figures = {Path(place).stem: path for place, path in files.items() if place.endswith(".png")}
+    figures = {Path(place).stem: path for place, path in files.items() if re.fullmatch(r"figures/.*\.png", place)}
     if report.evaluation is None:
         said, numbers = [], {}
     else:

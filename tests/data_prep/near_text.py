@@ -42,7 +42,7 @@ def jaccard(a: str, b: str) -> float:
 
 def corpus(folder: Path, sources: dict[str, list[str]], *words: str) -> PrepareConfig:
     """A configuration over one .jsonl a source; `words` are overrides."""
-    overrides = [f"corpus.dir={folder / 'out'}", "work.workers=1", "~corpus.sources.text", *words]
+    overrides = [f"corpus.dir={folder / 'out'}", "work.workers=1", *words]
     for name, texts in sources.items():
         path = folder / f"{name}.jsonl"
         path.write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))

@@ -27,10 +27,10 @@ def fake_variant(boost: float = 0.0, visibility: str = "causal", problem: str = 
 
 
 class FakePosition(SimpleNamespace):
-    """Its tables are the length, which the NLL follows."""
+    """Its tables are the length and the boost, which the NLL follows."""
 
-    def __call__(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> int:
-        return length
+    def __call__(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> tuple[int, float]:
+        return length, self.settings.boost
 
 
 class FakeModel(nn.Module):

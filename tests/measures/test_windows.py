@@ -11,8 +11,8 @@ from coca_train.evaluation.measures.windows import (
     Pass,
     Scored,
     Windowing,
-    _equal,
     batches,
+    equal,
     passes,
     same_at,
     sliding_windows,
@@ -222,8 +222,8 @@ def test_the_work_of_a_cell_is_what_it_reads():
 
 def test_equal_tables_are_equal_tensors_values_and_tuples():
     one = (torch.ones(2), 1.0, None, (torch.zeros(1),))
-    assert _equal(one, (torch.ones(2), 1.0, None, (torch.zeros(1),)))
-    assert not _equal(one, (torch.ones(2), 1.0, None, (torch.ones(1),)))
-    assert not _equal(one, (torch.ones(2), 2.0, None, (torch.zeros(1),)))
-    assert not _equal(one, one[:3])
-    assert not _equal(torch.ones(1), None)
+    assert equal(one, (torch.ones(2), 1.0, None, (torch.zeros(1),)))
+    assert not equal(one, (torch.ones(2), 1.0, None, (torch.ones(1),)))
+    assert not equal(one, (torch.ones(2), 2.0, None, (torch.zeros(1),)))
+    assert not equal(one, one[:3])
+    assert not equal(torch.ones(1), None)

@@ -327,7 +327,7 @@ def test_what_this_machine_has_no_memory_for_is_not_measured(
 
 def test_every_stage_is_planned_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     text = output(*ONE, *THREE, "stages.qtv.train.seq_len=128", capsys=capsys)
-    rows = re.findall(r"FLOPs     a token: (\S+) forward.*?micro batch 32 x (\d+),", text, re.S)
+    rows = re.findall(r"FLOPs     a token: (\S+) forward.*?micro batch 16 x (\d+),", text, re.S)
     assert [length for _, length in rows] == ["64", "128", "64"]
     assert rows[0][0] == rows[2][0] != rows[1][0]
 

@@ -11,8 +11,15 @@ from coca_train.runtime.errors import UserError
 from coca_train.schedule import Stage
 from tests.planning.conftest import TINY, coca_llama_7b, configure, planned
 
-BEFORE = configure(*TINY, "position=rope", "train.max_steps=100", "optim.schedule=constant")
-LONGER = (*TINY, "position=rope", "train.max_steps=50", "train.seq_len=1024", "train.global_batch_size=16")
+BEFORE = configure(*TINY, "position=rope", "train.max_steps=100", "optim.schedule=constant", "optim.warmup_steps=10")
+LONGER = (
+    *TINY,
+    "position=rope",
+    "train.max_steps=50",
+    "optim.warmup_steps=10",
+    "train.seq_len=1024",
+    "train.global_batch_size=16",
+)
 AFTER = configure(*LONGER, "position/frequencies=linear", "position.frequencies.factor=16", "optim.lr=2e-3")
 
 

@@ -86,11 +86,11 @@ def test_farewell_of_a_single_run_of_stages_and_of_a_tuned_run(
     runs.train("single")
     single = capsys.readouterr().err
     assert "the same command with a larger train.max_steps goes on" in single
-    assert "coca_train position=rope run.name=rope\n" in single and "coca_train compare schemes=" in single
+    assert "position=coca run.name=coca\n" in single and "coca_train compare schemes=" in single
     runs.train("staged", *schedule(a, b))
     staged = capsys.readouterr().err
     assert "one more stage" in staged and "report/a  " in staged and "report/b  " not in staged
     begin(runs, llama)
     for err in (staged, capsys.readouterr().err):
-        assert "position=rope run.name=rope" not in err
+        assert "run.name=coca" not in err
         assert "python -m coca_train export run=" in err

@@ -133,7 +133,7 @@ def test_a_window_keeps_up_from_the_step_where_it_goes_on_doing_so():
     ]
 
 
-def test_the_picture_and_the_page(tmp_path, capsys):
+def test_the_picture_and_the_page(tmp_path):
     config = load(["eval.extrapolation.enabled=false", "eval.sample_tokens=0"]).config
 
     def report(step):
@@ -146,10 +146,9 @@ def test_the_picture_and_the_page(tmp_path, capsys):
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     report(400)
     line = "plain: windows beyond the training window (512) keep up: 1,024 from step 300 on"
-    assert f"reach     {line}" in capsys.readouterr().err
     assert (tmp_path / "reach.png").read_bytes()[:4] == b"\x89PNG"
     page = (tmp_path / "report" / "report.md").read_text()
-    assert page.count(f"* {line}") == 2  # at a glance, and in its section
+    assert page.count(f"* {line}") == 2  # at a glance, as nothing else was found, and in its section
     assert "| plain   | 400  |  18.17 |  16.44 |  18.92 |    inf |" in page  # exp(2.9), exp(2.8), exp(2.94)
 
 

@@ -24,7 +24,7 @@ from coca_train.training.ending import Finished, final_report, write_sample
 
 @pytest.fixture(autouse=True)
 def _empty_pictures(monkeypatch):
-    monkeypatch.setattr(pictures, "_saved", lambda sheet, kind: b"")
+    monkeypatch.setattr(pictures, "_saved", lambda sheet, kind, dpi=0: b"")
 
 
 def test_settings_are_fixed_once_a_checkpoint_depends_on_them(tmp_path):

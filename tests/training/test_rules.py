@@ -80,6 +80,7 @@ def drive(saves: list[bool], losses: list[float] | None = None, *words: str) -> 
     skipped = [loss != loss for loss in losses or [1.0] * 4]
     engine = SimpleNamespace(
         skipped_steps=0,
+        device=torch.device("cpu"),
         train_step=lambda batches, lr: StepResult(loss=1.0, grad_norm=1.0, skipped=skipped.pop(0), tokens=8),
     )
     probe = (lambda step: {"probe/x/8": 1.0} if step > 2 else {}) if config.eval.extrapolation.every_steps else None
