@@ -58,7 +58,8 @@ def next_commands(config: Config, run_dir: Path, words: Sequence[str], folders: 
         chosen = [f"position={other}", f"run.name={other}"]
         others = [[*flags, *same, *chosen], ["compare", f"schemes={COMPARED}", *flags, *same]]
         # An experiment may set what another scheme does not have.
-        others = others if _composes([*same, *chosen], folders) else []
+        # Of a folder of texts the data is made by the command line, above this floor: that it composes was seen.
+        others = others if config.data.path is not None or _composes([*same, *chosen], folders) else []
     held_out = any(source.valid_path for source in config.data.sources.values())
     commands = [
         ["generate", f"run={run_dir}", f"prompt={config.eval.sample_prompt or 'The'}"],

@@ -85,7 +85,7 @@ model.n_heads=7 | E-CFG-20 | model.n_heads=7 | model.d_model | model.n_heads=6
 model.head_dim=5 | E-CFG-20 | head_dim
 model=llama_tiny model.n_kv_heads=3 | E-CFG-21 | model.n_kv_heads=3 | model.n_kv_heads=2
 position.rotary_pct=0.5 | E-CFG-20 | position.rotary_pct=0.5 | coca
-optim.warmup_steps=600 | E-CFG-23 | optim.warmup_steps=600 | train.max_steps=400 | configs/train.yaml:
+optim.warmup_steps=600 | E-CFG-23 | optim.warmup_steps=600 | train.max_steps=380 | configs/train.yaml:
 optim.min_lr=1 | E-CFG-23 | optim.min_lr=1 | optim.lr | configs/optim/muon_quick.yaml:2
 checkpoint.keep=1 | E-CFG-26 | checkpoint.keep=1 | >= 2
 checkpoint.save_every_steps=0 | E-CFG-26 | checkpoint.save_every_steps=0

@@ -50,11 +50,11 @@ def test_another_scheme_is_one_line() -> None:
 
 
 def test_a_mixture_is_told_in_shares() -> None:
-    lines = between((), ("data.sources.text.weight=1", "data.sources.code.weight=1"))
-    assert lines == ["data text 75.00 % -> 50.00 %", "data code 25.00 % -> 50.00 %"]
-    assert between((), ("data.sources.text.weight=3", "data.sources.code.weight=1")) == []  # the same shares
+    lines = between((), ("data.sources.text.weight=3", "data.sources.code.weight=1"))
+    assert lines == ["data text 50.00 % -> 75.00 %", "data code 50.00 % -> 25.00 %"]
+    assert between((), ("data.sources.text.weight=1", "data.sources.code.weight=1")) == []  # the same shares
     lines = between((), ("~data.sources.code",))
-    assert lines == ["data text 75.00 % -> 100.00 %", "data code 25.00 % -> none"]
+    assert lines == ["data text 50.00 % -> 100.00 %", "data code 50.00 % -> none"]
     assert between((), ("data.sources.code.path=other",)) == [
         "data.sources.code.path data/embedded/code_train -> other"
     ]

@@ -48,8 +48,8 @@ def test_a_folder_becomes_a_trained_model_and_is_only_read(here, capsys, monkeyp
     assert run_dir.name.startswith("my-")
     assert "(data.vocab_size=600)" in said
     assert "(data.valid_share=" in said
-    (other,) = (line for line in said.splitlines() if line.endswith("position=coca run.name=coca"))
-    assert "data.path=../my" in other
+    others = [line for line in said.splitlines() if "python -m coca_train" in line and " run.name=" in line]
+    assert others and all("data.path=../my" in line for line in others), said
     assert state(here.parent / "my") == before
     settings = json.loads((run_dir / "run.json").read_text())["settings"]
     assert settings["data.vocab_size"] == 600
