@@ -113,13 +113,14 @@ class Library:
         lengths_from: the option that min_tokens comes from. Raises DataError E-EVAL-05 when none is long enough.
         """
         documents, min_tokens = {}, max(min_tokens, LEAST)
-        of_each = math.ceil(self._setup.max_documents / max(1, len(self._shelves)))
-        for source, shelf in self._shelves.items():
-            fitting = np.flatnonzero(shelf.lengths >= min_tokens)
+        long = {source: np.flatnonzero(shelf.lengths >= min_tokens) for source, shelf in self._shelves.items()}
+        of_each = math.ceil(self._setup.max_documents / max(1, sum(len(fitting) > 0 for fitting in long.values())))
+        for source, fitting in long.items():
             n = min(of_each, len(fitting))
             if n:
                 # Every k-th, not the first n: corpora are often sorted by length, date or site.
-                documents[source] = [shelf.read(int(fitting[i * len(fitting) // n])) for i in range(n)]
+                read = self._shelves[source].read
+                documents[source] = [read(int(fitting[i * len(fitting) // n])) for i in range(n)]
         if not documents:
             option = lengths_from or self._setup.lengths_from
             files = "" if self._setup.token_files else "text.files with "

@@ -155,8 +155,13 @@ def tellable(windows: Sequence[int], held_out: Mapping[str, IndexedDataset], max
     Documents are cut to the longest window, so one that few of them fill would leave few to all others.
     """
     lengths = [np.diff(file.document_bounds()) for file in held_out.values()]
-    least, of_each = min(LEAST, max_documents), math.ceil(max_documents / max(1, len(held_out)))
-    full = [w for w in windows if sum(min(of_each, int((each >= w).sum())) for each in lengths) >= least]
+    least = min(LEAST, max_documents)
+
+    def n_read(window: int) -> int:
+        fitting = [n for each in lengths if (n := int((each >= window).sum()))]
+        return sum(min(math.ceil(max_documents / len(fitting)), n) for n in fitting)
+
+    full = [window for window in windows if n_read(window) >= least]
     return full or list(windows)
 
 

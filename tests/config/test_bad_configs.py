@@ -100,7 +100,7 @@ run.root='~/runs' | E-CFG-29 | run.root | $HOME/runs
 data.sources.text.valid_path=${data.sources.text.path} | E-CFG-30 | valid_path | also trained on
 data.sources.code.path=${data.sources.text.path} | E-CFG-30 | data.sources.code.path | same file
 optim.schedule=cos | E-CFG-31 | optim.schedule=cos | linear, cosine, constant, wsd | optim.schedule=cosine
-optim.schedule=wsd optim.warmup_steps=200 optim.cooldown=0.5 | E-CFG-23 | optim.cooldown=0.5 | 120 do not fit
+optim.schedule=wsd optim.warmup_steps=200 optim.cooldown=0.5 | E-CFG-23 | optim.cooldown=0.5 | 190 do not fit
 engine.overlap_communication=true | E-CFG-83 | engine.overlap_communication=true | engine.zero_stage=1 | ZeRO 1 sends
 engine=local engine.sequence_parallel=2 | E-CFG-80 | engine.sequence_parallel=2 | engine.kind=local | engine=deepspeed
 engine.zero_stage=4 | E-CFG-31 | engine.zero_stage=4 | 0, 1, 2, 3
@@ -290,7 +290,7 @@ def test_control_characters_are_escaped():
         ("RANK=2 WORLD_SIZE=2", [], "E-RUN-01 environment: RANK=2 is not below WORLD_SIZE=2", ""),
         ("RANK=x WORLD_SIZE=2", [], "E-RUN-01 environment: RANK='x' is not", ""),
         ("WORLD_SIZE=0", [], "E-RUN-01 environment: WORLD_SIZE='0' is not", ""),
-        ("WORLD_SIZE=3", [], "E-CFG-19", "3 devices: write train.global_batch_size=30 or train.global_batch_size=33"),
+        ("WORLD_SIZE=3", [], "E-CFG-19", "3 devices: write train.global_batch_size=15 or train.global_batch_size=18"),
         ("WORLD_SIZE=64", [], "E-CFG-19", "64 devices: write train.global_batch_size=64"),
         (
             "WORLD_SIZE=3",
@@ -302,7 +302,7 @@ def test_control_characters_are_escaped():
             "WORLD_SIZE=6",
             ["engine.sequence_parallel=2"],
             "E-CFG-19",
-            "3 groups of 2 devices: write train.global_batch_size=30 or",
+            "3 groups of 2 devices: write train.global_batch_size=15 or",
         ),
         (
             "WORLD_SIZE=3",

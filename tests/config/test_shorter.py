@@ -18,7 +18,7 @@ def warmups(*words):
     [
         (["train.max_steps=40"], (4, 40)),  # 40 x 40 / 380
         (["train={max_steps: 40}"], (4, 40)),
-        (["optim=adamw_yarn", "train.max_steps=300"], (15, 300)),  # 20 x 300 / 380
+        (["optim=adamw_yarn", "train.max_steps=300"], (16, 300)),  # 20 x 300 / 380
         (["train.max_steps=1"], (0, 1)),
         (["stages.all.max_steps=60"], (6, 60)),
         (["+experiment=coca_350m", "train.max_steps=1000"], (10, 1000)),  # 1 %
