@@ -24,7 +24,9 @@ def finding(rows: Sequence[GridRow], perplexities: Table, judged: Sequence[Judge
         return [OTHER_TOKENS]
     at, names = f"At {in_words(perplexities.columns[-1])}", [row.label for row in rows]
     said = headline(perplexities, -1, names, at, "predicts best", "perplexity")
-    return [said] if said else []
+    # As they were trained: its variants are the same weights.
+    young = {each.row.subject.name: f"{each.label} {clauses(each)}." for each in reversed(judged) if is_untrained(each)}
+    return [*([said] if said else []), *reversed(young.values())]
 
 
 def _of_one(rows: Sequence[GridRow], perplexities: Table) -> list[str]:

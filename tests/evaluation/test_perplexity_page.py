@@ -140,3 +140,14 @@ def test_any_name_of_a_source_is_a_file_name(sources, tmp_path):
     names = file_names(sources)
     assert len(set(names.values())) == len(sources)
     assert all(re.fullmatch(r"[A-Za-z0-9-]+", name) for name in names.values())
+
+
+def test_of_several_models_those_too_little_trained_are_named():
+    known = some("books")
+    for each in known.cells:
+        if each.point == 512 and each.subject == "rope" and each.result:
+            each.result["sources"]["books"]["frequencies"] = [
+                [400.0, 250.0, 100] for _ in range(24)
+            ]  # 2.5 nats a token
+    finding = page(None, known).finding
+    assert len(finding) == 2 and finding[1].startswith("RoPE is too little trained")
