@@ -162,7 +162,8 @@ class Material:
     def read_up_to(self, window: int) -> list[Windowing]:
         """What cells up to this window read, the longest windows first."""
         rows = {row for each in self.windows if each <= window for row in self.read_for(each).values()}
-        return sorted(rows, key=lambda row: (-row.window, row.ends or 0))
+        # By all that a row is: every rank must read in one order, and that of a set is another in each process.
+        return sorted(rows, key=lambda row: (-row.window, row.ends or 0, *(part or 0 for part in row)))
 
     def documents(self, window: int) -> dict[str, list[np.ndarray]]:
         """What is scored in this window, by source."""
