@@ -75,8 +75,8 @@ def winners(shape: str, n: int) -> list[str]:
         hard_D = 4 + SHAPES[shape](rng, n)
         table = [[Level(hard_D + w + 0.05 * SHAPES[shape](rng, n)) for w in worse] for _ in range(5)]
         found = [pair for column in differences(table) for pair in column.items()]
-        wrong += any(d.told and not (d.bounds.estimate < 0 and worse[i] < worse[j]) for (i, j), d in found)
-        told += sum(d.told for (_, j), d in found if j == 3)
+        wrong += any(d.significant and not (d.bounds.estimate < 0 and worse[i] < worse[j]) for (i, j), d in found)
+        told += sum(d.significant for (_, j), d in found if j == 3)
     return [shape, f"{n}", f"{wrong / N_TABLES:.1%}", f"{told / N_TABLES / 15:.1%}"]
 
 

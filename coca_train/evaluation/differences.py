@@ -72,12 +72,12 @@ def sentences(found: Sequence[Compared]) -> list[str]:
     lengths = list(dict.fromkeys(each.length for each in found))
     for length in dict.fromkeys((lengths[-1], lengths[0])):
         here = [each for each in found if each.length == length]
-        said += [_told(each) for each in here if each.found.told]
-        rest = [each for each in here if not each.found.told]
+        said += [_told(each) for each in here if each.found.significant]
+        rest = [each for each in here if not each.found.significant]
         said += [_hidden(each) for each in rest if each.found.documents]
         ties = [f"{each.one} and {each.other}" for each in rest if not each.found.documents]
         said += [f"{'; '.join(ties)} cannot be told apart at {in_words(length)}."] if ties else []
-    if any(each.n_seeds == 2 and not each.found.told for each in found):
+    if any(each.n_seeds == 2 and not each.found.significant for each in found):
         times = student(0.95, 1) / 2
         said.append(
             f"2 seeds tell little: what is not told here would have to be more than {times:.0f} times as large as what "
@@ -147,7 +147,7 @@ def hidden_by_levels(perplexities: Table) -> bool:
     for column, standing in enumerate(perplexities.standings(theirs=False)):
         for (i, j), found in standing.differences.items():
             one, other = ours[i][column].interval, ours[j][column].interval
-            if found.told and one and other and one[0] <= other[1] and other[0] <= one[1]:
+            if found.significant and one and other and one[0] <= other[1] and other[0] <= one[1]:
                 return True
     return False
 

@@ -53,7 +53,7 @@ def _change(before: Value, after: Value, first: str, times: str) -> str:
         return f"Perplexity is {rounded(before)} at {first} tokens and {rounded(after)} at {times}."
     if standing.few is not None:
         return f"Perplexity goes {ends}; inconclusive, {standing.few} of the {LEAST} documents needed."
-    if not found.told:
+    if not found.significant:
         return f"Perplexity does not change measurably, {ends}."
     return f"Perplexity {'rises' if found.bounds.estimate < 0 else 'falls'} {ends}."
 

@@ -44,7 +44,7 @@ class Standing(NamedTuple):
     def better(self, i: int, j: int, direction: Direction) -> bool:
         """Whether i is surely better than j."""
         found = self.difference(i, j)
-        return found is not None and found.told and (found.bounds.estimate < 0) == (direction == "low")
+        return found is not None and found.significant and (found.bounds.estimate < 0) == (direction == "low")
 
 
 def standings(columns: Sequence[Sequence[Shown]], direction: Direction) -> list[Standing]:

@@ -5,8 +5,8 @@ and variants are compared by the difference on each document, on each prompt of 
 several, and never by whether two intervals meet. Where figures are not of the same documents (two tokenizers, a
 benchmark that keeps a standard error alone) the interval of the difference of two independent means takes its place.
 
-Of n pairs that are left each is judged at 5 % / n; while any is told, the others are judged anew without it (Holm
-1979): in at most 5 % of draws any pair of the table is told falsely.
+Of n pairs that are left each is judged at 5 % / n; while any is significant, the others are judged again without it
+(Holm 1979): in at most 5 % of draws any pair of the table is called different falsely.
 """
 
 import math
@@ -67,11 +67,11 @@ class Difference(NamedTuple):
 
     bounds: at the confidence it was judged by. n_below, n_above: units of which the first is the lower or the higher
     one; 0 of unpaired ones. seeds: the difference of each.
-    documents: whether documents alone would have told it, at the same confidence.
+    documents: whether it is significant over documents alone, at the same confidence.
     """
 
     bounds: Bounds
-    told: bool
+    significant: bool
     n_below: int
     n_above: int
     seeds: tuple[float, ...]
@@ -120,7 +120,7 @@ class _Paired:
         alone = bounds if self.answers is not None else self.crossed.documents.interval(confidence)
         return Difference(
             bounds,
-            told=_apart(bounds, self.rounding),
+            significant=_apart(bounds, self.rounding),
             n_below=int((means_U < 0).sum()),
             n_above=int((means_U > 0).sum()),
             seeds=tuple(map(float, self.sums_SU2[..., 0].sum(1) / self.sums_SU2[..., 1].sum(1))),
@@ -152,8 +152,8 @@ class _Apart:
 
     def difference(self, confidence: float) -> Difference:
         bounds = self.interval(confidence)
-        told = bounds.leaves_out(0)
-        return Difference(bounds, told, 0, 0, (bounds.estimate,), told, paired=False)
+        significant = bounds.leaves_out(0)
+        return Difference(bounds, significant, 0, 0, (bounds.estimate,), significant, paired=False)
 
 
 def differences(columns: Sequence[Sequence[Figure]]) -> list[dict[tuple[int, int], Difference]]:

@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -10,10 +11,11 @@ from coca_train.evaluation import perplexity_page
 from coca_train.evaluation.grid_blocks import OTHER_TOKENS, asked, file_names
 from coca_train.evaluation.perplexity_page import main_text, page
 from coca_train.evaluation.results import Evaluation
+from coca_train.evaluation.suites import perplexity
 from coca_train.evaluation.verdict import verdicts
 from coca_train.report.render import write_report
 from coca_train.report.render.contents import best_places, legend
-from tests.evaluation.grids import blocks, cell, evaluation, measured
+from tests.evaluation.grids import ROPE, blocks, cell, evaluation, measured, settings, setup, subject
 
 WINDOWS = (512, 1024, 2048)
 
@@ -151,3 +153,12 @@ def test_of_several_models_those_too_little_trained_are_named():
             ]  # 2.5 nats a token
     finding = page(None, known).finding
     assert len(finding) == 2 and finding[1].startswith("RoPE is too little trained")
+
+
+def test_every_rank_reads_windows_in_one_order():
+    """Rows of one length are apart by their stride: nothing is left to the order of a set, another in each process."""
+    grid = setup((16, 32, 64), {"a": ["x" * 70] * 3})
+    material = perplexity.prepare(settings("perplexity", stride=7), subject("rope", ROPE), grid)
+    rows = material.read_up_to(64)
+    same = [(a, b) for a, b in pairwise(rows) if (a.window, a.ends or 0) == (b.window, b.ends or 0)]
+    assert same and all((a.stride, a.begin) < (b.stride, b.begin) for a, b in same)

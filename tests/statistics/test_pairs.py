@@ -36,7 +36,7 @@ HARD_D = np.random.default_rng(0).normal(4, 1, 24)  # how hard documents are: fa
 def test_what_every_document_says_is_told_though_the_levels_overlap():
     better = HARD_D - 0.1 - 0.01 * np.random.default_rng(1).normal(size=24)
     found = one(figure(HARD_D), figure(better))[0, 1]
-    assert found.told and found.paired and found.n_above == 24 and found.n_below == 0
+    assert found.significant and found.paired and found.n_above == 24 and found.n_below == 0
     assert 0 < found.bounds.low < 0.1 < found.bounds.high < 0.15
     turned = found.turned()
     assert turned.bounds.estimate == -found.bounds.estimate and (turned.n_below, turned.n_above) == (24, 0)
@@ -45,18 +45,18 @@ def test_what_every_document_says_is_told_though_the_levels_overlap():
 def test_other_documents_are_no_pair_and_levels_decide():
     better = HARD_D - 0.1
     found = one(figure(HARD_D), figure(better, units="code"))[0, 1]
-    assert not found.told and not found.paired
+    assert not found.significant and not found.paired
     assert found.bounds.low == pytest.approx(0.1 - math.sqrt(2)) and found.bounds.high == pytest.approx(
         0.1 + math.sqrt(2)
     )
     far = one(figure(HARD_D), figure(HARD_D - 3, units="code"))[0, 1]
-    assert far.told
+    assert far.significant
 
 
 def test_what_rounding_may_make_is_no_difference():
-    assert one(figure(HARD_D), figure(HARD_D - 5e-5))[0, 1].told
-    assert not one(figure(HARD_D, rounding=1e-4), figure(HARD_D - 5e-5, rounding=1e-4))[0, 1].told
-    assert not one(figure(HARD_D), figure(HARD_D))[0, 1].told
+    assert one(figure(HARD_D), figure(HARD_D - 5e-5))[0, 1].significant
+    assert not one(figure(HARD_D, rounding=1e-4), figure(HARD_D - 5e-5, rounding=1e-4))[0, 1].significant
+    assert not one(figure(HARD_D), figure(HARD_D))[0, 1].significant
 
 
 def test_shares_by_mcnemars_exact_test():
@@ -66,7 +66,7 @@ def test_shares_by_mcnemars_exact_test():
     samples = [Figure(float(hits.mean()), None, Sample.of_shares(hits.tolist(), "p")) for hits in (ours, theirs)]
     found = one(*samples)[0, 1]
     gained = int((ours & ~theirs).sum())
-    assert found.told == (binomtest(gained, gained).pvalue < 0.05) and found.n_above == gained
+    assert found.significant == (binomtest(gained, gained).pvalue < 0.05) and found.n_above == gained
     assert found.bounds.estimate == pytest.approx(gained / 60)
 
 
@@ -91,7 +91,7 @@ def test_a_difference_of_seeds_is_told_with_three_and_not_with_two():
         better = HARD_D - 0.8 + luck_S1[:n_seeds]
         found = one(figure(HARD_D + 0 * luck_S1[:n_seeds], seeds=names), figure(better, seeds=names))[0, 1]
         assert found.documents
-        return found.told
+        return found.significant
 
     assert told(3) and not told(2)
 
@@ -110,7 +110,7 @@ def test_of_models_that_are_one_any_pair_is_told_in_at_most_one_of_twenty(n_seed
                 for _ in range(4)
             ]
             columns.append([figure(hard_D + each, seeds=names) for each in noise])
-        told += any(found.told for column in differences(columns) for found in column.values())
+        told += any(found.significant for column in differences(columns) for found in column.values())
     assert told <= 0.05 * n
 
 
@@ -121,4 +121,4 @@ def test_pairs_that_are_told_make_it_easier_for_the_others():
     far = figure(HARD_D - 2)
     alone = one(figure(HARD_D), figure(close))[0, 1]
     among = differences([[figure(HARD_D), figure(close)], [figure(HARD_D), far]])
-    assert among[1][0, 1].told and among[0][0, 1].bounds == alone.bounds
+    assert among[1][0, 1].significant and among[0][0, 1].bounds == alone.bounds
