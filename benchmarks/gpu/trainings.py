@@ -68,7 +68,7 @@ def train(folder: Path, name: str, words: Sequence[str], limit_s: float = 600) -
 
 def stalls(text: str) -> list[float]:
     """Seconds that each save has held the training up, as it says."""
-    return [float(found) for found in re.findall(r"stood still for ([\d.]+) s", text)]
+    return [float(found) for found in re.findall(r"blocked training for ([\d.]+) s", text)]
 
 
 def _python_path() -> str:

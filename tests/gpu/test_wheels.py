@@ -9,7 +9,7 @@ from packaging.requirements import Requirement
 
 from tests.checkout import ROOT
 
-NEEDED = ("coca-train", "pytest")
+NEEDED = ("coca-train", "pytest", "pytest-xdist")
 THERE = ("torch", "numpy")  # with what they require, on a machine that has CUDA's build
 OLDER = {"typing-extensions"}  # required by torch too, and by pydantic newer than torch's release may have brought it
 

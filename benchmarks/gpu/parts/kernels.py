@@ -1,5 +1,6 @@
 """The tests that need CUDA (tests/gpu/test_kernels_cuda.py), a function of them a part."""
 
+import os
 import re
 import subprocess
 import sys
@@ -12,7 +13,8 @@ from benchmarks.gpu.scale import Scale
 from benchmarks.measure import ROOT, say
 
 FILE = "tests/gpu/test_kernels_cuda.py"
-OUTCOME = re.compile(r"::(\S+) (PASSED|FAILED|ERROR|SKIPPED)")
+OUTCOME = re.compile(r"(PASSED|FAILED|ERROR|SKIPPED) \S+::(\S+)")  # as pytest-xdist says it
+PROCESSES = 8  # each compiles kernels, for which it waits most of its time
 
 
 def schemes(scale: Scale, folder: Path) -> Iterator[Figure]:
@@ -30,15 +32,17 @@ def memory(scale: Scale, folder: Path) -> Iterator[Figure]:
 def _outcomes(scale: Scale, part: str, function: str) -> Iterator[Figure]:
     """How many pass and fail; each outcome is said as it comes. Raises RuntimeError where the tests do not run at all,
     and where all are skipped on a GPU."""
-    command = [sys.executable, "-m", "pytest", "-vv", "-m", "gpu", f"{FILE}::{function}", "-p", "no:cacheprovider"]
+    processes = min(PROCESSES, os.cpu_count() or 1)
+    command = [sys.executable, "-m", "pytest", "-vv", "-m", "gpu", f"{FILE}::{function}"]
+    command += ["-n", str(processes), "-p", "no:cacheprovider"]
     counts: Counter[str] = Counter()
     printed = []
     with subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as tests:
         for line in tests.stdout or ():
             printed.append(line)
             if outcome := OUTCOME.search(line):
-                counts[outcome[2]] += 1
-                say(f"    {outcome[1]} {outcome[2].lower()}")
+                counts[outcome[1]] += 1
+                say(f"    {outcome[2]} {outcome[1].lower()}")
     wrong = counts["FAILED"] + counts["ERROR"]
     if wrong or not (counts["PASSED"] or (counts["SKIPPED"] and scale.device == "cpu")):
         say("".join(printed)[-6000:])
