@@ -23,6 +23,7 @@ from benchmarks.gpu.figures import Figure, table, verdict
 from benchmarks.gpu.parts import PARTS
 from benchmarks.gpu.scale import Scale
 from benchmarks.measure import ROOT, machine, say
+from coca_train.engine import process
 
 JSON, PAGE = "gpu.json", "gpu.md"
 MARK = "figure: "  # before each, on a part's standard output
@@ -118,6 +119,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def part(name: str, scale: Scale, folder: Path) -> int:
     """Its figures on standard output, each as soon as it is known. folder: of all parts, for what they leave."""
     torch.manual_seed(0)
+    if scale.device == "cuda":
+        process.order_attention(torch.cuda.get_device_capability())
     own = folder / name
     own.mkdir(parents=True)
     for figure in PARTS[name].run(scale, own):

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from safetensors import safe_open
 
@@ -66,9 +66,17 @@ def train(folder: Path, name: str, words: Sequence[str], limit_s: float = 600) -
     return Trained(run_dir, read_jsonl(run_dir / "metrics.jsonl"), done.stderr + done.stdout, time.monotonic() - began)
 
 
-def stalls(text: str) -> list[float]:
-    """Seconds that each save has held the training up, as it says."""
-    return [float(found) for found in re.findall(r"blocked training for ([\d.]+) s", text)]
+class Save(NamedTuple):
+    """Seconds, as the training says them."""
+
+    blocked_s: float
+    background_s: float
+
+
+def stalls(text: str) -> list[Save]:
+    """Of each save, for how long the training waited, and for how long it was written beside it."""
+    found = re.findall(r"blocked training for ([\d.]+) s \(([\d.]+) s in background\)", text)
+    return [Save(float(blocked), float(background)) for blocked, background in found]
 
 
 def _python_path() -> str:
