@@ -68,7 +68,7 @@ def _of_package(name: str, facts: Sequence[Facts], pins: Pins) -> list[Finding]:
     ):
         return unequal
     other = [rank for rank, value in enumerate(values) if value and tested and not same_version(value, tested)]
-    if not other:
+    if not other or name not in pins.required:  # what they require in turn is in the row, as a number
         return []
     where = f"{name} {values[other[0]]} on {ranks_in_words(other)}"
     return [Finding("E-DOC-05", where, f"constraints.txt, which is tested, has {tested}", fix, must=False)]

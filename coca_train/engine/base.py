@@ -227,6 +227,13 @@ class DrawnTogether:
             self._mine = name, values
 
 
+def lend(model: nn.Module) -> None:
+    """Tell those of its modules that must know it that weights are sharded, and gathered for a layer as it runs."""
+    for module in model.modules():
+        if hasattr(module, "lent"):
+            setattr(module, "lent", True)  # noqa: B010
+
+
 def persistent_buffers(model: nn.Module) -> dict[str, Tensor]:
     """The buffers that belong to the state (derived tables are non-persistent)."""
     saved = model.state_dict(keep_vars=True).keys()

@@ -99,7 +99,8 @@ class DeepSpeedEngine:
             )[0]
         process.bound_waits(config.timeout_s)  # after initialize, which makes groups of its own
         self.model: nn.Module = self._engine.module
-        setattr(self.model, "in_step", config.zero_stage == 3)  # noqa: B010
+        if config.zero_stage == 3:
+            base.lend(self.model)
         self._parameters: dict[str, Any] = dict(named_parameters(self.model))
         self._start_moments(0.0)
         if isinstance(optimizer, MuonAndAdamW) and self.zero_stage:

@@ -181,6 +181,8 @@ def bound_waits(timeout_s: int) -> None:
 def stop() -> None:
     """Leave the process group, all ranks together: without the barrier gloo aborts in one of four runs."""
     if torch_dist.is_initialized():
+        # NCCL is told which device, or it says in a warning that it takes the one at hand.
+        own = [torch.cuda.current_device()] if torch_dist.get_backend() == "nccl" else None
         with waiting("leaving the process group"):
-            torch_dist.barrier()
+            torch_dist.barrier(device_ids=own)
             torch_dist.destroy_process_group()

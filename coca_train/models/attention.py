@@ -53,6 +53,7 @@ class Attention(nn.Module):
         self.q_norm = nn.RMSNorm(head_dim, eps=model.norm_eps) if normed else None
         self.k_norm = nn.RMSNorm(projected_key_dim, eps=model.norm_eps) if normed else None
         self.position = position
+        self.lent = False  # set where ranks gather sharded weights for the one layer that is about to run
 
     def project_q(self, x_C: Tensor) -> Tensor:
         """Queries, (..., H, D)."""
@@ -70,6 +71,8 @@ class Attention(nn.Module):
 
     def _projected(self, x_BTC: Tensor, x_BSC: Tensor, context: AttentionContext) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys as the cache holds them, values."""
+        if self.lent:  # weights of several layers are never here together, in the backward pass least of all
+            return self.project_q(x_BTC), self.project_k(x_BSC), self.v(x_BSC).unflatten(-1, (-1, self.head_dim))
         if x_BSC is x_BTC:
             kept = None if context.cache is None or context.cache.kept is None else context.cache.kept.joints
             q, k, v = products(x_BTC, (self.q, self.k, self.v), self.widths, context.device, kept)

@@ -28,7 +28,8 @@ MIN_WIDTH = 16  # of heads, below which torch has no kernel
 
 # torch's own blocks are chosen for a causal mask alone. With what masks and terms look up beside it they do not fit: up
 # to 6 KB a thread go through memory, and on Blackwell some need more shared memory than there is. These leave next to
-# none (tests/pretended_gpu/attention.py); how fast they are is for `make gpu` to say.
+# none (tests/pretended_gpu/attention.py). On Hopper that is no gain: measured on an H200, torch's own blocks were 1.13
+# to 1.62 times as fast (docs/gpu.md), and they stay. Elsewhere `make gpu` has yet to say.
 FORWARD: Any = {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64, "fwd_num_warps": 8}
 SMALL_FORWARD: Any = FORWARD | {"fwd_BLOCK_M": 64}
 # Where a block shares 99 KB, on RTX 30 and 40.
@@ -91,7 +92,7 @@ def _attend(part: Part, v_BGSD: Tensor, scale: float) -> tuple[Tensor, Tensor]:
         scale=scale,
         enable_gqa=q_BHTE.shape[1] != k_BGSE.shape[1],
         return_aux=AuxRequest(lse=True),
-        kernel_options=options(q_BHTE, modify is not None, _has_products(part)),
+        kernel_options=options(q_BHTE, modify is not None),
     )
     assert aux.lse is not None
     return out_BHTD[..., : v_BGSD.shape[-1]], aux.lse
@@ -107,13 +108,9 @@ def _compiles(q_BHTE: Tensor) -> bool:
     return q_BHTE.is_cuda and not torch.compiler.is_compiling()
 
 
-def _has_products(part: Part) -> bool:
-    return part.terms.query is not None or part.terms.key is not None
-
-
-def options(q_BHTE: Tensor, modifies: bool = False, has_products: bool = False) -> Any:
-    """FlexAttention's kernel options; None: torch's own. modifies: there is a score_mod; has_products: it looks up
-    products of queries or keys. float32 is multiplied without tensor cores, by torch's own blocks where they fit."""
+def options(q_BHTE: Tensor, modifies: bool = False) -> Any:
+    """FlexAttention's kernel options; None: torch's own. modifies: there is a score_mod. float32 is multiplied without
+    tensor cores, by torch's own blocks where they fit."""
     width = q_BHTE.shape[-1]
     if not q_BHTE.is_cuda or not 64 <= width <= 256:
         return None
@@ -125,12 +122,11 @@ def options(q_BHTE: Tensor, modifies: bool = False, has_products: bool = False) 
         return None
     if width > 128:
         return SMALL_BACKWARD | (LITTLE_SHARED if little else {})
+    if major == 9:
+        return None
     if modifies:
-        is_small = has_products or major != 9  # tables alone leave Hopper room for more
-        return (SMALL_FORWARD if is_small else FORWARD) | SMALL_BACKWARD
-    if width > 64 or major == 10:
-        return FORWARD | BACKWARD
-    return FORWARD | SMALL_BACKWARD if major == 8 else FORWARD  # torch's own on Hopper leaves none
+        return SMALL_FORWARD | SMALL_BACKWARD
+    return FORWARD | (BACKWARD if width > 64 or major == 10 else SMALL_BACKWARD)
 
 
 def _blocks(layout: Layout) -> BlockMask:

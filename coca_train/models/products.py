@@ -86,9 +86,9 @@ def _small_joint(layers: Sequence[nn.Module]) -> Joint | None:
 
 
 def can_join(layers: Sequence[nn.Module]) -> bool:
-    """Plain linear layers (an adapter is none) whose weights are here (ZeRO 3 lends them to the layer alone), and all
-    trained or all frozen: a frozen weight must not be given the work of a gradient."""
-    if not all(type(layer) is nn.Linear and layer.weight.ndim == 2 for layer in layers):
+    """Plain linear layers (an adapter is none), and all trained or all frozen: a frozen weight must not be given the
+    work of a gradient."""
+    if not all(type(layer) is nn.Linear for layer in layers):
         return False
     tensors = [tensor for layer in layers for tensor in layer.parameters()]
     return len({tensor.requires_grad for tensor in tensors}) == 1

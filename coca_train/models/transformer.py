@@ -73,7 +73,7 @@ class Transformer(Decoder):
         self.activation_checkpointing = activation_checkpointing
         self.compiled = CompiledBlocks(WAYS[activation_checkpointing]) if compile_blocks else None
         self.sequence: SequenceShare | None = None  # set where several ranks share each sequence (engine/sequence.py)
-        self.in_step = False  # set where ranks gather sharded weights: each runs the same modules as often
+        self.lent = False  # set where ranks gather sharded weights: each runs the same modules as often
         for module in self.modules():
             if isinstance(module, MLP):
                 module.tile = mlp_tile
@@ -222,7 +222,7 @@ class Transformer(Decoder):
         sequence that ranks share, the sum is that of this rank's slice. by_token: see `losses`."""
         shared = self.sequence if cache is None else None
         # Later, where the last layer cannot be run for some positions only, or not as often on every rank.
-        now, later = (None, wanted) if shared is not None or self.in_step else (wanted, None)
+        now, later = (None, wanted) if shared is not None or self.lent else (wanted, None)
         if targets_BT is not None:
             targets_BT = _taken(targets_BT, now) if shared is None else shared.targets(targets_BT)
         x_BTC = self.hidden(tokens_BT, pos_BT, doc_BT, length, cache, memory, now)

@@ -1,9 +1,11 @@
-"""What GPUs reach, as published and as assumed: the rates that a counted step is timed with.
+"""What GPUs reach, as published, measured or assumed: the rates that a counted step is timed with.
 
-Kernels: bandwidth and the shares of the data sheet's FLOP/s that matrix products and fused attention (FlashAttention 2)
-reach. The H200 has the H100's chip: the same shares, and of its memory's bandwidth the share that the H100 reaches of
-its own; so has the smaller A100. Links: assumed, what a collective reaches of NVLink's data sheet (one direction) among
-8 GPUs of a node, and beyond of the network cards of a DGX node together.
+Kernels: bandwidth, the share of it that elementwise operations reach, and the shares of the data sheet's FLOP/s that
+matrix products and fused attention reach. Of the A100 they are published. Of Hopper bandwidth and products are, and an
+H200 confirmed them (docs/gpu.md); attention (cuDNN's, which the engine puts first there; FlashAttention 2 reached 33 %)
+and elementwise operations were measured on it. The H200 has the H100's chip: the same shares, and of its memory's
+bandwidth the share that the H100 reaches of its own; so has the smaller A100. Links: assumed, what a collective reaches
+of NVLink's data sheet (one direction) among 8 GPUs of a node, and beyond of the network cards of a DGX node together.
 """
 
 from dataclasses import dataclass, replace
@@ -22,10 +24,12 @@ OF_LINKS = 0.75  # share of their data sheet that collectives reach: assumed
 
 @dataclass(frozen=True)
 class Rates:
-    """gpu: its name in gpus.py. bandwidth, nvlink, network: bytes/s. products, attention: shares of the peak."""
+    """gpu: its name in gpus.py. bandwidth, nvlink, network: bytes/s. products, attention: shares of the peak.
+    elementwise: share of the bandwidth."""
 
     gpu: str
     bandwidth: float
+    elementwise: float
     products: float
     attention: float
     nvlink: float
@@ -37,8 +41,10 @@ class Rates:
 
     def seconds(self, kernel: Kernel) -> float:
         """The longer of moving its bytes and of computing its FLOPs."""
+        if not kernel.flops:
+            return max(kernel.nbytes / (self.bandwidth * self.elementwise), SHORTEST_S)
         share = self.attention if kernel.is_attention else self.products
-        computing = kernel.flops / (_peak(self.gpu, kernel.dtype) * share) if kernel.flops else 0.0
+        computing = kernel.flops / (_peak(self.gpu, kernel.dtype) * share)
         return max(kernel.nbytes / self.bandwidth, computing, SHORTEST_S)
 
     def moving(self, nbytes: float, n_kernels: int) -> float:
@@ -53,13 +59,14 @@ class Rates:
     def text(self) -> str:
         """All of it, to be printed."""
         tera = f"{self.bandwidth / 1e12:.2f} TB/s"
-        shares = f"products {self.products:.0%}, attention {self.attention:.0%}".replace("%", " %")
+        shares = f"elementwise {self.elementwise:.0%} of it, products {self.products:.0%}"
+        shares = f"{shares}, attention {self.attention:.0%}".replace("%", " %")
         links = f"links {OF_LINKS * self.nvlink / 1e9:.0f}, {OF_LINKS * self.network / 1e9:.0f} GB/s"
         return f"{self.name} {tera}, {shares}, {links}"
 
 
-A100 = Rates("a100_80gb", 1.75e12, 0.78, 0.60, 300e9, 200e9)
-H100 = Rates("h100", 2.9e12, 0.72, 0.45, 450e9, 400e9)
+A100 = Rates("a100_80gb", 1.75e12, 1.0, 0.78, 0.60, 300e9, 200e9)
+H100 = Rates("h100", 2.9e12, 0.55, 0.72, 0.58, 450e9, 400e9)
 DATA_SHEET = {"a100_80gb": 2.039e12, "a100_40gb": 1.555e12, "h100": 3.35e12, "h200": 4.8e12}  # of memory, bytes/s
 
 

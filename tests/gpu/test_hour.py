@@ -207,8 +207,8 @@ def test_what_a_part_leaves_on_the_disk_is_gone_before_the_next(
 @pytest.mark.parametrize(
     ("printed", "code", "figures"),
     [
-        ("a::test_x[1] PASSED\na::test_x[2] FAILED\na::test_x[3] ERROR\n", 1, [1, 2]),
-        ("a::test_x[1] SKIPPED (needs a GPU)\n", 0, [0, 0]),
+        ("PASSED a::test_x[1]\nFAILED a::test_x[2]\nERROR a::test_x[3]\n", 1, [1, 2]),
+        ("SKIPPED a::test_x[1] (needs a GPU)\n", 0, [0, 0]),
         ("No module named pytest\n", 1, None),
         ("no tests ran\n", 5, None),
     ],

@@ -68,28 +68,26 @@ def test_heads_are_as_wide_as_torch_has_kernels_for(name, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("capability", "width", "dtype", "looked_up", "expected"),
+    ("capability", "width", "dtype", "modifies", "expected"),
     [
-        (90, 64, torch.bfloat16, "nothing", flex.FORWARD),
-        (90, 64, torch.float16, "tables", flex.FORWARD | flex.SMALL_BACKWARD),
-        (90, 64, torch.bfloat16, "products", flex.SMALL_FORWARD | flex.SMALL_BACKWARD),
-        (90, 64, torch.float32, "tables", None),
-        (90, 128, torch.bfloat16, "nothing", flex.FORWARD | flex.BACKWARD),
-        (90, 136, torch.bfloat16, "nothing", flex.SMALL_BACKWARD),
-        (86, 136, torch.bfloat16, "nothing", flex.SMALL_BACKWARD | flex.LITTLE_SHARED),
-        (86, 128, torch.float32, "nothing", flex.FLOAT32_LITTLE_SHARED),
-        (86, 128, torch.bfloat16, "tables", flex.SMALL_FORWARD | flex.SMALL_BACKWARD),
-        (80, 64, torch.bfloat16, "nothing", flex.FORWARD | flex.SMALL_BACKWARD),
-        (80, 128, torch.bfloat16, "tables", flex.SMALL_FORWARD | flex.SMALL_BACKWARD),
-        (100, 64, torch.bfloat16, "nothing", flex.FORWARD | flex.BACKWARD),
-        (100, 128, torch.bfloat16, "tables", flex.SMALL_FORWARD | flex.SMALL_BACKWARD),
-        (100, 32, torch.bfloat16, "nothing", None),
-        (120, 64, torch.bfloat16, "nothing", None),
+        (90, 64, torch.bfloat16, False, None),
+        (90, 128, torch.float16, True, None),
+        (90, 64, torch.float32, True, None),
+        (90, 136, torch.bfloat16, False, flex.SMALL_BACKWARD),
+        (86, 136, torch.bfloat16, False, flex.SMALL_BACKWARD | flex.LITTLE_SHARED),
+        (86, 128, torch.float32, False, flex.FLOAT32_LITTLE_SHARED),
+        (86, 128, torch.bfloat16, True, flex.SMALL_FORWARD | flex.SMALL_BACKWARD),
+        (80, 64, torch.bfloat16, False, flex.FORWARD | flex.SMALL_BACKWARD),
+        (80, 128, torch.bfloat16, True, flex.SMALL_FORWARD | flex.SMALL_BACKWARD),
+        (100, 64, torch.bfloat16, False, flex.FORWARD | flex.BACKWARD),
+        (100, 128, torch.bfloat16, True, flex.SMALL_FORWARD | flex.SMALL_BACKWARD),
+        (100, 32, torch.bfloat16, False, None),
+        (120, 64, torch.bfloat16, False, None),
     ],
 )
 def test_blocks_are_smaller_where_torchs_do_not_fit_the_registers(
-    capability, width, dtype, looked_up, expected, monkeypatch
+    capability, width, dtype, modifies, expected, monkeypatch
 ):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: divmod(capability, 10))
     q: Any = SimpleNamespace(is_cuda=True, dtype=dtype, shape=(2, 4, 9, width), device="cuda")
-    assert flex.options(q, looked_up != "nothing", looked_up == "products") == expected
+    assert flex.options(q, modifies) == expected

@@ -49,9 +49,6 @@ def test_what_can_be_joined():
     plain = nn.Linear(4, 3)
     assert can_join((plain, nn.Linear(4, 2)))
     assert not can_join((plain, Adapted(4, 2)))
-    elsewhere = nn.Linear(4, 2)
-    elsewhere.weight.data = torch.empty(0)  # as ZeRO 3 leaves it
-    assert not can_join((plain, elsewhere))
     assert not can_join((plain, nn.Linear(4, 2).requires_grad_(False)))
 
 

@@ -1,10 +1,12 @@
-"""Attention of the schemes against RoPE's, forward and backward, by length; and FlexAttention's blocks of our choice
-against torch's own."""
+"""Attention of the schemes against RoPE's, forward and backward, by length; and FlexAttention's blocks of our choice,
+where there are any on this GPU, against torch's own."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
+
+import torch
 
 from benchmarks.cases import KINDS, Setup, Work
 from benchmarks.gpu.figures import Figure
@@ -29,12 +31,17 @@ def run(scale: Scale, folder: Path) -> Iterator[Figure]:
                 yield Figure("attention", what, ratio, "", high=NEAR_ROPE, by="its products")
             else:
                 yield Figure("attention", what, ratio, "")
-    for width in scale.pick((64, 128), (64,)):
+    for width in scale.pick((64, 128), (64,)) if scale.toy or _has_blocks() else ():
         yield from _blocks(scale, replace(setup, attention_head_dim=width), scale.pick(4096, 64))
+
+
+def _has_blocks() -> bool:
+    return flex.options(torch.empty(1, 1, 1, 64, device="cuda", dtype=torch.bfloat16), modifies=True) is not None
 
 
 def _blocks(scale: Scale, setup: Setup, length: int) -> Iterator[Figure]:
     for name in LOOKED_UP:
+        flex._compiled.cache_clear()  # schemes that share a kernel would come to torch's limit of recompilations
         ours = KINDS["attention"](f"{name}/core/{length}", setup)
         works = {"ours": ours, "torch": _by_torchs_blocks(ours)}
         seconds = interleaved_seconds(works, setup, scale.pick(5, 1), at_least_s=scale.pick(0.3, 0.0))
