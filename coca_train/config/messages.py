@@ -16,9 +16,10 @@ LONGEST = 120  # characters of a value that a message repeats
 
 # Names that hold a secret: api_key, wandb_api_key, access_token, password … but not num_tokens, tokenizer.
 _SECRET_NAME = re.compile(r"(^|[._-])(api_?key|access_?key|private_?key|secret|passwo?r?d|token|credentials?)$", re.I)
-# Values that are a secret whatever their name: provider prefixes, and user:password@ in a URL.
+# Values that are a secret whatever their name: provider prefixes, and user:password@ in a URL. A folder of weights that
+# ends in -hf, with what is behind it, is none.
 _SECRET_VALUE = re.compile(
-    r"\b(sk|hf|ghp|gho|github_pat|glpat|xox[abp]|AKIA)[-_]?[A-Za-z0-9_-]{16,}|://[^/\s:@]+:[^/\s@]+@"
+    r"(?<![\w./-])(sk[-_]|hf_|ghp_|gho_|github_pat_|glpat-|xox[abp]-|AKIA)[A-Za-z0-9_-]{16,}|://[^/\s:@]+:[^/\s@]+@"
 )
 
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from coca_train.config.messages import show
+from coca_train.config.messages import is_secret, show
 from coca_train.config.world import divisors
 from coca_train.settings import load
 from tests.config.support import has, refused, table
@@ -348,3 +348,10 @@ def test_launch(monkeypatch, environment, words, start, text):
 def test_shown_values_hold_no_credentials(text):
     assert "CANARY" not in show(text)
     assert show("num_tokens=5 https://host/x:y") == "num_tokens=5 https://host/x:y"
+
+
+@pytest.mark.parametrize(
+    "name", ["Llama-2-7b-hf-my_texts-6a9c3a35", "/models/vicuna-7b-hf_converted_2026_11_26", "task-00000000000000001"]
+)
+def test_a_folder_of_weights_is_no_secret(name):
+    assert show(name) == name and not is_secret("run.name", name)

@@ -1,4 +1,5 @@
-"""tests/outside/readme.py knows every command of README.md. That they work, `python -m tests.outside.readme` shows."""
+"""tests/outside/readme.py knows every command of README.md and of the page behind it. That they work, `python -m
+tests.outside.readme` shows."""
 
 import re
 import time
@@ -10,24 +11,28 @@ from tests.checkout import ROOT
 from tests.outside import readme
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = readme.pages()
+DOORS = ("My text", "My model", "My idea for positions")
 
 
 def test_every_command_is_known(capsys: pytest.CaptureFixture[str]) -> None:
     assert readme.main(["--list"]) == 0
     shown = capsys.readouterr().out.splitlines()
-    assert all(command in shown for command in readme.commands(README))
+    assert all(command in shown for command in readme.commands(PAGES))
 
 
-def test_the_commands_of_blocks_and_table_are_found_in_order() -> None:
-    found = readme.commands(README)
-    blocks = [block for block in re.findall(r"^```\n(.*?)\n```$", README, re.M | re.S) if block.startswith("make")]
-    table = README.partition("## Everyday commands")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `(.*?)` \|", table, re.M)
-    assert blocks == found[:2] == ["make quickstart", "make test"]
-    assert len(rows) > 20 and set(rows) <= set(found)
-    before = README.partition("## Everyday commands")[0]
-    new = [row for row in rows if f"`{row}`" not in before]
+def test_commands_are_found_in_order() -> None:
+    found = readme.commands(PAGES)
+    rows = re.findall(r"^\| `(.*?)` \|", PAGES, re.M)
+    assert found[0] == "make quickstart" and len(rows) > 20 and set(rows) <= set(found)
+    new = [row for row in rows if f"{row}" not in README]
     assert [command for command in found if command in new] == new
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_door_is_at_most_five_commands(door: str) -> None:
+    section = README.partition(f"## {door}\n")[2].partition("\n## ")[0]
+    assert 0 < len(section.split("```")[1].strip().splitlines()) <= 5
 
 
 def test_an_unknown_command_and_a_part_that_is_gone_fail() -> None:
@@ -41,7 +46,7 @@ def test_an_unknown_command_and_a_part_that_is_gone_fail() -> None:
 
 
 def test_nothing_is_known_that_readme_does_not_have() -> None:
-    found = readme.commands(README)
+    found = readme.commands(PAGES)
     for beginning in (*readme.SHORTENED, *readme.NOT_HERE):
         assert any(command.startswith(beginning) for command in found), beginning
 

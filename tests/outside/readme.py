@@ -1,11 +1,12 @@
-"""Run the commands of README.md in README's order, in this clone, shortened where they take long.
+"""Run the commands of README.md and then of docs/commands.md in their order, in this clone, shortened where they take
+long.
 
     python -m tests.outside.readme                    in a fresh clone, after make setup
     python -m tests.outside.readme --without-tests    the same; of make test only what it installs
     python -m tests.outside.readme --list             print what would be run
 
-A command is run as README has it, but for the words in SHORTENED, which are printed next to it. The script fails where
-a command does not exit with 0, and where README has one that neither runs nor has its reason in NOT_HERE.
+A command is run as the page has it, but for the words in SHORTENED, which are printed next to it. The script fails
+where a command does not exit with 0, and where a page has one that neither runs nor has its reason in NOT_HERE.
 """
 
 import os
@@ -20,6 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / ".venv" / "bin"
+PAGES = ("README.md", "docs/commands.md")
 COMMAND = re.compile(r"(?:make|python|torchrun|pip|source|\.|\.venv/bin/\w+) \S.*|coca-train .*")
 TIMEOUT_S = 1200.0
 
@@ -31,18 +33,27 @@ PAGE = "grid.lengths=[1x] text.max_documents=1"
 
 @dataclass(frozen=True)
 class Short:
-    """How a command is shortened: words at its end, and parts of it that are replaced."""
+    """How a command is shortened: words at its end, parts of it that are replaced, and what stands in for them."""
 
     words: str = ""
     instead: tuple[tuple[str, str], ...] = ()
+    before: str = ""
 
     def of(self, command: str) -> str:
         for old, new in self.instead:
             if old not in command:
                 raise ValueError(f"{command}: has no {old} to replace")
             command = command.replace(old, new)
-        return f"{command} {self.words}".rstrip()
+        return f"{self.before} {command} {self.words}".strip()
 
+
+# A folder of weights as others have it, RoPE in a LLaMA, for the one that nobody here has.
+LLAMA = (
+    f"python -m coca_train model=llama_tiny position=rope run.name=llama {TRAINING} && "
+    "python -m coca_train export run=runs/llama to=runs/llama-hf parity_tokens=64 &&"
+)
+TUNED = (("/models/Llama-2-7b-hf", "runs/llama-hf"), ("my_texts", "docs"))
+LONGER = (*TUNED, ("train.seq_len=16384", "train.seq_len=512"))
 
 # By the beginning of the command; the longest that fits counts.
 SHORTENED = {
@@ -50,17 +61,24 @@ SHORTENED = {
     "make compare": Short(f'WORDS="{TRAINING}"', (("rope alibi coca kerple_log", "rope alibi"),)),
     "python -m coca_train": Short(TRAINING),
     "python -m coca_train data.path=my_texts": Short(TRAINING, (("my_texts", "docs"),)),
+    "python -m coca_train generate run=runs/mine": Short("max_new_tokens=4"),
     "python -m coca_train -m": Short(TRAINING, (("rope,alibi,coca", "rope,coca"),)),
     "python -m coca_train +experiment=coca_350m": Short("--cfg job"),
     "python -m coca_train +experiment=sketch": Short("--cfg job"),
     "python -m coca_train position=rope": Short(TRAINING),
     "python -m coca_train plan": Short(),
+    "python -m coca_train plan start.path=/models/Llama-2-7b-hf": Short("", LONGER, LLAMA),
+    "python -m coca_train start.path=/models/Llama-2-7b-hf data.path=my_texts": Short(TRAINING, TUNED),
+    "python -m coca_train start.path=/models/Llama-2-7b-hf data.path=my_texts position/frequencies=yarn": Short(
+        TRAINING, LONGER
+    ),
     "python -m coca_train launch": Short("", (("> train.sbatch", "> runs/train.sbatch"),)),
     "torchrun --nproc-per-node 8 -m coca_train doctor": Short(
         "data_s=1 disk_mib=8 reduce_mib=8",
         (("--nproc-per-node 8", "--nproc-per-node 1"), (" +experiment=coca_350m", "")),
     ),
     "python -m coca_train export": Short("parity_tokens=64"),
+    "python -m coca_train export run=runs/long": Short("parity_tokens=64", (("to=long-hf", "to=runs/long-hf"),)),
     "python -m coca_train evaluate": Short(PAGE),
     "python -m coca_train evaluate +eval=passkey": Short("grid.lengths=[1x] eval.n_cases=2"),
     "python -m coca_train generate": Short("max_new_tokens=4"),
@@ -69,6 +87,7 @@ SHORTENED = {
     "python -m coca_train --help": Short(),
     "python -m data_prep": Short(),
     "python -m data_prep show": Short("", (("step=120", "step=4"),)),
+    "python -m coca_train compare +experiment=sketch": Short(TRAINING, (("soft_window,", ""),)),
     "source <(coca-train completion bash)": Short(),
     ". .venv/bin/activate": Short(),
     "make test": Short(),
@@ -76,7 +95,6 @@ SHORTENED = {
 NOT_HERE = {
     "torchrun --nproc-per-node 8 -m coca_train +experiment=coca_350m": "needs 8 GPUs",
     "python -m coca_train +experiment=yarn_llama2_7b_64k": "needs the weights of Llama 2 7B",
-    "python -m coca_train start.path=/models/Llama-2-7b-hf": "needs the weights of Llama 2 7B",
     "make gpu": "needs a GPU",
     "make bench": "takes half an hour; times say nothing on a shared machine",
     "make scheme": "adds files to the clone; tests/house/test_extending.py types it in a copy",
@@ -86,10 +104,15 @@ NOT_HERE = {
 }
 
 
-def commands(readme: str) -> list[str]:
-    """Every command of README.md once, in its order: lines of blocks, and code in tables and sentences."""
+def pages() -> str:
+    """README.md, and behind it the page of all commands."""
+    return "\n".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)
+
+
+def commands(text: str) -> list[str]:
+    """Every command once, in its order: lines of blocks, and code in tables and sentences."""
     found, in_block = [], False
-    for line in readme.splitlines():
+    for line in text.splitlines():
         if line.startswith("```"):
             in_block = not in_block
         else:
@@ -106,7 +129,7 @@ def shortened(command: str) -> str | None:
     """The command as it is run here; None: it is not. Raises LookupError where nothing is known of it."""
     runs, stays = _longest(command, SHORTENED), _longest(command, NOT_HERE)
     if not runs and not stays:
-        raise LookupError(f"README.md has {command}, which is neither in SHORTENED nor in NOT_HERE")
+        raise LookupError(f"{' or '.join(PAGES)} has {command}, which is neither in SHORTENED nor in NOT_HERE")
     return SHORTENED[runs].of(command) if len(runs) > len(stays) else None
 
 
@@ -137,7 +160,7 @@ def main(words: list[str]) -> int:
         print(f"{' '.join(sorted(unknown))}: no such option\n\n{__doc__}")
         return 2
     failed = []
-    for command in commands((ROOT / "README.md").read_text(encoding="utf-8")):
+    for command in commands(pages()):
         without = command == "make test" and "--without-tests" in words
         typed = "make setup" if without else shortened(command)
         print(command, flush=True)
@@ -148,7 +171,7 @@ def main(words: list[str]) -> int:
                 print(f"  as: {typed}", flush=True)
             if "--list" not in words and not run(typed):
                 failed.append(command)
-    print("\n".join(["FAILED:", *failed]) if failed else "Every command of README.md that can run here works.")
+    print("\n".join(["FAILED:", *failed]) if failed else "Every command of the pages that can run here works.")
     return bool(failed)
 
 
