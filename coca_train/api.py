@@ -242,6 +242,7 @@ class Model:
         from coca_train.evaluation.configuration import load
         from coca_train.evaluation.grid import measure_cells
         from coca_train.evaluation.perplexity_page import page
+        from coca_train.evaluation.pipeline import by_multiples
         from coca_train.evaluation.pipeline import lengths as in_tokens
         from coca_train.evaluation.progress import Progress
         from coca_train.evaluation.results import Evaluation
@@ -259,6 +260,7 @@ class Model:
             max_documents=config.text.max_documents,
             seed=config.work.seed,
             micro_batch_tokens=config.work.micro_batch_tokens,
+            enough=by_multiples(config),
         )
         store, name = Store(None, also=of_reports([Path(self.path)])), Path(self.path).resolve().name
         with self.network.restored():

@@ -56,6 +56,7 @@ def _evaluate(config: EvaluateConfig, command: str) -> Path:
         max_documents=config.text.max_documents,
         seed=config.work.seed,
         micro_batch_tokens=config.work.micro_batch_tokens,
+        enough=by_multiples(config),
     )
     dist.log(
         f"{config.eval.suite}: {', '.join(names)} at {', '.join(map(str, points))}; cells are kept in {root / CELLS}"
@@ -127,10 +128,15 @@ def subject_names(config: EvaluateConfig) -> list[str]:
     return names
 
 
+def by_multiples(config: EvaluateConfig) -> bool:
+    """Whether lengths are multiples of a training window."""
+    return any(length.endswith("x") for length in config.grid.lengths)
+
+
 def lengths(config: EvaluateConfig) -> tuple[int, ...]:
     """[tokens], ascending; multiples are of the shortest training window among the checkpoints."""
     shortest = 0
-    if any(length.endswith("x") for length in config.grid.lengths):
+    if by_multiples(config):
         windows = []
         for path in config.grid.checkpoints:
             with open_source(path) as source:

@@ -83,7 +83,9 @@ class Setup:
 
     points: of the grid, ascending where they are lengths. texts: documents by source, as plain text, read when first
     asked for. token_files: documents by source in the model's own tokens, instead of texts. lengths_from: the option
-    that lengths come from, for messages. progress: told what share of the cell is done (0 to 1).
+    that lengths come from, for messages. enough: lengths that fewer documents have than an answer needs are left out,
+    where enough have shorter ones: nobody asked for that very length. progress: told what share of the cell is done (0
+    to 1).
     """
 
     points: tuple[Point, ...]
@@ -93,6 +95,7 @@ class Setup:
     micro_batch_tokens: int  # positions a forward pass may hold, all rows together
     token_files: Mapping[str, IndexedDataset] = field(default_factory=dict)
     lengths_from: str = "grid.lengths"
+    enough: bool = False
     progress: Callable[[float], None] = lambda share: None
 
 

@@ -27,6 +27,7 @@ from coca_train.evaluation.measures.ngrams import Frequencies
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.runtime.errors import DataError, UserError
 from coca_train.settings import HELD_OUT, load_saved
+from coca_train.statistics.answers import LEAST as ENOUGH
 from data_prep import readers
 from data_prep.readers.base import Reject
 from data_prep.readers.endings import kind_of_file
@@ -105,6 +106,17 @@ class Library:
     def longest(self) -> int:
         """Length of the longest document [tokens]."""
         return max((int(shelf.lengths.max(initial=0)) for shelf in self._shelves.values()), default=0)
+
+    def filled(self, windows: Sequence[int]) -> list[int]:
+        """The windows that a document fills, where enough is asked for (`Setup`) as many as an answer needs; those that
+        one fills where none has so many."""
+        needed = min(ENOUGH, self._setup.max_documents) if self._setup.enough else 1
+        return [w for w in windows if self._n_read(w) >= needed] or [w for w in windows if w <= self.longest]
+
+    def _n_read(self, min_tokens: int) -> int:
+        """How many documents `choose` would give."""
+        fitting = [n for shelf in self._shelves.values() if (n := int((shelf.lengths >= min_tokens).sum()))]
+        return sum(min(math.ceil(self._setup.max_documents / len(fitting)), n) for n in fitting)
 
     def choose(self, min_tokens: int, lengths_from: str = "") -> Texts:
         """Documents of at least min_tokens [tokens], at most max_documents, as many of one source as of another, evenly

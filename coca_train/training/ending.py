@@ -1,14 +1,11 @@
 """What a finished run leaves behind: its report, with its reach, its training and a sample; and two pictures."""
 
-import math
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from coca_train.checkpoint.manifest import FOLDER, folder_name
 from coca_train.checkpoint.manifest import NAME as MANIFEST
@@ -33,7 +30,6 @@ from coca_train.report.render.pictures import picture
 from coca_train.runtime import dist
 from coca_train.runtime.durable import read_json, write_bytes, write_json, write_text
 from coca_train.runtime.errors import UserError
-from coca_train.statistics.answers import LEAST
 from coca_train.tracking.trackers import Findings
 from coca_train.tracking.writers import read_jsonl
 from coca_train.training.reach import SEED, SETTINGS, Reach
@@ -149,22 +145,6 @@ def _make(finished: Finished, runner: Engine) -> tuple[RunReport, Mapping[str, P
     return report, written
 
 
-def tellable(windows: Sequence[int], held_out: Mapping[str, IndexedDataset], max_documents: int) -> list[int]:
-    """The windows that as many documents fill as a verdict needs; all where none is, or where fewer are asked for.
-
-    Documents are cut to the longest window, so one that few of them fill would leave few to all others.
-    """
-    lengths = [np.diff(file.document_bounds()) for file in held_out.values()]
-    least = min(LEAST, max_documents)
-
-    def n_read(window: int) -> int:
-        fitting = [n for each in lengths if (n := int((each >= window).sum()))]
-        return sum(min(math.ceil(max_documents / len(fitting)), n) for n in fitting)
-
-    full = [window for window in windows if n_read(window) >= least]
-    return full or list(windows)
-
-
 def evaluate(finished: Finished, module: Any) -> Evaluation | None:
     """Perplexity far beyond the training window; None where nothing can be measured, which is said."""
     config, options = finished.config, finished.config.eval.extrapolation
@@ -173,12 +153,8 @@ def evaluate(finished: Finished, module: Any) -> Evaluation | None:
     progress = Progress(config.tracking.progress_bar)
     try:
         windows = sorted(multiple * config.train.seq_len for multiple in options.multiples)
-        told = tellable(windows, finished.held_out, options.max_documents)
-        if told != windows:
-            left_out = ", ".join(f"{window:,}" for window in windows if window not in told)
-            dist.log(f"report    not in windows of {left_out}: fewer than {LEAST} held-out documents are so long")
         reach = Reach(
-            config, finished.tokenizer, finished.held_out, told, after_training(config), options.max_documents
+            config, finished.tokenizer, finished.held_out, windows, after_training(config), options.max_documents
         )
         subject, cells = reach.measure(
             module,

@@ -1,6 +1,6 @@
 """How far a model in training reaches: the grid of suite perplexity, with the model in hand.
 
-Documents are cut to the longest window that any of them fills, so all windows score the very same predictions; the
+Documents are cut to the longest window that enough of them fill, so all windows score the very same predictions; the
 stride is the training window. Variants: as trained, then the choices of `eval.extrapolation` on the same weights.
 """
 
@@ -62,6 +62,7 @@ class Reach:
             texts=dict,
             token_files=held_out,
             lengths_from="eval.extrapolation.multiples",
+            enough=True,
             max_documents=max_documents,
             seed=SEED,
             micro_batch_tokens=config.eval.extrapolation.micro_batch_tokens,

@@ -31,9 +31,13 @@ class Letters:
         return "".join(chr(i) for i in ids if i != self.bos)
 
 
-def setup_of(texts, max_documents=100, token_files=None):
+def setup_of(texts, max_documents=100, token_files=None, enough=False):
     return SimpleNamespace(
-        texts=lambda: texts, max_documents=max_documents, token_files=token_files or {}, lengths_from="an.option"
+        texts=lambda: texts,
+        max_documents=max_documents,
+        token_files=token_files or {},
+        lengths_from="an.option",
+        enough=enough,
     )
 
 
@@ -124,3 +128,13 @@ def test_held_out_documents_come_back_as_text(tmp_path, folders):
     wanted = ["the cat sat\non a mat", "  rain – €"]
     write(tmp_path / "held", [[*tokenizer.encode(text), tokenizer.eod] for text in wanted])
     assert module._decoded(IndexedDataset(tmp_path / "held"), tokenizer) == wanted
+
+
+def test_windows_that_too_few_documents_fill_are_left_out_where_enough_fill_shorter_ones():
+    """As documents are cut to the longest window, it would leave few to all others."""
+    texts = {"text": ["x" * 300] * 15 + ["x" * 600], "code": ["x" * 300] * 10}
+    windows = [128, 256, 512, 1024]
+    assert library(texts, enough=True, max_documents=24).filled(windows) == [128, 256]
+    assert library(texts, enough=True, max_documents=1).filled(windows) == [128, 256, 512]  # no answer is wanted
+    assert library(texts, enough=True).filled(windows[2:]) == [512]  # there is none
+    assert library(texts).filled(windows) == [128, 256, 512]  # it was asked for by its number

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import pytest
 
 from coca_train.evaluation import pipeline
@@ -179,17 +178,3 @@ def test_trackers_get_what_the_report_found_once(runs, capsys):
         runs.train("r", *words, "eval.sample_prompt=The")
     assert "WARNING: TensorBoard stopped: division by zero; training goes on" in capsys.readouterr().err
     assert (run_dir / "report" / "done.json").exists()
-
-
-def test_a_report_is_about_windows_that_enough_documents_fill():
-    class File:
-        def __init__(self, *lengths: int) -> None:
-            self.lengths = lengths
-
-        def document_bounds(self) -> np.ndarray:
-            return np.cumsum([0, *self.lengths])
-
-    held_out = cast(Any, {"text": File(*[300] * 15, 600), "code": File(*[300] * 10)})
-    assert ending.tellable([128, 256, 512], held_out, 24) == [128, 256]
-    assert ending.tellable([128, 256, 512], held_out, 1) == [128, 256, 512]  # no verdict is wanted
-    assert ending.tellable([512, 1024], held_out, 24) == [512, 1024]  # there is none

@@ -52,6 +52,7 @@ from coca_train.evaluation.results import ALL
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.texts import Library, Texts, digest, frequencies
 from coca_train.runtime.errors import UserError
+from coca_train.statistics.answers import LEAST
 
 __all__ = ["asked", "page"]  # of its page
 
@@ -76,8 +77,8 @@ class Settings:
         description="what is scored: documents cut to the longest window of the grid, to each window, or whole"
     )
     min_document_tokens: Positive | None = Field(
-        description="shorter documents are left out [tokens]; null: the longest window of the grid "
-        "that any document fills"
+        description="shorter documents are left out [tokens]; null: the longest window of the grid that a document "
+        "fills, of multiples (1x, 2x, …) the longest that 20 documents fill"
     )
     weighting: Literal["tokens", "windows"] = Field(
         description="what counts as much as another in the mean loss that perplexity is made of: each prediction, or "
@@ -109,7 +110,8 @@ Treatment = tuple[Any, ...]  # see measures/windows.py
 class Material:
     """What one model reads: documents of at least the longest window, windows of the grid and stride [tokens].
 
-    begin: the token that every window begins with, None: its own. frequencies: of the training text, where known.
+    longest: of all documents, those that are not read too [tokens]. begin: the token that every window begins with,
+    None: its own. frequencies: of the training text, where known.
     shared: by row and how the model treats it, this rank's sums of what was measured for another cell too, of this
     variant or of one that is the same in such windows. fresh: those of the present cell; they are shared only when all
     ranks have succeeded (`combine`). A rank without them would measure the window anew, and shares of different passes
@@ -122,6 +124,7 @@ class Material:
     training_window: int
     stride: int
     seed: int
+    longest: int = 0
     begin: int | None = None
     frequencies: Frequencies | None = None
     shared: list[tuple[Windowing, Treatment, Sums]] = field(default_factory=list)
@@ -197,14 +200,14 @@ def prepare(settings: Settings, subject: Subject, setup: Setup) -> Material:
         )
     library = Library(subject, setup)
     if settings.min_document_tokens is None:
-        windows = [window for window in windows if window <= library.longest] or windows[:1]
+        windows = library.filled(windows) or windows[:1]
         texts = library.choose(windows[-1])
     else:
         texts = library.choose(settings.min_document_tokens + len(subject.begin), "eval.min_document_tokens")
     trained = subject.training_window
     begin = subject.begin[0] if settings.begin_windows and subject.begin else None
     stride, counted = settings.stride or trained, frequencies(subject) if trained in windows else None
-    return Material(settings, texts, tuple(windows), trained, stride, setup.seed, begin, counted)
+    return Material(settings, texts, tuple(windows), trained, stride, setup.seed, library.longest, begin, counted)
 
 
 def of_cell(options: dict[str, Any], point: int) -> dict[str, Any]:
@@ -231,7 +234,8 @@ def fingerprint(material: Material, point: int) -> str:
 
 def impossible(settings: Settings, subject: Subject, point: int, material: Material) -> str:
     if point > material.windows[-1]:
-        return f"no document has {point:,} tokens"
+        few = f"fewer than {LEAST} documents have" if point <= material.longest else "no document has"
+        return f"{few} {point:,} tokens"
     if point not in material.windows:
         return "a window of 1 token predicts nothing"
     problem = missing_positions(subject.model, point)
