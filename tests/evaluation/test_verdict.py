@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from coca_train.evaluation import suites
-from coca_train.evaluation.measures.reach import Evidence, Part
+from coca_train.evaluation.measures.reach import HOLDS_WITHIN, USES_GAIN, Evidence, Part, holds, uses
 from coca_train.evaluation.results import Evaluation
 from coca_train.evaluation.subject import Subject
 from coca_train.evaluation.suites import perplexity
@@ -35,6 +35,7 @@ from tests.measures.conftest import FakeModel, fake_variant
 
 WINDOW, LENGTHS, SYMBOLS = 128, (128, 256, 512, 1024, 2048), 4000
 KNOWN, UNKNOWN = 0.1, 8.0  # [nats]
+N_DOCUMENTS = 160  # that others are drawn from
 
 
 class Copier(FakeModel):
@@ -349,3 +350,41 @@ def test_who_ran_out_of_memory_everywhere_is_unknown_and_says_so(suite: str) -> 
 @pytest.mark.parametrize("suite", ["anomaly", "speed"])
 def test_suites_that_say_nothing_of_reach(suite: str) -> None:
     assert suites.suite_module(suite).asked(None) == {}
+
+
+def answered(found: Evaluation, drawn: np.ndarray) -> dict[tuple[str, int], Outcome]:
+    """By part and length, of these documents alone."""
+    said: dict[tuple[str, int], Outcome] = {}
+    for each in found.cells:
+        result, length = each.result["sources"]["text"], int(each.point)
+        if "holds" in result:
+            said["holds", length] = holds(length, [result["holds"][d] for d in drawn], HOLDS_WITHIN).answer.outcome
+        for n, gains in result["uses"].items():
+            said["uses", int(n)] = uses(int(n), [gains[d] for d in drawn], USES_GAIN).answer.outcome
+    return said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "truth"),
+    [
+        (Copier(reach=512), {"holds": 2048, "uses": 512}),
+        (Copier(end=1024), {"holds": 1024, "uses": 1024}),
+        (Copier(), {"holds": 2048, "uses": 2048}),
+    ],
+    ids=["a window of 512", "an end at 1,024", "a copy head"],
+)
+def test_draws_of_documents_contradict_neither_a_known_reach_nor_each_other(
+    model: Copier, truth: dict[str, int]
+) -> None:
+    found, rng, n_pairs, contradicted, wrong, is_open = read(model, N_DOCUMENTS), np.random.default_rng(3), 200, 0, 0, 0
+    for _ in range(n_pairs):
+        one, other = (
+            answered(found, rng.choice(N_DOCUMENTS, int(n), replace=False)) for n in rng.choice((10, 20, 40, 80), 2)
+        )
+        contradicted += any({one[key], other[key]} == {"yes", "no"} for key in one)
+        for (part, length), outcome in (*one.items(), *other.items()):
+            wrong += outcome != "open" and (outcome == "yes") != (length <= truth[part])
+            is_open += outcome == "open"
+    print(f"{contradicted} of {n_pairs} pairs contradicted, {wrong} answers wrong, {is_open} open")
+    assert contradicted == wrong == 0
