@@ -24,9 +24,25 @@ def finding(rows: Sequence[GridRow], perplexities: Table, judged: Sequence[Judge
         return [OTHER_TOKENS]
     at, names = f"At {in_words(perplexities.columns[-1])}", [row.label for row in rows]
     said = headline(perplexities, -1, names, at, "predicts best", "perplexity")
+    return [*([said] if said else []), *_young(judged)]
+
+
+def _young(judged: Sequence[Judged]) -> list[str]:
+    """Models that are too little trained, those of one reason together."""
     # As they were trained: its variants are the same weights.
-    young = {each.row.subject.name: f"{each.label} {clauses(each)}." for each in reversed(judged) if is_untrained(each)}
-    return [*([said] if said else []), *reversed(young.values())]
+    first = {each.row.subject.name: each for each in reversed(judged) if is_untrained(each)}
+    by_reason: dict[str, list[str]] = {}
+    for each in reversed(first.values()):
+        by_reason.setdefault(clauses(each), []).append(each.label)
+    said = []
+    for reason, names in by_reason.items():
+        if len(names) > 1:
+            all_but, last = ", ".join(names[:-1]), names[-1]
+            reason = f"are {reason.removeprefix('is ').replace(': it ', ': each ')}"
+            said.append(f"{all_but} and {last} {reason}.")
+        else:
+            said.append(f"{names[0]} {reason}.")
+    return said
 
 
 def _of_one(rows: Sequence[GridRow], perplexities: Table) -> list[str]:

@@ -77,6 +77,10 @@ def _tag(key: str) -> str:
     return {"valid": key, "probe": f"reach/{name}"}.get(group, f"train/{key}")
 
 
+# Settings by which runs are compared even where nobody chose them.
+COMPARED = ("position.scheme", "position.frequencies.name", "visibility.name", "train.seq_len", "optim.lr", "run.seed")
+
+
 class Sink(Protocol):
     def write(self, step: int, record: Record) -> None: ...
 
@@ -137,10 +141,12 @@ class TensorBoardSink:
                 self._compared(writer, findings.reach)
 
     def _compared(self, writer: Any, reach: Mapping[str, float]) -> None:
-        """A line of the table in which runs are compared by their settings, those first that somebody chose."""
+        """A line of the table in which runs are compared: settings that somebody chose, and those that anyone asks for.
+        TensorBoard orders them by name, so that among all of them the few that matter would be lost."""
         from torch.utils.tensorboard.summary import hparams
 
-        settings = self._hyper_parameters.changed | dict(flat(self._hyper_parameters.settings))
+        every = dict(flat(self._hyper_parameters.settings))
+        settings = self._hyper_parameters.changed | {key: every[key] for key in COMPARED if key in every}
         plain = {key: value for key, value in settings.items() if isinstance(value, bool | int | float | str)}
         # Not add_hparams, which makes a run of its own for them.
         for summary in hparams(plain, dict(reach)):

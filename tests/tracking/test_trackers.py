@@ -92,7 +92,9 @@ def test_records_behind_a_stages_report_are_of_the_same_run(tmp_path):
     assert sorted((e.step, e.value) for e in run.Scalars("train/loss")) == [(1, 1.0), (2, 2.0)]
 
 
-def test_the_table_of_runs_has_settings_and_reach_what_differs_from_the_defaults_first(tmp_path):
+def test_the_table_of_runs_has_reach_and_the_settings_that_somebody_chose(tmp_path, monkeypatch):
+    monkeypatch.setitem(SETTINGS, "optim", {"lr": 0.5, "eps": 0.1})
+    monkeypatch.setitem(DEFAULTS, "optim", {"lr": 0.5, "eps": 0.1})
     tracked = writer(tmp_path, tensorboard=True)
     tracked.show(3, found(tmp_path))
     tracked.close()
@@ -102,12 +104,11 @@ def test_the_table_of_runs_has_settings_and_reach_what_differs_from_the_defaults
     begun = HParamsPluginData.FromString(data["_hparams_/session_start_info"].plugin_data.content)
     settings = begun.session_start_info.hparams
     assert {key: settings[key].number_value or settings[key].string_value for key in settings} == {
-        "model.d_model": 64.0,
-        "model.name": "small",
         "train.seq_len": 128.0,
+        "optim.lr": 0.5,
     }
     named = HParamsPluginData.FromString(data["_hparams_/experiment"].plugin_data.content).experiment
-    assert [info.name for info in named.hparam_infos] == ["train.seq_len", "model.d_model", "model.name"]
+    assert [info.name for info in named.hparam_infos] == ["train.seq_len", "optim.lr"]
     assert [metric.name.tag for metric in named.metric_infos] == ["reach/reads/own", f"reach/holds/{NTK}"]
 
 
