@@ -66,6 +66,7 @@ SHORTENED = {
     "python -m coca_train +experiment=coca_350m": Short("--cfg job"),
     "python -m coca_train +experiment=sketch": Short("--cfg job"),
     "python -m coca_train position=rope": Short(TRAINING),
+    'pip install -c constraints.txt -e ".[interop]"': Short(),
     "python -m coca_train plan": Short(),
     "python -m coca_train plan start.path=/models/Llama-2-7b-hf": Short("", LONGER, LLAMA),
     "python -m coca_train start.path=/models/Llama-2-7b-hf data.path=my_texts": Short(TRAINING, TUNED),
