@@ -145,6 +145,35 @@ def test_data_that_mix_has_written(tmp_path, monkeypatch, capsys):
     assert "data=embedded" in fix_of(printed(["data=other", *SHOWN], capsys))
 
 
+# Words of a verb that start nothing, wrong as the code says.
+VERBS = """
+plan gpu=h1000 | E-CFG-31
+plan gpus=0 | E-CFG-05
+plan mfu=2 | E-CFG-05
+plan mfus=0.5 | E-CFG-01
+plan measure=yes | E-CFG-08
+evaluate grid.checkpoints=runs/a | E-CFG-04
+evaluate checkpoint=runs/a text.max_document=3 | E-CFG-01
+evaluate checkpoint=runs/a +eval=passky | E-CFG-32
+evaluate checkpoint=runs/a work.device=gpu | E-CFG-31
+generate run=runs/a prompt=x temprature=1 | E-CFG-01
+generate run=runs/a prompt=x top_p=2 | E-CFG-05
+export run=runs/a to=x dtype=bf61 | E-CFG-31
+schemes scheme=ropee | E-CFG-31
+"""
+
+
+@pytest.mark.parametrize("case", VERBS.strip().splitlines())
+def test_verbs(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    text, code = case.rsplit(" | ", 1)
+    words = text.split()
+    line = next(line for line in printed(words, capsys).splitlines() if line.startswith(f"{code} "))
+    assert code not in printed([words[0], *corrected(words[1:], line), *NOTHING_BEGINS.get(words[0], [])], capsys)
+
+
+# What keeps a verb whose words are right by now from its work.
+NOTHING_BEGINS = {"plan": ["--cfg", "job"]}
 DASHED = [["--position", "rope"], ["--position=rope"], ["--optim.warmup-steps", "3"], ["--hlep"]]
 
 

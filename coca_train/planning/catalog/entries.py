@@ -67,7 +67,9 @@ def known(name: str) -> Entry:
         return offered[name]
     elsewhere = next((group for group in MODULES if name in choices(group, (config_dir(),))), "")
     close = nearest(name, list(offered))
-    fix = f"did you mean {' or '.join(close)}?" if close else f"the schemes are {', '.join(offered)}"
+    fix = (
+        f"write {' or '.join(f'scheme={name}' for name in close)}" if close else f"the schemes are {', '.join(offered)}"
+    )
     if elsewhere:
         fix = f"{elsewhere}={name} goes with a scheme; the table without scheme= says with which"
     raise UserError(f"E-CFG-31 command line scheme={name}: there is no such scheme; one of them is needed. Fix: {fix}")
