@@ -40,7 +40,7 @@ def _sweep(arguments: Arguments) -> int:
     if arguments.cfg:
         print(sweeps.commands(words, folders))
     elif "--results" in arguments.flags:
-        sweeps.show_results(sweeps.jobs(words, folders), {})
+        sweeps.show_results(sweeps.jobs(words, folders), {}, sweeps.again(words, folders))
     else:
         return sweeps.sweep(words, folders)
     return 0

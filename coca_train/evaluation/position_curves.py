@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from coca_train.evaluation.grid_blocks import curves
+from coca_train.evaluation.grid_blocks import BEYOND, curves
 from coca_train.evaluation.measures.windows import middles
 from coca_train.evaluation.results import GridRow
 from coca_train.report.blocks import Block, Line
@@ -44,7 +44,8 @@ def loss_by_position(
             y_label="loss minus the median [nats per token]",
             y_limits=(None, FAR_OFF if far else None),
             note="The models as they were trained. What all of them share, how hard the documents are, is taken away. "
-            "It is most of the intervals above, which say nothing of these differences.",
+            "It is most of the intervals above, which say nothing of these differences."
+            + (f" {BEYOND}" if far else ""),
             **axis,
         ),
     ]

@@ -145,7 +145,7 @@ class Table:
 @dataclass(frozen=True, kw_only=True)
 class Line:
     """One curve. low, high: its interval, where known. least, most: the lowest and the highest seed of a mean over
-    seeds. Points that are not finite are left out."""
+    seeds. Points that are not finite are left out; an infinite one is shown at the edge."""
 
     label: str
     x: tuple[float, ...]

@@ -41,7 +41,8 @@ def test_the_table_has_each_point_with_the_last_of_its_metrics(tmp_path, capsys)
     ]
     assert rope == ["quickstart-rope", "rope", "20", "2.5000", "3.0000", "20.09", "2.0000", "7.389"]
     assert coca == ["quickstart-coca", "coca", *["–"] * 6]
-    assert cells((tmp_path / "quickstart-sweep.md").read_text(encoding="utf-8"))[2:] == [rope, coca]
+    page = tmp_path / "sweeps" / "quickstart-position-rope-coca"
+    assert cells((page / "report.md").read_text(encoding="utf-8"))[-2:] == [rope, coca]
 
 
 def test_a_loss_that_is_not_finite_is_a_dash(tmp_path, capsys):

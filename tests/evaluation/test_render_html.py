@@ -144,7 +144,9 @@ def test_chart_puts_points_where_they_belong():
     assert (x3 - x0) == pytest.approx(3 * (x1 - x0), abs=0.3)
     assert (y0 - y3) == pytest.approx(2 * (y0 - y1), abs=0.3) and y3 < y0
     assert f'<path class="mark" d="M{x1} ' in drawn
-    assert "<title>a at 10: 2</title>" in drawn and "inf" not in drawn
+    assert "<title>a at 10: 2</title>" in drawn
+    ((x2, y2),) = re.findall(r'class="beyond" transform="translate\(([\d.]+) ([\d.]+)\)"', drawn)
+    assert (x1 + x3) / 2 == pytest.approx(float(x2), abs=0.2) and float(y2) < y3  # infinity: at the upper edge
     assert drawn.count('<path class="stroke"') == 1
 
 

@@ -11,10 +11,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
+from coca_train.evaluation.grid_blocks import BEYOND, training_windows, written
 from coca_train.evaluation.grid_blocks import asked as described
-from coca_train.evaluation.grid_blocks import training_windows, written
 from coca_train.evaluation.measures.reach import Name, Part
-from coca_train.evaluation.perplexity_curves import BEYOND
 from coca_train.evaluation.perplexity_page import CONTEXT
 from coca_train.evaluation.results import Evaluation
 from coca_train.evaluation.suites import perplexity, recall, ruler

@@ -1,7 +1,7 @@
 """One page over the reports of a folder: each with what it found, a thumbnail, when it was written, and the way there.
 
 Beside every report stands SUMMARY, what its line is made of, and THUMBNAIL. A folder of runs has reports of its runs
-and of their stages, of comparisons, and evaluations next to it.
+and of their stages, of comparisons and sweeps, and evaluations next to it.
 """
 
 import base64
@@ -24,7 +24,7 @@ from coca_train.runtime.durable import as_json, write_text
 SUMMARY = "summary.json"
 INDEX = "index.html"
 THUMBNAIL = "thumbnail.png"
-PLACES = ("*", "*/report", "*/report/*", "comparisons/*")
+PLACES = ("*", "*/report", "*/report/*", "comparisons/*", "sweeps/*")
 PNG, LARGEST = b"\x89PNG\r\n", 1 << 18  # how a picture begins; its size [bytes]
 BESIDE = "evaluations"  # folder of the evaluations of runs, next to that of the runs
 

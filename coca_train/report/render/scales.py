@@ -8,6 +8,7 @@ figure rises; luminance and contrast as WCAG 2.2 defines them (https://www.w3.or
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from coca_train.report.blocks import Line, Lines
 from coca_train.report.render.contents import shown
@@ -20,6 +21,7 @@ TIMES_INTERVAL = 2.0  # of the widest interval, what an axis shows at least
 LEAST_RATIO = 0.1  # the same where no interval is known, of the middle figure
 TOGETHER = 3  # curves whose intervals can be told apart in one picture
 FEW_POINTS = 8  # of which every second or third has a tick, however small the picture
+MARKERS_A_LINE = 16
 KIBI = 1024
 
 
@@ -96,6 +98,35 @@ def least_span(block: Lines) -> float:
 def apart(block: Lines) -> bool:
     """Whether each curve needs a panel of its own for its interval to be seen: they would hide one another."""
     return sum(line.low is not None for line in block.lines) > TOGETHER
+
+
+def few(points: Sequence[Any]) -> Sequence[Any]:
+    """Those of a curve that have a marker: of many, not every one."""
+    return points[:: math.ceil(len(points) / MARKERS_A_LINE) or 1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beyond:
+    """A point that leaves the picture. curve: its index. above: at which edge it is shown. beside: how many others are
+    shown at that place before it."""
+
+    curve: int
+    x: float
+    y: float
+    above: bool
+    beside: int
+
+
+def beyond(block: Lines) -> list[Beyond]:
+    """Of all curves, what lies above or below the picture, infinity too."""
+    found, (low, high) = list[Beyond](), ends(block)[1]
+    for index, line in enumerate(block.lines):
+        points = zip(line.x, line.y, strict=True)
+        outside = [(x, y) for x, y in points if (y > high or y < low) and (x > 0 or not block.x_log)]
+        for x, y in few(outside):
+            beside = sum((each.x, each.above) == (x, y > high) for each in found)
+            found.append(Beyond(curve=index, x=x, y=y, above=y > high, beside=beside))
+    return found
 
 
 def bounds(line: Line) -> list[tuple[float | None, ...]]:
