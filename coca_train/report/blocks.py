@@ -228,7 +228,7 @@ class HeatMap:
 
 @dataclass(frozen=True, kw_only=True)
 class HeatMaps:
-    """Panels with the same axes and the same colours from low to high, dark = high."""
+    """Panels with the same axes and the same colours from low to high, which stand out most."""
 
     name: str
     title: str

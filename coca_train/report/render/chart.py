@@ -38,6 +38,7 @@ UP, DOWN = "M-5 3.5L0 -5L5 3.5Z", "M-5 -3.5L0 5L5 -3.5Z"  # at an edge: a figure
 BESIDE = 9  # [px] between two of them at one place
 RIGHT = 16  # [px] beside the plot
 LINE_HEIGHT = 16
+LETTER = 5.4  # [px] of the words at a mark, about
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +95,7 @@ def chart(block: Lines, sheet: Sheet) -> str:
         f'<text class="label" x="{middle}" y="{sheet.height - 6}" text-anchor="middle">{escape(block.x_label)}</text>'
         f'<text class="label" x="2" y="13">{escape(block.y_label)}</text>'
     )
-    around = f"{_around(block, sheet, x, y)}{words}{''.join(_marks(block, x, y, above=1))}"
+    around = f"{_around(block, sheet, x, y)}{words}{''.join(_marks(block, sheet, x, y, above=1))}"
     return _svg(
         _kind(block, sheet), sheet, block.alt, f"clip-{block.name}-{sheet.kind}", (x, y), around, _all(block, x, y)
     )
@@ -103,7 +104,7 @@ def chart(block: Lines, sheet: Sheet) -> str:
 def part(name: str, block: Lines, sheet: Sheet) -> str:
     """One panel of several: its curves and what must be passed; what its axes are is said around it. name: of all."""
     x, y = sheet.scales(block, LINE_HEIGHT * len(block.marks) + 10)
-    around = _around(block, sheet, x, y) + "".join(_marks(block, x, y))
+    around = _around(block, sheet, x, y) + "".join(_marks(block, sheet, x, y))
     clip = f"clip-{name}-{block.name}-{sheet.kind}"
     return _svg(_kind(block, sheet), sheet, block.alt, clip, (x, y), around, _all(block, x, y))
 
@@ -113,7 +114,7 @@ def multiples(block: Lines) -> Iterator[tuple[str, str]]:
     x, y = PANEL.scales(block, LINE_HEIGHT * len(block.marks) + 8)
     behind = f"behind-{block.name}"
     others = "".join(f'<path class="other" d="{path}"/>' for line in block.lines if (path := _path(line, x, y)))
-    around, outside = _around(block, PANEL, x, y) + "".join(_marks(block, x, y)), beyond(block)
+    around, outside = _around(block, PANEL, x, y) + "".join(_marks(block, PANEL, x, y)), beyond(block)
     for index, line in enumerate(block.lines):
         # Drawn once, and shown again in every panel: of 25 curves that is 25 paths and not 625.
         shared = f'<g id="{behind}">{others}</g>' if index == 0 else f'<use href="#{behind}"/>'
@@ -161,7 +162,7 @@ def _axes(block: Lines, sheet: Sheet, x: Scale, y: Scale) -> Iterator[str]:
     yield f'<path class="axis" d="M{x.start} {y.start}H{x.end}"/>'
 
 
-def _marks(block: Lines, x: Scale, y: Scale, above: int = 0) -> Iterator[str]:
+def _marks(block: Lines, sheet: Sheet, x: Scale, y: Scale, above: int = 0) -> Iterator[str]:
     """Dotted vertical lines, their words above the plot, each on a line of its own. above: lines that stand over them.
 
     A small panel has no room for the names of several: their values stand there.
@@ -171,7 +172,7 @@ def _marks(block: Lines, x: Scale, y: Scale, above: int = 0) -> Iterator[str]:
             continue
         said = words if above or len(block.marks) == 1 else tick_text(value)
         place, height = x(value), LINE_HEIGHT * (1 + above + index) - 3
-        anchor, shift = ("start", 5) if place < (x.start + x.end) / 2 else ("end", -5)
+        anchor, shift = ("start", 5) if place + 5 + LETTER * len(said) <= sheet.width else ("end", -5)
         yield f'<path class="mark" d="M{place:.1f} {height - 10}V{y.start}"/>'
         yield f'<text class="words" x="{place + shift:.1f}" y="{height}" text-anchor="{anchor}">{escape(said)}</text>'
 
@@ -183,7 +184,7 @@ def _curve(line: Line, index: int, x: Scale, y: Scale, outside: Sequence[Beyond]
     parts = [_band(line, x, y), _strokes(line, x, y)]
     if points:
         parts.append(f'<path class="stroke" d="{_path(line, x, y)}" stroke-dasharray="{dashes}"/>')
-    for a, b, (low, high) in few(points):
+    for a, b, (low, high) in few([p for p in points if y.low <= p[1] <= y.high]):
         between = "" if low is None or high is None else f" ({shown(low)} to {shown(high)})"
         place = f"translate({x(a):.1f} {y(b):.1f})"
         title = f"<title>{escape(f'{_at(line, a, b)}{between}')}</title>"

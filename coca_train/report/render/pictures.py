@@ -65,6 +65,8 @@ def thumbnail(block: Picture) -> bytes:
             _curve(axes, line, look(index, line.theirs) | {"marker": "", "linewidth": 1.6})
         _scaled(axes, lines, X_TICKS, Y_TICKS)
     axes.tick_params(which="both", length=0, labelbottom=False, labelleft=False)
+    for patch in (sheet.patch, axes.patch):
+        patch.set_alpha(0.0)  # it lies on light pages and on dark ones
     return _saved(sheet, "png", SMALL_DPI)
 
 

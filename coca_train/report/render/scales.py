@@ -207,23 +207,30 @@ def look(index: int) -> tuple[int, str, int]:
 Rgb = tuple[int, int, int]
 
 RAMP: tuple[Rgb, ...] = ((247, 250, 253), (203, 222, 240), (116, 175, 214), (36, 111, 176), (9, 45, 98))
+DARK_RAMP: tuple[Rgb, ...] = (
+    (30, 36, 45),
+    (28, 58, 94),
+    (35, 98, 158),
+    (86, 160, 218),
+    (190, 225, 250),
+)  # of dark pages
 INKS: tuple[Rgb, ...] = ((255, 255, 255), (0, 0, 0))  # one of the two has at least 4.5 on any colour
 
 
-def ramp(share: float) -> Rgb:
+def ramp(share: float, stops: Sequence[Rgb] = RAMP) -> Rgb:
     """The colour at `share` (0 to 1, clamped) of the way from low to high."""
-    place = min(max(share, 0.0), 1.0) * (len(RAMP) - 1)
-    index = min(int(place), len(RAMP) - 2)
-    pairs = zip(RAMP[index], RAMP[index + 1], strict=True)
+    place = min(max(share, 0.0), 1.0) * (len(stops) - 1)
+    index = min(int(place), len(stops) - 2)
+    pairs = zip(stops[index], stops[index + 1], strict=True)
     red, green, blue = (round(low + (high - low) * (place - index)) for low, high in pairs)
     return red, green, blue
 
 
-def ground(value: float | None, low: float, high: float) -> Rgb | None:
+def ground(value: float | None, low: float, high: float, stops: Sequence[Rgb] = RAMP) -> Rgb | None:
     """The colour of a figure's square, on a ramp from low to high; None where there is no finite figure."""
     if value is None or not math.isfinite(value):
         return None
-    return ramp((value - low) / (high - low) if high > low else 0.0)
+    return ramp((value - low) / (high - low) if high > low else 0.0, stops)
 
 
 def ink_on(colour: Rgb) -> Rgb:
