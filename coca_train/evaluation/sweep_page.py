@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from coca_train.evaluation.grid_blocks import FEW_NAMES, Sections, file_names, written
-from coca_train.report.blocks import Document, Line, Lines, Row, Table, Value
+from coca_train.evaluation.grid_blocks import FEW_NAMES, Sections, curves, file_names, written
+from coca_train.report.blocks import MISSING, Document, Line, Lines, Row, Table, Value
 
 VALID = "valid/"
 LOSS = "{:.4f}"
@@ -71,13 +71,13 @@ def results(runs: Sequence[Swept]) -> Table:
     return Table(
         name="results",
         title="What each training came to",
-        label_columns=("run", *options),
+        label_columns=(*options, "run"),
         columns=(*columns, *(["ended"] if ended else [])),
         rows=tuple(
             Row(
-                label=(run.name, *(run.point.get(option, Value.of(None).text) for option in options)),
+                label=(*(run.point.get(option, MISSING.text) for option in options), run.name),
                 values=(
-                    *(_measured(run).get(column, Value.of(None)) for column in columns),
+                    *(_measured(run).get(column, MISSING) for column in columns),
                     *([Value(run.ended)] if ended else []),
                 ),
             )
@@ -101,11 +101,10 @@ def _measured(run: Swept) -> dict[str, Value]:
     if not run.last:
         return {}
     cells = {"step": Value.of(run.last["step"], "{:,}"), "loss": Value.of(run.last.get("loss"), LOSS)}
-    for text in _texts([run]):
-        loss = run.last[VALID + text]
-        perplexity = None if loss is None else math.exp(loss)
-        cells |= {f"validation {text}": Value.of(loss, LOSS), f"perplexity {text}": Value.of(perplexity, "{:.4g}")}
-    return cells
+    losses = {text: run.last[VALID + text] for text in _texts([run])}
+    perplexities = {text: None if loss is None else math.exp(loss) for text, loss in losses.items()}
+    cells |= {f"validation {text}": Value.of(loss, LOSS) for text, loss in losses.items()}
+    return cells | {f"perplexity {text}": Value.of(each, "{:.4g}") for text, each in perplexities.items()}
 
 
 def _finding(runs: Sequence[Swept], texts: Sequence[str]) -> list[str]:
@@ -123,21 +122,13 @@ def _finding(runs: Sequence[Swept], texts: Sequence[str]) -> list[str]:
 
 
 def _curves(runs: Sequence[Swept], text: str, file: str) -> Lines | None:
-    lines = (
-        Line.through(run.label, ((record["step"], record[key]) for record in run.records if key in record))
-        for run in runs
-        for key in [VALID + text]
-    )
-    drawn = tuple(line for line in lines if line.x)
-    return (
-        Lines(
-            name=f"held-out-{file}",
-            title=f"Held-out loss: {text}",
-            alt=f"Loss on held-out {text} against the optimizer step, a curve for each training.",
-            x_label="optimizer step",
-            y_label="loss [nats per token]",
-            lines=drawn,
-        )
-        if drawn
-        else None
+    key = VALID + text
+    points = ([(record["step"], record[key]) for record in run.records if key in record] for run in runs)
+    return curves(
+        (Line.through(run.label, each) for run, each in zip(runs, points, strict=True)),
+        name=f"held-out-{file}",
+        title=f"Held-out loss: {text}",
+        alt=f"Loss on held-out {text} against the optimizer step, a curve for each training.",
+        x_label="optimizer step",
+        y_label="loss [nats per token]",
     )

@@ -37,11 +37,11 @@ def test_the_table_has_each_point_with_the_last_of_its_metrics(tmp_path, capsys)
     assert main(words) == 0
     header, _, rope, coca = cells(capsys.readouterr().out)
     assert header == [
-        *("run", "position", "step", "loss"),
-        *("validation code", "perplexity code", "validation text", "perplexity text"),
+        *("position", "run", "step", "loss"),
+        *("validation code", "validation text", "perplexity code", "perplexity text"),
     ]
-    assert rope == ["quickstart-rope", "rope", "20", "2.5000", "3.0000", "20.09", "2.0000", "7.389"]
-    assert coca == ["quickstart-coca", "coca", *["–"] * 6]
+    assert rope == ["rope", "quickstart-rope", "20", "2.5000", "3.0000", "2.0000", "20.09", "7.389"]
+    assert coca == ["coca", "quickstart-coca", *["–"] * 6]
     page = tmp_path / "sweeps" / "quickstart-position-rope-coca"
     assert cells((page / "report.md").read_text(encoding="utf-8"))[-2:] == [rope, coca]
 
@@ -49,7 +49,7 @@ def test_the_table_has_each_point_with_the_last_of_its_metrics(tmp_path, capsys)
 def test_a_loss_that_is_not_finite_is_a_dash(tmp_path, capsys):
     measured(tmp_path / "quickstart-seed-1", {"step": 3, "loss": None}, {"step": 3, "valid/text": None})
     assert main(["-m", "--results", "run.seed=1,2", f"run.root={tmp_path}"]) == 0
-    assert cells(capsys.readouterr().out)[2] == ["quickstart-seed-1", "1", "3", "–", "–", "–"]
+    assert cells(capsys.readouterr().out)[2] == ["1", "quickstart-seed-1", "3", "–", "–", "–"]
 
 
 def test_the_commands_of_the_points_can_be_typed_as_they_are(tmp_path, capsys):

@@ -118,7 +118,7 @@ def _read(known: Mapping[str, Any]) -> dict[str, Any]:
         "title": _text(known["title"]),
         "command": _text(known["command"]),
         "first": _text(" ".join(known["finding"]) or next(iter(known["summary"]), "")),
-        "verdicts": tuple(verdicts),
+        "verdicts": () if known["finding"] else tuple(verdicts),  # what they say is in the finding
     }
 
 
@@ -126,7 +126,8 @@ def _line(each: Listed) -> str:
     said = (f"<p>{escape(each.first)}</p>" if each.first else "") + verdict_list(each.verdicts)
     when = f'<time datetime="{each.written.replace(" ", "T")}">{each.written}</time>'
     data = base64.b64encode(each.picture).decode("ascii")
-    picture = f'<img class="thumbnail" alt="" src="data:image/png;base64,{data}">' if data else ""
+    image = f'<img class="thumbnail" alt="" src="data:image/png;base64,{data}">'
+    picture = f'<span class="frame">{image}</span>' if data else ""
     return (
         f'<li><div>{picture}</div><div><h2><a href="{quote(each.place)}/report.html">{escape(each.title)}</a></h2>'
         f'<p class="quiet">{when} · {escape(each.place)}</p>{said}'
