@@ -24,11 +24,13 @@ def loss_by_position(
         "x_log": True,
         "marks": marks,
     }
-    compared = _less_median(_losses(trained(rows)))
+    levels = _losses(rows if len(rows) <= FEW else trained(rows))
+    looks = {line.label: index for index, line in enumerate(levels)}  # of a model, the same in both pictures
+    compared = [replace(line, look=looks[line.label]) for line in _less_median(_losses(trained(rows)))]
     far = any(y > FAR_OFF for line in compared for y in line.y)
     return [
         curves(
-            _losses(rows if len(rows) <= FEW else trained(rows)),
+            levels,
             name=file("loss-by-position"),
             title="Loss by position in the longest window",
             alt="Mean loss against the position of the prediction in its window, one curve a model and variant.",

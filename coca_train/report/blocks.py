@@ -155,6 +155,11 @@ class Line:
     least: tuple[float | None, ...] | None = None
     most: tuple[float | None, ...] | None = None
     theirs: bool = False
+    look: int | None = None  # where it stands in another picture of the page, whose colours it has; None: in this one
+
+    def place(self, index: int) -> int:
+        """By which it gets its colour, marker and dashes; index: in its picture."""
+        return index if self.look is None else self.look
 
     @classmethod
     def through(cls, label: str, points: Iterable[Sequence[float | None]], theirs: bool = False) -> "Line":

@@ -65,7 +65,7 @@ class Sheet:
 WIDE = Sheet(kind="wide", width=600, height=380, x_ticks=8, y_ticks=8)
 NARROW = Sheet(kind="narrow", width=340, height=216, x_ticks=5, y_ticks=6, left=48, bottom=40)
 PART, NARROW_PART = (  # of a picture of several panels
-    Sheet(kind="wide", width=300, height=200, x_ticks=5, y_ticks=5, left=46, bottom=24),
+    Sheet(kind="wide", width=300, height=200, x_ticks=6, y_ticks=5, left=46, bottom=24),
     Sheet(kind="narrow", width=176, height=120, x_ticks=3, y_ticks=4, left=38, bottom=22),
 )
 PANEL = Sheet(kind="panel", width=220, height=152, x_ticks=4, y_ticks=3, left=44, bottom=22)
@@ -121,7 +121,7 @@ def multiples(block: Lines) -> Iterator[tuple[str, str]]:
         alt = f"{line.label}: {block.y_label} against {block.x_label}, with its interval"
         curve = _curve(line, index, x, y, outside)
         panel = _svg("panel", PANEL, alt, f"clip-{block.name}-{index}", (x, y), around, shared + curve)
-        yield swatch(index, line.theirs), panel
+        yield swatch(line.place(index), line.theirs), panel
 
 
 def _kind(block: Lines, sheet: Sheet) -> str:
@@ -179,7 +179,7 @@ def _marks(block: Lines, sheet: Sheet, x: Scale, y: Scale, above: int = 0) -> It
 
 def _curve(line: Line, index: int, x: Scale, y: Scale, outside: Sequence[Beyond]) -> str:
     """outside: points of all curves that leave the picture."""
-    classes, marker, dashes = looks(index, line.theirs)
+    classes, marker, dashes = looks(line.place(index), line.theirs)
     points = [p for p in zip(line.x, line.y, intervals(line), strict=True) if x.holds(p[0]) and y.holds(p[1])]
     parts = [_band(line, x, y), _strokes(line, x, y)]
     if points:

@@ -206,7 +206,7 @@ def _side_by_side(block: Panels) -> str:
 def _legend(lines: Sequence[Line], hushed: bool, interval: str) -> str:
     """A button for each curve, which hides and shows it. hushed: their intervals are there when pointed at."""
     entries = [
-        f'<li><button type="button" aria-pressed="true" data-line="{index}">{swatch(index, line.theirs)}'
+        f'<li><button type="button" aria-pressed="true" data-line="{index}">{swatch(line.place(index), line.theirs)}'
         f"<span>{escape(line.label)}{f' {TAG}' if line.theirs else ''}</span></button></li>"
         for index, line in enumerate(lines)
     ]

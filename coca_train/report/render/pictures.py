@@ -62,7 +62,7 @@ def thumbnail(block: Picture) -> bytes:
         for value, _ in lines.marks:
             axes.axvline(value, color=MARK, linewidth=1.0, linestyle=DOTTED)
         for index, line in enumerate(lines.lines):
-            _curve(axes, line, look(index, line.theirs) | {"marker": "", "linewidth": 1.6})
+            _curve(axes, line, look(line.place(index), line.theirs) | {"marker": "", "linewidth": 1.6})
         _scaled(axes, lines, X_TICKS, Y_TICKS)
     axes.tick_params(which="both", length=0, labelbottom=False, labelleft=False)
     for patch in (sheet.patch, axes.patch):
@@ -118,7 +118,7 @@ def _lines(block: Lines) -> Figure:
 def _together(block: Lines) -> Figure:
     sheet, (axes,) = _sheet(block.title, (10, 5.6 + 0.22 * math.ceil(len(block.lines) / 3)))
     for index, line in enumerate(block.lines):
-        _curve(axes, line, look(index, line.theirs))
+        _curve(axes, line, look(line.place(index), line.theirs))
     _around(axes, block, range(len(block.lines)), X_TICKS, Y_TICKS)
     axes.set(xlabel=block.x_label, ylabel=block.y_label)
     if axes.lines:
@@ -133,8 +133,8 @@ def _side_by_side(block: Panels) -> Figure:
     sheet, axes = _sheet(block.title, (5.5 * columns, 1.2 + 3.0 * rows), rows, columns)
     for one, panel in zip(axes, block.panels, strict=False):
         for index, line in enumerate(panel.lines):
-            _curve(one, line, look(index, line.theirs) | {"markersize": 5})
-        _around(one, panel, range(len(panel.lines)), X_TICKS // 2, Y_TICKS // 2)
+            _curve(one, line, look(line.place(index), line.theirs) | {"markersize": 5})
+        _around(one, panel, range(len(panel.lines)), X_TICKS // 2 + 1, Y_TICKS // 2)
         one.set_title(panel.title, fontsize=11, pad=_above(panel))
         one.set(ylabel=panel.y_label)
     for one in axes[len(block.panels) :]:
@@ -156,13 +156,13 @@ def _panels(block: Lines) -> Figure:
     for index, (one, line) in enumerate(zip(axes, block.lines, strict=False)):
         for other in block.lines:
             one.plot(other.x, [y if math.isfinite(y) else math.nan for y in other.y], color="0.86", linewidth=0.9)
-        _curve(one, line, look(index, line.theirs) | {"markersize": 4})
+        _curve(one, line, look(line.place(index), line.theirs) | {"markersize": 4})
         _around(one, block, [index], X_TICKS // 2, Y_TICKS // 2)
         one.tick_params(labelsize=8)
         one.set_title(textwrap.fill(_label(line), TITLE), fontsize=9.5, pad=_above(block))
     for one in axes[len(block.lines) :]:
         one.set_visible(False)
-    sheet.supxlabel("; ".join([block.x_label, *(f"dotted: {words}" for _, words in block.marks)]), fontsize=10)
+    sheet.supxlabel(block.x_label, fontsize=10)
     sheet.supylabel(block.y_label, fontsize=10)
     return sheet
 
@@ -181,7 +181,12 @@ def _around(axes: Any, block: Lines, curves: Sequence[int], n_x: int, n_y: int) 
         axes.axhline(value, color="0.25", linewidth=1.1, linestyle=(0, (6, 4)))
     for each in (each for each in scales.beyond(block) if each.curve in curves):
         place = {"xy": (each.x, float(each.above)), "xycoords": ("data", "axes fraction")}
-        look = {"color": COLOURS[scales.look(each.curve)[0]], "fontsize": 9, "ha": "center", "annotation_clip": False}
+        look = {
+            "color": COLOURS[scales.look(block.lines[each.curve].place(each.curve))[0]],
+            "fontsize": 9,
+            "ha": "center",
+            "annotation_clip": False,
+        }
         aside = {
             "xytext": (-8 * each.beside, 0),
             "textcoords": "offset points",
