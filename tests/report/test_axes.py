@@ -129,7 +129,7 @@ def test_every_panel_says_what_its_dotted_line_is():
         assert all("training window" in [words.get_text() for words in axes.texts] for axes in figure.axes)
 
 
-def test_a_small_panel_has_room_for_the_values_of_several_windows():
-    marks = ((128.0, "training window of a"), (256.0, "training window of b"))
+def test_words_that_have_no_room_give_way_to_the_value():
+    marks = ((128.0, "training window of a long name"), (256.0, "training window of another"))
     drawn = part("all", replace(clipped(), marks=marks), NARROW_PART)
     assert re.findall(r'class="words"[^>]*>([^<]+)<', drawn) == ["128", "256"]

@@ -38,12 +38,12 @@ UP, DOWN = "M-5 3.5L0 -5L5 3.5Z", "M-5 -3.5L0 5L5 -3.5Z"  # at an edge: a figure
 BESIDE = 9  # [px] between two of them at one place
 RIGHT = 16  # [px] beside the plot
 LINE_HEIGHT = 16
-LETTER = 5.4  # [px] of the words at a mark, about
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sheet:
-    """kind: its CSS class. width, height, left, bottom [px]. x_ticks, y_ticks: how many at most."""
+    """kind: its CSS class. width, height, left, bottom [px]. x_ticks, y_ticks: how many at most. letter: the width of
+    one, about [px]."""
 
     kind: str
     width: int
@@ -52,6 +52,7 @@ class Sheet:
     y_ticks: int
     left: int = 54
     bottom: int = 44
+    letter: float = 6.3
 
     def scales(self, block: Lines, top: int) -> tuple[Scale, Scale]:
         """Of x and y."""
@@ -63,12 +64,12 @@ class Sheet:
 
 
 WIDE = Sheet(kind="wide", width=600, height=380, x_ticks=8, y_ticks=8)
-NARROW = Sheet(kind="narrow", width=340, height=216, x_ticks=5, y_ticks=6, left=48, bottom=40)
+NARROW = Sheet(kind="narrow", width=340, height=216, x_ticks=5, y_ticks=6, left=48, bottom=40, letter=5.8)
 PART, NARROW_PART = (  # of a picture of several panels
     Sheet(kind="wide", width=300, height=200, x_ticks=6, y_ticks=5, left=46, bottom=24),
-    Sheet(kind="narrow", width=176, height=120, x_ticks=3, y_ticks=4, left=38, bottom=22),
+    Sheet(kind="narrow", width=176, height=120, x_ticks=3, y_ticks=4, left=38, bottom=22, letter=5.3),
 )
-PANEL = Sheet(kind="panel", width=220, height=152, x_ticks=4, y_ticks=3, left=44, bottom=22)
+PANEL = Sheet(kind="panel", width=220, height=152, x_ticks=4, y_ticks=3, left=44, bottom=22, letter=5.3)
 
 
 def looks(index: int, theirs: bool) -> tuple[str, str, str]:
@@ -165,14 +166,15 @@ def _axes(block: Lines, sheet: Sheet, x: Scale, y: Scale) -> Iterator[str]:
 def _marks(block: Lines, sheet: Sheet, x: Scale, y: Scale, above: int = 0) -> Iterator[str]:
     """Dotted vertical lines, their words above the plot, each on a line of its own. above: lines that stand over them.
 
-    A small panel has no room for the names of several: their values stand there.
+    Words that have no room on either side give way to the value.
     """
     for index, (value, words) in enumerate(block.marks):
         if not x.holds(value):
             continue
-        said = words if above or len(block.marks) == 1 else tick_text(value)
         place, height = x(value), LINE_HEIGHT * (1 + above + index) - 3
-        anchor, shift = ("start", 5) if place + 5 + LETTER * len(said) <= sheet.width else ("end", -5)
+        room = max(sheet.width - place, place) - 5
+        said = words if sheet.letter * len(words) <= room else tick_text(value)
+        anchor, shift = ("start", 5) if place + 5 + sheet.letter * len(said) <= sheet.width else ("end", -5)
         yield f'<path class="mark" d="M{place:.1f} {height - 10}V{y.start}"/>'
         yield f'<text class="words" x="{place + shift:.1f}" y="{height}" text-anchor="{anchor}">{escape(said)}</text>'
 

@@ -119,7 +119,7 @@ def _together(block: Lines) -> Figure:
     sheet, (axes,) = _sheet(block.title, (10, 5.6 + 0.22 * math.ceil(len(block.lines) / 3)))
     for index, line in enumerate(block.lines):
         _curve(axes, line, look(line.place(index), line.theirs))
-    _around(axes, block, range(len(block.lines)), X_TICKS, Y_TICKS)
+    _around(axes, block, range(len(block.lines)), X_TICKS, Y_TICKS, room=80)
     axes.set(xlabel=block.x_label, ylabel=block.y_label)
     if axes.lines:
         sheet.legend(loc="outside lower center", ncols=3, fontsize=9.5, frameon=False, handlelength=3.6)
@@ -134,7 +134,7 @@ def _side_by_side(block: Panels) -> Figure:
     for one, panel in zip(axes, block.panels, strict=False):
         for index, line in enumerate(panel.lines):
             _curve(one, line, look(line.place(index), line.theirs) | {"markersize": 5})
-        _around(one, panel, range(len(panel.lines)), X_TICKS // 2 + 1, Y_TICKS // 2)
+        _around(one, panel, range(len(panel.lines)), X_TICKS // 2 + 1, Y_TICKS // 2, room=35)
         one.set_title(panel.title, fontsize=11, pad=_above(panel))
         one.set(ylabel=panel.y_label)
     for one in axes[len(block.panels) :]:
@@ -157,7 +157,7 @@ def _panels(block: Lines) -> Figure:
         for other in block.lines:
             one.plot(other.x, [y if math.isfinite(y) else math.nan for y in other.y], color="0.86", linewidth=0.9)
         _curve(one, line, look(line.place(index), line.theirs) | {"markersize": 4})
-        _around(one, block, [index], X_TICKS // 2, Y_TICKS // 2)
+        _around(one, block, [index], X_TICKS // 2, Y_TICKS // 2, room=18)
         one.tick_params(labelsize=8)
         one.set_title(textwrap.fill(_label(line), TITLE), fontsize=9.5, pad=_above(block))
     for one in axes[len(block.lines) :]:
@@ -167,16 +167,17 @@ def _panels(block: Lines) -> Figure:
     return sheet
 
 
-def _around(axes: Any, block: Lines, curves: Sequence[int], n_x: int, n_y: int) -> None:
+def _around(axes: Any, block: Lines, curves: Sequence[int], n_x: int, n_y: int, room: int) -> None:
     """Axes, the training window with its words above them, what must be passed, and at the edges what of these curves
-    leaves the picture."""
+    leaves the picture. room: letters that half of the width holds; longer words give way to the value."""
     _scaled(axes, block, n_x, n_y)
     left, right = axes.transData.transform([(end, 1.0) for end in axes.get_xlim()])[:, 0]
     for row, (value, words) in enumerate(reversed(block.marks)):
         axes.axvline(value, color=MARK, linewidth=1.2, linestyle=DOTTED)
         aside = "left" if axes.transData.transform((value, 1.0))[0] < (left + right) / 2 else "right"
         place = {"xy": (value, 1.0), "xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
-        axes.annotate(words, **place, xytext=(0, 2 + ABOVE * row), color=MARK, fontsize=8, ha=aside, va="bottom")
+        said = words if len(words) <= room else tick_text(value)
+        axes.annotate(said, **place, xytext=(0, 2 + ABOVE * row), color=MARK, fontsize=8, ha=aside, va="bottom")
     for value, _ in block.levels:
         axes.axhline(value, color="0.25", linewidth=1.1, linestyle=(0, (6, 4)))
     for each in (each for each in scales.beyond(block) if each.curve in curves):
