@@ -118,6 +118,15 @@ def test_what_leaves_the_picture_is_shown_in_files_too():
         assert signs == [("▲", (512.0, 1.0)), ("▼", (256.0, 0.0)), ("▲", (512.0, 1.0))]
 
 
+def test_alone_in_a_panel_it_stands_at_its_place():
+    block = replace(clipped(), lines=clipped().lines * 2)
+    places = [
+        re.findall(r'class="beyond" transform="translate\(([0-9.]+) [0-9.]+\)"', panel) for _, panel in multiples(block)
+    ]
+    (of_a,), (below, of_b) = places[:2]
+    assert of_a == of_b and places[2:] == places[:2] and below != of_b
+
+
 def test_every_panel_says_what_its_dotted_line_is():
     banded = replace(clipped(), lines=tuple(replace(line, low=line.y, high=line.y) for line in clipped().lines * 2))
     drawn = [part("all", banded, PART), part("all", banded, NARROW_PART), *(panel for _, panel in multiples(banded))]

@@ -115,12 +115,12 @@ def multiples(block: Lines) -> Iterator[tuple[str, str]]:
     x, y = PANEL.scales(block, LINE_HEIGHT * len(block.marks) + 8)
     behind = f"behind-{block.name}"
     others = "".join(f'<path class="other" d="{path}"/>' for line in block.lines if (path := _path(line, x, y)))
-    around, outside = _around(block, PANEL, x, y) + "".join(_marks(block, PANEL, x, y)), beyond(block)
+    around = _around(block, PANEL, x, y) + "".join(_marks(block, PANEL, x, y))
     for index, line in enumerate(block.lines):
         # Drawn once, and shown again in every panel: of 25 curves that is 25 paths and not 625.
         shared = f'<g id="{behind}">{others}</g>' if index == 0 else f'<use href="#{behind}"/>'
         alt = f"{line.label}: {block.y_label} against {block.x_label}, with its interval"
-        curve = _curve(line, index, x, y, outside)
+        curve = _curve(line, index, x, y, beyond(block, [index]))
         panel = _svg("panel", PANEL, alt, f"clip-{block.name}-{index}", (x, y), around, shared + curve)
         yield swatch(line.place(index), line.theirs), panel
 

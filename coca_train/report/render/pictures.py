@@ -31,6 +31,7 @@ SQUARE = 0.62  # [inch]
 PANELS_A_ROW = 3
 CURVES_A_ROW = 4  # of panels with a curve each
 WORDS = 65  # characters of what stands below a column of panels
+HALF_A_PANEL = 18  # characters of what stands at a mark of one with a curve
 ABOVE = 11  # [points] a line of words above a panel
 DOTTED = (0, (2, 2))
 TITLE = 36  # characters of a line of their titles
@@ -157,12 +158,13 @@ def _panels(block: Lines) -> Figure:
         for other in block.lines:
             one.plot(other.x, [y if math.isfinite(y) else math.nan for y in other.y], color="0.86", linewidth=0.9)
         _curve(one, line, look(line.place(index), line.theirs) | {"markersize": 4})
-        _around(one, block, [index], X_TICKS // 2, Y_TICKS // 2, room=18)
+        _around(one, block, [index], X_TICKS // 2, Y_TICKS // 2, room=HALF_A_PANEL)
         one.tick_params(labelsize=8)
         one.set_title(textwrap.fill(_label(line), TITLE), fontsize=9.5, pad=_above(block))
     for one in axes[len(block.lines) :]:
         one.set_visible(False)
-    sheet.supxlabel(block.x_label, fontsize=10)
+    unsaid = [f"dotted: {words}" for _, words in block.marks if len(words) > HALF_A_PANEL]
+    sheet.supxlabel("; ".join([block.x_label, *unsaid]), fontsize=10)
     sheet.supylabel(block.y_label, fontsize=10)
     return sheet
 
@@ -180,7 +182,7 @@ def _around(axes: Any, block: Lines, curves: Sequence[int], n_x: int, n_y: int, 
         axes.annotate(said, **place, xytext=(0, 2 + ABOVE * row), color=MARK, fontsize=8, ha=aside, va="bottom")
     for value, _ in block.levels:
         axes.axhline(value, color="0.25", linewidth=1.1, linestyle=(0, (6, 4)))
-    for each in (each for each in scales.beyond(block) if each.curve in curves):
+    for each in scales.beyond(block, curves):
         place = {"xy": (each.x, float(each.above)), "xycoords": ("data", "axes fraction")}
         look = {
             "color": COLOURS[scales.look(block.lines[each.curve].place(each.curve))[0]],

@@ -117,10 +117,11 @@ class Beyond:
     beside: int
 
 
-def beyond(block: Lines) -> list[Beyond]:
-    """Of all curves, what lies above or below the picture, infinity too."""
+def beyond(block: Lines, curves: Sequence[int] | None = None) -> list[Beyond]:
+    """Of these curves, what lies above or below the picture, infinity too. curves: their indices; None: all."""
     found, (low, high) = list[Beyond](), ends(block)[1]
-    for index, line in enumerate(block.lines):
+    for index in range(len(block.lines)) if curves is None else curves:
+        line = block.lines[index]
         points = zip(line.x, line.y, strict=True)
         outside = [(x, y) for x, y in points if (y > high or y < low) and (x > 0 or not block.x_log)]
         for x, y in few(outside):
