@@ -42,7 +42,7 @@ Trains each scheme in <run.root>/<scheme>, one after the other, each exactly as 
 would; the same command goes on where it stopped and skips what is finished. Then it checks that all saw the same
 batches and began with the same shared weights, and writes <run.root>/comparisons/<what was compared>: report.html
 (perplexity by window, loss by position, time and memory of a step), the same as report.md, its tables and figures, and
-all numbers in results.json. <run.root>/index.html lists it, with every run, evaluation and comparison.
+all numbers in results.json. <run.root>/index.html lists it, with every run, sweep, evaluation and comparison.
 
 Seed 2 and those after it are trained in <scheme>-seed2 and so on, with run.seed and data.seed one higher each: other
 initial weights and another order of the data, the same for every scheme. More seeds train only the new ones. The page
