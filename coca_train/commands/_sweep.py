@@ -1,19 +1,16 @@
-"""`--multirun`: a sweep, one process and one run directory a job, one after the other, and a table of their results."""
+"""`--multirun`: a sweep, one process and one run directory a job, one after the other, and a page of their results."""
 
-import math
 import re
 import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from hydra.errors import HydraException
 
 from coca_train.commands._children import refuse_torchrun, run_child
-from coca_train.commands._training import load
+from coca_train.commands._training import load, short
 from coca_train.config.hydra_internals import split_sweep
-from coca_train.runtime.durable import write_text
 from coca_train.runtime.errors import Preempted, UserError
 from coca_train.runtime.leaving import INTERRUPTED
 from coca_train.runtime.printing import markdown
@@ -22,7 +19,7 @@ from coca_train.tracking.writers import read_jsonl
 
 LONGEST_NAME = 100
 COMMAND = ("python", "-m", "coca_train")
-NONE = "–"
+REPORT = "report/report.html"  # of a finished run
 
 
 @dataclass(frozen=True)
@@ -77,7 +74,10 @@ def jobs(overrides: list[str], config_dirs: tuple[Path, ...]) -> list[Job]:
 def _label(override: str) -> str:
     """`+experiment=coca_350m` -> coca_350m, `optim.lr=1e-3` -> lr-1e-3: letters a run name may have."""
     key, _, value = override.lstrip("+").partition("=")
-    text = f"{key.rsplit('.', 1)[-1]}-{value}" if "." in key else value
+    return _letters(f"{key.rsplit('.', 1)[-1]}-{value}" if "." in key else value)
+
+
+def _letters(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-") or "empty"
 
 
@@ -92,8 +92,13 @@ def sweep(overrides: list[str], config_dirs: tuple[Path, ...]) -> int:
         if codes[job.name] in (Preempted.exit_code, INTERRUPTED):
             break
     ends = {name: "done" if code == 0 else f"exit code {code}" for name, code in codes.items()}
-    show_results(planned, ends)
+    show_results(planned, ends, again(overrides, config_dirs))
     return max(codes.values(), default=0)
+
+
+def again(overrides: list[str], config_dirs: tuple[Path, ...]) -> str:
+    """The command of the whole sweep."""
+    return shlex.join([*COMMAND, "--multirun", *folder_flags(config_dirs), *overrides])
 
 
 def commands(overrides: list[str], config_dirs: tuple[Path, ...]) -> str:
@@ -103,48 +108,36 @@ def commands(overrides: list[str], config_dirs: tuple[Path, ...]) -> str:
     )
 
 
-def show_results(planned: list[Job], ends: dict[str, str]) -> None:
-    """Print the table of results, and keep it beside the runs. ends: how each job of this process ended."""
-    table = results(planned, ends)
-    path = planned[0].root / f"{planned[0].base}-sweep.md"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, table)
-    print(f"\n{table}\nThis table: {path}", flush=True)
+def show_results(planned: list[Job], ends: dict[str, str], command: str) -> None:
+    """Print the table of results, and write their page beside the runs. ends: how each job of this process ended."""
+    from coca_train.evaluation.sweep_page import Swept, results, sweep_page
+    from coca_train.report.render import write_index, write_report
 
-
-def results(planned: list[Job], ends: dict[str, str]) -> str:
-    """A row for each job: its point of the sweep, its last step, training loss and validations, as Markdown."""
-    options = list(dict.fromkeys(key for job in planned for key in job.point))
-    measured = [_measured(job) for job in planned]
-    columns = list(dict.fromkeys(column for row in measured for column in row))
-    rows = [
-        [
-            job.name,
-            *(job.point.get(option, NONE) for option in options),
-            *(row.get(column, NONE) for column in columns),
-            *([ends.get(job.name, "not started")] if ends else []),
-        ]
-        for job, row in zip(planned, measured, strict=True)
+    root = planned[0].root
+    runs = [
+        Swept(
+            name=job.name,
+            point=job.point,
+            records=list(read_jsonl(job.root / job.name / "metrics.jsonl")),
+            ended=ends.get(job.name, "not started") if ends else "",
+        )
+        for job in planned
     ]
-    return markdown(["run", *options, *columns, *(["ended"] if ends else [])], rows, n_left=1 + len(options))
+    done = [str(job.root / job.name) for job in planned if (job.root / job.name / REPORT).is_file()]
+    comparing = shlex.join([*COMMAND, "compare", f"runs={','.join(done)}", f"run.root={root}"]) if len(done) > 1 else ""
+    paths = write_report(sweep_page(runs, command, comparing), place(planned))
+    write_index(root)
+    table = results(runs)
+    cells = [[*row.label, *(value.text for value in row.values)] for row in table.rows]
+    header = [*table.label_columns, *table.columns]
+    print(f"\n{markdown(header, cells, n_left=len(table.label_columns))}\nReport: {paths['report.html']}", flush=True)
 
 
-def _measured(job: Job) -> dict[str, str]:
-    """The last of everything in the run's metrics: losses [nats per token] and the perplexities that belong to them."""
-    last: dict[str, Any] = {}
-    for record in read_jsonl(job.root / job.name / "metrics.jsonl"):
-        last |= record
-    if not last:
-        return {}
-    cells = {"step": f"{last['step']:,}", "loss": _loss(last.get("loss"))}
-    for key in sorted(key for key in last if key.startswith("valid/")):
-        loss, text = last[key], key.removeprefix("valid/")
-        cells |= {
-            f"validation {text}": _loss(loss),
-            f"perplexity {text}": NONE if loss is None else f"{math.exp(loss):.4g}",
-        }
-    return cells
-
-
-def _loss(value: float | None) -> str:
-    return NONE if value is None else f"{value:.4f}"
+def place(planned: list[Job]) -> Path:
+    """Where the page of a sweep lies: by what was swept, so that another one does not overwrite it."""
+    values: dict[str, dict[str, None]] = {}
+    for job in planned:
+        for option, value in job.point.items():
+            values.setdefault(option, {})[value] = None
+    words = [planned[0].base, *(word for option, swept in values.items() for word in (option, *swept))]
+    return planned[0].root / "sweeps" / short(_letters("-".join(words)))

@@ -1,5 +1,6 @@
 """The configuration of a training as the commands take it, with what its start.path and its data.path stand for."""
 
+import hashlib
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -17,6 +18,7 @@ from coca_train.runtime.errors import UserError
 from coca_train.runtime.trees import section
 from coca_train.schedule import words_of
 
+LONGEST = 100  # characters of a folder's name that is made of what it holds
 FROM_START = "from_start"  # the choice of the group `model`
 
 
@@ -65,6 +67,11 @@ def remembered(words: list[str], dirs: tuple[Path, ...]) -> list[str]:
     if said:
         dist.log(f"stages    as this run was begun: {shlex.join(said)}")
     return [*said, *words]
+
+
+def short(name: str) -> str:
+    """A folder's name, no longer than LONGEST but for a digest, by which it differs from others that begin alike."""
+    return name if len(name) <= LONGEST else f"{name[:LONGEST]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 TRAIN = replace(settings.TRAIN, brings=_bring)

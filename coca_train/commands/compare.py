@@ -1,7 +1,6 @@
 """Train several schemes in the same way, and compare them in one report."""
 
 import dataclasses
-import hashlib
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -12,7 +11,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.commands._children import refuse_torchrun, run_child
-from coca_train.commands._training import load
+from coca_train.commands._training import load, short
 from coca_train.config.choice import EXAMPLES
 from coca_train.config.choice import words as variant_words
 from coca_train.config.command_line import Arguments
@@ -28,7 +27,6 @@ from coca_train.runtime.errors import DataError, UserError
 from coca_train.schedule import resolve
 from coca_train.settings import TRAIN, folder_flags, of_training
 
-LONGEST = 100  # characters of a comparison's folder
 OURS = ("position=", "run.name=")
 PART = re.compile(r"(?:^|:)([^:@]*(?:@[^:@]*(?::[^:@]*)?)*)")  # a colon behind an @ is inside an option
 USAGE = """\
@@ -44,7 +42,7 @@ Trains each scheme in <run.root>/<scheme>, one after the other, each exactly as 
 would; the same command goes on where it stopped and skips what is finished. Then it checks that all saw the same
 batches and began with the same shared weights, and writes <run.root>/comparisons/<what was compared>: report.html
 (perplexity by window, loss by position, time and memory of a step), the same as report.md, its tables and figures, and
-all numbers in results.json. <run.root>/index.html lists it, with every run, evaluation and comparison.
+all numbers in results.json. <run.root>/index.html lists it, with every run, sweep, evaluation and comparison.
 
 Seed 2 and those after it are trained in <scheme>-seed2 and so on, with run.seed and data.seed one higher each: other
 initial weights and another order of the data, the same for every scheme. More seeds train only the new ones. The page
@@ -205,10 +203,7 @@ def finished(run_dir: Path, loaded: Loaded) -> bool:
 
 def place(root: Path, models: Sequence[str]) -> Path:
     """Where a comparison of these models lies: by what was compared, so that another one does not overwrite it."""
-    name = "-vs-".join(models)
-    if len(name) > LONGEST:
-        name = f"{name[:LONGEST]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-    return root / "comparisons" / name
+    return root / "comparisons" / short("-vs-".join(models))
 
 
 def compare(run_dirs: dict[str, Path], root: Path, command: str, pool: bool = True) -> None:

@@ -15,7 +15,7 @@ Train a language model whose context reaches further than it was trained.
   python -m coca_train position=rope optim.lr=3e-4        another choice, another value
   python -m coca_train position=coca position/frequencies=yarn
   python -m coca_train position=rope eval.extrapolation.frequencies=[plain,dynamic_ntk@alpha:4,yarn@factor:8]
-  python -m coca_train --multirun position=coca,rope      one run after the other, and a table of their results
+  python -m coca_train --multirun position=coca,rope      one run after the other, and a page of their results
   python -m coca_train schemes                            what each scheme is, costs and goes with
   torchrun --nproc-per-node 8 -m coca_train +experiment=coca_350m
   python -m coca_train +experiment=sketch model=llama_tiny        a typed choice replaces the experiment's whole section
@@ -40,7 +40,7 @@ def _sweep(arguments: Arguments) -> int:
     if arguments.cfg:
         print(sweeps.commands(words, folders))
     elif "--results" in arguments.flags:
-        sweeps.show_results(sweeps.jobs(words, folders), {})
+        sweeps.show_results(sweeps.jobs(words, folders), {}, sweeps.again(words, folders))
     else:
         return sweeps.sweep(words, folders)
     return 0

@@ -125,16 +125,16 @@ def curves(rows: Sequence[GridRow], perplexities: Table, name: str, marks: Seque
     if not lines:
         return None
     base = rows[0].label
+    zero = Line.through(base, ((x, 0.0) for x in sorted({x for line in lines for x in line.x})))
     return Lines(
         name=name,
         title=f"Loss minus {base}'s, by context window",
         alt=f"Mean loss minus that of {base} on the same predictions, against the context window; below 0 is better.",
         x_label="context window [tokens]",
         y_label=f"loss minus {base}'s [nats per token]",
-        lines=tuple(lines),
+        lines=(zero, *lines),  # so that a model has the colour that it has in the other view
         x_log=True,
         marks=tuple(marks),
-        levels=((0.0, f"as {base}"),),
         interval="interval of all comparisons together",
         note="Below 0 is better. What all share, how hard the documents are, is taken away.",
         view="Differences",

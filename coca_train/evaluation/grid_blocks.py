@@ -35,6 +35,7 @@ OTHER_TOKENS = (
     "The tokenizers of these models differ: losses a token are no comparison; bits per byte are, as far as they read "
     "the same documents."
 )
+BEYOND = "▲ or ▼ at an edge: the figure lies beyond it; the table has it."
 NO_RESULT = {"out_of_memory": "OOM", "impossible": MISSING.text}
 
 Pick = Callable[..., Value | float | None]  # from a cell's result, and what else the row of a table is about

@@ -4,12 +4,11 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from coca_train.evaluation.grid_blocks import by_length, curves, file_names, training_windows
+from coca_train.evaluation.grid_blocks import BEYOND, by_length, curves, file_names, training_windows
 from coca_train.evaluation.position_curves import FEW, trained
 from coca_train.evaluation.results import Evaluation, GridRow
 from coca_train.report.blocks import Line, Lines
 
-BEYOND = "Curves that leave the picture have their figures in the table."
 MARGIN = 1.05  # factor below the lowest point of such a picture
 HIGHEST = 2.0  # times the median of the last points: where the y axis of many curves ends at the latest
 

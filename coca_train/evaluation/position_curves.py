@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from coca_train.evaluation.grid_blocks import curves
+from coca_train.evaluation.grid_blocks import BEYOND, curves
 from coca_train.evaluation.measures.windows import middles
 from coca_train.evaluation.results import GridRow
 from coca_train.report.blocks import Block, Line
@@ -24,11 +24,13 @@ def loss_by_position(
         "x_log": True,
         "marks": marks,
     }
-    compared = _less_median(_losses(trained(rows)))
+    levels = _losses(rows if len(rows) <= FEW else trained(rows))
+    looks = {line.label: index for index, line in enumerate(levels)}  # of a model, the same in both pictures
+    compared = [replace(line, look=looks[line.label]) for line in _less_median(_losses(trained(rows)))]
     far = any(y > FAR_OFF for line in compared for y in line.y)
     return [
         curves(
-            _losses(rows if len(rows) <= FEW else trained(rows)),
+            levels,
             name=file("loss-by-position"),
             title="Loss by position in the longest window",
             alt="Mean loss against the position of the prediction in its window, one curve a model and variant.",
@@ -44,7 +46,8 @@ def loss_by_position(
             y_label="loss minus the median [nats per token]",
             y_limits=(None, FAR_OFF if far else None),
             note="The models as they were trained. What all of them share, how hard the documents are, is taken away. "
-            "It is most of the intervals above, which say nothing of these differences.",
+            "It is most of the intervals above, which say nothing of these differences."
+            + (f" {BEYOND}" if far else ""),
             **axis,
         ),
     ]

@@ -145,7 +145,7 @@ class Table:
 @dataclass(frozen=True, kw_only=True)
 class Line:
     """One curve. low, high: its interval, where known. least, most: the lowest and the highest seed of a mean over
-    seeds. Points that are not finite are left out."""
+    seeds. Points that are not finite are left out; an infinite one is shown at the edge."""
 
     label: str
     x: tuple[float, ...]
@@ -155,6 +155,11 @@ class Line:
     least: tuple[float | None, ...] | None = None
     most: tuple[float | None, ...] | None = None
     theirs: bool = False
+    look: int | None = None  # where it stands in another picture of the page, whose colours it has; None: in this one
+
+    def place(self, index: int) -> int:
+        """By which it gets its colour, marker and dashes; index: in its picture."""
+        return index if self.look is None else self.look
 
     @classmethod
     def through(cls, label: str, points: Iterable[Sequence[float | None]], theirs: bool = False) -> "Line":
@@ -228,7 +233,7 @@ class HeatMap:
 
 @dataclass(frozen=True, kw_only=True)
 class HeatMaps:
-    """Panels with the same axes and the same colours from low to high, dark = high."""
+    """Panels with the same axes and the same colours from low to high, which stand out most."""
 
     name: str
     title: str

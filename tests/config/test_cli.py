@@ -177,8 +177,8 @@ def test_a_sweep_is_honest(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(_sweep.sys, "executable", str(python))
     assert commands.main(["--multirun", "position=rope,coca,alibi", f"run.root={tmp_path}"]) == 5
     out = capsys.readouterr().out
-    assert re.search(r"^\| quickstart-rope +\| rope +\| +done \|$", out, re.M)
-    assert re.search(r"^\| quickstart-coca +\| coca +\| +exit code 5 \|$", out, re.M)
+    assert re.search(r"^\| rope +\| quickstart-rope +\| +done \|$", out, re.M)
+    assert re.search(r"^\| coca +\| quickstart-coca +\| +exit code 5 \|$", out, re.M)
     started = [line.split() for line in (tmp_path / "started").read_text().splitlines()]
     assert all(words[:2] == ["-m", "coca_train"] for words in started)
     assert [words[-1] for words in started] == [f"run.name=quickstart-{n}" for n in ("rope", "coca", "alibi")]

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from coca_train.commands import _sweep, main
+from coca_train.runtime.durable import write_text
 
 ROOT = Path(__file__).resolve().parents[2]
 SWEEP = ["position=rope,coca", "optim.lr=1e-3,2e-3"]
@@ -36,18 +37,19 @@ def test_the_table_has_each_point_with_the_last_of_its_metrics(tmp_path, capsys)
     assert main(words) == 0
     header, _, rope, coca = cells(capsys.readouterr().out)
     assert header == [
-        *("run", "position", "step", "loss"),
-        *("validation code", "perplexity code", "validation text", "perplexity text"),
+        *("position", "run", "step", "loss"),
+        *("validation code", "validation text", "perplexity code", "perplexity text"),
     ]
-    assert rope == ["quickstart-rope", "rope", "20", "2.5000", "3.0000", "20.09", "2.0000", "7.389"]
-    assert coca == ["quickstart-coca", "coca", *["–"] * 6]
-    assert cells((tmp_path / "quickstart-sweep.md").read_text(encoding="utf-8"))[2:] == [rope, coca]
+    assert rope == ["rope", "quickstart-rope", "20", "2.5000", "3.0000", "2.0000", "20.09", "7.389"]
+    assert coca == ["coca", "quickstart-coca", *["–"] * 6]
+    page = tmp_path / "sweeps" / "quickstart-position-rope-coca"
+    assert cells((page / "report.md").read_text(encoding="utf-8"))[-2:] == [rope, coca]
 
 
 def test_a_loss_that_is_not_finite_is_a_dash(tmp_path, capsys):
     measured(tmp_path / "quickstart-seed-1", {"step": 3, "loss": None}, {"step": 3, "valid/text": None})
     assert main(["-m", "--results", "run.seed=1,2", f"run.root={tmp_path}"]) == 0
-    assert cells(capsys.readouterr().out)[2] == ["quickstart-seed-1", "1", "3", "–", "–", "–"]
+    assert cells(capsys.readouterr().out)[2] == ["1", "quickstart-seed-1", "3", "–", "–", "–"]
 
 
 def test_the_commands_of_the_points_can_be_typed_as_they_are(tmp_path, capsys):
@@ -100,3 +102,32 @@ def test_each_task_of_a_job_array_trains_its_point(tmp_path):
     assert trained == "".join(f"<{word}>" for word in ["-m", "coca_train", *job.overrides]) + "no requeue: done"
     past = task(5)
     assert (past.returncode, past.stderr) == (2, "task 5: the sweep has 4 points\n")
+
+
+def test_the_index_beside_the_runs_lists_the_sweep(tmp_path, capsys):
+    """With what it found, a picture, and how to compare its runs once two have a report."""
+    for name, losses in (("rope", (5.0, 4.5)), ("coca", (5.1, 4.25))):
+        run = tmp_path / f"quickstart-{name}"
+        measured(run, *({"step": step, "valid/text": loss} for step, loss in zip((10, 20), losses, strict=True)))
+        if name == "rope":
+            write_text(run / "report" / "report.html", "")
+    words = ["-m", "--results", "position=rope,coca", f"run.root={tmp_path}"]
+    page = tmp_path / "sweeps" / "quickstart-position-rope-coca"
+    assert main(words) == 0
+    assert "compare runs=" not in (page / "report.md").read_text(encoding="utf-8")
+    write_text(run / "report" / "report.html", "")
+    assert main(words) == 0
+    assert str(page / "report.html") in capsys.readouterr().out
+    finding = json.loads((page / "summary.json").read_text())["finding"][0]
+    assert "coca, 4.250 on text" in finding
+    assert f"compare runs={tmp_path}/quickstart-rope,{tmp_path}/quickstart-coca" in (page / "report.md").read_text()
+    index = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert "sweeps/quickstart-position-rope-coca/report.html" in index and finding in index
+    assert index.count('<img class="thumbnail"') == 1
+
+
+def test_another_sweep_of_the_option_has_a_page_of_its_own():
+    one, other = (_sweep.place(_sweep.jobs([f"optim.lr={values}"], ())) for values in ("1e-3,2e-3", "1e-3,3e-3"))
+    assert one != other and one.name == "quickstart-optim.lr-0.001-0.002"
+    many = _sweep.place(_sweep.jobs([f"run.seed={','.join(map(str, range(60)))}"], ()))
+    assert len(many.name) < 120

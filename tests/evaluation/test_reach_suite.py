@@ -120,10 +120,11 @@ def test_the_first_picture_is_of_all_parts_with_the_bound_of_each() -> None:
     assert [panel.title for panel in picture.panels] == ["holds", "uses", "finds"]
     assert picture.labels == ("one", "two")
     assert [level for panel in picture.panels for level, _ in panel.levels] == [0.01, USES_GAIN, FOUND_SHARE]
-    assert holds.y_limits == (None, 0.1)  # a loss that flies off leaves the bound where it can be seen
+    assert holds.y_limits == pytest.approx((-0.01, 0.11))  # a loss that flies off leaves the bound where it can be seen
     assert len({ends(panel)[0] for panel in picture.panels}) == 1  # a length stands at the same place in all
     assert finds.y_limits == (0.0, 1.0) and uses.y_limits == (None, None)
-    assert (holds.lines[0].x, holds.lines[0].high) == ((256.0, 512.0), (0.004, 3.1))
+    assert (holds.lines[0].x, holds.lines[0].high) == ((128.0, 256.0, 512.0), (None, 0.004, 3.1))
+    assert holds.lines[0].y[0] == 0.0  # in its training window nothing is added
     assert [line.x for line in holds.lines][1] == ()  # two was not asked; its colour stays its own
     assert (finds.lines[1].x, finds.lines[1].y) == ((128.0,), (0.95,))  # no prompt, no point
     assert {row.label: [value.text for value in row.values] for row in table.rows} == {
@@ -134,13 +135,13 @@ def test_the_first_picture_is_of_all_parts_with_the_bound_of_each() -> None:
     assert (table.rows[0].values[1].low, table.rows[0].values[1].high) == (0.001, 0.004)
 
 
-@pytest.mark.parametrize(("lost", "limits"), [(-0.3, (-0.1, None)), (0.05, (None, None)), (0.3, (None, 0.1))])
+@pytest.mark.parametrize(("lost", "limits"), [(-0.3, (-0.11, 0.02)), (0.05, (None, None)), (0.3, (-0.01, 0.11))])
 def test_the_picture_of_what_is_held_ends_at_ten_times_what_may_be_lost(lost: float, limits: tuple) -> None:
     grid, said = planted()
     said["one", "plain"] = [part("holds", (256, lost, lost - 0.01, lost + 0.01, 24, "yes" if lost < 0 else "no"))]
     picture = reach._pictures(grid, said)
     assert isinstance(picture, Panels)
-    assert picture.panels[0].y_limits == limits
+    assert picture.panels[0].y_limits == pytest.approx(limits)
 
 
 def test_panels_in_every_form(tmp_path: Path) -> None:
@@ -160,7 +161,7 @@ def test_panels_in_every_form(tmp_path: Path) -> None:
     assert len(Page(source).ids()) == len(set(Page(source).ids()))
     rows = data_table(blocks[0]).rows  # type: ignore[arg-type]
     assert [row.label for row in rows] == [("holds", "one"), ("uses", "two"), ("finds", "two")]
-    assert [value.text for value in rows[0].values] == ["–", "0.002", "3"]
+    assert [value.text for value in rows[0].values] == ["0", "0.002", "3"]
     assert "0.004" in paths["tables/reach-parts.csv"].read_text()
     assert "0.004" in paths[f"tables/{ANSWERED}.csv"].read_text()
     assert "figures/reach-parts.png" in paths["report.md"].read_text()

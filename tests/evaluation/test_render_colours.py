@@ -21,6 +21,8 @@ def test_contrast_as_defined():
     assert scales.contrast((119, 119, 119), (255, 255, 255)) == pytest.approx(4.48, abs=0.005)  # #777, known to fail AA
     shades = [sum(scales.ramp(i / 50)) for i in range(51)]
     assert shades == sorted(shades, reverse=True) and len(set(shades)) == 51
+    dark = [sum(scales.ramp(i / 50, scales.DARK_RAMP)) for i in range(51)]
+    assert dark == sorted(dark) and len(set(dark)) == 51
     assert scales.ramp(-1) == scales.RAMP[0] and scales.ramp(2) == scales.RAMP[-1]
 
 

@@ -144,7 +144,9 @@ def test_chart_puts_points_where_they_belong():
     assert (x3 - x0) == pytest.approx(3 * (x1 - x0), abs=0.3)
     assert (y0 - y3) == pytest.approx(2 * (y0 - y1), abs=0.3) and y3 < y0
     assert f'<path class="mark" d="M{x1} ' in drawn
-    assert "<title>a at 10: 2</title>" in drawn and "inf" not in drawn
+    assert "<title>a at 10: 2</title>" in drawn
+    ((x2, y2),) = re.findall(r'class="beyond" transform="translate\(([\d.]+) ([\d.]+)\)"', drawn)
+    assert (x1 + x3) / 2 == pytest.approx(float(x2), abs=0.2) and float(y2) < y3  # infinity: at the upper edge
     assert drawn.count('<path class="stroke"') == 1
 
 
@@ -232,14 +234,16 @@ def test_chart_of_nothing_and_of_one_point():
 
 
 def test_heat_map_squares(source):
-    squares = re.findall(r'<td(?: class="edge")? style="background:(#\w{6});color:(#\w{6})">([\d.]+)</td>', source)
+    both = r"light-dark\((#\w{6}), (#\w{6})\)"
+    squares = re.findall(rf'<td(?: class="edge")? style="background:{both};color:{both}">([\d.]+)</td>', source)
     values = [v for panel in heat_maps().panels for row in panel.values for v in row if v is not None]
     assert len(squares) == len(values) == 6 * 42 - 12
-    for (ground, ink, text), value in zip(squares, values, strict=True):
-        assert text == f"{value:.2f}"
-        assert scales.contrast(rgb(ground), rgb(ink)) >= 4.5
-    shades = [sum(rgb(ground)) for _, (ground, _, _) in sorted(zip(values, squares, strict=True))]
-    assert shades == sorted(shades, reverse=True) and len(set(shades)) > 40  # dark = high
+    assert [text for *_, text in squares] == [f"{value:.2f}" for value in values]
+    for theme in (0, 1):
+        assert all(scales.contrast(rgb(square[theme]), rgb(square[2 + theme])) >= 4.5 for square in squares)
+        shades = [sum(rgb(square[theme])) for _, square in sorted(zip(values, squares, strict=True))]
+        # The higher, the further from the page's ground: dark on light pages, light on dark ones.
+        assert shades == sorted(shades, reverse=theme == 0) and len(set(shades)) > 40
     assert source.count('<td title="nothing measured">') == 12
     assert source.count('<th scope="col" class="edge">512</th>') == 6
 

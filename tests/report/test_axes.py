@@ -9,7 +9,7 @@ import pytest
 
 from coca_train.report.blocks import Line, Lines, Panels
 from coca_train.report.render import pictures
-from coca_train.report.render.chart import PART, WIDE, chart, part
+from coca_train.report.render.chart import NARROW_PART, PART, WIDE, chart, multiples, part
 from coca_train.report.render.scales import LEAST_RATIO, TIMES_INTERVAL, ends
 
 NOISE = (602.72, 602.55, 602.95)  # perplexities of three documents
@@ -73,3 +73,72 @@ def test_what_must_be_passed_lies_in_the_picture(level):
     (axes,) = pictures._side_by_side(Panels(name="p", title="", alt="", panels=(block,))).axes
     assert axes.get_ylim() == pytest.approx((low, high))
     assert level in [float(np.ravel(line.get_ydata())[0]) for line in axes.lines]
+
+
+def clipped():
+    """Two curves of which the last points lie above the picture, and one below it."""
+    lines = [
+        Line(label=name, x=(128.0, 256.0, 512.0), y=y) for name, y in (("a", (1.0, 2.0, 9.0)), ("b", (1.0, 0.1, 8.0)))
+    ]
+    marks = ((128.0, "training window"),)
+    return Lines(
+        name="l",
+        title="",
+        alt="",
+        x_label="",
+        y_label="",
+        lines=tuple(lines),
+        x_log=True,
+        y_limits=(0.5, 4.0),
+        marks=marks,
+    )
+
+
+@pytest.mark.parametrize(
+    "draw", [lambda b: chart(b, WIDE), lambda b: part("all", b, PART), lambda b: part("all", b, NARROW_PART)]
+)
+def test_what_leaves_the_picture_is_shown_at_its_edge(draw):
+    drawn = draw(clipped())
+    found = re.findall(
+        r'class="beyond" transform="translate\(([0-9.]+) ([0-9.]+)\)" d="[^"]+"><title>(. at [0-9]+: [0-9.]+)', drawn
+    )
+    (x_a, top, a), (x_below, bottom, below), (x_b, again, b) = [(float(x), float(y), words) for x, y, words in found]
+    assert (a, below, b) == ("a at 512: 9", "b at 256: 0.1", "b at 512: 8")
+    assert top == again < bottom and x_below < x_b < x_a  # side by side, so that each can be pointed at
+    assert drawn.count("beyond the picture") == 3
+
+
+def test_what_leaves_the_picture_is_shown_in_files_too():
+    figures = (
+        pictures._together(clipped()),
+        pictures._side_by_side(Panels(name="p", title="", alt="", panels=(clipped(),))),
+    )
+    for figure in figures:
+        signs = [(each.get_text(), each.xy) for each in figure.axes[0].texts if each.get_text() in "▲▼"]
+        assert signs == [("▲", (512.0, 1.0)), ("▼", (256.0, 0.0)), ("▲", (512.0, 1.0))]
+
+
+def test_alone_in_a_panel_it_stands_at_its_place():
+    block = replace(clipped(), lines=clipped().lines * 2)
+    places = [
+        re.findall(r'class="beyond" transform="translate\(([0-9.]+) [0-9.]+\)"', panel) for _, panel in multiples(block)
+    ]
+    (of_a,), (below, of_b) = places[:2]
+    assert of_a == of_b and places[2:] == places[:2] and below != of_b
+
+
+def test_every_panel_says_what_its_dotted_line_is():
+    banded = replace(clipped(), lines=tuple(replace(line, low=line.y, high=line.y) for line in clipped().lines * 2))
+    drawn = [part("all", banded, PART), part("all", banded, NARROW_PART), *(panel for _, panel in multiples(banded))]
+    assert [each.count(">training window</text>") for each in drawn] == [1] * 6
+    for figure in (
+        pictures._panels(banded),
+        pictures._side_by_side(Panels(name="p", title="", alt="", panels=(banded,) * 2)),
+    ):
+        assert all("training window" in [words.get_text() for words in axes.texts] for axes in figure.axes)
+
+
+def test_words_that_have_no_room_give_way_to_the_value():
+    marks = ((128.0, "training window of a long name"), (256.0, "training window of another"))
+    drawn = part("all", replace(clipped(), marks=marks), NARROW_PART)
+    assert re.findall(r'class="words"[^>]*>([^<]+)<', drawn) == ["128", "256"]

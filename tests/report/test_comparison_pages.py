@@ -93,6 +93,8 @@ def test_loss_by_position():
     assert len(whole) == 7
     differences = {line.label: line for line in by_name["loss-by-position-compared-text"].lines}
     assert set(differences) == {"flat", "falls", "rises", "learned positions"}  # as they were trained
+    levels = by_name["loss-by-position-text"].lines
+    assert {name: levels[line.look].label for name, line in differences.items()} == {name: name for name in differences}
     for block in (by_name["loss-by-position-text"], by_name["loss-by-position-compared-text"]):
         assert block.x_log and not block.y_log
         assert block.marks == ((128.0, "training window"),)

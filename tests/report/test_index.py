@@ -47,6 +47,12 @@ def test_an_index_lists_every_report_the_newest_first(tmp_path):
     assert write_index(tmp_path).read_text() == source
 
 
+def test_what_a_finding_says_is_not_said_twice(tmp_path):
+    write_report(replace(bare("One", verdicts()), finding=("It reaches to 2,048 tokens.",)), tmp_path / "one")
+    text = Page(write_index(tmp_path).read_text()).text
+    assert "It reaches to 2,048 tokens." in text and "holds 2,048 · uses 1,024" not in text
+
+
 def test_what_cannot_be_read_is_left_out(tmp_path):
     write_report(bare("Whole", ()), tmp_path / "whole")
     for name, text in (

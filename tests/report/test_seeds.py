@@ -361,3 +361,11 @@ def test_bold_counts_seeds_in():
 
     assert best(of_seeds=0.1) == {(0, 2), (1, 2)}
     assert best(of_seeds=0.0001) == {(1, 2)}
+
+
+def test_a_model_looks_alike_in_levels_and_in_differences():
+    """The first of them is there too, at 0."""
+    by_name = blocks(page(None, trained({"rope": SAME, "coca": BETTER, "alibi": SAME})))
+    levels, found = (by_name[f"perplexity-{name}-books"] for name in ("curves", "differences"))
+    assert [line.label for line in found.lines] == [line.label for line in levels.lines]
+    assert set(found.lines[0].y) == {0.0} and found.lines[1].y[-1] < -0.9

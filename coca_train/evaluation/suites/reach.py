@@ -5,18 +5,18 @@ evaluations find again. Its page has the verdict over all of them, and what each
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
+from coca_train.evaluation.grid_blocks import BEYOND, training_windows, written
 from coca_train.evaluation.grid_blocks import asked as described
-from coca_train.evaluation.grid_blocks import training_windows, written
 from coca_train.evaluation.measures.reach import Name, Part
-from coca_train.evaluation.perplexity_curves import BEYOND
 from coca_train.evaluation.perplexity_page import CONTEXT
-from coca_train.evaluation.results import Evaluation
+from coca_train.evaluation.results import Evaluation, GridRow
 from coca_train.evaluation.suites import perplexity, recall, ruler
 from coca_train.evaluation.verdict import Asked, answers_table, unknown, verdicts
 from coca_train.report.blocks import Block, Document, Line, Lines, Panels, Section, Text
@@ -76,6 +76,7 @@ PARTS: dict[Name, tuple[str, str, str]] = {  # by name: file, y axis, what is da
     "works with": ("works", "share done", "more than"),
 }
 FAR = 10  # times what may be lost: where the picture of what is held ends at the latest
+MARGIN = 0.1  # of that, beyond the last curve in it
 
 
 def _pictures(evaluation: Evaluation, said: Asked) -> Panels | None:
@@ -92,10 +93,11 @@ def _pictures(evaluation: Evaluation, said: Asked) -> Panels | None:
     def panel(name: Name, known: list[Part | None]) -> Lines:
         file, y_label, must = PARTS[name]
         bound = next(part.bound for part in known if part)
-        lines = tuple(Line.through(row.label, _points(part)) for row, part in zip(rows, known, strict=True))
-        ys, far = [y for line in lines for y in line.y], FAR * bound
-        clipped = (-far if min(ys, default=0.0) < -far else None, far if max(ys, default=0.0) > far else None)
-        limits = {"holds": clipped, "uses": (None, None)}
+        lines = tuple(
+            Line.through(row.label, [*_within(row, name, part), *_points(part)])
+            for row, part in zip(rows, known, strict=True)
+        )
+        limits = {"holds": _limits(lines, bound), "uses": (None, None)}
         return Lines(
             name=file,
             title=name,
@@ -120,6 +122,18 @@ def _pictures(evaluation: Evaluation, said: Asked) -> Panels | None:
         panels=panels,
         note=BEYOND if clipped else "",
     )
+
+
+def _within(row: GridRow, name: Name, part: Part | None) -> list[tuple[float | None, ...]]:
+    """Where a curve of what is added to the loss begins: with nothing, in the training window."""
+    return [(row.subject.training_window, 0.0, None, None)] if part and name == "holds" else []
+
+
+def _limits(lines: Sequence[Line], bound: float) -> tuple[float | None, float | None]:
+    """Of a y axis with the bound and all that is not FAR off, which is shown at an edge; None: where the curves end."""
+    ys, far = [bound, *(y for line in lines for y in line.y)], FAR * bound
+    low, high = max(min(ys), -far), min(max(ys), far)
+    return (None, None) if (low, high) == (min(ys), max(ys)) else (low - MARGIN * far, high + MARGIN * far)
 
 
 def _points(part: Part | None) -> list[tuple[float | None, ...]]:

@@ -4,14 +4,25 @@ small multiples where intervals would hide one another.
 Curves differ in colour, marker and dashes; those that are not ours have open markers and broken lines.
 """
 
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
 from coca_train.report.blocks import Line, Lines
 from coca_train.report.render.contents import PAPER, shown
-from coca_train.report.render.scales import Scale, apart, ends, intervals, look, tick_text, ticks, x_ticks
+from coca_train.report.render.scales import (
+    Beyond,
+    Scale,
+    apart,
+    beyond,
+    ends,
+    few,
+    intervals,
+    look,
+    tick_text,
+    ticks,
+    x_ticks,
+)
 
 SYMBOLS = {  # matplotlib's letters, drawn around (0, 0)
     "o": "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0Z",
@@ -23,14 +34,16 @@ SYMBOLS = {  # matplotlib's letters, drawn around (0, 0)
     "X": "M-4.2 -2.2L-2.2 -4.2L0 -2L2.2 -4.2L4.2 -2.2L2 0L4.2 2.2L2.2 4.2L0 2L-2.2 4.2L-4.2 2.2L-2 0Z",
 }
 OURS, THEIRS = ("", "9 3 2 3"), ("6 4", "2 3.5")  # dashes of the first seven curves, of the next
-MARKERS_A_LINE = 16
+UP, DOWN = "M-5 3.5L0 -5L5 3.5Z", "M-5 -3.5L0 5L5 -3.5Z"  # at an edge: a figure beyond it
+BESIDE = 9  # [px] between two of them at one place
 RIGHT = 16  # [px] beside the plot
 LINE_HEIGHT = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sheet:
-    """kind: its CSS class. width, height, left, bottom [px]. x_ticks, y_ticks: how many at most."""
+    """kind: its CSS class. width, height, left, bottom [px]. x_ticks, y_ticks: how many at most. letter: the width of
+    one, about [px]."""
 
     kind: str
     width: int
@@ -39,6 +52,7 @@ class Sheet:
     y_ticks: int
     left: int = 54
     bottom: int = 44
+    letter: float = 6.3
 
     def scales(self, block: Lines, top: int) -> tuple[Scale, Scale]:
         """Of x and y."""
@@ -50,12 +64,12 @@ class Sheet:
 
 
 WIDE = Sheet(kind="wide", width=600, height=380, x_ticks=8, y_ticks=8)
-NARROW = Sheet(kind="narrow", width=340, height=216, x_ticks=5, y_ticks=6, left=48, bottom=40)
+NARROW = Sheet(kind="narrow", width=340, height=216, x_ticks=5, y_ticks=6, left=48, bottom=40, letter=5.8)
 PART, NARROW_PART = (  # of a picture of several panels
-    Sheet(kind="wide", width=300, height=190, x_ticks=5, y_ticks=5, left=46, bottom=24),
-    Sheet(kind="narrow", width=176, height=106, x_ticks=3, y_ticks=4, left=38, bottom=22),
+    Sheet(kind="wide", width=300, height=200, x_ticks=6, y_ticks=5, left=46, bottom=24),
+    Sheet(kind="narrow", width=176, height=120, x_ticks=3, y_ticks=4, left=38, bottom=22, letter=5.3),
 )
-PANEL = Sheet(kind="panel", width=220, height=140, x_ticks=4, y_ticks=3, left=44, bottom=22)
+PANEL = Sheet(kind="panel", width=220, height=152, x_ticks=4, y_ticks=3, left=44, bottom=22, letter=5.3)
 
 
 def looks(index: int, theirs: bool) -> tuple[str, str, str]:
@@ -76,52 +90,54 @@ def swatch(index: int, theirs: bool) -> str:
 
 def chart(block: Lines, sheet: Sheet) -> str:
     """All curves; where their intervals would hide one another, a curve's is there when it is pointed at."""
-    top = LINE_HEIGHT * (2 + len(block.marks))
-    x, y = sheet.scales(block, top)
-    drawn = "".join(_curve(line, index, x, y) for index, line in enumerate(block.lines))
-    hushed = " hushed" if apart(block) else ""
+    x, y = sheet.scales(block, LINE_HEIGHT * (2 + len(block.marks)))
     middle = (x.start + x.end) / 2
     words = (
         f'<text class="label" x="{middle}" y="{sheet.height - 6}" text-anchor="middle">{escape(block.x_label)}</text>'
         f'<text class="label" x="2" y="13">{escape(block.y_label)}</text>'
     )
+    around = f"{_around(block, sheet, x, y)}{words}{''.join(_marks(block, sheet, x, y, above=1))}"
     return _svg(
-        f"{sheet.kind}{hushed}",
-        sheet,
-        block.alt,
-        f"clip-{block.name}-{sheet.kind}",
-        (x, y),
-        f"{''.join(_axes(block, sheet, x, y))}{words}{''.join(_marks(block, x, y))}",
-        drawn,
+        _kind(block, sheet), sheet, block.alt, f"clip-{block.name}-{sheet.kind}", (x, y), around, _all(block, x, y)
     )
 
 
 def part(name: str, block: Lines, sheet: Sheet) -> str:
     """One panel of several: its curves and what must be passed; what its axes are is said around it. name: of all."""
-    x, y = sheet.scales(block, 10)
-    drawn = "".join(_curve(line, index, x, y) for index, line in enumerate(block.lines))
-    hushed = " hushed" if apart(block) else ""
-    marks = "".join(f'<path class="mark" d="M{x(v):.1f} {y.end}V{y.start}"/>' for v, _ in block.marks if x.holds(v))
-    levels = "".join(f'<path class="level" d="M{x.start} {y(v):.1f}H{x.end}"/>' for v, _ in block.levels if y.holds(v))
-    around = "".join(_axes(block, sheet, x, y)) + marks + levels
+    x, y = sheet.scales(block, LINE_HEIGHT * len(block.marks) + 10)
+    around = _around(block, sheet, x, y) + "".join(_marks(block, sheet, x, y))
     clip = f"clip-{name}-{block.name}-{sheet.kind}"
-    return _svg(f"{sheet.kind}{hushed}", sheet, block.alt, clip, (x, y), around, drawn)
+    return _svg(_kind(block, sheet), sheet, block.alt, clip, (x, y), around, _all(block, x, y))
 
 
 def multiples(block: Lines) -> Iterator[tuple[str, str]]:
     """(the curve's own look, its panel) of every curve: it and its interval, all others grey behind it, one axis."""
-    x, y = PANEL.scales(block, 8)
+    x, y = PANEL.scales(block, LINE_HEIGHT * len(block.marks) + 8)
     behind = f"behind-{block.name}"
     others = "".join(f'<path class="other" d="{path}"/>' for line in block.lines if (path := _path(line, x, y)))
+    around = _around(block, PANEL, x, y) + "".join(_marks(block, PANEL, x, y))
     for index, line in enumerate(block.lines):
         # Drawn once, and shown again in every panel: of 25 curves that is 25 paths and not 625.
         shared = f'<g id="{behind}">{others}</g>' if index == 0 else f'<use href="#{behind}"/>'
-        axes = "".join(_axes(block, PANEL, x, y))
-        marks = "".join(f'<path class="mark" d="M{x(v):.1f} {y.end}V{y.start}"/>' for v, _ in block.marks if x.holds(v))
         alt = f"{line.label}: {block.y_label} against {block.x_label}, with its interval"
-        clip = f"clip-{block.name}-{index}"
-        panel = _svg("panel", PANEL, alt, clip, (x, y), axes + marks, shared + _curve(line, index, x, y))
-        yield swatch(index, line.theirs), panel
+        curve = _curve(line, index, x, y, beyond(block, [index]))
+        panel = _svg("panel", PANEL, alt, f"clip-{block.name}-{index}", (x, y), around, shared + curve)
+        yield swatch(line.place(index), line.theirs), panel
+
+
+def _kind(block: Lines, sheet: Sheet) -> str:
+    return f"{sheet.kind}{' hushed' if apart(block) else ''}"
+
+
+def _all(block: Lines, x: Scale, y: Scale) -> str:
+    outside = beyond(block)
+    return "".join(_curve(line, index, x, y, outside) for index, line in enumerate(block.lines))
+
+
+def _around(block: Lines, sheet: Sheet, x: Scale, y: Scale) -> str:
+    """Axes, and what must be passed."""
+    levels = "".join(f'<path class="level" d="M{x.start} {y(v):.1f}H{x.end}"/>' for v, _ in block.levels if y.holds(v))
+    return "".join(_axes(block, sheet, x, y)) + levels
 
 
 def _svg(kind: str, sheet: Sheet, alt: str, clip: str, scales: tuple[Scale, Scale], around: str, inside: str) -> str:
@@ -147,29 +163,43 @@ def _axes(block: Lines, sheet: Sheet, x: Scale, y: Scale) -> Iterator[str]:
     yield f'<path class="axis" d="M{x.start} {y.start}H{x.end}"/>'
 
 
-def _marks(block: Lines, x: Scale, y: Scale) -> Iterator[str]:
-    """Dotted vertical lines, their words above the plot, each on a line of its own."""
+def _marks(block: Lines, sheet: Sheet, x: Scale, y: Scale, above: int = 0) -> Iterator[str]:
+    """Dotted vertical lines, their words above the plot, each on a line of its own. above: lines that stand over them.
+
+    Words that have no room on either side give way to the value.
+    """
     for index, (value, words) in enumerate(block.marks):
         if not x.holds(value):
             continue
-        place, height = x(value), LINE_HEIGHT * (2 + index) - 3
-        anchor, shift = ("start", 5) if place < (x.start + x.end) / 2 else ("end", -5)
+        place, height = x(value), LINE_HEIGHT * (1 + above + index) - 3
+        room = max(sheet.width - place, place) - 5
+        said = words if sheet.letter * len(words) <= room else tick_text(value)
+        anchor, shift = ("start", 5) if place + 5 + sheet.letter * len(said) <= sheet.width else ("end", -5)
         yield f'<path class="mark" d="M{place:.1f} {height - 10}V{y.start}"/>'
-        yield f'<text class="words" x="{place + shift:.1f}" y="{height}" text-anchor="{anchor}">{escape(words)}</text>'
+        yield f'<text class="words" x="{place + shift:.1f}" y="{height}" text-anchor="{anchor}">{escape(said)}</text>'
 
 
-def _curve(line: Line, index: int, x: Scale, y: Scale) -> str:
-    classes, marker, dashes = looks(index, line.theirs)
+def _curve(line: Line, index: int, x: Scale, y: Scale, outside: Sequence[Beyond]) -> str:
+    """outside: points of all curves that leave the picture."""
+    classes, marker, dashes = looks(line.place(index), line.theirs)
     points = [p for p in zip(line.x, line.y, intervals(line), strict=True) if x.holds(p[0]) and y.holds(p[1])]
     parts = [_band(line, x, y), _strokes(line, x, y)]
     if points:
         parts.append(f'<path class="stroke" d="{_path(line, x, y)}" stroke-dasharray="{dashes}"/>')
-    for a, b, (low, high) in points[:: math.ceil(len(points) / MARKERS_A_LINE) or 1]:
+    for a, b, (low, high) in few([p for p in points if y.low <= p[1] <= y.high]):
         between = "" if low is None or high is None else f" ({shown(low)} to {shown(high)})"
-        hover = f"{line.label}{f' ({PAPER})' if line.theirs else ''} at {shown(a)}: {shown(b)}{between}"
         place = f"translate({x(a):.1f} {y(b):.1f})"
-        parts.append(f'<path class="dot" transform="{place}" d="{marker}"><title>{escape(hover)}</title></path>')
+        title = f"<title>{escape(f'{_at(line, a, b)}{between}')}</title>"
+        parts.append(f'<path class="dot" transform="{place}" d="{marker}">{title}</path>')
+    for each in (each for each in outside if each.curve == index):
+        place = f"translate({x(each.x) - BESIDE * each.beside:.1f} {y.end if each.above else y.start:.1f})"
+        title = f"<title>{escape(f'{_at(line, each.x, each.y)}, beyond the picture')}</title>"
+        parts.append(f'<path class="beyond" transform="{place}" d="{UP if each.above else DOWN}">{title}</path>')
     return f'<g class="curve {classes}" data-line="{index}">{"".join(parts)}</g>'
+
+
+def _at(line: Line, x: float, y: float) -> str:
+    return f"{line.label}{f' ({PAPER})' if line.theirs else ''} at {shown(x)}: {shown(y)}"
 
 
 def _strokes(line: Line, x: Scale, y: Scale) -> str:

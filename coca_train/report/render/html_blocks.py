@@ -36,7 +36,7 @@ from coca_train.report.render.contents import (
     pieces,
 )
 from coca_train.report.render.plain import csv_text, latex_text
-from coca_train.report.render.scales import RAMP, apart, ground, hex_of, ink_on
+from coca_train.report.render.scales import DARK_RAMP, RAMP, Rgb, apart, ground, hex_of, ink_on
 
 TAG = f'<span class="tag">{PAPER}</span>'
 
@@ -206,7 +206,7 @@ def _side_by_side(block: Panels) -> str:
 def _legend(lines: Sequence[Line], hushed: bool, interval: str) -> str:
     """A button for each curve, which hides and shows it. hushed: their intervals are there when pointed at."""
     entries = [
-        f'<li><button type="button" aria-pressed="true" data-line="{index}">{swatch(index, line.theirs)}'
+        f'<li><button type="button" aria-pressed="true" data-line="{index}">{swatch(line.place(index), line.theirs)}'
         f"<span>{escape(line.label)}{f' {TAG}' if line.theirs else ''}</span></button></li>"
         for index, line in enumerate(lines)
     ]
@@ -215,8 +215,13 @@ def _legend(lines: Sequence[Line], hushed: bool, interval: str) -> str:
     return f"<figcaption>{listed}{point}</figcaption>"
 
 
+def _both(light: Rgb, dark: Rgb) -> str:
+    """A colour of light pages and one of dark ones."""
+    return f"light-dark({hex_of(light)}, {hex_of(dark)})"
+
+
 def _panels(block: HeatMaps) -> str:
-    stops = ", ".join(hex_of(colour) for colour in RAMP)
+    stops = ", ".join(_both(*colours) for colours in zip(RAMP, DARK_RAMP, strict=True))
     key = (
         f'<p class="key"><span>{escape(block.form.format(block.low))}</span> <span class="bar" style="background:'
         f'linear-gradient(90deg, {stops})"></span> <span>{escape(block.form.format(block.high))}</span></p>'
@@ -248,6 +253,7 @@ def _panel(block: HeatMaps, panel: HeatMap) -> str:
 def _square(block: HeatMaps, value: float | None, edge: str) -> str:
     if value is None:
         return f'<td{edge} title="nothing measured"><span class="none">–</span></td>'
-    colour = ground(value, block.low, block.high)
-    look = f' style="background:{hex_of(colour)};color:{hex_of(ink_on(colour))}"' if colour else ""
+    light, dark = (ground(value, block.low, block.high, stops) for stops in (RAMP, DARK_RAMP))
+    inks = light and dark and _both(ink_on(light), ink_on(dark))
+    look = f' style="background:{_both(light, dark)};color:{inks}"' if light and dark else ""
     return f"<td{edge}{look}>{escape(block.form.format(value))}</td>"

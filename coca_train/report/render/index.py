@@ -1,7 +1,7 @@
 """One page over the reports of a folder: each with what it found, a thumbnail, when it was written, and the way there.
 
 Beside every report stands SUMMARY, what its line is made of, and THUMBNAIL. A folder of runs has reports of its runs
-and of their stages, of comparisons, and evaluations next to it.
+and of their stages, of comparisons and sweeps, and evaluations next to it.
 """
 
 import base64
@@ -24,7 +24,7 @@ from coca_train.runtime.durable import as_json, write_text
 SUMMARY = "summary.json"
 INDEX = "index.html"
 THUMBNAIL = "thumbnail.png"
-PLACES = ("*", "*/report", "*/report/*", "comparisons/*")
+PLACES = ("*", "*/report", "*/report/*", "comparisons/*", "sweeps/*")
 PNG, LARGEST = b"\x89PNG\r\n", 1 << 18  # how a picture begins; its size [bytes]
 BESIDE = "evaluations"  # folder of the evaluations of runs, next to that of the runs
 
@@ -118,7 +118,7 @@ def _read(known: Mapping[str, Any]) -> dict[str, Any]:
         "title": _text(known["title"]),
         "command": _text(known["command"]),
         "first": _text(" ".join(known["finding"]) or next(iter(known["summary"]), "")),
-        "verdicts": tuple(verdicts),
+        "verdicts": () if known["finding"] else tuple(verdicts),  # what they say is in the finding
     }
 
 
@@ -126,7 +126,8 @@ def _line(each: Listed) -> str:
     said = (f"<p>{escape(each.first)}</p>" if each.first else "") + verdict_list(each.verdicts)
     when = f'<time datetime="{each.written.replace(" ", "T")}">{each.written}</time>'
     data = base64.b64encode(each.picture).decode("ascii")
-    picture = f'<img class="thumbnail" alt="" src="data:image/png;base64,{data}">' if data else ""
+    image = f'<img class="thumbnail" alt="" src="data:image/png;base64,{data}">'
+    picture = f'<span class="frame">{image}</span>' if data else ""
     return (
         f'<li><div>{picture}</div><div><h2><a href="{quote(each.place)}/report.html">{escape(each.title)}</a></h2>'
         f'<p class="quiet">{when} · {escape(each.place)}</p>{said}'

@@ -4,7 +4,7 @@ salt, and letters as outlines, so that a picture looks the same wherever it is o
 import io
 import math
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,10 @@ SQUARE = 0.62  # [inch]
 PANELS_A_ROW = 3
 CURVES_A_ROW = 4  # of panels with a curve each
 WORDS = 65  # characters of what stands below a column of panels
+HALF_A_PANEL = 18  # characters of what stands at a mark of one with a curve
+ABOVE = 11  # [points] a line of words above a panel
+DOTTED = (0, (2, 2))
 TITLE = 36  # characters of a line of their titles
-MARKERS_A_LINE = 16
 MARK = "#c2185b"  # what is drawn at the training window
 
 
@@ -59,11 +61,13 @@ def thumbnail(block: Picture) -> bytes:
     else:
         lines = block.panels[0] if isinstance(block, Panels) else block
         for value, _ in lines.marks:
-            axes.axvline(value, color=MARK, linewidth=1.0, linestyle=(0, (2, 2)))
+            axes.axvline(value, color=MARK, linewidth=1.0, linestyle=DOTTED)
         for index, line in enumerate(lines.lines):
-            _curve(axes, line, look(index, line.theirs) | {"marker": "", "linewidth": 1.6})
+            _curve(axes, line, look(line.place(index), line.theirs) | {"marker": "", "linewidth": 1.6})
         _scaled(axes, lines, X_TICKS, Y_TICKS)
     axes.tick_params(which="both", length=0, labelbottom=False, labelleft=False)
+    for patch in (sheet.patch, axes.patch):
+        patch.set_alpha(0.0)  # it lies on light pages and on dark ones
     return _saved(sheet, "png", SMALL_DPI)
 
 
@@ -114,11 +118,9 @@ def _lines(block: Lines) -> Figure:
 
 def _together(block: Lines) -> Figure:
     sheet, (axes,) = _sheet(block.title, (10, 5.6 + 0.22 * math.ceil(len(block.lines) / 3)))
-    for value, words in block.marks:
-        axes.axvline(value, color=MARK, linewidth=1.3, linestyle=(0, (2, 2)), label=words)
     for index, line in enumerate(block.lines):
-        _curve(axes, line, look(index, line.theirs))
-    _scaled(axes, block, X_TICKS, Y_TICKS)
+        _curve(axes, line, look(line.place(index), line.theirs))
+    _around(axes, block, range(len(block.lines)), X_TICKS, Y_TICKS, room=80)
     axes.set(xlabel=block.x_label, ylabel=block.y_label)
     if axes.lines:
         sheet.legend(loc="outside lower center", ncols=3, fontsize=9.5, frameon=False, handlelength=3.6)
@@ -131,14 +133,10 @@ def _side_by_side(block: Panels) -> Figure:
     rows = math.ceil(len(block.panels) / columns)
     sheet, axes = _sheet(block.title, (5.5 * columns, 1.2 + 3.0 * rows), rows, columns)
     for one, panel in zip(axes, block.panels, strict=False):
-        for value, _ in panel.marks:
-            one.axvline(value, color=MARK, linewidth=1.1, linestyle=(0, (2, 2)))
-        for value, _ in panel.levels:
-            one.axhline(value, color="0.25", linewidth=1.1, linestyle=(0, (6, 4)))
         for index, line in enumerate(panel.lines):
-            _curve(one, line, look(index, line.theirs) | {"markersize": 5})
-        _scaled(one, panel, X_TICKS // 2, Y_TICKS // 2)
-        one.set_title(panel.title, fontsize=11)
+            _curve(one, line, look(line.place(index), line.theirs) | {"markersize": 5})
+        _around(one, panel, range(len(panel.lines)), X_TICKS // 2 + 1, Y_TICKS // 2, room=35)
+        one.set_title(panel.title, fontsize=11, pad=_above(panel))
         one.set(ylabel=panel.y_label)
     for one in axes[len(block.panels) :]:
         one.set_visible(False)
@@ -157,19 +155,52 @@ def _panels(block: Lines) -> Figure:
     rows = math.ceil(len(block.lines) / columns)
     sheet, axes = _sheet(block.title, (12, 1.1 + 2.1 * rows), rows, columns)
     for index, (one, line) in enumerate(zip(axes, block.lines, strict=False)):
-        for value, _ in block.marks:
-            one.axvline(value, color=MARK, linewidth=1.1, linestyle=(0, (2, 2)))
         for other in block.lines:
             one.plot(other.x, [y if math.isfinite(y) else math.nan for y in other.y], color="0.86", linewidth=0.9)
-        _curve(one, line, look(index, line.theirs) | {"markersize": 4})
-        _scaled(one, block, X_TICKS // 2, Y_TICKS // 2)
+        _curve(one, line, look(line.place(index), line.theirs) | {"markersize": 4})
+        _around(one, block, [index], X_TICKS // 2, Y_TICKS // 2, room=HALF_A_PANEL)
         one.tick_params(labelsize=8)
-        one.set_title(textwrap.fill(_label(line), TITLE), fontsize=9.5)
+        one.set_title(textwrap.fill(_label(line), TITLE), fontsize=9.5, pad=_above(block))
     for one in axes[len(block.lines) :]:
         one.set_visible(False)
-    sheet.supxlabel("; ".join([block.x_label, *(f"dotted: {words}" for _, words in block.marks)]), fontsize=10)
+    unsaid = [f"dotted: {words}" for _, words in block.marks if len(words) > HALF_A_PANEL]
+    sheet.supxlabel("; ".join([block.x_label, *unsaid]), fontsize=10)
     sheet.supylabel(block.y_label, fontsize=10)
     return sheet
+
+
+def _around(axes: Any, block: Lines, curves: Sequence[int], n_x: int, n_y: int, room: int) -> None:
+    """Axes, the training window with its words above them, what must be passed, and at the edges what of these curves
+    leaves the picture. room: letters that half of the width holds; longer words give way to the value."""
+    _scaled(axes, block, n_x, n_y)
+    left, right = axes.transData.transform([(end, 1.0) for end in axes.get_xlim()])[:, 0]
+    for row, (value, words) in enumerate(reversed(block.marks)):
+        axes.axvline(value, color=MARK, linewidth=1.2, linestyle=DOTTED)
+        aside = "left" if axes.transData.transform((value, 1.0))[0] < (left + right) / 2 else "right"
+        place = {"xy": (value, 1.0), "xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+        said = words if len(words) <= room else tick_text(value)
+        axes.annotate(said, **place, xytext=(0, 2 + ABOVE * row), color=MARK, fontsize=8, ha=aside, va="bottom")
+    for value, _ in block.levels:
+        axes.axhline(value, color="0.25", linewidth=1.1, linestyle=(0, (6, 4)))
+    for each in scales.beyond(block, curves):
+        place = {"xy": (each.x, float(each.above)), "xycoords": ("data", "axes fraction")}
+        look = {
+            "color": COLOURS[scales.look(block.lines[each.curve].place(each.curve))[0]],
+            "fontsize": 9,
+            "ha": "center",
+            "annotation_clip": False,
+        }
+        aside = {
+            "xytext": (-8 * each.beside, 0),
+            "textcoords": "offset points",
+            "va": "top" if each.above else "bottom",
+        }
+        axes.annotate("▲" if each.above else "▼", **place, **aside, **look)
+
+
+def _above(block: Lines) -> float:
+    """What the words above a panel take [points]."""
+    return 4 + ABOVE * len(block.marks)
 
 
 def _scaled(axes: Any, block: Lines, n_x: int, n_y: int) -> None:
@@ -195,7 +226,7 @@ def _curve(axes: Any, line: Line, look: dict[str, Any]) -> None:
     """Points that are not finite are left out; of many points, not every one has a marker."""
     x, y = np.asarray(line.x, float), np.asarray(line.y, float)
     finite = np.isfinite(y)
-    every = math.ceil(len(x) / MARKERS_A_LINE) or 1
+    every = math.ceil(len(x) / scales.MARKERS_A_LINE) or 1
     style = {"linewidth": 1.8, "markersize": 6, "markevery": every, **look}
     axes.plot(x[finite], y[finite], label=_label(line), **style)
     if line.least is not None and line.most is not None:

@@ -8,6 +8,7 @@ figure rises; luminance and contrast as WCAG 2.2 defines them (https://www.w3.or
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from coca_train.report.blocks import Line, Lines
 from coca_train.report.render.contents import shown
@@ -20,6 +21,7 @@ TIMES_INTERVAL = 2.0  # of the widest interval, what an axis shows at least
 LEAST_RATIO = 0.1  # the same where no interval is known, of the middle figure
 TOGETHER = 3  # curves whose intervals can be told apart in one picture
 FEW_POINTS = 8  # of which every second or third has a tick, however small the picture
+MARKERS_A_LINE = 16
 KIBI = 1024
 
 
@@ -96,6 +98,36 @@ def least_span(block: Lines) -> float:
 def apart(block: Lines) -> bool:
     """Whether each curve needs a panel of its own for its interval to be seen: they would hide one another."""
     return sum(line.low is not None for line in block.lines) > TOGETHER
+
+
+def few(points: Sequence[Any]) -> Sequence[Any]:
+    """Those of a curve that have a marker: of many, not every one."""
+    return points[:: math.ceil(len(points) / MARKERS_A_LINE) or 1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beyond:
+    """A point that leaves the picture. curve: its index. above: at which edge it is shown. beside: how many others are
+    shown at that place before it."""
+
+    curve: int
+    x: float
+    y: float
+    above: bool
+    beside: int
+
+
+def beyond(block: Lines, curves: Sequence[int] | None = None) -> list[Beyond]:
+    """Of these curves, what lies above or below the picture, infinity too. curves: their indices; None: all."""
+    found, (low, high) = list[Beyond](), ends(block)[1]
+    for index in range(len(block.lines)) if curves is None else curves:
+        line = block.lines[index]
+        points = zip(line.x, line.y, strict=True)
+        outside = [(x, y) for x, y in points if (y > high or y < low) and (x > 0 or not block.x_log)]
+        for x, y in few(outside):
+            beside = sum((each.x, each.above) == (x, y > high) for each in found)
+            found.append(Beyond(curve=index, x=x, y=y, above=y > high, beside=beside))
+    return found
 
 
 def bounds(line: Line) -> list[tuple[float | None, ...]]:
@@ -176,23 +208,30 @@ def look(index: int) -> tuple[int, str, int]:
 Rgb = tuple[int, int, int]
 
 RAMP: tuple[Rgb, ...] = ((247, 250, 253), (203, 222, 240), (116, 175, 214), (36, 111, 176), (9, 45, 98))
+DARK_RAMP: tuple[Rgb, ...] = (
+    (30, 36, 45),
+    (28, 58, 94),
+    (35, 98, 158),
+    (86, 160, 218),
+    (190, 225, 250),
+)  # of dark pages
 INKS: tuple[Rgb, ...] = ((255, 255, 255), (0, 0, 0))  # one of the two has at least 4.5 on any colour
 
 
-def ramp(share: float) -> Rgb:
+def ramp(share: float, stops: Sequence[Rgb] = RAMP) -> Rgb:
     """The colour at `share` (0 to 1, clamped) of the way from low to high."""
-    place = min(max(share, 0.0), 1.0) * (len(RAMP) - 1)
-    index = min(int(place), len(RAMP) - 2)
-    pairs = zip(RAMP[index], RAMP[index + 1], strict=True)
+    place = min(max(share, 0.0), 1.0) * (len(stops) - 1)
+    index = min(int(place), len(stops) - 2)
+    pairs = zip(stops[index], stops[index + 1], strict=True)
     red, green, blue = (round(low + (high - low) * (place - index)) for low, high in pairs)
     return red, green, blue
 
 
-def ground(value: float | None, low: float, high: float) -> Rgb | None:
+def ground(value: float | None, low: float, high: float, stops: Sequence[Rgb] = RAMP) -> Rgb | None:
     """The colour of a figure's square, on a ramp from low to high; None where there is no finite figure."""
     if value is None or not math.isfinite(value):
         return None
-    return ramp((value - low) / (high - low) if high > low else 0.0)
+    return ramp((value - low) / (high - low) if high > low else 0.0, stops)
 
 
 def ink_on(colour: Rgb) -> Rgb:
