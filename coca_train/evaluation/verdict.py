@@ -111,12 +111,18 @@ def settled_by(unsettled: Sequence[Evidence], of: str) -> str:
     return f" (about {more:,} more {of} would tell)" if more else ""
 
 
-CLAUSES: dict[Name, tuple[str, str, str]] = {  # by part: when it is sure, when it fails at once, when it is open
-    "holds": ("perplexity holds to {} tokens", "perplexity does not hold at {} tokens", "keeps its perplexity"),
-    "uses": ("demonstrably uses its last {} tokens", "makes no use of {} tokens of context", "uses"),
-    "finds": ("finds what is hidden in {} tokens", "does not find what is hidden in {} tokens", "finds"),
-    "works with": ("works with {} tokens", "does not work with {} tokens", "works with"),
-}
+CLAUSES: dict[
+    Name, tuple[str, str, str]
+] = {  # by part: when it is sure, when it fails at once, what it may or may not do
+    "holds": ("perplexity holds to {} tokens", "perplexity does not hold at {} tokens", "keep its perplexity at"),
+    "uses": ("demonstrably uses its last {} tokens", "makes no use of {} tokens of context", "use its last"),
+    "finds": (
+        "finds what is hidden in {} tokens",
+        "does not find what is hidden in {} tokens",
+        "find what is hidden in",
+    ),
+    "works with": ("works with {} tokens", "does not work with {} tokens", "work with"),
+}  # fmt: skip
 
 
 def _clause(name: Name, parts: Sequence[Part], window: int) -> str:
@@ -139,8 +145,8 @@ def _clause(name: Name, parts: Sequence[Part], window: int) -> str:
     if failed is not None and not opened:
         return ", ".join([fails.format(f"{failed:,}"), *_seeds(parts)])
     if opened:
-        return f"{unclear} {opened[0].length:,} tokens: open{settled_by(opened, least.of)}"
-    return f"{unclear}: open, {least.stopped or NOTHING}"
+        return f"may or may not {unclear} {opened[0].length:,} tokens{settled_by(opened, least.of)}"
+    return f"{name}: open, {least.stopped or NOTHING}"
 
 
 def _seeds(parts: Sequence[Part]) -> list[str]:

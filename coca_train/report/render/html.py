@@ -23,6 +23,8 @@ DENSE = 4  # verdicts in lines of full height
 
 def html_text(document: Document) -> str:
     answers, pictures, table, sections = lead(document)
+    # Of models of which nothing can be said the finding has said why.
+    verdicts = document.verdicts if not document.finding or any(each.parts for each in document.verdicts) else ()
     first = views(pictures) + (block_html(table, 2) if table else "")
     headline = document.finding[0] if document.finding else document.title
     return framed(
@@ -32,12 +34,12 @@ def html_text(document: Document) -> str:
 {f'<p class="kicker">{escape(document.title)}</p>' if document.finding else ""}
 <h1>{escape(headline)}</h1>
 {_standfirst(document)}
-{_answers(answers) or verdict_list(document.verdicts) or _summary(document)}
+{_answers(answers) or verdict_list(verdicts) or _summary(document)}
 <div class="folds">{_run(document)}{"".join(_folded(section) for section in sections if section.folded)}</div>
 </header>
 <main id="main" tabindex="-1">
 {f'<div class="lead">{first}</div>' if first else ""}
-{_summary(document) if answers or document.verdicts else ""}
+{_summary(document) if answers or verdicts else ""}
 {_contents(sections)}
 {_sections(sections)}
 </main>""",
