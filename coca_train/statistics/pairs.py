@@ -52,8 +52,10 @@ class Sample:
         return self.sums_SU2.shape[1]
 
     def pairs_with(self, other: "Sample") -> bool:
-        """Whether both are of the same units, so that they can be compared one by one."""
-        return self.units == other.units and bool(set(self.seeds) & set(other.seeds))
+        """Whether both are of the same units, so that they can be compared one by one: seed by seed where they have
+        some in common, else one training with another (a folder has no seed that is known)."""
+        in_common = set(self.seeds) & set(other.seeds) or len(self.seeds) == len(other.seeds) == 1
+        return self.units == other.units and bool(in_common)
 
 
 class Figure(Protocol):
@@ -103,7 +105,7 @@ class _Paired:
     """Of the same units."""
 
     def __init__(self, one: Sample, other: Sample) -> None:
-        seeds = [(i, other.seeds.index(seed)) for i, seed in enumerate(one.seeds) if seed in other.seeds]
+        seeds = [(i, other.seeds.index(seed)) for i, seed in enumerate(one.seeds) if seed in other.seeds] or [(0, 0)]
         ours, theirs = (sample.sums_SU2[[pair[k] for pair in seeds]] for k, sample in enumerate((one, other)))
         self.sums_SU2 = np.stack((ours[..., 0] - theirs[..., 0], ours[..., 1]), -1)
         self.n, self.rounding = one.n, max(one.rounding, other.rounding)
