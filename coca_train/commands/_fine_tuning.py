@@ -15,9 +15,7 @@ from coca_train.runtime.trees import leaves, section
 
 DATA = """\
 data=embedded, which is text and code of this Python installation: enough to see that all works, not to teach anything.
-Your own text: python -m data_prep tokenizer, then tokenize, then mix, each with the words
-  corpus.name=mine corpus.sources.text.files='[raw/*.jsonl]' tokenizer.import_from={path}
-and behind the training's words: --config-dir data/mine/config data=mine (docs/corpora.md)"""
+Your own text: data.path=<folder of texts> (docs/data.md)"""
 
 
 def set_precision(a: Assembled, groups: Mapping[str, str], values: dict[str, Any], bf16: bool | None) -> None:
@@ -50,8 +48,12 @@ def said(a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str, 
     if groups.get("model", "from_start") == "from_start":
         own = [name for name in ("position", "visibility", "layers") if name not in groups]
         lines.append(f"those of the weights: model, {', '.join([*own, 'tokenizer'])}")
-    if "data" not in groups and section(values, "data").get("prepare") == "embedded":
-        lines += DATA.format(path=path).splitlines()
+    if (steps := values["train"]["max_steps"]) == usual.tree["train"]["max_steps"]:
+        lines.append(f"train.max_steps={show(steps)} is the quickstart's")
+    lines += _stretched(values)
+    data = section(values, "data")
+    if "data" not in groups and data.get("path") is None and data.get("prepare") == "embedded":
+        lines += DATA.splitlines()
     head = f"CHANGED   because of start.path={path}, with which no experiment was chosen:"
     return "\n".join([head, *(f"          {line}" for line in lines)])
 
@@ -71,3 +73,15 @@ def _changed(
             if part not in groups and value != before and dict(leaves(values[part], part)).get(key) == value:
                 window = " (the model's window)" if key == "train.seq_len" else ""
                 yield f"{key}={show(value)}{window}", f"{key}={show(before)}"
+
+
+def _stretched(values: Mapping[str, Any]) -> Iterator[str]:
+    """Frequencies that reach further than the windows that are trained."""
+    frequencies, window = section(values["position"], "frequencies"), values["train"]["seq_len"]
+    factor, trained = frequencies.get("factor"), frequencies.get("original_seq_len")
+    if isinstance(factor, int | float) and isinstance(trained, int) and factor * trained > window:
+        reach = int(factor * trained)
+        yield (
+            f"position.frequencies.factor={show(factor)} stretches the window to {reach:,} tokens, and trained are "
+            f"{window:,}: train.seq_len={reach} for all of them"
+        )

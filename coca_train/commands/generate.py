@@ -3,6 +3,7 @@
 import sys
 import time
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
@@ -44,6 +45,10 @@ class GenerateConfig:
 
     run: str = Field(description="directory of a run")
     prompt: Text = Field(description="text to go on from, everything behind the =")
+    begin: Literal["auto", "bos", "none"] = Field(
+        description="what stands in front of it. bos: the token that begins a text; none: nothing; auto: that token "
+        "where the weights come from a Hugging Face folder whose tokenizer puts it there"
+    )
     max_new_tokens: int = Field(
         ge=0, description="length of the continuation [tokens]; it may end earlier, at the end of the document"
     )
@@ -63,10 +68,13 @@ class GenerateConfig:
 
 
 def _tokens(run: "TrainedRun", given: GenerateConfig) -> list[int]:
-    """The prompt's. UserError where prompt and continuation leave more in the cache than this machine holds."""
+    """Those that begin it and its own. UserError where prompt and continuation leave more in the cache than this
+    machine holds."""
     from coca_train.config.sizes import of_cache
+    from coca_train.evaluation.subject import begin_of, run_begins
 
-    tokens = run.tokenizer.encode(given.prompt)
+    begins = given.begin == "auto" and run_begins(Path(given.run), run.tokenizer)
+    tokens = [*begin_of(given.begin, begins, run.tokenizer), *run.tokenizer.encode(given.prompt)]
     for problem in of_cache(run.loaded.config.model, len(tokens) + given.max_new_tokens):
         raise UserError(f"{problem.id} command line {problem.message}. Fix: {problem.fix}")
     return tokens

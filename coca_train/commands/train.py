@@ -19,7 +19,7 @@ Train a language model whose context reaches further than it was trained.
   python -m coca_train schemes                            what each scheme is, costs and goes with
   torchrun --nproc-per-node 8 -m coca_train +experiment=coca_350m
   python -m coca_train +experiment=sketch model=llama_tiny        a typed choice replaces the experiment's whole section
-  python -m coca_train start.path=/models/Llama-2-7b-hf data=…    fine-tuning, with values made for it
+  python -m coca_train start.path=/models/Llama-2-7b-hf data.path=my_texts    fine-tuning, with values made for it
 
   --cfg job          show the configuration, composed and checked, and stop
   --config-dir DIR   more YAML files: DIR/experiment/mine.yaml is then +experiment=mine

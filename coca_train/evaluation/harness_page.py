@@ -2,13 +2,17 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import combinations
 from typing import Any, Literal
 
 from coca_train.evaluation.grid_blocks import by_point, document, table
+from coca_train.evaluation.measures.harness_documents import evenly, main_of, sample
 from coca_train.evaluation.results import Evaluation, GridRow, Point
 from coca_train.report import paper, yarn_authors
 from coca_train.report.blocks import MISSING, Document, Row, Table, Value
+from coca_train.statistics.pairs import Sample
 from coca_train.statistics.shares import Z_95, wilson
 
 # Table 5 of the CoCA paper (arXiv 2309.08646), measured with OpenCompass -> the task of lm-evaluation-harness.
@@ -78,14 +82,47 @@ def _overview(
     note = "Shares in per cent." if best == "high" else "Perplexities and the like, as they are."
     if printed:
         note += " The paper's figures are OpenCompass's, whose prompts differ: they show the order of magnitude."
-    columns = by_point(points, lambda result: _shown(result["main"], result["tasks"]))
+    columns = {name: column for point in points for name, column in by_point([point], partial(_main, point)).items()}
     if _whole(points):
         columns[f"total of these {len(HERE)}"] = partial(_total, HERE)
         columns[f"total of all {len(ALL)}"] = partial(_total, ALL)
     theirs = printed + yarn_authors.task_rows([str(point) for point in points], n_columns=len(columns))
-    return table(
+    shown = table(
         evaluation.rows(), columns, name=name, title=title, theirs=theirs, best=best, interval=ERRORS, note=note
     )
+    return shown and replace(shown, note=f"{note} {_compared(shown)}".rstrip())
+
+
+def _compared(shown: Table) -> str:
+    """How the figures of a task are held against each other, in a sentence; "" where no task has two."""
+    paired, apart = False, []
+    for column, task in enumerate(shown.columns):
+        values = [row.values[column] for row in shown.rows if not row.theirs]
+        samples = [value.sample for value in values if value.number is not None]
+        if len(samples) < 2:
+            continue
+        if not all(samples):
+            apart.append(f"{task} (no figure of each document)")
+        elif not all(one.pairs_with(other) for one, other in combinations(filter(None, samples), 2)):
+            apart.append(f"{task} (not the same documents)")
+        else:
+            paired = True
+    alone = f"as independent means: {', '.join(apart)}"
+    if paired:
+        return f"Models are compared on each document{f'; {alone}' if apart else ''}."
+    return f"Models are compared {alone}." if apart else ""
+
+
+def _main(point: Point, result: Mapping[str, Any]) -> Value:
+    """The figure of a task, or of a group of them."""
+    return _shown(result["main"], result["tasks"], _documents(point, result))
+
+
+def _documents(point: Point, result: Mapping[str, Any]) -> Sample | None:
+    """What it is the mean of."""
+    metrics = result["metrics"].get(point, {})
+    name = main_of(metrics)
+    return None if name is None else sample(result["documents"], name, metrics[name]["value"])
 
 
 def _whole(points: Sequence[Point]) -> bool:
@@ -100,11 +137,13 @@ def _total(tasks: Mapping[str, str], row: GridRow) -> Value:
     if (n_missing := len(tasks) - len(main)) > 0:
         return Value.of(None, missing=f"{n_missing} of them have no figure")
     total, form = sum(value.number or 0.0 for value in main), "{:.1f}"
+    asked = evenly([_documents(task, row.results[task]) for task in tasks])
     intervals = [value.interval for value in main if value.interval]
     if len(intervals) < len(main):
-        return Value.of(total, form)
+        return Value.of(total, form, sample=asked)
     half = math.hypot(*((high - low) / 2 for low, high in intervals))  # other documents each
-    return Value.of(total, form, low=total - half, high=total + half, n=min(value.n or 0 for value in main))
+    n = min(value.n or 0 for value in main)
+    return Value.of(total, form, low=total - half, high=total + half, n=n, sample=asked)
 
 
 def _theirs(points: Sequence[Point]) -> Iterator[Row]:
@@ -120,8 +159,9 @@ def _theirs(points: Sequence[Point]) -> Iterator[Row]:
         yield Row(label=(paper.method(method), "paper"), values=values, theirs=True)
 
 
-def _shown(metric: Mapping[str, Any] | None, tasks: Mapping[str, Any]) -> Value:
+def _shown(metric: Mapping[str, Any] | None, tasks: Mapping[str, Any], documents: Sample | None = None) -> Value:
     """None: of a group of tasks without a figure of all. tasks: of which it is, by name, with what was asked.
+    documents: what it is the mean of.
 
     The harness's standard error is 0 where all answers are right, or all wrong: of one task's share there is Wilson's
     interval, which a score between 0 and 1 varies no more than.
@@ -135,7 +175,7 @@ def _shown(metric: Mapping[str, Any] | None, tasks: Mapping[str, Any]) -> Value:
     low, high = (None, None) if error is None else (value - Z_95 * scale * error, value + Z_95 * scale * error)
     if share and len(tasks) == 1 and n and 0 <= metric["value"] <= 1:
         low, high = (100 * end for end in wilson(metric["value"] * n, n))
-    return Value.of(value, form, metric["metric"], low=low, high=high, n=n or None)
+    return Value.of(value, form, metric["metric"], low=low, high=high, n=n or None, sample=documents)
 
 
 def _every_metric(evaluation: Evaluation) -> Table:

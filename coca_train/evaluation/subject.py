@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from coca_train.checkpoint.opening import load_run, pick_device
+from coca_train.checkpoint.opening import load_run, pick_device, read_record
 from coca_train.config.schema import Config
 from coca_train.data.dataset import IndexedDataset
 from coca_train.data.tokenizer import Tokenizer
@@ -22,7 +22,7 @@ from coca_train.evaluation.results import Measured, Point
 from coca_train.evaluation.variants import Choice, Variant, variants
 from coca_train.hub import tokenizer_files
 from coca_train.hub.starting import NAME as STARTED
-from coca_train.hub.weights import Source, open_source
+from coca_train.hub.weights import Source, imported, open_source
 from coca_train.models.transformer import Transformer, count_parameters
 from coca_train.runtime.errors import DataError
 from coca_train.settings import TOKENIZERS, load
@@ -41,14 +41,19 @@ def begin_of(choice: Begin, begins: bool, tokenizer: Tokenizer) -> tuple[int, ..
 
 def _begins(source: Source, tokenizer: Tokenizer) -> bool:
     """Tell whether weights know texts that begin with a token: those of a Hugging Face folder whose tokenizer puts it
-    there, and of a run that began from such a folder. A run's own texts have none."""
-    folders = [source.path]
+    there, and of a run that began from such a folder."""
     if source.kind == "run":
-        if source.origin["imported"] is None:
-            return False
-        kept = (source.path / tokenizer_files.FOLDER, source.path / STARTED / tokenizer_files.FOLDER)
-        folders = [folder for folder in kept if folder.is_dir()] or [Path(tokenizer.path).parent]
-    return tokenizer_files.begins_texts(folders[0], tokenizer)
+        return run_begins(source.path, tokenizer)
+    return tokenizer_files.begins_texts(source.path, tokenizer)
+
+
+def run_begins(run_dir: Path, tokenizer: Tokenizer) -> bool:
+    """`_begins` of a run. Its own texts have no such token."""
+    if imported(read_record(run_dir)) is None:
+        return False
+    kept = (run_dir / tokenizer_files.FOLDER, run_dir / STARTED / tokenizer_files.FOLDER)
+    folder = next((folder for folder in kept if folder.is_dir()), Path(tokenizer.path).parent)
+    return tokenizer_files.begins_texts(folder, tokenizer)
 
 
 @dataclass(frozen=True, kw_only=True)

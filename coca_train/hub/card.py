@@ -18,6 +18,8 @@ from coca_train.runtime.printing import markdown
 from coca_train.schedule import resolve
 from coca_train.settings import load_saved
 
+COLUMNS = ("probe", "positions", "tokens", "max difference", "max logit", "relative, with equal frequencies")
+
 
 def text(name: str, source: Source, config: dict[str, Any], parity: dict[str, Any], tokenizer: Path | None) -> str:
     """README.md of the folder."""
@@ -26,6 +28,7 @@ def text(name: str, source: Source, config: dict[str, Any], parity: dict[str, An
         "pipeline_tag": "text-generation",
         "tags": ["coca_train", source.architecture.position.scheme],
     }
+    rows = figures(parity)
     parts = [
         f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n",
         f"# {name}\n",
@@ -40,8 +43,8 @@ def text(name: str, source: Source, config: dict[str, Any], parity: dict[str, An
         _data(source),
         "## Parity\n",
         f"Logits of the run and of this folder ({parity['against']}), {parity['dtype']}; the bound is "
-        f"{parity['bound']:.0e} of max(1, largest logit).\n",
-        markdown(["probe", "positions", "tokens", "max difference", "max logit"], _figures(parity), n_left=1),
+        f"{parity['bound']:.0e} of max(1, largest logit){_rounded(parity)}.\n",
+        markdown([*COLUMNS[: len(rows[0])]], rows, n_left=1),
         "## Configuration\n",
         f"```yaml\n{yaml.safe_dump(json.loads(json.dumps(source.architecture.sections())), sort_keys=False)}```\n",
     ]
@@ -114,17 +117,35 @@ def _tokenizer(path: Path | None) -> str:
     return f"\n- tokenizer: `{path.name}`, sha256 `{hashlib.sha256(outside.read_bytes(path)).hexdigest()}`\n"
 
 
-def _figures(parity: dict[str, Any]) -> list[list[str]]:
-    return [
-        [
-            probe["probe"],
-            f"{probe['length']:,}",
-            f"{probe['n_tokens']:,}",
-            f"{probe['max_abs_difference']:.2e}",
-            f"{probe['max_abs_logit']:.3f}",
-        ]
-        for probe in parity["probes"]
-    ]
+def _rounded(parity: dict[str, Any]) -> str:
+    """What the bound holds for where frequencies that are rounded otherwise make larger differences."""
+    again = [probe["frequencies"] for probe in parity["probes"] if probe["with_our_frequencies"] is not None]
+    if not again:
+        return ""
+    return (
+        f", and holds for the last column: transformers rounds frequencies otherwise (by {max(again):.0e}), which far "
+        "positions multiply"
+    )
+
+
+def figures(parity: dict[str, Any]) -> list[list[str]]:
+    """The last column, differences relative to the largest logit, is there where some were compared twice."""
+    rows = []
+    for probe in parity["probes"]:
+        again = probe["with_our_frequencies"]
+        equal = probe["relative"] if again is None else again
+        rows.append(
+            [
+                probe["probe"],
+                f"{probe['length']:,}",
+                f"{probe['n_tokens']:,}",
+                f"{probe['max_abs_difference']:.2e}",
+                f"{probe['max_abs_logit']:.3f}",
+                f"{equal:.1e}",
+            ]
+        )
+    twice = any(probe["with_our_frequencies"] is not None for probe in parity["probes"])
+    return rows if twice else [row[:-1] for row in rows]
 
 
 def _data(source: Source) -> str:

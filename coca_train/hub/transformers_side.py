@@ -200,7 +200,7 @@ def _ask(model: Any, probes: list[Probe], spectra: Spectra | None) -> tuple[list
     for probe in probes:
         forget_lengths(model)
         if spectra is not None:
-            worst = max(worst, _put_frequencies(model, probe, spectra(probe.length)))
+            worst = max(worst, put_frequencies(model, probe.pos_BT, spectra(probe.length)))
         answer = model(
             input_ids=probe.tokens_BT,
             position_ids=probe.pos_BT,
@@ -219,12 +219,12 @@ def forget_lengths(model: Any) -> None:
             module.inv_freq, module.max_seq_len_cached = module.original_inv_freq, module.original_max_seq_len
 
 
-def _put_frequencies(model: Any, probe: Probe, inv_freq_J: Tensor) -> float:
-    """Our frequencies into the model's rotary embedding; how far its own for this probe are from them, relative."""
+def put_frequencies(model: Any, pos_BT: Tensor, inv_freq_J: Tensor) -> float:
+    """Our frequencies into the model's rotary embedding; how far its own at these positions are from them, relative."""
     (rotary,) = (module for module in model.modules() if hasattr(module, "inv_freq"))
     kind = getattr(rotary, "coca_train_kind", rotary.rope_type)
     rotary.coca_train_kind, rotary.rope_type = kind, kind
-    rotary(torch.zeros(1), probe.pos_BT)  # a dynamic one adapts to the length here
+    rotary(torch.zeros(1), pos_BT)  # a dynamic one adapts to the length here
     least = torch.finfo(inv_freq_J.dtype).tiny  # of pairs that do not turn, nothing but 0 is the same
     difference = ((rotary.inv_freq - inv_freq_J).abs() / inv_freq_J.clamp(min=least)).max().item()
     rotary.rope_type, rotary.inv_freq = "default", inv_freq_J.clone()

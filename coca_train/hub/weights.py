@@ -208,7 +208,7 @@ def _refused(number: int, path: Path, what: str, needed: str) -> CheckpointError
     )
 
 
-def _imported(record: dict[str, Any]) -> dict[str, Any] | None:
+def imported(record: dict[str, Any]) -> dict[str, Any] | None:
     """What a run's record says of the Hugging Face folder that its weights come from, in however many trainings."""
     origin = record.get("imported") or record.get("start", {}).get("origin", {})
     return origin if "folder" in origin else origin.get("imported")
@@ -246,6 +246,6 @@ def _run(path: Path, verified: bool) -> Source:
             "step": newest.step,
             "manifest_digest": newest.manifest["digest"],
             "commit": record.get("versions", {}).get("commit"),
-            "imported": _imported(record),
+            "imported": imported(record),
         },
     )

@@ -3,7 +3,8 @@
 Two levels may have wide intervals that overlap and still differ surely: what documents differ by, they share. So models
 and variants are compared by the difference on each document, on each prompt of a share, on each seed where there are
 several, and never by whether two intervals meet. Where figures are not of the same documents (two tokenizers, a
-benchmark that keeps a standard error alone) the interval of the difference of two independent means takes its place.
+benchmark whose figure is no mean over documents) the interval of the difference of two independent means takes its
+place.
 
 Of n pairs that are left each is judged at 5 % / n; while any is significant, the others are judged again without it
 (Holm 1979): in at most 5 % of draws any pair of the table is called different falsely.
@@ -49,6 +50,12 @@ class Sample:
     @property
     def n(self) -> int:
         return self.sums_SU2.shape[1]
+
+    def pairs_with(self, other: "Sample") -> bool:
+        """Whether both are of the same units, so that they can be compared one by one: seed by seed where they have
+        some in common, else one training with another (a folder has no seed that is known)."""
+        in_common = set(self.seeds) & set(other.seeds) or len(self.seeds) == len(other.seeds) == 1
+        return self.units == other.units and bool(in_common)
 
 
 class Figure(Protocol):
@@ -98,7 +105,7 @@ class _Paired:
     """Of the same units."""
 
     def __init__(self, one: Sample, other: Sample) -> None:
-        seeds = [(i, other.seeds.index(seed)) for i, seed in enumerate(one.seeds) if seed in other.seeds]
+        seeds = [(i, other.seeds.index(seed)) for i, seed in enumerate(one.seeds) if seed in other.seeds] or [(0, 0)]
         ours, theirs = (sample.sums_SU2[[pair[k] for pair in seeds]] for k, sample in enumerate((one, other)))
         self.sums_SU2 = np.stack((ours[..., 0] - theirs[..., 0], ours[..., 1]), -1)
         self.n, self.rounding = one.n, max(one.rounding, other.rounding)
@@ -180,9 +187,8 @@ def differences(columns: Sequence[Sequence[Figure]]) -> list[dict[tuple[int, int
 def _pair(one: Figure, other: Figure) -> _Pair | None:
     if not all(each.number is not None and math.isfinite(each.number) for each in (one, other)):
         return None
-    ours, theirs = one.sample, other.sample
-    if ours is not None and theirs is not None and ours.units == theirs.units and set(ours.seeds) & set(theirs.seeds):
-        return _Paired(ours, theirs)
+    if one.sample is not None and other.sample is not None and one.sample.pairs_with(other.sample):
+        return _Paired(one.sample, other.sample)
     return _Apart(one, other)
 
 

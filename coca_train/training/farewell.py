@@ -61,9 +61,10 @@ def next_commands(config: Config, run_dir: Path, words: Sequence[str], folders: 
         # Of a folder of texts the data is made by the command line, above this floor: that it composes was seen.
         others = others if config.data.path is not None or _composes([*same, *chosen], folders) else []
     held_out = any(source.valid_path for source in config.data.sources.values())
+    before = "" if config.start.path is None else f"{config.start.path},"  # what the training was for is a comparison
     commands = [
         ["generate", f"run={run_dir}", f"prompt={config.eval.sample_prompt or 'The'}"],
-        *([["evaluate", f"checkpoint={run_dir}"]] if held_out else []),
+        *([["evaluate", f"checkpoint={before}{run_dir}"]] if held_out else []),
         *others,
         ["--help"],
     ]

@@ -4,6 +4,7 @@ from collections.abc import Container
 from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
+from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ import torch
 
 from coca_train import checkpoint, engine
 from coca_train.checkpoint.naming import unused_name
-from coca_train.config.schema import OWN, Config, EngineConfig, LoraConfig, TrainConfig
+from coca_train.config.schema import OWN, Config, EngineConfig, LoraConfig
 from coca_train.data.held_out import Validation
 from coca_train.data.loader import Loader
 from coca_train.data.mixture import Mixture
@@ -29,6 +30,7 @@ from coca_train.runtime import dist
 from coca_train.runtime.compilers import compiles
 from coca_train.runtime.errors import CheckpointError, DataError, Preempted
 from coca_train.runtime.machine import bounded_by_memory
+from coca_train.runtime.printing import percent
 from coca_train.runtime.signals import StopRequest
 from coca_train.runtime.silence import explained
 from coca_train.runtime.staging import Staging
@@ -136,7 +138,7 @@ def run_one(
         announce_stage(stage.name if context.n_stages > 1 else "", place, outline, stage.lora)
         dist.log(f"run       {run_dir} ({beginning(stage.first_step, origin, resumed)}, {steps} steps)")
         announce_model(outline)
-        announce_data(config.train, mixture, stage.first_sample, steps, n_readers)
+        announce_data(config, mixture, stage.first_sample, steps, n_readers)
         if steps < stage.max_steps:
             dist.log(f"data      a source with on_exhausted=stop ends the run at step {steps} of {stage.max_steps}")
         announce_engine(config.engine, runner.device)
@@ -254,17 +256,24 @@ def announce_model(outline: Transformer) -> None:
         dist.log(f"layers    {in_words(outline.layers, outline.config.n_layers)}")
 
 
-def announce_data(train: TrainConfig, mixture: Mixture, first_sample: int, steps: int, n_readers: int) -> None:
+def announce_data(config: Config, mixture: Mixture, first_sample: int, steps: int, n_readers: int) -> None:
     """first_sample: where the stage begins in its data [sequences]. n_readers: devices, or groups that share each
     sequence."""
+    train = config.train
     n_samples = steps * train.global_batch_size
     micro = train.micro_batch_size
     batch = f"{train.global_batch_size} = {n_readers} x {train.global_batch_size // (n_readers * micro)} x {micro}"
-    epochs = ", ".join(f"{name} {n:.2f}" for name, n in mixture.epochs(first_sample + n_samples).items())
+    read = mixture.epochs(first_sample + n_samples)
+    epochs = ", ".join(f"{name} {n:.2f}" for name, n in read.items())
     dist.log(
         f"data      {n_samples * train.seq_len / 1e6:.2f}M tokens: {train.global_batch_size} x {train.seq_len} a step; "
         f"epochs of each source: {epochs}"
     )
+    if config.data.path is not None and len(config.stages) == 1 and 0 < (share := min(read.values())) < 1:
+        dist.log(
+            f"data      {percent(share)} of {config.data.path} are read; all of it once: "
+            f"train.max_steps={ceil(steps / share)}"
+        )
     dist.log(f"batch     {batch} sequences (devices x micro batches a step x sequences of one)")
 
 

@@ -100,7 +100,7 @@ def interruptible() -> Iterator[None]:
 
 
 def account(drawn: list[Drawn]) -> str:
-    """A row for each source, exact; and which of them are smaller than their share."""
+    """A row for each source, exact; and which of several are smaller than their share."""
     rows = []
     for one in drawn:
         left_out = ", ".join(f"{n:,} {why}" for why, n in sorted(one.left_out.items())) or "none"
@@ -110,7 +110,7 @@ def account(drawn: list[Drawn]) -> str:
         )
     text = plain(HEADER, rows)
     short = [one.source for one in drawn if one.kept.n_bytes < one.kept.target_bytes]
-    if short:
+    if short and len(drawn) > 1:
         text += f"All there is, and less than their share: {', '.join(short)}\n"
     return text + "Sizes in bytes. Held-out documents are never in the sample.\n"
 

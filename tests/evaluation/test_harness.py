@@ -357,7 +357,10 @@ def test_totals_of_table_5_stand_beside_ours(suite):
     task files of one's own ask the rest."""
     points = tuple(harness_page.HERE)
     main = {"metric": "acc", "value": 0.25, "stderr": None, "higher_is_better": True}
-    results = {point: {"main": main, "metrics": {}, "tasks": {}, "n_clipped": 0, "n_requests": 1} for point in points}
+    results = {
+        point: {"main": main, "metrics": {}, "tasks": {}, "n_clipped": 0, "n_requests": 1, "documents": {}}
+        for point in points
+    }
     grid_cells = [cell("mine", "plain", point, each) for point, each in results.items()]
     grid = evaluation("harness", {"limit": None}, [measured("mine")], points, grid_cells)
     shown = next(block for block in suite.page(None, grid).sections[0].blocks if hasattr(block, "rows"))
@@ -378,7 +381,7 @@ def test_totals_of_table_5_stand_beside_ours(suite):
 def test_what_yarns_authors_have_stands_beside_the_tasks_of_their_table_3(suite):
     points = ("arc_challenge", "hellaswag", "mmlu", "truthfulqa_mc2")
     main = {"metric": "acc", "value": 0.25, "stderr": None, "higher_is_better": True}
-    result = {"main": main, "metrics": {}, "tasks": {}, "n_clipped": 0, "n_requests": 1}
+    result = {"main": main, "metrics": {}, "tasks": {}, "n_clipped": 0, "n_requests": 1, "documents": {}}
     grid_cells = [cell("mine", "plain", point, result) for point in points]
     grid = evaluation("harness", {"limit": None}, [measured("mine")], points, grid_cells)
     shown = next(block for block in suite.page(None, grid).sections[0].blocks if hasattr(block, "rows"))
@@ -393,7 +396,14 @@ def test_of_figures_within_their_errors_none_is_the_best(suite, ahead, n, bold):
     def answered(share):
         error = math.sqrt(share * (1 - share) / n)
         main = {"metric": "acc", "value": share, "stderr": error, "higher_is_better": True}
-        return {"main": main, "metrics": {}, "tasks": {"copa": {"effective": n}}, "n_clipped": 0, "n_requests": 1}
+        return {
+            "main": main,
+            "metrics": {},
+            "tasks": {"copa": {"effective": n}},
+            "n_clipped": 0,
+            "n_requests": 1,
+            "documents": {},
+        }
 
     shares = {"one": 0.5, "two": 0.5 + ahead}
     grid_cells = [cell(name, "plain", "copa", answered(share)) for name, share in shares.items()]
@@ -409,7 +419,7 @@ def test_all_right_is_not_surely_better_than_most(suite):
     grid_cells = []
     for name, value, stderr in (("one", 1.0, 0.0), ("two", 0.8, 0.0918)):
         main = {"metric": "acc", "value": value, "stderr": stderr, "higher_is_better": True}
-        known = {"main": main, "metrics": {"copa": {"acc": main}}, "n_clipped": 0, "n_requests": 1}
+        known = {"main": main, "metrics": {"copa": {"acc": main}}, "n_clipped": 0, "n_requests": 1, "documents": {}}
         task = {"effective": 20, "original": 100, "num_fewshot": 0, "version": "1"}
         grid_cells.append(cell(name, "plain", "copa", known | {"tasks": {"copa": task}}))
     grid = evaluation("harness", {"limit": 20}, [measured("one"), measured("two")], ("copa",), grid_cells)
@@ -435,3 +445,109 @@ def test_simple_evaluate_of_the_harness_itself_gives_the_same(suite, subject, mo
     for task, each in by_point.items():
         for name, metric in each["metrics"][task].items():
             assert theirs["results"][task][f"{name},none"] == pytest.approx(metric["value"], rel=1e-5)
+
+
+def columns_of(document) -> dict:
+    """By task: the standing of its column, and the note of its table."""
+    tables = [block for block in document.sections[0].blocks if hasattr(block, "rows")]
+    return {
+        name: (standing, shown.note)
+        for shown in tables
+        for name, standing in zip(shown.columns, shown.standings(theirs=False), strict=True)
+    }
+
+
+def test_a_cell_keeps_what_each_document_adds(suite, subject, monkeypatch):
+    tasks = ("own_both", "own_tales", "own_counting")
+    by_point, _ = cells(suite, settings(suite, *tasks), subject, monkeypatch)
+    both, tales, counting = (by_point[task] for task in tasks)
+    for task in ("own_capitals", "own_lands"):
+        kept, metrics = both["documents"][task]["metrics"], both["metrics"][task]
+        assert set(kept) == {"acc", "acc_norm"} and set(kept["acc"]) <= {0, 1}
+        assert all(sum(kept[name]) / len(kept[name]) == pytest.approx(metrics[name]["value"]) for name in kept)
+    asked = [each["asked"] for result in (both, tales) for each in result["documents"].values()]
+    assert asked[0] == asked[1] != asked[2]  # two tasks of one file
+    (words,) = (each["metrics"]["word_perplexity"] for each in tales["documents"].values())
+    assert [n for _, n in words] == [len(re.split(r"\s+", doc["tale"])) for doc in lines("tales")]
+    mean = sum(nats for nats, _ in words) / sum(n for _, n in words)
+    assert math.exp(mean) == pytest.approx(tales["main"]["value"])
+    assert len(counting["documents"]["own_counting"]["metrics"]["exact_match"]) == len(lines("counting"))
+
+
+def test_models_are_compared_on_each_document(suite, subject, tmp_path, monkeypatch):
+    """Two models of the same tasks, a group among them, whose figures are known by hand."""
+    other = random_subject(tmp_path, ["model.n_layers=1"])
+    tasks = ("own_both", "own_tales")
+    wanted = settings(suite, *tasks)
+    asked = {name: cells(suite, wanted, each, monkeypatch)[0] for name, each in (("one", subject), ("two", other))}
+    grid_cells = [cell(name, "plain", point, result) for name, by in asked.items() for point, result in by.items()]
+    grid = evaluation("harness", {"limit": None}, [measured(name) for name in asked], tasks, grid_cells)
+    found = columns_of(suite.page(None, grid))
+    for task in tasks:
+        (difference,) = found[task][0].differences.values()
+        assert difference.paired and "on each document" in found[task][1]
+    (difference,) = found["own_both"][0].differences.values()
+    right = [
+        [hit for task in ("own_capitals", "own_lands") for hit in by["own_both"]["documents"][task]["metrics"]["acc"]]
+        for by in asked.values()
+    ]
+    assert difference.n_above == sum(a > b for a, b in zip(*right, strict=True))
+    assert difference.n_below == sum(a < b for a, b in zip(*right, strict=True))
+    nats = [by["own_tales"]["documents"]["own_tales"]["metrics"]["word_perplexity"] for by in asked.values()]
+    (difference,) = found["own_tales"][0].differences.values()
+    by_hand = sum(a - b for (a, _), (b, _) in zip(*nats, strict=True)) / sum(n for _, n in nats[0])
+    assert difference.bounds.estimate == pytest.approx(by_hand)
+
+
+def answered(right: list[int], asked: str = "same", kept: bool = True) -> dict:
+    share, n = sum(right) / len(right), len(right)
+    main = {"metric": "acc", "value": share, "stderr": math.sqrt(share * (1 - share) / n), "higher_is_better": True}
+    documents = {"copa": {"asked": asked, "metrics": {"acc": right} if kept else {}}}
+    return {
+        "main": main, "metrics": {"copa": {"acc": main}}, "documents": documents,
+        "tasks": {"copa": {"effective": n, "original": n, "num_fewshot": 0, "version": "1"}},
+        "n_clipped": 0, "n_requests": n,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("asked", "kept", "paired"), [("same", True, True), ("other", True, False), ("same", False, False)]
+)
+def test_one_that_is_right_on_more_of_the_same_documents_is_better(suite, asked, kept, paired):
+    """400 documents, 24 of them right for one model alone: means of 50 % and 56 % by themselves are not apart."""
+    one, two = [1, 0] * 200, [1, 0] * 176 + [1, 1] * 24
+    results = {"one": answered(one), "two": answered(two, asked, kept)}
+    grid_cells = [cell(name, "plain", "copa", result) for name, result in results.items()]
+    grid = evaluation("harness", {"limit": None}, [measured(name) for name in results], ("copa",), grid_cells)
+    standing, note = columns_of(suite.page(None, grid))["copa"]
+    assert standing.best == ((1,) if paired else (0, 1))
+    assert ("copa (" in note) != paired
+
+
+def test_a_figure_that_is_no_mean_over_documents_has_none_of_them():
+    from coca_train.evaluation.measures.harness_documents import by_document
+
+    said = {"filter": "none", "target_hash": "t", "metrics": ["mcc", "loss", "odd"]}
+    log = [
+        said | {"doc_id": 1, "doc_hash": "b", "mcc": (1, 0), "loss": -3.0, "odd": 1.0},
+        said | {"doc_id": 0, "doc_hash": "a", "mcc": (1, 1), "loss": -1.0, "odd": "no"},
+    ]
+    kept = by_document(log, {"mcc": 0.7, "loss": math.exp(2), "odd": 1.0})["metrics"]
+    assert kept == {"loss": [1, 3]}  # in the order of ids
+    renamed = [each | {"doc_hash": "c"} for each in log]
+    assert by_document(renamed, {})["asked"] != by_document(log, {})["asked"]
+
+
+@pytest.mark.parametrize(("weights", "figure"), [("documents", 3 / 5), ("tasks", (1 / 1 + 2 / 4) / 2), ("else", 0.7)])
+def test_the_figure_of_a_group_is_a_mean_over_documents_or_over_tasks(weights, figure):
+    from coca_train.evaluation.measures.harness_documents import sample
+
+    documents = {
+        "a": {"asked": "a", "metrics": {"acc": [1]}},
+        "b": {"asked": "b", "metrics": {"acc": [1, 0, 1, 0]}},
+    }
+    found = sample(documents, "acc", figure)
+    assert (found is None) == (weights == "else")
+    if found is not None:
+        total, divisor = found.sums_SU2[0].sum(0)
+        assert total / divisor == pytest.approx(figure) and found.n == 5

@@ -2,13 +2,14 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from coca_train.hub import families, parity, small_copy, transformers_side, verifying
+from coca_train.hub import decoding, families, parity, small_copy, transformers_side, verifying
 from coca_train.hub.families import window_written
 from coca_train.hub.options import VERIFY, given
 from coca_train.hub.streamed import streamed
@@ -173,6 +174,30 @@ def test_rounding_of_frequencies_at_far_positions(tmp_path, bring):
     assert record["passed"]
     assert far["relative"] > 1e-5 > far["with_our_frequencies"]
     assert 0 < far["frequencies"] < 1e-6
+
+
+@pytest.mark.parametrize("name", ["plain", "yarn"])
+def test_a_real_window_is_decoded_as_it_is_read(name, monkeypatch):
+    """Heads of 128 at a thousand positions, as LLaMA has them: an export is not refused for an ulp of its frequencies,
+    and is for another angle."""
+    scaled = {"factor": 4.0, "original_seq_len": 256, "beta_fast": 32.0, "beta_slow": 1.0, "convention": "code"}
+    frequencies = {"name": name, "theta": 1e4} | (scaled if name == "yarn" else {})
+    source = models.random_source({"scheme": "rope", "rotary_pct": 1.0, "frequencies": frequencies}, head_dim=128)
+    source = replace(source, architecture=replace(source.architecture, seq_len=1024))
+    values = families.config(source.architecture, "llama")
+    results = decoding.check(source, values)
+    assert {result.probe for result in results} == {f"small copy, {how}" for how in ("packed", "padded", "cached")}
+    assert parity.passed(results)
+    assert any(result.relative > parity.BOUND for result in results)
+    written = families.config
+
+    def turned(*given):
+        values = written(*given)
+        values.get("rope_parameters", values)["rope_theta"] *= 1.001
+        return values
+
+    monkeypatch.setattr(families, "config", turned)
+    assert not any(result.passed for result in decoding.check(source, values))
 
 
 def test_difference_and_scale():

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from coca_train import checkpoint, engine
 from coca_train.checkpoint.format import ShardReader
 from coca_train.checkpoint.opening import load_run, read_record
+from coca_train.commands import main
 from coca_train.data.mixture import tokenizer_digest
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.hub import card, parity, shard_files, tokenizer_files
@@ -50,6 +51,30 @@ def test_an_imported_run_writes_text(worded, bring):
     assert ours == ids[0, 6:].tolist()
     assert run.step == 0
     assert run.model.head.weight is run.model.embed.weight
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_a_prompt_begins_as_the_folders_texts_do(begins, tmp_path, bring, monkeypatch):
+    """As transformers' tokenizer of the folder has it, unless `begin` says otherwise."""
+    folder = models.write(tmp_path / "worded", "llama_gqa", vocab_size=512)
+    sentencepiece_model(folder / "tokenizer.model")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"add_bos_token": begins}))
+    run, asked = bring(folder), []
+    monkeypatch.setattr(generation, "generate", lambda model, tokens, *rest, **options: asked.append(tokens) or [])
+    for words in ([], ["begin=none"], ["begin=bos"]):
+        assert main(["generate", f"run={run}", "prompt=the dog", "device=cpu", *words]) == 0
+    tokenizer = load_run(run, "cpu").tokenizer
+    tokens = tokenizer.encode("the dog")
+    with_it = [tokenizer.bos, *tokens]
+    assert asked == [with_it if begins else tokens, tokens, with_it]
+
+
+def test_a_card_says_what_the_bound_holds_for():
+    once = {"probe": "p", "length": 8, "n_tokens": 8, "max_abs_difference": 4e-5, "max_abs_logit": 2.0}
+    once |= {"relative": 2e-5, "with_our_frequencies": None, "frequencies": None}
+    twice = once | {"with_our_frequencies": 7e-7, "frequencies": 1.2e-7}
+    assert [len(row) for row in card.figures({"probes": [once]})] == [5]
+    assert [row[5] for row in card.figures({"probes": [once, twice]})] == ["2.0e-05", "7.0e-07"]
 
 
 def test_the_record(worded, bring):

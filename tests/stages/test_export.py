@@ -91,6 +91,8 @@ def test_farewell_of_a_single_run_of_stages_and_of_a_tuned_run(
     staged = capsys.readouterr().err
     assert "one more stage" in staged and "report/a  " in staged and "report/b  " not in staged
     begin(runs, llama)
-    for err in (staged, capsys.readouterr().err):
+    tuned = capsys.readouterr().err
+    assert f"evaluate checkpoint={llama}," in tuned
+    for err in (staged, tuned):
         assert "run.name=coca" not in err
         assert "python -m coca_train export run=" in err

@@ -56,15 +56,27 @@ def test_one_block_says_what_is_otherwise_and_how_to_have_it_back(llama: Path, c
     assert f"because of {start}," in lines[0] and "2e-05" in lines[1]
     assert "optim=muon_quick" in backs and "train.seq_len=128" in backs and "engine.dtype=fp32" in backs
     text = "\n".join(lines)
-    assert "data=embedded" in text and f"tokenizer.import_from={llama}" in text
+    assert "data=embedded" in text and "data.path=" in text and "train.max_steps=380" in text
     back = load([start, *backs]).config
     usual = load([]).config
     assert (back.optim, back.train, back.engine) == (usual.optim, usual.train, usual.engine)
-    rest = "\n".join(block(start, *backs, "data=embedded"))
-    assert "(back:" not in rest and "data=" not in rest and "those of the weights" in rest
+    rest = "\n".join(block(start, *backs, "data=embedded", "train.max_steps=381"))
+    assert "(back:" not in rest and "data=" not in rest and "those of the weights" in rest and "steps" not in rest
     assert main([start, "--cfg", "job"]) == 0
     assert capsys.readouterr().err.count("CHANGED ") == 1
     assert load(["+experiment=llama_tiny"]).notes == load([]).notes == ()
+
+
+def test_text_of_ones_own_is_not_called_the_quickstarts(llama: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("A text.")
+    assert "embedded" not in "\n".join(block(f"start.path={llama}", f"data.path={tmp_path}"))
+
+
+def test_it_says_where_frequencies_reach_further_than_what_is_trained(llama: Path) -> None:
+    words = [f"start.path={llama}", "position/frequencies=yarn", "position.frequencies.factor=4"]
+    assert "train.seq_len=96" in "\n".join(block(*words))
+    assert "train.seq_len=96" not in "\n".join(block(*words, "train.seq_len=96"))
+    assert "stretches" not in "\n".join(block(words[0]))
 
 
 def test_a_run_keeps_the_precision_that_it_began_with(

@@ -83,6 +83,12 @@ def test_only_seeds_in_common_are_paired():
     assert not one(ours, apart)[0, 1].paired
 
 
+def test_one_training_is_paired_with_another_whatever_their_seeds():
+    """A run has a seed that is known, a folder of Hugging Face none."""
+    found = one(figure(HARD_D, seeds=("1234",)), figure(HARD_D - 0.1))[0, 1]
+    assert found.paired and found.significant and found.n_above == 24
+
+
 def test_a_difference_of_seeds_is_told_with_three_and_not_with_two():
     luck_S1 = np.array([[-0.1], [0.1], [0.0]])
 

@@ -1,6 +1,7 @@
 """`data.path`: from a folder of texts to a run, in one command."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,8 @@ def test_a_folder_becomes_a_trained_model_and_is_only_read(here, capsys, monkeyp
     (run_dir,) = (here / "runs").iterdir()
     assert run_dir.name.startswith("my-")
     assert "(data.vocab_size=600)" in said
+    assert "less than their share" not in said  # one source has no share
+    assert int(re.search(r"train\.max_steps=(\d+)", said)[1]) > 2  # a part of the folder is read
     assert "(data.valid_share=" in said
     others = [line for line in said.splitlines() if "python -m coca_train" in line and " run.name=" in line]
     assert others and all("data.path=../my" in line for line in others), said

@@ -325,11 +325,11 @@ def definition(task: LoadedTask) -> str:
 
 
 def score(task: LoadedTask, answers: Answers) -> Mapping[str, Any]:
-    """The harness's own results (lm_eval.result_schema) from the answers to all requests."""
+    """The harness's own results (lm_eval.result_schema) from the answers to all requests, with its log of documents."""
     for each in task.tree["tasks"].values():
         each.set_fewshot_seed(task.seeds.few_shot)
     with redirect_stderr(StringIO()):
         known = _Answered(answers)
-        results = evaluate(known, task.tree, limit=task.limit, bootstrap_iters=RESAMPLES, log_samples=False)
+        results = evaluate(known, task.tree, limit=task.limit, bootstrap_iters=RESAMPLES, log_samples=True)
     assert results is not None
     return results

@@ -2,8 +2,9 @@
 
 A point is the name of a task, or of a group of tasks. Result of a cell: `main`, the figure of the overview: of a group
 what the harness makes of its tasks together, of a task its first metric (`acc` where there is one); `metrics`, all of
-them with standard errors, by task; `tasks`, version, few-shot examples, documents asked and documents there are;
-`n_requests` and `n_clipped`, those that lost tokens on the left.
+them with standard errors, by task; `documents`, what each document adds to them, by task (harness_documents.py);
+`tasks`, version, few-shot examples, documents asked and documents there are; `n_requests` and `n_clipped`, those that
+lost tokens on the left.
 """
 
 import hashlib
@@ -16,6 +17,7 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
 from coca_train.evaluation import harness_page
+from coca_train.evaluation.measures.harness_documents import by_document, main_of, metric_name
 from coca_train.evaluation.measures.harness_text import FolderText, OwnText, TaskText
 from coca_train.evaluation.measures.windows import missing_positions
 from coca_train.evaluation.results import Evaluation, Point
@@ -24,7 +26,7 @@ from coca_train.report.blocks import Document
 from coca_train.runtime import dist
 from coca_train.runtime.errors import UserError
 
-VERSION = 2
+VERSION = 3
 AXIS = ("tasks",)
 Shots = Annotated[int, Field(ge=0)]
 Seed = Annotated[int, Field(ge=0, lt=1 << 32)]
@@ -211,8 +213,12 @@ def summary(results: Mapping[str, Any], tasks: Sequence[str], name: str) -> dict
         }
         for each in tasks
     }
+    documents = {
+        each: by_document(results["samples"][each], {name: m["value"] for name, m in metrics[each].items()})
+        for each in tasks
+    }
     own = metrics.get(name, {})
-    return {"main": own.get("acc") or next(iter(own.values()), None), "metrics": metrics, "tasks": counts}
+    return {"main": own.get(main_of(own)), "metrics": metrics, "documents": documents, "tasks": counts}
 
 
 def _metrics(values: Mapping[str, Any], higher_is_better: Mapping[str, Any]) -> dict[str, Any]:
@@ -225,7 +231,7 @@ def _metrics(values: Mapping[str, Any], higher_is_better: Mapping[str, Any]) -> 
         if metric.isdigit() and value == -1:  # RULER's metrics are lengths, and -1 is one without a prompt
             continue
         error = values.get(f"{metric}_stderr,{chosen}")
-        metrics[metric if chosen == "none" else f"{metric} ({chosen})"] = {
+        metrics[metric_name(metric, chosen)] = {
             "metric": metric,
             "value": float(value),
             "stderr": float(error) if isinstance(error, int | float) else None,
