@@ -80,16 +80,16 @@ def sentences(found: Sequence[Compared]) -> list[str]:
     if any(each.n_seeds == 2 and not each.found.significant for each in found):
         times = student(0.95, 1) / 2
         said.append(
-            f"2 seeds tell little: what is not told here would have to be more than {times:.0f} times as large as what "
-            "its two seeds differ by, and larger still for what documents differ by."
+            f"Two seeds settle little: only a difference more than {times:.0f} times as large as that between its two "
+            "seeds is significant; a third seed settles far more."
         )
     return said
 
 
 def _told(each: Compared) -> str:
     better, worse = (each.one, each.other) if each.found.bounds.estimate < 0 else (each.other, each.one)
-    outlasts = f": outlasts documents and {each.n_seeds} seeds" if each.n_seeds > 1 else _counted(each.found)
-    return f"{better} is better than {worse} at {in_words(each.length)} by {_size(each.found)}{outlasts}."
+    over = f": significant over documents and {each.n_seeds} seeds" if each.n_seeds > 1 else _counted(each.found)
+    return f"{better} is better than {worse} at {in_words(each.length)} by {_size(each.found)}{over}."
 
 
 def _counted(found: Difference) -> str:
@@ -101,8 +101,8 @@ def _hidden(each: Compared) -> str:
     """What documents alone would have told."""
     better, worse = (each.one, each.other) if each.found.bounds.estimate < 0 else (each.other, each.one)
     return (
-        f"{better} and {worse} cannot be told apart at {in_words(each.length)}: {_size(each.found)}; it outlasts "
-        f"documents, but not {each.n_seeds} seeds."
+        f"{better} and {worse} cannot be told apart at {in_words(each.length)}: {better} is lower by "
+        f"{_size(each.found)}, significant over documents, not over {each.n_seeds} seeds."
     )
 
 
@@ -131,7 +131,7 @@ def curves(rows: Sequence[GridRow], perplexities: Table, name: str, marks: Seque
         title=f"Loss minus {base}'s, by context window",
         alt=f"Mean loss minus that of {base} on the same predictions, against the context window; below 0 is better.",
         x_label="context window [tokens]",
-        y_label=f"loss minus {base}'s [nats per token]",
+        y_label=f"loss minus {base}'s [nats per token], below 0 is better",
         lines=(zero, *lines),  # so that a model has the colour that it has in the other view
         x_log=True,
         marks=tuple(marks),

@@ -54,7 +54,7 @@ def sweep_page(runs: Sequence[Swept], command: str, comparing: str) -> Document:
         "Compare them": [f"{DOUBT}\n\n`{comparing}`" if comparing else ""],
     }
     return Document(
-        title=f"Sweep of {', '.join(options)}{named or f': {len(runs)} trainings'}",
+        title=f"Sweep of {', '.join(options)}{named or f': {len(runs)} runs'}",
         finding=_finding(runs, texts),
         summary=(),
         sections=written(sections),
@@ -118,7 +118,7 @@ def _finding(runs: Sequence[Swept], texts: Sequence[str]) -> list[str]:
     if not lowest:
         return []
     said = "; ".join(f"{label}, {' and '.join(losses)}" for label, losses in lowest.items())
-    return [f"Lowest held-out loss: {said} (nats a token, {len(runs)} trainings)."]
+    return [f"Lowest held-out loss: {said} (nats a token, {len(runs)} runs)."]
 
 
 def _curves(runs: Sequence[Swept], text: str, file: str) -> Lines | None:

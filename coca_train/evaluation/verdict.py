@@ -83,18 +83,16 @@ def _state(each: Judged) -> State:
 
 
 def words(parts: Sequence[Part]) -> str:
-    """Of one part, the least over its seeds: "128, open to 256", "128, not 256", "not even 64"."""
+    """Of one part, the least over its seeds: "128, undecided at 256", "128, not 256", "not even 64"."""
     least = min(parts, key=lambda part: part.sure)
     failed = min((part.failed.length for part in parts if part.failed), default=None)
-    open_to = max((seen.length for seen in least.unsettled), default=0)
-    if open_to and failed is not None:
-        open_to = max((seen.length for seen in least.unsettled if seen.length < failed), default=0)
-    if not least.sure and failed is not None and not open_to:
+    opened = [seen for seen in least.unsettled if failed is None or seen.length < failed]
+    if not least.sure and failed is not None and not opened:
         return f"not even {failed:,}"
-    if not least.sure and not open_to:
-        return f"open: {least.stopped or NOTHING}"
+    if not least.sure and not opened:
+        return f"undecided: {least.stopped or NOTHING}"
     said = [f"{least.sure:,}" if least.sure else ""]
-    said += [f"open {'to ' if least.sure else 'at '}{open_to:,}{settled_by(least.unsettled, least.of)}"] * bool(open_to)
+    said += [f"{_undecided(opened)}{settled_by(opened, least.of)}"] if opened else []
     said += [f"not {failed:,}"] if failed is not None else []
     said += [f"beyond: {least.stopped}"] if failed is None and least.stopped else []
     if len(parts) > 1:
@@ -108,7 +106,7 @@ def settled_by(unsettled: Sequence[Evidence], of: str) -> str:
     more = unsettled[0].answer.more if unsettled else 0
     if more is None:
         return " (too close to the bound)"
-    return f" (about {more:,} more {of} would tell)" if more else ""
+    return f" (about {more:,} more {of} would settle it)" if more else ""
 
 
 CLAUSES: dict[
@@ -133,7 +131,7 @@ def _clause(name: Name, parts: Sequence[Part], window: int) -> str:
     least = min(parts, key=lambda part: part.sure)
     failed = min((part.failed.length for part in parts if part.failed), default=None)
     opened = [seen for seen in least.unsettled if failed is None or seen.length < failed]
-    rest = [f"open to {opened[-1].length:,}{settled_by(opened, least.of)}"] if opened else []
+    rest = [f"{_undecided(opened)}{settled_by(opened, least.of)}"] if opened else []
     rest += [f"not {failed:,}"] if failed is not None else []
     rest += [f"beyond: {least.stopped}"] if least.stopped and failed is None else []
     rest += _seeds(parts)
@@ -146,7 +144,11 @@ def _clause(name: Name, parts: Sequence[Part], window: int) -> str:
         return ", ".join([fails.format(f"{failed:,}"), *_seeds(parts)])
     if opened:
         return f"may or may not {unclear} {opened[0].length:,} tokens{settled_by(opened, least.of)}"
-    return f"{name}: open, {least.stopped or NOTHING}"
+    return f"{name}: undecided, {least.stopped or NOTHING}"
+
+
+def _undecided(opened: Sequence[Evidence]) -> str:
+    return f"undecided {'at' if len(opened) == 1 else 'up to'} {opened[-1].length:,}"
 
 
 def _seeds(parts: Sequence[Part]) -> list[str]:
@@ -176,13 +178,14 @@ def lengths(evaluation: Evaluation, asked: Asked) -> dict[str, float]:
 
 MEANT: dict[Name, tuple[str, str]] = {  # by part: in eight words, and the form of a figure
     "holds": ("loss at most {bound:g} nats above the training window's", "{:+.4f}"),
-    "uses": ("the farther half gains over {bound:g} nats a token", "{:+.4f}"),
+    "uses": ("its farther half lowers the loss by over {bound:g} nats", "{:+.4f}"),
     "finds": ("over {bound:.0%} of hidden items are found", "{:.0%}"),
     "works with": ("over {bound:.0%} of tasks are done", "{:.0%}"),
 }
 KEY = (
-    f"✓ yes, ✗ no, ? open: the {SURE:.1%} interval meets the bound, or fewer than {LEAST} were read. At that "
-    f"confidence all answers of a page are right in {1 - WRONG:.0%} of draws. Hover for the figures; the CSV has them."
+    f"✓ yes, ✗ no, ? undecided: the {SURE:.1%} interval contains the bound, or fewer than {LEAST} documents or prompts "
+    f"were read. All answers of a page are right together {1 - WRONG:.0%} of the time. Point at a sign for its figures; "
+    "the CSV has them."
 )
 
 

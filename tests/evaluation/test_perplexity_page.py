@@ -114,7 +114,7 @@ def test_models_with_different_sources_are_compared_on_what_they_have_in_common(
     ]
     apart = replace(alike, cells=apart)
     said = {each.label: dict(each.parts)["uses"] for each in verdicts(apart, perplexity_page.asked(apart))}
-    assert said == {"RoPE": "128", "CoCA": "open: nothing of it was measured"}
+    assert said == {"RoPE": "128", "CoCA": "undecided: nothing of it was measured"}
 
 
 def test_the_title_says_what_was_asked():

@@ -81,7 +81,7 @@ def test_a_task_that_fits_no_prompt_leaves_it_open_and_says_why(last: str) -> No
     options = {"reads": None, "finds": None, "works": {"suite": "ruler"}}
     grid = evaluation("reach", options, [measured("one", window=128)], (128, 256), cells)
     (said,) = verdicts(grid, reach.asked(grid))
-    assert said.state == "unknown" and said.parts == (("works with", f"open: {why}"),)
+    assert said.state == "unknown" and said.parts == (("works with", f"undecided: {why}"),)
 
 
 def test_a_loss_that_is_no_number_fails_where_it_can_be_seen() -> None:

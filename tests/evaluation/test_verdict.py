@@ -149,9 +149,9 @@ def of_seeds(*seeds: Sequence[Part], window: int = 128) -> Judged:
         ({64: "y", 128: "y"}, 0, "128", "last 128 tokens"),
         ({64: "y", 128: "n"}, 0, "64, not 128", "64 tokens, not 128"),
         ({64: "n", 128: "y"}, 0, "not even 64", "no use of 64 tokens"),
-        ({64: "y", 128: "o"}, 30, "64, open to 128 (about 30 more documents would tell)", "open to 128"),
-        ({64: "y", 128: "o", 256: "o", 512: "n"}, 0, "64, open to 256, not 512", "open to 256"),
-        ({64: "o", 128: "y"}, None, "open at 128 (too close to the bound)", "may or may not use its last 64"),
+        ({64: "y", 128: "o"}, 30, "64, undecided at 128 (about 30 more documents would settle it)", "undecided at 128"),
+        ({64: "y", 128: "o", 256: "o", 512: "n"}, 0, "64, undecided up to 256, not 512", "undecided up to 256"),
+        ({64: "o", 128: "y"}, None, "undecided up to 128 (too close to the bound)", "may or may not use its last 64"),
         ({64: "y", 128: "n", 256: "o"}, 30, "64, not 128", "not 128"),
     ],
 )
@@ -208,7 +208,7 @@ def test_the_sign_is_that_of_the_least_part(finds: dict[int, str], works: dict[i
 def test_of_several_seeds_the_least_is_what_the_model_is_sure_of() -> None:
     far, fails, near = {64: "y", 128: "y", 256: "y"}, {64: "y", 128: "y", 256: "n"}, {64: "y", 128: "o"}
     assert words([part("uses", far), part("uses", far)]) == "256, every one of 2 seeds"
-    assert words([part("uses", far), part("uses", near)]) == "64, open to 128, seeds 256 / 64"
+    assert words([part("uses", far), part("uses", near)]) == "64, undecided at 128, seeds 256 / 64"
     assert words([part("uses", far), part("uses", fails)]) == "128, not 256, seeds 128 / 256"
     nowhere = [[part("uses", far)], [part("uses", {64: "n"})], [part("uses", far)]]
     said = verdict(of_seeds(*nowhere))
@@ -260,8 +260,8 @@ def test_what_could_not_be_measured_is_open_and_says_why() -> None:
     assert words([stopped]) == f"128, beyond: {why}" and f"beyond: {why}" in clauses(of_seeds([stopped]))
     nowhere = part("finds", {}, stopped=why)
     said = verdict(of_seeds([stopped, nowhere]))
-    assert said.state == "unknown" and said.parts[1] == ("finds", f"open: {why}")
-    assert f"open, {why}" in said.line
+    assert said.state == "unknown" and said.parts[1] == ("finds", f"undecided: {why}")
+    assert f"undecided, {why}" in said.line
     # Where it failed before, what lies beyond does not matter.
     assert words([part("uses", {64: "y", 128: "n"}, stopped="out of memory")]) == "64, not 128"
 
@@ -344,7 +344,7 @@ def test_who_ran_out_of_memory_everywhere_is_unknown_and_says_so(suite: str) -> 
     grid = evaluation(suite, {}, [measured("one", window=128)], (point,), cells)
     (said,) = verdicts(grid, suites.suite_module(suite).asked(grid))
     assert said.state == "unknown" and "out of memory" in said.line
-    assert all(words == "open: out of memory" for _, words in said.parts)
+    assert all(words == "undecided: out of memory" for _, words in said.parts)
 
 
 @pytest.mark.parametrize("suite", ["anomaly", "speed"])

@@ -51,8 +51,8 @@ def result(own, of_words, of_pairs, short=0.5, n=24):
 
 def test_who_is_too_little_trained():
     assert untrained(result(4.0, 6.5, 4.5)) == ""
-    assert "pairs of words" in untrained(result(5.0, 6.5, 4.5))
-    assert "frequencies of words" in untrained(result(7.0, 6.5, 6.6))
+    assert "a bigram model" in untrained(result(5.0, 6.5, 4.5))
+    assert "a unigram model" in untrained(result(7.0, 6.5, 6.6))
     assert "32 tokens" in untrained(result(4.0, 6.5, 4.5, short=0.0))
     assert untrained({"by_document": [[1.0, 2]]}) == ""
     few = result(5.0, 6.5, 4.5, n=10)

@@ -142,7 +142,7 @@ def test_bold_and_sentence_never_disagree():
 
 def test_a_table_marks_ties_alike_and_says_how():
     assert best_places(table(PAIRED)) == {(0, 0), (2, 0)}
-    assert legend(table(PAIRED)).count("not distinguishable from best") == 1
+    assert legend(table(PAIRED)).count("not distinguishable from it") == 1
     assert "the same documents" in legend(table(PAIRED)) and "same documents" not in legend(table(APART))
     assert "0.00" not in legend(table(APART)) and "0.00 is among them" in legend(replace(table(APART), best="high"))
     assert "distinguishable" not in legend(table([figure(1.0), figure(2.0), figure(3.0)]))

@@ -107,8 +107,8 @@ def untrained(result: Mapping[str, Any], gain: float = USES_GAIN) -> str:
         own_D2 = np.asarray(result["by_document"], dtype=float)
         better = above(_over(np.stack((sums_D3[:, kind] - own_D2[:, 0], own_D2[:, 1]), 1)), gain)
         if better.outcome == "no":
-            words = ("words", "pairs of words")[kind]
-            return f"is too little trained to judge: it predicts no better than frequencies of {words} do"
+            model = ("a unigram", "a bigram")[kind]
+            return f"is too little trained to judge: it predicts no better than {model} model of its training text"
     if "short" in result:
         gained = above(_over(result["short"]), gain)
         if gained.outcome == "no":

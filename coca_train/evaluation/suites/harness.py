@@ -218,7 +218,8 @@ def summary(results: Mapping[str, Any], tasks: Sequence[str], name: str) -> dict
         for each in tasks
     }
     own = metrics.get(name, {})
-    return {"main": own.get(main_of(own)), "metrics": metrics, "documents": documents, "tasks": counts}
+    main = main_of(own)
+    return {"main": None if main is None else own[main], "metrics": metrics, "documents": documents, "tasks": counts}
 
 
 def _metrics(values: Mapping[str, Any], higher_is_better: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,8 +32,8 @@ NOTHING = "A column in which a 0.00 is among them has no bold."
 SEEDS = "Figures are means over seeds; small too: the lowest and the highest seed."
 STROKES = "Strokes: from the lowest to the highest seed."
 UNKNOWN = "No interval is known of these curves."
-TIED = "Bold: best ({}{}), or not distinguishable from best{}."
-PAIRED = ": differences of the same {}, judged for all of the table together, wrong in at most 5 % of draws"
+TIED = "Bold: {}, or not distinguishable from it{}{}."
+PAIRED = ": differences of the same {}, judged for all of the table together, wrong at most 5 % of the time"
 SIGNS: dict[State, tuple[str, str]] = {  # of a verdict, beside its words; and for who cannot see it
     "reads": ("✓", "its window or beyond"),
     "partly": ("◐", "a part of its window"),
@@ -82,7 +82,7 @@ def legend(table: Table) -> str:
     theirs = any(row.theirs for row in table.rows)
     if best_places(table):
         extreme = "lowest" if table.best == "low" else "highest"
-        groups = " (ours and the paper's apart)" if theirs else ""
+        groups = ", ours and the paper's apart" if theirs else ""
         paired = any(value.sample for row in table.rows for value in row.values)
         how = PAIRED.format("prompts" if table.best == "high" else "documents") if paired else ""
         words.append(TIED.format(extreme, groups, how) if has_intervals(table) else BOLD.format(extreme, groups))
