@@ -157,7 +157,11 @@ def table(
         fields |= {"best": "", "note": f"{fields.get('note', '')} {OTHER_TOKENS}".strip()}
     more = by or {}
     ours = [
-        Row(label=(*row.name, *what), values=tuple(value(row, *what) for value in columns.values()))
+        Row(
+            label=(*row.name, *what),
+            values=tuple(value(row, *what) for value in columns.values()),
+            called=(*row.called, *what),
+        )
         for row in rows
         for what in product(*more.values())
     ]

@@ -78,6 +78,12 @@ class GridRow(NamedTuple):
         return self.subject.name, self.variant
 
     @property
+    def called(self) -> tuple[str, str]:
+        """The same as the label has them."""
+        model, _, variant = self.label.partition(" + ")
+        return model, variant or self.variant
+
+    @property
     def results(self) -> dict[Point, Mapping[str, Any]]:
         """Of the cells that have one, in the order of the points."""
         return {point: cell.result for point, cell in self.cells.items() if cell.result}

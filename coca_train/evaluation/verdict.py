@@ -184,8 +184,8 @@ MEANT: dict[Name, tuple[str, str]] = {  # by part: in eight words, and the form 
 }
 KEY = (
     f"✓ yes, ✗ no, ? undecided: the {SURE:.1%} interval contains the bound, or fewer than {LEAST} documents or prompts "
-    f"were read. All answers of a page are right together {1 - WRONG:.0%} of the time. Point at a sign for its figures; "
-    "the CSV has them."
+    f"were read. All answers of a page are right together {1 - WRONG:.0%} of the time. Point at a sign for its "
+    "figures, which the CSV has too."
 )
 
 

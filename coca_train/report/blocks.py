@@ -99,11 +99,17 @@ INTERVAL = "95 % interval"
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """label: one text a label column. values: one a column of figures."""
+    """label: one text a label column. values: one a column of figures. called: the label as people say it, on pages and
+    in a terminal; CSV files have the label."""
 
     label: tuple[str, ...]
     values: tuple[Value, ...]
     theirs: bool = False
+    called: tuple[str, ...] = ()
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        return self.called or self.label
 
 
 @dataclass(frozen=True, kw_only=True)

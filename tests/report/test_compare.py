@@ -99,7 +99,7 @@ def test_comparable_runs(runs, tmp_path, capsys):
     assert "identical for 2 of 3 parameters; not shared, because of another shape or only in some: k" in err
     assert "but for the position scheme\n" in err
     rows = [line.split("|")[1].strip() for line in out.splitlines() if line.startswith("|")]
-    assert rows == ["model", "-----", "rope", "coca"] * 2
+    assert rows == ["model", "-----", "RoPE", "CoCA", "model", "-----", "rope", "coca"]
     saved = json.loads((compared(tmp_path) / "results.json").read_text())
     whole = Evaluation.from_json(saved["evaluation"])
     assert [(s.name, s.variants) for s in whole.subjects] == [("rope", ("plain",)), ("coca", ("plain",))]
@@ -203,7 +203,7 @@ def test_seeds_of_a_model_are_found_and_are_one_row(runs, tmp_path, capsys):
     compare.compare(both, tmp_path, "compare")
     out, err = capsys.readouterr()
     rows = [line.split("|")[1].strip() for line in out.splitlines() if line.startswith("|")]
-    assert rows == ["model", "-----", "rope", "coca"] * 2
+    assert rows == ["model", "-----", "RoPE", "CoCA", "model", "-----", "rope", "coca"]
     assert "inconclusive, 2 of the 20" in out
     assert "checked   seeds: each model with 1, 2" in err
     assert "identical batches at all 3 common logged steps, the last one 3 (seed 2)" in err
@@ -266,8 +266,8 @@ def test_windows_that_a_scheme_cannot_reach_may_be_absent(runs, tmp_path, capsys
     write_result(runs["coca"], result("coca", windows=(32,)))
     compare.compare(runs, tmp_path, "compare")
     out = capsys.readouterr().out
-    row = next(line for line in out.splitlines() if line.startswith("| coca"))
-    assert [text.strip() for text in row.split("|")[1:5]] == ["coca", "plain", "23.34 (20.09 to 27.11)", "–"]
+    row = next(line for line in out.splitlines() if line.startswith("| CoCA"))
+    assert [text.strip() for text in row.split("|")[1:5]] == ["CoCA", "plain", "23.34 (20.09 to 27.11)", "–"]
     assert "not measured: coca, plain at 64: coca has 32 positions" in out
     assert "* coca, plain at 64: coca has 32 positions" in (compared(tmp_path) / "report.md").read_text()
 

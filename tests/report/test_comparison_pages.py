@@ -128,7 +128,7 @@ def test_the_tables_in_a_terminal():
     ]
     figures = [[cell.strip().partition(" (")[0] for cell in line.split("|")[1:-1]] for line in table]
     assert figures[2][2:] == [f"{math.exp(1.05 * loss):.2f}" for loss in (3, 4, 5)]
-    assert figures[4] == ["learned", "plain", "28.79", "–", "–"]
+    assert figures[4] == ["learned positions", "plain", "28.79", "–", "–"]
     assert lines[-2] == "text: 2 documents, 200 predictions, 600 bytes at 128 (text)"
     assert lines[-1] == "not measured: learned, plain at 256, 512: learned has 128 positions"
     known = {"rope": facts(), "slow": facts(ms_per_step=100.0, peak_memory_mib=None), "old": facts(ms_per_step=None)}

@@ -337,7 +337,7 @@ def test_what_is_written_and_read_again_is_the_same():
 def test_the_terminal_and_the_files_have_the_seeds():
     whole = trained({"rope": SAME, "coca": BETTER})
     shown = perplexity_text(whole)
-    assert "| CoCA  | uses  |" in shown and "| rope  | plain" in shown and "seed2" not in shown
+    assert "| CoCA  | uses  |" in shown and "| RoPE  | plain" in shown and "seed2" not in shown
     table = blocks(page(None, whole))["perplexity-books"]
     value = row(table, "rope", "plain").values[-1]
     assert f"({value.range}; {value.spread.words})" in markdown_text(page(None, whole))

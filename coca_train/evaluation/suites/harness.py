@@ -213,8 +213,9 @@ def summary(results: Mapping[str, Any], tasks: Sequence[str], name: str) -> dict
         }
         for each in tasks
     }
+    logged = results.get("samples", {})
     documents = {
-        each: by_document(results["samples"][each], {name: m["value"] for name, m in metrics[each].items()})
+        each: by_document(logged.get(each, ()), {name: m["value"] for name, m in metrics[each].items()})
         for each in tasks
     }
     own = metrics.get(name, {})

@@ -126,7 +126,7 @@ def _rows(table: Table, rows: Sequence[str], caption: str) -> str:
 
 def _labels(row: Row) -> list[str]:
     """A cell for each label; on narrow screens all of them stand in the first."""
-    first, *more = map(escape, row.label)
+    first, *more = map(escape, row.shown)
     rest = f'<span class="rest">{", ".join(more)}</span>' if more else ""
     tag = f" {TAG}" if row.theirs else ""
     return [

@@ -123,7 +123,7 @@ def _markdown_table(table: Table) -> str:
 
     rows: dict[bool, list[list[str]]] = {}
     for row, cells in figures(table, figure):
-        first, *more = map(plain, row.label)
+        first, *more = map(plain, row.shown)
         rows.setdefault(row.theirs, []).append([f"{first} *({PAPER})*" if row.theirs else first, *more, *cells])
     header = [plain(name) for name in (*table.label_columns, *table.columns)]
     grids = {
@@ -147,7 +147,7 @@ def terminal_text(table: Table) -> str:
 
     def grid(beside: Callable[[Value], str]) -> str:
         words = [[f"{v.text} ({beside(v)})" if beside(v) else v.text for v in row.values] for row in ours]
-        rows = [[*row.label, *figures] for row, figures in zip(ours, words, strict=True)]
+        rows = [[*row.shown, *figures] for row, figures in zip(ours, words, strict=True)]
         return markdown(header, rows, n_left=len(table.label_columns))
 
     def fits(text: str) -> bool:
@@ -212,7 +212,7 @@ def latex_text(table: Table) -> str:
     for row, cells in figures(table, figure):
         if above not in (None, row.theirs):  # a rule between our rows and the paper's
             lines.append(r"\midrule")
-        first, *more = map(tex, row.label)
+        first, *more = map(tex, row.shown)
         lines.append(" & ".join([first + (DAGGER if row.theirs else ""), *more, *cells]) + r" \\")
         above = row.theirs
     header = " & ".join(tex(name) for name in (*table.label_columns, *table.columns)) + r" \\"
