@@ -58,7 +58,10 @@ All words but the options below are those of a training (python -m coca_train tr
 class RootConfig:
     """Where the comparison lies."""
 
-    root: str = Field(description="folder of the trained runs, and of what compares them")
+    root: str | None = Field(
+        description="folder of the trained runs, and of what compares them; null: runs/compare, of an experiment "
+        "runs/compare-<experiment>"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -239,9 +242,16 @@ def compare(run_dirs: dict[str, Path], root: Path, command: str, pool: bool = Tr
     dist.log(f"Report: {paths['report.html']} (tables and figures beside it)")
 
 
+def _root(overrides: list[str]) -> str:
+    """Runs of several experiments do not go on with each other's checkpoints."""
+    chosen = [word.partition("=")[2] for word in overrides if word.lstrip("+").startswith("experiment=")]
+    return "-".join(["runs/compare", *chosen])
+
+
 def _compare(loaded: Loaded, arguments: Arguments) -> int:
     given: CompareConfig = loaded.config
-    root, overrides = Path(given.run.root), arguments.overrides
+    overrides = arguments.overrides
+    root = Path(given.run.root or _root(overrides))
     command = arguments.again(COMPARE.command)
     if refused := [word for word in overrides if word.startswith(OURS)]:
         text = "compare sets this itself, per scheme"
@@ -259,7 +269,7 @@ def _compare(loaded: Loaded, arguments: Arguments) -> int:
     # All schemes with one seed, then all with the next: what is there when it is stopped can be compared.
     numbers = range(1, given.seeds + 1)
     schemes = [each.with_seed(number, overrides, arguments.config_dirs) for number in numbers for each in listed]
-    if code := train_all(schemes, given.run.root, overrides, arguments.config_dirs):
+    if code := train_all(schemes, str(root), overrides, arguments.config_dirs):
         return code
     compare({scheme.name: root / scheme.name for scheme in schemes}, root, command, given.pool)
     return 0

@@ -213,7 +213,7 @@ def test_seeds_of_a_model_are_found_and_are_one_row(runs, tmp_path, capsys):
     assert set(saved["runs"]) == set(both)
     compare.compare(both, tmp_path, "compare", pool=False)
     rows = [line.split("|")[1].strip() for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
-    assert rows == ["model", "------", *both] * 2
+    assert rows == ["model", "------", "RoPE", "CoCA", "rope-b", "coca-b", "model", "------", *both]
 
 
 def test_models_need_the_same_seeds(runs, tmp_path):

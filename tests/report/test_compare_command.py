@@ -252,3 +252,20 @@ def test_ctrl_c_stops_what_would_come_next_though_the_training_ended_well(tmp_pa
 
 def test_a_killed_child_is_no_success():
     assert compare.run_child([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]) == 137
+
+
+@pytest.mark.parametrize(
+    ("words", "root"),
+    [
+        ([], "runs/compare"),
+        (["+experiment=sketch"], "runs/compare-sketch"),
+        (["run.root=x", "+experiment=sketch"], "x"),
+    ],
+)
+def test_each_experiment_has_a_folder_of_its_own(words, root, monkeypatch, tmp_path):
+    """Or the second of two comparisons would be told that its model had changed."""
+    monkeypatch.chdir(tmp_path)
+    seen = []
+    monkeypatch.setattr(compare, "train_all", lambda schemes, root, *rest: seen.append(root) or 1)
+    assert main(["compare", *words]) == 1
+    assert seen == [root]
