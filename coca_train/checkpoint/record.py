@@ -20,6 +20,7 @@ from coca_train.checkpoint.recovery import newest, step_folders
 from coca_train.config.load import Loaded
 from coca_train.config.older import UNKNOWN, complete_settings, renamed
 from coca_train.data.mixture import fingerprint_diff
+from coca_train.positions import SCHEMES
 from coca_train.runtime import dist, outside
 from coca_train.runtime.durable import write_text
 from coca_train.runtime.errors import CheckpointError, DataError
@@ -69,7 +70,7 @@ def open_record(
             "overrides": list(loaded.overrides),
             "schedule": words_of(loaded.overrides),
             "folder": os.getcwd(),
-            "versions": versions(),
+            "versions": made_with(loaded),
             "init_digests": dict(init_digests),
         } | ({} if start is None else {"start": start})
     else:
@@ -77,7 +78,7 @@ def open_record(
         changed = _compare(run_dir, record["stages"], stages, fingerprints, held_out, settings)
         for key, (old, new) in changed.items():
             dist.log(f"CHANGED since this run began: {key} {old!r} -> {new!r}")
-        now = versions()
+        now = made_with(loaded)
         for package, old in record.get("versions", {}).items():
             if now.get(package) != old:
                 dist.log(
@@ -238,6 +239,17 @@ def _compare_held_out(
 def digest(value: Any) -> str:
     """SHA-256 of anything that JSON can hold."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def made_with(loaded: Loaded) -> dict[str, str]:
+    """What a run of this configuration would be made with: versions, and a digest of its position scheme's source."""
+    scheme = loaded.config.position.scheme
+    return versions() | {source_key(scheme): SCHEMES.digest(scheme)}
+
+
+def source_key(scheme: str) -> str:
+    """What the digest of its source is called among the versions."""
+    return f"source of {scheme}"
 
 
 def versions() -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Train several schemes in the same way, and compare them in one report."""
 
 import dataclasses
+import json
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -182,15 +183,33 @@ def train_all(schemes: list[SchemeRun], root: str, overrides: list[str], config_
                 "(data.order=stream gives all of them a stream, and it its memory)"
             )
     for number, (name, (words, loaded)) in enumerate(jobs.items(), 1):
+        _check_source(Path(root) / name, loaded)
         if finished(Path(root) / name, loaded):
             dist.log(f"[{number}/{len(jobs)}] {name}: finished before")
             continue
         dist.log(f"[{number}/{len(jobs)}] {name}: python -m coca_train {' '.join(words)}")
         code = run_child([sys.executable, "-m", "coca_train", *folder_flags(config_dirs), *words])
         if code:
-            dist.log(f"{name} ended with exit code {code}; the same command goes on from there")
+            way = f"where it says that something has changed: rm -r {Path(root) / name}, or run.root=<another folder>"
+            dist.log(f"{name} ended with exit code {code}; the same command goes on from there; {way}")
             return code
     return 0
+
+
+def _check_source(run_dir: Path, loaded: Loaded) -> None:
+    """Raises UserError for a run whose position scheme was another one under the same name: a stub that was filled in
+    since, say."""
+    from coca_train.checkpoint.record import NAME, made_with, source_key
+
+    key = source_key(loaded.config.position.scheme)
+    if not (run_dir / NAME).is_file():
+        return
+    before = json.loads(outside.read_text(run_dir / NAME)).get("versions", {}).get(key)
+    if before is not None and before != made_with(loaded)[key]:
+        raise UserError(
+            f"E-CKP-30 {run_dir}: the {key} has changed since this run began, and its weights are of the code of then. "
+            f"Fix: rm -r {run_dir}"
+        )
 
 
 def finished(run_dir: Path, loaded: Loaded) -> bool:

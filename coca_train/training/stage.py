@@ -43,6 +43,7 @@ from coca_train.training.loop import Tools, run_stage
 from coca_train.training.probe import Probe
 from coca_train.training.saving import Saver
 
+NOTHING = "nope"  # the scheme that is meant to have no effect
 ID_BYTES = 8  # of a token in each tensor of a batch: inputs, targets, positions and, with a mask, documents
 
 
@@ -151,6 +152,8 @@ def run_one(
             for kind, certificate in certificates.items():
                 scheme = module.position_of(kind).settings.scheme
                 dist.log(f"certified {scheme if kind == OWN else f'{kind} ({scheme})'}: {certificate}")
+                if not module.position_of(kind).has_effect and scheme != NOTHING:
+                    dist.log(f"WARNING: {scheme} does nothing yet (has_effect = False): this trains without positions")
         try:
             # Until the last save signals are kept; before and after nothing is to be saved, and one ends the process.
             with StopRequest() as stop:

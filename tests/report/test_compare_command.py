@@ -9,10 +9,12 @@ import time
 
 import pytest
 
+from coca_train.checkpoint.record import made_with
 from coca_train.commands import compare, main
 from coca_train.config.files import choices, config_dir
 from coca_train.config.load import assemble
 from coca_train.config.load import load as load_options
+from coca_train.positions import SCHEMES
 from coca_train.settings import TRAIN, load
 from coca_train.training.ending import FORMAT
 
@@ -269,3 +271,25 @@ def test_each_experiment_has_a_folder_of_its_own(words, root, monkeypatch, tmp_p
     monkeypatch.setattr(compare, "train_all", lambda schemes, root, *rest: seen.append(root) or 1)
     assert main(["compare", *words]) == 1
     assert seen == [root]
+
+
+def test_a_scheme_that_has_been_filled_in_since_is_another_one(monkeypatch, tmp_path, capsys):
+    """A stub had been trained; the same command took its figures for the scheme's."""
+    loaded = load(["position=alibi"])
+    digest = made_with(loaded)["source of alibi"]
+    (tmp_path / "alibi").mkdir()
+    monkeypatch.setattr(compare, "run_child", lambda command: 9)
+    for source, code in ((digest, 9), ("0" * 12, 2)):
+        (tmp_path / "alibi/run.json").write_text(json.dumps({"versions": {"source of alibi": source}}))
+        assert main(["compare", "schemes=alibi", f"run.root={tmp_path}"]) == code
+        assert ("E-CKP-30" in capsys.readouterr().err) == (code == 2)
+
+
+def test_a_digest_of_a_source_is_of_what_it_computes(monkeypatch, tmp_path):
+    path = tmp_path / "alibi.py"
+    monkeypatch.setattr(SCHEMES.__class__, "source", lambda self, name: path)
+    digests = []
+    for text in ('"""One."""\nx = 1  # so\n', '"""Other."""\nx = 1\n', '"""One."""\nx = 2\n'):
+        path.write_text(text)
+        digests.append(SCHEMES.digest("alibi"))
+    assert digests[0] == digests[1] != digests[2]
