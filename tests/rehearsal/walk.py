@@ -152,9 +152,9 @@ class Walk:
         embedded.make(self.made["embedded"], progress=False, documents=documents)
 
     def export(self, run_dir: Path) -> Path:
-        """By the command that README.md gives."""
-        readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-        given = re.search(r"`(python -m coca_train export run=runs/(\w+) to=\S+)`", readme)
+        """By the command that the page of commands gives."""
+        page = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
+        given = re.search(r"`(python -m coca_train export run=runs/(\w+) to=\S+)`", page)
         assert given is not None
         self.type(shlex.split(given[1].replace(given[2], run_dir.name)))
         return self.folder / given[1].rpartition("to=")[2].replace(given[2], run_dir.name)
