@@ -94,7 +94,7 @@ def test_work_and_memory_by_length(capsys):
         (
             ["scheme=alibbi"],
             "E-CFG-31 command line scheme=alibbi: there is no such scheme; one of them is needed. "
-            "Fix: did you mean alibi?",
+            "Fix: write scheme=alibi",
         ),
         (["scheme=zzz"], "the schemes are alibi, coca, coca_strict, "),
         (["scheme=yarn"], "position/frequencies=yarn goes with a scheme"),
