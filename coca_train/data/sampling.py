@@ -59,7 +59,7 @@ class PackedSource:
         """The error for a sample beyond the end of a source that stops. windows: those that were drawn, in words."""
         return DataError(
             f"E-MIX-01 data.sources.{self.name}: {windows} were drawn and on_exhausted is 'stop'; the run asks for "
-            "more. Fix: lower train.max_steps, or set on_exhausted=repeat"
+            f"more. Fix: lower train.max_steps, or data.sources.{self.name}.on_exhausted=repeat"
         )
 
 

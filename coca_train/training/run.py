@@ -191,7 +191,7 @@ def check_length(stage: str, needed: int, available: int | None) -> None:
     if available is not None and available < needed:
         raise DataError(
             f"E-MIX-01 stage {stage}: needs {needed:,} windows, a source with on_exhausted=stop ends after "
-            f"{available:,}. Fix: on_exhausted=repeat, or a shorter stage: stages.{stage}.max_steps"
+            f"{available:,}. Fix: data.sources.<name>.on_exhausted=repeat, or a shorter stage: stages.{stage}.max_steps"
         )
 
 

@@ -229,7 +229,7 @@ def effective_steps(configured: int, available: int | None, start_step: int, run
     if steps == 0:
         raise DataError(
             "E-MIX-01 data.sources: a source with on_exhausted=stop is shorter than one global batch; nothing can be "
-            "trained. Fix: on_exhausted=repeat, or a smaller train.global_batch_size"
+            "trained. Fix: data.sources.<name>.on_exhausted=repeat, or a smaller train.global_batch_size"
         )
     if start_step > steps:
         raise CheckpointError(
