@@ -25,7 +25,7 @@ def keys(tree: object, above: str = "") -> set[str]:
 
 
 def known_options() -> set[str]:
-    """Of all verbs: those of the generated pages, those of the small verbs, sections, and words that stand for others."""
+    """Of all verbs: those of the generated pages and of the small verbs, sections, and words that stand for others."""
     pages = [ROOT / f"docs/{name}configuration.md" for name in ("", "data_", "evaluation_")]
     named = {key for page in pages for key in re.findall(r"^\| `([\w./<>]+)`", page.read_text(encoding="utf-8"), re.M)}
     for path in (ROOT / "configs").rglob("*.yaml"):

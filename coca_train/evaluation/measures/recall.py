@@ -73,7 +73,8 @@ def cases(
             if size > HOW_MANY.get(form, size):
                 raise DataError(
                     f"E-EVAL-21 grid.lengths: {length:,} tokens have room for more than the {HOW_MANY[form]} pairs "
-                    f"that form {form!r} makes. Fix: ask for shorter lengths, or for eval.keys=words and eval.values=words"
+                    f"that form {form!r} makes. Fix: ask for shorter lengths, or for eval.keys=words and "
+                    "eval.values=words"
                 )
         # Three generators, so that pairs are added at the end and the place does not depend on how many there are.
         of_keys, of_values, of_place = (
