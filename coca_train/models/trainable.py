@@ -27,15 +27,15 @@ def adapt(model: nn.Module, patterns: Sequence[str], settings: LoraConfig) -> No
     if not layers:
         raise UserError(
             f"E-STG-16 stages lora.rank={settings.rank}: trainable {', '.join(patterns)} matches no weight matrix of a "
-            "linear layer, and only these have adapters. Fix: lora.rank=null, or a pattern like "
+            "linear layer, and only these have adapters. Fix: stages.<name>.lora.rank=null, or a pattern like "
             "'blocks.*.attention.[qkv].*'"
         )
     smallest = min(layers, key=layers.__getitem__)
     if settings.rank > layers[smallest]:
         raise UserError(
             f"E-STG-17 stages lora.rank={settings.rank}: {smallest}.weight has a side of {layers[smallest]}; an "
-            f"adapter of a higher rank is no low-rank one. Fix: lora.rank={layers[smallest]} or less, or patterns "
-            "that do not match it"
+            f"adapter of a higher rank is no low-rank one. Fix: stages.<name>.lora.rank={layers[smallest]} or less, or "
+            "patterns that do not match it"
         )
     lora.attach(model, list(layers), settings)
 
