@@ -13,17 +13,20 @@ from coca_train.data.manifest_beside import NAME, manifest_beside
 from coca_train.runtime import outside
 from coca_train.runtime.errors import DataError
 
+FILE = ", file "
+
 
 class Origin(NamedTuple):
     """A document before it was tokenized.
 
     input: the raw file, folder or shard, as the manifest names it. line: from 1. unit: what `line` counts, with what
-    stands around it: ":" lines of a file, ", file " files of a folder, ", row " rows of a shard.
+    stands around it: ":" lines of a file, FILE files of a folder, ", row " rows of a shard. n_files: of the folder.
     """
 
     input: str
     line: int
     unit: str = ":"
+    n_files: int = 0
 
     def __str__(self) -> str:
         return f"{self.input}{self.unit}{self.line}"
@@ -114,8 +117,9 @@ class Origins:
             "remove it: documents are then shown without their origin"
         )
 
-    def _names(self, dataset: str) -> list[tuple[str, str]]:
-        """Names of the inputs by their number, and what their lines are; empty when no manifest tells."""
+    def _names(self, dataset: str) -> list[tuple[str, str, int]]:
+        """By the number of an input its name, what its lines are and how many files it has; empty when no manifest
+        tells."""
         manifest = manifest_beside(self.path) or {}
         source = dataset.removesuffix("_train").removesuffix("_valid")
         return [_name(input) for input in manifest.get("sources", {}).get(source, {}).get("inputs", [])]
@@ -133,12 +137,13 @@ class Origins:
             return Origin(f"input {number}", line)
         if number >= len(self._inputs):
             raise self._damaged(f"names input {number}; {self.path.with_name(NAME)} has {len(self._inputs)}")
-        name, unit = self._inputs[number]
-        return Origin(name, line, unit)
+        name, unit, n_files = self._inputs[number]
+        return Origin(name, line, unit, n_files)
 
 
-def _name(identity: dict[str, Any]) -> tuple[str, str]:
+def _name(identity: dict[str, Any]) -> tuple[str, str, int]:
     """A raw file, a folder of texts, or a shard of a data set of the Hugging Face hub; and what its lines are."""
     if "hub" in identity:
-        return f"{identity['hub']}[{identity['split']}] shard {identity['shard']}", ", row "
-    return str(identity["name"]), ", file " if "files" in identity else ":"
+        return f"{identity['hub']}[{identity['split']}] shard {identity['shard']}", ", row ", 0
+    n_files = int(identity.get("files", 0))
+    return str(identity["name"]), FILE if n_files else ":", n_files

@@ -8,10 +8,13 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from coca_train.data.provenance import FILE, Origin
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.printing import n_bytes
 from data_prep.readers.base import Input, shown, unreadable
@@ -170,6 +173,20 @@ def inputs(name: str, folders: Sequence[str]) -> list[Input]:
             # Its path ends as no file's does, so that nobody takes it for one of what its folder is named after.
             every.append(Input(name, 0, os.path.join(folder, ""), sum(file.size for file in texts), files=paths))
     return [replace(input, number=number) for number, input in enumerate(every)]
+
+
+@cache
+def _texts(folder: str) -> list[str]:
+    return [os.path.join(folder, file.path) for file in listing(folder, "files").files if file.kind == "text"]
+
+
+def in_words(origin: Origin) -> str:
+    """Where a document was read; a file of a folder by its name, where the folder has as many as it had."""
+    if origin.unit == FILE and os.path.isdir(origin.input):
+        with suppress(DataError):
+            if len(names := _texts(origin.input)) == origin.n_files:
+                return names[origin.line - 1]
+    return str(origin)
 
 
 def kind_of_input(path: str) -> OfFile:

@@ -10,6 +10,7 @@ from coca_train.data.dataset import IndexedDataset
 from coca_train.data.provenance import Origins
 from coca_train.data.tokenizer import Tokenizer
 from data_prep.readers.base import shown
+from data_prep.readers.folder import in_words
 
 OPEN, CLOSE = "⟦", "⟧"  # around what is not text: ends of documents, special tokens, what is left out
 LEFT_OUT = f"{OPEN}…{CLOSE}"
@@ -74,7 +75,7 @@ def chosen_windows(data: IndexedDataset, k: int, seq_len: int) -> list[int]:
 def whence(origins: Origins, document: int) -> str:
     """Where a document comes from, to be put behind its number; empty when nothing says."""
     origin = origins.of(document)
-    return f", {shown(str(origin))}" if origin else ""
+    return f", {shown(in_words(origin))}" if origin else ""
 
 
 def document_text(data: IndexedDataset, document: int, origins: Origins, tokenizer: Tokenizer, characters: int) -> str:

@@ -19,6 +19,7 @@ from coca_train.schedule import Stage, resolve, stage_at
 from coca_train.settings import load_saved
 from coca_train.tracking.writers import read_jsonl
 from data_prep.readers.base import shown
+from data_prep.readers.folder import in_words
 from data_prep.reports.decoded import CLOSE, FEWEST_CHARACTERS, OPEN, lines, shortened
 
 
@@ -64,7 +65,7 @@ def _compared(run: str, step: int, digest: str) -> str:
     metrics = Path(run) / "metrics.jsonl"
     logged = [r["batch_digest"] for r in read_jsonl(metrics) if r.get("step") == step and "batch_digest" in r]
     if not logged:
-        return f"digest {digest} (this step is not in metrics.jsonl)"
+        return f"digest {digest} (metrics.jsonl has no such step: it was not logged, or not trained)"
     if logged[-1] != digest:
         raise DataError(
             f"E-TOK-14 {run} step {step}: the batch now has digest {digest}, {metrics} says {logged[-1]}; they must "
@@ -109,7 +110,7 @@ def row_text(head: str, ids: np.ndarray, from_: Provenance, tokenizer: Tokenizer
 def describe(part: Passage) -> str:
     """document 3, books.jsonl.gz:17, its tokens 0 .. 99 of 250."""
     first, last = part.token_start - part.document_start, part.token_stop - part.document_start - 1
-    origin = f", {shown(str(part.origin))}" if part.origin else ""
+    origin = f", {shown(in_words(part.origin))}" if part.origin else ""
     length = part.document_stop - part.document_start
     return f"document {part.document}{origin}, its tokens {first:,} .. {last:,} of {length:,}"
 

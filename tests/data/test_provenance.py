@@ -107,7 +107,7 @@ def test_rows_that_are_cut_while_they_are_read(folder: Path) -> None:
     """A mapped file would end the process without a word."""
     give_origins(folder, "text_train")
     origins = Origins(IndexedDataset(folder / "text_train"))
-    assert origins.of(4) == Origin("raw/*.txt", 40, ", file ")
+    assert origins.of(4) == Origin("raw/*.txt", 40, ", file ", 3)
     os.truncate(folder / "text_train.origins.npy", 200)
     with pytest.raises(DataError, match=r"E-TOK-22 .*it ends before its row 4"):
         origins.of(4)

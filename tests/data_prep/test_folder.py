@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coca_train.data.provenance import FILE, Origin
 from coca_train.runtime.errors import DataError
 from data_prep.__main__ import main
+from data_prep.readers import folder as folders
 from data_prep.readers.folder import inputs, kind_of_input, listing
 from data_prep.selection.fitting import CHARACTERS, LONG, MOST, Documents, choose, vocabulary_for
 from data_prep.selection.rules import Piece, pieces, split_of
@@ -185,3 +187,13 @@ def test_a_vocabulary_has_room_for_more_than_characters():
     coverage = affordable_coverage(lambda: [text], 1000)
     assert 0.5 < coverage < 1
     assert affordable_coverage(lambda: ["abc"], 1000) == 1
+
+
+def test_a_file_of_a_folder_is_called_by_its_name_while_the_folder_is_as_it_was(tmp_path):
+    for name in ("b.txt", "a.md", "c.jsonl"):
+        (tmp_path / name).write_text("text")
+    inside = f"{tmp_path}{os.sep}"
+    folders._texts.cache_clear()
+    assert folders.in_words(Origin(inside, 2, FILE, 2)) == f"{tmp_path}{os.sep}b.txt"
+    assert folders.in_words(Origin(inside, 2, FILE, 3)) == f"{inside}, file 2"
+    assert folders.in_words(Origin("books.jsonl", 17)) == "books.jsonl:17"
