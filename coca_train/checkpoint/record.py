@@ -201,9 +201,10 @@ def _compare(
     last = newest(run_dir, None)  # by its manifest: a stray folder of a later step is none
     reached = 0 if last is None else last.step
     if reached > end:
+        longer = f"train.max_steps={reached} or more" if len(stages) == 1 else "a longer stage"
         raise CheckpointError(
             f"E-CKP-21 {run_dir}: is at step {reached}, and stage {done[-1]}, which has begun, would end at step {end} "
-            f"now; training does not go back. Fix: a longer stage, or begin another run: {another}"
+            f"now; training does not go back. Fix: {longer}, or begin another run: {another}"
         )
     return changed
 

@@ -1,0 +1,37 @@
+"""Mistakes with a run at hand: the fix is read out of the message and typed word by word, and gets past it."""
+
+import shutil
+
+from tests.config.test_fixes_typed import first, fix_of, option
+
+# The words, {run} for a run directory and {other} for one of the same name elsewhere; and the code.
+MISTAKES = """
+evaluate checkpoint={run},{other} grid.lengths=[1x] | E-EVAL-06
+evaluate checkpoint={run} eval.window_counts=tokens grid.lengths=[1] | E-EVAL-33
+export run={run} to=out form=native | E-IOP-15
+generate run={run} prompt=x device=cuda | E-RUN-04
+generate run={run} prompt=x max_new_tokens=99999999999 | E-CFG-74
+train {words} train.max_steps=4 | E-CKP-21
+train {words} engine.dtype=bf16 | E-CKP-24
+train {words} train.global_batch_size=4 | E-CKP-24
+"""
+
+
+def test_fixes_of_what_is_done_with_a_run(run, words, server, tmp_path):
+    assert run("run.name=r", "eval.sample_tokens=0", "eval.extrapolation.enabled=false").code == 0
+    made = tmp_path / "runs" / "r"
+    shutil.copytree(made, tmp_path / "elsewhere" / "r")
+    places = {"run": str(made), "other": str(tmp_path / "elsewhere" / "r")}
+    for case in MISTAKES.strip().splitlines():
+        text, code = case.rsplit(" | ", 1)
+        verb, *typed = [word.format(**places, words="{words}") for word in text.split()]
+        own = [*words, "run.name=r", "eval.sample_tokens=0", "eval.extrapolation.enabled=false"]
+        typed = [each for word in typed for each in (own if word == "{words}" else [word])]
+        told = server.command(["coca_train", verb, *typed], cwd=tmp_path)[0]
+        line = next((line for line in told.text.splitlines() if line.startswith(f"{code} ")), "")
+        assert line, f"{case}: {told.text[-600:]}"
+        fix = first(fix_of(line))
+        assert all("=" in word for word in fix), line
+        again = [*(word for word in typed if option(word) not in map(option, fix)), *fix]
+        after = server.command(["coca_train", verb, *again], cwd=tmp_path)[0]
+        assert not [each for each in after.text.splitlines() if each.startswith("E-")], f"{case}, {fix}: {after.text}"
