@@ -24,7 +24,7 @@ from coca_train.config.root import Root
 from coca_train.config.schema import STRICT
 from coca_train.config.verb import FLAGS, Verb
 from coca_train.runtime import dist, outside
-from coca_train.runtime.errors import DataError, UserError
+from coca_train.runtime.errors import CheckpointError, DataError, UserError
 from coca_train.schedule import resolve
 from coca_train.settings import TRAIN, folder_flags, of_training
 
@@ -190,8 +190,9 @@ def train_all(schemes: list[SchemeRun], root: str, overrides: list[str], config_
         dist.log(f"[{number}/{len(jobs)}] {name}: python -m coca_train {' '.join(words)}")
         code = run_child([sys.executable, "-m", "coca_train", *folder_flags(config_dirs), *words])
         if code:
-            way = f"where it says that something has changed: rm -r {Path(root) / name}, or run.root=<another folder>"
-            dist.log(f"{name} ended with exit code {code}; the same command goes on from there; {way}")
+            changed = f"where it has changed: run.root=<another folder>, or rm -r {Path(root) / name}"
+            way = changed if code == CheckpointError.exit_code else "the same command goes on from there"
+            dist.log(f"{name} ended with exit code {code}; {way}")
             return code
     return 0
 
