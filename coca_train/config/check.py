@@ -152,7 +152,7 @@ def _engine(engine: EngineConfig, world: World) -> Iterator[Problem]:
 
 def _stages(stages: dict[str, StageConfig]) -> Iterator[Problem]:
     if not stages:
-        yield Problem("E-STG-01", ("stages",), "there is no stage", "choose stages=single")
+        yield Problem("E-STG-01", ("stages",), "there is no stage", "choose stages=single, with no ~stages.<name>")
     yield from names("stages", stages)
     before = None
     for name, stage in stages.items():

@@ -5,6 +5,7 @@ reported, not the first. Before typing, because a text `${train.seq_len}` stands
 value yet and what must not be written down is seen on the same way: the tree is walked once.
 """
 
+import json
 import os
 import re
 from typing import Any
@@ -15,6 +16,7 @@ from coca_train.runtime.trees import lookup
 _ALLOWED = re.compile(
     r"\$\{(?:oc\.env:(?P<env>COCA_TRAIN_[A-Z0-9_]+)(?:,(?P<default>[^${},]*))?|(?P<key>[A-Za-z_][\w.]*))\}"
 )
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _DEEPEST = 20
 
 
@@ -51,8 +53,9 @@ def resolve(tree: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
     def text(value: str, chain: tuple[str, ...]) -> Any:
         if isinstance(value, Verbatim) or "${" not in value:
             return str(value)
-        if whole := _ALLOWED.fullmatch(value):  # what stands there keeps its type
-            return target(whole, chain)
+        if whole := _ALLOWED.fullmatch(value):  # what stands there keeps its type, and a number in a variable is one
+            found = target(whole, chain)
+            return json.loads(found) if whole["env"] and _NUMBER.fullmatch(found) else found
         if "${" in _ALLOWED.sub("", value):
             message = "this interpolation is not allowed; ${section.option} and ${oc.env:COCA_TRAIN_NAME,default} are"
             raise _WrongError(Problem("E-SEC-03", chain[:1], message, "write the value itself"))

@@ -66,13 +66,13 @@ class Tokenizer:
             reason = getattr(error, "strerror", None) or str(error)
         raise DataError(
             f"E-TKN-01 {self.path}: {reason}; a SentencePiece model or a tokenizer.json is needed. "
-            "Fix: check data.tokenizer, or make one: python -m data_prep tokenizer (or embedded, for the quickstart)"
+            "Fix: check this path, or make one: python -m data_prep tokenizer (or embedded, for the quickstart)"
         )
 
     def _no_tokenizer(self, what: str) -> DataError:
         return DataError(
             f"E-TKN-02 {self.path}: {what}; a SentencePiece model or a tokenizer.json is needed. "
-            "Fix: check data.tokenizer, or make one: python -m data_prep tokenizer"
+            "Fix: check this path, or make one: python -m data_prep tokenizer"
         )
 
     def _first(self, pieces: tuple[str, ...]) -> int | None:

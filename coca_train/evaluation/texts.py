@@ -237,9 +237,10 @@ def _chosen(where: str, offered: Sequence[str], wanted: Sequence[str]) -> Sequen
     """All, or those wanted. Raises DataError E-EVAL-04 when there are none, or one is not offered."""
     unknown = next((name for name in wanted if name not in offered), None)
     if not offered or unknown is not None:
+        fix = f"text.sources=[{offered[0]}], or text.files=[…]" if offered else "give text.files"
         raise DataError(
             f"E-EVAL-04 text.sources: {where} holds out {', '.join(offered) or 'nothing'}"
-            f"{'' if unknown is None else f', not {unknown}'}. Fix: name one of these, or give text.files"
+            f"{'' if unknown is None else f', not {unknown}'}. Fix: {fix}"
         )
     return wanted or offered
 

@@ -73,7 +73,7 @@ def heads_shared(
 def _embeds(kind: str, scheme: Any) -> Problem:
     name = scheme.settings.scheme
     text = f"{name} acts on the embeddings, which all layers share"
-    return Problem("E-CFG-68", (f"layers.kinds.{kind}.position.scheme",), text, f"choose position={name} for the run")
+    return Problem("E-CFG-68", (f"layers.kinds.{kind}.position.scheme",), text, f"write position={name}")
 
 
 def _untrained(position: Any) -> Problem:

@@ -22,7 +22,7 @@ WORD = re.compile(r"[+~]{0,2}[A-Za-z_][\w./<>]*(=.*|$)|--[a-z-]+|[\w./-]+")
 def first(fix: str) -> list[str]:
     """The words of the first thing that a fix says to do, as a shell has them."""
     text = re.split(r", | or |\?$|; | \(| and ", fix.removeprefix("did you mean "))[0]
-    words = shlex.split(re.sub(r"^(write|add|choose|pass|options have no dashes: write) ", "", text))
+    words = shlex.split(re.sub(r"^(remove it:|write|add|choose|pass|options have no dashes: write) ", "", text))
     assert words and all(map(WORD.fullmatch, words)), fix
     return [os.path.expandvars(word) for word in words]
 
@@ -87,6 +87,12 @@ layers=gemma3 position=alibi | E-CFG-33
 +experiment=transformer_xl data=embedded | E-CFG-43
 +experiment=alibi_350m position/frequencies=yarn | E-CFG-33
 +experiment=yarn_llama2_tiny_128k position=alibi | E-CFG-33
+engine=local engine.dtype=fp16 engine.device=cpu | E-CFG-42
+engine.dtype=fp16 | E-CFG-27
++experiment=transformer_xl layers.pattern=[own,b] +layers.kinds.b.visibility.name=causal | E-CFG-67
+layers.pattern=[own,a] +layers.kinds.a.position.scheme=sinusoidal | E-CFG-68
+position=dape engine=deepspeed engine.sequence_parallel=2 | E-CFG-82
+stages=coca_three_lora stages.qtv.optimizer=keep | E-STG-19
 """
 
 
@@ -106,7 +112,7 @@ def option(word: str) -> str:
 
 def corrected(words: list[str], line: str) -> list[str]:
     """The command line of somebody who did what the fix says: a word that is blamed is written anew."""
-    if left := re.match(r"leave (\S+) away", fix_of(line)):
+    if left := re.match(r"leave (\S+) (away|out)", fix_of(line)):
         return [word for word in words if option(word) != left[1]]
     fix, blamed = first(fix_of(line)), line.partition(": ")[0]
     renamed = " unknown key" in line or " follows from " in line
@@ -143,6 +149,65 @@ def test_data_that_mix_has_written(tmp_path, monkeypatch, capsys):
     assert line.startswith("E-CFG-32 ")
     assert printed([*first(fix_of(line)), "data=mine", *SHOWN], capsys) == ""
     assert "data=embedded" in fix_of(printed(["data=other", *SHOWN], capsys))
+
+
+# What is wrong with a corpus: the words, and the code that they are answered with.
+CORPORA = """
+work.shard=sixteen | E-CFG-51
+work.shard=16/16 | E-CFG-51
+corpus.sources.text.group=texts | E-CFG-52
++mix.groups.rest.share=1 | E-CFG-52
+corpus.sources.text.hold_out=all corpus.sources.text.weight=1 | E-CFG-53
++corpus.sources.more.files=[b.jsonl] corpus.sources.text.weight=1 | E-CFG-53
+work.part_bytes=1000 work.chunk_bytes=2000 | E-CFG-54
+corpus.sources.text.filter.min_stars=3 | E-CFG-55
+corpus.sources.text.filter.min_chars=9 corpus.sources.text.filter.max_chars=8 | E-CFG-56
+look.source=texts | E-CFG-57
+leakage.against=[data/other/text.bin] | E-CFG-58
+corpus.name=embedded | E-CFG-59
+corpus.sources.text.hub=some/set | E-CFG-62
+corpus.sources.text.kind=text corpus.sources.text.filter.stars_field=stars | E-CFG-64
+"""
+
+
+@pytest.mark.parametrize("case", CORPORA.strip().splitlines())
+def test_preparing(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.jsonl").write_text('{"text": "a"}\n')
+    text, code = case.rsplit(" | ", 1)
+    words = ["corpus.sources.text.files=[a.jsonl]", *text.split()]
+    line = next(line for line in unprepared(words) if line.startswith(f"{code} "))
+    again = unprepared(corrected(words, line.replace("<field>", "meta.field")))
+    assert not [each for each in again if each.startswith("E-")], [line, *again]
+
+
+def unprepared(words: list[str]) -> list[str]:
+    """The lines of what is wrong with a corpus."""
+    try:
+        load_corpus(words)
+    except ConfigError as error:
+        return error.lines
+    return []
+
+
+@pytest.mark.parametrize("words", ["data.path=texts data.prepare=embedded", "data.vocab_size=300"])
+def test_a_folder_of_texts(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("texts").mkdir()
+    Path("texts/a.txt").write_text("one " * 900)
+    Path("texts/b.txt").write_text("two " * 900)
+    line = printed([*words.split(), *SHOWN], capsys)
+    assert line.startswith("E-CFG-85 ")
+    again = corrected(words.split(), line.replace("<folder>", "texts"))
+    assert printed([*again, *SHOWN], capsys) == ""
+
+
+def test_a_variable_that_is_not_set(monkeypatch):
+    words = ["optim.lr=${oc.env:COCA_TRAIN_LR}"]
+    (line,) = refused(words)
+    assert line.startswith("E-CFG-12 ") and "export COCA_TRAIN_LR=" in fix_of(line)
+    monkeypatch.setenv("COCA_TRAIN_LR", "0.001")
+    assert refused(words) == []
 
 
 # Words of a verb that start nothing, wrong as the code says.
