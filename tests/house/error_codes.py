@@ -1,4 +1,4 @@
-"""docs/errors.md from the code: every error code, what is wrong, what mends it. `python -m tests.house.error_codes`."""
+"""docs/errors.md from the code: every error code, what it is about, where it is raised. `python -m tests.house.error_codes`."""
 
 import ast
 import functools
@@ -148,26 +148,27 @@ def _text(node: ast.AST | None, names: dict[str, list[ast.expr]]) -> str:
 
 
 def page() -> str:
-    """docs/errors.md."""
+    """docs/errors.md: where each code comes from. What it says, and its fix, the message has."""
     lines = [
         "# Errors",
         "",
-        "Made by `make docs`; do not edit. Every message names the value, where it was set, what is needed, one fix;",
-        "`…` stands for what the message fills in. Exit codes are in [operations.md](operations.md).",
+        "Made by `make docs`; do not edit. A message names the value, where it was set, what is needed and one fix; this table",
+        "says what a code is about and which file raises it. Exit codes are in [operations.md](operations.md#exit-codes).",
+        "",
+        "| code | about | raised in |",
+        "|---|---|---|",
     ]
-    family = ""
     for code, texts in messages().items():
-        if code.split("-")[1] != family:
-            family = code.split("-")[1]
-            lines += ["", f"## {FAMILIES[family].capitalize()}", ""]
-        lines.append(f"### {code}")
-        lines += [f"* {_sentence(each)} (`{each.file}`)" for each in texts]
+        files = list(dict.fromkeys(each.file.removeprefix("coca_train/").removesuffix(".py") for each in texts))
+        more = f" +{len(files) - 1}" if len(files) > 1 else ""
+        lines.append(f"| {code} | {_about(texts) or FAMILIES[code.split('-')[1]]} | {files[0]}{more} |")
     return "\n".join(lines) + "\n"
 
 
-def _sentence(message: Message) -> str:
-    fix = f"**Fix:** {message.fix}" if message.fix else ""
-    return f"{message.text} {fix}".strip()
+def _about(texts: list[Message]) -> str:
+    """The most telling message in at most fifty characters; `…`: what the message fills in."""
+    plain = max((" ".join(each.text.replace("|", "/").split()).strip(" :.,;=…") for each in texts), key=len)
+    return plain if len(plain) <= 50 else f"{plain[:50].rpartition(' ')[0]} …"
 
 
 if __name__ == "__main__":
