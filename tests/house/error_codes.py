@@ -1,4 +1,4 @@
-"""docs/errors.md from the code: every error code, what it is about, where it is raised. `python -m tests.house.error_codes`."""
+"""docs/errors.md from the code: every error code, its subject, its file. `python -m tests.house.error_codes`."""
 
 import ast
 import functools
@@ -152,8 +152,8 @@ def page() -> str:
     lines = [
         "# Errors",
         "",
-        "Made by `make docs`; do not edit. A message names the value, where it was set, what is needed and one fix; this table",
-        "says what a code is about and which file raises it. Exit codes are in [operations.md](operations.md#exit-codes).",
+        "Made by `make docs`; do not edit. A message names the value, where it was set, what is needed and one fix;",
+        "here are its subject and the file that raises it. [Exit codes](operations.md#exit-codes).",
         "",
         "| code | about | raised in |",
         "|---|---|---|",
