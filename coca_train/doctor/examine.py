@@ -12,9 +12,8 @@ from coca_train.config.schema import Config
 from coca_train.doctor import machine, measurements
 from coca_train.doctor.measurements import MIB, DataState, DiskState
 from coca_train.doctor.rendezvous import Overdue, Rendezvous, run_bounded
-from coca_train.doctor.table import Finding, Row, exit_code, name_ranks, print_findings, print_table
-from coca_train.planning.outline import outline
-from coca_train.planning.storage import Storage, storage
+from coca_train.doctor.table import Finding, Row, exit_code, list_findings, name_ranks, print_findings, print_table
+from coca_train.planning.outline import Storage, checkpoint_storage, outline
 from coca_train.runtime import dist
 from coca_train.runtime.errors import UserError
 from coca_train.schedule import resolve
@@ -44,7 +43,7 @@ def examine(config: Config, effort: Effort, launch_problem: str) -> int:
     """
     with Rendezvous(effort.meet_s) as ranks:
         rows: list[Row] = []
-        ranks.before_exit = lambda: print(print_table(rows, ranks.size), print_findings(rows), sep="\n", flush=True)
+        ranks.before_exit = lambda: print(print_table(rows, ranks.size), *list_findings(rows), sep="\n", flush=True)
         examination = _Examination(config, effort, ranks, rows)
         examination.announce()
         examination.machines(launch_problem)
@@ -76,17 +75,9 @@ class _Examination:
     def announce(self) -> None:
         """Say how long it will take."""
         n, effort = self.ranks.size, self.effort
-        seconds = (
-            3
-            + effort.data_s
-            + measurements.MOMENT_S * measurements.MOMENTS
-            + effort.disk_mib / 50
-            + (6 if n > 1 else 0)
-        )
-        dist.log(
-            f"doctor    {n} rank{'s' * (n > 1)}: about {seconds:.0f} s, more where something is measured again; each "
-            f"part at most limit_s={effort.limit_s:g} s"
-        )
+        seconds = 9 + effort.data_s + measurements.MOMENT_S * measurements.MOMENTS + effort.disk_mib / 50
+        limit = f"each part at most limit_s={effort.limit_s:g} s"
+        dist.log(f"doctor    {n} rank{'s' * (n > 1)}: about {seconds:.0f} s; {limit}")
 
     def machines(self, launch_problem: str) -> None:
         """Compare what each rank knows of its machine."""
@@ -166,7 +157,7 @@ class _Examination:
         """Return what the checkpoints of the run take; None and the reason where that is not known."""
         try:
             outlines = [outline(stage.config, stage.trainable, lora=stage.lora) for stage in self.stages]
-            return storage(outlines, self.config.checkpoint.keep), ""
+            return checkpoint_storage(outlines, self.config.checkpoint.keep), ""
         except UserError as error:
             return None, "" if measurements.is_made_at_start(self.stages) else str(error)
 

@@ -18,7 +18,8 @@ from pydantic import TypeAdapter
 from coca_train.config.schema import Config, EngineConfig
 from coca_train.doctor.table import Finding, Row, find_differing, list_findings, name_ranks
 from coca_train.engine.process import choose_device
-from coca_train.planning.memory import CUDA, GIB
+from coca_train.planning.hardware import GIB
+from coca_train.planning.memory import CUDA
 from coca_train.runtime import dist
 from coca_train.runtime.compilers import missing
 from coca_train.runtime.errors import UserError

@@ -30,7 +30,7 @@ from coca_train.doctor.machine import Machine, ranks_by_host
 from coca_train.doctor.table import Finding, Row, group_by_value, name_ranks
 from coca_train.engine.base import DTYPES
 from coca_train.models.transformer import vocab_size
-from coca_train.planning.storage import Storage
+from coca_train.planning.outline import Storage
 from coca_train.runtime import durable
 from coca_train.runtime.errors import DataError, StorageError, UserError
 from coca_train.runtime.printing import n_bytes

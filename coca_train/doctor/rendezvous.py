@@ -2,6 +2,7 @@
 
 import contextlib
 import faulthandler
+import importlib
 import json
 import os
 import sys
@@ -11,7 +12,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch._C._distributed_c10d import PrefixStore
 
 from coca_train.doctor.table import rank_ranges
 from coca_train.runtime import dist
@@ -118,8 +119,10 @@ class Rendezvous:
                 f"E-DOC-02 environment WORLD_SIZE={self.size}: {what}; the ranks cannot meet. "
                 f"Fix: torchrun --nproc_per_node {self.size} -m coca_train doctor …"
             )
+        # As the process group gets it. A function of the package hides the name of this module.
+        module: Any = importlib.import_module("torch.distributed.rendezvous")
         try:
-            store = TCPStore(
+            store = module.TCPStore(
                 host,
                 int(port),
                 is_master=self.rank == 0 and is_first and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True",

@@ -23,7 +23,7 @@ from coca_train.doctor.measurements import (
     upper_end,
 )
 from coca_train.doctor.table import Finding, Row, exit_code, group_by_value, print_findings, print_table, rank_ranges
-from coca_train.planning.storage import Storage
+from coca_train.planning.outline import Storage
 from coca_train.runtime.errors import DataError, StorageError
 from coca_train.runtime.printing import WIDTH
 

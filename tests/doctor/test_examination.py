@@ -11,8 +11,7 @@ import pytest
 from coca_train.doctor import measurements
 from coca_train.doctor.measurements import look_at_data, look_at_disk, measure_writing
 from coca_train.doctor.rendezvous import Overdue, find_behind, run_bounded
-from coca_train.planning.outline import outline
-from coca_train.planning.storage import storage
+from coca_train.planning.outline import checkpoint_storage, outline
 from coca_train.schedule import resolve
 from coca_train.settings import load
 from tests.faults import real
@@ -140,9 +139,9 @@ def test_storage_is_what_checkpoints_hold(words):
     """Weights once and both moments of what is trained, float32; `keep` of them, the one that is written, borders."""
     (stage,) = resolve(load([*words, "optim=adamw"]).config)
     of_stage = outline(stage.config, stage.trainable)
-    need = storage([of_stage], keep=2)
+    need = checkpoint_storage([of_stage], keep=2)
     assert need.checkpoint == 4 * (of_stage.n_parameters + 2 * of_stage.n_trained) and need.kept == 3
-    assert storage([of_stage] * 3, keep=2).kept == 5
+    assert checkpoint_storage([of_stage] * 3, keep=2).kept == 5
 
 
 def test_writing_leaves_nothing(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from coca_train.extending.parts import MODEL, shipped
 from coca_train.models.products import KEEP_UP_TO, can_join, products
+from coca_train.runtime.device import pretend_device
 from tests.models.test_compiled import batch_of, model_of
 
 SCHEMES = dict(shipped())
@@ -17,8 +18,7 @@ def losses(scheme, device, trained=""):
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(trained in name)
     contexts = model.contexts(batch.pos_BT, batch.pos_BT, batch.doc_BT)
-    contexts = {kind: context._replace(device=device) for kind, context in contexts.items()}
-    with FlopCounterMode(display=False) as flops:
+    with FlopCounterMode(display=False) as flops, pretend_device(device):
         x_BTC = model.through(model.embedded(batch.tokens_BT, batch.pos_BT), contexts)
         loss = model.head(model.final_norm(x_BTC), batch.targets_BT)
         loss.backward()
