@@ -26,7 +26,7 @@ from coca_train.planning.hardware import (
     rates_of,
 )
 from coca_train.planning.meta_step import count_flops, count_micro_batch
-from coca_train.planning.roofline import Step, count_step
+from coca_train.planning.roofline import PARTS, Step, count_step
 from coca_train.schedule import resolve
 from tests.planning.conftest import TINY, configure, outlined
 
@@ -218,26 +218,13 @@ def of_350m() -> Count:
     return count_micro_batch(outlined(*words, trainable=stage.trainable), "cuda")
 
 
-def test_the_count_of_350m_is_that_of_the_prototype() -> None:
-    """20.6 TFLOP, as counted before there was a page: 4.95 + 9.90 of layers, 5.08 of the loss, 0.73 of attention."""
-    assert sum(each.flops for each in of_350m().operations) == pytest.approx(20.64e12, rel=1e-3)
-    without_loss = sum(each.nbytes for each in of_350m().operations if each.part != LOSS)
-    assert without_loss <= 90e9
-
-
-def test_the_loss_moves_at_most_a_quarter() -> None:
+def test_the_budgets_of_350m() -> None:
+    """20.6 TFLOP: 4.95 + 9.90 of layers, 5.08 of the loss, 0.73 of attention. The loss moves at most a quarter."""
     operations = of_350m().operations
-    of_loss = sum(each.nbytes for each in operations if each.part == LOSS)
-    assert of_loss <= 0.25 * sum(each.nbytes for each in operations)
-
-
-def test_bytes_before_fusion() -> None:
-    assert sum(each.nbytes for each in of_350m().operations) <= 0.45 * FIRST_COUNT
-
-
-def test_kernels_before_fusion() -> None:
-    """One an operation, as they were first counted."""
-    assert len(of_350m().operations) <= 1500
+    total, of_loss = (sum(each.nbytes for each in operations if each.part in parts) for parts in (PARTS, [LOSS]))
+    assert sum(each.flops for each in operations) == pytest.approx(20.64e12, rel=1e-3)
+    assert total - of_loss <= 90e9 and of_loss <= 0.25 * total and total <= 0.45 * FIRST_COUNT
+    assert len(operations) <= 1500
 
 
 def waits(scheme: str, *words: str, with_documents: bool = False) -> dict[str, int]:
